@@ -1,0 +1,71 @@
+# Finds LibTorch and defines the imported target LibTorch::LibTorch.
+#
+# Looked for, in this order: FSDP_TORCH (variable or environment: a LibTorch folder, or the folder of an installed
+# `torch` Python package), CMAKE_PREFIX_PATH, and the repository's virtual environment .venv. torch's own
+# TorchConfig.cmake is not used: with a GPU build it asks for the CUDA toolkit, which programs that only link need not have.
+#
+# Result variables: LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT, LibTorch_HAS_CUDA
+
+set(_candidates)
+if(FSDP_TORCH)
+  list(APPEND _candidates "${FSDP_TORCH}")
+elseif(DEFINED ENV{FSDP_TORCH})
+  list(APPEND _candidates "$ENV{FSDP_TORCH}")
+endif()
+set(_prefixes ${CMAKE_PREFIX_PATH})
+if(DEFINED ENV{CMAKE_PREFIX_PATH})
+  string(REPLACE ":" ";" _env_prefixes "$ENV{CMAKE_PREFIX_PATH}")
+  list(APPEND _prefixes ${_env_prefixes})
+endif()
+list(APPEND _candidates ${_prefixes})
+file(GLOB _venv "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+list(APPEND _candidates ${_venv})
+
+unset(LibTorch_ROOT)
+foreach(_candidate IN LISTS _candidates)
+  foreach(_suffix "" "/torch" "/../../..")
+    if(NOT LibTorch_ROOT AND EXISTS "${_candidate}${_suffix}/include/torch/csrc/api/include/torch/torch.h")
+      get_filename_component(LibTorch_ROOT "${_candidate}${_suffix}" REALPATH)
+    endif()
+  endforeach()
+endforeach()
+
+unset(LibTorch_VERSION)
+if(LibTorch_ROOT)
+  # torch 2.9 and newer keep the numbers in torch/headeronly/version.h, older ones in torch/csrc/api/include/torch/version.h.
+  foreach(_header torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
+    if(NOT LibTorch_VERSION AND EXISTS "${LibTorch_ROOT}/include/${_header}")
+      file(STRINGS "${LibTorch_ROOT}/include/${_header}" _lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+")
+      string(REGEX MATCHALL "[0-9]+" _numbers "${_lines}")
+      string(REPLACE ";" "." LibTorch_VERSION "${_numbers}")
+    endif()
+  endforeach()
+endif()
+
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(
+  LibTorch REQUIRED_VARS LibTorch_ROOT LibTorch_VERSION
+  REASON_FAILURE_MESSAGE "No LibTorch was found: run scripts/setup, or name one with FSDP_TORCH=FOLDER.")
+if(LibTorch_FOUND AND (LibTorch_VERSION VERSION_LESS 2.11 OR LibTorch_VERSION VERSION_GREATER_EQUAL 2.16))
+  message(FATAL_ERROR "LibTorch ${LibTorch_VERSION} at ${LibTorch_ROOT} is not supported: fsdp needs 2.11 to 2.15.")
+endif()
+
+if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
+  set(_libraries torch torch_cpu c10)
+  if(EXISTS "${LibTorch_ROOT}/lib/libtorch_cuda.so")
+    set(LibTorch_HAS_CUDA TRUE)
+    list(APPEND _libraries torch_cuda c10_cuda)
+  else()
+    set(LibTorch_HAS_CUDA FALSE)
+  endif()
+  add_library(LibTorch::LibTorch INTERFACE IMPORTED)
+  target_include_directories(
+    LibTorch::LibTorch SYSTEM INTERFACE "${LibTorch_ROOT}/include" "${LibTorch_ROOT}/include/torch/csrc/api/include")
+  target_compile_features(LibTorch::LibTorch INTERFACE cxx_std_20)
+  target_link_options(LibTorch::LibTorch INTERFACE "LINKER:-rpath,${LibTorch_ROOT}/lib" "LINKER:--disable-new-dtags")
+  foreach(_library IN LISTS _libraries)
+    # libtorch_cuda registers its kernels when it is loaded; no symbol of ours refers to it.
+    target_link_libraries(
+      LibTorch::LibTorch INTERFACE "-Wl,--no-as-needed,${LibTorch_ROOT}/lib/lib${_library}.so,--as-needed")
+  endforeach()
+endif()

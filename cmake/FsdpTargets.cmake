@@ -1,0 +1,39 @@
+# How every target of the project is compiled: fsdp_library for layers, fsdp_program for programs and tests.
+
+add_library(fsdp_settings INTERFACE)
+target_include_directories(
+  fsdp_settings INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>" "$<INSTALL_INTERFACE:include>")
+target_link_libraries(fsdp_settings INTERFACE LibTorch::LibTorch Threads::Threads)
+
+add_library(fsdp_private_settings INTERFACE)
+target_include_directories(fsdp_private_settings INTERFACE "${PROJECT_SOURCE_DIR}/src")
+target_compile_options(fsdp_private_settings INTERFACE -Wall -Wextra -Wshadow -fpch-preprocess
+                                                       $<$<BOOL:${FSDP_WARNINGS_AS_ERRORS}>:-Werror>)
+if(FSDP_SANITIZE)
+  target_compile_options(fsdp_private_settings INTERFACE -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -g1)
+  target_link_options(fsdp_private_settings INTERFACE -fsanitize=${FSDP_SANITIZE})
+endif()
+
+# One precompiled torch header for the whole build.
+file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cpp" "")
+add_library(fsdp_precompiled OBJECT "${PROJECT_BINARY_DIR}/precompiled.cpp")
+target_link_libraries(fsdp_precompiled PRIVATE fsdp_settings fsdp_private_settings)
+target_precompile_headers(
+  fsdp_precompiled PRIVATE <torch/torch.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/engine.h>
+  <torch/csrc/autograd/graph_task.h>)
+
+# fsdp_library(NAME SOURCES... DEPENDS...): one layer.
+function(fsdp_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC fsdp_settings ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:fsdp_private_settings>)
+  target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
+endfunction()
+
+# fsdp_program(NAME SOURCES... DEPENDS...): an executable.
+function(fsdp_program name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} fsdp_settings fsdp_private_settings)
+  target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
+endfunction()

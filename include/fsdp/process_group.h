@@ -1,0 +1,79 @@
+#pragma once
+/// \file
+/// The ranks of this program and how they found each other.
+
+#include <fsdp/communicator.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace fsdp {
+
+struct ProcessGroupOptions {
+  /// "auto": NCCL when CUDA is there, else Gloo; or "gloo", "nccl".
+  std::string backend = "auto";
+  /// The longest that a rank waits for its peers in one operation.
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Unset: taken from the environment (see init_process_group).
+  std::optional<int> rank, world_size, local_rank;
+  /// "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
+  std::optional<std::string> address;
+  /// A rendezvous that is there already, e.g. a HashStore of ranks that are threads.
+  c10::intrusive_ptr<c10d::Store> store;
+};
+
+/// This rank's membership in a set of ranks. Shared by every group that was sharded over it.
+class ProcessGroup {
+ public:
+  ProcessGroup(std::shared_ptr<Communicator> communicator, int local_rank);
+
+  int rank() const { return communicator_->rank(); }
+  int world_size() const { return communicator_->world_size(); }
+  int local_rank() const { return local_rank_; }
+  /// Gathers and everything that callers wait for at once.
+  Communicator& communicator() const { return *communicator_; }
+  /// Gradient reductions, in an order of their own: a rank that misses a gradient reduces later than its peers.
+  Communicator& reductions() const { return *reductions_; }
+
+ private:
+  std::shared_ptr<Communicator> communicator_, reductions_;
+  int local_rank_;
+};
+
+/// Joins the ranks named by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun, fsdprun), or by the
+/// variables of Open MPI, PMI or Slurm; with none of them set, makes a group of one rank. Collective.
+/// Makes the result the default process group. Throws UsageError naming the variable that is missing or wrong.
+void init_process_group(ProcessGroupOptions options = {});
+
+/// Leaves the default process group. Not collective; a rank that leaves early is `PeerLost` to those that still wait.
+void destroy_process_group();
+
+/// The default group. Throws UsageError before init_process_group().
+std::shared_ptr<ProcessGroup> default_process_group();
+
+/// Makes `group` the default of this thread while the guard lives, e.g. in tests whose ranks are threads.
+class [[nodiscard]] ThreadProcessGroupGuard {
+ public:
+  explicit ThreadProcessGroupGuard(std::shared_ptr<ProcessGroup> group);
+  ~ThreadProcessGroupGuard();
+  ThreadProcessGroupGuard(const ThreadProcessGroupGuard&) = delete;
+  ThreadProcessGroupGuard& operator=(const ThreadProcessGroupGuard&) = delete;
+
+ private:
+  std::shared_ptr<ProcessGroup> previous_;
+};
+
+/// Makes a group without making it the default. Collective over its ranks.
+std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options);
+
+int rank();
+int world_size();
+int local_rank();
+/// Waits until every rank of the default group is here. Collective.
+void barrier();
+
+}  // namespace fsdp
