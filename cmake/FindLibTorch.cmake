@@ -1,29 +1,27 @@
 # Finds LibTorch and defines the imported target LibTorch::LibTorch.
 #
-# Looked for, in this order: FSDP_TORCH (variable or environment: a LibTorch folder, or the folder of an installed
-# `torch` Python package), CMAKE_PREFIX_PATH, and the repository's virtual environment .venv. torch's own
-# TorchConfig.cmake is not used: with a GPU build it asks for the CUDA toolkit, which programs that only link need not have.
+# FSDP_TORCH (variable or environment: a LibTorch folder, or the folder of an installed `torch` Python package) decides
+# where it is set. Otherwise looked for in this order: CMAKE_PREFIX_PATH, LibTorch_HINT (an installed fsdp sets it), the
+# repository's virtual environment .venv. torch's own TorchConfig.cmake is not used: with a GPU build it asks for the
+# CUDA toolkit, which programs that only link need not have.
 #
 # Result variables: LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT, LibTorch_HAS_CUDA
 
-set(_candidates)
+if(NOT FSDP_TORCH AND DEFINED ENV{FSDP_TORCH})
+  set(FSDP_TORCH "$ENV{FSDP_TORCH}")
+endif()
 if(FSDP_TORCH)
-  list(APPEND _candidates "${FSDP_TORCH}")
-elseif(DEFINED ENV{FSDP_TORCH})
-  list(APPEND _candidates "$ENV{FSDP_TORCH}")
-endif()
-set(_prefixes ${CMAKE_PREFIX_PATH})
-if(DEFINED ENV{CMAKE_PREFIX_PATH})
+  set(_candidates "${FSDP_TORCH}")
+else()
   string(REPLACE ":" ";" _env_prefixes "$ENV{CMAKE_PREFIX_PATH}")
-  list(APPEND _prefixes ${_env_prefixes})
+  file(GLOB _venv "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  set(_candidates ${CMAKE_PREFIX_PATH} ${_env_prefixes} ${LibTorch_HINT} ${_venv})
 endif()
-list(APPEND _candidates ${_prefixes})
-file(GLOB _venv "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
-list(APPEND _candidates ${_venv})
 
 unset(LibTorch_ROOT)
 foreach(_candidate IN LISTS _candidates)
-  foreach(_suffix "" "/torch" "/../../..")
+  # The folder itself, one that holds `torch`, or torch.utils.cmake_prefix_path and its subfolder Torch.
+  foreach(_suffix "" "/torch" "/../.." "/../../..")
     if(NOT LibTorch_ROOT AND EXISTS "${_candidate}${_suffix}/include/torch/csrc/api/include/torch/torch.h")
       get_filename_component(LibTorch_ROOT "${_candidate}${_suffix}" REALPATH)
     endif()
@@ -42,10 +40,15 @@ if(LibTorch_ROOT)
   endforeach()
 endif()
 
+set(_reason "No LibTorch was found: run scripts/setup, or name one with FSDP_TORCH=FOLDER.")
+if(FSDP_TORCH)
+  set(_reason "FSDP_TORCH names ${FSDP_TORCH}, where there is no LibTorch and no torch package.")
+elseif(LibTorch_ROOT)
+  set(_reason "${LibTorch_ROOT} has no version header of LibTorch.")
+endif()
 include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(
-  LibTorch REQUIRED_VARS LibTorch_ROOT LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "No LibTorch was found: run scripts/setup, or name one with FSDP_TORCH=FOLDER.")
+  LibTorch REQUIRED_VARS LibTorch_ROOT LibTorch_VERSION REASON_FAILURE_MESSAGE "${_reason}")
 if(LibTorch_FOUND AND (LibTorch_VERSION VERSION_LESS 2.11 OR LibTorch_VERSION VERSION_GREATER_EQUAL 2.16))
   message(FATAL_ERROR "LibTorch ${LibTorch_VERSION} at ${LibTorch_ROOT} is not supported: fsdp needs 2.11 to 2.15.")
 endif()

@@ -15,7 +15,9 @@ if(FSDP_SANITIZE)
 endif()
 
 # One precompiled torch header for the whole build.
-file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cpp" "")
+if(NOT EXISTS "${PROJECT_BINARY_DIR}/precompiled.cpp") # written once: a new time stamp rebuilds everything
+  file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cpp" "")
+endif()
 add_library(fsdp_precompiled OBJECT "${PROJECT_BINARY_DIR}/precompiled.cpp")
 target_link_libraries(fsdp_precompiled PRIVATE fsdp_settings fsdp_private_settings)
 target_precompile_headers(
@@ -26,6 +28,7 @@ target_precompile_headers(
 function(fsdp_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
+  set_property(GLOBAL APPEND PROPERTY FSDP_LAYERS ${name}) # what cmake/Install.cmake installs
   target_link_libraries(${name} PUBLIC fsdp_settings ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:fsdp_private_settings>)
   target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
 endfunction()

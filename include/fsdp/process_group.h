@@ -13,17 +13,21 @@
 
 namespace fsdp {
 
+namespace runtime {
+class RankState;
+}
+
 struct ProcessGroupOptions {
   /// "auto": NCCL when CUDA is there, else Gloo; or "gloo", "nccl".
   std::string backend = "auto";
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Unset: taken from the environment (see init_process_group).
-  std::optional<int> rank, world_size, local_rank;
+  std::optional<int> rank = std::nullopt, world_size = std::nullopt, local_rank = std::nullopt;
   /// "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
-  std::optional<std::string> address;
+  std::optional<std::string> address = std::nullopt;
   /// A rendezvous that is there already, e.g. a HashStore of ranks that are threads.
-  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::Store> store = {};
 };
 
 /// This rank's membership in a set of ranks. Shared by every group that was sharded over it.
@@ -38,6 +42,9 @@ class ProcessGroup {
   Communicator& communicator() const { return *communicator_; }
   /// Gradient reductions, in an order of their own: a rank that misses a gradient reduces later than its peers.
   Communicator& reductions() const { return *reductions_; }
+
+  /// What the sharded groups of this rank share; the runtime makes it with the first of them.
+  std::shared_ptr<runtime::RankState> rank_state;
 
  private:
   std::shared_ptr<Communicator> communicator_, reductions_;

@@ -6,10 +6,17 @@
 
 namespace fsdp {
 
-/// Starts `nprocs` processes that each run `fn(rank)` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
-/// set, and waits for them. The processes are forks, so call it before this process has started threads (before its
-/// first parallel LibTorch operator); UsageError otherwise. The first rank that fails ends the others, and its error is
-/// rethrown here as fsdp::Error naming the rank.
+/// Starts `nprocs` processes that each run `fn(rank)` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
+/// and MASTER_PORT set, and waits for them.
+///
+/// The processes are forks, so call it before this process has started threads (before its first
+/// parallel LibTorch operator); UsageError otherwise, or if `nprocs` is less than 1. They end
+/// without running static destructors, and with this process if it is killed. Unless
+/// OMP_NUM_THREADS is set, they share the processors evenly.
+///
+/// The first rank that fails ends the others, and its error is rethrown here as fsdp::Error naming
+/// the rank. A rank fails by an exception, by a signal, or by leaving through exit() with another
+/// status than 0.
 ///
 ///     fsdp::spawn([](int) { fsdp::init_process_group(); train(); }, 2);
 void spawn(const std::function<void(int rank)>& fn, int nprocs);

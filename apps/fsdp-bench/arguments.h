@@ -1,0 +1,42 @@
+#pragma once
+/// \file
+/// What `fsdp-bench` can be told on the command line.
+
+#include <cstdint>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace bench {
+
+struct StepArguments {
+  int world = 2;
+  std::string backend = "gloo";
+  /// "fsdp", or "none": every rank trains a whole model alone.
+  std::string engine = "fsdp";
+  /// "always", "never", or "default": always, but never for the outermost group.
+  std::string reshard = "default";
+
+  int64_t dim = 256;
+  int64_t layers = 6;
+  int64_t heads = 8;
+  int64_t vocab = 8192;
+  /// Of one rank.
+  int64_t batch = 4;
+  int64_t seq = 128;
+  int64_t steps = 12;
+};
+
+struct InterceptArguments {
+  int64_t rounds = 201;
+  /// Operators of one kind in a row, per round.
+  int64_t operators = 2000;
+};
+
+/// Both let `app` fill the arguments, whose values are the defaults.
+void add_flags(CLI::App& app, StepArguments& arguments);
+void add_flags(CLI::App& app, InterceptArguments& arguments);
+
+}  // namespace bench

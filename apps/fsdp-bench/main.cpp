@@ -1,0 +1,33 @@
+// fsdp-bench: times what the library does and prints the figures as JSON. docs/gpt.md describes it.
+#include <c10/util/Exception.h>
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+
+#include "arguments.h"
+#include "intercept.h"
+#include "start_ranks.h"
+#include "step.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Times what fsdp does and prints the figures as one line of JSON.");
+  app.require_subcommand(1);
+  bench::StepArguments step_arguments;
+  auto* step = app.add_subcommand("step", "A training step of a GPT: time, memory by class, losses");
+  bench::add_flags(*step, step_arguments);
+  bench::InterceptArguments intercept_arguments;
+  auto* intercept = app.add_subcommand("intercept", "What one operator that takes a sharded parameter costs more");
+  bench::add_flags(*intercept, intercept_arguments);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    if (step->parsed() && !bench::is_rank()) bench::start_ranks(argv, step_arguments.world);
+    if (step->parsed() && bench::is_rank()) bench::run_step(step_arguments);
+    if (intercept->parsed()) bench::run_intercept(intercept_arguments);
+    return 0;
+  } catch (const c10::Error& error) {
+    std::cerr << "fsdp-bench: " << error.what_without_backtrace() << std::endl;
+  } catch (const std::exception& error) {
+    std::cerr << "fsdp-bench: " << error.what() << std::endl;
+  }
+  return 1;
+}

@@ -1,0 +1,14 @@
+#pragma once
+/// \file
+/// Numbers for people.
+
+#include <vector>
+
+namespace bench {
+
+/// Of an even number of values, the mean of the middle two. `values` is not empty.
+double median(std::vector<double> values);
+
+double round_to(double value, int digits);
+
+}  // namespace bench

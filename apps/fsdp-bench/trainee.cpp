@@ -1,0 +1,60 @@
+#include "trainee.h"
+
+#include <fsdp/fully_shard.h>
+#include <torch/utils.h>
+
+#include <memory>
+
+#include "models/gpt.h"
+
+namespace bench {
+namespace {
+
+fsdp::FullyShardOptions sharding(const std::string& reshard) {
+  fsdp::FullyShardOptions options;
+  if (reshard == "always") options.reshard_after_forward = fsdp::Reshard::always();
+  if (reshard == "never") options.reshard_after_forward = fsdp::Reshard::never();
+  return options;
+}
+
+Trainee make_sharded(models::GPT gpt, const std::string& reshard) {
+  const auto options = sharding(reshard);
+  for (auto& block : *gpt->blocks) fsdp::fully_shard(*block, options);
+  auto model = std::make_shared<fsdp::Sharded<models::GPT>>(fsdp::fully_shard(gpt, options));
+  return {.forward = [model](const at::Tensor& ids) { return (*model)(ids); },
+          .parameters = gpt->parameters(),
+          .stats = [model] { return model->stats(); }};
+}
+
+Trainee make_unsharded(models::GPT gpt) {
+  auto peak = std::make_shared<int64_t>(0);
+  const auto stats = [gpt, peak] {
+    fsdp::GroupStats stats;
+    for (const auto& parameter : gpt->parameters()) {
+      stats.parameter_numel += parameter.numel();
+      stats.whole.current += static_cast<int64_t>(parameter.nbytes());
+      if (parameter.grad().defined()) stats.gradient.current += static_cast<int64_t>(parameter.grad().nbytes());
+    }
+    *peak = std::max(*peak, stats.gradient.current);
+    stats.whole.peak = stats.whole.current;
+    stats.gradient.peak = *peak;
+    return stats;
+  };
+  return {.forward = [gpt](const at::Tensor& ids) mutable { return gpt(ids); },
+          .parameters = gpt->parameters(),
+          .stats = stats};
+}
+
+}  // namespace
+
+Trainee make_trainee(const StepArguments& arguments) {
+  torch::manual_seed(0);
+  models::GPT gpt(models::GPTConfig{.vocab = arguments.vocab,
+                                    .seq = arguments.seq,
+                                    .dim = arguments.dim,
+                                    .layers = arguments.layers,
+                                    .heads = arguments.heads});
+  return arguments.engine == "fsdp" ? make_sharded(std::move(gpt), arguments.reshard) : make_unsharded(std::move(gpt));
+}
+
+}  // namespace bench

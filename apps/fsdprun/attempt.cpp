@@ -1,0 +1,221 @@
+#include "attempt.h"
+
+#include <poll.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "descendants.h"
+#include "exit.h"
+#include "rank_environment.h"
+#include "rank_process.h"
+
+namespace fsdprun {
+namespace {
+
+constexpr std::chrono::milliseconds kNodeLookInterval{500};
+
+}  // namespace
+
+Attempt::Attempt(AttemptContext context, int number) : context_(context), number_(number) {}
+
+Attempt::~Attempt() {
+  send_to_all(SIGKILL);
+  for (Rank& rank : ranks_) {
+    if (!rank.is_running()) continue;
+    context_.guard.remove(rank.pid);
+    while (waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+  }
+  kill_descendants(context_.guard.pid());
+}
+
+AttemptResult Attempt::run() {
+  ranks_.reserve(static_cast<size_t>(context_.nodes.local_ranks()));
+  for (int local = 0; local < context_.nodes.local_ranks(); ++local) start(local);
+  while (any_running()) {
+    wait_for_news();
+    for (Rank& rank : ranks_) {
+      for (RankStream& stream : rank.streams) stream.read_available();
+    }
+    handle_signals();
+    reap();
+    if (context_.console.is_closed() && !result_.was_asked_to_end) handle_request_to_end(SIGTERM);
+    check_other_nodes();
+    advance_if_due();
+  }
+  return result_;
+}
+
+void Attempt::start(int local_rank) {
+  const Execution execution(context_.program, context_.flags.command,
+                            rank_environment(context_.flags, context_.nodes, local_rank, number_));
+  const bool piped = writes_through_pipes();
+  const bool alone = context_.nodes.world_size() == 1;
+  RankPipes pipes;
+  Rank& rank = ranks_.emplace_back();
+  rank.number = context_.nodes.first_rank() + local_rank;
+  rank.local_number = local_rank;
+  rank.status = ExitStatus();  // Not running, should the start fail.
+  rank.pid = start_rank(
+      execution, {.pipe_output = piped, .inherit_stdin = alone && isatty(STDIN_FILENO) == 0},
+      context_.signals, pipes);
+  rank.status.reset();
+  context_.guard.add(rank.pid);
+  if (!piped) return;
+  rank.streams.push_back(stream(Console::Stream::kOut, std::move(pipes.out), rank));
+  rank.streams.push_back(stream(Console::Stream::kErr, std::move(pipes.err), rank));
+}
+
+bool Attempt::writes_through_pipes() const {
+  const Flags& flags = context_.flags;
+  return context_.nodes.world_size() > 1 || flags.prefix == Prefix::kAlways ||
+         flags.shown_local_ranks || !flags.redirects.is_empty() || !flags.tee.is_empty();
+}
+
+RankStream Attempt::stream(Console::Stream which, Descriptor pipe, const Rank& rank) {
+  const Flags& flags = context_.flags;
+  const int local = rank.local_number;
+  const bool is_out = which == Console::Stream::kOut;
+  const bool has_prefix =
+      flags.prefix == Prefix::kAlways ||
+      (flags.prefix == Prefix::kSeveralRanks && context_.nodes.world_size() > 1);
+  const bool redirected =
+      is_out ? flags.redirects.has_stdout(local) : flags.redirects.has_stderr(local);
+  const bool teed = is_out ? flags.tee.has_stdout(local) : flags.tee.has_stderr(local);
+  RankStream::Options options{.stream = which, .prefix = "", .is_shown = true, .file = {}};
+  if (has_prefix) options.prefix = "[rank " + std::to_string(rank.number) + "] ";
+  options.is_shown = (!redirected || teed) &&
+                     (!flags.shown_local_ranks || flags.shown_local_ranks->contains(local));
+  options.file = is_out ? context_.files.open_stdout(number_, local)
+                        : context_.files.open_stderr(number_, local);
+  return RankStream(std::move(pipe), std::move(options), context_.console);
+}
+
+bool Attempt::any_running() const { return std::ranges::any_of(ranks_, &Rank::is_running); }
+
+void Attempt::wait_for_news() {
+  std::vector<pollfd> files{{context_.signals.descriptor(), POLLIN, 0}};
+  for (const Rank& rank : ranks_) {
+    for (const RankStream& stream : rank.streams) {
+      if (stream.descriptor() >= 0) files.push_back({stream.descriptor(), POLLIN, 0});
+    }
+  }
+  auto until = deadline_.value_or(Clock::time_point::max());
+  if (context_.nodes.count() > 1) until = std::min(until, next_look_at_nodes_);
+  int milliseconds = -1;
+  if (until != Clock::time_point::max()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+    milliseconds = static_cast<int>(std::max<int64_t>(left.count(), 0));
+  }
+  poll(files.data(), files.size(), milliseconds);
+}
+
+void Attempt::handle_signals() {
+  while (const auto signal = context_.signals.next()) {
+    if (*signal == SIGCHLD) continue;  // reap() looks anyway.
+    if (asks_for_end(*signal)) {
+      handle_request_to_end(*signal);
+    } else {
+      send_to_all(*signal);
+    }
+  }
+}
+
+void Attempt::handle_request_to_end(int signal) {
+  if (result_.was_asked_to_end) {
+    enter(Phase::kKilled);
+    return;
+  }
+  result_.was_asked_to_end = true;
+  say(signal_name(signal) + ": passed on to the ranks, which have " +
+      std::to_string(context_.flags.shutdown_timeout.count()) + " s to end; again kills them");
+  send_to_all(signal);
+  if (phase_ < Phase::kAskedToEnd) {
+    phase_ = Phase::kAskedToEnd;
+    deadline_ = Clock::now() + context_.flags.shutdown_timeout;
+  }
+}
+
+void Attempt::reap() {
+  std::vector<Rank*> ended;
+  for (;;) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) break;
+    const auto rank = std::ranges::find_if(ranks_, [&](const Rank& candidate) {
+      return candidate.is_running() && candidate.pid == info.si_pid;
+    });
+    if (rank == ranks_.end()) {
+      waitpid(info.si_pid, nullptr, 0);  // Started by a rank and orphaned.
+      continue;
+    }
+    finish(*rank);
+    ended.push_back(&*rank);
+  }
+  note_failures(ended);
+}
+
+void Attempt::finish(Rank& rank) {
+  // Not yet waited for, its number cannot be anybody else's: this reaches only what it started.
+  kill(-rank.pid, SIGKILL);
+  context_.guard.remove(rank.pid);
+  int status = 0;
+  waitpid(rank.pid, &status, 0);
+  rank.status = ExitStatus::from_wait(status);
+  for (RankStream& stream : rank.streams) stream.finish();
+}
+
+void Attempt::note_failures(const std::vector<Rank*>& ended) {
+  Rank* first = nullptr;
+  for (Rank* rank : ended) {
+    if (!rank->status->is_failure()) continue;
+    // Of ranks that ended in the same moment, one that was killed is the cause of the others' errors.
+    if (first == nullptr || (rank->status->is_signal() && !first->status->is_signal())) {
+      first = rank;
+    }
+  }
+  if (first == nullptr || !result_.is_success()) return;
+  result_.failed = first->local_number;
+  context_.nodes.tell_failure(
+      number_, "rank " + std::to_string(first->number) + " " + first->status->describe());
+  if (phase_ == Phase::kRunning) enter(Phase::kPeersMayEnd);
+}
+
+void Attempt::check_other_nodes() {
+  if (context_.nodes.count() == 1 || phase_ != Phase::kRunning) return;
+  if (Clock::now() < next_look_at_nodes_) return;
+  next_look_at_nodes_ = Clock::now() + kNodeLookInterval;
+  result_.failed_elsewhere = context_.nodes.failure_elsewhere(number_);
+  if (result_.failed_elsewhere) enter(Phase::kPeersMayEnd);
+}
+
+void Attempt::enter(Phase phase) {
+  phase_ = phase;
+  deadline_.reset();
+  switch (phase) {
+    case Phase::kRunning:
+      break;
+    case Phase::kPeersMayEnd:
+      deadline_ = Clock::now() + kPeerGrace;
+      break;
+    case Phase::kAskedToEnd:
+      send_to_all(SIGTERM);
+      deadline_ = Clock::now() + context_.flags.shutdown_timeout;
+      break;
+    case Phase::kKilled:
+      send_to_all(SIGKILL);
+      break;
+  }
+}
+
+void Attempt::advance_if_due() {
+  if (!deadline_ || Clock::now() < *deadline_) return;
+  enter(phase_ == Phase::kPeersMayEnd ? Phase::kAskedToEnd : Phase::kKilled);
+}
+
+void Attempt::send_to_all(int signal) const {
+  for (const Rank& rank : ranks_) rank.send(signal);
+}
+
+}  // namespace fsdprun

@@ -1,0 +1,86 @@
+#pragma once
+/// \file
+/// All ranks of this node, from their start to the end of the last one.
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "flags.h"
+#include "log_files.h"
+#include "nodes.h"
+#include "orphan_guard.h"
+#include "rank.h"
+#include "signals.h"
+
+namespace fsdprun {
+
+/// What an attempt needs and does not own.
+struct AttemptContext {
+  const Flags& flags;
+  const std::string& program;
+  Nodes& nodes;
+  const LogFiles& files;
+  const OrphanGuard& guard;
+  SignalQueue& signals;
+  Console& console;
+};
+
+struct AttemptResult {
+  /// The local rank whose failure came first.
+  std::optional<int> failed;
+  /// What another node told of a failure there, if that came first.
+  std::optional<std::string> failed_elsewhere;
+  /// A signal asked the launcher to end.
+  bool was_asked_to_end = false;
+
+  bool is_success() const { return !failed && !failed_elsewhere; }
+};
+
+/// Starts the ranks and watches them. When one fails, the others get kPeerGrace to find out and say
+/// so, then SIGTERM, then after the shutdown timeout SIGKILL. When run() returns or throws, no
+/// process that a rank started is left.
+class Attempt {
+ public:
+  static constexpr std::chrono::seconds kPeerGrace{2};
+
+  Attempt(AttemptContext context, int number);
+  ~Attempt();
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+  AttemptResult run();
+  const std::vector<Rank>& ranks() const { return ranks_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Phase { kRunning, kPeersMayEnd, kAskedToEnd, kKilled };
+
+  void start(int local_rank);
+  bool writes_through_pipes() const;
+  RankStream stream(Console::Stream which, Descriptor pipe, const Rank& rank);
+  bool any_running() const;
+  void wait_for_news();
+  void handle_signals();
+  void handle_request_to_end(int signal);
+  void reap();
+  void finish(Rank& rank);
+  void note_failures(const std::vector<Rank*>& ended);
+  void check_other_nodes();
+  void enter(Phase phase);
+  void advance_if_due();
+  void send_to_all(int signal) const;
+
+  AttemptContext context_;
+  int number_;
+  std::vector<Rank> ranks_;
+  AttemptResult result_;
+  Phase phase_ = Phase::kRunning;
+  // When the next phase begins.
+  std::optional<Clock::time_point> deadline_;
+  Clock::time_point next_look_at_nodes_{};
+};
+
+}  // namespace fsdprun

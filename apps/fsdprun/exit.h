@@ -1,0 +1,30 @@
+#pragma once
+/// \file
+/// How the launcher ends early.
+
+#include <stdexcept>
+#include <string>
+
+namespace fsdprun {
+
+// Exit statuses of the launcher itself; otherwise it returns the first failing rank's.
+constexpr int kFailure = 1;
+constexpr int kWrongFlags = 2;
+constexpr int kNotExecutable = 126;
+constexpr int kNotFound = 127;
+constexpr int kSignalBase = 128;
+
+/// Thrown to end the launcher: one sentence for the user, and the exit status.
+class Exit : public std::runtime_error {
+ public:
+  Exit(int status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  int status() const { return status_; }
+
+ private:
+  int status_;
+};
+
+/// Prints "fsdprun: `message`" to stderr.
+void say(const std::string& message);
+
+}  // namespace fsdprun

@@ -1,0 +1,229 @@
+#include "flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <memory>
+
+#include "exit.h"
+#include "numbers.h"
+
+namespace fsdprun {
+namespace {
+
+// torchrun's defaults.
+constexpr uint16_t kStaticPort = 29500;
+constexpr uint16_t kC10dPort = 29400;
+
+/// The command line before its parts are checked against each other.
+struct Text {
+  std::string nodes = "1", node_rank, master_address = "127.0.0.1", master_port;
+  bool standalone = false, module = false, no_python = false, prefix = false, no_prefix = false;
+  std::string endpoint, backend = "static", max_restarts = "0", shutdown_timeout = "10";
+  std::string redirects = "0", tee = "0", shown;
+};
+
+class UsageLine : public CLI::Formatter {
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: fsdprun [flags] [--] program [arguments of the program]\n";
+  }
+};
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Exit(kWrongFlags, message + " (see fsdprun --help)");
+}
+
+/// "--master-addr" as CLI11 wants it, also spelled "--master_addr".
+std::string both_spellings(const std::string& names) {
+  const size_t start = names.rfind("--");
+  std::string underscores = names.substr(start + 2);
+  std::ranges::replace(underscores, '-', '_');
+  return underscores == names.substr(start + 2) ? names : names + ",--" + underscores;
+}
+
+/// As torchrun, every option can be set by the environment too: PET_MASTER_ADDR.
+template <typename T>
+void add_option(CLI::App& app, const std::string& names, T& value, const std::string& help) {
+  std::string variable = "PET_" + names.substr(names.rfind("--") + 2);
+  std::ranges::transform(variable, variable.begin(),
+                         [](char c) { return c == '-' ? '_' : static_cast<char>(toupper(c)); });
+  app.add_option(both_spellings(names), value, help)->envname(variable);
+}
+
+void declare(CLI::App& app, Flags& flags, Text& text) {
+  app.description(
+      "Starts the ranks of a distributed program, on this host or as one node of several.\n"
+      "Its flags are torchrun's; underscores and dashes are the same in their names.");
+  app.formatter(std::make_shared<UsageLine>());
+  app.prefix_command();
+
+  add_option(app, "--nnodes", text.nodes, "number of nodes (default 1)");
+  add_option(app, "--nproc-per-node", flags.processes_per_node,
+             "ranks on this node: a number, cpu, gpu or auto (GPUs, else CPUs); default 1");
+  add_option(app, "--node-rank", text.node_rank, "number of this node, from 0 (default 0)");
+  add_option(app, "--master-addr", text.master_address, "host of node 0 (default 127.0.0.1)");
+  add_option(app, "--master-port", text.master_port,
+             "port on node 0 (default 29500; on one node a free port)");
+  app.add_flag("--standalone", text.standalone, "one node, on a free port");
+  add_option(app, "--rdzv-endpoint", text.endpoint, "HOST:PORT where the nodes meet");
+  add_option(app, "--rdzv-backend", text.backend,
+             "static: --node-rank numbers the nodes; c10d: they are numbered as they come");
+  add_option(app, "--rdzv-id", flags.run_id, "name of the job, the same on all nodes");
+  add_option(app, "--role", flags.role, "ROLE_NAME of the ranks");
+  add_option(app, "--max-restarts", text.max_restarts,
+             "how often all ranks are started again after a failure (default 0)");
+  add_option(app, "--shutdown-timeout", text.shutdown_timeout,
+             "seconds from SIGTERM to SIGKILL (default 10)");
+
+  add_option(app, "--log-dir", flags.log_dir, "folder for the files of --redirects and --tee");
+  add_option(app, "-r,--redirects", text.redirects,
+             "write to files instead of here: 1 stdout, 2 stderr, 3 both; or 0:3,2:1 for local "
+             "ranks 0 and 2");
+  add_option(app, "-t,--tee", text.tee, "write to files too; values as of --redirects");
+  add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
+  app.add_flag("--prefix", text.prefix, "begin lines with [rank N] even if there is one rank");
+  app.add_flag("--no-prefix", text.no_prefix, "do not begin lines with [rank N]");
+
+  app.add_flag(both_spellings("--no-python"), text.no_python, "for torchrun's sake: no effect");
+  app.add_flag("-m,--module", text.module, "not supported: programs are not Python modules");
+}
+
+int number(const std::string& flag, const std::string& text, int least,
+           int most = std::numeric_limits<int>::max()) {
+  const auto value = parse_number(text, least, most);
+  if (!value) {
+    const std::string range = most == std::numeric_limits<int>::max()
+                                  ? "not below " + std::to_string(least)
+                                  : "from " + std::to_string(least) + " to " + std::to_string(most);
+    refuse(flag + " is '" + text + "', expected a whole number " + range);
+  }
+  return *value;
+}
+
+uint16_t port_number(const std::string& flag, const std::string& text) {
+  return static_cast<uint16_t>(number(flag, text, 1, std::numeric_limits<uint16_t>::max()));
+}
+
+/// torchrun's MIN:MAX is accepted if it names one number.
+int node_count(const std::string& text) {
+  const size_t colon = text.find(':');
+  const int least = number("--nnodes", text.substr(0, colon), 1);
+  if (colon != std::string::npos && number("--nnodes", text.substr(colon + 1), 1) != least) {
+    refuse("--nnodes is '" + text + "', expected one number: nodes cannot join or leave a job");
+  }
+  return least;
+}
+
+/// HOST, HOST:PORT or [IPv6]:PORT. Port 0 asks for a free one, as in torchrun.
+MeetingPlace parse_endpoint(const std::string& text, uint16_t default_port) {
+  const size_t bracket = text.rfind(']');
+  size_t colon = text.rfind(':');
+  if (colon != std::string::npos && bracket != std::string::npos && colon < bracket) {
+    colon = std::string::npos;
+  }
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  if (host.empty()) refuse("--rdzv-endpoint is '" + text + "', expected HOST:PORT");
+  if (colon == std::string::npos) return {.host = host, .port = default_port};
+  const std::string port = text.substr(colon + 1);
+  if (port == "0") return {.host = host, .port = 0};
+  return {.host = host, .port = port_number("the port of --rdzv-endpoint", port)};
+}
+
+MeetingPlace choose_meeting_place(const Text& text, int nodes) {
+  const bool is_c10d = text.backend == "c10d";
+  if (!is_c10d && text.backend != "static") {
+    refuse("--rdzv-backend is '" + text.backend + "', expected static or c10d");
+  }
+  const bool names_no_place =
+      text.endpoint.empty() && (is_c10d || (text.master_port.empty() && nodes == 1));
+  if (text.standalone || names_no_place) {
+    if (nodes > 1 && text.standalone) {
+      refuse("--standalone is for one node, but --nnodes is " + std::to_string(nodes));
+    }
+    if (nodes > 1) refuse("--rdzv-backend c10d with several nodes needs --rdzv-endpoint HOST:PORT");
+    return {.host = "127.0.0.1", .port = 0};
+  }
+  MeetingPlace place;
+  if (!text.endpoint.empty()) {
+    place = parse_endpoint(text.endpoint, is_c10d ? kC10dPort : kStaticPort);
+  } else {
+    place = parse_endpoint(text.master_address + ":" +
+                               (text.master_port.empty() ? "29500" : text.master_port),
+                           kStaticPort);
+  }
+  if (place.port == 0 && nodes > 1) refuse("several nodes need a port that all of them know");
+  place.numbers_nodes_by_arrival = is_c10d && nodes > 1;
+  return place;
+}
+
+StreamChoice streams(const std::string& flag, const std::string& text) {
+  const auto choice = StreamChoice::parse(text);
+  if (!choice) {
+    refuse(flag + " is '" + text +
+           "', expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:NUMBER,...");
+  }
+  return *choice;
+}
+
+void check_command(std::vector<std::string>& command) {
+  if (!command.empty() && command.front() == "--") {
+    command.erase(command.begin());
+  } else if (!command.empty() && command.front().starts_with("-")) {
+    refuse("unknown flag " + command.front());
+  }
+  if (command.empty()) refuse("no program to start was given");
+}
+
+void complete(Flags& flags, const Text& text) {
+  if (text.module) {
+    refuse("-m is not supported: name a program, for a Python module: python3 -m MODULE");
+  }
+  if (text.prefix && text.no_prefix) refuse("--prefix and --no-prefix exclude each other");
+  check_command(flags.command);
+  flags.nodes = node_count(text.nodes);
+  if (!text.master_port.empty()) port_number("--master-port", text.master_port);
+  flags.meeting_place = choose_meeting_place(text, flags.nodes);
+  if (!text.node_rank.empty()) flags.node_rank = number("--node-rank", text.node_rank, 0);
+  if (flags.node_rank >= flags.nodes) {
+    refuse("--node-rank is " + text.node_rank + ", expected less than --nnodes, which is " +
+           std::to_string(flags.nodes));
+  }
+  flags.max_restarts = number("--max-restarts", text.max_restarts, 0);
+  flags.shutdown_timeout =
+      std::chrono::seconds(number("--shutdown-timeout", text.shutdown_timeout, 0));
+  if (text.prefix) flags.prefix = Prefix::kAlways;
+  if (text.no_prefix) flags.prefix = Prefix::kNever;
+  flags.redirects = streams("--redirects", text.redirects);
+  flags.tee = streams("--tee", text.tee);
+  if (!text.shown.empty()) {
+    flags.shown_local_ranks = parse_local_ranks(text.shown);
+    if (!flags.shown_local_ranks) {
+      refuse("--local-ranks-filter is '" + text.shown + "', expected a list such as 0,2");
+    }
+  }
+}
+
+}  // namespace
+
+Flags parse_flags(std::vector<std::string> arguments) {
+  Flags flags;
+  Text text;
+  CLI::App app;
+  declare(app, flags, text);
+  std::ranges::reverse(arguments);  // CLI11 takes them from the back.
+  try {
+    app.parse(arguments);
+  } catch (const CLI::CallForHelp&) {
+    throw Exit(0, app.help());
+  } catch (const CLI::ParseError& error) {
+    refuse(error.what());
+  }
+  flags.command = app.remaining();
+  complete(flags, text);
+  return flags;
+}
+
+}  // namespace fsdprun

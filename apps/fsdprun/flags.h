@@ -1,0 +1,55 @@
+#pragma once
+/// \file
+/// The command line.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "stream_choice.h"
+
+namespace fsdprun {
+
+enum class Prefix { kSeveralRanks, kAlways, kNever };
+
+/// Where the launchers of the nodes meet; one of them hosts the store there.
+struct MeetingPlace {
+  std::string host;
+  /// 0: any free port; only with one node.
+  uint16_t port = 0;
+  /// Whoever listens first at an address of its own host becomes node 0, the others are numbered as
+  /// they come. If not, --node-rank says.
+  bool numbers_nodes_by_arrival = false;
+
+  bool operator==(const MeetingPlace&) const = default;
+};
+
+struct Flags {
+  int nodes = 1;
+  int node_rank = 0;
+  /// A number, or "auto", "gpu" or "cpu".
+  std::string processes_per_node = "1";
+  MeetingPlace meeting_place;
+  std::string run_id = "none";
+  std::string role = "default";
+  int max_restarts = 0;
+  /// From SIGTERM to SIGKILL.
+  std::chrono::seconds shutdown_timeout{10};
+  Prefix prefix = Prefix::kSeveralRanks;
+  /// Empty: a new folder under the folder for temporary files, if a flag asks for files.
+  std::string log_dir;
+  StreamChoice redirects, tee;
+  /// Unset: all.
+  std::optional<std::set<int>> shown_local_ranks;
+  /// The program and its arguments.
+  std::vector<std::string> command;
+};
+
+/// `arguments` without the launcher's own name. Throws Exit: with status 0 and the help text for
+/// --help, else with a sentence on what is wrong.
+Flags parse_flags(std::vector<std::string> arguments);
+
+}  // namespace fsdprun

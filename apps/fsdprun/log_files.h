@@ -1,0 +1,29 @@
+#pragma once
+/// \file
+/// The files of --redirects and --tee.
+
+#include <filesystem>
+
+#include "descriptor.h"
+#include "flags.h"
+
+namespace fsdprun {
+
+/// LOG_DIR/RUN_XXXXXX/attempt_A/LOCAL_RANK/stdout.log and stderr.log, as torchrun lays them out. The
+/// folder RUN_XXXXXX is new for each job.
+class LogFiles {
+ public:
+  /// Makes the job's folder if a flag asks for files. Throws Exit if it cannot be made.
+  explicit LogFiles(const Flags& flags);
+
+  Descriptor open_stdout(int attempt, int local_rank) const;
+  Descriptor open_stderr(int attempt, int local_rank) const;
+
+ private:
+  Descriptor open(int attempt, int local_rank, const char* name) const;
+
+  StreamChoice redirects_, tee_;
+  std::filesystem::path folder_;
+};
+
+}  // namespace fsdprun

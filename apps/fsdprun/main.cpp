@@ -1,0 +1,23 @@
+// fsdprun: starts the ranks of a distributed program. docs/launching.md describes it.
+#include <exception>
+#include <iostream>
+
+#include "exit.h"
+#include "flags.h"
+#include "launch.h"
+
+int main(int argc, char** argv) {
+  try {
+    return fsdprun::launch(fsdprun::parse_flags({argv + 1, argv + argc}));
+  } catch (const fsdprun::Exit& exit) {
+    if (exit.status() == 0) {
+      std::cout << exit.what();
+    } else {
+      fsdprun::say(exit.what());
+    }
+    return exit.status();
+  } catch (const std::exception& error) {
+    fsdprun::say(error.what());
+    return fsdprun::kFailure;
+  }
+}

@@ -1,0 +1,76 @@
+#include "orphan_guard.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "exit.h"
+
+namespace fsdprun {
+namespace {
+
+void leave_the_terminal(int pipe) {
+  setsid();  // Neither Ctrl-C nor a signal to the launcher's group may end it.
+  prctl(PR_SET_NAME, "fsdprun-guard");
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) signal(number, SIG_IGN);
+  // Whoever reads the launcher's output must not wait for this process.
+  const int nothing = open("/dev/null", O_RDWR);
+  for (const int standard : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, standard);
+  dup2(pipe, STDERR_FILENO + 1);
+  close_range(STDERR_FILENO + 2, ~0U, 0);
+}
+
+/// Reads groups, negative ones for those that ended, until the launcher is gone.
+[[noreturn]] void watch(int pipe) {
+  leave_the_terminal(pipe);
+  std::set<pid_t> groups;
+  for (;;) {
+    pid_t group = 0;
+    const ssize_t count = read(STDERR_FILENO + 1, &group, sizeof(group));
+    if (count < 0 && errno == EINTR) continue;
+    if (count != sizeof(group)) break;
+    if (group > 0) {
+      groups.insert(group);
+    } else {
+      groups.erase(-group);
+    }
+  }
+  for (const pid_t group : groups) kill(-group, SIGKILL);
+  _exit(0);
+}
+
+void send(const Descriptor& pipe, pid_t group) {
+  // Shorter than PIPE_BUF: written whole or not at all.
+  while (write(pipe.number(), &group, sizeof(group)) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace
+
+OrphanGuard::OrphanGuard() {
+  std::array<int, 2> ends;
+  if (pipe2(ends.data(), O_CLOEXEC) != 0 || (pid_ = fork()) < 0) {
+    throw Exit(kFailure, std::string("no process can be started: ") + strerror(errno));
+  }
+  if (pid_ == 0) watch(ends[0]);
+  close(ends[0]);
+  pipe_ = Descriptor(ends[1]);
+}
+
+OrphanGuard::~OrphanGuard() {
+  pipe_.close();
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+void OrphanGuard::add(pid_t group) const { send(pipe_, group); }
+void OrphanGuard::remove(pid_t group) const { send(pipe_, -group); }
+
+}  // namespace fsdprun

@@ -1,0 +1,115 @@
+#include "output.h"
+
+#include <poll.h>
+
+#include <array>
+#include <cerrno>
+
+namespace fsdprun {
+namespace {
+
+constexpr size_t kLongestPiece = 64 * 1024;
+constexpr size_t kRememberedLines = 10;
+constexpr std::string_view kEraseToEndOfLine = "\x1b[K";
+
+bool write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(file, text.data(), text.size());
+    if (count < 0 && errno == EAGAIN) {  // A terminal that another program made non-blocking.
+      pollfd waiting{file, POLLOUT, 0};
+      poll(&waiting, 1, -1);
+    }
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) return false;
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+}  // namespace
+
+void LineSplitter::feed(std::string_view bytes, const Sink& sink) {
+  if (after_return_ && bytes.starts_with('\n')) {
+    sink("\n", /*starts_line=*/false);
+    bytes.remove_prefix(1);
+  }
+  if (!bytes.empty()) after_return_ = false;
+  for (size_t end; (end = bytes.find_first_of("\r\n")) != std::string_view::npos;) {
+    if (bytes.substr(end).starts_with("\r\n")) ++end;
+    rest_ += bytes.substr(0, end + 1);
+    bytes.remove_prefix(end + 1);
+    after_return_ = bytes.empty() && rest_.back() == '\r';
+    if (rest_ != "\r") sink(rest_, /*starts_line=*/true);
+    rest_.clear();
+  }
+  rest_ += bytes;
+  if (rest_.size() > kLongestPiece) finish(sink);
+}
+
+void LineSplitter::finish(const Sink& sink) {
+  if (rest_.empty()) return;
+  rest_ += '\n';
+  sink(rest_, /*starts_line=*/true);
+  rest_.clear();
+}
+
+Console::Console() : is_terminal_(isatty(STDOUT_FILENO) != 0) {}
+
+void Console::write(Stream stream, const void* source, std::string_view prefix,
+                    std::string_view piece, bool starts_line) {
+  std::string text;
+  if (overwritable_ != nullptr && overwritable_ != source && is_terminal_) {
+    text += kEraseToEndOfLine;
+  }
+  if (starts_line) text += prefix;
+  text += piece;
+  overwritable_ = piece.ends_with('\r') ? source : nullptr;
+  if (!is_closed_) is_closed_ = !write_all(static_cast<int>(stream), text);
+}
+
+RankStream::RankStream(Descriptor pipe, Options options, Console& console)
+    : pipe_(std::move(pipe)), options_(std::move(options)), console_(console) {}
+
+bool RankStream::read_some() {
+  std::array<char, 16384> buffer;
+  const ssize_t count = read(pipe_.number(), buffer.data(), buffer.size());
+  if (count < 0) return errno == EINTR;
+  if (count == 0) {
+    pipe_.close();
+    return false;
+  }
+  const std::string_view bytes(buffer.data(), static_cast<size_t>(count));
+  if (options_.file.is_open()) write_all(options_.file.number(), bytes);
+  lines_.feed(bytes, [this](std::string_view piece, bool starts) { pass_on(piece, starts); });
+  return true;
+}
+
+void RankStream::read_available() {
+  constexpr int kFairShare = 16;  // A rank that never stops printing must not hold up the others.
+  for (int turn = 0; turn < kFairShare && pipe_.is_open() && read_some(); ++turn) {
+  }
+}
+
+void RankStream::finish() {
+  constexpr int kMoreThanAPipeHolds = 128;  // Somebody else may still be writing.
+  for (int turn = 0; turn < kMoreThanAPipeHolds && pipe_.is_open() && read_some(); ++turn) {
+  }
+  pipe_.close();
+  lines_.finish([this](std::string_view piece, bool starts) { pass_on(piece, starts); });
+}
+
+void RankStream::pass_on(std::string_view piece, bool starts_line) {
+  if (options_.stream == Console::Stream::kErr) remember(piece);
+  if (options_.is_shown) {
+    console_.write(options_.stream, this, options_.prefix, piece, starts_line);
+  }
+}
+
+void RankStream::remember(std::string_view piece) {
+  const size_t last = piece.find_last_not_of("\r\n");
+  if (last == std::string_view::npos) return;
+  last_lines_.emplace_back(piece.substr(0, last + 1));
+  if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
+}
+
+}  // namespace fsdprun

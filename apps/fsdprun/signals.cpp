@@ -1,0 +1,61 @@
+#include "signals.h"
+
+#include <poll.h>
+#include <string.h>
+#include <sys/signalfd.h>
+
+#include <string>
+
+namespace fsdprun {
+
+SignalQueue::SignalQueue() {
+  sigemptyset(&handled_);
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    sigaddset(&handled_, number);
+  }
+  sigprocmask(SIG_BLOCK, &handled_, &previous_);
+  signal(SIGPIPE, SIG_IGN);
+  descriptor_ = Descriptor(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+std::optional<int> SignalQueue::next() {
+  signalfd_siginfo signal;
+  if (read(descriptor_.number(), &signal, sizeof(signal)) != sizeof(signal)) return std::nullopt;
+  return static_cast<int>(signal.ssi_signo);
+}
+
+std::optional<int> SignalQueue::wait_for_end(std::chrono::milliseconds timeout) {
+  pollfd file{descriptor(), POLLIN, 0};
+  poll(&file, 1, static_cast<int>(timeout.count()));
+  while (const auto number = next()) {
+    if (asks_for_end(*number)) return number;
+  }
+  return std::nullopt;
+}
+
+void SignalQueue::while_interruptible(const std::function<void()>& action) {
+  sigprocmask(SIG_UNBLOCK, &handled_, nullptr);
+  try {
+    action();
+  } catch (...) {
+    sigprocmask(SIG_BLOCK, &handled_, nullptr);
+    throw;
+  }
+  sigprocmask(SIG_BLOCK, &handled_, nullptr);
+}
+
+void SignalQueue::restore_in_child() const {
+  signal(SIGPIPE, SIG_DFL);
+  sigprocmask(SIG_SETMASK, &previous_, nullptr);
+}
+
+bool asks_for_end(int number) {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+}
+
+std::string signal_name(int number) {
+  const char* name = sigabbrev_np(number);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(number);
+}
+
+}  // namespace fsdprun

@@ -1,0 +1,48 @@
+#pragma once
+/// \file
+/// Signals to the launcher, read one by one instead of interrupting it.
+
+#include <signal.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "descriptor.h"
+
+namespace fsdprun {
+
+/// While it lives, the signals that the launcher handles (SIGCHLD and those it forwards) are blocked
+/// in this thread and in every thread started from it, and wait here. SIGPIPE is ignored.
+class SignalQueue {
+ public:
+  SignalQueue();
+  SignalQueue(const SignalQueue&) = delete;
+  SignalQueue& operator=(const SignalQueue&) = delete;
+
+  /// Readable when a signal waits.
+  int descriptor() const { return descriptor_.number(); }
+  /// The next signal; nullopt if none waits.
+  std::optional<int> next();
+  /// The next signal that asks for the end. Waits for at most `timeout`; drops all others.
+  std::optional<int> wait_for_end(std::chrono::milliseconds timeout);
+
+  /// Runs `action`, which starts no threads, while signals end this process as usual.
+  void while_interruptible(const std::function<void()>& action);
+  /// In a forked child, before exec: signals are as the launcher found them.
+  void restore_in_child() const;
+
+ private:
+  sigset_t handled_;
+  sigset_t previous_;
+  Descriptor descriptor_;
+};
+
+/// Whether `number` asks for the end of the program.
+bool asks_for_end(int number);
+
+/// "SIGKILL".
+std::string signal_name(int number);
+
+}  // namespace fsdprun

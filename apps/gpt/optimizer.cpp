@@ -1,0 +1,38 @@
+#include "optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <numbers>
+
+namespace gpt {
+
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+
+AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments& arguments) {
+  std::vector<at::Tensor> matrices, others;
+  for (const auto& parameter : parameters) (parameter.dim() > 1 ? matrices : others).push_back(parameter);
+  const auto options = [&](double weight_decay) {
+    return std::make_unique<AdamWOptions>(
+        AdamWOptions(arguments.lr).betas({0.9, 0.99}).weight_decay(weight_decay));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::move(matrices), options(arguments.weight_decay));
+  groups.emplace_back(std::move(others), options(0.0));
+  return AdamW(groups, AdamWOptions(arguments.lr));
+}
+
+double learning_rate(const Arguments& arguments, int64_t step) {
+  if (step < arguments.warmup) return arguments.lr * static_cast<double>(step + 1) / static_cast<double>(arguments.warmup);
+  const auto steps_left = static_cast<double>(std::max<int64_t>(arguments.steps - arguments.warmup, 1));
+  const double progress = static_cast<double>(step - arguments.warmup) / steps_left;
+  constexpr double kFloor = 0.1;
+  return arguments.lr * (kFloor + (1 - kFloor) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+}
+
+void set_learning_rate(AdamW& optimizer, double lr) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(lr);
+}
+
+}  // namespace gpt

@@ -1,0 +1,52 @@
+#pragma once
+/// \file
+/// The line that says how far training is.
+
+#include <fsdp/group.h>
+
+#include <chrono>
+#include <string>
+
+namespace gpt {
+
+/// What the line shows of one step.
+struct StepReport {
+  int64_t step = 0;  ///< steps done
+  double loss = 0;
+  fsdp::GroupStats memory;
+  int64_t optimizer_bytes = 0;
+};
+
+/// Prints to stdout: one line that is written again and again on a terminal, a line every few seconds elsewhere.
+class Progress {
+ public:
+  /// `tokens_per_step`: of all ranks. A silent one prints nothing.
+  Progress(int64_t steps, int64_t tokens_per_step, double seconds_between_lines, bool is_silent);
+
+  /// Whether `show` would print now, so that figures nobody sees need not be taken.
+  bool is_due(int64_t step) const;
+  void show(const StepReport& report);
+  /// A line of its own, after which progress goes on. Time from `pause` to here is no training time.
+  void note(const std::string& line);
+  /// Stops the clock, e.g. for a validation.
+  void pause();
+
+  /// Seconds of training so far.
+  double seconds() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  double tokens_per_second(int64_t step) const;
+
+  const int64_t steps_, tokens_per_step_;
+  const bool is_silent_, is_terminal_;
+  const double seconds_between_;
+  Clock::time_point started_ = Clock::now();
+  std::chrono::duration<double> earlier_{0};
+  bool is_paused_ = false;
+  double shown_at_ = 0;
+  int64_t shown_step_ = 0;
+};
+
+}  // namespace gpt

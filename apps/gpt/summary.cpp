@@ -1,0 +1,73 @@
+#include "summary.h"
+
+#include <fsdp/process_group.h>
+#include <torch/types.h>
+
+#include <array>
+#include <cstdio>
+#include <sstream>
+#include <vector>
+
+#include "optimizer.h"
+
+namespace gpt {
+namespace {
+
+// Parameters, gradients, optimizer state, and whole parameters at the peak.
+constexpr size_t kColumns = 4;
+using Row = std::array<int64_t, kColumns>;
+
+std::vector<Row> rows_of_all_ranks(const Row& mine) {
+  const auto group = fsdp::default_process_group();
+  const auto input = torch::tensor(c10::ArrayRef<int64_t>(mine.data(), mine.size()), torch::kInt64);
+  const auto output = torch::empty(group->world_size() * input.numel(), torch::kInt64);
+  std::vector<int64_t> offsets;
+  for (int rank = 0; rank <= group->world_size(); ++rank) offsets.push_back(rank * input.numel());
+  group->communicator().all_gather(output, input, offsets, {"summary", {}})->wait();
+
+  std::vector<Row> rows(static_cast<size_t>(group->world_size()));
+  const auto* number = output.const_data_ptr<int64_t>();
+  for (auto& row : rows) {
+    for (auto& value : row) value = *number++;
+  }
+  return rows;
+}
+
+Row unsharded_row(const models::GPTConfig& config, const Arguments& arguments) {
+  models::GPT model(config);
+  auto optimizer = make_optimizer(model->parameters(), arguments);
+  const auto ids = torch::zeros({1, config.seq}, torch::kInt64);
+  models::next_token_loss(model(ids), ids).backward();
+  optimizer.step();
+  const HeldBytes held = held_bytes(model->parameters(), optimizer);
+  return {held.parameters, held.gradients, held.optimizer_state, held.parameters};
+}
+
+void print_row(std::ostream& out, const std::string& name, const Row& row, const Row& whole) {
+  char text[64];
+  std::snprintf(text, sizeof(text), "%-12s", name.c_str());
+  out << text;
+  for (size_t column = 0; column < kColumns; ++column) {
+    const double share = 100.0 * static_cast<double>(row[column]) / static_cast<double>(whole[column]);
+    std::snprintf(text, sizeof(text), "  %9s %5.1f %%", bytes_text(row[column]).c_str(), share);
+    out << text;
+  }
+  out << '\n';
+}
+
+}  // namespace
+
+std::string memory_table(const Model& model, const HeldBytes& held, const models::GPTConfig& config,
+                         const Arguments& arguments) {
+  const auto rows = rows_of_all_ranks(
+      {held.parameters, held.gradients, held.optimizer_state, model.stats().whole.peak});
+  if (fsdp::rank() != 0) return {};
+  const Row whole = unsharded_row(config, arguments);
+  std::ostringstream out;
+  out << "held, measured          parameters         gradients   optimizer state     whole at most\n";
+  print_row(out, "unsharded", whole, whole);
+  for (size_t rank = 0; rank < rows.size(); ++rank) print_row(out, "rank " + std::to_string(rank), rows[rank], whole);
+  return out.str();
+}
+
+}  // namespace gpt

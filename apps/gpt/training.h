@@ -1,0 +1,30 @@
+#pragma once
+/// \file
+/// The training loop.
+
+#include <fsdp/sharded.h>
+#include <torch/optim/adamw.h>
+
+#include "arguments.h"
+#include "models/gpt.h"
+#include "text.h"
+
+namespace gpt {
+
+using Model = fsdp::Sharded<models::GPT>;
+
+struct Outcome {
+  /// Nats per character, over all ranks' shares of the validation text.
+  double validation_loss = 0;
+  double training_seconds = 0;
+  /// Characters trained on, over all ranks.
+  int64_t tokens = 0;
+};
+
+/// Trains on this rank's share of every batch; rank 0 prints progress. Collective.
+Outcome train(Model& model, torch::optim::AdamW& optimizer, const Text& text, const Arguments& arguments);
+
+/// Mean loss over the validation text. Collective.
+double validation_loss(Model& model, const Text& text, const Arguments& arguments);
+
+}  // namespace gpt

@@ -1,0 +1,67 @@
+#pragma once
+/// \file
+/// `fully_shard`: what turns an ordinary module into a sharded one.
+
+#include <fsdp/options.h>
+#include <fsdp/sharded.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include <concepts>
+#include <memory>
+#include <vector>
+
+namespace fsdp {
+
+/// Makes one group of the parameters under `module` that no earlier call has taken, and keeps this rank's rows of them.
+///
+/// Call it bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module stays as it is: its
+/// parameters are the same tensors, which show this rank's rows outside scopes and whole values inside. Every rank must
+/// hold the same values before the call. Collective: all ranks, same order, same options (Mismatch otherwise).
+/// Throws UsageError for modules that are sharded already or frozen, for parameters that are not leaves, have gradients or
+/// lie with rows that are not dense, and for contradicting options.
+///
+///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
+///     auto model = fsdp::fully_shard(gpt);
+Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options = {});
+
+/// One group of several modules, e.g. the norm and the head that are used together.
+Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options = {});
+
+/// A TorchScript module; submodules first, if they are to be groups.
+Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyShardOptions& options = {});
+
+/// A module holder such as `GPT`.
+template <class Impl>
+auto fully_shard(torch::nn::ModuleHolder<Impl> module, const FullyShardOptions& options = {}) {
+  Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
+  return Sharded<torch::nn::ModuleHolder<Impl>>(std::move(module), std::move(group));
+}
+
+/// A type made by TORCH_MODULE.
+template <class Holder>
+  requires std::derived_from<Holder, torch::nn::ModuleHolder<typename Holder::ContainedType>> &&
+           (!std::same_as<Holder, torch::nn::ModuleHolder<typename Holder::ContainedType>>)
+Sharded<Holder> fully_shard(Holder module, const FullyShardOptions& options = {}) {
+  Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
+  return Sharded<Holder>(std::move(module), std::move(group));
+}
+
+template <std::derived_from<torch::nn::Module> M>
+Sharded<std::shared_ptr<M>> fully_shard(std::shared_ptr<M> module, const FullyShardOptions& options = {}) {
+  Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
+  return Sharded<std::shared_ptr<M>>(std::move(module), std::move(group));
+}
+
+/// A concrete module; the handle refers to it.
+template <std::derived_from<torch::nn::Module> M>
+  requires(!std::same_as<M, torch::nn::Module>)
+Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
+  Group group = fully_shard(static_cast<torch::nn::Module&>(module), options);
+  return Sharded<M&>(module, std::move(group));
+}
+
+/// The group that `fully_shard` made of this very module. Throws UsageError if there is none.
+Group group_of(const torch::nn::Module& module);
+
+}  // namespace fsdp

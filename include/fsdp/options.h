@@ -1,0 +1,63 @@
+#pragma once
+/// \file
+/// What `fully_shard` can be told.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/process_group.h>
+#include <fsdp/wrap_policy.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace fsdp {
+
+/// How much of the training state is sharded.
+enum class Strategy : uint8_t {
+  kFullShard,       ///< parameters, gradients and optimizer state (ZeRO-3)
+  kShardGradOp,     ///< gradients and optimizer state (ZeRO-2); not there yet
+  kShardOptimizer,  ///< optimizer state (ZeRO-1); not there yet
+  kReplicate,       ///< nothing (DDP); not there yet
+};
+
+/// When whole parameters are freed after they were read in forward.
+class Reshard {
+ public:
+  /// As soon as forward goes on to other groups; backward gathers again. Least memory.
+  static Reshard always() { return Reshard(true); }
+  /// After backward. One gather per iteration.
+  static Reshard never() { return Reshard(false); }
+  bool after_forward() const { return after_forward_; }
+
+ private:
+  explicit Reshard(bool after_forward) : after_forward_(after_forward) {}
+  bool after_forward_;
+};
+
+/// Dtypes of compute and reduction; not there yet.
+struct MixedPrecisionPolicy {
+  std::optional<at::ScalarType> param_dtype, reduce_dtype, output_dtype;
+  bool cast_forward_inputs = true;
+};
+
+/// Rows, gradients and optimizer state in host memory; not there yet.
+struct CPUOffloadPolicy {
+  bool pin_memory = true;
+};
+
+/// Every field is optional. Values must be the same on every rank.
+struct FullyShardOptions {
+  Strategy strategy = Strategy::kFullShard;
+  /// Unset: always, but never for the outermost group of a scope, which backward needs first.
+  std::optional<Reshard> reshard_after_forward;
+  std::optional<MixedPrecisionPolicy> mp_policy;
+  std::optional<CPUOffloadPolicy> offload_policy;
+  /// Parameters that are neither sharded nor reduced.
+  std::vector<at::Tensor> ignored_params;
+  /// Makes groups of submodules too, innermost first; not for TorchScript modules and lists.
+  AutoWrapPolicy auto_wrap_policy;
+  /// The ranks to shard over; null: the default process group.
+  std::shared_ptr<ProcessGroup> process_group;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,68 @@
+#pragma once
+/// \file
+/// Stretches of a program in which parameters are whole, or may be treated as rows. Guards belong to one thread and close
+/// last in, first out.
+
+#include <fsdp/group.h>
+
+#include <memory>
+
+namespace fsdp {
+
+/// Shows whole parameters of all groups under a module: forward code may read them. Parameters come to memory when an
+/// operator is about to read them. `model(...)` opens one; this is for every other way in. The operators are collective.
+///
+///     fsdp::ForwardScope scope(model);
+///     auto logits = model->decode(model->encode(x));
+class [[nodiscard]] ForwardScope {
+ public:
+  /// Throws UsageError while a backward that an exception ended is open (see Group::reset_iter_state).
+  explicit ForwardScope(const Group& model);
+  ~ForwardScope();
+  ForwardScope(const ForwardScope&) = delete;
+  ForwardScope& operator=(const ForwardScope&) = delete;
+
+ private:
+  std::unique_ptr<runtime::OpenScope> scope_;
+};
+
+/// Lets every operator that autograd does not record compute on this rank's rows, and raw pointers write them.
+/// Not collective.
+class [[nodiscard]] LocalRows {
+ public:
+  explicit LocalRows(const Group& model);
+  ~LocalRows();
+  LocalRows(const LocalRows&) = delete;
+  LocalRows& operator=(const LocalRows&) = delete;
+
+ private:
+  std::unique_ptr<runtime::OpenLocalRows> rows_;
+};
+
+/// Whole parameters, all at once, which may be written. See summon_full_params.
+class [[nodiscard]] SummonFullParams {
+ public:
+  explicit SummonFullParams(const Group& model);
+  ~SummonFullParams();
+  SummonFullParams(const SummonFullParams&) = delete;
+  SummonFullParams& operator=(const SummonFullParams&) = delete;
+
+  /// Copies the whole parameters into the rows; without it, what was written is lost. Each rank keeps its own rows, so
+  /// every rank must have written the same values. Not collective.
+  void write_back();
+
+ private:
+  std::unique_ptr<runtime::OpenSummon> summon_;
+};
+
+/// Gathers every group under `model` and keeps it whole while the guard lives. Collective.
+///
+///     {
+///       auto whole = fsdp::summon_full_params(model);
+///       torch::NoGradGuard no_grad;
+///       torch::nn::init::xavier_uniform_(model->head->weight);  // the same seed on every rank
+///       whole.write_back();
+///     }
+inline SummonFullParams summon_full_params(const Group& model) { return SummonFullParams(model); }
+
+}  // namespace fsdp

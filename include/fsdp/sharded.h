@@ -1,0 +1,58 @@
+#pragma once
+/// \file
+/// A sharded module that can be called.
+
+#include <fsdp/group.h>
+#include <fsdp/scopes.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace torch::serialize {
+class OutputArchive;
+class InputArchive;
+}  // namespace torch::serialize
+
+namespace fsdp {
+
+/// A handle that is called like the module; `Holder` is a module holder, a shared_ptr, a reference or a TorchScript
+/// module. It is not a module itself: it enters neither a module nor an archive.
+template <class Holder>
+class Sharded : public Group {
+ public:
+  Sharded(Holder module, Group group) : Group(std::move(group)), module_(static_cast<Holder>(module)) {}
+
+  /// Runs the module's forward in a forward scope. Collective.
+  template <class... Args>
+  decltype(auto) operator()(Args&&... args) {
+    ForwardScope scope(*this);
+    return raw().forward(std::forward<Args>(args)...);
+  }
+
+  /// The module itself: `model->parameters()`, `model->train()`. Calling forward this way needs a ForwardScope.
+  auto operator->() { return &raw(); }
+  auto operator->() const { return &raw(); }
+  /// The module as it was given to fully_shard.
+  const std::remove_reference_t<Holder>& module() const { return module_; }
+
+ private:
+  decltype(auto) raw() const {
+    auto& module = const_cast<std::remove_cvref_t<Holder>&>(module_);  // a handle: its constness is not the module's
+    if constexpr (std::is_reference_v<Holder> || std::is_same_v<Holder, torch::jit::Module>)
+      return module;
+    else
+      return *module;
+  }
+
+  Holder module_;
+};
+
+template <class Holder>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive&, const Sharded<Holder>&) = delete;
+template <class Holder>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive&, Sharded<Holder>&) = delete;
+
+}  // namespace fsdp

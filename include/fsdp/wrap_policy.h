@@ -1,0 +1,53 @@
+#pragma once
+/// \file
+/// Which submodules become groups of their own.
+
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+
+namespace fsdp {
+
+/// A submodule that may become a group.
+struct WrapCandidate {
+  /// Its path below the module that is sharded, e.g. "blocks.3".
+  std::string name;
+  torch::nn::Module& module;
+  /// Elements of its parameters that no group inside it has taken.
+  int64_t unwrapped_numel = 0;
+};
+
+/// A decision about submodules. Children are asked before their parents; the outermost module is a group in any case.
+/// Decisions must be the same on every rank. An empty policy wraps nothing.
+struct AutoWrapPolicy {
+  using Decision = std::function<bool(const WrapCandidate&)>;
+
+  AutoWrapPolicy() = default;
+  /// From any function that says whether a candidate becomes a group.
+  template <class F>
+    requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
+  AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
+  AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
+
+  Decision wraps;
+  /// Whether the children of a module are looked at; empty: always.
+  Decision descends;
+};
+
+/// Each module of one of the types becomes a group.
+template <class... Modules>
+AutoWrapPolicy module_wrap_policy() {
+  return [](const WrapCandidate& candidate) {
+    return ((dynamic_cast<const Modules*>(&candidate.module) != nullptr) || ...);
+  };
+}
+
+/// A module whose subtree has at least `min_numel` elements not taken by groups inside it becomes a group; smaller ones
+/// stay with their parent. As in FSDP1, ModuleList and ModuleDict never become groups and MultiheadAttention is not
+/// divided (torch.distributed.fsdp.wrap.size_based_auto_wrap_policy).
+AutoWrapPolicy size_based_auto_wrap_policy(int64_t min_numel);
+
+}  // namespace fsdp

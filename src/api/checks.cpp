@@ -1,0 +1,106 @@
+#include "api/checks.h"
+
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "comm/check.h"
+#include "runtime/registry.h"
+
+namespace fsdp {
+namespace {
+
+// Whether the elements of a row fill one stretch of memory and rows follow one another.
+bool has_dense_rows(const at::Tensor& tensor) {
+  if (tensor.dim() == 0 || tensor.numel() == 0) return true;
+  int64_t row_numel = tensor.numel() / tensor.size(0);
+  if (tensor.size(0) > 1 && tensor.stride(0) != row_numel) return false;
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size within a row
+  for (int64_t d = 1; d < tensor.dim(); ++d)
+    if (tensor.size(d) > 1) dims.emplace_back(tensor.stride(d), tensor.size(d));
+  std::sort(dims.begin(), dims.end());
+  int64_t expected = 1;
+  for (auto [stride, size] : dims) {
+    if (stride != expected) return false;
+    expected *= size;
+  }
+  return true;
+}
+
+void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
+  const auto& [name, tensor] = parameter;
+  auto what = where + "parameter '" + name + "' ";
+  require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
+          ", expected a strided tensor. Make it dense first");
+  require(!tensor.is_meta(), what, "is on the meta device and has no values. Materialise the module first");
+  require(tensor.is_cpu() || tensor.is_cuda(), what, "is on ", tensor.device(), ", expected the CPU or a CUDA device");
+  require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
+  require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ", tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
+          ". Register leaves (detach() and requires_grad_())");
+  require(!tensor.grad().defined(), what, "already has a gradient: a backward came before fully_shard. Shard before the "
+          "first backward, or reset the gradients with zero_grad()");
+  require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
+          "is part of a graph that autograd recorded. Shard before forward, or let the loss and outputs go first");
+  require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
+          tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
+}
+
+// Parameters that are different tensors on the same memory would stop sharing it.
+void check_overlap(const std::vector<runtime::NamedParameter>& parameters, const std::string& where) {
+  struct Extent {
+    const char *begin, *end;
+    const std::string* name;
+  };
+  std::vector<Extent> extents;
+  for (const auto& [name, tensor] : parameters)
+    if (tensor.numel() > 0) {
+      const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+      extents.push_back({begin, begin + tensor.nbytes(), &name});
+    }
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < extents.size(); ++i)
+    require(extents[i - 1].end <= extents[i].begin, where, "parameters '", *extents[i - 1].name, "' and '",
+            *extents[i].name, "' are different tensors on the same memory and would stop sharing it. Tie weights by "
+            "assigning the tensor itself: a->weight = b->weight");
+}
+
+}  // namespace
+
+void check_options(const FullyShardOptions& options, const ModuleNode& tree, const std::string& where) {
+  require(options.strategy == Strategy::kFullShard, where,
+          "FullyShardOptions::strategy: only Strategy::kFullShard is there yet");
+  require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
+  require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
+  require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
+          "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap");
+  require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
+          "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
+          ". Call fully_shard on the submodules instead");
+  auto parameters = subtree_parameters(tree);
+  for (const auto& ignored : options.ignored_params)
+    require(std::any_of(parameters.begin(), parameters.end(),
+                        [&](const auto& parameter) { return parameter.tensor.is_same(ignored); }),
+            where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
+            " that is no parameter under ", tree.type);
+}
+
+void check_module(const ModuleNode& tree, const std::string& where) {
+  require(!c10::InferenceMode::is_enabled(), where,
+          "called in inference mode, whose tensors cannot train. Call it outside of c10::InferenceMode");
+  require(torch::autograd::get_current_graph_task_id() == -1, where, "called inside a backward. Call it before training");
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    require(&node != &tree || runtime::registry().find_module(node.identity) == nullptr, where, "module ", node.type,
+            " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
+    require(node.has_training_flag, where, "TorchScript module '", node.path, "' (", node.type,
+            ") is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
+  });
+}
+
+void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const std::string& where) {
+  for (const auto& parameter : parameters) check_parameter(parameter, where);
+  check_overlap(parameters, where);
+}
+
+}  // namespace fsdp

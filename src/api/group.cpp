@@ -1,0 +1,157 @@
+#include <fsdp/group.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "api/group_view.h"
+#include "comm/check.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+#include "runtime/scope.h"
+
+namespace fsdp {
+
+using runtime::ParamGroup;
+
+namespace {
+
+// Applies `change` to the module's own group, or to all groups under it.
+template <class Change>
+void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool recurse, const Change& change) {
+  std::lock_guard lock(groups.front()->rank_state().mutex);
+  for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
+}
+
+std::vector<runtime::GroupId> ids_of(const std::vector<Group>& groups) {
+  std::vector<runtime::GroupId> ids;
+  for (const auto& group : groups) ids.push_back(group.param_groups().front()->id());
+  return ids;
+}
+
+ByteCount byte_count(const runtime::RankState& rank, memory::ByteClass cls) {
+  return {rank.account().current(cls), rank.account().peak(cls)};
+}
+
+}  // namespace
+
+Group group_from_view(std::shared_ptr<const GroupView> view) { return Group(std::move(view)); }
+
+Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tree) {
+  auto view = std::make_shared<GroupView>();
+  view->groups.push_back(std::move(own));
+  auto add = [&](const std::shared_ptr<ParamGroup>& group) {
+    if (group && std::find(view->groups.begin(), view->groups.end(), group) == view->groups.end())
+      view->groups.push_back(group);
+  };
+  visit_nodes(*tree, [&](const ModuleNode& node) {
+    add(runtime::registry().find_module(node.identity));
+    for (const auto& parameter : node.parameters)
+      if (auto part = runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl())) add(part->group);
+  });
+  view->tree = std::move(tree);
+  return group_from_view(std::move(view));
+}
+
+NoSync::NoSync(std::vector<std::shared_ptr<ParamGroup>> groups) : groups_(std::move(groups)) {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (const auto& group : groups_) previous_.push_back(std::exchange(group->policy.requires_gradient_sync, false));
+}
+
+NoSync::~NoSync() {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (size_t i = 0; i < groups_.size(); ++i) groups_[i]->policy.requires_gradient_sync = previous_[i];
+}
+
+void UnshardHandle::wait() {
+  std::lock_guard lock(group_->rank_state().mutex);
+  group_->finish_gather();
+}
+
+UnshardHandle Group::unshard() const {
+  const auto& own = view_->groups.front();
+  std::lock_guard lock(own->rank_state().mutex);
+  own->drop_stale_copy();
+  own->start_gather();
+  own->unshard_was_asked = true;
+  return UnshardHandle(own);
+}
+
+void Group::reshard() const {
+  const auto& own = view_->groups.front();
+  std::lock_guard lock(own->rank_state().mutex);
+  own->free_whole();
+}
+
+void Group::set_requires_gradient_sync(bool requires_sync, bool recurse) const {
+  change_policy(view_->groups, recurse, [&](auto& policy) { policy.requires_gradient_sync = requires_sync; });
+}
+
+NoSync Group::no_sync() const { return NoSync(view_->groups); }
+
+void Group::set_reshard_after_forward(bool reshard, bool recurse) const {
+  change_policy(view_->groups, recurse, [&](auto& policy) { policy.reshard_after_forward = reshard; });
+}
+
+void Group::set_reshard_after_backward(bool reshard, bool recurse) const {
+  change_policy(view_->groups, recurse, [&](auto& policy) { policy.reshard_after_backward = reshard; });
+}
+
+void Group::set_unshard_in_backward(bool unshard) const {
+  change_policy(view_->groups, false, [&](auto& policy) { policy.unshard_in_backward = unshard; });
+}
+
+void Group::set_reduce_scatter_unused_params(bool reduce, bool recurse) const {
+  change_policy(view_->groups, recurse, [&](auto& policy) { policy.reduces_unused = reduce; });
+}
+
+void Group::set_gradient_divide_factor(double factor) const {
+  const auto& own = view_->groups.front();
+  require(factor > 0, own->where("set_gradient_divide_factor"), "expected a factor above 0, found ", factor);
+  std::lock_guard lock(own->rank_state().mutex);
+  own->reducer().divide_factor = factor;
+}
+
+void Group::set_modules_to_forward_prefetch(const std::vector<Group>& groups) const {
+  change_policy(view_->groups, false, [&](auto& policy) { policy.forward_prefetch = ids_of(groups); });
+}
+
+void Group::set_modules_to_backward_prefetch(const std::vector<Group>& groups) const {
+  change_policy(view_->groups, false, [&](auto& policy) { policy.backward_prefetch = ids_of(groups); });
+}
+
+void Group::reset_iter_state() const { runtime::reset_iteration(view_->groups); }
+
+std::vector<at::Tensor> Group::parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& parameter : subtree_parameters(*view_->tree)) parameters.push_back(parameter.tensor);
+  return parameters;
+}
+
+GroupStats Group::stats() const {
+  auto& rank = view_->groups.front()->rank_state();
+  std::lock_guard lock(rank.mutex);
+  GroupStats stats;
+  for (const auto& group : view_->groups) {
+    ++stats.groups;
+    stats.gathers += group->counts.gathers;
+    stats.reductions += group->counts.reductions;
+    for (auto& slot : group->slots()) {
+      stats.parameter_numel += slot.numel();
+      stats.rows_numel += slot.rows_numel();
+    }
+  }
+  stats.intercepted_operators = rank.intercepted_operators;
+  stats.rows = byte_count(rank, memory::ByteClass::kRows);
+  stats.whole = byte_count(rank, memory::ByteClass::kWhole);
+  stats.gradient = byte_count(rank, memory::ByteClass::kGradient);
+  return stats;
+}
+
+void Group::reset_peak_stats() const { view_->groups.front()->rank_state().account().reset_peaks(); }
+
+std::string Group::name() const { return view_->groups.front()->name(); }
+int Group::rank() const { return view_->groups.front()->process_group().rank(); }
+int Group::world_size() const { return view_->groups.front()->process_group().world_size(); }
+const std::vector<std::shared_ptr<ParamGroup>>& Group::param_groups() const { return view_->groups; }
+
+}  // namespace fsdp

@@ -1,0 +1,26 @@
+#pragma once
+/// \file
+/// What a Group handle refers to.
+
+#include <fsdp/group.h>
+
+#include <memory>
+#include <vector>
+
+#include "api/module_tree.h"
+
+namespace fsdp {
+
+/// The groups under one module: its own first, then the others in the order of the tree.
+struct GroupView {
+  std::vector<std::shared_ptr<runtime::ParamGroup>> groups;
+  /// The module tree when the handle was made; it keeps the parameters alive.
+  std::unique_ptr<ModuleNode> tree;
+};
+
+Group group_from_view(std::shared_ptr<const GroupView> view);
+
+/// Finds the groups under a module whose own group is `own`.
+Group make_group(std::shared_ptr<runtime::ParamGroup> own, std::unique_ptr<ModuleNode> tree);
+
+}  // namespace fsdp

@@ -1,0 +1,39 @@
+#pragma once
+/// \file
+/// One picture of a module tree, whether torch::nn or TorchScript.
+
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/param_slot.h"
+
+namespace fsdp {
+
+struct ModuleNode {
+  std::string name;  // below its parent
+  std::string path;  // below the root; empty for the root
+  std::string type;
+  const void* identity = nullptr;    // the module's address, for the registry
+  torch::nn::Module* module = nullptr;  // null for TorchScript
+  bool has_training_flag = true;     // a frozen TorchScript module has none
+  std::vector<runtime::NamedParameter> parameters;  // its own, named by their full path
+  std::vector<std::unique_ptr<ModuleNode>> children;
+};
+
+std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module);
+std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module);
+/// A node without parameters above several modules, named by their position.
+std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules);
+
+/// Calls `visit` on the node and everything below it, parents first.
+void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
+
+/// The parameters of the subtree in the order of the tree, a shared one once.
+std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);
+
+}  // namespace fsdp

@@ -1,0 +1,91 @@
+#include <fsdp/group.h>
+
+#include <iomanip>
+#include <ostream>
+#include <sstream>
+
+#include "api/group_view.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+
+namespace fsdp {
+namespace {
+
+std::string sizes_text(c10::IntArrayRef sizes) {
+  std::ostringstream text;
+  text << '[';
+  for (size_t i = 0; i < sizes.size(); ++i) text << (i ? ", " : "") << sizes[i];
+  text << ']';
+  return text.str();
+}
+
+// "2.36 M", for people.
+std::string count_text(int64_t count) {
+  std::ostringstream text;
+  text << std::fixed << std::setprecision(2);
+  if (count >= 1'000'000)
+    text << static_cast<double>(count) / 1e6 << " M";
+  else if (count >= 10'000)
+    text << static_cast<double>(count) / 1e3 << " k";
+  else
+    text << count;
+  return text.str();
+}
+
+// How evenly a group is divided: the largest share of a rank against an equal one.
+std::string balance_text(runtime::ParamGroup& group) {
+  int64_t total = 0, busiest = 0, padding = 0;
+  int world = group.process_group().world_size();
+  std::vector<int64_t> owned(static_cast<size_t>(world));
+  for (auto& flat : group.flats()) {
+    int64_t real = 0;
+    for (int r = 0; r < world; ++r) {
+      owned[static_cast<size_t>(r)] += flat.layout().owned_numel(r);
+      real += flat.layout().owned_numel(r);
+    }
+    total += real;
+    padding += flat.layout().total_numel() - real;
+  }
+  for (int64_t numel : owned) busiest = std::max(busiest, numel);
+  std::ostringstream text;
+  text << count_text(total) << " elements, " << count_text(owned[static_cast<size_t>(group.process_group().rank())])
+       << " here";
+  if (total > 0)
+    text << std::fixed << std::setprecision(3) << ", busiest rank "
+         << static_cast<double>(busiest) * world / static_cast<double>(total) << " of an equal share, padding "
+         << std::setprecision(1) << 100.0 * static_cast<double>(padding) / static_cast<double>(total) << " %";
+  return text.str();
+}
+
+void print_node(std::ostream& out, const ModuleNode& node, int depth, const std::shared_ptr<runtime::ParamGroup>& own) {
+  std::string indent(static_cast<size_t>(depth) * 2, ' ');
+  out << indent << (node.name.empty() ? "" : node.name + ": ") << node.type;
+  if (auto group = depth == 0 ? own : runtime::registry().find_module(node.identity))
+    out << "  (group '" << group->name() << "': " << balance_text(*group) << ')';
+  out << '\n';
+  for (const auto& parameter : node.parameters) {
+    auto part = runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl());
+    out << indent << "  " << parameter.name.substr(parameter.name.rfind('.') + 1) << ' ';
+    if (!part) {
+      out << sizes_text(parameter.tensor.sizes()) << " not sharded\n";
+      continue;
+    }
+    const auto& slot = part->group->slots()[part->slot];
+    out << sizes_text(slot.sizes()) << " rows " << slot.rows().first << ".." << slot.rows().first + slot.rows().count;
+    if (slot.name() != parameter.name) out << " shared with " << slot.name();
+    out << '\n';
+  }
+  for (const auto& child : node.children) print_node(out, *child, depth + 1, own);
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Group& group) {
+  const auto& view = *group.view_;
+  out << "rank " << group.rank() << " of " << group.world_size() << ", " << view.groups.size()
+      << (view.groups.size() == 1 ? " group\n" : " groups\n");
+  print_node(out, *view.tree, 0, view.groups.front());
+  return out;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,29 @@
+#pragma once
+/// \file
+/// What a caller may pass to a communicator. Checked before anything is communicated.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/communicator.h>
+
+#include <span>
+#include <string_view>
+
+namespace fsdp {
+
+/// Every check throws UsageError naming the operation, its subject, what was expected and what was found.
+struct Arguments {
+  int rank = 0, world_size = 1;
+
+  void check_tensor(const at::Tensor& tensor, std::string_view operation, const Tag& tag) const;
+  void check_rank(int peer, std::string_view operation, const Tag& tag, bool may_be_self) const;
+  void check_all_gather(const at::Tensor& output, const at::Tensor& input,
+                        std::span<const int64_t> offsets, const Tag& tag) const;
+  void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                            std::span<const int64_t> offsets, const Tag& tag) const;
+
+ private:
+  void check_parts(const at::Tensor& whole, const at::Tensor& own, std::span<const int64_t> offsets,
+                   std::string_view operation, const Tag& tag) const;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,182 @@
+#include "comm/c10d_communicator.h"
+
+#include <c10/core/Allocator.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "comm/arguments.h"
+#include "comm/check.h"
+#include "comm/exchange.h"
+#include "comm/lane.h"
+
+namespace fsdp {
+namespace {
+
+// What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
+struct Family {
+  c10::intrusive_ptr<c10d::Store> store;
+  C10dOptions options;
+  std::shared_ptr<RollCall> roll_call;
+
+  ~Family() {
+    if (roll_call) roll_call->leave();
+  }
+};
+
+std::vector<int64_t> even_split(int64_t numel, int world_size) {
+  std::vector<int64_t> offsets;
+  for (int rank = 0; rank <= world_size; ++rank) offsets.push_back(numel * rank / world_size);
+  return offsets;
+}
+
+class C10dCommunicator : public Communicator {
+ public:
+  /// `path` is the same on every rank and no other communicator's.
+  C10dCommunicator(std::shared_ptr<Family> family, const std::string& name, const std::string& path)
+      : family_(std::move(family)),
+        arguments_{family_->options.rank, family_->options.world_size},
+        path_(path) {
+    const auto& options = family_->options;
+    const auto connect = [&](const BackendFactory& factory, const char* purpose) {
+      auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", path, '/', purpose),
+                                                          family_->store);
+      return factory(store, options.rank, options.world_size, options.timeout);
+    };
+    wire_ = std::make_shared<Wire>(connect(options.control, "control"), options.timeout);
+    exchange_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
+    lane_ = std::make_unique<Lane>(
+        wire_, family_->roll_call,
+        Lane::Options{name, options.rank, options.world_size, options.timeout});
+  }
+
+  // The goodbye comes before the connections break, so that peers can tell leaving from dying.
+  ~C10dCommunicator() override {
+    if (family_.use_count() == 1) family_->roll_call->leave();
+  }
+
+  int rank() const override { return arguments_.rank; }
+  int world_size() const override { return arguments_.world_size; }
+
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::span<const int64_t> offsets, Tag tag) override {
+    arguments_.check_all_gather(output, input, offsets, tag);
+    auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
+    describe_data(fingerprint, output, offsets);
+    return submit(fingerprint, output, tag,
+                  [=, exchange = exchange_,
+                   boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
+                    exchange->all_gather(output, input, boundaries);
+                  });
+  }
+
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       std::span<const int64_t> offsets, Tag tag) override {
+    arguments_.check_reduce_scatter(output, input, offsets, tag);
+    auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
+    describe_data(fingerprint, input, offsets);
+    return submit(fingerprint, input, tag,
+                  [=, exchange = exchange_,
+                   boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
+                    exchange->reduce_scatter(output, input, boundaries, ReduceOp::kSum);
+                  });
+  }
+
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
+    const Operation operation = all_reduce_operation(op);
+    arguments_.check_tensor(tensor, name_of(operation), tag);
+    auto fingerprint = make_fingerprint(operation, tag);
+    describe_data(fingerprint, tensor);
+    return submit(fingerprint, tensor, tag,
+                  [flat = tensor.detach().view({-1}), op, exchange = exchange_,
+                   offsets = even_split(tensor.numel(), world_size()), rank = rank()] {
+                    const at::Tensor own =
+                        flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
+                    exchange->reduce_scatter(own, flat, offsets, op);
+                    exchange->all_gather(flat, own, offsets);
+                  });
+  }
+
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
+    arguments_.check_tensor(tensor, "broadcast", tag);
+    arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
+    auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
+    describe_data(fingerprint, tensor);
+    fingerprint.peer = root;
+    return submit(fingerprint, tensor, tag,
+                  [=, exchange = exchange_] { exchange->broadcast(tensor, root); });
+  }
+
+  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
+    return point_to_point(Operation::kSend, tensor, peer, tag);
+  }
+
+  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) override {
+    return point_to_point(Operation::kRecv, tensor, peer, tag);
+  }
+
+  std::shared_ptr<Work> barrier(Tag tag) override {
+    // Whoever has everybody's fingerprint knows that all are here.
+    return lane_->submit(make_fingerprint(Operation::kBarrier, tag), tag.votes, [] {});
+  }
+
+  std::shared_ptr<Communicator> duplicate(const std::string& name) override {
+    const std::string path = c10::str(path_, '.', name, '.', duplicates_++);
+    Tag tag{name, {}};
+    // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
+    std::shared_ptr<Communicator> made;
+    lane_->submit(make_fingerprint(Operation::kDuplicate, tag), {},
+                  [&] { made = std::make_shared<C10dCommunicator>(family_, name, path); })
+        ->wait();
+    return made;
+  }
+
+  c10::DataPtr allocate(size_t bytes, c10::Device device) override {
+    return c10::GetAllocator(device.type())->allocate(bytes);
+  }
+
+  bool shares_memory() const override { return false; }
+
+ private:
+  std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer,
+                                       const Tag& tag) {
+    arguments_.check_tensor(tensor, name_of(operation), tag);
+    arguments_.check_rank(peer, name_of(operation), tag, /*may_be_self=*/false);
+    auto fingerprint = make_fingerprint(operation, tag);
+    describe_data(fingerprint, tensor);
+    fingerprint.peer = peer;
+    return submit(fingerprint, tensor, tag, [=, exchange = exchange_] {
+      if (operation == Operation::kSend) exchange->send(tensor, peer);
+      if (operation == Operation::kRecv) exchange->recv(tensor, peer);
+    });
+  }
+
+  std::shared_ptr<Work> submit(const Fingerprint& fingerprint, const at::Tensor& data,
+                               const Tag& tag, std::function<void()> move_data) {
+    require(data.device().is_cpu(), where(rank(), world_size(), describe(fingerprint)),
+            "expected a CPU tensor, found one on ", data.device(), ".");
+    return lane_->submit(fingerprint, tag.votes, std::move(move_data));
+  }
+
+  std::shared_ptr<Family> family_;
+  const Arguments arguments_;
+  const std::string path_;
+  int duplicates_ = 0;
+  std::shared_ptr<Wire> wire_;
+  std::shared_ptr<Exchange> exchange_;
+  std::unique_ptr<Lane> lane_;
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     C10dOptions options) {
+  auto family = std::make_shared<Family>();
+  family->store = store;
+  // A connection of its own: the other one may be in the middle of a wait.
+  family->roll_call =
+      RollCall::start(c10::make_intrusive<c10d::PrefixStore>("roll_call", store->clone()),
+                      options.rank, options.world_size, options.roll_call);
+  family->options = std::move(options);
+  return std::make_shared<C10dCommunicator>(std::move(family), "", "main");
+}
+
+}  // namespace fsdp

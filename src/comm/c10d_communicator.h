@@ -1,0 +1,36 @@
+#pragma once
+/// \file
+/// A communicator over c10d backends.
+
+#include <fsdp/communicator.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "comm/roll_call.h"
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+namespace fsdp {
+
+/// Makes a backend whose ranks meet in `store`. Collective.
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+    std::chrono::milliseconds timeout)>;
+
+struct C10dOptions {
+  int rank = 0, world_size = 1;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Must be able to send and recv between any two ranks; carries the fingerprints.
+  BackendFactory control;
+  /// Carries the data by its own collectives where these fit (NCCL). Unset: data goes over `control`, by messages.
+  BackendFactory data;
+  RollCallOptions roll_call;
+};
+
+/// Joins the ranks that meet in `store`, whose keys must be this communicator's alone. Collective.
+std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     C10dOptions options);
+
+}  // namespace fsdp

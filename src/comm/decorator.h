@@ -1,0 +1,75 @@
+#pragma once
+/// \file
+/// What communicators that wrap another one have in common.
+
+#include <fsdp/communicator.h>
+
+#include "comm/fingerprint.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace fsdp {
+
+/// Passes every call on to `inner`, after `before` has seen it and perhaps changed its tag.
+class Decorator : public Communicator {
+ public:
+  Decorator(std::shared_ptr<Communicator> inner, std::string lane)
+      : inner_(std::move(inner)), lane_(std::move(lane)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int world_size() const override { return inner_->world_size(); }
+
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::span<const int64_t> offsets, Tag tag) override {
+    before(Operation::kAllGather, output.nbytes(), tag);
+    return inner_->all_gather(output, input, offsets, std::move(tag));
+  }
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       std::span<const int64_t> offsets, Tag tag) override {
+    before(Operation::kReduceScatter, input.nbytes(), tag);
+    return inner_->reduce_scatter(output, input, offsets, std::move(tag));
+  }
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
+    before(all_reduce_operation(op), tensor.nbytes(), tag);
+    return inner_->all_reduce(tensor, op, std::move(tag));
+  }
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
+    before(Operation::kBroadcast, tensor.nbytes(), tag);
+    return inner_->broadcast(tensor, root, std::move(tag));
+  }
+  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
+    before(Operation::kSend, tensor.nbytes(), tag);
+    return inner_->send(tensor, peer, std::move(tag));
+  }
+  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) override {
+    before(Operation::kRecv, tensor.nbytes(), tag);
+    return inner_->recv(tensor, peer, std::move(tag));
+  }
+  std::shared_ptr<Work> barrier(Tag tag) override {
+    before(Operation::kBarrier, 0, tag);
+    return inner_->barrier(std::move(tag));
+  }
+  std::shared_ptr<Communicator> duplicate(const std::string& name) override {
+    Tag tag{name, {}};
+    before(Operation::kDuplicate, 0, tag);
+    return decorate(inner_->duplicate(name), name);
+  }
+  c10::DataPtr allocate(size_t bytes, c10::Device device) override {
+    return inner_->allocate(bytes, device);
+  }
+  bool shares_memory() const override { return inner_->shares_memory(); }
+
+ protected:
+  virtual void before(Operation operation, uint64_t bytes, Tag& tag) = 0;
+  virtual std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate,
+                                                 const std::string& name) = 0;
+  const std::string& lane() const { return lane_; }
+
+ private:
+  const std::shared_ptr<Communicator> inner_;
+  const std::string lane_;
+};
+
+}  // namespace fsdp

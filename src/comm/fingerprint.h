@@ -1,0 +1,77 @@
+#pragma once
+/// \file
+/// What ranks tell each other about a collective before they exchange its data.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/communicator.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace fsdp {
+
+enum class Operation : uint8_t {
+  kAllGather,
+  kReduceScatter,
+  kAllReduceSum,
+  kAllReduceMax,
+  kAllReduceMin,
+  kBroadcast,
+  kSend,
+  kRecv,
+  kBarrier,
+  kDuplicate,
+};
+
+std::string_view name_of(Operation operation);
+Operation all_reduce_operation(ReduceOp op);
+
+/// One rank's description of the collective that it is about to run. Sent as it lies in memory.
+struct Fingerprint {
+  static constexpr size_t kSubjectBytes = 128;
+  static constexpr size_t kInlineVoteBytes = 80;
+
+  uint64_t sequence = 0;
+  /// Of the whole operation, so that it is the same on every rank.
+  uint64_t bytes = 0;
+  /// Hash of the boundaries between the ranks' parts.
+  uint64_t layout = 0;
+  /// Hash of the whole subject, of which `subject` may be the beginning only.
+  uint64_t subject_hash = 0;
+  uint32_t vote_count = 0;
+  /// Broadcast: the root. Send and recv: the other rank. Otherwise -1.
+  int32_t peer = -1;
+  Operation operation = Operation::kBarrier;
+  int8_t dtype = -1;
+  std::array<uint8_t, 6> unused{};
+  std::array<char, kSubjectBytes> subject{};
+  /// The votes as bits, when they fit.
+  std::array<uint8_t, kInlineVoteBytes> votes{};
+
+  bool votes_fit() const { return vote_count <= 8 * kInlineVoteBytes; }
+};
+static_assert(std::is_trivially_copyable_v<Fingerprint> && sizeof(Fingerprint) == 256);
+
+/// A fingerprint of `operation` on `tag.subject`, with the votes inside when they fit.
+Fingerprint make_fingerprint(Operation operation, const Tag& tag);
+void describe_data(Fingerprint& fingerprint, const at::Tensor& data,
+                   std::span<const int64_t> offsets = {});
+
+/// Bit i is vote i.
+std::vector<uint8_t> pack_votes(std::span<const uint8_t> votes);
+/// votes[i] |= bit i.
+void merge_votes(std::span<uint8_t> votes, std::span<const uint8_t> bits);
+
+/// "reduce_scatter of 'blocks.1' (#17)"
+std::string describe(const Fingerprint& fingerprint);
+/// "reduce_scatter of 'blocks.1' (#17), 4096 bytes of Float"
+std::string describe_fully(const Fingerprint& fingerprint);
+
+/// What keeps the two from being the same collective, e.g. "operation, bytes"; empty if nothing does.
+std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b);
+
+}  // namespace fsdp

@@ -1,0 +1,257 @@
+#include "comm/lane.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/ParallelGuard.h>
+#include <c10/util/thread_name.h>
+
+#include "comm/check.h"
+
+namespace fsdp {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+std::chrono::milliseconds since(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
+}
+
+// The transport's words without the source line that they begin with and the backtrace that may follow.
+std::string first_line(const std::string& what) {
+  const size_t bracket = what.starts_with('[') ? what.find("] ") : std::string::npos;
+  const size_t begin = bracket == std::string::npos ? 0 : bracket + 2;
+  return what.substr(begin, what.find('\n', begin) - begin);
+}
+
+}  // namespace
+
+// What wait() waits for.
+class Lane::Ticket : public Work {
+ public:
+  explicit Ticket(std::vector<uint8_t> votes) : votes_(std::move(votes)) {}
+
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+    if (error_) std::rethrow_exception(error_);
+  }
+  std::span<const uint8_t> votes() const override { return votes_; }
+
+  // The lane's thread owns the votes until it finishes the ticket.
+  std::vector<uint8_t>& votes_of_lane() { return votes_; }
+  void finish(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::vector<uint8_t> votes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+// Shared with the thread, which may have to be left behind.
+class Lane::State : public RollCall::Member {
+ public:
+  State(std::shared_ptr<Wire> wire, std::shared_ptr<RollCall> roll_call, Options options)
+      : wire_(std::move(wire)),
+        roll_call_(std::move(roll_call)),
+        options_(std::move(options)),
+        handshake_(*wire_, options_.rank, options_.world_size),
+        sequence_with_(static_cast<size_t>(options_.world_size)) {}
+
+  std::shared_ptr<Work> push(Job job);
+  void run();
+  void stop();
+  bool wait_until_ended(std::chrono::milliseconds time);
+
+  std::string status() const override;
+  void interrupt() override { wire_->interrupt(); }
+
+ private:
+  void execute(Job& job);
+  void attempt(Job& job);
+  [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
+  [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
+  std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
+  uint64_t next_sequence(const Fingerprint& fingerprint);
+
+  const std::shared_ptr<Wire> wire_;
+  const std::shared_ptr<RollCall> roll_call_;
+  const Options options_;
+  Handshake handshake_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  bool stopping_ = false, ended_ = false;
+  // The operation in progress, or the last one.
+  std::string operation_;
+  bool busy_ = false;
+  Clock::time_point since_;
+
+  // Of the thread alone.
+  std::exception_ptr failure_;
+  uint64_t sequence_ = 0;
+  std::vector<uint64_t> sequence_with_;
+};
+
+Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<RollCall> roll_call, Options options)
+    : state_(std::make_shared<State>(std::move(wire), roll_call, std::move(options))) {
+  roll_call->enroll(state_);
+  thread_ = std::thread([state = state_] { state->run(); });
+}
+
+Lane::~Lane() {
+  state_->stop();
+  if (state_->wait_until_ended(std::chrono::seconds(10))) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
+                                   std::function<void()> move_data) {
+  return state_->push(
+      {fingerprint, std::move(move_data), std::make_shared<Ticket>(std::move(votes))});
+}
+
+std::shared_ptr<Work> Lane::State::push(Job job) {
+  std::shared_ptr<Work> work = job.ticket;
+  std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(job));
+  changed_.notify_all();
+  return work;
+}
+
+void Lane::State::stop() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  if (busy_) wire_->interrupt();
+  changed_.notify_all();
+}
+
+bool Lane::State::wait_until_ended(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, time, [&] { return ended_; });
+}
+
+std::string Lane::State::status() const {
+  std::lock_guard lock(mutex_);
+  if (operation_.empty()) return "";
+  const std::string lane = options_.name.empty() ? "" : c10::str(" on '", options_.name, "'");
+  const std::string time = in_seconds(since(since_));
+  const int peer = wire_->waiting_for();
+  if (!busy_) return c10::str(operation_, lane, ", done ", time, " ago");
+  if (peer < 0) return c10::str(operation_, lane, ", in progress for ", time);
+  return c10::str(operation_, lane, ", waiting for rank ", peer, " for ", time);
+}
+
+void Lane::State::run() {
+  c10::setThreadName("fsdp-lane");
+  // Collectives write into parameters' memory: no graph, no version bumps. Sums are bound by memory and by the
+  // network; a second pool of threads would only take cores from the computation.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::ParallelGuard one_thread(true);
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    if (jobs_.empty()) break;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    if (stopping_ && !failure_) {
+      failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
+    }
+    lock.unlock();
+    execute(job);
+    job = {};
+    lock.lock();
+  }
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void Lane::State::execute(Job& job) {
+  if (!failure_) {
+    job.fingerprint.sequence = next_sequence(job.fingerprint);
+    try {
+      attempt(job);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_) since_ = Clock::now();
+    busy_ = static_cast<bool>(failure_) && busy_;
+  }
+  job.move_data = nullptr;
+  job.ticket->finish(failure_);
+}
+
+// Point-to-point operations concern two ranks, so each pair counts its own.
+uint64_t Lane::State::next_sequence(const Fingerprint& fingerprint) {
+  const bool pair = fingerprint.operation == Operation::kSend ||
+                    fingerprint.operation == Operation::kRecv;
+  return pair ? ++sequence_with_[fingerprint.peer] : ++sequence_;
+}
+
+void Lane::State::attempt(Job& job) {
+  const Fingerprint& mine = job.fingerprint;
+  if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
+  const auto begin = Clock::now();
+  {
+    std::lock_guard lock(mutex_);
+    operation_ = describe(mine);
+    busy_ = true;
+    since_ = begin;
+  }
+  try {
+    const Disagreement found = handshake_.exchange(mine, job.ticket->votes_of_lane());
+    if (found.peer >= 0) disagree(mine, found);
+    job.move_data();
+  } catch (const Error&) {
+    throw;
+  } catch (const Interrupted&) {
+    if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
+    std::rethrow_exception(
+        failure_of(mine, "the process group was destroyed while it was in progress"));
+  } catch (const std::exception& error) {
+    const int peer = wire_->waiting_for();
+    const bool timed_out = since(begin) >= options_.timeout;
+    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, describe(mine),
+                            first_line(error.what())),
+          mine);
+  }
+}
+
+void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
+  const std::string text =
+      c10::str("ranks disagree about the next collective (", found.difference, "): rank ",
+               options_.rank, " runs ", describe_fully(mine), "; rank ", found.peer, " runs ",
+               describe_fully(found.theirs),
+               ". Every rank must issue the same collectives in the same order: look for a branch "
+               "that depends on the rank or on its data.");
+  raise(roll_call_->pronounce({Verdict::Kind::kMismatch, found.peer, text}), mine);
+}
+
+void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
+  const std::string message =
+      where(options_.rank, options_.world_size, describe(fingerprint)) + verdict.text;
+  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
+  if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
+  throw Error(message);
+}
+
+std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint,
+                                           const std::string& what) {
+  return std::make_exception_ptr(
+      Error(where(options_.rank, options_.world_size, describe(fingerprint)) + what + "."));
+}
+
+}  // namespace fsdp

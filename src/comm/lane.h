@@ -1,0 +1,57 @@
+#pragma once
+/// \file
+/// One order of collectives: a thread that runs them first in, first out.
+
+#include <fsdp/communicator.h>
+
+#include "comm/fingerprint.h"
+#include "comm/handshake.h"
+#include "comm/roll_call.h"
+#include "comm/wire.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace fsdp {
+
+/// Runs collectives in a thread of its own, each in three steps: exchange fingerprints and votes, compare, move data.
+///
+/// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
+/// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
+class Lane {
+ public:
+  struct Options {
+    std::string name;
+    int rank = 0, world_size = 1;
+    std::chrono::milliseconds timeout{};
+  };
+
+  Lane(std::shared_ptr<Wire> wire, std::shared_ptr<RollCall> roll_call, Options options);
+  /// Ends what is in progress, within seconds.
+  ~Lane();
+
+  /// Queues a collective; `move_data` runs in the lane's thread once all ranks agree.
+  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
+                                             std::function<void()> move_data);
+
+ private:
+  class Ticket;
+  struct Job {
+    Fingerprint fingerprint;
+    std::function<void()> move_data;
+    std::shared_ptr<Ticket> ticket;
+  };
+  class State;
+
+  std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+}  // namespace fsdp

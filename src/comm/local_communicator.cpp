@@ -1,0 +1,81 @@
+#include "comm/local_communicator.h"
+
+#include <c10/core/Allocator.h>
+
+#include "comm/arguments.h"
+#include "comm/check.h"
+
+namespace fsdp {
+namespace {
+
+class DoneWork : public Work {
+ public:
+  explicit DoneWork(std::vector<uint8_t> votes) : votes_(std::move(votes)) {}
+  void wait() override {}
+  std::span<const uint8_t> votes() const override { return votes_; }
+
+ private:
+  const std::vector<uint8_t> votes_;
+};
+
+std::shared_ptr<Work> done(Tag& tag) { return std::make_shared<DoneWork>(std::move(tag.votes)); }
+
+class LocalCommunicator : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 1; }
+
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                   std::span<const int64_t> offsets, Tag tag) override {
+    arguments_.check_all_gather(output, input, offsets, tag);
+    if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
+    return done(tag);
+  }
+
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                       std::span<const int64_t> offsets, Tag tag) override {
+    arguments_.check_reduce_scatter(output, input, offsets, tag);
+    output.detach().copy_(input.detach());
+    return done(tag);
+  }
+
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp, Tag tag) override {
+    arguments_.check_tensor(tensor, "all_reduce", tag);
+    return done(tag);
+  }
+
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
+    arguments_.check_tensor(tensor, "broadcast", tag);
+    arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
+    return done(tag);
+  }
+
+  std::shared_ptr<Work> send(const at::Tensor&, int, Tag) override { no_peer("send"); }
+  std::shared_ptr<Work> recv(const at::Tensor&, int, Tag) override { no_peer("recv"); }
+  std::shared_ptr<Work> barrier(Tag tag) override { return done(tag); }
+
+  std::shared_ptr<Communicator> duplicate(const std::string&) override {
+    return make_local_communicator();
+  }
+
+  c10::DataPtr allocate(size_t bytes, c10::Device device) override {
+    return c10::GetAllocator(device.type())->allocate(bytes);
+  }
+
+  bool shares_memory() const override { return true; }
+
+ private:
+  [[noreturn]] static void no_peer(std::string_view operation) {
+    throw UsageError(where(0, 1, operation) + "there is no other rank.");
+  }
+
+  const Arguments arguments_{0, 1};
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_local_communicator() {
+  return std::make_shared<LocalCommunicator>();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,81 @@
+#include "comm/membership.h"
+
+#include <ATen/Context.h>
+
+#include "comm/check.h"
+
+#include <charconv>
+
+namespace fsdp {
+namespace {
+
+constexpr std::string_view kPlace = "[fsdp] init_process_group: ";
+
+#ifdef FSDP_HAS_NCCL
+bool can_use_nccl() { return at::hasCUDA(); }
+constexpr std::string_view kNoNccl = "this machine has no CUDA device";
+#else
+bool can_use_nccl() { return false; }
+constexpr std::string_view kNoNccl = "this build of LibTorch has no CUDA";
+#endif
+
+std::string resolve_backend(const std::string& backend) {
+  if (backend == "auto") return can_use_nccl() ? "nccl" : "gloo";
+  require(backend == "gloo" || backend == "nccl", kPlace,
+          "expected the backend \"auto\", \"gloo\" or \"nccl\", found \"", backend, "\".");
+  require(backend != "nccl" || can_use_nccl(), kPlace, "the backend \"nccl\" is not available: ",
+          kNoNccl, ". Use \"gloo\" or \"auto\".");
+  return backend;
+}
+
+// "host:port", "[::1]:port"
+void parse_address(const std::string& address, Rendezvous& rendezvous) {
+  const size_t colon = address.rfind(':');
+  require(colon != std::string::npos && colon > 0, kPlace,
+          "expected the address \"host:port\", found \"", address, "\".");
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  const char *begin = address.data() + colon + 1, *end = address.data() + address.size();
+  const auto [parsed, error] = std::from_chars(begin, end, rendezvous.port);
+  require(error == std::errc() && parsed == end && rendezvous.port > 0, kPlace,
+          "expected a port from 1 to 65535 in the address, found \"", address, "\".");
+  rendezvous.host = host;
+  rendezvous.agent_hosts_store = false;
+}
+
+}  // namespace
+
+Membership resolve_membership(const ProcessGroupOptions& options) {
+  require(options.timeout.count() > 0, kPlace, "expected a timeout above zero, found ",
+          options.timeout.count(), " ms.");
+  require(options.rank.has_value() == options.world_size.has_value(), kPlace,
+          "the options rank and world_size go together, found only ",
+          options.rank ? "rank." : "world_size.");
+  const bool environment_asked =
+      !options.rank || (*options.world_size > 1 && !options.store && !options.address);
+  std::optional<Rendezvous> environment;
+  if (environment_asked) environment = rendezvous_from_environment();
+
+  Rendezvous rendezvous = environment.value_or(Rendezvous{});
+  if (options.rank) {
+    rendezvous.rank = *options.rank;
+    rendezvous.world_size = *options.world_size;
+    if (!environment) rendezvous.local_rank = rendezvous.rank;
+  }
+  if (options.local_rank) rendezvous.local_rank = *options.local_rank;
+  if (options.address) parse_address(*options.address, rendezvous);
+
+  const int rank = rendezvous.rank, world_size = rendezvous.world_size;
+  require(world_size >= 1, kPlace, "expected a world_size of at least 1, found ", world_size, ".");
+  require(rank >= 0 && rank < world_size, kPlace, "expected a rank from 0 to ", world_size - 1,
+          " (world_size is ", world_size, "), found ", rank, ".");
+  require(rendezvous.local_rank >= 0, kPlace, "expected a local_rank of at least 0, found ",
+          rendezvous.local_rank, ".");
+  require(world_size == 1 || options.store || !rendezvous.host.empty(), kPlace, world_size,
+          " ranks need a place to meet: set MASTER_ADDR and MASTER_PORT, or the option address.");
+  return {rendezvous, resolve_backend(options.backend)};
+}
+
+}  // namespace fsdp

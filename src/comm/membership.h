@@ -1,0 +1,25 @@
+#pragma once
+/// \file
+/// Who this rank is and where the ranks meet: options first, then the environment.
+
+#include <fsdp/process_group.h>
+
+#include "comm/environment.h"
+
+#include <string>
+
+namespace fsdp {
+
+struct Membership {
+  Rendezvous rendezvous;
+  /// "gloo" or "nccl"
+  std::string backend;
+
+  int rank() const { return rendezvous.rank; }
+  int world_size() const { return rendezvous.world_size; }
+};
+
+/// Throws UsageError naming the option or variable that is missing or wrong. Communicates nothing.
+Membership resolve_membership(const ProcessGroupOptions& options);
+
+}  // namespace fsdp

@@ -1,0 +1,222 @@
+#include "comm/roll_call.h"
+
+#include <c10/util/StringUtil.h>
+#include <c10/util/thread_name.h>
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kStep{25};
+
+std::string report_key(int rank) { return c10::str("report/", rank); }
+std::string left_key(int rank) { return c10::str("left/", rank); }
+std::string acknowledged_key(int rank) { return c10::str("acknowledged/", rank); }
+
+}  // namespace
+
+// Note [Roll call]
+// Keys, all under the group's prefix:
+//   alarm             somebody's collective failed, or a verdict is there
+//   report/R          rank R's answer; no answer means lost
+//   left/R            rank R destroyed its process group; stands in for its answer
+//   verdict           set once; every rank throws it
+//   acknowledged/R    rank R has read the verdict
+// The rank that hosts the store waits, a few seconds at most, for the others' acknowledgement: it may be about to
+// exit, and would take the verdict with it.
+
+std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, int rank,
+                                          int world_size, RollCallOptions options) {
+  std::shared_ptr<RollCall> call(new RollCall(std::move(store), rank, world_size, options));
+  // The thread keeps the object alive, should it have to be left behind with a store that does not answer.
+  call->thread_ = std::thread([call] { call->run(); });
+  return call;
+}
+
+RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
+                   RollCallOptions options)
+    : store_(std::move(store)), rank_(rank), world_size_(world_size), options_(options) {}
+
+RollCall::~RollCall() {
+  if (thread_.joinable()) thread_.detach();
+}
+
+void RollCall::enroll(std::weak_ptr<Member> member) {
+  std::lock_guard lock(mutex_);
+  members_.push_back(std::move(member));
+}
+
+Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation,
+                        const std::string& detail) {
+  const std::string last = operations();
+  std::unique_lock lock(mutex_);
+  if (!alarm_) alarm_ = Report{cause, waiting_for, last, operation, detail};
+  changed_.notify_all();
+  const auto patience = 2 * options_.answer_time + 4 * options_.poll;
+  changed_.wait_for(lock, patience, [&] { return verdict_.has_value() || finished_; });
+  return verdict_ ? *verdict_ : store_is_gone("it does not answer");
+}
+
+Verdict RollCall::pronounce(Verdict verdict) {
+  std::unique_lock lock(mutex_);
+  pronounced_ = verdict;
+  changed_.notify_all();
+  const auto patience = options_.answer_time + 4 * options_.poll;
+  changed_.wait_for(lock, patience, [&] { return verdict_.has_value() || finished_; });
+  return verdict;
+}
+
+std::optional<Verdict> RollCall::verdict() const {
+  std::lock_guard lock(mutex_);
+  return verdict_;
+}
+
+void RollCall::leave() {
+  {
+    std::unique_lock lock(mutex_);
+    leaving_ = true;
+    changed_.notify_all();
+    changed_.wait_for(lock, std::chrono::seconds(3), [&] { return finished_; });
+    if (!thread_.joinable()) return;
+    // A store that does not answer must not keep this process: the thread stays behind.
+    if (!finished_) return thread_.detach();
+  }
+  thread_.join();
+}
+
+void RollCall::run() {
+  c10::setThreadName("fsdp-roll-call");
+  bool store_works = true;
+  while (true) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, options_.poll, [&] { return leaving_ || alarm_ || pronounced_; });
+    const bool leaving = leaving_, raised = alarm_ || pronounced_;
+    lock.unlock();
+    if (leaving && !raised) break;
+    try {
+      // A store that went away is no news until a collective fails: ranks may leave in any order.
+      if (raised || (store_works && store_->check({"alarm"}))) {
+        conclude();
+        break;
+      }
+    } catch (const std::exception&) {
+      store_works = false;
+    }
+  }
+  try {
+    if (!verdict() && store_works) {
+      const std::string last = operations();
+      store_->set(left_key(rank_), encode(Report{Cause::kLeft, -1, "left; before: " + last, {}, {}}));
+    }
+  } catch (const std::exception&) {
+    // Nobody is there to be told.
+  }
+  std::lock_guard lock(mutex_);
+  finished_ = true;
+  changed_.notify_all();
+}
+
+void RollCall::conclude() {
+  Verdict verdict;
+  try {
+    verdict = call_roll();
+    settle(verdict);
+    acknowledge();
+  } catch (const std::exception& error) {
+    settle(store_is_gone(error.what()));
+  }
+}
+
+// Makes the verdict known in this rank and ends what its lanes wait for.
+void RollCall::settle(Verdict verdict) {
+  std::vector<std::weak_ptr<Member>> members;
+  {
+    std::lock_guard lock(mutex_);
+    if (!verdict_) verdict_ = std::move(verdict);
+    members = members_;
+    changed_.notify_all();
+  }
+  for (const auto& weak : members) {
+    if (const auto member = weak.lock()) member->interrupt();
+  }
+}
+
+Verdict RollCall::call_roll() {
+  std::optional<Verdict> known;
+  Report report;
+  const std::string last = operations();
+  {
+    std::lock_guard lock(mutex_);
+    known = pronounced_;
+    report = alarm_.value_or(Report{Cause::kNone, -1, last, {}, {}});
+  }
+  store_->set(report_key(rank_), encode(report));
+  if (!known) {
+    store_->set("alarm", "1");
+    const auto reports = collect_reports();
+    if (!store_->check({"verdict"})) known = decide(reports, options_.answer_time);
+  }
+  const std::string verdict =
+      known ? store_->compareSet("verdict", "", encode(*known)) : store_->get_to_str("verdict");
+  store_->set("alarm", "1");
+  return decode_verdict(verdict);
+}
+
+std::vector<std::optional<Report>> RollCall::collect_reports() {
+  std::vector<std::optional<Report>> reports(static_cast<size_t>(world_size_));
+  const auto deadline = Clock::now() + options_.answer_time;
+  while (true) {
+    bool complete = true;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      for (const auto& key : {report_key(rank), left_key(rank)}) {
+        if (!reports[rank] && store_->check({key})) {
+          reports[rank] = decode_report(store_->get_to_str(key));
+        }
+      }
+      complete = complete && reports[rank];
+    }
+    if (complete || Clock::now() > deadline || store_->check({"verdict"})) return reports;
+    std::this_thread::sleep_for(kStep);
+  }
+}
+
+void RollCall::acknowledge() {
+  store_->set(acknowledged_key(rank_), "1");
+  if (!options_.store_in_rank_0 || rank_ != 0) return;
+  const auto deadline = Clock::now() + std::min(options_.answer_time, 6 * options_.poll);
+  for (int rank = 1; rank < world_size_; ++rank) {
+    while (!store_->check({acknowledged_key(rank)}) && Clock::now() < deadline) {
+      if (verdict()->rank == rank || store_->check({left_key(rank)})) break;
+      std::this_thread::sleep_for(kStep);
+    }
+  }
+}
+
+Verdict RollCall::store_is_gone(const std::string& detail) const {
+  if (options_.store_in_rank_0 && rank_ != 0) {
+    return {Verdict::Kind::kPeerLost, 0,
+            c10::str("rank 0, which hosts the rendezvous store, is lost: the store is gone (", detail,
+                     "). This rank's last operations: ", operations(),
+                     ". Look at the output of rank 0, then start all ranks again.")};
+  }
+  return {Verdict::Kind::kError, -1,
+          c10::str("a collective failed and the rendezvous store is gone (", detail,
+                   "): the launcher has ended. This rank's last operations: ", operations(), ".")};
+}
+
+std::string RollCall::operations() const {
+  std::vector<std::weak_ptr<Member>> members;
+  {
+    std::lock_guard lock(mutex_);
+    members = members_;
+  }
+  std::string text;
+  for (const auto& weak : members) {
+    const auto member = weak.lock();
+    const std::string status = member ? member->status() : "";
+    if (!status.empty()) text += (text.empty() ? "" : ", ") + status;
+  }
+  return text.empty() ? "none yet" : text;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,274 @@
+#include <ATen/Parallel.h>
+#include <fcntl.h>
+#include <fsdp/error.h>
+#include <fsdp/spawn.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Exit statuses of a rank whose function threw: its error is in the pipe.
+constexpr int kStatusThrew = 1;
+// As kStatusThrew, but the rank only reports that a peer is gone: that peer's own failure says more.
+constexpr int kStatusLostPeer = 2;
+constexpr int kPollMilliseconds = 20;
+// How long a peer that is reported lost gets to tell why. Its connections close before its error is
+// known here: they are destroyed while the exception travels.
+constexpr std::chrono::seconds kCauseGrace{1};
+
+[[noreturn]] void throw_system_error(const char* what) {
+  throw Error(std::string("fsdp::spawn: ") + what + ": " + strerror(errno));
+}
+
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int number) : number_(number) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&&) = delete;
+  ~FileDescriptor() { close(); }
+
+  int number() const { return number_; }
+  void close() {
+    if (number_ >= 0) ::close(number_);
+    number_ = -1;
+  }
+
+ private:
+  int number_;
+};
+
+/// Asks the system for a port that nobody uses now. Somebody else may take it before rank 0 does.
+int free_port() {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  if (socket.number() < 0 || bind(socket.number(), generic, size) != 0 ||
+      getsockname(socket.number(), generic, &size) != 0) {
+    throw_system_error("no free port was found");
+  }
+  return ntohs(address.sin_port);
+}
+
+void check_can_fork(int nprocs) {
+  if (nprocs < 1) {
+    throw UsageError("fsdp::spawn: nprocs is " + std::to_string(nprocs) +
+                     ", expected at least 1.");
+  }
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  const auto threads = std::distance(begin(tasks), end(tasks));
+  if (threads > 1) {
+    throw UsageError("fsdp::spawn: this process has " + std::to_string(threads) +
+                     " threads, and a fork copies only one of them: call spawn before the first "
+                     "operation that starts threads (a parallel LibTorch operator, "
+                     "init_process_group), or start the program with fsdprun.");
+  }
+}
+
+int processors() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+void set_rank_environment(int rank, int nprocs, int port) {
+  const auto set = [](const char* name, const std::string& value) {
+    setenv(name, value.c_str(), /*overwrite=*/1);
+  };
+  set("RANK", std::to_string(rank));
+  set("LOCAL_RANK", std::to_string(rank));
+  set("WORLD_SIZE", std::to_string(nprocs));
+  set("LOCAL_WORLD_SIZE", std::to_string(nprocs));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(port));
+  // Left by a launcher of this process, these describe another store.
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  unsetenv("TORCHELASTIC_RESTART_COUNT");
+  if (nprocs > 1 && std::getenv("OMP_NUM_THREADS") == nullptr) {
+    // OpenMP has read its variable by now.
+    at::set_num_threads(std::max(1, processors() / nprocs));
+  }
+}
+
+void write_all(int file, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t count = write(file, text.data() + done, text.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return;
+    done += static_cast<size_t>(count);
+  }
+}
+
+/// Runs a rank. Returns its exit status; writes its error to `errors`.
+int run_rank(const std::function<void()>& body, int errors) {
+  try {
+    body();
+    return 0;
+  } catch (const PeerLost& error) {
+    write_all(errors, error.what_without_backtrace());
+    return kStatusLostPeer;
+  } catch (const c10::Error& error) {
+    write_all(errors, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    write_all(errors, error.what());
+  } catch (...) {
+    write_all(errors, "an exception that is not a std::exception");
+  }
+  return kStatusThrew;
+}
+
+/// In rising order: of failures that are seen together, the highest is the cause of the others.
+enum class Failure { kNone, kLostPeer, kOwn, kSignal };
+
+/// One forked rank. Killed and waited for when it goes out of scope.
+class RankProcess {
+ public:
+  RankProcess(int rank, pid_t pid, FileDescriptor errors)
+      : rank_(rank), pid_(pid), errors_(std::move(errors)) {}
+  RankProcess(RankProcess&& other) noexcept
+      : rank_(other.rank_),
+        pid_(std::exchange(other.pid_, -1)),
+        status_(other.status_),
+        errors_(std::move(other.errors_)),
+        message_(std::move(other.message_)) {}
+  RankProcess& operator=(RankProcess&&) = delete;
+  ~RankProcess() {
+    if (!is_running()) return;
+    kill(pid_, SIGKILL);
+    while (waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
+    }
+  }
+
+  bool is_running() const { return pid_ > 0; }
+  int error_pipe() const { return errors_.number(); }
+
+  /// Takes what there is to take, without waiting: parts of the error, then the exit status.
+  void collect() {
+    const bool ended = is_running() && waitpid(pid_, &status_, WNOHANG) == pid_;
+    while (has_errors_to_read()) read_errors();
+    if (ended) pid_ = -1;
+  }
+
+  Failure failure_kind() const {
+    if (is_running() || (WIFEXITED(status_) && WEXITSTATUS(status_) == 0)) return Failure::kNone;
+    if (WIFSIGNALED(status_)) return Failure::kSignal;
+    return WEXITSTATUS(status_) == kStatusLostPeer ? Failure::kLostPeer : Failure::kOwn;
+  }
+
+  std::string failure() const {
+    const std::string who = "fsdp::spawn: rank " + std::to_string(rank_);
+    if (WIFSIGNALED(status_)) {
+      const char* name = sigabbrev_np(WTERMSIG(status_));
+      return who + " was killed by signal " +
+             (name ? std::string("SIG") + name : std::to_string(WTERMSIG(status_))) + ".";
+    }
+    if (message_.empty()) {
+      return who + " exited with status " + std::to_string(WEXITSTATUS(status_)) + ".";
+    }
+    return who + " failed: " + message_;
+  }
+
+ private:
+  bool has_errors_to_read() const {
+    pollfd pipe{errors_.number(), POLLIN, 0};
+    return errors_.number() >= 0 && poll(&pipe, 1, 0) > 0;
+  }
+
+  void read_errors() {
+    std::array<char, 4096> buffer;
+    const ssize_t count = read(errors_.number(), buffer.data(), buffer.size());
+    if (count > 0) message_.append(buffer.data(), static_cast<size_t>(count));
+    if (count == 0) errors_.close();
+  }
+
+  int rank_;
+  pid_t pid_;
+  int status_ = 0;
+  FileDescriptor errors_;
+  std::string message_;
+};
+
+RankProcess fork_rank(const std::function<void(int)>& fn, int rank, int nprocs, int port) {
+  std::array<int, 2> ends;
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw_system_error("no pipe could be made");
+  FileDescriptor reading(ends[0]);
+  FileDescriptor writing(ends[1]);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw_system_error("no process could be started");
+  if (pid > 0) return RankProcess(rank, pid, std::move(reading));
+
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kStatusThrew);
+  reading.close();
+  const auto body = [&] {
+    set_rank_environment(rank, nprocs, port);
+    fn(rank);
+  };
+  const int status = run_rank(body, writing.number());
+  std::cout.flush();
+  std::clog.flush();
+  fflush(nullptr);
+  _exit(status);
+}
+
+void wait_for_news(const std::vector<RankProcess>& ranks) {
+  std::vector<pollfd> pipes;
+  for (const RankProcess& rank : ranks) {
+    if (rank.error_pipe() >= 0) pipes.push_back({rank.error_pipe(), POLLIN, 0});
+  }
+  poll(pipes.data(), pipes.size(), kPollMilliseconds);
+}
+
+}  // namespace
+
+void spawn(const std::function<void(int rank)>& fn, int nprocs) {
+  check_can_fork(nprocs);
+  const int port = free_port();
+  std::cout.flush();
+  std::clog.flush();
+  fflush(nullptr);  // Else every rank prints what is still buffered here.
+
+  std::vector<RankProcess> ranks;
+  ranks.reserve(static_cast<size_t>(nprocs));
+  for (int rank = 0; rank < nprocs; ++rank) ranks.push_back(fork_rank(fn, rank, nprocs, port));
+
+  std::optional<Clock::time_point> give_up;
+  while (std::ranges::any_of(ranks, &RankProcess::is_running)) {
+    wait_for_news(ranks);
+    for (RankProcess& rank : ranks) rank.collect();
+    const auto worst = std::ranges::max_element(ranks, {}, &RankProcess::failure_kind);
+    if (worst->failure_kind() == Failure::kNone) continue;
+    if (!give_up) give_up = Clock::now() + kCauseGrace;
+    const bool all_ended = std::ranges::none_of(ranks, &RankProcess::is_running);
+    if (worst->failure_kind() > Failure::kLostPeer || all_ended || Clock::now() > *give_up) {
+      throw Error(worst->failure());
+    }
+  }
+}
+
+}  // namespace fsdp

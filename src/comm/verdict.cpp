@@ -1,0 +1,155 @@
+#include "comm/verdict.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <iomanip>
+#include <sstream>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+// Numbers in one line, then texts, each preceded by its length.
+void put(std::ostream& out, const std::string& text) { out << text.size() << ' ' << text << '\n'; }
+
+std::string get(std::istream& in) {
+  size_t size = 0;
+  in >> size;
+  in.get();
+  std::string text(size, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(size));
+  return text;
+}
+
+std::string last_operations(std::span<const std::optional<Report>> reports) {
+  std::string text = " Last operations:";
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    text += c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ",
+                     reports[rank] ? reports[rank]->operations : "no answer");
+  }
+  return text + '.';
+}
+
+std::string names(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += c10::str(i == 0 ? "" : ", ", ranks[i]);
+  return text;
+}
+
+// The report of the rank whose alarm says most: a timeout is the origin of the broken connections that it leaves.
+const Report* leading_alarm(std::span<const std::optional<Report>> reports) {
+  const Report* best = nullptr;
+  for (const auto& report : reports) {
+    if (!report) continue;
+    if (report->cause == Cause::kTimeout) return &*report;
+    if (report->cause == Cause::kTransport && best == nullptr) best = &*report;
+  }
+  return best;
+}
+
+Verdict lost(int rank, const std::string& how, const Report* alarm,
+             std::span<const std::optional<Report>> reports) {
+  std::string text = how;
+  if (alarm != nullptr && !alarm->failed_operation.empty()) {
+    text = c10::str(alarm->failed_operation, " failed: ", how);
+    if (!alarm->detail.empty()) text += c10::str(" (", alarm->detail, ")");
+  }
+  text += c10::str(".", last_operations(reports),
+                   " Look at the output of the lost rank, then start all ranks again.");
+  return {Verdict::Kind::kPeerLost, rank, text};
+}
+
+}  // namespace
+
+std::string in_seconds(std::chrono::milliseconds time) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1) << static_cast<double>(time.count()) / 1000 << " s";
+  return out.str();
+}
+
+std::string encode(const Report& report) {
+  std::ostringstream out;
+  out << static_cast<int>(report.cause) << ' ' << report.waiting_for << ' ';
+  put(out, report.operations);
+  put(out, report.failed_operation);
+  put(out, report.detail);
+  return out.str();
+}
+
+Report decode_report(const std::string& text) {
+  std::istringstream in(text);
+  int cause = 0;
+  Report report;
+  in >> cause >> report.waiting_for;
+  report.cause = static_cast<Cause>(cause);
+  report.operations = get(in);
+  report.failed_operation = get(in);
+  report.detail = get(in);
+  return report;
+}
+
+std::string encode(const Verdict& verdict) {
+  std::ostringstream out;
+  out << static_cast<int>(verdict.kind) << ' ' << verdict.rank << ' ';
+  put(out, verdict.text);
+  return out.str();
+}
+
+Verdict decode_verdict(const std::string& text) {
+  std::istringstream in(text);
+  int kind = 0;
+  Verdict verdict;
+  in >> kind >> verdict.rank;
+  verdict.kind = static_cast<Verdict::Kind>(kind);
+  verdict.text = get(in);
+  return verdict;
+}
+
+Verdict decide(std::span<const std::optional<Report>> reports,
+               std::chrono::milliseconds answer_time) {
+  const Report* alarm = leading_alarm(reports);
+  std::vector<int> silent;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (!reports[rank]) silent.push_back(static_cast<int>(rank));
+  }
+  if (!silent.empty()) {
+    int rank = silent.front();
+    // Of several silent ranks, the one that somebody was waiting for.
+    for (const int candidate : silent) {
+      if (alarm != nullptr && candidate == alarm->waiting_for) rank = candidate;
+    }
+    return lost(rank,
+                c10::str(names(silent), silent.size() == 1 ? " is lost: it" : " are lost: they",
+                         " did not answer within ", in_seconds(answer_time)),
+                alarm, reports);
+  }
+  if (alarm != nullptr && alarm->waiting_for < 0) {
+    return {Verdict::Kind::kError, -1,
+            c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".",
+                     last_operations(reports))};
+  }
+  if (alarm != nullptr) {
+    const int peer = alarm->waiting_for;
+    if (reports[peer]->cause == Cause::kLeft) {
+      return lost(peer, c10::str("rank ", peer, " has left the process group"), alarm, reports);
+    }
+    if (alarm->cause == Cause::kTimeout) {
+      return {Verdict::Kind::kMismatch, peer,
+              c10::str(alarm->failed_operation, " timed out: rank ", peer,
+                       " is alive but did not join; it reports: ", reports[peer]->operations, ".",
+                       last_operations(reports),
+                       " Every rank must issue the same collectives in the same order: look for a "
+                       "forward, a save or a loop that only some ranks run; or raise the timeout "
+                       "if rank ",
+                       peer, " needs longer.")};
+    }
+    return {Verdict::Kind::kError, peer,
+            c10::str(alarm->failed_operation, " failed: the connection to rank ", peer,
+                     " broke although that rank is alive (", alarm->detail, ").",
+                     last_operations(reports), " Check the network, then start all ranks again.")};
+  }
+  return {Verdict::Kind::kError, -1,
+          c10::str("a collective failed on another rank.", last_operations(reports))};
+}
+
+}  // namespace fsdp

@@ -1,0 +1,51 @@
+#pragma once
+/// \file
+/// What ranks tell each other through the store when a collective failed, and what follows from it.
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace fsdp {
+
+/// Why a rank raised the alarm.
+enum class Cause : int {
+  kNone,       ///< It did not: it answers somebody else's alarm.
+  kTimeout,    ///< It waited for `waiting_for` for the whole timeout.
+  kTransport,  ///< Its connection to `waiting_for` failed.
+  kLeft,       ///< It destroyed its process group.
+};
+
+/// One rank's answer to the roll call.
+struct Report {
+  Cause cause = Cause::kNone;
+  int waiting_for = -1;
+  /// E.g. "all_gather of 'w' (#5), waiting for rank 1 for 2.0 s"
+  std::string operations;
+  /// The operation that failed and the transport's own words; empty unless this rank raised the alarm.
+  std::string failed_operation, detail;
+};
+
+/// What all ranks conclude. The first one in the store holds for every rank.
+struct Verdict {
+  enum class Kind : int { kPeerLost, kMismatch, kError };
+  Kind kind = Kind::kError;
+  /// The lost rank (kPeerLost).
+  int rank = -1;
+  std::string text;
+};
+
+std::string encode(const Report& report);
+std::string encode(const Verdict& verdict);
+Report decode_report(const std::string& text);
+Verdict decode_verdict(const std::string& text);
+
+/// Decides from the reports; nullopt: that rank did not answer within `answer_time`.
+Verdict decide(std::span<const std::optional<Report>> reports,
+               std::chrono::milliseconds answer_time);
+
+/// "2.5 s"
+std::string in_seconds(std::chrono::milliseconds time);
+
+}  // namespace fsdp

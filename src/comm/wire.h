@@ -1,0 +1,57 @@
+#pragma once
+/// \file
+/// Messages between two ranks over a c10d backend, with waits that end.
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+namespace fsdp {
+
+/// A wait was ended by `Wire::interrupt()`.
+struct Interrupted : std::exception {
+  const char* what() const noexcept override { return "interrupted"; }
+};
+
+/// Sends and receives whole tensors. Messages between two ranks under one channel arrive in the order sent.
+///
+/// A receive and its send must have the same number of bytes: Gloo ends the connection otherwise. Thread safety: one
+/// thread at a time, but for `interrupt()` and `waiting_for()`, which any thread may call.
+class Wire {
+ public:
+  enum class Channel : int { kFingerprint = 1, kVotes = 2, kData = 3 };
+
+  struct Message {
+    c10::intrusive_ptr<c10d::Work> work;
+    int peer = -1;
+  };
+
+  Wire(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout)
+      : backend_(std::move(backend)), timeout_(timeout) {}
+
+  /// The tensor must stay as it is until the message was waited for. Empty tensors send nothing.
+  Message send(const at::Tensor& tensor, int peer, Channel channel);
+  Message recv(const at::Tensor& tensor, int peer, Channel channel);
+
+  /// Blocks for at most the timeout. Throws Interrupted, or what the backend throws.
+  void wait(const Message& message);
+
+  /// Ends the wait in progress and all later ones.
+  void interrupt();
+
+  /// The rank that `wait` waits for or failed to hear from; -1 if none.
+  int waiting_for() const { return waiting_for_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Backend> backend_;
+  const std::chrono::milliseconds timeout_;
+  std::atomic<int> waiting_for_{-1};
+  std::mutex mutex_;
+  bool interrupted_ = false;
+  c10::intrusive_ptr<c10d::Work> pending_;
+};
+
+}  // namespace fsdp

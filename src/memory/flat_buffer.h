@@ -1,0 +1,37 @@
+#pragma once
+/// \file
+/// One block of memory that several tensors are parts of.
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "memory/byte_account.h"
+
+namespace fsdp::memory {
+
+/// A block whose bytes are on an account while it lives. Parts hold a reference, so it is freed with the last of them.
+class FlatBuffer {
+ public:
+  FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
+      : account_(std::move(account)), charge_(*account_, cls, static_cast<int64_t>(bytes)), data_(std::move(data)), bytes_(bytes) {}
+
+  void* data() const { return data_.get(); }
+  size_t bytes() const { return bytes_; }
+  c10::Device device() const { return data_.device(); }
+
+ private:
+  std::shared_ptr<ByteAccount> account_;
+  Charge charge_;
+  c10::DataPtr data_;
+  size_t bytes_;
+};
+
+/// A pointer into `buffer` that holds a reference to it.
+c10::DataPtr part_of(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset);
+
+/// `numel` elements of `buffer` as a flat tensor.
+at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,
+                       c10::ScalarType dtype);
+
+}  // namespace fsdp::memory

@@ -1,0 +1,33 @@
+#include "memory/part_storage.h"
+
+#include <ATen/ops/empty.h>
+
+namespace fsdp::memory {
+
+PartStorage::PartStorage(c10::Device device, size_t bytes)
+    : storage_(c10::make_intrusive<c10::StorageImpl>(
+          c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes), c10::DataPtr(nullptr, device),
+          /*allocator=*/nullptr, /*resizable=*/false)) {}
+
+void PartStorage::attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset) {
+  impl()->clear_data_ptr_access_error_msg_();
+  impl()->set_data_ptr_noswap(part_of(buffer, byte_offset));
+}
+
+void PartStorage::detach(const std::string& error) {
+  auto device = impl()->device();
+  impl()->clear_data_ptr_access_error_msg_();
+  impl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device));
+  impl()->release_data_and_set_meta_custom_data_ptr_error_msg_(error);
+}
+
+at::Tensor PartStorage::tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const {
+  auto device = impl()->device();
+  auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage_), c10::DispatchKeySet(key),
+                                                         c10::scalarTypeToTypeMeta(dtype));
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+}  // namespace fsdp::memory

@@ -1,0 +1,21 @@
+#pragma once
+/// \file
+/// Where autograd calls the runtime.
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+namespace fsdp::runtime {
+
+class ParamGroup;
+
+/// Hooks a parameter: before its gradient is accumulated, and with the whole gradient after. The second hook owns the
+/// group, so a group lives as long as one of its parameters.
+void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot);
+
+/// Hooks the node that made `result` from parameters of `group`: when it starts in backward, parameters show their whole
+/// sizes first. Does nothing if autograd recorded nothing.
+void hook_result(const at::Tensor& result, const std::shared_ptr<ParamGroup>& group);
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,30 @@
+#pragma once
+/// \file
+/// What the runtime needs of LibTorch and no public interface offers; checked against 2.11 to 2.15.
+
+#include <c10/core/DispatchKey.h>
+#include <c10/core/TensorImpl.h>
+#include <torch/version.h>
+
+static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VERSION_MINOR <= 15,
+              "fsdp supports LibTorch 2.11 to 2.15");
+
+namespace fsdp::runtime {
+
+/// The dispatch key of sharded tensors: above autograd and autocast, and used by nothing else in LibTorch.
+constexpr auto kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
+static_assert(kShardedKey > c10::DispatchKey::AutogradOther, "the key must come before autograd");
+
+/// Adds the key to a tensor: every operator that takes it, or a view of it, then calls the interceptor first.
+/// The key set is protected; a pointer to member taken in a derived class reaches it.
+inline void mark_sharded(c10::TensorImpl& tensor) {
+  struct KeySetAccess : c10::TensorImpl {
+    static c10::DispatchKeySet c10::TensorImpl::* member() { return &KeySetAccess::key_set_; }
+  };
+  auto& keys = tensor.*KeySetAccess::member();
+  keys = keys.add(kShardedKey);
+}
+
+inline bool is_marked(const c10::TensorImpl& tensor) { return tensor.key_set().has(kShardedKey); }
+
+}  // namespace fsdp::runtime

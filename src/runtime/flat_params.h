@@ -1,0 +1,54 @@
+#pragma once
+/// \file
+/// The parameters of a group that have one dtype: a flat shard for ever, a flat whole buffer for a while.
+
+#include <fsdp/communicator.h>
+
+#include <memory>
+#include <string>
+
+#include "layout/row_layout.h"
+#include "memory/flat_buffer.h"
+
+namespace fsdp::runtime {
+
+/// The flat shard is the all-gather's input and the optimizer's memory; the whole buffer is its output and what whole
+/// parameters are parts of. Where ranks share memory the shard is a slice of the whole buffer and nothing moves.
+/// Thread safety: under the rank's lock.
+class FlatParams {
+ public:
+  FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, Communicator& communicator,
+             std::shared_ptr<memory::ByteAccount> account);
+
+  const layout::RowLayout& layout() const { return layout_; }
+  c10::ScalarType dtype() const { return dtype_; }
+  c10::Device device() const { return device_; }
+  /// Bytes of one element.
+  size_t element_size() const { return c10::elementSize(dtype_); }
+  /// The memory of this rank's slice, and where the slice begins in it.
+  const std::shared_ptr<memory::FlatBuffer>& shard_buffer() const { return shard_; }
+  size_t shard_byte_offset() const { return shard_byte_offset_; }
+  /// This rank's slice as a flat tensor.
+  at::Tensor shard() const;
+  /// The whole buffer; null while it is away.
+  const std::shared_ptr<memory::FlatBuffer>& whole_buffer() const { return whole_; }
+
+  /// Allocates the whole buffer and starts gathering into it. Collective unless ranks share memory.
+  void start_gather(Communicator& communicator, const std::string& subject);
+  /// Waits for the gather. Throws what the communicator throws; the whole buffer is then away.
+  void finish_gather();
+  void free_whole();
+
+ private:
+  c10::ScalarType dtype_;
+  c10::Device device_;
+  layout::RowLayout layout_;
+  int rank_;
+  bool shares_memory_;
+  std::shared_ptr<memory::ByteAccount> account_;
+  std::shared_ptr<memory::FlatBuffer> shard_, whole_;
+  size_t shard_byte_offset_ = 0;
+  std::shared_ptr<Work> gather_;
+};
+
+}  // namespace fsdp::runtime

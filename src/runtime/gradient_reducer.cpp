@@ -1,0 +1,157 @@
+#include "runtime/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/irange.h>
+
+#include <algorithm>
+
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+
+namespace fsdp::runtime {
+
+using memory::ByteClass;
+
+void GradientReducer::add(size_t slot_index, at::Tensor gradient) {
+  auto& slot = group_.slots()[slot_index];
+  slot.has_arrived = true;
+  if (gradient.requires_grad()) gradient = gradient.detach().clone();
+  if (slot.arrived_gradient.defined()) {
+    slot.arrived_gradient.add_(gradient);
+    return;
+  }
+  slot.arrived_gradient = gradient.is_sparse() ? gradient.to_dense() : std::move(gradient);
+  slot.arrived_charge = memory::Charge(group_.rank_state().account(), ByteClass::kGradient,
+                                       static_cast<int64_t>(slot.arrived_gradient.nbytes()));
+}
+
+bool GradientReducer::has_gradients() const {
+  return std::any_of(group_.slots().begin(), group_.slots().end(),
+                     [](const ParamSlot& slot) { return slot.arrived_gradient.defined(); });
+}
+
+bool GradientReducer::is_complete() const {
+  return std::all_of(group_.slots().begin(), group_.slots().end(),
+                     [](const ParamSlot& slot) { return !slot.is_expected || slot.has_arrived; });
+}
+
+// The whole gradients of one flat buffer, zeros where none arrived; the slots' own tensors are let go.
+at::Tensor GradientReducer::pack(size_t flat_index) {
+  const auto& flat = group_.flats()[flat_index];
+  auto options = at::TensorOptions().dtype(flat.dtype()).device(flat.device());
+  auto packed = at::empty({flat.layout().total_numel()}, options);
+  std::vector<std::pair<int64_t, size_t>> by_offset;
+  for (size_t i : c10::irange(group_.slots().size()))
+    if (group_.place(i).flat == flat_index) by_offset.emplace_back(flat.layout().offsets[group_.place(i).item], i);
+  std::sort(by_offset.begin(), by_offset.end());
+  int64_t end = 0;
+  for (auto [offset, i] : by_offset) {
+    auto& slot = group_.slots()[i];
+    if (slot.numel() == 0) continue;
+    packed.narrow(0, end, offset - end).zero_();
+    auto part = packed.as_strided(slot.sizes(), slot.whole_tensor.strides(), offset);
+    if (slot.arrived_gradient.defined())
+      part.copy_(slot.arrived_gradient);
+    else
+      part.zero_();
+    slot.arrived_gradient.reset();
+    slot.arrived_charge = {};
+    end = offset + slot.numel();
+  }
+  packed.narrow(0, end, packed.numel() - end).zero_();
+  return packed;
+}
+
+GradientReducer::InFlight GradientReducer::start_flat(size_t flat_index) {
+  auto& flat = group_.flats()[flat_index];
+  Tag tag{group_.name(), {}};
+  for (size_t i : c10::irange(group_.slots().size()))
+    if (group_.place(i).flat == flat_index) tag.votes.push_back(group_.slots()[i].arrived_gradient.defined());
+  InFlight result{flat_index, pack(flat_index), nullptr, nullptr};
+  int rank = group_.process_group().rank();
+  int64_t slice = flat.layout().slice_numel(rank);
+  size_t bytes = static_cast<size_t>(slice) * flat.element_size();
+  result.output = std::make_shared<memory::FlatBuffer>(c10::GetAllocator(flat.device().type())->allocate(bytes), bytes,
+                                                       group_.rank_state().shared_account(), ByteClass::kGradient);
+  result.work = group_.process_group().reductions().reduce_scatter(
+      memory::flat_tensor(result.output, 0, slice, flat.dtype()), result.input, flat.layout().boundaries,
+      std::move(tag));
+  return result;
+}
+
+void GradientReducer::start() {
+  TORCH_INTERNAL_ASSERT(state_ == ReductionState::kIdle, "reduction of '", group_.name(), "' is in flight");
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  state_ = ReductionState::kReducing;
+  for (size_t flat : c10::irange(group_.flats().size())) {
+    bool trains = false;
+    for (size_t i : c10::irange(group_.slots().size()))
+      trains |= group_.place(i).flat == flat &&
+                (group_.slots()[i].requires_grad() || group_.slots()[i].arrived_gradient.defined());
+    if (trains) in_flight_.push_back(start_flat(flat));
+  }
+  ++group_.counts.reductions;
+}
+
+void GradientReducer::finish() {
+  if (state_ == ReductionState::kIdle) return;
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  state_ = ReductionState::kIdle;
+  auto reduced = std::exchange(in_flight_, {});
+  for (auto& flat : reduced) {
+    flat.work->wait();
+    flat.input.reset();
+    hand_out(flat);
+  }
+}
+
+void GradientReducer::hand_out(const InFlight& reduced) {
+  auto votes = reduced.work->votes();
+  if (std::none_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote != 0; })) return;
+  auto& flat = group_.flats()[reduced.flat];
+  double divisor = divide_factor.value_or(group_.process_group().world_size());
+  auto sum = memory::flat_tensor(reduced.output, 0, flat.layout().slice_numel(group_.process_group().rank()),
+                                 flat.dtype());
+  if (divisor != 1.0) sum.mul_(1.0 / divisor);
+  size_t vote = 0;
+  for (size_t i : c10::irange(group_.slots().size()))
+    if (group_.place(i).flat == reduced.flat && votes[vote++] != 0) hand_out_slot(i, reduced);
+}
+
+// A plain tensor on storage of its own, not a view: zero_grad() cannot detach views in place.
+void GradientReducer::hand_out_slot(size_t slot_index, const InFlight& reduced) {
+  auto& slot = group_.slots()[slot_index];
+  auto& flat = group_.flats()[reduced.flat];
+  int64_t begin = flat.layout().boundaries[group_.process_group().rank()];
+  int64_t first = flat.layout().offsets[group_.place(slot_index).item] + slot.rows().first * slot.row_numel();
+  memory::PartStorage storage(flat.device(), static_cast<size_t>(slot.rows_numel()) * flat.element_size());
+  size_t offset = slot.rows_numel() == 0 ? 0 : static_cast<size_t>(first - begin) * flat.element_size();
+  storage.attach(reduced.output, offset);
+  auto gradient = slot.rows_on(storage);
+  if (slot.parked_gradient.defined()) {
+    slot.parked_gradient.add_(gradient);
+    return;
+  }
+  if (auto old = slot.gradient_storage._unsafe_get_target()) registry().remove(old);
+  slot.gradient_storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
+      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.impl()));
+  registry().add(storage.impl(), group_.shared_from_this(), slot_index, PartKind::kGradient);
+  slot.parked_gradient = std::move(gradient);
+}
+
+void GradientReducer::reset() {
+  in_flight_.clear();
+  state_ = ReductionState::kIdle;
+  for (auto& slot : group_.slots()) {
+    slot.arrived_gradient.reset();
+    slot.arrived_charge = {};
+    slot.is_expected = slot.has_arrived = false;
+  }
+}
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,63 @@
+#pragma once
+/// \file
+/// From a group's whole gradients to the gradients of this rank's rows.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/communicator.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "memory/flat_buffer.h"
+
+namespace fsdp::runtime {
+
+class ParamGroup;
+
+enum class ReductionState : uint8_t { kIdle, kReducing };
+
+/// Collects the whole gradients of one group and reduces them: the sum over the ranks in rank order, then one
+/// multiplication by 1/divisor. A parameter that some rank used gets a gradient on every rank, one that no rank used
+/// keeps `.grad` as it was: one presence bit per parameter travels with the reduction.
+class GradientReducer {
+ public:
+  explicit GradientReducer(ParamGroup& group) : group_(group) {}
+
+  /// Adds a whole gradient (dense or sparse) to its slot.
+  void add(size_t slot, at::Tensor gradient);
+  bool has_gradients() const;
+  /// Whether each parameter that expects a gradient in the open backward has it.
+  bool is_complete() const;
+
+  ReductionState state() const { return state_; }
+  /// Starts the reduction of what has arrived; kIdle -> kReducing. Collective.
+  void start();
+  /// Waits for it and adds the result to the parked gradients; kReducing -> kIdle.
+  void finish();
+  /// Forgets everything; -> kIdle.
+  void reset();
+
+  /// The divisor of the sum; unset: the number of ranks.
+  std::optional<double> divide_factor;
+
+ private:
+  struct InFlight {
+    size_t flat;
+    at::Tensor input;
+    std::shared_ptr<memory::FlatBuffer> output;
+    std::shared_ptr<Work> work;
+  };
+
+  at::Tensor pack(size_t flat);
+  InFlight start_flat(size_t flat);
+  void hand_out(const InFlight& reduced);
+  void hand_out_slot(size_t slot, const InFlight& reduced);
+
+  ParamGroup& group_;  // the owner
+  ReductionState state_ = ReductionState::kIdle;
+  std::vector<InFlight> in_flight_;
+};
+
+}  // namespace fsdp::runtime

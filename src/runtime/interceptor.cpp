@@ -1,0 +1,169 @@
+#include "runtime/interceptor.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/library.h>
+
+#include "comm/check.h"
+#include "runtime/backward_hooks.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+#include "runtime/scope.h"
+
+namespace fsdp::runtime {
+namespace {
+
+// A marked operand of the current operator.
+struct Operand {
+  at::Tensor tensor;
+  size_t argument;
+  Part part;
+};
+using Operands = c10::SmallVector<Operand, 4>;
+
+template <class Visit>
+void visit_tensors(const c10::IValue& value, const Visit& visit) {
+  if (value.isTensor()) {
+    if (const auto& tensor = value.toTensor(); tensor.defined()) visit(tensor);
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorList())
+      if (tensor.defined()) visit(tensor);
+  } else if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) visit_tensors(element, visit);
+  }
+}
+
+Operands marked_operands(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  Operands operands;
+  size_t count = op.schema().arguments().size(), begin = stack.size() - count;
+  for (size_t i = 0; i < count; ++i)
+    visit_tensors(stack[begin + i], [&](const at::Tensor& tensor) {
+      if (!is_marked(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) return;
+      if (auto part = registry().find(tensor.storage().unsafeGetStorageImpl()))
+        operands.push_back({tensor, i, std::move(*part)});
+    });
+  return operands;
+}
+
+// Whether each tensor operand has `sizes` or one element.
+bool all_have_sizes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, c10::IntArrayRef sizes) {
+  bool same = true;
+  size_t count = op.schema().arguments().size();
+  for (size_t i = stack.size() - count; i < stack.size(); ++i)
+    visit_tensors(stack[i], [&](const at::Tensor& tensor) { same &= tensor.sizes() == sizes || tensor.numel() == 1; });
+  return same;
+}
+
+bool is_parameter(const Operand& operand) {
+  auto parameter = operand.part.group->slots()[operand.part.slot].tensor();
+  return parameter.is_same(operand.tensor);
+}
+
+[[noreturn]] void refuse(const c10::OperatorHandle& op, const Operand& operand, Verdict verdict) {
+  const auto& slot = operand.part.group->slots()[operand.part.slot];
+  const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
+  std::ostringstream sizes;
+  sizes << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor.sizes();
+  throw UsageError(operand.part.group->where(op.operator_name().name) + noun + slot.name() + "' is sharded (" +
+                   sizes.str() + "): " + ways_out(verdict));
+}
+
+// The verdict about one operand. In backward the group shows whole parameters first.
+Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
+                      Operand& operand, bool in_backward) {
+  auto& group = *operand.part.group;
+  bool own = is_parameter(operand);
+  if (in_backward && operand.part.kind != PartKind::kGradient && (own || operand.part.kind == PartKind::kWhole)) {
+    group.rank_state().enter_backward(group);
+    operand.part.kind = PartKind::kWhole;
+  }
+  Access access;
+  access.op = traits.kind;
+  access.part = operand.part.kind;
+  access.is_parameter = own;
+  access.is_first = operand.argument == 0;
+  access.writes = traits.writes(operand.argument);
+  access.random = traits.random;
+  access.recording = at::GradMode::is_enabled() && operand.tensor.requires_grad();
+  access.same_sizes =
+      traits.kind != OperatorKind::kPointwise || all_have_sizes(op, stack, operand.tensor.sizes());
+  access.inside = group.is_inside();
+  access.summoned = group.summon_depth > 0;
+  access.local_rows = group.local_rows_depth > 0;
+  return judge(access);
+}
+
+using OperandGroups = c10::SmallVector<std::shared_ptr<ParamGroup>, 2>;
+
+void add_once(OperandGroups& groups, const std::shared_ptr<ParamGroup>& group) {
+  if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+}
+
+// Judges every operand and carries the verdicts out; returns the groups whose whole parameters the operator takes.
+OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  auto operands = marked_operands(op, stack);
+  if (operands.empty()) return {};
+  const auto& traits = operator_traits(op);
+  bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  auto& rank = operands.front().part.group->rank_state();
+  std::lock_guard lock(rank.mutex);
+  ++rank.intercepted_operators;
+  OperandGroups takes_whole;
+  c10::SmallVector<ParamGroup*, 2> reads;
+  for (auto& operand : operands) {
+    auto verdict = judge_operand(op, traits, stack, operand, in_backward);
+    auto& group = operand.part.group;
+    if (verdict == Verdict::kReadWhole) {
+      if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
+    } else if (verdict == Verdict::kWriteRows) {
+      group->note_write();
+    } else if (verdict != Verdict::kPass) {
+      refuse(op, operand, verdict);
+    }
+    if (operand.part.kind == PartKind::kWhole) add_once(takes_whole, group);
+  }
+  if (!reads.empty()) rank.read(reads);
+  return takes_whole;
+}
+
+// Autograd recorded the operator: its node shows whole parameters before it runs backward.
+void hook_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperandGroups& groups) {
+  if (!at::GradMode::is_enabled()) return;
+  const void* last_node = nullptr;
+  for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i)
+    visit_tensors(stack[i], [&](const at::Tensor& result) {
+      const void* node = result.grad_fn().get();
+      if (node == nullptr || node == last_node) return;
+      last_node = node;
+      for (const auto& group : groups) {
+        hook_result(result, group);
+        if (group->scope) group->scope->recorded = true;
+      }
+    });
+}
+
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  auto groups = prepare(op, *stack);
+  {
+    c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey), stack);
+  }
+  if (!groups.empty()) hook_results(op, *stack, groups);
+}
+
+}  // namespace
+
+void install_interceptor() {
+  // Kept for ever: tensors that outlive main() still dispatch.
+  static auto* library = [] {
+    auto* fallback = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
+    fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+    return fallback;
+  }();
+  static_cast<void>(library);
+}
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,74 @@
+#include "runtime/operator_traits.h"
+
+#include <ATen/core/enum_tag.h>
+
+#include <algorithm>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+namespace fsdp::runtime {
+namespace {
+
+using Names = std::unordered_set<std::string_view>;
+
+const Names kMetadataNames{"size",    "sym_size",      "stride",        "sym_stride", "dim",      "numel", "sym_numel",
+                           "is_same_size", "is_contiguous", "storage_offset", "is_floating_point", "is_complex",
+                           "is_nonzero_numel", "sym_storage_offset", "is_pinned", "is_leaf", "output_nr", "_version",
+                           "requires_grad_", "retain_grad", "retains_grad", "is_inference", "data"};
+const Names kDetachNames{"detach", "detach_", "alias", "_fw_primal", "_make_dual"};
+const Names kCopyNames{"copy_", "to", "_to_copy", "contiguous", "lift_fresh", "copy", "_copy_from"};
+const Names kFillNames{"zero_", "fill_"};
+const Names kReplaceNames{"set_", "set_data", "_has_compatible_shallow_copy_type", "resize_", "resize_as_",
+                          "_unsafe_set_data", "swap_"};
+const Names kReducingForeach{"_foreach_norm", "_foreach_max", "_foreach_powsum"};
+
+bool is_view(const c10::FunctionSchema& schema) {
+  bool aliases = false;
+  for (const auto& result : schema.returns())
+    if (result.alias_info()) {
+      if (result.alias_info()->isWrite()) return false;
+      aliases = true;
+    }
+  return aliases;
+}
+
+OperatorKind kind_of(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name;
+  if (!name.starts_with("aten::")) return OperatorKind::kOther;
+  name.remove_prefix(6);
+  if (kMetadataNames.contains(name)) return OperatorKind::kMetadata;
+  if (kDetachNames.contains(name)) return OperatorKind::kDetach;
+  if (name.ends_with("_like") || name.starts_with("new_")) return OperatorKind::kFactory;
+  if (kReplaceNames.contains(name)) return OperatorKind::kReplace;
+  if (name == "clone") return OperatorKind::kClone;
+  if (kCopyNames.contains(name)) return OperatorKind::kCopy;
+  if (kFillNames.contains(name)) return OperatorKind::kFill;
+  if (name.starts_with("_foreach_"))
+    return kReducingForeach.contains(name) ? OperatorKind::kOther : OperatorKind::kForeach;
+  if (name.starts_with("_fused_ada") || name.starts_with("_fused_sgd")) return OperatorKind::kFused;
+  if (op.hasTag(at::Tag::pointwise)) return OperatorKind::kPointwise;
+  return is_view(op.schema()) ? OperatorKind::kView : OperatorKind::kOther;
+}
+
+OperatorTraits work_out(const c10::OperatorHandle& op) {
+  OperatorTraits traits{kind_of(op), op.hasTag(at::Tag::nondeterministic_seeded), 0};
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite())
+      traits.written_arguments |= uint64_t{1} << std::min<size_t>(i, 63);
+  return traits;
+}
+
+}  // namespace
+
+const OperatorTraits& operator_traits(const c10::OperatorHandle& op) {
+  // Keyed by the schema's address: schemas live as long as the dispatcher's operators.
+  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorTraits> known;
+  const auto* key = &op.schema();
+  auto it = known.find(key);
+  if (it == known.end()) it = known.emplace(key, work_out(op)).first;
+  return it->second;
+}
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,39 @@
+#pragma once
+/// \file
+/// What an operator does with its operands, read off its schema and tags.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <cstdint>
+
+namespace fsdp::runtime {
+
+enum class OperatorKind : uint8_t {
+  kMetadata,   ///< reads sizes only
+  kDetach,     ///< the same data without autograd
+  kFactory,    ///< *_like, new_*: a new tensor of the operand's sizes
+  kView,       ///< another tensor on the same storage
+  kCopy,       ///< moves values without computing
+  kClone,      ///< a copy of the operand; of a parameter itself it is Module::clone
+  kFill,       ///< writes one value
+  kForeach,    ///< element-wise over lists
+  kFused,      ///< fused optimizers
+  kPointwise,  ///< element i of the result depends on element i of the operands
+  kReplace,    ///< gives a tensor another storage or type
+  kOther
+};
+
+struct OperatorTraits {
+  OperatorKind kind = OperatorKind::kOther;
+  /// Draws random numbers: with one seed every rank would draw the same ones for other rows.
+  bool random = false;
+  /// Bit i: argument i is written (the last bit stands for all later ones).
+  uint64_t written_arguments = 0;
+
+  bool writes(size_t argument) const { return (written_arguments >> std::min<size_t>(argument, 63)) & 1; }
+};
+
+/// The traits of an operator; worked out once per operator and thread. Thread safety: all of it.
+const OperatorTraits& operator_traits(const c10::OperatorHandle& op);
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,218 @@
+#include "runtime/param_group.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/irange.h>
+
+#include <algorithm>
+#include <map>
+
+#include "comm/check.h"
+#include "runtime/backward_hooks.h"
+#include "runtime/compat.h"
+#include "runtime/registry.h"
+#include "runtime/scope.h"
+
+namespace fsdp::runtime {
+namespace {
+
+constexpr int64_t kCpuAlignmentBytes = 64;
+constexpr int64_t kCudaAlignmentBytes = 256;
+constexpr int kTrainableRun = 0, kFrozenRun = 1;
+
+std::string no_memory_message(const ParamGroup& group, const ParamSlot& slot) {
+  return group.where("raw access") + "parameter '" + slot.name() +
+         "' is sharded and its whole value is not in memory. Inside a forward scope let an operator read it, or bring "
+         "it with Group::unshard() or fsdp::summon_full_params; to save a model, save outside the scope";
+}
+
+}  // namespace
+
+std::shared_ptr<ParamGroup> ParamGroup::create(Spec spec) {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
+  group->place_parameters(spec.parameters);
+  group->take_rows(spec.parameters);
+  group->install_hooks(spec.parameters);
+  return group;
+}
+
+ParamGroup::ParamGroup(Spec& spec)
+    : policy(std::move(spec.policy)),
+      name_(std::move(spec.name)),
+      process_group_(std::move(spec.process_group)),
+      rank_state_(std::move(spec.rank_state)) {
+  id_ = rank_state_->add(*this);
+}
+
+ParamGroup::~ParamGroup() {
+  for (auto& slot : slots_) {
+    registry().remove(slot.rows_storage.impl());
+    registry().remove(slot.whole_storage.impl());
+    if (auto* old = slot.gradient_storage._unsafe_get_target()) registry().remove(old);
+  }
+  rank_state_->remove(id_);
+}
+
+std::string ParamGroup::where(const std::string& operation) const {
+  return fsdp::where(process_group_->rank(), process_group_->world_size(), operation);
+}
+
+void ParamGroup::rename_slot(size_t index, std::string name) {
+  auto& slot = slots_[index];
+  slot.rename(std::move(name));
+  slot.no_memory_error = no_memory_message(*this, slot);
+  if (gather_state_ != GatherState::kWhole) slot.whole_storage.detach(slot.no_memory_error);
+}
+
+void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters) {
+  places_.resize(parameters.size());
+  std::map<std::pair<c10::ScalarType, c10::Device>, std::vector<size_t>,
+           decltype([](const auto& a, const auto& b) {
+             return std::pair(a.first, a.second.str()) < std::pair(b.first, b.second.str());
+           })>
+      by_dtype;
+  for (size_t i : c10::irange(parameters.size()))
+    by_dtype[{parameters[i].tensor.scalar_type(), parameters[i].tensor.device()}].push_back(i);
+  for (const auto& [kind, members] : by_dtype) {
+    auto [dtype, device] = kind;
+    std::vector<layout::Item> items;
+    for (size_t i : members) {
+      const auto& tensor = parameters[i].tensor;
+      places_[i] = {flats_.size(), items.size()};
+      items.push_back({tensor.numel(), tensor.dim() == 0 ? 1 : tensor.size(0),
+                       tensor.requires_grad() ? kTrainableRun : kFrozenRun});
+    }
+    int64_t alignment = device.is_cpu() ? kCpuAlignmentBytes : kCudaAlignmentBytes;
+    auto layout = layout::plan_rows(items, process_group_->world_size(),
+                                    std::max<int64_t>(1, alignment / static_cast<int64_t>(c10::elementSize(dtype))));
+    flats_.emplace_back(dtype, device, std::move(layout), process_group_->communicator(),
+                        rank_state_->shared_account());
+  }
+}
+
+void ParamGroup::take_rows(const std::vector<NamedParameter>& parameters) {
+  int rank = process_group_->rank();
+  slots_.reserve(parameters.size());
+  for (size_t i : c10::irange(parameters.size())) {
+    auto& flat = flats_[places_[i].flat];
+    const auto& layout = flat.layout();
+    slots_.emplace_back(parameters[i], layout.rows_of(places_[i].item, rank));
+    auto& slot = slots_.back();
+    int64_t first = layout.offsets[places_[i].item] + slot.rows().first * slot.row_numel() - layout.boundaries[rank];
+    size_t offset = slot.rows_numel() == 0 ? 0 : static_cast<size_t>(first) * flat.element_size();
+    slot.rows_storage.attach(flat.shard_buffer(), flat.shard_byte_offset() + offset);
+    if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(parameters[i].tensor));
+  }
+}
+
+void ParamGroup::install_hooks(const std::vector<NamedParameter>& parameters) {
+  auto self = shared_from_this();
+  for (size_t i : c10::irange(slots_.size())) {
+    auto& slot = slots_[i];
+    slot.no_memory_error = no_memory_message(*this, slot);
+    slot.whole_storage.detach(slot.no_memory_error);
+    registry().add(slot.rows_storage.impl(), self, i, PartKind::kRows);
+    registry().add(slot.whole_storage.impl(), self, i, PartKind::kWhole);
+    slot.show_rows();
+    hook_parameter(parameters[i].tensor, self, i);
+  }
+}
+
+bool ParamGroup::is_related(const ParamGroup& other) const {
+  return std::find(ancestors_.begin(), ancestors_.end(), other.id_) != ancestors_.end() ||
+         std::find(other.ancestors_.begin(), other.ancestors_.end(), id_) != other.ancestors_.end();
+}
+
+void ParamGroup::start_gather() {
+  if (gather_state_ != GatherState::kSharded) return;
+  writes_in_copy_ = writes_;
+  for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), name_);
+  gather_state_ = GatherState::kGathering;
+  ++counts.gathers;
+  rank_state_->note_resident(id_);
+}
+
+void ParamGroup::finish_gather() {
+  if (gather_state_ == GatherState::kWhole) return;
+  start_gather();
+  try {
+    for (auto& flat : flats_) flat.finish_gather();
+  } catch (...) {
+    drop_whole_buffers();
+    throw;
+  }
+  gather_state_ = GatherState::kWhole;
+  attach_whole();
+}
+
+void ParamGroup::free_whole() {
+  if (gather_state_ == GatherState::kSharded) return;
+  detach_whole();
+  drop_whole_buffers();
+}
+
+void ParamGroup::drop_whole_buffers() {
+  for (auto& flat : flats_) flat.free_whole();
+  gather_state_ = GatherState::kSharded;
+  unshard_was_asked = false;
+  rank_state_->forget_resident(id_);
+}
+
+void ParamGroup::attach_whole() {
+  for (size_t i : c10::irange(slots_.size())) {
+    auto& slot = slots_[i];
+    const auto& flat = flats_[places_[i].flat];
+    auto offset = static_cast<size_t>(flat.layout().offsets[places_[i].item]) * flat.element_size();
+    slot.whole_storage.attach(flat.whole_buffer(), offset);
+  }
+}
+
+void ParamGroup::detach_whole() {
+  for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
+}
+
+bool ParamGroup::stays_after_forward() const {
+  if (!policy.unshard_in_backward || unshard_was_asked || summon_depth > 0) return true;
+  if (policy.reshard_after_forward) return !*policy.reshard_after_forward;
+  return scope && scope->root == id_;
+}
+
+void ParamGroup::drop_stale_copy() {
+  bool asked = unshard_was_asked || !policy.reshard_after_backward;
+  if (!asked || writes_in_copy_ != writes_) free_whole();
+}
+
+void ParamGroup::enter() {
+  if (depth_++ > 0) return;
+  for (auto& slot : slots_) slot.show_whole();
+}
+
+void ParamGroup::leave() {
+  if (--depth_ > 0) return;
+  for (auto& slot : slots_) slot.show_rows();
+}
+
+void ParamGroup::park_gradients() {
+  for (auto& slot : slots_)
+    if (auto tensor = slot.tensor(); tensor.defined())
+      slot.parked_gradient = std::exchange(tensor.mutable_grad(), at::Tensor());
+}
+
+void ParamGroup::unpark_gradients() {
+  for (auto& slot : slots_)
+    if (auto tensor = slot.tensor(); tensor.defined())
+      tensor.mutable_grad() = std::exchange(slot.parked_gradient, at::Tensor());
+}
+
+void ParamGroup::reset() {
+  if (!open_tasks.empty()) unpark_gradients();
+  for (; !open_tasks.empty(); open_tasks.pop_back()) leave();
+  reducer_.reset();
+  free_whole();
+  first_read = 0;
+  reduced_in_task = false;
+}
+
+}  // namespace fsdp::runtime

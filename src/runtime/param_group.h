@@ -1,0 +1,147 @@
+#pragma once
+/// \file
+/// The parameters that are gathered and reduced together, and their state machine.
+
+#include <fsdp/process_group.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/flat_params.h"
+#include "runtime/gradient_reducer.h"
+#include "runtime/param_slot.h"
+#include "runtime/rank_state.h"
+#include "runtime/schedule.h"
+
+namespace fsdp::runtime {
+
+struct ScopeRecord;
+
+/// Whether whole parameters are in memory.
+enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
+
+/// What `fully_shard` decided about a group; may change between iterations.
+struct GroupPolicy {
+  /// Unset: always, never for the outermost group of a scope.
+  std::optional<bool> reshard_after_forward;
+  bool reshard_after_backward = true;
+  bool requires_gradient_sync = true;
+  /// Gather again in backward; without it whole parameters stay from forward to backward.
+  bool unshard_in_backward = true;
+  /// Take part in the reduction of a backward even if forward never reached the group.
+  bool reduces_unused = false;
+  /// Groups to prefetch, instead of the recorded order.
+  std::vector<GroupId> forward_prefetch, backward_prefetch;
+};
+
+/// Counts since the group was made.
+struct GroupCounts {
+  int64_t gathers = 0;
+  int64_t reductions = 0;
+};
+
+/// One `fully_shard` call. Owned by its parameters (the hook stored on each tensor holds it) and refers to them weakly.
+/// Thread safety: every method is called under `rank_state().mutex`.
+class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
+ public:
+  struct Spec {
+    std::string name;
+    std::vector<NamedParameter> parameters;
+    std::shared_ptr<ProcessGroup> process_group;
+    std::shared_ptr<RankState> rank_state;
+    GroupPolicy policy;
+  };
+  /// Copies this rank's rows out of the parameters and makes the parameters show them.
+  static std::shared_ptr<ParamGroup> create(Spec spec);
+  ~ParamGroup();
+  ParamGroup(const ParamGroup&) = delete;
+  ParamGroup& operator=(const ParamGroup&) = delete;
+
+  GroupId id() const { return id_; }
+  const std::string& name() const { return name_; }
+  RankState& rank_state() const { return *rank_state_; }
+  const std::shared_ptr<RankState>& rank_state_ptr() const { return rank_state_; }
+  ProcessGroup& process_group() const { return *process_group_; }
+  std::vector<ParamSlot>& slots() { return slots_; }
+  /// The flat parameters that a slot lies in, and its index in their layout.
+  struct Place {
+    size_t flat = 0, item = 0;
+  };
+  Place place(size_t slot) const { return places_[slot]; }
+  std::vector<FlatParams>& flats() { return flats_; }
+  GradientReducer& reducer() { return reducer_; }
+  /// Names seen from a module further out, for messages.
+  void rename(std::string name) { name_ = std::move(name); }
+  void rename_slot(size_t slot, std::string name);
+  /// "[fsdp rank 0/2] operation: "
+  std::string where(const std::string& operation) const;
+
+  // Ancestors: groups of modules that contain this group's module.
+  void add_ancestor(GroupId ancestor) { ancestors_.push_back(ancestor); }
+  bool is_related(const ParamGroup& other) const;
+
+  // Whole parameters.
+  GatherState gather_state() const { return gather_state_; }
+  void start_gather();   // kSharded -> kGathering, else nothing
+  void finish_gather();  // kSharded, kGathering -> kWhole
+  void free_whole();     // -> kSharded
+  /// Whole parameters of this group stay after they were read in forward.
+  bool stays_after_forward() const;
+  /// Drops a whole copy that was not asked for, or that is older than the last write to the rows.
+  void drop_stale_copy();
+  void note_write() { ++writes_; }
+
+  // What parameters show: a count of open scopes and open graph tasks.
+  bool is_inside() const { return depth_ > 0; }
+  void enter();
+  void leave();
+
+  // `.grad` holds whole gradients while a backward is open; the rows' gradients are parked.
+  void park_gradients();
+  void unpark_gradients();
+
+  /// Makes each parameter's storages and tensors those of a new iteration, whatever happened before.
+  void reset();
+
+  GroupPolicy policy;
+  GroupCounts counts;
+  bool unshard_was_asked = false;
+  int local_rows_depth = 0;
+  int summon_depth = 0;
+  /// The outermost scope that was opened last, and this group's place in its order of first reads (0: not read).
+  std::shared_ptr<ScopeRecord> scope;
+  uint64_t first_read = 0;
+  /// Graph tasks that entered the group.
+  std::vector<int> open_tasks;
+  /// Whether the open backward has started this group's reduction.
+  bool reduced_in_task = false;
+  /// Predictions, used by the outermost group of a scope.
+  ReadOrder forward_order, backward_order;
+
+ private:
+  explicit ParamGroup(Spec& spec);
+  void place_parameters(const std::vector<NamedParameter>& parameters);
+  void take_rows(const std::vector<NamedParameter>& parameters);
+  void install_hooks(const std::vector<NamedParameter>& parameters);
+  void attach_whole();
+  void detach_whole();
+  void drop_whole_buffers();
+
+  GroupId id_;
+  std::string name_;
+  std::shared_ptr<ProcessGroup> process_group_;
+  std::shared_ptr<RankState> rank_state_;
+  std::vector<GroupId> ancestors_;
+  std::vector<ParamSlot> slots_;
+  std::vector<Place> places_;
+  std::vector<FlatParams> flats_;
+  GradientReducer reducer_{*this};
+  GatherState gather_state_ = GatherState::kSharded;
+  int depth_ = 0;
+  int64_t writes_ = 0, writes_in_copy_ = 0;
+};
+
+}  // namespace fsdp::runtime

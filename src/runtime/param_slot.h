@@ -1,0 +1,71 @@
+#pragma once
+/// \file
+/// One parameter of a group: the tensor that everybody holds, and what it shows.
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "layout/row_layout.h"
+#include "memory/part_storage.h"
+
+namespace fsdp::runtime {
+
+/// A parameter before sharding.
+struct NamedParameter {
+  std::string name;  // fully qualified, for messages
+  at::Tensor tensor;
+};
+
+/// The module's, the optimizer's and the user's tensor is one object for ever; what changes is what it shows: this
+/// rank's rows, or the whole parameter, which may be without memory ("hollow"). Thread safety: under the rank's lock.
+class ParamSlot {
+ public:
+  ParamSlot(const NamedParameter& parameter, layout::RowRange rows);
+
+  const std::string& name() const { return name_; }
+  void rename(std::string name) { name_ = std::move(name); }
+  c10::ScalarType dtype() const { return dtype_; }
+  c10::IntArrayRef sizes() const { return sizes_; }
+  layout::RowRange rows() const { return rows_; }
+  int64_t numel() const { return c10::multiply_integers(sizes_); }
+  int64_t row_numel() const { return sizes_.empty() ? 1 : c10::multiply_integers(c10::IntArrayRef(sizes_).slice(1)); }
+  int64_t rows_numel() const { return rows_.count * row_numel(); }
+
+  /// The parameter, undefined when nobody holds it any more.
+  at::Tensor tensor() const;
+  bool requires_grad() const;
+
+  /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
+  at::Tensor rows_on(const memory::PartStorage& storage) const;
+  /// The rows of `whole`, a tensor of the parameter's sizes.
+  at::Tensor rows_of(const at::Tensor& whole) const;
+
+  void show_rows() const;
+  void show_whole() const;
+
+  memory::PartStorage rows_storage, whole_storage;
+  /// The templates that the parameter shows.
+  at::Tensor rows_tensor, whole_tensor;
+  /// What raw access says while the whole parameter has no memory.
+  std::string no_memory_error;
+  /// The rows' gradient while a backward uses `.grad` for whole gradients.
+  at::Tensor parked_gradient;
+  /// The whole gradient that waits for its reduction, and its bytes on the account.
+  at::Tensor arrived_gradient;
+  memory::Charge arrived_charge;
+  /// Whether a gradient is expected, has arrived, in the open backward.
+  bool is_expected = false, has_arrived = false;
+  /// The storage of the gradient that was handed out last; weak, so that zero_grad() frees it.
+  c10::weak_intrusive_ptr<c10::StorageImpl> gradient_storage;
+
+ private:
+  std::string name_;
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
+  c10::ScalarType dtype_;
+  std::vector<int64_t> sizes_, strides_;
+  layout::RowRange rows_;
+};
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,181 @@
+// The backward half of RankState: graph tasks, and when a group is reduced.
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/rank_state.h"
+#include "runtime/scope.h"
+
+namespace fsdp::runtime {
+namespace {
+
+constexpr size_t kReductionsInFlight = 2;
+
+// Whether the current graph task will accumulate a gradient into the parameter.
+bool expects_gradient(const ParamSlot& slot) {
+  auto parameter = slot.tensor();
+  if (!parameter.defined() || !parameter.requires_grad()) return false;
+  auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
+  if (inputs != nullptr && !inputs->empty()) {
+    auto it = inputs->find(accumulator.get());
+    return it != inputs->end() && it->second.needed_;
+  }
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  return nodes == nullptr || nodes->contains(accumulator.get());
+}
+
+// autograd::grad and backward(inputs) leave parameters outside their inputs alone.
+bool is_restricted_to_inputs() {
+  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
+  return inputs != nullptr && !inputs->empty();
+}
+
+bool trains(ParamGroup& group) {
+  return std::any_of(group.slots().begin(), group.slots().end(),
+                     [](const ParamSlot& slot) { return slot.requires_grad(); });
+}
+
+bool expects_any(ParamGroup& group) {
+  return std::any_of(group.slots().begin(), group.slots().end(), [](const ParamSlot& slot) { return slot.is_expected; });
+}
+
+// Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
+bool takes_part(ParamGroup& group, bool restricted) {
+  if (!group.policy.requires_gradient_sync || !trains(group)) return false;
+  if (group.reducer().has_gradients() || expects_any(group)) return true;
+  return !restricted && (group.first_read != 0 || group.policy.reduces_unused);
+}
+
+}  // namespace
+
+void RankState::enter_backward(ParamGroup& group) {
+  int id = torch::autograd::get_current_graph_task_id();
+  TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
+  if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return;
+  auto [it, is_new] = tasks_.try_emplace(id, BackwardTask{id, is_restricted_to_inputs(), {}});
+  if (is_new) {
+    auto self = group.rank_state_ptr();
+    torch::autograd::Engine::get_default_engine().queue_callback([self, id] { self->end_task(id); });
+  }
+  auto covered = group.scope ? group.scope->groups : std::vector<GroupId>{group.id()};
+  if (group.scope)
+    if (auto* root = this->group(group.scope->root); root != nullptr && root->open_tasks.empty())
+      root->backward_order.start();
+  for (GroupId member_id : covered) {
+    auto* member = this->group(member_id);
+    if (member == nullptr) continue;
+    if (std::find(member->open_tasks.begin(), member->open_tasks.end(), id) != member->open_tasks.end()) continue;
+    member->enter();
+    if (member->open_tasks.empty()) {
+      member->park_gradients();
+      for (auto& slot : member->slots()) {
+        slot.is_expected = expects_gradient(slot);
+        slot.has_arrived = false;
+      }
+    }
+    member->open_tasks.push_back(id);
+    it->second.groups.push_back(member_id);
+  }
+}
+
+void RankState::gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  enter_backward(group);
+  group.reducer().add(slot, std::move(gradient));
+  auto it = tasks_.find(torch::autograd::get_current_graph_task_id());
+  if (group.reducer().is_complete()) advance_reductions(it->second);
+}
+
+// Reductions are issued in the reverse order of first reads, the same on every rank. Groups that forward did not reach
+// come last, by number.
+std::vector<ParamGroup*> RankState::in_reduction_order(const BackwardTask& task) const {
+  std::vector<ParamGroup*> groups;
+  for (GroupId id : task.groups)
+    if (auto* member = group(id)) groups.push_back(member);
+  std::sort(groups.begin(), groups.end(), [](const ParamGroup* a, const ParamGroup* b) {
+    bool a_last = a->policy.reduces_unused, b_last = b->policy.reduces_unused;
+    if (a_last != b_last) return b_last;
+    if (a_last) return a->id() > b->id();
+    return a->first_read > b->first_read;
+  });
+  return groups;
+}
+
+// Starts every complete group whose turn it is.
+void RankState::advance_reductions(const BackwardTask& task) {
+  for (auto* group : in_reduction_order(task)) {
+    if (group->reduced_in_task || !takes_part(*group, task.restricted)) continue;
+    bool waits_for_end = group->open_tasks.size() > 1 || group->policy.reduces_unused;
+    if (waits_for_end || !group->reducer().is_complete()) return;
+    start_reduction(*group);
+  }
+}
+
+void RankState::start_reduction(ParamGroup& group) {
+  while (reducing_.size() >= kReductionsInFlight) {
+    auto oldest = reducing_.front();
+    reducing_.pop_front();
+    if (auto* waiting = this->group(oldest)) waiting->reducer().finish();
+  }
+  group.reduced_in_task = true;
+  group.reducer().finish();
+  group.reducer().start();
+  std::erase(reducing_, group.id());
+  reducing_.push_back(group.id());
+  if (group.policy.reshard_after_backward && !group.unshard_was_asked && group.summon_depth == 0) group.free_whole();
+}
+
+// At the end of the outermost graph task: what was not reduced yet, then waits for all.
+void RankState::reduce_rest(const BackwardTask& task) {
+  for (auto* group : in_reduction_order(task)) {
+    if (group->open_tasks.size() > 1 || !takes_part(*group, task.restricted)) continue;
+    if (!group->reduced_in_task || group->reducer().has_gradients()) start_reduction(*group);
+  }
+  for (GroupId id : task.groups)
+    if (auto* member = group(id); member != nullptr && member->open_tasks.size() == 1) {
+      member->reducer().finish();
+      std::erase(reducing_, id);
+    }
+}
+
+void RankState::end_task(int id) {
+  std::lock_guard lock(mutex);
+  auto it = tasks_.find(id);
+  if (it == tasks_.end()) return;  // reset_iter_state() came first
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  reduce_rest(it->second);
+  auto task = std::move(it->second);
+  tasks_.erase(it);
+  for (GroupId member_id : task.groups) {
+    auto* member = group(member_id);
+    if (member == nullptr) continue;
+    std::erase(member->open_tasks, id);
+    if (member->open_tasks.empty()) {
+      member->unpark_gradients();
+      member->reduced_in_task = false;
+      for (auto& slot : member->slots()) slot.is_expected = slot.has_arrived = false;
+    }
+    member->leave();
+    bool stays = member->unshard_was_asked || !member->policy.reshard_after_backward;
+    if (!member->is_inside() && !stays) member->free_whole();
+  }
+}
+
+void RankState::reset_backward() {
+  tasks_.clear();
+  reducing_.clear();
+  current_ = 0;
+}
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,86 @@
+#pragma once
+/// \file
+/// What the groups of one rank share: the lock, the byte account, and who is in memory.
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "memory/byte_account.h"
+#include "runtime/schedule.h"
+
+namespace fsdp::runtime {
+
+class ParamGroup;
+
+/// A graph task (one run of autograd's engine) that entered groups of this rank.
+struct BackwardTask {
+  int id = -1;
+  bool restricted = false;      // autograd::grad, backward(inputs): parameters outside the inputs are left alone
+  std::vector<GroupId> groups;  // in the order in which they were entered
+};
+
+/// One per process group and rank. Groups refer to it; it refers to them by number.
+///
+/// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the caller, and user code
+/// may run forward on any thread. Every public entry of the runtime takes `mutex`; no operator of the user's runs under it.
+class RankState {
+ public:
+  RankState() : account_(std::make_shared<memory::ByteAccount>()) {}
+
+  std::recursive_mutex mutex;
+
+  memory::ByteAccount& account() const { return *account_; }
+  const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
+
+  GroupId add(ParamGroup& group);
+  void remove(GroupId id);
+  /// Null if the group is gone.
+  ParamGroup* group(GroupId id) const;
+
+  /// Operators that took a sharded tensor.
+  std::atomic<int64_t> intercepted_operators{0};
+
+  // Reading. An operator is about to read `groups`.
+  void read(std::span<ParamGroup* const> groups);
+  /// A node of `group` starts in backward: groups without further gradients need not stay.
+  void free_finished(const ParamGroup& group);
+  void note_resident(GroupId id);
+  void forget_resident(GroupId id) { std::erase(residents_, id); }
+
+  // Backward.
+  /// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task ends.
+  void enter_backward(ParamGroup& group);
+  void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
+  bool has_open_task() const { return !tasks_.empty(); }
+  /// Forgets open graph tasks and reductions, after an exception.
+  void reset_backward();
+
+  uint64_t next_read() { return ++reads_; }
+
+ private:
+  void free_others(std::span<ParamGroup* const> groups, std::span<ParamGroup* const> next, size_t left);
+  std::vector<ParamGroup*> predict(ParamGroup& group, bool in_backward);
+  void end_task(int id);
+  std::vector<ParamGroup*> in_reduction_order(const BackwardTask& task) const;
+  void advance_reductions(const BackwardTask& task);
+  void reduce_rest(const BackwardTask& task);
+  void start_reduction(ParamGroup& group);
+
+  std::shared_ptr<memory::ByteAccount> account_;
+  GroupId last_id_ = 0;
+  std::unordered_map<GroupId, ParamGroup*> groups_;
+  std::vector<GroupId> residents_;  // whole or being gathered, least recently read first
+  GroupId current_ = 0;             // read last
+  uint64_t reads_ = 0;
+  std::map<int, BackwardTask> tasks_;
+  std::deque<GroupId> reducing_;  // reductions in flight, oldest first
+};
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,48 @@
+#pragma once
+/// \file
+/// Which group a storage or a module belongs to. The only process-wide state of the runtime.
+
+#include <c10/core/StorageImpl.h>
+
+#include <memory>
+#include <optional>
+#include <shared_mutex>
+#include <unordered_map>
+
+#include "runtime/access_rules.h"
+
+namespace fsdp::runtime {
+
+class ParamGroup;
+
+/// What a storage is part of.
+struct Part {
+  std::shared_ptr<ParamGroup> group;
+  size_t slot = 0;
+  PartKind kind = PartKind::kRows;
+};
+
+/// Refers to groups weakly: a group lives as long as its parameters. Thread safety: all of it.
+class Registry {
+ public:
+  void add(const c10::StorageImpl* storage, const std::shared_ptr<ParamGroup>& group, size_t slot, PartKind kind);
+  void remove(const c10::StorageImpl* storage);
+  std::optional<Part> find(const c10::StorageImpl* storage) const;
+
+  void add_module(const void* module, const std::shared_ptr<ParamGroup>& group);
+  std::shared_ptr<ParamGroup> find_module(const void* module) const;
+
+ private:
+  struct Entry {
+    std::weak_ptr<ParamGroup> group;
+    size_t slot;
+    PartKind kind;
+  };
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<const c10::StorageImpl*, Entry> storages_;
+  std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_;
+};
+
+Registry& registry();
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,104 @@
+#include "runtime/scope.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include "comm/check.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+
+namespace fsdp::runtime {
+namespace {
+
+void require_no_unfinished_backward(const Groups& groups) {
+  if (torch::autograd::get_current_graph_task_id() != -1) return;
+  for (const auto& group : groups)
+    require(group->open_tasks.empty(), group->where("forward scope"), "a backward through '", group->name(),
+            "' did not finish, because an exception ended it or because it runs on another thread. Call "
+            "reset_iter_state() on the model on every rank, then start the iteration again");
+}
+
+void require_no_local_rows(const Groups& groups) {
+  for (const auto& group : groups)
+    require(group->local_rows_depth == 0, group->where("forward scope"), "a fsdp::LocalRows is open on '",
+            group->name(), "': close it before forward");
+}
+
+}  // namespace
+
+OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::make_shared<ScopeRecord>()) {
+  auto& rank = groups_.front()->rank_state();
+  std::lock_guard lock(rank.mutex);
+  require_no_unfinished_backward(groups_);
+  require_no_local_rows(groups_);
+  record_->root = groups_.front()->id();
+  for (const auto& group : groups_) record_->groups.push_back(group->id());
+  bool outermost = !groups_.front()->is_inside();
+  for (const auto& group : groups_) {
+    if (!group->is_inside()) {
+      group->drop_stale_copy();
+      group->scope = record_;
+      group->first_read = 0;
+    }
+    group->enter();
+  }
+  if (outermost) groups_.front()->forward_order.start();
+}
+
+OpenScope::~OpenScope() {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (const auto& group : groups_) {
+    group->leave();
+    if (!group->is_inside() && !group->scope->recorded && !group->unshard_was_asked) group->free_whole();
+  }
+}
+
+OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (const auto& group : groups_)
+    require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
+            "' is whole: a forward scope or a backward is open. Close it first");
+  for (const auto& group : groups_) ++group->local_rows_depth;
+}
+
+OpenLocalRows::~OpenLocalRows() {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (const auto& group : groups_) {
+    --group->local_rows_depth;
+    group->note_write();
+  }
+}
+
+OpenSummon::OpenSummon(Groups groups) : groups_(groups), scope_(std::move(groups)) {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (const auto& group : groups_) group->start_gather();
+  for (const auto& group : groups_) group->finish_gather();
+  for (const auto& group : groups_) ++group->summon_depth;
+}
+
+OpenSummon::~OpenSummon() {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (const auto& group : groups_) --group->summon_depth;
+}
+
+void OpenSummon::write_back() {
+  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  for (const auto& group : groups_) {
+    group->finish_gather();
+    for (auto& slot : group->slots())
+      if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(slot.whole_tensor));
+    group->note_write();
+  }
+}
+
+void reset_iteration(const Groups& groups) {
+  auto& rank = groups.front()->rank_state();
+  std::lock_guard lock(rank.mutex);
+  rank.reset_backward();
+  for (const auto& group : groups) group->reset();
+}
+
+}  // namespace fsdp::runtime

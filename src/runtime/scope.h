@@ -1,0 +1,66 @@
+#pragma once
+/// \file
+/// Stretches of a program in which parameters are whole, or may be treated as rows.
+
+#include <memory>
+#include <vector>
+
+#include "runtime/schedule.h"
+
+namespace fsdp::runtime {
+
+class ParamGroup;
+using Groups = std::vector<std::shared_ptr<ParamGroup>>;
+
+/// What one outermost forward scope covered; its backward uses it.
+struct ScopeRecord {
+  GroupId root = 0;
+  std::vector<GroupId> groups;
+  bool recorded = false;  // autograd recorded an operator on one of the groups
+};
+
+/// Shows whole parameters of `groups` (first the module's own) while it lives. Not collective by itself; the operators
+/// that read parameters are.
+class OpenScope {
+ public:
+  explicit OpenScope(Groups groups);
+  ~OpenScope();
+  OpenScope(const OpenScope&) = delete;
+  OpenScope& operator=(const OpenScope&) = delete;
+
+ private:
+  Groups groups_;
+  std::shared_ptr<ScopeRecord> record_;
+};
+
+/// Lets operators compute on this rank's rows; the rows count as written when it closes.
+class OpenLocalRows {
+ public:
+  explicit OpenLocalRows(Groups groups);
+  ~OpenLocalRows();
+  OpenLocalRows(const OpenLocalRows&) = delete;
+  OpenLocalRows& operator=(const OpenLocalRows&) = delete;
+
+ private:
+  Groups groups_;
+};
+
+/// Makes all groups whole at once and lets whole parameters be written; `write_back` copies them into the rows.
+class OpenSummon {
+ public:
+  explicit OpenSummon(Groups groups);
+  ~OpenSummon();
+  OpenSummon(const OpenSummon&) = delete;
+  OpenSummon& operator=(const OpenSummon&) = delete;
+
+  void write_back();
+
+ private:
+  Groups groups_;
+  OpenScope scope_;
+};
+
+/// Forgets the iteration that an exception ended: open graph tasks, gradients in flight, whole copies.
+void reset_iteration(const Groups& groups);
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,144 @@
+// How ranks find each other, and what they are told when they do not.
+
+#include <fsdp/error.h>
+#include <fsdp/process_group.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/torch.h>
+
+#include <iostream>
+
+#include "support/process_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+void expect_all_end_well(ProcessRanks& ranks, int world_size) {
+  for (int rank = 0; rank < world_size; ++rank) {
+    EXPECT_EQ(ranks.wait(rank).exit_code, 0) << "rank " << rank << ": " << ranks.wait(rank).output;
+  }
+}
+
+PROCESS_CASE(join_from_environment) {
+  init_process_group({.backend = "gloo"});
+  const at::Tensor tensor = at::full({3}, 1 << rank());
+  default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
+  TORCH_CHECK(tensor.eq((1 << world_size()) - 1).all().item<bool>());
+  TORCH_CHECK(local_rank() == rank());
+  TORCH_CHECK(default_process_group()->communicator().shares_memory() == (world_size() == 1));
+  // Ends without destroy_process_group().
+}
+
+TEST(Init, TakesTheRanksFromTheEnvironment) {
+  for (const int world_size : {1, 3}) {
+    ProcessRanks ranks("join_from_environment", {.world_size = world_size});
+    expect_all_end_well(ranks, world_size);
+  }
+}
+
+TEST(Init, UsesTheStoreOfTheLauncher) {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  const c10d::TCPStore store("127.0.0.1", options);
+  for (const char* attempt : {"0", "1"}) {
+    ProcessRanks ranks("join_from_environment",
+                       {.world_size = 2,
+                        .environment = {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                        {"TORCHELASTIC_RESTART_COUNT", attempt},
+                                        {"MASTER_PORT", std::to_string(store.getPort())}}});
+    expect_all_end_well(ranks, 2);
+  }
+}
+
+PROCESS_CASE(join_again_and_again) {
+  for (int round = 0; round < 3; ++round) {
+    init_process_group({.backend = "gloo"});
+    barrier();
+    destroy_process_group();
+  }
+}
+
+TEST(Init, MayFollowDestroyAnyNumberOfTimes) {
+  ProcessRanks ranks("join_again_and_again", {.world_size = 3});
+  expect_all_end_well(ranks, 3);
+}
+
+PROCESS_CASE(join_without_rank_1) {
+  if (std::getenv("RANK") == std::string("1")) return;
+  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(2)});
+}
+
+TEST(Init, NamesTheRanksThatDoNotCome) {
+  ProcessRanks ranks("join_without_rank_1", {.world_size = 3});
+  EXPECT_EQ(ranks.wait(0).exit_code, 1);
+  EXPECT_THAT(ranks.wait(0).output, AllOf(HasSubstr("[fsdp rank 0/3] init_process_group"),
+                                          HasSubstr("missing: rank 1.")));
+}
+
+PROCESS_CASE(join_without_rank_0) {
+  if (std::getenv("RANK") == std::string("0")) return;
+  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(2)});
+}
+
+TEST(Init, NamesTheAddressWhereNobodyAnswers) {
+  ProcessRanks ranks("join_without_rank_0", {.world_size = 2});
+  EXPECT_EQ(ranks.wait(1).exit_code, 1);
+  EXPECT_THAT(ranks.wait(1).output, HasSubstr(c10::str("at 127.0.0.1:", ranks.port())));
+}
+
+PROCESS_CASE(join_with_different_world_sizes) {
+  ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(5)};
+  options.rank = std::stoi(std::getenv("RANK"));
+  options.world_size = 2 + *options.rank;
+  init_process_group(options);
+}
+
+TEST(Init, FindsRanksThatDisagreeAboutTheWorld) {
+  ProcessRanks ranks("join_with_different_world_sizes", {.world_size = 2});
+  EXPECT_EQ(ranks.wait(0).exit_code, 1);
+  EXPECT_THAT(ranks.wait(0).output, AllOf(HasSubstr("rank 0 has world size 2"),
+                                          HasSubstr("rank 1 has world size 3")));
+}
+
+TEST(Init, NamesThePortThatIsTaken) {
+  c10d::TCPStoreOptions store_options;
+  store_options.port = 0;
+  store_options.isServer = true;
+  store_options.waitWorkers = false;
+  const c10d::TCPStore store("127.0.0.1", store_options);
+  ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(5)};
+  options.rank = 0;
+  options.world_size = 2;
+  options.address = c10::str("127.0.0.1:", store.getPort());
+  try {
+    init_process_group(options);
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                HasSubstr(c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")));
+  }
+}
+
+TEST(Init, TwiceIsAnError) {
+  ProcessGroupOptions options{.backend = "gloo"};
+  options.rank = 0;
+  options.world_size = 1;
+  init_process_group(options);
+  EXPECT_EQ(world_size(), 1);
+  EXPECT_THROW(init_process_group(options), UsageError);
+  destroy_process_group();
+}
+
+TEST(TheDefaultGroup, IsAnErrorBeforeInit) {
+  EXPECT_THROW(default_process_group(), UsageError);
+  EXPECT_THROW(rank(), UsageError);
+}
+
+}  // namespace
+}  // namespace fsdp::test

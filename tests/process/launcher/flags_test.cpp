@@ -1,0 +1,134 @@
+#include "flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "exit.h"
+
+namespace fsdprun {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Arguments = std::vector<std::string>;
+
+Flags parse(Arguments arguments) {
+  arguments.emplace_back("prog");
+  return parse_flags(arguments);
+}
+
+std::string refusal_of(const Arguments& arguments) {
+  try {
+    parse_flags(arguments);
+  } catch (const Exit& exit) {
+    EXPECT_EQ(exit.status(), kWrongFlags);
+    return exit.what();
+  }
+  return "accepted";
+}
+
+TEST(Flags, DefaultsAreOneRankOnAFreePort) {
+  const Flags flags = parse({});
+  EXPECT_EQ(flags.nodes, 1);
+  EXPECT_EQ(flags.processes_per_node, "1");
+  EXPECT_EQ(flags.meeting_place, (MeetingPlace{.host = "127.0.0.1", .port = 0}));
+  EXPECT_EQ(flags.max_restarts, 0);
+  EXPECT_TRUE(flags.redirects.is_empty());
+  EXPECT_TRUE(flags.tee.is_empty());
+  EXPECT_FALSE(flags.shown_local_ranks);
+}
+
+TEST(Flags, UnderscoresAndDashesAreTheSame) {
+  EXPECT_EQ(parse({"--nproc-per-node", "3"}).processes_per_node, "3");
+  EXPECT_EQ(parse({"--nproc_per_node=auto"}).processes_per_node, "auto");
+  EXPECT_EQ(parse({"--max_restarts", "2"}).max_restarts, 2);
+  EXPECT_EQ(parse({"--nnodes=2", "--node_rank=1"}).node_rank, 1);
+}
+
+TEST(Flags, EverythingAfterTheProgramBelongsToIt) {
+  EXPECT_THAT(parse_flags({"--nnodes", "1", "prog", "--nnodes", "7", "--", "-m"}).command,
+              ElementsAre("prog", "--nnodes", "7", "--", "-m"));
+  EXPECT_THAT(parse_flags({"--", "prog", "--", "x"}).command, ElementsAre("prog", "--", "x"));
+  EXPECT_THAT(parse_flags({"--standalone", "--", "-odd"}).command, ElementsAre("-odd"));
+}
+
+TEST(Flags, ANamedPortIsUsed) {
+  EXPECT_EQ(parse({"--master-port", "1234"}).meeting_place.port, 1234);
+  EXPECT_EQ(parse({"--master-port", "1234", "--standalone"}).meeting_place.port, 0);
+}
+
+TEST(Flags, SeveralNodesMeetAtTorchrunsPort) {
+  EXPECT_EQ(parse({"--nnodes=2", "--master-addr=head"}).meeting_place,
+            (MeetingPlace{.host = "head", .port = 29500}));
+  EXPECT_EQ(parse({"--nnodes=2", "--rdzv-endpoint=head:77"}).meeting_place,
+            (MeetingPlace{.host = "head", .port = 77}));
+  EXPECT_EQ(
+      parse({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head"}).meeting_place,
+      (MeetingPlace{.host = "head", .port = 29400, .numbers_nodes_by_arrival = true}));
+}
+
+TEST(Flags, Ipv6EndpointsHaveBrackets) {
+  EXPECT_EQ(parse({"--rdzv-endpoint=[::1]:77"}).meeting_place.host, "::1");
+  EXPECT_EQ(parse({"--rdzv-endpoint=[::1]:77"}).meeting_place.port, 77);
+  EXPECT_EQ(parse({"--rdzv-endpoint=[::1]"}).meeting_place.port, 29500);
+}
+
+TEST(Flags, NodesMayBeWrittenAsARangeOfOneNumber) {
+  EXPECT_EQ(parse({"--nnodes=3:3", "--node-rank=2"}).nodes, 3);
+  EXPECT_THAT(refusal_of({"--nnodes=1:3", "prog"}), HasSubstr("expected one number"));
+}
+
+TEST(Flags, StreamsAreOneNumberOrOnePerLocalRank) {
+  const Flags flags = parse({"-r", "1", "-t", "0:3,2:2"});
+  EXPECT_TRUE(flags.redirects.has_stdout(5));
+  EXPECT_FALSE(flags.redirects.has_stderr(5));
+  EXPECT_TRUE(flags.tee.has_stdout(0));
+  EXPECT_FALSE(flags.tee.has_stdout(1));
+  EXPECT_FALSE(flags.tee.has_stdout(2));
+  EXPECT_TRUE(flags.tee.has_stderr(2));
+  EXPECT_TRUE(parse({"-t", "0:0"}).tee.is_empty());
+  for (const char* wrong : {"4", "-1", "x", "0:", "0:4", "0:1,", ":1", "0:1:2"}) {
+    EXPECT_THAT(refusal_of({std::string("--tee=") + wrong, "prog"}), HasSubstr("--tee")) << wrong;
+  }
+}
+
+TEST(Flags, ShownLocalRanksAreAList) {
+  EXPECT_THAT(*parse({"--local-ranks-filter=0,3"}).shown_local_ranks, ElementsAre(0, 3));
+  EXPECT_THAT(refusal_of({"--local-ranks-filter=0,x", "prog"}), HasSubstr("expected a list"));
+}
+
+TEST(Flags, NoPythonIsAcceptedAndModulesAreNot) {
+  EXPECT_THAT(parse({"--no-python"}).command, ElementsAre("prog"));
+  EXPECT_THAT(refusal_of({"-m", "package.module"}), HasSubstr("-m is not supported"));
+}
+
+TEST(Flags, WrongValuesAreShown) {
+  EXPECT_THAT(refusal_of({"--nnodes=0", "prog"}), HasSubstr("--nnodes is '0'"));
+  EXPECT_THAT(refusal_of({"--nnodes=two", "prog"}), HasSubstr("'two'"));
+  EXPECT_THAT(refusal_of({"--max-restarts=-1", "prog"}), HasSubstr("'-1'"));
+  EXPECT_THAT(refusal_of({"--master-port=65536", "prog"}), HasSubstr("from 1 to 65535"));
+  EXPECT_THAT(refusal_of({"--node-rank=1", "prog"}), HasSubstr("less than --nnodes"));
+  EXPECT_THAT(refusal_of({"--nnodes=2", "--standalone", "prog"}), HasSubstr("for one node"));
+  EXPECT_THAT(refusal_of({"--rdzv-backend=etcd", "prog"}), HasSubstr("static or c10d"));
+  EXPECT_THAT(refusal_of({"--nnodes=2", "--rdzv-backend=c10d", "prog"}),
+              HasSubstr("needs --rdzv-endpoint"));
+  EXPECT_THAT(refusal_of({"--bogus", "prog"}), HasSubstr("unknown flag --bogus"));
+  EXPECT_THAT(refusal_of({"--nnodes", "1"}), HasSubstr("no program"));
+  EXPECT_THAT(refusal_of({}), HasSubstr("no program"));
+}
+
+TEST(Flags, HelpIsNoError) {
+  try {
+    parse_flags({"--help"});
+    FAIL();
+  } catch (const Exit& exit) {
+    EXPECT_EQ(exit.status(), 0);
+    EXPECT_THAT(exit.what(), HasSubstr("--nproc-per-node"));
+  }
+}
+
+}  // namespace
+}  // namespace fsdprun

@@ -1,0 +1,91 @@
+"""A case that starts fsdprun and finds the processes that it leaves behind.
+
+Each file of cases is a program: FILE.py FSDPRUN [unittest arguments]
+"""
+
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+FSDPRUN = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "fsdprun"
+LIMIT_S = 60
+# Every process started below a test has this variable, so that those left behind are found.
+MARKER = "FSDPRUN_TEST_MARKER"
+
+
+def marked_processes(marker):
+    """Pids of the living processes that have the marker in their environment."""
+    wanted = f"{MARKER}={marker}".encode()
+    found = []
+    for folder in pathlib.Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            is_zombie = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+            if not is_zombie and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
+def wait_until(claim, seconds=LIMIT_S):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if claim():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+class FsdprunTest(unittest.TestCase):
+    def setUp(self):
+        self.marker = uuid.uuid4().hex
+        self.folder = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.folder.name)
+        self.environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PET_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_"))
+        }
+        self.environment[MARKER] = self.marker
+        self.environment["OMP_NUM_THREADS"] = "1"
+        self.environment["D"] = self.folder.name
+
+    def tearDown(self):
+        left = marked_processes(self.marker)
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        self.folder.cleanup()
+        self.assertEqual(left, [], "processes were left behind")
+
+    def start(self, *arguments, **options):
+        options.setdefault("stdin", subprocess.DEVNULL)
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        options.setdefault("text", True)
+        return subprocess.Popen([FSDPRUN, *arguments], env=self.environment, **options)
+
+    def run_ranks(self, *arguments, **options):
+        with self.start(*arguments, **options) as process:
+            try:
+                process.out, process.err = process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        self.assertEqual(marked_processes(self.marker), [], "processes were left behind")
+        return process
+
+    def shell(self, ranks, script, *flags):
+        return self.run_ranks(*flags, f"--nproc-per-node={ranks}", "sh", "-c", script)
+
+    def wait_for_files(self, *names):
+        self.assertTrue(wait_until(lambda: all((self.path / name).exists() for name in names)),
+                        f"no {names}")

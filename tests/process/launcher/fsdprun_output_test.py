@@ -1,0 +1,112 @@
+"""What fsdprun does with the ranks' output and input."""
+
+import os
+import pty
+import unittest
+
+from fsdprun_case import LIMIT_S, FsdprunTest, wait_until
+
+
+class Output(FsdprunTest):
+    def test_lines_are_prefixed_and_never_mixed(self):
+        result = self.shell(
+            4, "i=0; while [ $i -lt 200 ]; do printf 'aaaaaaaa'; printf 'bbbbbbbb\\n'; i=$((i+1)); "
+            "done")
+        lines = result.out.splitlines()
+        self.assertEqual(len(lines), 800)
+        for line in lines:
+            self.assertRegex(line, r"^\[rank [0-3]\] aaaaaaaabbbbbbbb$")
+
+    def test_streams_stay_apart(self):
+        result = self.shell(2, "echo out; echo err >&2")
+        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] out", "[rank 1] out"])
+        self.assertEqual(sorted(result.err.splitlines()), ["[rank 0] err", "[rank 1] err"])
+
+    def test_a_last_line_without_end_is_completed(self):
+        result = self.shell(2, "printf x")
+        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] x", "[rank 1] x"])
+
+    def test_progress_lines_keep_their_returns_and_get_prefixes(self):
+        process = self.start("--nproc-per-node=2", "sh", "-c",
+                             "[ $RANK = 1 ] || printf '1 %%\\r2 %%\\r3 %%\\n'", text=False)
+        out, _ = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(out, b"[rank 0] 1 %\r[rank 0] 2 %\r[rank 0] 3 %\n")
+
+    def test_progress_lines_arrive_at_once(self):
+        process = self.start("--nproc-per-node=2", "sh", "-c",
+                             "[ $RANK = 1 ] || printf '50 %%\\r'; sleep 1000")
+        expected = b"[rank 0] 50 %\r"
+        self.assertEqual(os.read(process.stdout.fileno(), 100), expected)
+        process.terminate()
+        process.communicate(timeout=LIMIT_S)
+
+    def test_the_prefix_can_be_chosen(self):
+        self.assertEqual(self.shell(1, "echo x", "--prefix").out, "[rank 0] x\n")
+        self.assertEqual(self.shell(2, "echo x", "--no-prefix").out, "x\nx\n")
+
+    def test_one_rank_has_the_terminal(self):
+        leader, follower = pty.openpty()
+        process = self.start("sh", "-c", "[ -t 1 ] && echo yes", stdout=follower)
+        os.close(follower)
+        process.communicate(timeout=LIMIT_S)
+        self.assertEqual(os.read(leader, 100), b"yes\r\n")
+        os.close(leader)
+        self.assertEqual(process.returncode, 0)
+
+    def test_one_rank_reads_what_the_launcher_was_given(self):
+        (self.path / "input").write_text("hello\n")
+        with (self.path / "input").open() as text:
+            self.assertEqual(self.run_ranks("cat", stdin=text).out, "hello\n")
+
+    def test_several_ranks_read_nothing(self):
+        (self.path / "input").write_text("hello\n")
+        with (self.path / "input").open() as text:
+            self.assertEqual(self.run_ranks("--nproc-per-node=2", "cat", stdin=text).out, "")
+
+    def test_only_filtered_ranks_are_shown(self):
+        result = self.shell(3, "echo x", "--local-ranks-filter=0,2")
+        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] x", "[rank 2] x"])
+
+    def log(self, rank, name, attempt=0):
+        files = list(self.path.glob(f"job_*/attempt_{attempt}/{rank}/{name}.log"))
+        self.assertLessEqual(len(files), 1)
+        return files[0].read_text() if files else None
+
+    def test_redirected_streams_go_to_files_only(self):
+        result = self.shell(2, "echo out; echo err >&2", "-r", "1", f"--log-dir={self.path}",
+                            "--rdzv-id=job")
+        self.assertEqual(result.out, "")
+        self.assertIn("[rank 0] err", result.err)
+        self.assertEqual([self.log(rank, "stdout") for rank in (0, 1)], ["out\n", "out\n"])
+        self.assertIsNone(self.log(0, "stderr"))
+
+    def test_teed_streams_go_both_ways(self):
+        result = self.shell(2, "echo out; echo err >&2", "-t", "0:3,1:2", f"--log-dir={self.path}",
+                            "--rdzv-id=job")
+        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] out", "[rank 1] out"])
+        self.assertEqual(self.log(0, "stdout"), "out\n")
+        self.assertEqual(self.log(1, "stderr"), "err\n")
+        self.assertIsNone(self.log(1, "stdout"))
+
+    def test_each_attempt_has_its_own_files(self):
+        self.shell(1, "echo $TORCHELASTIC_RESTART_COUNT; exit 1", "-r", "3", "--max-restarts=1",
+                   f"--log-dir={self.path}", "--rdzv-id=job")
+        self.assertEqual(self.log(0, "stdout", attempt=0), "0\n")
+        self.assertEqual(self.log(0, "stdout", attempt=1), "1\n")
+
+    def test_redirected_errors_are_still_summed_up(self):
+        result = self.shell(2, "echo the reason >&2; exit 4", "-r", "3", f"--log-dir={self.path}")
+        self.assertEqual(result.returncode, 4)
+        self.assertIn("  the reason\n", result.err)
+
+    def test_a_closed_reader_ends_the_ranks(self):
+        process = self.start("--nproc-per-node=2", "yes")
+        process.stdout.read(1000)
+        process.stdout.close()
+        self.assertTrue(wait_until(lambda: process.poll() is not None))
+        process.stderr.close()
+        self.assertNotEqual(process.returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,168 @@
+// fsdp::spawn forks, so nothing in this program may start a thread before a case calls it.
+#include <ATen/Parallel.h>
+#include <fsdp/error.h>
+#include <fsdp/spawn.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <thread>
+
+#include "comm/environment.h"
+
+namespace fsdp {
+namespace {
+
+/// Memory that the ranks of a case share with it.
+struct Shared {
+  int sum;
+  pid_t pids[4];
+};
+
+class Spawn : public testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "the thread sanitizer starts a thread of its own";
+#endif
+    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(memory, MAP_FAILED);
+    shared_ = static_cast<Shared*>(memory);
+  }
+  void TearDown() override {
+    if (shared_ != nullptr) munmap(shared_, sizeof(Shared));
+  }
+
+  static std::string error_of(const std::function<void(int)>& fn, int nprocs) {
+    try {
+      spawn(fn, nprocs);
+    } catch (const Error& error) {
+      return error.what_without_backtrace();
+    }
+    return "no error";
+  }
+
+  Shared* shared_ = nullptr;
+};
+
+TEST_F(Spawn, EveryRankRunsInAProcessOfItsOwnWithItsEnvironment) {
+  spawn(
+      [this](int rank) {
+        const auto place = rendezvous_from_environment();
+        TORCH_CHECK(place && place->rank == rank && place->local_rank == rank);
+        TORCH_CHECK(place->world_size == 3 && place->host == "127.0.0.1" && place->port > 0);
+        TORCH_CHECK(!place->agent_hosts_store);
+        __atomic_fetch_add(&shared_->sum, 1 << rank, __ATOMIC_SEQ_CST);
+        shared_->pids[rank] = getpid();
+      },
+      3);
+  EXPECT_EQ(shared_->sum, 7);
+  EXPECT_NE(shared_->pids[0], shared_->pids[1]);
+  EXPECT_NE(shared_->pids[0], getpid());
+}
+
+TEST_F(Spawn, LeavesNoVariablesInTheCaller) {
+  spawn([](int) {}, 1);
+  EXPECT_EQ(std::getenv("WORLD_SIZE"), nullptr);
+}
+
+TEST_F(Spawn, VariablesOfAnOuterLauncherDoNotReachTheRanks) {
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
+  const std::string error = error_of(
+      [](int) {
+        const auto place = rendezvous_from_environment();
+        TORCH_CHECK(!place->agent_hosts_store && place->attempt == 0);
+      },
+      1);
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  unsetenv("TORCHELASTIC_RESTART_COUNT");
+  EXPECT_EQ(error, "no error");
+}
+
+TEST_F(Spawn, AnExceptionIsRethrownNamingItsRank) {
+  const std::string error = error_of(
+      [](int rank) {
+        if (rank == 1) throw std::runtime_error("out of eggs");
+      },
+      2);
+  EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: out of eggs");
+}
+
+TEST_F(Spawn, AnErrorLargerThanAPipeArrivesWhole) {
+  const std::string error =
+      error_of([](int) { throw std::runtime_error(std::string(300000, 'x')); }, 1);
+  EXPECT_EQ(error.size(), std::string("fsdp::spawn: rank 0 failed: ").size() + 300000);
+}
+
+TEST_F(Spawn, ASignalIsReportedByName) {
+  const std::string error = error_of(
+      [](int rank) {
+        if (rank == 0) raise(SIGKILL);
+        pause();
+      },
+      2);
+  EXPECT_EQ(error, "fsdp::spawn: rank 0 was killed by signal SIGKILL.");
+}
+
+TEST_F(Spawn, AnExitStatusIsReported) {
+  EXPECT_EQ(error_of([](int) { std::_Exit(5); }, 1), "fsdp::spawn: rank 0 exited with status 5.");
+}
+
+TEST_F(Spawn, TheCauseIsReportedRatherThanTheLostPeer) {
+  const std::string error = error_of(
+      [](int rank) {
+        if (rank == 0) throw PeerLost(1, "rank 1 is gone");
+        usleep(100'000);
+        throw Error("the cause");
+      },
+      2);
+  EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: the cause");
+}
+
+TEST_F(Spawn, TheFirstFailureEndsTheOthers) {
+  const std::string error = error_of(
+      [this](int rank) {
+        shared_->pids[rank] = getpid();
+        if (rank != 2) {
+          for (;;) pause();
+        }
+        while (__atomic_load_n(&shared_->pids[0], __ATOMIC_SEQ_CST) == 0 ||
+               __atomic_load_n(&shared_->pids[1], __ATOMIC_SEQ_CST) == 0) {
+          usleep(1000);
+        }
+        throw Error("enough");
+      },
+      3);
+  EXPECT_EQ(error, "fsdp::spawn: rank 2 failed: enough");
+  for (const int rank : {0, 1}) EXPECT_EQ(kill(shared_->pids[rank], 0), -1) << rank;
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child was left";
+}
+
+TEST_F(Spawn, RanksShareTheProcessors) {
+  unsetenv("OMP_NUM_THREADS");
+  const int alone = at::get_num_threads();
+  const std::string error = error_of(
+      [alone](int) { TORCH_CHECK(at::get_num_threads() == std::max(1, alone / 2)); }, 2);
+  EXPECT_EQ(error, "no error");
+}
+
+TEST_F(Spawn, FewerThanOneRankIsAnError) {
+  EXPECT_THROW(spawn([](int) {}, 0), UsageError);
+  EXPECT_THROW(spawn([](int) {}, -3), UsageError);
+}
+
+TEST_F(Spawn, AProcessWithThreadsIsRefused) {
+  std::thread other([] { usleep(300'000); });
+  EXPECT_THROW(spawn([](int) {}, 1), UsageError);
+  other.join();
+}
+
+}  // namespace
+}  // namespace fsdp

@@ -1,0 +1,68 @@
+"""check_layers.py accepts a good tree and finds each kind of bad include."""
+
+import unittest
+
+from tree import Tree
+import check_layers
+
+
+class CheckLayers(Tree):
+    def setUp(self):
+        super().setUp()
+        self.write("src/layout/rows.h", "#include <vector>\n")
+        self.write("src/comm/gather.cpp", '#include "comm/gather.h"\n#include "layout/rows.h"\n#include <fsdp/error.h>\n')
+        self.write("include/fsdp/error.h", "#include <c10/util/Exception.h>\n")
+        self.write("include/fsdp/gather.h", "#include <fsdp/error.h>\n")
+        self.write("include/fsdp/fsdp.h", "#include <fsdp/error.h>\n#include <fsdp/gather.h>\n")
+
+    def assert_finds(self, text):
+        problems = check_layers.check(self.root)
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn(text, problems[0])
+
+    def test_accepts_includes_that_point_downwards(self):
+        self.assertEqual(check_layers.check(self.root), [])
+
+    def test_finds_an_upward_include(self):
+        self.write("src/layout/rows.cpp", '#include "comm/gather.h"\n')
+        self.assert_finds("comm is a higher layer")
+
+    def test_finds_an_upward_include_by_a_public_header(self):
+        self.write("include/fsdp/error.h", "#include <fsdp/fully_shard.h>\n")
+        self.assert_finds("api is a higher layer")
+
+    def test_finds_a_sibling_include(self):
+        self.write("src/optim/adam.cpp", '  #  include "state/save.h"\n')
+        self.assert_finds("state is a sibling")
+
+    def test_finds_a_private_header_in_a_public_one(self):
+        self.write("include/fsdp/gather.h", '#include "layout/rows.h"\n')
+        self.assert_finds("src/ is not installed")
+
+    def test_finds_tensors_in_layout(self):
+        self.write("src/layout/rows.h", "#include <ATen/core/Tensor.h>\n")
+        self.assert_finds("integers only")
+
+    def test_finds_the_umbrella_header_in_a_layer(self):
+        self.write("src/train/loop.cpp", "#include <fsdp/fsdp.h>\n")
+        self.assert_finds("for programs")
+
+    def test_finds_a_path_that_climbs(self):
+        self.write("src/comm/gather.h", '#include "../layout/rows.h"\n')
+        self.assert_finds("from src/")
+
+    def test_finds_a_folder_that_is_no_layer(self):
+        self.write("src/common/things.h", "")
+        self.assert_finds("no layer")
+
+    def test_finds_a_public_header_of_no_layer(self):
+        self.write("include/fsdp/mystery.h", "")
+        self.assert_finds("of which layer?")
+
+    def test_finds_a_private_header_in_an_example(self):
+        self.write("examples/01_first.cpp", '#include "layout/rows.h"\n')
+        self.assert_finds("public headers only")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,98 @@
+#pragma once
+/// \file
+/// Ranks as processes of their own: for death, environment variables and process-wide state.
+///
+/// A case is what each rank runs. The test starts the same executable again, once per rank, with the case's name in the
+/// environment, and looks at how the ranks ended:
+///
+///     PROCESS_CASE(barrier_works) {
+///       fsdp::init_process_group();
+///       fsdp::barrier();
+///     }
+///     TEST(Processes, Barrier) {
+///       ProcessRanks ranks("barrier_works", {.world_size = 2});
+///       EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
+///     }
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace fsdp::test {
+
+struct ProcessRanksOptions {
+  int world_size = 2;
+  /// Every rank still there after this is killed, and counts as failed.
+  std::chrono::milliseconds limit = std::chrono::seconds(60);
+  /// For every rank, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. An empty value takes
+  /// the variable away.
+  std::map<std::string, std::string> environment = {};
+};
+
+/// How a rank ended.
+struct RankResult {
+  /// 0: the case returned. 1: it threw, and the message is in `output`. -1: a signal ended it.
+  int exit_code = -1;
+  int signal = 0;
+  /// It was killed because the limit was over.
+  bool timed_out = false;
+  /// Standard output and error.
+  std::string output;
+};
+
+/// Starts the ranks; the destructor kills and reaps those still there. Thread safety: one thread.
+class ProcessRanks {
+ public:
+  ProcessRanks(const std::string& case_name, ProcessRanksOptions options);
+  ~ProcessRanks();
+  ProcessRanks(const ProcessRanks&) = delete;
+  ProcessRanks& operator=(const ProcessRanks&) = delete;
+
+  /// Waits for the rank to end, at most until the limit.
+  const RankResult& wait(int rank);
+  /// Waits until the rank has printed `text`; false if it ended or the limit passed before.
+  bool wait_for_output(int rank, const std::string& text);
+  void kill(int rank, int signal = SIGKILL);
+  int port() const { return port_; }
+
+ private:
+  struct Child {
+    pid_t pid = -1;
+    std::string output_path;
+    bool ended = false;
+    RankResult result;
+  };
+  void start(int rank, const std::string& case_name);
+  bool poll(Child& child);
+  void read_output(Child& child);
+
+  const ProcessRanksOptions options_;
+  const std::chrono::steady_clock::time_point deadline_;
+  std::string folder_;
+  int port_;
+  std::vector<Child> children_;
+};
+
+/// A TCP port that nobody uses at the moment.
+int free_port();
+
+/// What PROCESS_CASE makes; use the macro.
+struct ProcessCase {
+  ProcessCase(const std::string& name, std::function<void()> run);
+};
+
+/// Runs the case named by the environment and returns its exit code; -1 if the environment names none.
+int run_process_case();
+
+}  // namespace fsdp::test
+
+#define PROCESS_CASE(name)                                                       \
+  static void process_case_##name();                                             \
+  static const ::fsdp::test::ProcessCase register_process_case_##name(#name,     \
+                                                                      process_case_##name); \
+  static void process_case_##name()

@@ -1,0 +1,93 @@
+#include "support/thread_ranks.h"
+
+#include <c10/util/StringUtil.h>
+#include <fsdp/error.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "comm/join.h"
+
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace fsdp::test {
+namespace {
+
+struct Failure {
+  int rank;
+  std::exception_ptr exception;
+};
+
+std::string text_of(const Failure& failure) {
+  try {
+    std::rethrow_exception(failure.exception);
+  } catch (const c10::Error& error) {
+    return c10::str("rank ", failure.rank, ": ", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    return c10::str("rank ", failure.rank, ": ", error.what());
+  } catch (...) {
+    return c10::str("rank ", failure.rank, ": unknown exception");
+  }
+}
+
+[[noreturn]] void rethrow(const std::vector<Failure>& failures) {
+  std::string text = text_of(failures.front());
+  for (size_t i = 1; i < failures.size(); ++i) text += "\n  then " + text_of(failures[i]);
+  try {
+    std::rethrow_exception(failures.front().exception);
+  } catch (const PeerLost& error) {
+    throw PeerLost(error.rank(), text);
+  } catch (const Mismatch&) {
+    throw Mismatch(text);
+  } catch (const UsageError&) {
+    throw UsageError(text);
+  } catch (...) {
+    throw Error(text);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store,
+                                               int rank, int world_size,
+                                               const ThreadRanksOptions& options) {
+  Membership membership;
+  membership.rendezvous.rank = rank;
+  membership.rendezvous.world_size = world_size;
+  membership.rendezvous.local_rank = rank;
+  membership.backend = "gloo";
+  auto communicator = join(membership, store, options.timeout, /*store_in_rank_0=*/false);
+  if (options.wrap) communicator = options.wrap(std::move(communicator), rank);
+  return std::make_shared<ProcessGroup>(std::move(communicator), rank);
+}
+
+void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn,
+                      ThreadRanksOptions options) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::mutex mutex;
+  std::vector<Failure> failures;
+  const auto run_rank = [&](int rank) {
+    try {
+      auto group = make_thread_rank(store, rank, world_size, options);
+      ThreadProcessGroupGuard guard(std::move(group));
+      try {
+        fn(rank);
+      } catch (...) {
+        // Noted before the group is left: the others' errors follow from this one.
+        std::lock_guard lock(mutex);
+        failures.push_back({rank, std::current_exception()});
+      }
+    } catch (...) {
+      std::lock_guard lock(mutex);
+      failures.push_back({rank, std::current_exception()});
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(run_rank, rank);
+  for (auto& thread : threads) thread.join();
+  if (!failures.empty()) rethrow(failures);
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,37 @@
+#pragma once
+/// \file
+/// Ranks as threads of the test: fast, and enough for everything but process-wide state and death.
+
+#include <fsdp/communicator.h>
+#include <fsdp/process_group.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+
+namespace fsdp::test {
+
+struct ThreadRanksOptions {
+  /// The process group's timeout.
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  /// Wraps a rank's communicator before the group is made of it, e.g. in a RecordingCommunicator.
+  std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap;
+};
+
+/// Runs `fn(rank)` in `world_size` threads. In each, a process group over Gloo (one rank: local) is the default group,
+/// so fsdp::rank() and all that takes the default group work as in a program of its own.
+///
+/// Rethrows the exception that came first, with the rank in front of its message and the same type if it is one of
+/// fsdp's; the others are appended. A rank that throws leaves its group, so the others end with PeerLost, not by a
+/// hang. gtest's EXPECT_* work in the threads; use EXPECT, not ASSERT, where a collective follows.
+///
+///     run_thread_ranks(3, [](int rank) { fsdp::barrier(); });
+void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn,
+                      ThreadRanksOptions options = {});
+
+/// A group of the calling thread's rank over `store`, for tests that need the ranks without run_thread_ranks.
+std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store,
+                                               int rank, int world_size,
+                                               const ThreadRanksOptions& options);
+
+}  // namespace fsdp::test

@@ -1,0 +1,45 @@
+#include "comm/local_communicator.h"
+
+#include <fsdp/error.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <array>
+
+namespace fsdp {
+namespace {
+
+constexpr std::array<int64_t, 2> kOffsets{0, 5};
+
+TEST(LocalCommunicator, CopiesWhatItGathersAndReduces) {
+  const auto communicator = make_local_communicator();
+  const at::Tensor input = at::arange(5.0), output = at::zeros({5});
+  communicator->all_gather(output, input, kOffsets, {})->wait();
+  EXPECT_TRUE(output.equal(input));
+  output.zero_();
+  communicator->reduce_scatter(output, input, kOffsets, {})->wait();
+  EXPECT_TRUE(output.equal(input));
+  communicator->all_gather(output, output, kOffsets, {})->wait();
+  EXPECT_TRUE(output.equal(input));
+}
+
+TEST(LocalCommunicator, KeepsItsOwnVotes) {
+  const auto work = make_local_communicator()->barrier({"", {1, 0, 1}});
+  work->wait();
+  EXPECT_EQ(std::vector<uint8_t>(work->votes().begin(), work->votes().end()),
+            (std::vector<uint8_t>{1, 0, 1}));
+}
+
+TEST(LocalCommunicator, SharesMemoryThatIsAligned) {
+  const auto communicator = make_local_communicator();
+  EXPECT_TRUE(communicator->shares_memory());
+  const auto memory = communicator->allocate(100, at::kCPU);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0u);
+}
+
+TEST(LocalCommunicator, HasNobodyToSendTo) {
+  EXPECT_THROW((void)make_local_communicator()->send(at::zeros({1}), 0, {}), UsageError);
+}
+
+}  // namespace
+}  // namespace fsdp
