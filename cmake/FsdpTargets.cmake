@@ -38,5 +38,8 @@ function(fsdp_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} fsdp_settings fsdp_private_settings)
+  # The precompiled header is compiled with -fPIC; CMake would compile executables with -fPIE and not use it.
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIC)
   target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
 endfunction()

@@ -30,9 +30,10 @@ struct StepArguments {
 };
 
 struct InterceptArguments {
-  int64_t rounds = 201;
-  /// Operators of one kind in a row, per round.
-  int64_t operators = 2000;
+  int64_t rounds = 2001;
+  /// Operators of one kind in a row, per round. Few, so that most rounds are over before the system takes the
+  /// processor.
+  int64_t operators = 200;
 };
 
 /// Both let `app` fill the arguments, whose values are the defaults.

@@ -29,8 +29,8 @@ double microseconds(const Operator& operate, const at::Tensor& operand, int64_t 
 }
 
 template <class Operator>
-Json compare(const char* name, const InterceptArguments& arguments, const at::Tensor& parameter, const at::Tensor& plain,
-             const Operator& operate) {
+Json compare(const char* name, const InterceptArguments& arguments, const at::Tensor& parameter,
+             const at::Tensor& plain, const Operator& operate) {
   microseconds(operate, parameter, arguments.operators);
   microseconds(operate, plain, arguments.operators);
   std::vector<double> plain_us, parameter_us, overhead_us;
@@ -61,8 +61,8 @@ void run_intercept(const InterceptArguments& arguments) {
     const auto& weight = linear->weight;
     const auto multiply = [&](const at::Tensor& w) { return w * x; };
     operators.push_back(compare("mul, recorded", arguments, weight, plain, multiply));
-    operators.push_back(compare("linear, recorded", arguments, weight, plain,
-                                [&](const at::Tensor& w) { return torch::linear(x, w); }));
+    operators.push_back(
+        compare("mm, recorded", arguments, weight, plain, [&](const at::Tensor& w) { return torch::mm(x, w); }));
     const torch::NoGradGuard no_grad;
     operators.push_back(compare("mul", arguments, weight, plain, multiply));
     operators.push_back(compare("view", arguments, weight, plain, [](const at::Tensor& w) { return w.t(); }));

@@ -7,8 +7,8 @@ namespace bench {
 /// Whether a launcher, `start_ranks` or another one, has started this process as a rank.
 bool is_rank();
 
-/// Runs this program with the same arguments as `world` ranks and waits for them. They are new processes, not forks that
-/// go on: a fork would share pages with its siblings that ranks started by fsdprun or torchrun do not share.
+/// Runs this program with the same arguments as `world` ranks and waits for them. They are new processes, not forks
+/// that go on: a fork would share pages with its siblings that ranks started by fsdprun or torchrun do not share.
 /// Throws fsdp::Error if a rank fails.
 void start_ranks(char** argv, int world);
 

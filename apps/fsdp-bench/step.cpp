@@ -109,9 +109,10 @@ void run_step(const StepArguments& arguments) {
   torch::set_num_threads(1);
   fsdp::init_process_group({.backend = arguments.backend});
   if (fsdp::world_size() != arguments.world) {
-    throw fsdp::UsageError("fsdp-bench step: --world is " + std::to_string(arguments.world) +
-                           ", but this is one of " + std::to_string(fsdp::world_size()) +
-                           " ranks that a launcher started. Give --world that number, or start fsdp-bench without one.");
+    throw fsdp::UsageError(
+        "fsdp-bench step: --world is " + std::to_string(arguments.world) + ", but this is one of " +
+        std::to_string(fsdp::world_size()) +
+        " ranks that a launcher started. Give --world that number, or start fsdp-bench without one.");
   }
   Trainee trainee = make_trainee(arguments);
   FusedAdamW optimizer(trainee.parameters);

@@ -28,7 +28,7 @@ Trainee make_sharded(models::GPT gpt, const std::string& reshard) {
 
 Trainee make_unsharded(models::GPT gpt) {
   auto peak = std::make_shared<int64_t>(0);
-  const auto stats = [gpt, peak] {
+  const auto measure = [gpt, peak] {
     fsdp::GroupStats stats;
     for (const auto& parameter : gpt->parameters()) {
       stats.parameter_numel += parameter.numel();
@@ -42,7 +42,7 @@ Trainee make_unsharded(models::GPT gpt) {
   };
   return {.forward = [gpt](const at::Tensor& ids) mutable { return gpt(ids); },
           .parameters = gpt->parameters(),
-          .stats = stats};
+          .stats = measure};
 }
 
 }  // namespace

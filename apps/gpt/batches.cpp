@@ -23,7 +23,9 @@ uint64_t mix(uint64_t seed, uint64_t step) {
                               ": give a longer text or a smaller --seq.");
 }
 
-Batch split(const at::Tensor& windows, int64_t seq) { return {windows.slice(1, 0, seq), windows.slice(1, 1)}; }
+Batch inputs_and_targets(const at::Tensor& windows, int64_t seq) {
+  return {windows.slice(1, 0, seq), windows.slice(1, 1)};
+}
 
 }  // namespace
 
@@ -33,7 +35,7 @@ Batch training_batch(const at::Tensor& text, BatchShape shape, int64_t seed, int
   const auto starts = torch::randint(text.numel() - shape.seq, {share.world_size * shape.sequences}, generator,
                                      torch::TensorOptions(torch::kInt64));
   const auto mine = starts.narrow(0, share.rank * shape.sequences, shape.sequences);
-  return split(text.unfold(0, shape.seq + 1, 1).index_select(0, mine), shape.seq);
+  return inputs_and_targets(text.unfold(0, shape.seq + 1, 1).index_select(0, mine), shape.seq);
 }
 
 std::vector<Batch> validation_batches(const at::Tensor& text, BatchShape shape, Share share) {
@@ -43,7 +45,7 @@ std::vector<Batch> validation_batches(const at::Tensor& text, BatchShape shape, 
   const int64_t count = windows.size(0) / share.world_size;
   const auto mine = windows.narrow(0, share.rank * count, count);
   std::vector<Batch> batches;
-  for (const auto& part : mine.split(shape.sequences)) batches.push_back(split(part, shape.seq));
+  for (const auto& part : mine.split(shape.sequences)) batches.push_back(inputs_and_targets(part, shape.seq));
   return batches;
 }
 

@@ -29,9 +29,9 @@ struct Share {
 /// ranks with 8 sequences each see what one rank with 16 sees. Throws std::invalid_argument if `text` is too short.
 Batch training_batch(const at::Tensor& text, BatchShape shape, int64_t seed, int64_t step, Share share);
 
-/// `text` cut into sequences that do not overlap, each rank the same number of them: at most `share.world_size` sequences
-/// at the end are left out. The last batch may be smaller, on every rank alike.
-/// Throws std::invalid_argument if there are fewer sequences than ranks.
+/// `text` cut into sequences that do not overlap, each rank the same number of them: at most `share.world_size`
+/// sequences at the end are left out. The last batch may be smaller, on every rank alike. Throws std::invalid_argument
+/// if there are fewer sequences than ranks.
 std::vector<Batch> validation_batches(const at::Tensor& text, BatchShape shape, Share share);
 
 }  // namespace gpt

@@ -24,8 +24,10 @@ Model make_model(const models::GPTConfig& config, int64_t seed) {
 }
 
 void print_result(const Outcome& outcome, const std::string& sample, const std::string& table) {
-  std::cout << "\nsample:\n" << sample << "\n\n" << table << '\n' << outcome.tokens << " characters in "
-            << static_cast<int64_t>(outcome.training_seconds) << " s, "
+  std::cout << "\nsample:\n"
+            << sample << "\n\n"
+            << table << '\n'
+            << outcome.tokens << " characters in " << static_cast<int64_t>(outcome.training_seconds) << " s, "
             << static_cast<int64_t>(static_cast<double>(outcome.tokens) / outcome.training_seconds)
             << " characters/s on " << fsdp::world_size() << (fsdp::world_size() == 1 ? " rank" : " ranks")
             << "; validation loss " << outcome.validation_loss << " nats per character" << std::endl;
@@ -37,7 +39,8 @@ void run(const Arguments& arguments) {
   fsdp::init_process_group();
   const bool is_first = fsdp::rank() == 0;
 
-  const models::GPTConfig config{text.vocabulary_size(), arguments.seq, arguments.dim, arguments.layers, arguments.heads};
+  const models::GPTConfig config{text.vocabulary_size(), arguments.seq, arguments.dim, arguments.layers,
+                                 arguments.heads};
   Model model = make_model(config, arguments.seed);
   if (is_first) std::cout << model << std::endl;
 

@@ -14,8 +14,7 @@ AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments&
   std::vector<at::Tensor> matrices, others;
   for (const auto& parameter : parameters) (parameter.dim() > 1 ? matrices : others).push_back(parameter);
   const auto options = [&](double weight_decay) {
-    return std::make_unique<AdamWOptions>(
-        AdamWOptions(arguments.lr).betas({0.9, 0.99}).weight_decay(weight_decay));
+    return std::make_unique<AdamWOptions>(AdamWOptions(arguments.lr).betas({0.9, 0.99}).weight_decay(weight_decay));
   };
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::move(matrices), options(arguments.weight_decay));
@@ -24,7 +23,8 @@ AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments&
 }
 
 double learning_rate(const Arguments& arguments, int64_t step) {
-  if (step < arguments.warmup) return arguments.lr * static_cast<double>(step + 1) / static_cast<double>(arguments.warmup);
+  if (step < arguments.warmup)
+    return arguments.lr * static_cast<double>(step + 1) / static_cast<double>(arguments.warmup);
   const auto steps_left = static_cast<double>(std::max<int64_t>(arguments.steps - arguments.warmup, 1));
   const double progress = static_cast<double>(step - arguments.warmup) / steps_left;
   constexpr double kFloor = 0.1;

@@ -25,11 +25,11 @@ std::string time_text(double seconds) {
 
 std::string line_text(const StepReport& report, int64_t steps, double tokens_per_second, double seconds_left) {
   std::ostringstream text;
-  text << std::fixed << "step " << report.step << '/' << steps << "  loss " << std::setprecision(3) << report.loss << "  "
-       << std::setprecision(0) << tokens_per_second << " tokens/s  rows " << bytes_text(report.memory.rows.current)
-       << ", whole at most " << bytes_text(report.memory.whole.peak) << ", gradients "
-       << bytes_text(report.memory.gradient.current) << ", optimizer " << bytes_text(report.optimizer_bytes) << "  "
-       << time_text(seconds_left) << " left";
+  text << std::fixed << "step " << report.step << '/' << steps << "  loss " << std::setprecision(3) << report.loss
+       << "  " << std::setprecision(0) << tokens_per_second << " tokens/s  rows "
+       << bytes_text(report.memory.rows.current) << ", whole at most " << bytes_text(report.memory.whole.peak)
+       << ", gradients " << bytes_text(report.memory.gradient.current) << ", optimizer "
+       << bytes_text(report.optimizer_bytes) << "  " << time_text(seconds_left) << " left";
   return text.str();
 }
 
@@ -43,7 +43,8 @@ Progress::Progress(int64_t steps, int64_t tokens_per_step, double seconds_betwee
       seconds_between_(is_terminal_ ? kSecondsBetweenRewrites : seconds_between_lines) {}
 
 double Progress::seconds() const {
-  return (earlier_ + (is_paused_ ? Clock::duration(0) : Clock::now() - started_)).count();
+  const std::chrono::duration<double> current = is_paused_ ? Clock::duration(0) : Clock::now() - started_;
+  return (earlier_ + current).count();
 }
 
 bool Progress::is_due(int64_t step) const {

@@ -10,8 +10,8 @@
 
 namespace gpt {
 
-/// `arguments.sample` characters, drawn one by one from what the model expects next. Collective; every rank writes a text,
-/// the same one if their processors compute alike.
+/// `arguments.sample` characters, drawn one by one from what the model expects next. Collective; every rank writes a
+/// text, the same one if their processors compute alike.
 std::string write_sample(Model& model, const Text& text, const Arguments& arguments);
 
 }  // namespace gpt

@@ -43,6 +43,13 @@ Row unsharded_row(const models::GPTConfig& config, const Arguments& arguments) {
   return {held.parameters, held.gradients, held.optimizer_state, held.parameters};
 }
 
+void print_heading(std::ostream& out) {
+  char text[128];
+  std::snprintf(text, sizeof(text), "%-12s%19s%19s%19s%19s\n", "holds", "parameters", "gradients", "optimizer state",
+                "whole, at most");
+  out << text;
+}
+
 void print_row(std::ostream& out, const std::string& name, const Row& row, const Row& whole) {
   char text[64];
   std::snprintf(text, sizeof(text), "%-12s", name.c_str());
@@ -59,12 +66,12 @@ void print_row(std::ostream& out, const std::string& name, const Row& row, const
 
 std::string memory_table(const Model& model, const HeldBytes& held, const models::GPTConfig& config,
                          const Arguments& arguments) {
-  const auto rows = rows_of_all_ranks(
-      {held.parameters, held.gradients, held.optimizer_state, model.stats().whole.peak});
+  const auto rows =
+      rows_of_all_ranks({held.parameters, held.gradients, held.optimizer_state, model.stats().whole.peak});
   if (fsdp::rank() != 0) return {};
   const Row whole = unsharded_row(config, arguments);
   std::ostringstream out;
-  out << "held, measured          parameters         gradients   optimizer state     whole at most\n";
+  print_heading(out);
   print_row(out, "unsharded", whole, whole);
   for (size_t rank = 0; rank < rows.size(); ++rank) print_row(out, "rank " + std::to_string(rank), rows[rank], whole);
   return out.str();

@@ -25,8 +25,8 @@ BlockImpl::BlockImpl(int64_t dim, int64_t heads)
       fc(dim, 4 * dim),
       fc2(4 * dim, dim),
       heads_(heads) {
-  TORCH_CHECK_VALUE(heads > 0 && dim % heads == 0, "a GPT block's dim (", dim, ") must be a multiple of its heads (", heads,
-                    ")");
+  TORCH_CHECK_VALUE(heads > 0 && dim % heads == 0, "a GPT block's dim (", dim, ") must be a multiple of its heads (",
+                    heads, ")");
   register_module("ln1", ln1);
   register_module("ln2", ln2);
   register_module("qkv", qkv);
@@ -38,8 +38,9 @@ BlockImpl::BlockImpl(int64_t dim, int64_t heads)
 torch::Tensor BlockImpl::attention(const torch::Tensor& x) {
   const int64_t batch = x.size(0), tokens = x.size(1), dim = x.size(2);
   const auto parts = qkv(x).view({batch, tokens, 3, heads_, dim / heads_}).permute({2, 0, 3, 1, 4});
-  const auto mixed = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                                         /*is_causal=*/true);
+  const auto mixed =
+      torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                          /*is_causal=*/true);
   return proj(mixed.transpose(1, 2).reshape({batch, tokens, dim}));
 }
 

@@ -36,8 +36,8 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-/// Modules are made in the order tok, pos, blocks, norm, head. The order is part of the contract: one seed gives the same
-/// initial values as the same model written in Python.
+/// Modules are made in the order tok, pos, blocks, norm, head. The order is part of the contract: one seed gives the
+/// same initial values as the same model written in Python.
 class GPTImpl : public torch::nn::Module {
  public:
   explicit GPTImpl(const GPTConfig& config);

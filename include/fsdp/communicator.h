@@ -61,9 +61,13 @@ class Communicator {
   /// Reduces in place; a sum has the bits of reduce_scatter followed by all_gather.
   [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) = 0;
 
+  /// Copies `root`'s tensor into everybody's.
   [[nodiscard]] virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) = 0;
+  /// Point to point; the n-th send or recv between two ranks on one side meets the n-th on the other, which must be
+  /// its counterpart: two ranks that both send first are a `Mismatch`.
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
+  /// Done when every rank has called it.
   [[nodiscard]] virtual std::shared_ptr<Work> barrier(Tag tag) = 0;
 
   /// A communicator over the same ranks with an order of its own: what runs on one does not wait for the other.

@@ -37,9 +37,11 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(!tensor.is_meta(), what, "is on the meta device and has no values. Materialise the module first");
   require(tensor.is_cpu() || tensor.is_cuda(), what, "is on ", tensor.device(), ", expected the CPU or a CUDA device");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
-  require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ", tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
+  require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
+          tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
           ". Register leaves (detach() and requires_grad_())");
-  require(!tensor.grad().defined(), what, "already has a gradient: a backward came before fully_shard. Shard before the "
+  require(!tensor.grad().defined(), what,
+          "already has a gradient: a backward came before fully_shard. Shard before the "
           "first backward, or reset the gradients with zero_grad()");
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded. Shard before forward, or let the loss and outputs go first");
@@ -62,7 +64,8 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters, const
   std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   for (size_t i = 1; i < extents.size(); ++i)
     require(extents[i - 1].end <= extents[i].begin, where, "parameters '", *extents[i - 1].name, "' and '",
-            *extents[i].name, "' are different tensors on the same memory and would stop sharing it. Tie weights by "
+            *extents[i].name,
+            "' are different tensors on the same memory and would stop sharing it. Tie weights by "
             "assigning the tensor itself: a->weight = b->weight");
 }
 
@@ -79,19 +82,25 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");
   auto parameters = subtree_parameters(tree);
-  for (const auto& ignored : options.ignored_params)
+  for (const auto& ignored : options.ignored_params) {
+    require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor");
     require(std::any_of(parameters.begin(), parameters.end(),
                         [&](const auto& parameter) { return parameter.tensor.is_same(ignored); }),
             where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
             " that is no parameter under ", tree.type);
+  }
 }
 
 void check_module(const ModuleNode& tree, const std::string& where) {
   require(!c10::InferenceMode::is_enabled(), where,
           "called in inference mode, whose tensors cannot train. Call it outside of c10::InferenceMode");
-  require(torch::autograd::get_current_graph_task_id() == -1, where, "called inside a backward. Call it before training");
+  require(torch::autograd::get_current_graph_task_id() == -1, where,
+          "called inside a backward. Call it before training");
   visit_nodes(tree, [&](const ModuleNode& node) {
-    require(&node != &tree || runtime::registry().find_module(node.identity) == nullptr, where, "module ", node.type,
+    bool is_given = &node == &tree ||
+                    (tree.identity == nullptr && std::any_of(tree.children.begin(), tree.children.end(),
+                                                             [&](const auto& child) { return child.get() == &node; }));
+    require(!is_given || runtime::registry().find_module(node.identity) == nullptr, where, "module ", node.type,
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
     require(node.has_training_flag, where, "TorchScript module '", node.path, "' (", node.type,
             ") is frozen: its parameters are constants. Shard the module before torch::jit::freeze");

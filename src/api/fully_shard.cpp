@@ -69,10 +69,11 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& ancestor) {
   visit_nodes(tree, [&](const ModuleNode& node) {
     auto group = runtime::registry().find_module(node.identity);
     if (group && group.get() != &ancestor && adopted.insert(group.get()).second) {
-      group->add_ancestor(ancestor.id());
+      group->add_ancestor(ancestor);
       group->rename(node.path);
     }
     for (const auto& [name, tensor] : node.parameters) {
+      if (!tensor.has_storage()) continue;  // an ignored one
       auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
       if (part && named.insert(tensor.unsafeGetTensorImpl()).second) part->group->rename_slot(part->slot, name);
     }

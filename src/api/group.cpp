@@ -45,8 +45,10 @@ Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tr
   };
   visit_nodes(*tree, [&](const ModuleNode& node) {
     add(runtime::registry().find_module(node.identity));
-    for (const auto& parameter : node.parameters)
+    for (const auto& parameter : node.parameters) {
+      if (!parameter.tensor.has_storage()) continue;  // an ignored one
       if (auto part = runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl())) add(part->group);
+    }
   });
   view->tree = std::move(tree);
   return group_from_view(std::move(view));

@@ -8,8 +8,7 @@ namespace fsdp {
 namespace {
 
 std::string of(std::string_view operation, const Tag& tag) {
-  return tag.subject.empty() ? std::string(operation)
-                             : c10::str(operation, " of '", tag.subject, "'");
+  return tag.subject.empty() ? std::string(operation) : c10::str(operation, " of '", tag.subject, "'");
 }
 
 bool overlap(const at::Tensor& a, const at::Tensor& b) {
@@ -20,43 +19,40 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-void Arguments::check_tensor(const at::Tensor& tensor, std::string_view operation,
-                             const Tag& tag) const {
+void Arguments::check_tensor(const at::Tensor& tensor, std::string_view operation, const Tag& tag) const {
   const std::string place = where(rank, world_size, of(operation, tag));
   require(tensor.defined(), place, "the tensor is undefined.");
   require(tensor.layout() == at::kStrided && tensor.is_contiguous(), place,
-          "expected a contiguous tensor, found sizes ", tensor.sizes(), " with layout ",
-          tensor.layout(), ". Call contiguous() first.");
+          "expected a contiguous tensor, found sizes ", tensor.sizes(), " with layout ", tensor.layout(),
+          ". Call contiguous() first.");
 }
 
-void Arguments::check_rank(int peer, std::string_view operation, const Tag& tag,
-                           bool may_be_self) const {
-  require(peer >= 0 && peer < world_size && (may_be_self || peer != rank),
-          where(rank, world_size, of(operation, tag)), "expected a rank from 0 to ",
-          world_size - 1, may_be_self ? "" : " other than this one", ", found ", peer, ".");
+void Arguments::check_rank(int peer, std::string_view operation, const Tag& tag, bool may_be_self) const {
+  require(peer >= 0 && peer < world_size && (may_be_self || peer != rank), where(rank, world_size, of(operation, tag)),
+          "expected a rank from 0 to ", world_size - 1, may_be_self ? "" : " other than this one", ", found ", peer,
+          ".");
 }
 
-void Arguments::check_parts(const at::Tensor& whole, const at::Tensor& own,
-                            std::span<const int64_t> offsets, std::string_view operation,
-                            const Tag& tag) const {
+void Arguments::check_parts(const at::Tensor& whole, const at::Tensor& own, std::span<const int64_t> offsets,
+                            std::string_view operation, const Tag& tag) const {
   check_tensor(whole, operation, tag);
   check_tensor(own, operation, tag);
   const std::string place = where(rank, world_size, of(operation, tag));
   require(static_cast<int64_t>(offsets.size()) == world_size + 1 && offsets.front() == 0 &&
               offsets.back() == whole.numel() && std::is_sorted(offsets.begin(), offsets.end()),
-          place, "expected ", world_size + 1, " ascending offsets from 0 to ", whole.numel(),
-          ", found ", c10::ArrayRef<int64_t>(offsets.data(), offsets.size()), ".");
-  require(whole.dim() == 1 && own.dim() == 1, place, "expected flat tensors, found sizes ",
-          whole.sizes(), " and ", own.sizes(), ".");
+          place, "expected ", world_size + 1, " ascending offsets from 0 to ", whole.numel(), ", found ",
+          c10::ArrayRef<int64_t>(offsets.data(), offsets.size()), ".");
+  require(whole.dim() == 1 && own.dim() == 1, place, "expected flat tensors, found sizes ", whole.sizes(), " and ",
+          own.sizes(), ".");
   require(own.numel() == offsets[rank + 1] - offsets[rank], place, "expected a part of ",
           offsets[rank + 1] - offsets[rank], " elements for this rank, found ", own.numel(), ".");
   require(whole.scalar_type() == own.scalar_type() && whole.device() == own.device(), place,
-          "expected input and output of one dtype and device, found ", whole.scalar_type(), " on ",
-          whole.device(), " and ", own.scalar_type(), " on ", own.device(), ".");
+          "expected input and output of one dtype and device, found ", whole.scalar_type(), " on ", whole.device(),
+          " and ", own.scalar_type(), " on ", own.device(), ".");
 }
 
-void Arguments::check_all_gather(const at::Tensor& output, const at::Tensor& input,
-                                 std::span<const int64_t> offsets, const Tag& tag) const {
+void Arguments::check_all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                 const Tag& tag) const {
   check_parts(output, input, offsets, "all_gather", tag);
   const at::Tensor own = output.detach().narrow(0, offsets[rank], input.numel());
   require(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
@@ -68,8 +64,7 @@ void Arguments::check_reduce_scatter(const at::Tensor& output, const at::Tensor&
                                      std::span<const int64_t> offsets, const Tag& tag) const {
   check_parts(input, output, offsets, "reduce_scatter", tag);
   const std::string place = where(rank, world_size, of("reduce_scatter", tag));
-  require(input.is_floating_point(), place, "expected a floating point tensor, found ",
-          input.scalar_type(), ".");
+  require(input.is_floating_point(), place, "expected a floating point tensor, found ", input.scalar_type(), ".");
   require(!overlap(output, input), place, "the output overlaps the input.");
 }
 

@@ -7,6 +7,8 @@
 #include "comm/check.h"
 #include "comm/exchange.h"
 #include "comm/lane.h"
+#include "comm/native_exchange.h"
+#include "comm/stream_order.h"
 
 namespace fsdp {
 namespace {
@@ -32,20 +34,21 @@ class C10dCommunicator : public Communicator {
  public:
   /// `path` is the same on every rank and no other communicator's.
   C10dCommunicator(std::shared_ptr<Family> family, const std::string& name, const std::string& path)
-      : family_(std::move(family)),
-        arguments_{family_->options.rank, family_->options.world_size},
-        path_(path) {
+      : family_(std::move(family)), arguments_{family_->options.rank, family_->options.world_size}, path_(path) {
     const auto& options = family_->options;
     const auto connect = [&](const BackendFactory& factory, const char* purpose) {
-      auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", path, '/', purpose),
-                                                          family_->store);
+      auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", path, '/', purpose), family_->store);
       return factory(store, options.rank, options.world_size, options.timeout);
     };
     wire_ = std::make_shared<Wire>(connect(options.control, "control"), options.timeout);
-    exchange_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
-    lane_ = std::make_unique<Lane>(
-        wire_, family_->roll_call,
-        Lane::Options{name, options.rank, options.world_size, options.timeout});
+    if (options.data) {
+      exchange_ = std::make_shared<NativeExchange>(connect(options.data, "data"), options.timeout, options.rank,
+                                                   options.world_size);
+    } else {
+      exchange_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
+    }
+    lane_ = std::make_unique<Lane>(wire_, family_->roll_call,
+                                   Lane::Options{name, options.rank, options.world_size, options.timeout});
   }
 
   // The goodbye comes before the connections break, so that peers can tell leaving from dying.
@@ -56,14 +59,13 @@ class C10dCommunicator : public Communicator {
   int rank() const override { return arguments_.rank; }
   int world_size() const override { return arguments_.world_size; }
 
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::span<const int64_t> offsets, Tag tag) override {
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                   Tag tag) override {
     arguments_.check_all_gather(output, input, offsets, tag);
     auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
     describe_data(fingerprint, output, offsets);
     return submit(fingerprint, output, tag,
-                  [=, exchange = exchange_,
-                   boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
+                  [=, exchange = exchange_, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
                     exchange->all_gather(output, input, boundaries);
                   });
   }
@@ -74,8 +76,7 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
     describe_data(fingerprint, input, offsets);
     return submit(fingerprint, input, tag,
-                  [=, exchange = exchange_,
-                   boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
+                  [=, exchange = exchange_, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
                     exchange->reduce_scatter(output, input, boundaries, ReduceOp::kSum);
                   });
   }
@@ -88,8 +89,7 @@ class C10dCommunicator : public Communicator {
     return submit(fingerprint, tensor, tag,
                   [flat = tensor.detach().view({-1}), op, exchange = exchange_,
                    offsets = even_split(tensor.numel(), world_size()), rank = rank()] {
-                    const at::Tensor own =
-                        flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
+                    const at::Tensor own = flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
                     exchange->reduce_scatter(own, flat, offsets, op);
                     exchange->all_gather(flat, own, offsets);
                   });
@@ -101,8 +101,7 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
     describe_data(fingerprint, tensor);
     fingerprint.peer = root;
-    return submit(fingerprint, tensor, tag,
-                  [=, exchange = exchange_] { exchange->broadcast(tensor, root); });
+    return submit(fingerprint, tensor, tag, [=, exchange = exchange_] { exchange->broadcast(tensor, root); });
   }
 
   std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
@@ -123,8 +122,9 @@ class C10dCommunicator : public Communicator {
     Tag tag{name, {}};
     // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
     std::shared_ptr<Communicator> made;
-    lane_->submit(make_fingerprint(Operation::kDuplicate, tag), {},
-                  [&] { made = std::make_shared<C10dCommunicator>(family_, name, path); })
+    lane_
+        ->submit(make_fingerprint(Operation::kDuplicate, tag), {},
+                 [&] { made = std::make_shared<C10dCommunicator>(family_, name, path); })
         ->wait();
     return made;
   }
@@ -136,8 +136,7 @@ class C10dCommunicator : public Communicator {
   bool shares_memory() const override { return false; }
 
  private:
-  std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer,
-                                       const Tag& tag) {
+  std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
     arguments_.check_tensor(tensor, name_of(operation), tag);
     arguments_.check_rank(peer, name_of(operation), tag, /*may_be_self=*/false);
     auto fingerprint = make_fingerprint(operation, tag);
@@ -149,11 +148,12 @@ class C10dCommunicator : public Communicator {
     });
   }
 
-  std::shared_ptr<Work> submit(const Fingerprint& fingerprint, const at::Tensor& data,
-                               const Tag& tag, std::function<void()> move_data) {
-    require(data.device().is_cpu(), where(rank(), world_size(), describe(fingerprint)),
-            "expected a CPU tensor, found one on ", data.device(), ".");
-    return lane_->submit(fingerprint, tag.votes, std::move(move_data));
+  std::shared_ptr<Work> submit(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
+                               std::function<void()> move_data) {
+    require(data.device().is_cpu() || family_->options.data, where(rank(), world_size(), describe(fingerprint)),
+            "Gloo moves CPU tensors, found one on ", data.device(), ". Use the backend \"nccl\".");
+    const StreamOrder order(data.device());
+    return order.for_caller(lane_->submit(fingerprint, tag.votes, order.in_lane(std::move(move_data))));
   }
 
   std::shared_ptr<Family> family_;
@@ -172,9 +172,8 @@ std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c1
   auto family = std::make_shared<Family>();
   family->store = store;
   // A connection of its own: the other one may be in the middle of a wait.
-  family->roll_call =
-      RollCall::start(c10::make_intrusive<c10d::PrefixStore>("roll_call", store->clone()),
-                      options.rank, options.world_size, options.roll_call);
+  family->roll_call = RollCall::start(c10::make_intrusive<c10d::PrefixStore>("roll_call", store->clone()), options.rank,
+                                      options.world_size, options.roll_call);
   family->options = std::move(options);
   return std::make_shared<C10dCommunicator>(std::move(family), "", "main");
 }

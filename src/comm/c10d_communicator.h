@@ -16,8 +16,7 @@ namespace fsdp {
 
 /// Makes a backend whose ranks meet in `store`. Collective.
 using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
-    std::chrono::milliseconds timeout)>;
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
 
 struct C10dOptions {
   int rank = 0, world_size = 1;
@@ -30,7 +29,6 @@ struct C10dOptions {
 };
 
 /// Joins the ranks that meet in `store`, whose keys must be this communicator's alone. Collective.
-std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
-                                                     C10dOptions options);
+std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store, C10dOptions options);
 
 }  // namespace fsdp

@@ -15,14 +15,13 @@ namespace fsdp {
 /// Passes every call on to `inner`, after `before` has seen it and perhaps changed its tag.
 class Decorator : public Communicator {
  public:
-  Decorator(std::shared_ptr<Communicator> inner, std::string lane)
-      : inner_(std::move(inner)), lane_(std::move(lane)) {}
+  Decorator(std::shared_ptr<Communicator> inner, std::string lane) : inner_(std::move(inner)), lane_(std::move(lane)) {}
 
   int rank() const override { return inner_->rank(); }
   int world_size() const override { return inner_->world_size(); }
 
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::span<const int64_t> offsets, Tag tag) override {
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                   Tag tag) override {
     before(Operation::kAllGather, output.nbytes(), tag);
     return inner_->all_gather(output, input, offsets, std::move(tag));
   }
@@ -56,15 +55,12 @@ class Decorator : public Communicator {
     before(Operation::kDuplicate, 0, tag);
     return decorate(inner_->duplicate(name), name);
   }
-  c10::DataPtr allocate(size_t bytes, c10::Device device) override {
-    return inner_->allocate(bytes, device);
-  }
+  c10::DataPtr allocate(size_t bytes, c10::Device device) override { return inner_->allocate(bytes, device); }
   bool shares_memory() const override { return inner_->shares_memory(); }
 
  protected:
   virtual void before(Operation operation, uint64_t bytes, Tag& tag) = 0;
-  virtual std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate,
-                                                 const std::string& name) = 0;
+  virtual std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string& name) = 0;
   const std::string& lane() const { return lane_; }
 
  private:

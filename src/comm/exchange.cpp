@@ -3,6 +3,7 @@
 #include "comm/rank_ordered_sum.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace fsdp {
@@ -20,8 +21,7 @@ struct Pieces {
 
   Pieces(int64_t numel, int64_t element_bytes, int world_size) : length(numel) {
     // Two pieces per peer live at once, so that one is summed while the next arrives.
-    constexpr int64_t kBudget = int64_t{16} << 20, kLeast = int64_t{256} << 10,
-                      kMost = int64_t{4} << 20;
+    constexpr int64_t kBudget = int64_t{16} << 20, kLeast = int64_t{256} << 10, kMost = int64_t{4} << 20;
     piece = std::max<int64_t>(1, std::clamp(kBudget / world_size, kLeast, kMost) / element_bytes);
   }
   int64_t count() const { return (length + piece - 1) / piece; }
@@ -34,10 +34,7 @@ struct Pieces {
 class Arrivals {
  public:
   Arrivals(Wire& wire, int rank, int world_size, const at::Tensor& output)
-      : wire_(wire),
-        rank_(rank),
-        pieces_(output.numel(), output.element_size(), world_size),
-        output_(output) {
+      : wire_(wire), rank_(rank), pieces_(output.numel(), output.element_size(), world_size), output_(output) {
     const int64_t slots = std::min<int64_t>(pieces_.count(), 2);
     const int64_t length = std::min(pieces_.piece, pieces_.length);
     memory_ = at::empty({slots, world_size, length}, output.options());
@@ -63,9 +60,7 @@ class Arrivals {
   int64_t count() const { return pieces_.count(); }
 
  private:
-  size_t slot(int64_t i, int peer) const {
-    return static_cast<size_t>((i % 2) * memory_.size(1) + peer);
-  }
+  size_t slot(int64_t i, int peer) const { return static_cast<size_t>((i % 2) * memory_.size(1) + peer); }
   at::Tensor tensor(int64_t i, int peer) const {
     return memory_[i % 2][peer].narrow(0, 0, pieces_.of(output_, i).numel());
   }
@@ -80,8 +75,7 @@ class Arrivals {
 
 }  // namespace
 
-void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                std::span<const int64_t> offsets) {
+void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
   std::vector<Wire::Message> messages;
   for (int step = 1; step < world_size_; ++step) {
     const int source = (rank_ - step + world_size_) % world_size_;
@@ -91,12 +85,15 @@ void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& inpu
     messages.push_back(wire_.send(input, (rank_ + step) % world_size_, kData));
   }
   const at::Tensor own = part(output, offsets, rank_);
-  if (own.data_ptr() != input.data_ptr()) own.copy_(input);
+  if (input.numel() > 0 && own.const_data_ptr() != input.const_data_ptr()) {
+    // Not copy_(), which would use a pool of threads.
+    std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
+  }
   for (const auto& message : messages) wire_.wait(message);
 }
 
-void DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                    std::span<const int64_t> offsets, ReduceOp op) {
+void DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                    ReduceOp op) {
   Arrivals arrivals(wire_, rank_, world_size_, output);
   arrivals.expect(0);
   arrivals.expect(1);
@@ -132,12 +129,8 @@ void DirectExchange::broadcast(const at::Tensor& tensor, int root) {
   for (const auto& message : sent) wire_.wait(message);
 }
 
-void DirectExchange::send(const at::Tensor& tensor, int peer) {
-  wire_.wait(wire_.send(tensor, peer, kData));
-}
+void DirectExchange::send(const at::Tensor& tensor, int peer) { wire_.wait(wire_.send(tensor, peer, kData)); }
 
-void DirectExchange::recv(const at::Tensor& tensor, int peer) {
-  wire_.wait(wire_.recv(tensor, peer, kData));
-}
+void DirectExchange::recv(const at::Tensor& tensor, int peer) { wire_.wait(wire_.recv(tensor, peer, kData)); }
 
 }  // namespace fsdp

@@ -17,11 +17,10 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   /// See Communicator for the arguments of these.
-  virtual void all_gather(const at::Tensor& output, const at::Tensor& input,
-                          std::span<const int64_t> offsets) = 0;
+  virtual void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) = 0;
   /// `output` is this rank's part; it may be that part of `input` itself.
-  virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                              std::span<const int64_t> offsets, ReduceOp op) = 0;
+  virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                              ReduceOp op) = 0;
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   virtual void send(const at::Tensor& tensor, int peer) = 0;
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
@@ -33,10 +32,9 @@ class DirectExchange : public Exchange {
   DirectExchange(std::shared_ptr<Wire> wire, int rank, int world_size)
       : wire_owner_(std::move(wire)), wire_(*wire_owner_), rank_(rank), world_size_(world_size) {}
 
-  void all_gather(const at::Tensor& output, const at::Tensor& input,
-                  std::span<const int64_t> offsets) override;
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                      std::span<const int64_t> offsets, ReduceOp op) override;
+  void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                      ReduceOp op) override;
   void broadcast(const at::Tensor& tensor, int root) override;
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;

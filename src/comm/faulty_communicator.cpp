@@ -16,8 +16,7 @@ struct Plan {
 
 class FaultyCommunicator : public Decorator {
  public:
-  FaultyCommunicator(std::shared_ptr<Communicator> inner, std::shared_ptr<Plan> plan,
-                     std::string lane)
+  FaultyCommunicator(std::shared_ptr<Communicator> inner, std::shared_ptr<Plan> plan, std::string lane)
       : Decorator(std::move(inner), std::move(lane)), plan_(std::move(plan)) {}
 
  private:
@@ -27,16 +26,14 @@ class FaultyCommunicator : public Decorator {
     if (plan_->calls++ != fault.at) return;
     switch (fault.kind) {
       case Fault::Kind::kThrow:
-        throw Error(c10::str(where(rank(), world_size(), name_of(operation)), "injected fault in '",
-                             tag.subject, "'"));
+        throw Error(c10::str(where(rank(), world_size(), name_of(operation)), "injected fault in '", tag.subject, "'"));
       case Fault::Kind::kDelay:
         return std::this_thread::sleep_for(fault.delay);
       case Fault::Kind::kOtherSubject:
         tag.subject += " (injected fault)";
     }
   }
-  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate,
-                                         const std::string& name) override {
+  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string& name) override {
     return std::make_shared<FaultyCommunicator>(std::move(duplicate), plan_, name);
   }
 
@@ -45,8 +42,7 @@ class FaultyCommunicator : public Decorator {
 
 }  // namespace
 
-std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner,
-                                                       Fault fault) {
+std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner, Fault fault) {
   auto plan = std::make_shared<Plan>();
   plan->fault = std::move(fault);
   return std::make_shared<FaultyCommunicator>(std::move(inner), std::move(plan), "main");

@@ -26,7 +26,6 @@ struct Fault {
 };
 
 /// Passes everything on to `inner` but for the call that `fault` describes. Duplicates share its count.
-std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner,
-                                                       Fault fault);
+std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner, Fault fault);
 
 }  // namespace fsdp

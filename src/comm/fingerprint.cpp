@@ -17,9 +17,7 @@ uint64_t hash_bytes(const void* data, size_t size) {
   return hash;
 }
 
-bool is_point_to_point(Operation operation) {
-  return operation == Operation::kSend || operation == Operation::kRecv;
-}
+bool is_point_to_point(Operation operation) { return operation == Operation::kSend || operation == Operation::kRecv; }
 
 // A send fits the recv on the other side, and nothing else.
 bool operations_fit(const Fingerprint& a, const Fingerprint& b) {
@@ -82,8 +80,7 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
   return fingerprint;
 }
 
-void describe_data(Fingerprint& fingerprint, const at::Tensor& data,
-                   std::span<const int64_t> offsets) {
+void describe_data(Fingerprint& fingerprint, const at::Tensor& data, std::span<const int64_t> offsets) {
   fingerprint.bytes = data.nbytes();
   fingerprint.dtype = static_cast<int8_t>(data.scalar_type());
   fingerprint.layout = offsets.empty() ? 0 : hash_bytes(offsets.data(), offsets.size_bytes());
@@ -112,8 +109,8 @@ std::string describe(const Fingerprint& fingerprint) {
 std::string describe_fully(const Fingerprint& fingerprint) {
   std::string text = describe(fingerprint);
   if (fingerprint.dtype >= 0) {
-    text += c10::str(", ", fingerprint.bytes, " bytes of ",
-                     c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
+    text +=
+        c10::str(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
   }
   if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", fingerprint.peer);
   if (fingerprint.vote_count > 0) text += c10::str(", ", fingerprint.vote_count, " votes");

@@ -58,8 +58,7 @@ static_assert(std::is_trivially_copyable_v<Fingerprint> && sizeof(Fingerprint) =
 
 /// A fingerprint of `operation` on `tag.subject`, with the votes inside when they fit.
 Fingerprint make_fingerprint(Operation operation, const Tag& tag);
-void describe_data(Fingerprint& fingerprint, const at::Tensor& data,
-                   std::span<const int64_t> offsets = {});
+void describe_data(Fingerprint& fingerprint, const at::Tensor& data, std::span<const int64_t> offsets = {});
 
 /// Bit i is vote i.
 std::vector<uint8_t> pack_votes(std::span<const uint8_t> votes);

@@ -10,9 +10,8 @@
 
 namespace fsdp {
 
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int world_size,
-                                                    std::chrono::milliseconds timeout,
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int world_size, std::chrono::milliseconds timeout,
                                                     const std::string& address) {
   using Gloo = c10d::ProcessGroupGloo;
   auto options = Gloo::Options::create(timeout);
@@ -24,8 +23,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
       options->devices.push_back(Gloo::createDeviceForInterface(name));
     }
   } else {
-    options->devices.push_back(address.empty() ? Gloo::createDefaultDevice()
-                                               : Gloo::createDeviceForHostname(address));
+    options->devices.push_back(address.empty() ? Gloo::createDefaultDevice() : Gloo::createDeviceForHostname(address));
   }
   return c10::make_intrusive<Gloo>(store, rank, world_size, options);
 }

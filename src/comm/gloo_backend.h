@@ -14,9 +14,8 @@ namespace fsdp {
 ///
 /// Listens on the interfaces of GLOO_SOCKET_IFNAME (comma-separated) if it is set, else on `address`, else on the
 /// address of this machine's host name.
-c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store,
-                                                    int rank, int world_size,
-                                                    std::chrono::milliseconds timeout,
+c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int world_size, std::chrono::milliseconds timeout,
                                                     const std::string& address);
 
 }  // namespace fsdp

@@ -15,10 +15,7 @@ at::Tensor bytes(size_t size) { return at::empty({static_cast<int64_t>(size)}, a
 }  // namespace
 
 Handshake::Handshake(Wire& wire, int rank, int world_size)
-    : wire_(wire),
-      rank_(rank),
-      inbox_(static_cast<size_t>(world_size)),
-      expected_(static_cast<size_t>(world_size)) {
+    : wire_(wire), rank_(rank), inbox_(static_cast<size_t>(world_size)), expected_(static_cast<size_t>(world_size)) {
   for (int step = 1; step < world_size; ++step) others_.push_back((rank + step) % world_size);
   for (const int peer : others_) {
     inbox_[peer] = bytes(sizeof(Fingerprint));
@@ -26,13 +23,10 @@ Handshake::Handshake(Wire& wire, int rank, int world_size)
   }
 }
 
-void Handshake::expect(int peer) {
-  expected_[peer] = wire_.recv(inbox_[peer], peer, kFingerprint);
-}
+void Handshake::expect(int peer) { expected_[peer] = wire_.recv(inbox_[peer], peer, kFingerprint); }
 
 Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> votes) {
-  const bool with_one =
-      mine.operation == Operation::kSend || mine.operation == Operation::kRecv;
+  const bool with_one = mine.operation == Operation::kSend || mine.operation == Operation::kRecv;
   const std::vector<int> peers = with_one ? std::vector<int>{mine.peer} : others_;
 
   const at::Tensor outgoing = bytes(sizeof(Fingerprint));

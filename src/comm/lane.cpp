@@ -1,7 +1,6 @@
 #include "comm/lane.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/util/ParallelGuard.h>
 #include <c10/util/thread_name.h>
 
 #include "comm/check.h"
@@ -117,8 +116,7 @@ Lane::~Lane() {
 
 std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
                                    std::function<void()> move_data) {
-  return state_->push(
-      {fingerprint, std::move(move_data), std::make_shared<Ticket>(std::move(votes))});
+  return state_->push({fingerprint, std::move(move_data), std::make_shared<Ticket>(std::move(votes))});
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
@@ -154,10 +152,8 @@ std::string Lane::State::status() const {
 
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
-  // Collectives write into parameters' memory: no graph, no version bumps. Sums are bound by memory and by the
-  // network; a second pool of threads would only take cores from the computation.
+  // Collectives write into parameters' memory: no graph, no version bumps.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  c10::ParallelGuard one_thread(true);
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
@@ -196,8 +192,7 @@ void Lane::State::execute(Job& job) {
 
 // Point-to-point operations concern two ranks, so each pair counts its own.
 uint64_t Lane::State::next_sequence(const Fingerprint& fingerprint) {
-  const bool pair = fingerprint.operation == Operation::kSend ||
-                    fingerprint.operation == Operation::kRecv;
+  const bool pair = fingerprint.operation == Operation::kSend || fingerprint.operation == Operation::kRecv;
   return pair ? ++sequence_with_[fingerprint.peer] : ++sequence_;
 }
 
@@ -219,8 +214,7 @@ void Lane::State::attempt(Job& job) {
     throw;
   } catch (const Interrupted&) {
     if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
-    std::rethrow_exception(
-        failure_of(mine, "the process group was destroyed while it was in progress"));
+    std::rethrow_exception(failure_of(mine, "the process group was destroyed while it was in progress"));
   } catch (const std::exception& error) {
     const int peer = wire_->waiting_for();
     const bool timed_out = since(begin) >= options_.timeout;
@@ -232,26 +226,22 @@ void Lane::State::attempt(Job& job) {
 
 void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
   const std::string text =
-      c10::str("ranks disagree about the next collective (", found.difference, "): rank ",
-               options_.rank, " runs ", describe_fully(mine), "; rank ", found.peer, " runs ",
-               describe_fully(found.theirs),
+      c10::str("ranks disagree about the next collective (", found.difference, "): rank ", options_.rank, " runs ",
+               describe_fully(mine), "; rank ", found.peer, " runs ", describe_fully(found.theirs),
                ". Every rank must issue the same collectives in the same order: look for a branch "
                "that depends on the rank or on its data.");
   raise(roll_call_->pronounce({Verdict::Kind::kMismatch, found.peer, text}), mine);
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
-  const std::string message =
-      where(options_.rank, options_.world_size, describe(fingerprint)) + verdict.text;
+  const std::string message = where(options_.rank, options_.world_size, describe(fingerprint)) + verdict.text;
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
   throw Error(message);
 }
 
-std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint,
-                                           const std::string& what) {
-  return std::make_exception_ptr(
-      Error(where(options_.rank, options_.world_size, describe(fingerprint)) + what + "."));
+std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint, const std::string& what) {
+  return std::make_exception_ptr(Error(where(options_.rank, options_.world_size, describe(fingerprint)) + what + "."));
 }
 
 }  // namespace fsdp

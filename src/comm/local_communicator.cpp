@@ -25,8 +25,8 @@ class LocalCommunicator : public Communicator {
   int rank() const override { return 0; }
   int world_size() const override { return 1; }
 
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                   std::span<const int64_t> offsets, Tag tag) override {
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                   Tag tag) override {
     arguments_.check_all_gather(output, input, offsets, tag);
     if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
     return done(tag);
@@ -54,9 +54,7 @@ class LocalCommunicator : public Communicator {
   std::shared_ptr<Work> recv(const at::Tensor&, int, Tag) override { no_peer("recv"); }
   std::shared_ptr<Work> barrier(Tag tag) override { return done(tag); }
 
-  std::shared_ptr<Communicator> duplicate(const std::string&) override {
-    return make_local_communicator();
-  }
+  std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(); }
 
   c10::DataPtr allocate(size_t bytes, c10::Device device) override {
     return c10::GetAllocator(device.type())->allocate(bytes);
@@ -74,8 +72,6 @@ class LocalCommunicator : public Communicator {
 
 }  // namespace
 
-std::shared_ptr<Communicator> make_local_communicator() {
-  return std::make_shared<LocalCommunicator>();
-}
+std::shared_ptr<Communicator> make_local_communicator() { return std::make_shared<LocalCommunicator>(); }
 
 }  // namespace fsdp

@@ -23,16 +23,16 @@ std::string resolve_backend(const std::string& backend) {
   if (backend == "auto") return can_use_nccl() ? "nccl" : "gloo";
   require(backend == "gloo" || backend == "nccl", kPlace,
           "expected the backend \"auto\", \"gloo\" or \"nccl\", found \"", backend, "\".");
-  require(backend != "nccl" || can_use_nccl(), kPlace, "the backend \"nccl\" is not available: ",
-          kNoNccl, ". Use \"gloo\" or \"auto\".");
+  require(backend != "nccl" || can_use_nccl(), kPlace, "the backend \"nccl\" is not available: ", kNoNccl,
+          ". Use \"gloo\" or \"auto\".");
   return backend;
 }
 
 // "host:port", "[::1]:port"
 void parse_address(const std::string& address, Rendezvous& rendezvous) {
   const size_t colon = address.rfind(':');
-  require(colon != std::string::npos && colon > 0, kPlace,
-          "expected the address \"host:port\", found \"", address, "\".");
+  require(colon != std::string::npos && colon > 0, kPlace, "expected the address \"host:port\", found \"", address,
+          "\".");
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
@@ -48,13 +48,11 @@ void parse_address(const std::string& address, Rendezvous& rendezvous) {
 }  // namespace
 
 Membership resolve_membership(const ProcessGroupOptions& options) {
-  require(options.timeout.count() > 0, kPlace, "expected a timeout above zero, found ",
-          options.timeout.count(), " ms.");
+  require(options.timeout.count() > 0, kPlace, "expected a timeout above zero, found ", options.timeout.count(),
+          " ms.");
   require(options.rank.has_value() == options.world_size.has_value(), kPlace,
-          "the options rank and world_size go together, found only ",
-          options.rank ? "rank." : "world_size.");
-  const bool environment_asked =
-      !options.rank || (*options.world_size > 1 && !options.store && !options.address);
+          "the options rank and world_size go together, found only ", options.rank ? "rank." : "world_size.");
+  const bool environment_asked = !options.rank || (*options.world_size > 1 && !options.store && !options.address);
   std::optional<Rendezvous> environment;
   if (environment_asked) environment = rendezvous_from_environment();
 
@@ -69,10 +67,10 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
 
   const int rank = rendezvous.rank, world_size = rendezvous.world_size;
   require(world_size >= 1, kPlace, "expected a world_size of at least 1, found ", world_size, ".");
-  require(rank >= 0 && rank < world_size, kPlace, "expected a rank from 0 to ", world_size - 1,
-          " (world_size is ", world_size, "), found ", rank, ".");
-  require(rendezvous.local_rank >= 0, kPlace, "expected a local_rank of at least 0, found ",
-          rendezvous.local_rank, ".");
+  require(rank >= 0 && rank < world_size, kPlace, "expected a rank from 0 to ", world_size - 1, " (world_size is ",
+          world_size, "), found ", rank, ".");
+  require(rendezvous.local_rank >= 0, kPlace, "expected a local_rank of at least 0, found ", rendezvous.local_rank,
+          ".");
   require(world_size == 1 || options.store || !rendezvous.host.empty(), kPlace, world_size,
           " ranks need a place to meet: set MASTER_ADDR and MASTER_PORT, or the option address.");
   return {rendezvous, resolve_backend(options.backend)};

@@ -33,11 +33,10 @@ std::string address_towards(const std::string& host, uint16_t port) {
     sockaddr_storage own{};
     socklen_t length = sizeof(own);
     std::array<char, NI_MAXHOST> name{};
-    const bool known =
-        connect(descriptor, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
-        getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
-        getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name.data(), name.size(), nullptr, 0,
-                    NI_NUMERICHOST) == 0;
+    const bool known = connect(descriptor, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+                       getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+                       getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name.data(), name.size(), nullptr, 0,
+                                   NI_NUMERICHOST) == 0;
     close(descriptor);
     if (known) return name.data();
   }

@@ -2,6 +2,7 @@
 
 #include "comm/check.h"
 #include "comm/join.h"
+#include "comm/roll_call.h"
 #include "comm/store_connection.h"
 
 #include <cstdlib>
@@ -23,9 +24,11 @@ Default& process_wide() {
 
 thread_local std::shared_ptr<ProcessGroup> t_group;
 
-// A program that ends without destroy_process_group() still leaves, while LibTorch's own state is there.
+// A program that ends without destroy_process_group() still leaves, and ends the threads that talk to the store while
+// LibTorch's own state is there.
 void leave_at_exit() {
   destroy_process_group();
+  RollCall::leave_all();
   close_stores();
 }
 
@@ -42,6 +45,8 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   if (!store && membership.world_size() > 1) {
     store = connect_store(membership.rendezvous, options.timeout);
   }
+  static const bool leaves_at_exit = std::atexit(leave_at_exit) == 0;
+  TORCH_INTERNAL_ASSERT(leaves_at_exit);
   const bool store_in_rank_0 = !options.store && !membership.rendezvous.agent_hosts_store;
   return std::make_shared<ProcessGroup>(join(membership, store, options.timeout, store_in_rank_0),
                                         membership.rendezvous.local_rank);
@@ -57,8 +62,6 @@ void init_process_group(ProcessGroupOptions options) {
     require(current == nullptr, kTwice);
   }
   auto group = new_process_group(std::move(options));
-  static const bool registered = std::atexit(leave_at_exit) == 0;
-  TORCH_INTERNAL_ASSERT(registered);
   std::lock_guard lock(mutex);
   require(current == nullptr, kTwice);
   current = std::move(group);
@@ -73,8 +76,7 @@ void destroy_process_group() {
 std::shared_ptr<ProcessGroup> default_process_group() {
   if (t_group) return t_group;
   std::lock_guard lock(process_wide().mutex);
-  require(process_wide().group != nullptr,
-          "[fsdp] there is no process group: call fsdp::init_process_group() first.");
+  require(process_wide().group != nullptr, "[fsdp] there is no process group: call fsdp::init_process_group() first.");
   return process_wide().group;
 }
 

@@ -7,16 +7,14 @@ namespace {
 
 class RecordingCommunicator : public Decorator {
  public:
-  RecordingCommunicator(std::shared_ptr<Communicator> inner, std::shared_ptr<OperationLog> log,
-                        std::string lane)
+  RecordingCommunicator(std::shared_ptr<Communicator> inner, std::shared_ptr<OperationLog> log, std::string lane)
       : Decorator(std::move(inner), std::move(lane)), log_(std::move(log)) {}
 
  private:
   void before(Operation operation, uint64_t bytes, Tag& tag) override {
     log_->append({std::string(name_of(operation)), tag.subject, bytes, lane()});
   }
-  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate,
-                                         const std::string& name) override {
+  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string& name) override {
     return make_recording_communicator(std::move(duplicate), log_, name);
   }
 
@@ -41,10 +39,8 @@ void OperationLog::clear() {
 }
 
 std::shared_ptr<Communicator> make_recording_communicator(std::shared_ptr<Communicator> inner,
-                                                          std::shared_ptr<OperationLog> log,
-                                                          std::string lane) {
-  return std::make_shared<RecordingCommunicator>(std::move(inner), std::move(log),
-                                                 std::move(lane));
+                                                          std::shared_ptr<OperationLog> log, std::string lane) {
+  return std::make_shared<RecordingCommunicator>(std::move(inner), std::move(log), std::move(lane));
 }
 
 }  // namespace fsdp

@@ -37,7 +37,6 @@ class OperationLog {
 
 /// Passes everything on to `inner`; what it is asked goes to `log`. Its duplicates record into the same log.
 std::shared_ptr<Communicator> make_recording_communicator(std::shared_ptr<Communicator> inner,
-                                                          std::shared_ptr<OperationLog> log,
-                                                          std::string lane = "main");
+                                                          std::shared_ptr<OperationLog> log, std::string lane = "main");
 
 }  // namespace fsdp

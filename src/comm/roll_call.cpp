@@ -13,6 +13,17 @@ std::string report_key(int rank) { return c10::str("report/", rank); }
 std::string left_key(int rank) { return c10::str("left/", rank); }
 std::string acknowledged_key(int rank) { return c10::str("acknowledged/", rank); }
 
+// The roll calls of this process, for leave_all(). Never destroyed.
+struct Running {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<RollCall>> calls;
+};
+
+Running& running() {
+  static auto* instance = new Running;
+  return *instance;
+}
+
 }  // namespace
 
 // Note [Roll call]
@@ -25,16 +36,30 @@ std::string acknowledged_key(int rank) { return c10::str("acknowledged/", rank);
 // The rank that hosts the store waits, a few seconds at most, for the others' acknowledgement: it may be about to
 // exit, and would take the verdict with it.
 
-std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, int rank,
-                                          int world_size, RollCallOptions options) {
+std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
+                                          RollCallOptions options) {
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), rank, world_size, options));
   // The thread keeps the object alive, should it have to be left behind with a store that does not answer.
   call->thread_ = std::thread([call] { call->run(); });
+  auto& [mutex, calls] = running();
+  std::lock_guard lock(mutex);
+  std::erase_if(calls, [](const auto& other) { return other.expired(); });
+  calls.push_back(call);
   return call;
 }
 
-RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
-                   RollCallOptions options)
+void RollCall::leave_all() {
+  std::vector<std::weak_ptr<RollCall>> calls;
+  {
+    std::lock_guard lock(running().mutex);
+    calls = running().calls;
+  }
+  for (const auto& weak : calls) {
+    if (const auto call = weak.lock()) call->leave();
+  }
+}
+
+RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, RollCallOptions options)
     : store_(std::move(store)), rank_(rank), world_size_(world_size), options_(options) {}
 
 RollCall::~RollCall() {
@@ -46,11 +71,10 @@ void RollCall::enroll(std::weak_ptr<Member> member) {
   members_.push_back(std::move(member));
 }
 
-Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation,
-                        const std::string& detail) {
+Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
   const std::string last = operations();
   std::unique_lock lock(mutex_);
-  if (!alarm_) alarm_ = Report{cause, waiting_for, last, operation, detail};
+  if (!alarm_) alarm_ = Report{cause, waiting_for, last, c10::str("rank ", rank_, "'s ", operation), detail};
   changed_.notify_all();
   const auto patience = 2 * options_.answer_time + 4 * options_.poll;
   changed_.wait_for(lock, patience, [&] { return verdict_.has_value() || finished_; });
@@ -156,8 +180,7 @@ Verdict RollCall::call_roll() {
     const auto reports = collect_reports();
     if (!store_->check({"verdict"})) known = decide(reports, options_.answer_time);
   }
-  const std::string verdict =
-      known ? store_->compareSet("verdict", "", encode(*known)) : store_->get_to_str("verdict");
+  const std::string verdict = known ? store_->compareSet("verdict", "", encode(*known)) : store_->get_to_str("verdict");
   store_->set("alarm", "1");
   return decode_verdict(verdict);
 }

@@ -30,8 +30,8 @@ struct RollCallOptions {
 ///
 /// A thread looks into the store twice a second. A rank whose collective fails raises the alarm there; every living
 /// rank, also one that is idle or computes, answers with its last operations and ends its own waits. The first verdict
-/// in the store holds for all, so that all ranks name the same culprit, whoever of them exits first. After a verdict the
-/// group is over. See Note [Roll call].
+/// in the store holds for all, so that all ranks name the same culprit, whoever of them exits first. After a verdict
+/// the group is over. See Note [Roll call].
 class RollCall : public std::enable_shared_from_this<RollCall> {
  public:
   /// What a rank can be asked about. Called from the roll call's thread.
@@ -44,15 +44,14 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
     virtual void interrupt() = 0;
   };
 
-  static std::shared_ptr<RollCall> start(c10::intrusive_ptr<c10d::Store> store, int rank,
-                                         int world_size, RollCallOptions options);
+  static std::shared_ptr<RollCall> start(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
+                                         RollCallOptions options);
   ~RollCall();
 
   void enroll(std::weak_ptr<Member> member);
 
   /// Raises the alarm and waits, for a few seconds at most, for the verdict.
-  Verdict alarm(Cause cause, int waiting_for, const std::string& operation,
-                const std::string& detail);
+  Verdict alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail);
 
   /// Publishes a verdict that needs no roll call. Returns `verdict`.
   Verdict pronounce(Verdict verdict);
@@ -63,9 +62,11 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   /// Tells the others that this rank leaves on purpose, and ends the thread. Bounded; idempotent.
   void leave();
 
+  /// Leaves every group of this process that is still there, before the process exits.
+  static void leave_all();
+
  private:
-  RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
-           RollCallOptions options);
+  RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, RollCallOptions options);
   void run();
   void conclude();
   Verdict call_roll();

@@ -30,18 +30,17 @@ Connections& connections() {
   if (hosts && what.find("EADDRINUSE") != std::string::npos) {
     throw UsageError(c10::str(place, "port ", rendezvous.port, " of ", rendezvous.host,
                               " is taken by another program, or by another run. Choose another "
-                              "MASTER_PORT. (", detail, ")"));
+                              "MASTER_PORT. (",
+                              detail, ")"));
   }
-  throw Error(c10::str(place, "no connection to the rendezvous store at ", address, " within ",
-                       in_seconds(timeout), ". Is ",
-                       rendezvous.agent_hosts_store ? "the launcher" : "rank 0",
+  throw Error(c10::str(place, "no connection to the rendezvous store at ", address, " within ", in_seconds(timeout),
+                       ". Is ", rendezvous.agent_hosts_store ? "the launcher" : "rank 0",
                        " running, and is that its address? (", detail, ")"));
 }
 
 }  // namespace
 
-c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous,
-                                              std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   const bool hosts = rendezvous.rank == 0 && !rendezvous.agent_hosts_store;
   const std::string address = c10::str(rendezvous.host, ':', rendezvous.port);
   auto& [mutex, open] = connections();

@@ -24,8 +24,8 @@ std::string get(std::istream& in) {
 std::string last_operations(std::span<const std::optional<Report>> reports) {
   std::string text = " Last operations:";
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    text += c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ",
-                     reports[rank] ? reports[rank]->operations : "no answer");
+    text +=
+        c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ", reports[rank] ? reports[rank]->operations : "no answer");
   }
   return text + '.';
 }
@@ -47,15 +47,13 @@ const Report* leading_alarm(std::span<const std::optional<Report>> reports) {
   return best;
 }
 
-Verdict lost(int rank, const std::string& how, const Report* alarm,
-             std::span<const std::optional<Report>> reports) {
+Verdict lost(int rank, const std::string& how, const Report* alarm, std::span<const std::optional<Report>> reports) {
   std::string text = how;
   if (alarm != nullptr && !alarm->failed_operation.empty()) {
     text = c10::str(alarm->failed_operation, " failed: ", how);
     if (!alarm->detail.empty()) text += c10::str(" (", alarm->detail, ")");
   }
-  text += c10::str(".", last_operations(reports),
-                   " Look at the output of the lost rank, then start all ranks again.");
+  text += c10::str(".", last_operations(reports), " Look at the output of the lost rank, then start all ranks again.");
   return {Verdict::Kind::kPeerLost, rank, text};
 }
 
@@ -105,8 +103,7 @@ Verdict decode_verdict(const std::string& text) {
   return verdict;
 }
 
-Verdict decide(std::span<const std::optional<Report>> reports,
-               std::chrono::milliseconds answer_time) {
+Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::milliseconds answer_time) {
   const Report* alarm = leading_alarm(reports);
   std::vector<int> silent;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -125,8 +122,7 @@ Verdict decide(std::span<const std::optional<Report>> reports,
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
     return {Verdict::Kind::kError, -1,
-            c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".",
-                     last_operations(reports))};
+            c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(reports))};
   }
   if (alarm != nullptr) {
     const int peer = alarm->waiting_for;
@@ -135,9 +131,8 @@ Verdict decide(std::span<const std::optional<Report>> reports,
     }
     if (alarm->cause == Cause::kTimeout) {
       return {Verdict::Kind::kMismatch, peer,
-              c10::str(alarm->failed_operation, " timed out: rank ", peer,
-                       " is alive but did not join; it reports: ", reports[peer]->operations, ".",
-                       last_operations(reports),
+              c10::str(alarm->failed_operation, " timed out: rank ", peer, " is alive but did not join; it reports: ",
+                       reports[peer]->operations, ".", last_operations(reports),
                        " Every rank must issue the same collectives in the same order: look for a "
                        "forward, a save or a loop that only some ranks run; or raise the timeout "
                        "if rank ",
@@ -145,11 +140,10 @@ Verdict decide(std::span<const std::optional<Report>> reports,
     }
     return {Verdict::Kind::kError, peer,
             c10::str(alarm->failed_operation, " failed: the connection to rank ", peer,
-                     " broke although that rank is alive (", alarm->detail, ").",
-                     last_operations(reports), " Check the network, then start all ranks again.")};
+                     " broke although that rank is alive (", alarm->detail, ").", last_operations(reports),
+                     " Check the network, then start all ranks again.")};
   }
-  return {Verdict::Kind::kError, -1,
-          c10::str("a collective failed on another rank.", last_operations(reports))};
+  return {Verdict::Kind::kError, -1, c10::str("a collective failed on another rank.", last_operations(reports))};
 }
 
 }  // namespace fsdp

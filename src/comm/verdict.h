@@ -42,8 +42,7 @@ Report decode_report(const std::string& text);
 Verdict decode_verdict(const std::string& text);
 
 /// Decides from the reports; nullopt: that rank did not answer within `answer_time`.
-Verdict decide(std::span<const std::optional<Report>> reports,
-               std::chrono::milliseconds answer_time);
+Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::milliseconds answer_time);
 
 /// "2.5 s"
 std::string in_seconds(std::chrono::milliseconds time);

@@ -21,7 +21,7 @@ std::vector<at::Tensor> row_gradients(const std::vector<std::shared_ptr<ParamGro
   std::vector<at::Tensor> gradients;
   for (const auto& group : groups) {
     require(!group->is_inside(), group->where("clip_grad_norm_"), "a forward scope or a backward is open on '",
-            group->name(), "'. Clip after it");
+            group->name(), "'. Clip after it; after an exception in backward call reset_iter_state() first");
     for (auto& slot : group->slots()) {
       auto parameter = slot.tensor();
       gradients.push_back(parameter.defined() ? parameter.grad() : at::Tensor());

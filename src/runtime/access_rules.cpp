@@ -34,10 +34,14 @@ Verdict judge_rows(const Access& a) {
   auto passed = a.writes && a.part == PartKind::kRows ? Verdict::kWriteRows : Verdict::kPass;
   if (a.writes && a.inside && a.part == PartKind::kRows) return Verdict::kRefuseWriteInScope;
   if (a.op == OperatorKind::kDetach || a.op == OperatorKind::kFactory) return Verdict::kPass;
-  if (a.recording) return Verdict::kRefuseOutsideScope;
   if (a.op == OperatorKind::kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
+  // Module::to converts under autograd, then replaces.
+  if (a.op == OperatorKind::kCopy && a.is_parameter && a.recording && !a.writes) return Verdict::kRefuseReplace;
+  if (a.recording) return Verdict::kRefuseOutsideScope;
   if (a.local_rows) return passed;
   if (a.random) return Verdict::kRefuseRandom;
+  // Rows are numbered locally: p[0] is another row on every rank.
+  if (a.writes && a.is_part_of_rows) return Verdict::kRefuseOutsideScope;
   return is_row_wise(a) ? passed : Verdict::kRefuseOutsideScope;
 }
 
@@ -64,11 +68,12 @@ std::string ways_out(Verdict verdict) {
     case Verdict::kRefuseWriteInScope:
       return "inside a scope and in backward the whole parameter is a copy, and a write to it would be lost. Write "
              "outside the scope (optimizer.step() belongs after it), or in fsdp::summon_full_params with "
-             "write_back()";
+             "write_back(); after an exception in backward call reset_iter_state() first";
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
-             "values with copy_ (rows) or fsdp::summon_full_params and write_back() (whole values); convert, move and load the "
-             "model before fsdp::fully_shard";
+             "values with copy_ (rows) or fsdp::summon_full_params and write_back() (whole values); convert, move and "
+             "load the "
+             "model before fsdp::fully_shard. To read the rows use p.detach()";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
              "fsdp::fully_shard; for the rows use p.detach().clone(), for the whole value fsdp::full_tensor(p)";

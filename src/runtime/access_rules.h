@@ -16,8 +16,9 @@ enum class PartKind : uint8_t { kRows, kWhole, kGradient };
 struct Access {
   OperatorKind op = OperatorKind::kOther;
   PartKind part = PartKind::kRows;
-  bool is_parameter = false;  ///< the parameter itself, not a view of it
-  bool is_first = false;      ///< the operator's first argument, which `set_` and its kin replace
+  bool is_parameter = false;     ///< the parameter itself, not a view of it
+  bool is_part_of_rows = false;  ///< a view of some of the rows' elements
+  bool is_first = false;         ///< the operator's first argument, which `set_` and its kin replace
   bool writes = false;
   bool random = false;
   bool recording = false;   ///< autograd would record it

@@ -1,10 +1,14 @@
 #include "runtime/backward_hooks.h"
 
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "runtime/compat.h"
 #include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -44,7 +48,31 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
+// The node of a custom Function is hooked by no operator, and may ask the parameters it saved for their sizes before any
+// operator takes them. Its edges lead to their accumulators.
+std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return nullptr;
+  for (const auto& edge : node->next_edges()) {
+    const auto* accumulator = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
+    if (accumulator == nullptr || !accumulator->variable.defined()) continue;
+    const auto& parameter = accumulator->variable;
+    if (!is_marked(*parameter.unsafeGetTensorImpl()) || !parameter.has_storage()) continue;
+    if (auto part = registry().find(parameter.storage().unsafeGetStorageImpl())) {
+      std::lock_guard lock(part->group->rank_state().mutex);
+      part->group->rank_state().enter_backward(*part->group);
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+void observe_backward_nodes() {
+  static const auto callback =
+      at::addGlobalCallback(at::RecordFunctionCallback(before_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+  static_cast<void>(callback);
+}
 
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot) {
   torch::autograd::impl::add_hook(parameter, std::make_unique<BeforeBackward>(group));

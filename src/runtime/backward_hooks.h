@@ -18,4 +18,7 @@ void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGrou
 /// sizes first. Does nothing if autograd recorded nothing.
 void hook_result(const at::Tensor& result, const std::shared_ptr<ParamGroup>& group);
 
+/// From now on, in this process, a node whose edges lead straight to parameters shows their whole sizes before it runs.
+void observe_backward_nodes();
+
 }  // namespace fsdp::runtime

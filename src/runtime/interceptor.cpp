@@ -84,12 +84,13 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
   access.op = traits.kind;
   access.part = operand.part.kind;
   access.is_parameter = own;
+  access.is_part_of_rows =
+      operand.part.kind != PartKind::kWhole && operand.tensor.numel() != group.slots()[operand.part.slot].rows_numel();
   access.is_first = operand.argument == 0;
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
   access.recording = at::GradMode::is_enabled() && operand.tensor.requires_grad();
-  access.same_sizes =
-      traits.kind != OperatorKind::kPointwise || all_have_sizes(op, stack, operand.tensor.sizes());
+  access.same_sizes = traits.kind != OperatorKind::kPointwise || all_have_sizes(op, stack, operand.tensor.sizes());
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
@@ -164,6 +165,7 @@ void install_interceptor() {
     return fallback;
   }();
   static_cast<void>(library);
+  observe_backward_nodes();
 }
 
 }  // namespace fsdp::runtime

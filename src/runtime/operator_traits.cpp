@@ -21,6 +21,8 @@ const Names kCopyNames{"copy_", "to", "_to_copy", "contiguous", "lift_fresh", "c
 const Names kFillNames{"zero_", "fill_"};
 const Names kReplaceNames{"set_", "set_data", "_has_compatible_shallow_copy_type", "resize_", "resize_as_",
                           "_unsafe_set_data", "swap_"};
+// Views of another tensor's sizes: whoever takes them has computed with the rows' sizes (torch::nn::init::orthogonal_).
+const Names kLikeAnotherNames{"view_as", "reshape_as", "expand_as"};
 const Names kReducingForeach{"_foreach_norm", "_foreach_max", "_foreach_powsum"};
 
 bool is_view(const c10::FunctionSchema& schema) {
@@ -31,6 +33,12 @@ bool is_view(const c10::FunctionSchema& schema) {
       aliases = true;
     }
   return aliases;
+}
+
+// Not so aten::equal, which has the tag all the same.
+bool gives_tensors(const c10::FunctionSchema& schema) {
+  return std::all_of(schema.returns().begin(), schema.returns().end(),
+                     [](const c10::Argument& result) { return result.type()->isSubtypeOf(*c10::TensorType::get()); });
 }
 
 OperatorKind kind_of(const c10::OperatorHandle& op) {
@@ -44,10 +52,11 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   if (name == "clone") return OperatorKind::kClone;
   if (kCopyNames.contains(name)) return OperatorKind::kCopy;
   if (kFillNames.contains(name)) return OperatorKind::kFill;
+  if (kLikeAnotherNames.contains(name)) return OperatorKind::kOther;
   if (name.starts_with("_foreach_"))
     return kReducingForeach.contains(name) ? OperatorKind::kOther : OperatorKind::kForeach;
   if (name.starts_with("_fused_ada") || name.starts_with("_fused_sgd")) return OperatorKind::kFused;
-  if (op.hasTag(at::Tag::pointwise)) return OperatorKind::kPointwise;
+  if (op.hasTag(at::Tag::pointwise) && gives_tensors(op.schema())) return OperatorKind::kPointwise;
   return is_view(op.schema()) ? OperatorKind::kView : OperatorKind::kOther;
 }
 

@@ -80,7 +80,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::string where(const std::string& operation) const;
 
   // Ancestors: groups of modules that contain this group's module.
-  void add_ancestor(GroupId ancestor) { ancestors_.push_back(ancestor); }
+  void add_ancestor(ParamGroup& ancestor) {
+    ancestors_.push_back(ancestor.id_);
+    if (ancestor.slots_.empty()) kept_alive_.push_back(ancestor.shared_from_this());
+  }
   bool is_related(const ParamGroup& other) const;
 
   // Whole parameters.
@@ -135,6 +138,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::shared_ptr<ProcessGroup> process_group_;
   std::shared_ptr<RankState> rank_state_;
   std::vector<GroupId> ancestors_;
+  std::vector<std::shared_ptr<ParamGroup>> kept_alive_;  // ancestors without parameters, which own nothing below them
   std::vector<ParamSlot> slots_;
   std::vector<Place> places_;
   std::vector<FlatParams> flats_;

@@ -49,6 +49,8 @@ class RankState {
 
   // Reading. An operator is about to read `groups`.
   void read(std::span<ParamGroup* const> groups);
+  /// A new pass begins: the next read counts as a first one.
+  void forget_current() { current_ = 0; }
   /// A node of `group` starts in backward: groups without further gradients need not stay.
   void free_finished(const ParamGroup& group);
   void note_resident(GroupId id);

@@ -11,10 +11,10 @@
 namespace fsdp::runtime {
 namespace {
 
-void require_no_unfinished_backward(const Groups& groups) {
+void require_no_unfinished_backward(const Groups& groups, const char* operation) {
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   for (const auto& group : groups)
-    require(group->open_tasks.empty(), group->where("forward scope"), "a backward through '", group->name(),
+    require(group->open_tasks.empty(), group->where(operation), "a backward through '", group->name(),
             "' did not finish, because an exception ended it or because it runs on another thread. Call "
             "reset_iter_state() on the model on every rank, then start the iteration again");
 }
@@ -30,7 +30,7 @@ void require_no_local_rows(const Groups& groups) {
 OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::make_shared<ScopeRecord>()) {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
-  require_no_unfinished_backward(groups_);
+  require_no_unfinished_backward(groups_, "forward scope");
   require_no_local_rows(groups_);
   record_->root = groups_.front()->id();
   for (const auto& group : groups_) record_->groups.push_back(group->id());
@@ -43,6 +43,7 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
     }
     group->enter();
   }
+  rank.forget_current();
   if (outermost) groups_.front()->forward_order.start();
 }
 
@@ -56,6 +57,7 @@ OpenScope::~OpenScope() {
 
 OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
+  require_no_unfinished_backward(groups_, "LocalRows");
   for (const auto& group : groups_)
     require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
             "' is whole: a forward scope or a backward is open. Close it first");

@@ -53,8 +53,8 @@ TEST_P(Death, IsNamedByEverySurvivor) {
     if (rank == victim) continue;
     const auto& result = ranks.wait(rank);
     EXPECT_EQ(result.exit_code, 0) << result.output;
-    EXPECT_THAT(result.output, AllOf(HasSubstr(c10::str("PeerLost ", victim, ":")),
-                                     HasSubstr("all_reduce(sum) of 'blocks.3'")));
+    EXPECT_THAT(result.output,
+                AllOf(HasSubstr(c10::str("PeerLost ", victim, ":")), HasSubstr("all_reduce(sum) of 'blocks.3'")));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(25));
 }
@@ -105,10 +105,9 @@ TEST(AnOperationOnOneRankOnly, TimesOutAndReportsEveryRanksLastOperation) {
   ProcessRanks ranks("reduce_on_one_rank_only", {.world_size = 2});
   EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
   EXPECT_EQ(ranks.wait(1).exit_code, 0) << ranks.wait(1).output;
-  EXPECT_THAT(ranks.wait(1).output,
-              AllOf(HasSubstr("Mismatch: [fsdp rank 1/2] all_reduce(sum) of 'blocks.1' (#3)"),
-                    HasSubstr("timed out: rank 0 is alive but did not join"),
-                    HasSubstr("rank 0: all_reduce(sum) of 'blocks.0' (#2), done")));
+  EXPECT_THAT(ranks.wait(1).output, AllOf(HasSubstr("Mismatch: [fsdp rank 1/2] all_reduce(sum) of 'blocks.1' (#3)"),
+                                          HasSubstr("timed out: rank 0 is alive but did not join"),
+                                          HasSubstr("rank 0: all_reduce(sum) of 'blocks.0' (#2), done")));
 }
 
 PROCESS_CASE(reduce_until_a_rank_stops) {

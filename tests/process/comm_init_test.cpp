@@ -4,8 +4,8 @@
 #include <fsdp/process_group.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <iostream>
 
@@ -47,11 +47,10 @@ TEST(Init, UsesTheStoreOfTheLauncher) {
   options.waitWorkers = false;
   const c10d::TCPStore store("127.0.0.1", options);
   for (const char* attempt : {"0", "1"}) {
-    ProcessRanks ranks("join_from_environment",
-                       {.world_size = 2,
-                        .environment = {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                                        {"TORCHELASTIC_RESTART_COUNT", attempt},
-                                        {"MASTER_PORT", std::to_string(store.getPort())}}});
+    ProcessRanks ranks("join_from_environment", {.world_size = 2,
+                                                 .environment = {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                                 {"TORCHELASTIC_RESTART_COUNT", attempt},
+                                                                 {"MASTER_PORT", std::to_string(store.getPort())}}});
     expect_all_end_well(ranks, 2);
   }
 }
@@ -77,8 +76,8 @@ PROCESS_CASE(join_without_rank_1) {
 TEST(Init, NamesTheRanksThatDoNotCome) {
   ProcessRanks ranks("join_without_rank_1", {.world_size = 3});
   EXPECT_EQ(ranks.wait(0).exit_code, 1);
-  EXPECT_THAT(ranks.wait(0).output, AllOf(HasSubstr("[fsdp rank 0/3] init_process_group"),
-                                          HasSubstr("missing: rank 1.")));
+  EXPECT_THAT(ranks.wait(0).output,
+              AllOf(HasSubstr("[fsdp rank 0/3] init_process_group"), HasSubstr("missing: rank 1.")));
 }
 
 PROCESS_CASE(join_without_rank_0) {
@@ -102,8 +101,7 @@ PROCESS_CASE(join_with_different_world_sizes) {
 TEST(Init, FindsRanksThatDisagreeAboutTheWorld) {
   ProcessRanks ranks("join_with_different_world_sizes", {.world_size = 2});
   EXPECT_EQ(ranks.wait(0).exit_code, 1);
-  EXPECT_THAT(ranks.wait(0).output, AllOf(HasSubstr("rank 0 has world size 2"),
-                                          HasSubstr("rank 1 has world size 3")));
+  EXPECT_THAT(ranks.wait(0).output, AllOf(HasSubstr("rank 0 has world size 2"), HasSubstr("rank 1 has world size 3")));
 }
 
 TEST(Init, NamesThePortThatIsTaken) {

@@ -118,7 +118,8 @@ Outcome train_sharded(const Training<M>& training, M& model) {
 inline void expect_same_outcome(const Outcome& expected, const Outcome& found, double tolerance) {
   ASSERT_EQ(expected.losses.size(), found.losses.size());
   for (size_t i = 0; i < expected.losses.size(); ++i)
-    EXPECT_NEAR(expected.losses[i], found.losses[i], tolerance * std::max(1.0, std::abs(expected.losses[i]))) << "step " << i;
+    EXPECT_NEAR(expected.losses[i], found.losses[i], tolerance * std::max(1.0, std::abs(expected.losses[i])))
+        << "step " << i;
   ASSERT_EQ(expected.parameters.size(), found.parameters.size());
   for (size_t i = 0; i < expected.parameters.size(); ++i)
     EXPECT_LT(relative_difference(expected.parameters[i], found.parameters[i]), tolerance * 10) << "parameter " << i;
@@ -137,6 +138,135 @@ void expect_training_equals_unsharded(const Training<M>& training, int world) {
   });
 }
 
+/// Who runs a program: the oracle, unsharded on the joined batch of all ranks, or one rank on its share.
+struct Role {
+  int world = 1;
+  int rank = -1;  // of the sharded run
+  int64_t samples_per_rank = 2;
+
+  bool is_sharded() const { return rank >= 0; }
+  Batch batch(int step) const {
+    return is_sharded() ? Batch{step, rank * samples_per_rank, samples_per_rank}
+                        : Batch{step, 0, world * samples_per_rank};
+  }
+  /// Calls `body` in a forward scope of `module`, which has a group of its own; unsharded, just calls it.
+  template <class F>
+  decltype(auto) whole(const torch::nn::Module& module, F&& body) const {
+    if (!is_sharded()) return body();
+    ForwardScope scope(group_of(module));
+    return body();
+  }
+  /// The whole gradient; undefined if there is none. Collective.
+  torch::Tensor gradient(const torch::Tensor& parameter) const {
+    if (is_sharded()) return full_grad(parameter);
+    return parameter.grad().defined() ? parameter.grad().detach().clone() : torch::Tensor();
+  }
+  /// One value per rank, of which the mean over the ranks is taken; the unsharded run stacks them itself.
+  torch::Tensor in_own_place(const torch::Tensor& value) const {
+    auto sizes = value.sizes().vec();
+    sizes.insert(sizes.begin(), world);
+    auto places = torch::zeros(sizes, torch::kDouble);
+    places.select(0, rank).copy_(value.detach().to(torch::kDouble) * world);
+    return places;
+  }
+};
+
+using Values = std::vector<torch::Tensor>;
+
+/// A model and a program that trains it, for what is more than a loss and a step. `M`: torch::nn or TorchScript module.
+template <class M>
+struct Program {
+  std::function<std::shared_ptr<M>()> build;
+  /// Shards the model bottom-up.
+  std::function<void(M&, const FullyShardOptions&)> shard;
+  /// Trains, and returns values whose mean over the ranks is the unsharded run's value, e.g. mean losses.
+  std::function<Values(M&, const Role&)> run;
+  double tolerance = 1e-10;
+  c10::ScalarType dtype = torch::kDouble;
+  int64_t samples_per_rank = 2;
+};
+
+template <class M>
+std::vector<torch::Tensor> parameters_of(const M& model) {
+  std::vector<torch::Tensor> parameters;
+  for (const auto& parameter : model.parameters()) parameters.push_back(parameter);
+  return parameters;
+}
+
+inline torch::Tensor mean_over_ranks(const torch::Tensor& value) {
+  if (!value.defined()) return {};
+  auto sum = value.detach().to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  default_process_group()->communicator().all_reduce(sum, ReduceOp::kSum, {"mean over ranks", {}})->wait();
+  return sum / world_size();
+}
+
+inline void expect_close(const torch::Tensor& expected, const torch::Tensor& found, double tolerance) {
+  ASSERT_EQ(expected.defined(), found.defined());
+  if (!expected.defined()) return;
+  auto wanted = expected.detach().to(torch::kDouble);
+  EXPECT_LT(relative_difference(wanted, found.detach().to(torch::kDouble)), tolerance)
+      << "expected\n"
+      << wanted.flatten().narrow(0, 0, std::min<int64_t>(8, wanted.numel())) << "\nfound\n"
+      << found.flatten().narrow(0, 0, std::min<int64_t>(8, found.numel()));
+}
+
+/// Runs the program unsharded and on thread ranks, and compares its values, then every parameter.
+template <class M>
+void expect_equals_unsharded(const Program<M>& program, const std::vector<int>& worlds,
+                             const FullyShardOptions& options = {}) {
+  auto build = [&] {
+    torch::manual_seed(7);
+    auto model = program.build();
+    model->to(program.dtype);
+    return model;
+  };
+  for (int world : worlds) {
+    auto oracle = build();
+    auto expected = program.run(*oracle, Role{world, -1, program.samples_per_rank});
+    auto expected_parameters = parameters_of(*oracle);
+    std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
+    for (int r = 0; r < world; ++r) models.push_back(build());
+    run_thread_ranks(world, [&](int r) {
+      SCOPED_TRACE("rank " + std::to_string(r) + " of " + std::to_string(world));
+      auto& model = *models[static_cast<size_t>(r)];
+      program.shard(model, options);
+      auto found = program.run(model, Role{world, r, program.samples_per_rank});
+      ASSERT_EQ(expected.size(), found.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        SCOPED_TRACE("value " + std::to_string(i));
+        expect_close(expected[i], mean_over_ranks(found[i]), program.tolerance);
+      }
+      auto found_parameters = parameters_of(model);
+      ASSERT_EQ(expected_parameters.size(), found_parameters.size());
+      for (size_t i = 0; i < found_parameters.size(); ++i) {
+        SCOPED_TRACE("parameter " + std::to_string(i));
+        expect_close(expected_parameters[i], full_tensor(found_parameters[i]), program.tolerance * 10);
+      }
+    });
+  }
+}
+
+/// Worlds 1 to 4 as groups are by default, and 2 and 3 with whole parameters freed after every forward.
+template <class M>
+void expect_equals_unsharded(const Program<M>& program) {
+  expect_equals_unsharded(program, worlds_up_to(4));
+  FullyShardOptions always;
+  always.reshard_after_forward = Reshard::always();
+  for (int world : worlds_up_to(3))
+    if (world > 1) expect_equals_unsharded(program, {world}, always);
+}
+
+/// Each child with parameters of its own is a group, the rest belongs to the root.
+inline void shard_children_then_root(torch::nn::Module& model, const FullyShardOptions& options) {
+  for (const auto& child : model.children())
+    if (!child->parameters().empty()) fully_shard(*child, options);
+  fully_shard(model, options);
+}
+
+inline void shard_as_one_group(torch::nn::Module& model, const FullyShardOptions& options) {
+  fully_shard(model, options);
+}
+
 /// Numbers that depend on step and sample only, the same on every rank: [count, sizes...].
 inline torch::Tensor samples(const Batch& batch, std::vector<int64_t> sizes, c10::ScalarType dtype = torch::kDouble) {
   int64_t numel = c10::multiply_integers(sizes);
@@ -147,7 +277,48 @@ inline torch::Tensor samples(const Batch& batch, std::vector<int64_t> sizes, c10
 
 /// Integers below `bound` that depend on step and sample only: [count, sizes...].
 inline torch::Tensor labels(const Batch& batch, std::vector<int64_t> sizes, int64_t bound) {
-  return (samples(batch, std::move(sizes)).abs() * static_cast<double>(bound)).floor().to(torch::kLong).clamp(0, bound - 1);
+  return (samples(batch, std::move(sizes)).abs() * static_cast<double>(bound))
+      .floor()
+      .to(torch::kLong)
+      .clamp(0, bound - 1);
+}
+
+/// SGD, whose result depends on the size of gradients (Adam's does not).
+inline torch::optim::SGD sgd(const std::vector<torch::Tensor>& parameters, double learning_rate = 0.05) {
+  return torch::optim::SGD(parameters, torch::optim::SGDOptions(learning_rate).momentum(0.9));
+}
+
+/// Four steps of SGD on the mean of `loss`; the losses.
+template <class M, class Loss>
+Values train(M& model, const Role& role, const Loss& loss) {
+  auto optimizer = sgd(model.parameters());
+  Values losses;
+  for (int step = 0; step < 4; ++step) {
+    optimizer.zero_grad();
+    auto value = role.whole(model, [&]() -> torch::Tensor { return loss(model, role.batch(step)); });
+    value.backward();
+    optimizer.step();
+    losses.push_back(value.detach());
+  }
+  return losses;
+}
+
+/// The mean squared distance of an output [count, ...] from numbers that depend on step and sample only.
+inline torch::Tensor distance_from_targets(const torch::Tensor& output, const Batch& batch) {
+  return torch::mse_loss(output, samples({batch.step + 100, batch.first, batch.count}, output.sizes().slice(1).vec(),
+                                         output.scalar_type()));
+}
+
+/// A program that fits the output of `forward`, [count, ...], to such targets.
+template <class M, class Forward>
+Program<M> regression(std::function<std::shared_ptr<M>()> build, Forward forward) {
+  Program<M> program;
+  program.build = std::move(build);
+  program.shard = shard_children_then_root;
+  program.run = [forward](M& model, const Role& role) {
+    return train(model, role, [&](M& m, const Batch& batch) { return distance_from_targets(forward(m, batch), batch); });
+  };
+  return program;
 }
 
 }  // namespace fsdp::test

@@ -1,8 +1,8 @@
 #include "support/process_ranks.h"
 
 #include <c10/util/Exception.h>
-#include <netinet/in.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -53,8 +53,7 @@ int free_port() {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t length = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const bool found = bind(descriptor, generic, length) == 0 &&
-                     getsockname(descriptor, generic, &length) == 0;
+  const bool found = bind(descriptor, generic, length) == 0 && getsockname(descriptor, generic, &length) == 0;
   close(descriptor);
   TORCH_CHECK(found, "no free port");
   return ntohs(address.sin_port);
@@ -120,13 +119,12 @@ void ProcessRanks::start(int rank, const std::string& case_name) {
   child.output_path = folder_ + "/rank" + std::to_string(rank);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, child.output_path.c_str(),
-                                   O_CREAT | O_WRONLY | O_APPEND, 0600);
+  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, child.output_path.c_str(), O_CREAT | O_WRONLY | O_APPEND,
+                                   0600);
   posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
   std::string program = std::filesystem::read_symlink("/proc/self/exe");
   char* arguments[] = {program.data(), nullptr};
-  const int error =
-      posix_spawn(&child.pid, program.c_str(), &actions, nullptr, arguments, pointers.data());
+  const int error = posix_spawn(&child.pid, program.c_str(), &actions, nullptr, arguments, pointers.data());
   posix_spawn_file_actions_destroy(&actions);
   TORCH_CHECK(error == 0, "cannot start rank ", rank, ": error ", error);
 }

@@ -91,8 +91,7 @@ int run_process_case();
 
 }  // namespace fsdp::test
 
-#define PROCESS_CASE(name)                                                       \
-  static void process_case_##name();                                             \
-  static const ::fsdp::test::ProcessCase register_process_case_##name(#name,     \
-                                                                      process_case_##name); \
+#define PROCESS_CASE(name)                                                                         \
+  static void process_case_##name();                                                               \
+  static const ::fsdp::test::ProcessCase register_process_case_##name(#name, process_case_##name); \
   static void process_case_##name()

@@ -50,8 +50,7 @@ std::string text_of(const Failure& failure) {
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store,
-                                               int rank, int world_size,
+std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                const ThreadRanksOptions& options) {
   Membership membership;
   membership.rendezvous.rank = rank;
@@ -63,8 +62,7 @@ std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::St
   return std::make_shared<ProcessGroup>(std::move(communicator), rank);
 }
 
-void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn,
-                      ThreadRanksOptions options) {
+void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::mutex mutex;
   std::vector<Failure> failures;

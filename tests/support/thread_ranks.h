@@ -26,12 +26,10 @@ struct ThreadRanksOptions {
 /// hang. gtest's EXPECT_* work in the threads; use EXPECT, not ASSERT, where a collective follows.
 ///
 ///     run_thread_ranks(3, [](int rank) { fsdp::barrier(); });
-void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn,
-                      ThreadRanksOptions options = {});
+void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options = {});
 
 /// A group of the calling thread's rank over `store`, for tests that need the ranks without run_thread_ranks.
-std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store,
-                                               int rank, int world_size,
+std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                const ThreadRanksOptions& options);
 
 }  // namespace fsdp::test

@@ -32,8 +32,7 @@ std::vector<int64_t> even(int64_t numel, int world_size) {
 std::vector<int64_t> lopsided(int64_t numel, int world_size) {
   std::vector<int64_t> offsets{0};
   for (int rank = 0; rank < world_size; ++rank) {
-    const int64_t length = std::min<int64_t>(rank == 0 ? 0 : int64_t{1} << (3 * (rank - 1)),
-                                             numel - offsets.back());
+    const int64_t length = std::min<int64_t>(rank == 0 ? 0 : int64_t{1} << (3 * (rank - 1)), numel - offsets.back());
     offsets.push_back(rank == world_size - 1 ? numel : offsets.back() + length);
   }
   return offsets;
@@ -86,8 +85,7 @@ TEST_P(Collectives, ReduceScatterSumsInRankOrder) {
           const at::Tensor input = values_of(rank, numel, dtype);
           const at::Tensor output = at::full({offsets[rank + 1] - offsets[rank]}, -1.0, dtype);
           communicator().reduce_scatter(output, input, offsets, {"w", {}})->wait();
-          const at::Tensor expected =
-              part_of(sum_in_rank_order(world_size(), numel, dtype), offsets, rank);
+          const at::Tensor expected = part_of(sum_in_rank_order(world_size(), numel, dtype), offsets, rank);
           EXPECT_TRUE(output.equal(expected)) << "rank " << rank << ", " << numel << " of " << dtype;
           EXPECT_TRUE(input.equal(values_of(rank, numel, dtype))) << "the input changed";
         }
@@ -103,11 +101,8 @@ TEST_P(Collectives, ReduceScatterOfSeveralPiecesSumsInRankOrder) {
     const int world = fsdp::world_size();
     const auto offsets = lopsided(numel, world);
     const at::Tensor output = at::empty({offsets[rank + 1] - offsets[rank]});
-    communicator()
-        .reduce_scatter(output, values_of(rank, numel, at::kFloat), offsets, {"w", {}})
-        ->wait();
-    EXPECT_TRUE(
-        output.equal(part_of(sum_in_rank_order(world, numel, at::kFloat), offsets, rank)));
+    communicator().reduce_scatter(output, values_of(rank, numel, at::kFloat), offsets, {"w", {}})->wait();
+    EXPECT_TRUE(output.equal(part_of(sum_in_rank_order(world, numel, at::kFloat), offsets, rank)));
   });
 }
 
@@ -199,9 +194,7 @@ TEST(Lanes, MayRunInDifferentOrdersOnDifferentRanks) {
     for (int round = 0; round < 20; ++round) {
       const at::Tensor a = values_of(rank, 5003, at::kFloat), b = values_of(rank, 77, at::kFloat);
       std::shared_ptr<Work> first, second;
-      const auto start_first = [&] {
-        first = group->communicator().all_reduce(a, ReduceOp::kSum, {"a", {}});
-      };
+      const auto start_first = [&] { first = group->communicator().all_reduce(a, ReduceOp::kSum, {"a", {}}); };
       if (rank != 1) start_first();
       second = group->reductions().all_reduce(b, ReduceOp::kSum, {"b", {}});
       if (rank == 1) {
@@ -223,8 +216,7 @@ TEST(Lanes, RunManyCollectivesInFlightInOrder) {
     std::vector<std::shared_ptr<Work>> works;
     for (int i = 0; i < 100; ++i) {
       tensors.push_back(at::full({1000 + i}, static_cast<float>(i + rank)));
-      works.push_back(communicator().all_reduce(tensors.back(), ReduceOp::kSum,
-                                                {c10::str("t", i), {}}));
+      works.push_back(communicator().all_reduce(tensors.back(), ReduceOp::kSum, {c10::str("t", i), {}}));
     }
     for (int i = 99; i >= 0; --i) {
       works[i]->wait();

@@ -26,19 +26,15 @@ TEST(RecordingCommunicator, WritesDownOperationsOfEveryLane) {
   group.reductions().reduce_scatter(part, whole, offsets, {"b", {}})->wait();
   group.communicator().barrier({"c", {}})->wait();
   EXPECT_THAT(log->entries(),
-              ElementsAre(Entry{"duplicate", "reductions", 0, "main"},
-                          Entry{"all_gather", "a", 16, "main"},
-                          Entry{"reduce_scatter", "b", 16, "reductions"},
-                          Entry{"barrier", "c", 0, "main"}));
+              ElementsAre(Entry{"duplicate", "reductions", 0, "main"}, Entry{"all_gather", "a", 16, "main"},
+                          Entry{"reduce_scatter", "b", 16, "reductions"}, Entry{"barrier", "c", 0, "main"}));
 }
 
 TEST(RecordingCommunicator, LeavesResultsAsTheyAre) {
   std::array<std::shared_ptr<OperationLog>, 2> logs;
   for (auto& log : logs) log = std::make_shared<OperationLog>();
   ThreadRanksOptions options;
-  options.wrap = [&](auto inner, int rank) {
-    return make_recording_communicator(std::move(inner), logs[rank]);
-  };
+  options.wrap = [&](auto inner, int rank) { return make_recording_communicator(std::move(inner), logs[rank]); };
   run_thread_ranks(
       2,
       [](int rank) {
@@ -53,16 +49,15 @@ TEST(RecordingCommunicator, LeavesResultsAsTheyAre) {
 }
 
 TEST(FaultyCommunicator, ThrowsAtTheCallAskedFor) {
-  auto communicator =
-      make_faulty_communicator(make_local_communicator(), {.kind = Fault::Kind::kThrow, .at = 1});
+  auto communicator = make_faulty_communicator(make_local_communicator(), {.kind = Fault::Kind::kThrow, .at = 1});
   communicator->barrier({"first", {}})->wait();
   EXPECT_THROW((void)communicator->barrier({"second", {}}), Error);
   communicator->barrier({"third", {}})->wait();
 }
 
 TEST(FaultyCommunicator, CountsOnlyTheLaneAskedFor) {
-  auto communicator = make_faulty_communicator(
-      make_local_communicator(), {.kind = Fault::Kind::kThrow, .at = 0, .lane = "reductions"});
+  auto communicator =
+      make_faulty_communicator(make_local_communicator(), {.kind = Fault::Kind::kThrow, .at = 0, .lane = "reductions"});
   ProcessGroup group(communicator, 0);
   group.communicator().barrier({})->wait();
   EXPECT_THROW((void)group.reductions().barrier({}), Error);
@@ -72,8 +67,7 @@ TEST(FaultyCommunicator, AnotherSubjectOnOneRankIsAMismatchOnAll) {
   ThreadRanksOptions options;
   options.wrap = [](auto inner, int rank) {
     if (rank != 1) return inner;
-    return make_faulty_communicator(
-        std::move(inner), {.kind = Fault::Kind::kOtherSubject, .at = 2, .lane = "main"});
+    return make_faulty_communicator(std::move(inner), {.kind = Fault::Kind::kOtherSubject, .at = 2, .lane = "main"});
   };
   int mismatches = 0;
   std::mutex mutex;
@@ -98,11 +92,9 @@ TEST(FaultyCommunicator, ADelayedRankIsWaitedFor) {
   ThreadRanksOptions options;
   options.wrap = [](auto inner, int rank) {
     if (rank != 1) return inner;
-    return make_faulty_communicator(std::move(inner),
-                                    {.kind = Fault::Kind::kDelay,
-                                     .at = 1,
-                                     .lane = "main",
-                                     .delay = std::chrono::milliseconds(700)});
+    return make_faulty_communicator(
+        std::move(inner),
+        {.kind = Fault::Kind::kDelay, .at = 1, .lane = "main", .delay = std::chrono::milliseconds(700)});
   };
   run_thread_ranks(2, [](int) { fsdp::barrier(); }, options);
 }

@@ -25,21 +25,18 @@ Communicator& communicator() { return default_process_group()->communicator(); }
 void reduce(int rank, const std::string& subject, int64_t numel = 12) {
   const std::array<int64_t, 4> offsets{0, 4, 8, numel};
   communicator()
-      .reduce_scatter(at::empty({offsets[rank + 1] - offsets[rank]}), at::ones({numel}), offsets,
-                      {subject, {}})
+      .reduce_scatter(at::empty({offsets[rank + 1] - offsets[rank]}), at::ones({numel}), offsets, {subject, {}})
       ->wait();
 }
 
 void gather(int rank, const std::string& subject) {
   communicator()
-      .all_gather(at::empty({12}), at::ones({kOffsets[rank + 1] - kOffsets[rank]}), kOffsets,
-                  {subject, {}})
+      .all_gather(at::empty({12}), at::ones({kOffsets[rank + 1] - kOffsets[rank]}), kOffsets, {subject, {}})
       ->wait();
 }
 
 // The messages of the Mismatch that every one of 3 ranks must meet in `fn`.
-std::vector<std::string> mismatches(const std::function<void(int)>& fn,
-                                    ThreadRanksOptions options = {}) {
+std::vector<std::string> mismatches(const std::function<void(int)>& fn, ThreadRanksOptions options = {}) {
   std::vector<std::string> messages;
   std::mutex mutex;
   run_thread_ranks(
@@ -67,8 +64,7 @@ TEST(MismatchedOperation, NamesBothRanksAndBothOperations) {
 }
 
 TEST(MismatchedSubject, IsFoundThoughAllElseIsEqual) {
-  const auto messages =
-      mismatches([](int rank) { reduce(rank, rank == 2 ? "blocks.1" : "blocks.0"); });
+  const auto messages = mismatches([](int rank) { reduce(rank, rank == 2 ? "blocks.1" : "blocks.0"); });
   EXPECT_THAT(messages, SizeIs(3));
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("(subject)"), HasSubstr("'blocks.0'"),
                                    HasSubstr("rank 2 runs reduce_scatter of 'blocks.1'"))));
@@ -87,9 +83,8 @@ TEST(MismatchedSize, IsFoundBeforeDataMoves) {
 }
 
 TEST(MismatchedVotes, AreFound) {
-  const auto messages = mismatches([](int rank) {
-    communicator().barrier({"w", std::vector<uint8_t>(rank == 0 ? 3 : 4)})->wait();
-  });
+  const auto messages =
+      mismatches([](int rank) { communicator().barrier({"w", std::vector<uint8_t>(rank == 0 ? 3 : 4)})->wait(); });
   EXPECT_THAT(messages, SizeIs(3));
   EXPECT_THAT(messages, Each(HasSubstr("number of votes")));
 }
@@ -112,8 +107,7 @@ TEST(MismatchedPeers, OfSendAndRecvAreFound) {
     if (rank == 2) fsdp::barrier();
   });
   EXPECT_THAT(messages, SizeIs(3));
-  EXPECT_THAT(messages, Each(AllOf(HasSubstr("send of 'w' to rank 1"),
-                                   HasSubstr("send of 'w' to rank 0"))));
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("send of 'w' to rank 1"), HasSubstr("send of 'w' to rank 0"))));
 }
 
 TEST(AfterAMismatch, EveryLaneFailsAtOnceWithTheSameError) {
@@ -121,8 +115,7 @@ TEST(AfterAMismatch, EveryLaneFailsAtOnceWithTheSameError) {
   std::mutex mutex;
   run_thread_ranks(2, [&](int rank) {
     auto group = default_process_group();
-    EXPECT_THROW(rank == 0 ? fsdp::barrier()
-                           : communicator().barrier({"other", {}})->wait(), Mismatch);
+    EXPECT_THROW(rank == 0 ? fsdp::barrier() : communicator().barrier({"other", {}})->wait(), Mismatch);
     for (Communicator* lane : {&group->communicator(), &group->reductions()}) {
       try {
         lane->barrier({"later", {}})->wait();
@@ -140,23 +133,22 @@ TEST(ARankThatDoesNotJoin, IsNamedWithItsLastOperationThoughItIsAlive) {
   std::vector<std::string> messages;
   std::mutex mutex;
   std::atomic<int> waiting = 2;
-  run_thread_ranks(
-      3,
-      [&](int rank) {
-        reduce(rank, "blocks.7");
-        if (rank == 1) {
-          // Busy elsewhere until the others have given up.
-          while (waiting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        }
-        try {
-          gather(rank, "blocks.8");
-        } catch (const Mismatch& error) {
-          std::lock_guard lock(mutex);
-          messages.emplace_back(error.what_without_backtrace());
-        }
-        --waiting;
-      },
-      {.timeout = std::chrono::milliseconds(1500), .wrap = {}});
+  run_thread_ranks(3,
+                   [&](int rank) {
+                     reduce(rank, "blocks.7");
+                     if (rank == 1) {
+                       // Busy elsewhere until the others have given up.
+                       while (waiting > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                     }
+                     try {
+                       gather(rank, "blocks.8");
+                     } catch (const Mismatch& error) {
+                       std::lock_guard lock(mutex);
+                       messages.emplace_back(error.what_without_backtrace());
+                     }
+                     --waiting;
+                   },
+                   {.timeout = std::chrono::milliseconds(1500), .wrap = {}});
   EXPECT_THAT(messages, SizeIs(3));
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("all_gather of 'blocks.8' (#3) timed out"),
                                    HasSubstr("rank 1 is alive but did not join"),
@@ -204,8 +196,7 @@ TEST(WrongArguments, AreUsageErrorsBeforeAnythingIsCommunicated) {
     EXPECT_THROW((void)lane.all_gather(four, two.to(at::kDouble), good, {}), UsageError);
     EXPECT_THROW((void)lane.all_gather(four, four.slice(0, 1, 3), good, {}), UsageError);
     EXPECT_THROW((void)lane.reduce_scatter(four.slice(0, 0, 2), four, good, {}), UsageError);
-    EXPECT_THROW((void)lane.reduce_scatter(two.to(at::kLong), four.to(at::kLong), good, {}),
-                 UsageError);
+    EXPECT_THROW((void)lane.reduce_scatter(two.to(at::kLong), four.to(at::kLong), good, {}), UsageError);
     EXPECT_THROW((void)lane.broadcast(at::zeros({4, 4}).t().slice(0, 1), 0, {}), UsageError);
     EXPECT_THROW((void)lane.broadcast(four, 2, {}), UsageError);
     EXPECT_THROW((void)lane.send(four, rank, {}), UsageError);

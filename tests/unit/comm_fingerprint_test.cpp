@@ -19,9 +19,7 @@ Fingerprint gather_of(const std::string& subject) {
   return fingerprint;
 }
 
-TEST(Fingerprint, OfTheSameCollectiveDoesNotDiffer) {
-  EXPECT_EQ(difference(gather_of("w"), 0, gather_of("w"), 1), "");
-}
+TEST(Fingerprint, OfTheSameCollectiveDoesNotDiffer) { EXPECT_EQ(difference(gather_of("w"), 0, gather_of("w"), 1), ""); }
 
 TEST(Fingerprint, DoesNotDifferByTheVotesCast) {
   auto other = make_fingerprint(Operation::kBarrier, {"w", {0, 1}});
@@ -79,8 +77,7 @@ TEST(Fingerprint, OfABroadcastDiffersByItsRoot) {
 
 TEST(Fingerprint, DescribesItselfInWords) {
   EXPECT_EQ(describe(gather_of("blocks.1")), "all_gather of 'blocks.1' (#17)");
-  EXPECT_EQ(describe_fully(gather_of("blocks.1")),
-            "all_gather of 'blocks.1' (#17), 32 bytes of Float, 3 votes");
+  EXPECT_EQ(describe_fully(gather_of("blocks.1")), "all_gather of 'blocks.1' (#17), 32 bytes of Float, 3 votes");
   EXPECT_EQ(describe(make_fingerprint(Operation::kBarrier, {})), "barrier (#0)");
 }
 
@@ -96,8 +93,7 @@ TEST(Votes, SurvivePackingAndAreMergedByOr) {
 TEST(Votes, TravelInsideTheFingerprintAsLongAsTheyFit) {
   const size_t most = 8 * Fingerprint::kInlineVoteBytes;
   EXPECT_TRUE(make_fingerprint(Operation::kBarrier, {"", std::vector<uint8_t>(most)}).votes_fit());
-  EXPECT_FALSE(
-      make_fingerprint(Operation::kBarrier, {"", std::vector<uint8_t>(most + 1)}).votes_fit());
+  EXPECT_FALSE(make_fingerprint(Operation::kBarrier, {"", std::vector<uint8_t>(most + 1)}).votes_fit());
 }
 
 }  // namespace

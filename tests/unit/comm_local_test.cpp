@@ -26,8 +26,7 @@ TEST(LocalCommunicator, CopiesWhatItGathersAndReduces) {
 TEST(LocalCommunicator, KeepsItsOwnVotes) {
   const auto work = make_local_communicator()->barrier({"", {1, 0, 1}});
   work->wait();
-  EXPECT_EQ(std::vector<uint8_t>(work->votes().begin(), work->votes().end()),
-            (std::vector<uint8_t>{1, 0, 1}));
+  EXPECT_EQ(std::vector<uint8_t>(work->votes().begin(), work->votes().end()), (std::vector<uint8_t>{1, 0, 1}));
 }
 
 TEST(LocalCommunicator, SharesMemoryThatIsAligned) {

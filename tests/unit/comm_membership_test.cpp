@@ -64,8 +64,7 @@ TEST(Membership, RefusesARankOutsideTheWorld) {
 }
 
 TEST(Membership, RefusesHalfAnIdentity) {
-  EXPECT_THAT(error_of([](auto& options) { options.rank.reset(); }),
-              HasSubstr("go together, found only world_size"));
+  EXPECT_THAT(error_of([](auto& options) { options.rank.reset(); }), HasSubstr("go together, found only world_size"));
 }
 
 TEST(Membership, RefusesBadAddressesAndTimeouts) {

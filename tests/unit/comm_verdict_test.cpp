@@ -21,44 +21,38 @@ Report alarm(Cause cause, int peer) {
 }
 
 TEST(Verdict, NamesTheRankThatDoesNotAnswer) {
-  const auto verdict =
-      decide(Reports{alarm(Cause::kTransport, 2), idle("none yet"), std::nullopt}, kAnswerTime);
+  const auto verdict = decide(Reports{alarm(Cause::kTransport, 2), idle("none yet"), std::nullopt}, kAnswerTime);
   EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.text, AllOf(HasSubstr("rank 2 is lost"), HasSubstr("within 5.0 s"),
-                                  HasSubstr("rank 1: none yet; rank 2: no answer"),
-                                  HasSubstr("Connection closed")));
+                                  HasSubstr("rank 1: none yet; rank 2: no answer"), HasSubstr("Connection closed")));
 }
 
 TEST(Verdict, NamesTheDeadRankThoughTheAlarmWasAboutASurvivor) {
   // Rank 1 gave up first and broke its connections, which is what rank 0 saw.
-  const auto verdict = decide(
-      Reports{alarm(Cause::kTransport, 1), alarm(Cause::kTransport, 2), std::nullopt}, kAnswerTime);
+  const auto verdict =
+      decide(Reports{alarm(Cause::kTransport, 1), alarm(Cause::kTransport, 2), std::nullopt}, kAnswerTime);
   EXPECT_EQ(verdict.rank, 2);
 }
 
 TEST(Verdict, OfSeveralSilentRanksNamesTheOneWaitedForAndListsAll) {
-  const auto verdict =
-      decide(Reports{alarm(Cause::kTransport, 2), std::nullopt, std::nullopt}, kAnswerTime);
+  const auto verdict = decide(Reports{alarm(Cause::kTransport, 2), std::nullopt, std::nullopt}, kAnswerTime);
   EXPECT_EQ(verdict.rank, 2);
   EXPECT_THAT(verdict.text, HasSubstr("ranks 1, 2 are lost"));
 }
 
 TEST(Verdict, OfATimeoutWithAllAliveBlamesTheRankThatDidNotJoin) {
   const auto verdict = decide(
-      Reports{alarm(Cause::kTransport, 1), idle("barrier (#1), done 9 s ago"),
-              alarm(Cause::kTimeout, 1)},
-      kAnswerTime);
+      Reports{alarm(Cause::kTransport, 1), idle("barrier (#1), done 9 s ago"), alarm(Cause::kTimeout, 1)}, kAnswerTime);
   EXPECT_EQ(verdict.kind, Verdict::Kind::kMismatch);
   EXPECT_EQ(verdict.rank, 1);
-  EXPECT_THAT(verdict.text, AllOf(HasSubstr("rank 1 is alive but did not join"),
-                                  HasSubstr("barrier (#1), done 9 s ago")));
+  EXPECT_THAT(verdict.text,
+              AllOf(HasSubstr("rank 1 is alive but did not join"), HasSubstr("barrier (#1), done 9 s ago")));
 }
 
 TEST(Verdict, TellsARankThatLeftFromOneThatDied) {
   const auto verdict =
-      decide(Reports{alarm(Cause::kTransport, 1), Report{Cause::kLeft, -1, "left", "", ""}},
-             kAnswerTime);
+      decide(Reports{alarm(Cause::kTransport, 1), Report{Cause::kLeft, -1, "left", "", ""}}, kAnswerTime);
   EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_THAT(verdict.text, HasSubstr("rank 1 has left the process group"));

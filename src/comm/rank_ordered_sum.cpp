@@ -1,0 +1,40 @@
+#include "comm/rank_ordered_sum.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+// Less than ATen splits among threads (at::internal::GRAIN_SIZE, 32768): a sum is bound by memory and by the network,
+// and a second pool of threads would take cores from the computation. Also small enough for the caches.
+constexpr int64_t kBlock = 32'000;
+
+void combine(const at::Tensor& result, const at::Tensor& a, const at::Tensor& b, ReduceOp op) {
+  at::Tensor out = result;
+  if (op == ReduceOp::kSum) at::add_out(out, a, b);
+  if (op == ReduceOp::kMax) at::maximum_out(out, a, b);
+  if (op == ReduceOp::kMin) at::minimum_out(out, a, b);
+}
+
+void reduce_block(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op) {
+  // The first contribution of another rank holds the total until the last step.
+  const at::Tensor& scratch = contributions[own == 0 ? 1 : 0];
+  const size_t last = contributions.size() - 1;
+  combine(last == 1 ? output : scratch, contributions[0], contributions[1], op);
+  for (size_t i = 2; i <= last; ++i) combine(i == last ? output : scratch, scratch, contributions[i], op);
+}
+
+}  // namespace
+
+void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op) {
+  const int64_t numel = output.numel(), block = output.is_cpu() ? kBlock : numel;
+  for (int64_t begin = 0; begin < numel; begin += block) {
+    const int64_t length = std::min(block, numel - begin);
+    std::vector<at::Tensor> blocks;
+    for (const auto& contribution : contributions) blocks.push_back(contribution.narrow(0, begin, length));
+    reduce_block(output.narrow(0, begin, length), blocks, own, op);
+  }
+}
+
+}  // namespace fsdp

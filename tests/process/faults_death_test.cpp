@@ -1,0 +1,101 @@
+// A rank that is killed in the middle of training: the others end with PeerLost that names it.
+
+#include <signal.h>
+
+#include <fstream>
+#include <iostream>
+#include <thread>
+
+#include "support/process_ranks.h"
+#include "thread/misuse_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Kills this rank if the environment says that it is to die at `place`.
+void maybe_die(const std::string& place) {
+  const char *victim = std::getenv("VICTIM"), *where = std::getenv("PLACE");
+  if (victim != nullptr && where == place && std::stoi(victim) == rank()) raise(SIGKILL);
+}
+
+Group shard_and_maybe_die(SmallNetImpl& net) {
+  FullyShardOptions options;
+  options.auto_wrap_policy = [](const WrapCandidate& candidate) {
+    if (candidate.name == "out") maybe_die("fully_shard");
+    return candidate.module.as<torch::nn::LinearImpl>() != nullptr;
+  };
+  return fully_shard(static_cast<torch::nn::Module&>(net), options);
+}
+
+void train_and_maybe_die() {
+  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(30)});
+  torch::manual_seed(7);
+  auto net = std::make_shared<SmallNetImpl>();
+  net->to(torch::kDouble);
+  auto group = shard_and_maybe_die(*net);
+  torch::optim::AdamW optimizer(net->parameters());
+  for (int step = 0; step < 1000; ++step) {
+    if (step == 2) {
+      net->on_hidden = [](const torch::Tensor& h) {
+        maybe_die("forward");
+        h.register_hook([](const torch::Tensor&) { maybe_die("backward"); });
+        return h;
+      };
+    }
+    optimizer.zero_grad();
+    torch::Tensor loss;
+    {
+      ForwardScope scope(group);
+      loss = small_loss(*net, share(step));
+    }
+    loss.backward();
+    if (step == 2) maybe_die("optimizer");
+    optimizer.step();
+    if (step == 2) std::cout << "training" << std::endl;
+    if (std::getenv("PLACE") == std::string("anywhere")) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+PROCESS_CASE(train_until_a_rank_dies) {
+  try {
+    train_and_maybe_die();
+  } catch (const PeerLost& error) {
+    std::cout << "PeerLost " << error.rank() << ": " << error.what_without_backtrace() << std::endl;
+    throw;
+  }
+}
+
+class DeathOfARank : public testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(DeathOfARank, IsNamedByEverySurvivorWithinTheTimeout) {
+  auto [place, victim] = GetParam();
+  ProcessRanks ranks("train_until_a_rank_dies",
+                     {.world_size = 3, .environment = {{"PLACE", place}, {"VICTIM", std::to_string(victim)}}});
+  EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
+  for (int r = 0; r < 3; ++r) {
+    if (r == victim) continue;
+    const auto& result = ranks.wait(r);
+    EXPECT_FALSE(result.timed_out);
+    EXPECT_EQ(result.exit_code, 1) << "rank " << r << ": " << result.output;
+    EXPECT_THAT(result.output, AllOf(HasSubstr(c10::str("PeerLost ", victim, ": [fsdp rank ", r, "/3]")),
+                                     HasSubstr("Last operations"), HasSubstr("start all ranks again")));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, DeathOfARank,
+                         testing::Combine(testing::Values("fully_shard", "forward", "backward", "optimizer"),
+                                          testing::Values(0, 1)));
+
+TEST(DeathOfARankFromOutside, IsNamedByTheSurvivor) {
+  ProcessRanks ranks("train_until_a_rank_dies", {.world_size = 2, .environment = {{"PLACE", "anywhere"}}});
+  for (int r : {0, 1}) ASSERT_TRUE(ranks.wait_for_output(r, "training")) << ranks.wait(r).output;
+  ranks.kill(0);
+  EXPECT_EQ(ranks.wait(1).exit_code, 1) << ranks.wait(1).output;
+  EXPECT_THAT(ranks.wait(1).output, HasSubstr("PeerLost 0:"));
+}
+
+}  // namespace
+}  // namespace fsdp::test

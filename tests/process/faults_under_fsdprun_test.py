@@ -1,0 +1,40 @@
+"""Training ranks under fsdprun that are killed or make a mistake: the exit code, and no process left.
+
+FILE.py FSDPRUN TEST_PROGRAM [unittest arguments]
+"""
+
+import pathlib
+import signal
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "launcher"))
+PROGRAM = sys.argv.pop(2)
+
+from fsdprun_case import FsdprunTest  # noqa: E402  (takes the first argument)
+
+
+class Faults(FsdprunTest):
+    def run_case(self, name, ranks, **variables):
+        self.environment |= {"FSDP_TEST_CASE": name, **variables}
+        return self.run_ranks(f"--nproc-per-node={ranks}", PROGRAM)
+
+    def test_a_killed_rank_ends_the_job_with_the_signals_code(self):
+        for place in ("forward", "backward"):
+            result = self.run_case("train_until_a_rank_dies", 3, PLACE=place, VICTIM="1")
+            self.assertEqual(result.returncode, 128 + signal.SIGKILL, result.err)
+            self.assertIn("rank 1", result.err)
+
+    def test_a_mistake_ends_the_job_with_the_programs_code(self):
+        result = self.run_case("shard_models_that_differ", 2)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("rank 0 runs barrier of 'fully_shard", result.err)
+
+    def test_a_forward_on_one_rank_only_ends_the_job(self):
+        result = self.run_case("forward_on_rank_1_only", 2)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("rank 0 is alive but did not join", result.err)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,77 @@
+// The path that uses a backend's own collectives, with Gloo in NCCL's place.
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <thread>
+#include <vector>
+
+#include "comm/c10d_communicator.h"
+#include "comm/gloo_backend.h"
+
+namespace fsdp::test {
+namespace {
+
+C10dOptions over_native_collectives(int rank, int world_size) {
+  C10dOptions options;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.timeout = std::chrono::seconds(60);
+  options.control = [](const auto& store, int own_rank, int size, auto timeout) {
+    return make_gloo_backend(store, own_rank, size, timeout, "127.0.0.1");
+  };
+  options.data = options.control;
+  return options;
+}
+
+void run(int world_size, const std::function<void(Communicator&, int)>& fn) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto communicator = make_c10d_communicator(store, over_native_collectives(rank, world_size));
+      fn(*communicator, rank);
+      communicator->barrier({})->wait();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+class NativeCollectives : public testing::TestWithParam<std::vector<int64_t>> {};
+
+// Small integers: every order of summation gives the same bits.
+TEST_P(NativeCollectives, GiveTheResultsOfMessages) {
+  const auto offsets = GetParam();
+  const int world_size = static_cast<int>(offsets.size()) - 1;
+  const int64_t numel = offsets.back();
+  run(world_size, [&](Communicator& communicator, int rank) {
+    const at::Tensor ramp = at::arange(static_cast<double>(numel));
+    const at::Tensor sum = ramp * world_size + world_size * (world_size - 1) / 2;
+    const auto part = [&](const at::Tensor& flat) { return flat.slice(0, offsets[rank], offsets[rank + 1]); };
+    const at::Tensor gathered = at::zeros({numel});
+    communicator.all_gather(gathered, part(ramp).clone(), offsets, {"gather", {}})->wait();
+    EXPECT_TRUE(gathered.equal(ramp));
+
+    const at::Tensor reduced = at::zeros({offsets[rank + 1] - offsets[rank]});
+    communicator.reduce_scatter(reduced, ramp + rank, offsets, {"reduce", {}})->wait();
+    EXPECT_TRUE(reduced.equal(part(sum)));
+
+    const at::Tensor total = ramp + rank, highest = ramp + rank;
+    communicator.all_reduce(total, ReduceOp::kSum, {"sum", {}})->wait();
+    EXPECT_TRUE(total.equal(sum));
+    communicator.all_reduce(highest, ReduceOp::kMax, {"max", {}})->wait();
+    EXPECT_TRUE(highest.equal(ramp + (world_size - 1)));
+
+    const at::Tensor from_last = ramp + rank;
+    communicator.broadcast(from_last, world_size - 1, {"broadcast", {}})->wait();
+    EXPECT_TRUE(from_last.equal(ramp + (world_size - 1)));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, NativeCollectives,
+                         testing::Values(std::vector<int64_t>{0, 5, 10}, std::vector<int64_t>{0, 4, 8, 12},
+                                         std::vector<int64_t>{0, 0, 7, 9}, std::vector<int64_t>{0, 0, 0}));
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,220 @@
+// What a step costs: collectives, bytes, and operators that come to the library.
+
+#include "comm/recording_communicator.h"
+#include "runtime/param_group.h"
+#include "support/small_net.h"
+
+namespace fsdp::test {
+namespace {
+
+constexpr int64_t kDepth = 4;
+
+// A recording communicator per rank.
+struct Recorded {
+  explicit Recorded(int world) : logs(static_cast<size_t>(world)) {
+    for (auto& log : logs) log = std::make_shared<OperationLog>();
+    options.wrap = [this](std::shared_ptr<Communicator> inner, int rank) {
+      return make_recording_communicator(std::move(inner), logs[static_cast<size_t>(rank)]);
+    };
+  }
+  int64_t count(int rank, const std::string& operation) const {
+    int64_t count = 0;
+    for (const auto& entry : logs[static_cast<size_t>(rank)]->entries()) count += entry.operation == operation;
+    return count;
+  }
+  std::vector<std::string> subjects(int rank, const std::string& operation) const {
+    std::vector<std::string> subjects;
+    for (const auto& entry : logs[static_cast<size_t>(rank)]->entries())
+      if (entry.operation == operation) subjects.push_back(entry.subject);
+    return subjects;
+  }
+  void clear(int rank) { logs[static_cast<size_t>(rank)]->clear(); }
+
+  std::vector<std::shared_ptr<OperationLog>> logs;
+  ThreadRanksOptions options;
+};
+
+std::vector<std::shared_ptr<SmallNetImpl>> nets(int world, int64_t dim = 12) {
+  torch::manual_seed(3);
+  std::vector<std::shared_ptr<SmallNetImpl>> models;
+  for (int r = 0; r < world; ++r) models.push_back(std::make_shared<SmallNetImpl>(dim, kDepth));
+  return models;
+}
+
+torch::Tensor forward_loss(const Group& group, SmallNetImpl& net, int step) {
+  ForwardScope scope(group);
+  return small_net_loss(net, {step, rank() * 2, 2});
+}
+
+TEST(Cost, CollectivesOfAStepWithReshard) {
+  for (int world : worlds_up_to(3)) {
+    auto models = nets(world);
+    Recorded recorded(world);
+    run_thread_ranks(world, [&](int r) {
+      auto& net = *models[static_cast<size_t>(r)];
+      auto group = shard_blocks(net);
+      for (int step = 0; step < 3; ++step) {
+        recorded.clear(r);
+        auto loss = forward_loss(group, net, step);
+        EXPECT_EQ(recorded.count(r, "all_gather"), world == 1 ? 0 : kDepth + 1) << "step " << step;
+        recorded.clear(r);
+        loss.backward();
+        if (world == 1) continue;
+        EXPECT_LE(recorded.count(r, "all_gather"), kDepth) << "step " << step;
+        EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1) << "step " << step;
+      }
+    }, recorded.options);
+  }
+}
+
+TEST(Cost, NoCollectivesAtWorldSizeOne) {
+  auto models = nets(1);
+  Recorded recorded(1);
+  run_thread_ranks(1, [&](int r) {
+    auto group = shard_blocks(*models[0]);
+    recorded.clear(r);
+    forward_loss(group, *models[0], 0).backward();
+    for (const auto& entry : recorded.logs[0]->entries()) EXPECT_NE(entry.operation, "all_gather") << entry.subject;
+    EXPECT_EQ(group.stats().whole.peak, 0);
+  }, recorded.options);
+}
+
+TEST(Cost, ReshardNeverGathersOncePerGroup) {
+  auto models = nets(2);
+  Recorded recorded(2);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    FullyShardOptions options;
+    options.reshard_after_forward = Reshard::never();
+    auto group = shard_blocks(net, options);
+    recorded.clear(r);
+    forward_loss(group, net, 0).backward();
+    EXPECT_EQ(recorded.count(r, "all_gather"), kDepth + 1);
+    EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1);
+  }, recorded.options);
+}
+
+TEST(Cost, ReductionsRunInTheReverseOrderOfFirstReads) {
+  auto models = nets(2);
+  Recorded recorded(2);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    recorded.clear(r);
+    forward_loss(group, net, 0).backward();
+    const std::vector<std::string> expected{"blocks.3", "blocks.2", "blocks.1", "blocks.0", "SmallNet"};
+    EXPECT_EQ(recorded.subjects(r, "reduce_scatter"), expected);
+  }, recorded.options);
+}
+
+TEST(Cost, RightAfterShardingARankHoldsItsRowsOnly) {
+  auto models = nets(4, 64);
+  run_thread_ranks(4, [&](int r) {
+    auto group = shard_blocks(*models[static_cast<size_t>(r)]);
+    auto stats = group.stats();
+    EXPECT_EQ(stats.whole.current, 0);
+    EXPECT_EQ(stats.gradient.current, 0);
+    EXPECT_LE(stats.rows.current, static_cast<int64_t>(sizeof(float)) * (stats.parameter_numel / 4 + stats.parameter_numel / 10));
+  });
+}
+
+// Bytes of the group's whole buffers.
+int64_t whole_bytes(runtime::ParamGroup& group) {
+  int64_t bytes = 0;
+  for (auto& flat : group.flats()) bytes += flat.layout().total_numel() * static_cast<int64_t>(flat.element_size());
+  return bytes;
+}
+
+TEST(Cost, WholeParametersStayWithinTheRootAndTwoGroups) {
+  for (int world : {2, 3}) {
+    auto models = nets(world, 64);
+    run_thread_ranks(world, [&](int r) {
+      auto& net = *models[static_cast<size_t>(r)];
+      auto group = shard_blocks(net);
+      int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+      for (int step = 0; step < 3; ++step) {
+        group.reset_peak_stats();
+        auto loss = forward_loss(group, net, step);
+        EXPECT_LE(group.stats().whole.peak, root + 2 * block) << "forward of step " << step;
+        loss.backward();
+        EXPECT_LE(group.stats().whole.peak, root + 2 * block) << "backward of step " << step;
+        EXPECT_EQ(group.stats().whole.current, 0) << "after step " << step;
+      }
+    });
+  }
+}
+
+TEST(Cost, GradientsAreRowsAfterBackward) {
+  auto models = nets(2, 64);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    forward_loss(group, net, 0).backward();
+    EXPECT_EQ(group.stats().gradient.current, group.stats().rows.current);
+    net.zero_grad();
+    EXPECT_EQ(group.stats().gradient.current, 0);
+  });
+}
+
+TEST(Cost, EvaluationLeavesNothingWhole) {
+  auto models = nets(2);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    torch::NoGradGuard no_grad;
+    for (int step = 0; step < 3; ++step) forward_loss(group, net, step);
+    EXPECT_EQ(group.stats().whole.current, 0);
+  });
+}
+
+TEST(Cost, OperatorsThatTouchNoParameterNeverEnterTheLibrary) {
+  auto models = nets(1);
+  run_thread_ranks(1, [&](int) {
+    auto group = shard_blocks(*models[0]);
+    auto before = group.stats().intercepted_operators;
+    auto x = torch::ones({4, 4}, torch::requires_grad());
+    torch::softmax(torch::matmul(x, x).relu(), -1).sum().backward();
+    EXPECT_EQ(group.stats().intercepted_operators, before);
+    forward_loss(group, *models[0], 0);
+    EXPECT_GT(group.stats().intercepted_operators, before);
+  });
+}
+
+TEST(Cost, KeptCopiesSpareGathersUntilRowsAreWritten) {
+  auto models = nets(2);
+  Recorded recorded(2);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    torch::optim::SGD optimizer(net.parameters(), 0.1);
+    group.set_reshard_after_forward(false);
+    group.set_reshard_after_backward(false);
+    forward_loss(group, net, 0).backward();
+    recorded.clear(r);
+    forward_loss(group, net, 1).backward();
+    EXPECT_EQ(recorded.count(r, "all_gather"), 0);
+    optimizer.step();
+    recorded.clear(r);
+    forward_loss(group, net, 2).backward();
+    EXPECT_EQ(recorded.count(r, "all_gather"), kDepth + 1);
+  }, recorded.options);
+}
+
+TEST(Cost, UnshardBringsMemoryEarly) {
+  auto models = nets(2);
+  Recorded recorded(2);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    group_of(*net.blocks[2]).unshard().wait();
+    recorded.clear(r);
+    auto loss = forward_loss(group, net, 0);
+    EXPECT_EQ(recorded.count(r, "all_gather"), kDepth);
+    loss.backward();
+    group_of(*net.blocks[2]).reshard();
+    EXPECT_EQ(group.stats().whole.current, 0);
+  }, recorded.options);
+}
+
+}  // namespace
+}  // namespace fsdp::test

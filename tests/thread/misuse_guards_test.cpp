@@ -1,0 +1,129 @@
+// Guards that are nested, that exclude one another, and that an exception closes.
+
+#include <stdexcept>
+
+#include "thread/misuse_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+bool shows_whole(const torch::Tensor& p) { return p.sizes() == torch::IntArrayRef(global_sizes(p)); }
+
+TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
+  expect_training_survives([](const InTraining& t) {
+    const auto& p = t.net.in->weight;
+    auto inner_group = group_of(*t.net.in);
+    {
+      ForwardScope outer(t.group);
+      {
+        ForwardScope again(t.group);
+        ForwardScope inner(inner_group);
+        EXPECT_TRUE(shows_whole(p));
+      }
+      EXPECT_TRUE(shows_whole(p));
+      EXPECT_TRUE(small_loss(t.net, share(1)).defined());
+    }
+    EXPECT_FALSE(shows_whole(p));
+  });
+}
+
+TEST(ForwardScopes, OfAnInnerGroupShowNothingElse) {
+  expect_training_survives([](const InTraining& t) {
+    ForwardScope inner(group_of(*t.net.in));
+    EXPECT_TRUE(shows_whole(t.net.in->weight));
+    EXPECT_FALSE(shows_whole(t.net.out->weight));
+    auto x = torch::ones({1, 4}, torch::kDouble);
+    EXPECT_EQ(t.net.in->forward(x).size(1), 6);
+    EXPECT_THAT(message_of([&] { t.net.norm->forward(x); }),
+                refuses("aten::layer_norm", "norm.weight", "fsdp::ForwardScope"));
+  });
+}
+
+TEST(LocalRowsAndScopes, ExcludeOneAnother) {
+  expect_training_survives([](const InTraining& t) {
+    auto where = c10::str("[fsdp rank ", rank(), "/2] ");
+    {
+      LocalRows rows(t.group);
+      LocalRows more(group_of(*t.net.in));
+      EXPECT_THAT(message_of([&] { ForwardScope scope(t.group); }),
+                  AllOf(HasSubstr(where + "forward scope"), HasSubstr("LocalRows is open"), HasSubstr("close it")));
+      EXPECT_THAT(message_of([&] { auto whole = summon_full_params(t.group); }), HasSubstr("LocalRows is open"));
+    }
+    {
+      ForwardScope scope(group_of(*t.net.in));
+      EXPECT_THAT(message_of([&] { LocalRows rows(t.group); }),
+                  AllOf(HasSubstr(where + "LocalRows"), HasSubstr("'in' is whole"), HasSubstr("Close it first")));
+      LocalRows of_another(group_of(*t.net.out));
+    }
+  });
+}
+
+TEST(AForwardScope, ThatAnExceptionClosesShowsRowsAgain) {
+  expect_training_survives([](const InTraining& t) {
+    EXPECT_THROW(
+        {
+          ForwardScope scope(t.group);
+          (void)t.net.in->weight.sum();
+          throw std::runtime_error("out of eggs");
+        },
+        std::runtime_error);
+    EXPECT_FALSE(shows_whole(t.net.in->weight));
+  });
+}
+
+TEST(Summoning, ThatAnExceptionClosesLosesWhatWasWritten) {
+  expect_training_survives([](const InTraining& t) {
+    EXPECT_THROW(
+        {
+          auto whole = summon_full_params(t.group);
+          torch::NoGradGuard no_grad;
+          t.net.in->weight.fill_(3);
+          throw std::runtime_error("out of eggs");
+        },
+        std::runtime_error);
+    EXPECT_EQ(t.group.stats().whole.current, 0);
+  });
+}
+
+TEST(NoSync, ThatAnExceptionClosesSynchronisesAgain) {
+  expect_training_survives([](const InTraining& t) {
+    EXPECT_THROW(
+        {
+          auto outer = t.group.no_sync();
+          auto inner = t.group.no_sync();
+          throw std::runtime_error("out of eggs");
+        },
+        std::runtime_error);
+  });
+}
+
+TEST(NoSync, NestedEndsWithTheOutermost) {
+  expect_training_survives([](const InTraining& t) {
+    auto reductions = [&] { return t.group.stats().reductions; };
+    auto backward = [&] {
+      torch::Tensor loss;
+      {
+        ForwardScope scope(t.group);
+        loss = small_loss(t.net, share(1));
+      }
+      loss.backward();
+    };
+    auto before = reductions();
+    {
+      auto outer = t.group.no_sync();
+      {
+        auto inner = t.group.no_sync();
+      }
+      backward();
+      EXPECT_EQ(reductions(), before);
+    }
+    backward();
+    EXPECT_EQ(reductions(), before + 4);
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

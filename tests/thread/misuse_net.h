@@ -1,0 +1,127 @@
+#pragma once
+/// \file
+/// A small model, and the frame of every test about mistakes: train, make the mistake, train on, compare with the
+/// oracle.
+
+#include <gmock/gmock.h>
+
+#include <functional>
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+
+/// Four groups: in, mid, out, and the rest (words, norm, head).
+struct SmallNetImpl : torch::nn::Module {
+  torch::nn::Embedding words{7, 4};
+  torch::nn::LayerNorm norm{torch::nn::LayerNormOptions({4})};
+  torch::nn::Linear in{4, 6}, mid{6, 6}, out{6, 4};
+  torch::nn::Linear head{torch::nn::LinearOptions(4, 3).bias(false)};
+  /// What the user's forward does with the word vectors (late in backward) and with the last hidden layer (early).
+  std::function<torch::Tensor(const torch::Tensor&)> on_words = std::identity(), on_hidden = std::identity();
+
+  SmallNetImpl() {
+    register_module("words", words);
+    register_module("norm", norm);
+    register_module("in", in);
+    register_module("mid", mid);
+    register_module("out", out);
+    register_module("head", head);
+  }
+
+  torch::Tensor forward(const torch::Tensor& ids) {
+    auto h = on_words(words->forward(ids).mean(1));
+    h = torch::tanh(in->forward(norm->forward(h)));
+    return head->forward(on_hidden(out->forward(torch::tanh(mid->forward(h)))));
+  }
+};
+TORCH_MODULE(SmallNet);
+
+inline Group shard(SmallNetImpl& net) {
+  fully_shard(*net.in);
+  fully_shard(*net.mid);
+  fully_shard(*net.out);
+  return fully_shard(static_cast<torch::nn::Module&>(net));
+}
+
+inline torch::Tensor small_ids(const Batch& batch) { return labels(batch, {2}, 7); }
+
+inline torch::Tensor small_loss(SmallNetImpl& net, const Batch& batch) {
+  return torch::mse_loss(net.forward(small_ids(batch)), samples(batch, {3}));
+}
+
+/// This rank's share of a step's batch.
+inline Batch share(int step) { return {step, rank() * 2, 2}; }
+
+inline Training<SmallNetImpl> small_training() {
+  Training<SmallNetImpl> training;
+  training.build = [] { return std::make_shared<SmallNetImpl>(); };
+  training.shard = shard;
+  training.loss = small_loss;
+  training.steps = 3;
+  return training;
+}
+
+/// What a mistake can be made with, on one rank, between two steps of training.
+struct InTraining {
+  SmallNetImpl& net;
+  const Group& group;
+  torch::optim::Optimizer& optimizer;
+};
+
+/// Trains on 2 ranks, makes the mistake after the first step, and expects the losses and parameters of the unsharded
+/// run that made none.
+inline void expect_training_survives(const std::function<void(const InTraining&)>& mistake) {
+  auto training = small_training();
+  auto expected = train_unsharded(training, 2);
+  std::vector<std::shared_ptr<SmallNetImpl>> models{build_model(training), build_model(training)};
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard(net);
+    auto optimizer = training.optimizer(net.parameters());
+    Outcome outcome;
+    for (int step = 0; step < training.steps; ++step) {
+      optimizer->zero_grad();
+      torch::Tensor loss;
+      {
+        ForwardScope scope(group);
+        loss = small_loss(net, share(step));
+      }
+      loss.backward();
+      optimizer->step();
+      auto mean = loss.detach().clone().reshape({1});
+      default_process_group()->communicator().all_reduce(mean, ReduceOp::kSum, {"loss", {}})->wait();
+      outcome.losses.push_back(mean.item<double>() / 2);
+      if (step == 0) mistake({net, group, *optimizer});
+    }
+    for (const auto& parameter : net.parameters()) outcome.parameters.push_back(full_tensor(parameter));
+    expect_same_outcome(expected, outcome, training.tolerance);
+  });
+}
+
+/// The message of the exception of type `E` that `act` throws; a failed test if it throws none or another.
+template <class E = UsageError, class Act>
+std::string message_of(const Act& act) {
+  try {
+    act();
+    ADD_FAILURE() << "no exception";
+  } catch (const E& error) {
+    return error.what_without_backtrace();
+  } catch (const c10::Error& error) {
+    ADD_FAILURE() << "an exception of another type: " << error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "an exception of another type: " << error.what();
+  }
+  return {};
+}
+
+/// Holds for a message that names this rank, the operation, the parameter, what was expected and found, and a remedy.
+inline testing::Matcher<std::string> refuses(const std::string& operation, const std::string& parameter,
+                                             const std::string& remedy) {
+  using testing::HasSubstr;
+  return testing::AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/", world_size(), "] ", operation, ": ")),
+                        HasSubstr("parameter '" + parameter + "'"), HasSubstr("expected"), HasSubstr("found"),
+                        HasSubstr(remedy));
+}
+
+}  // namespace fsdp::test

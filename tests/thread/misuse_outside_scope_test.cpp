@@ -1,0 +1,229 @@
+// Outside a scope a sharded parameter is this rank's rows: what would compute something else on them is refused.
+
+#include "thread/misuse_net.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+namespace F = torch::nn::functional;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* kScope = "fsdp::ForwardScope";
+
+TEST(OutsideAScope, TheModelsForwardIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    EXPECT_THAT(message_of([&] { t.net.forward(small_ids(share(1))); }),
+                AllOf(refuses("aten::embedding", "words.weight", kScope), HasSubstr("sizes [7, 4], found [")));
+  });
+}
+
+TEST(OutsideAScope, EvaluationIsRefusedThoughNothingIsRecorded) {
+  expect_training_survives([](const InTraining& t) {
+    torch::NoGradGuard no_grad;
+    t.net.eval();
+    EXPECT_THAT(message_of([&] { t.net.forward(small_ids(share(1))); }),
+                refuses("aten::embedding", "words.weight", kScope));
+    c10::InferenceMode inference;
+    EXPECT_THAT(message_of([&] { t.net.forward(small_ids(share(1))); }),
+                refuses("aten::embedding", "words.weight", kScope));
+  });
+}
+
+TEST(OutsideAScope, FunctionsOnAWeightAreRefused) {
+  expect_training_survives([](const InTraining& t) {
+    auto x = torch::ones({2, 4}, torch::kDouble);
+    for (bool recorded : {true, false}) {
+      at::AutoGradMode mode(recorded);
+      EXPECT_THAT(message_of([&] { F::linear(x, t.net.in->weight); }), refuses("aten::linear", "in.weight", kScope));
+      EXPECT_THAT(message_of([&] { x.matmul(t.net.in->weight.t()); }), HasSubstr("'in.weight'"));
+      EXPECT_THAT(message_of([&] { F::embedding(torch::zeros({2}, torch::kLong), t.net.words->weight); }),
+                  refuses("aten::embedding", "words.weight", kScope));
+      EXPECT_THAT(message_of([&] { torch::layer_norm(x, {4}, t.net.norm->weight, t.net.norm->bias); }),
+                  refuses("aten::layer_norm", "norm.weight", kScope));
+      EXPECT_THAT(message_of([&] { x* t.net.norm->weight; }), refuses("aten::mul", "norm.weight", kScope));
+    }
+    EXPECT_THAT(message_of([&] { t.net.norm->weight * 2; }), refuses("aten::mul", "norm.weight", "torch::NoGradGuard"));
+  });
+}
+
+// A ready-made module is refused outside a scope and right inside.
+template <class Holder, class... Inputs>
+void expect_needs_a_scope(const std::function<Holder()>& build, const std::string& operation,
+                          const std::string& parameter, const Inputs&... inputs) {
+  torch::manual_seed(3);
+  std::vector<Holder> modules{build(), build(), build()};
+  for (auto& module : modules) {
+    module->to(torch::kDouble);
+    torch::NoGradGuard no_grad;
+    for (auto& p : module->parameters()) p.copy_(torch::linspace(-1, 1, p.numel(), torch::kDouble).view(p.sizes()));
+  }
+  auto first = [](const auto& result) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(result)>, torch::Tensor>)
+      return result;
+    else
+      return std::get<0>(result);
+  };
+  auto expected = first(modules[2]->forward(inputs...));
+  run_thread_ranks(2, [&](int r) {
+    auto model = fully_shard(modules[static_cast<size_t>(r)]);
+    EXPECT_THAT(message_of([&] { model->forward(inputs...); }), refuses(operation, parameter, kScope));
+    EXPECT_LT(relative_difference(expected.detach(), first(model(inputs...)).detach()), 1e-12);
+  });
+}
+
+TEST(OutsideAScope, ReadyMadeModulesAreRefusedAndRightThroughTheirHandle) {
+  auto sequence = torch::linspace(-1, 1, 24, torch::kDouble).view({3, 2, 4});
+  auto image = torch::linspace(-1, 1, 100, torch::kDouble).view({1, 4, 5, 5});
+  expect_needs_a_scope<nn::Conv2d>([] { return nn::Conv2d(4, 3, 3); }, "aten::conv2d", "weight", image);
+  expect_needs_a_scope<nn::BatchNorm2d>([] { return nn::BatchNorm2d(4); }, "aten::batch_norm", "weight", image);
+  expect_needs_a_scope<nn::LSTM>([] { return nn::LSTM(4, 5); }, "aten::lstm", "weight_ih_l0", sequence);
+  expect_needs_a_scope<nn::GRU>([] { return nn::GRU(4, 5); }, "aten::gru", "weight_ih_l0", sequence);
+}
+
+TEST(OutsideAScope, TorchsClippingIsRefusedAndNamesOurs) {
+  expect_training_survives([](const InTraining& t) {
+    for (double norm_type : {2.0, 1.0, std::numeric_limits<double>::infinity()})
+      EXPECT_THAT(message_of([&] { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, norm_type); }),
+                  AllOf(HasSubstr("the gradient of parameter '"), HasSubstr("fsdp::clip_grad_norm_"),
+                        HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::"))))
+          << norm_type;
+  });
+}
+
+TEST(OutsideAScope, LbfgsIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    torch::optim::LBFGS lbfgs(t.net.parameters(), torch::optim::LBFGSOptions(0.1));
+    auto closure = [&] {
+      lbfgs.zero_grad();
+      torch::Tensor loss;
+      {
+        ForwardScope scope(t.group);
+        loss = small_loss(t.net, share(0));
+      }
+      loss.backward();
+      return loss;
+    };
+    EXPECT_THAT(message_of([&] { lbfgs.step(closure); }),
+                AllOf(HasSubstr("aten::cat: the gradient of parameter '"), HasSubstr("fsdp::LocalRows")));
+  });
+}
+
+TEST(OutsideAScope, NormsAndDotProductsOfRowsAreRefused) {
+  expect_training_survives([](const InTraining& t) {
+    auto p = t.net.in->weight;
+    for (const auto& act :
+         std::vector<std::function<void()>>{[&] { p.norm(); },
+                                            [&] { p.data().norm(); },
+                                            [&] { p.detach().norm(); },
+                                            [&] { torch::linalg_vector_norm(p.detach(), 2); },
+                                            [&] { torch::_foreach_norm({p.data()}); },
+                                            [&] { torch::_foreach_norm({p}); },
+                                            [&] { torch::_foreach_max({p.data()}); },
+                                            [&] { torch::_foreach_powsum({p.data()}, 2); },
+                                            [&] { p.data().sum(); },
+                                            [&] { p.data().mean(); },
+                                            [&] { p.data().max(); },
+                                            [&] { p.data().argmax(); },
+                                            [&] { p.data().std(); },
+                                            [&] { p.data().view(-1).dot(p.data().view(-1)); },
+                                            [&] { p.data().t().matmul(p.data()); },
+                                            [&] { torch::cat({p.data(), p.data()}); },
+                                            [&] { p.data().cumsum(0); },
+                                            [&] { p.data().softmax(0); },
+                                            [&] { p.data().sort(0); },
+                                            [&] { torch::equal(p.data(), p.data()); },
+                                            [&] { torch::allclose(p.data(), p.data()); },
+                                            [&] { p.data()[0][0].item(); },
+                                            [&] { p.data().index_select(0, torch::zeros({1}, torch::kLong)); }})
+      EXPECT_THAT(message_of(act),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'in.weight'"),
+                        HasSubstr("fsdp::full_tensor"), HasSubstr("fsdp::LocalRows")));
+  });
+}
+
+TEST(OutsideAScope, RandomInitialisationIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    auto p = t.net.in->weight;
+    for (const auto& act : std::vector<std::function<void()>>{
+             [&] { nn::init::normal_(p); }, [&] { nn::init::uniform_(p); }, [&] { nn::init::xavier_normal_(p); },
+             [&] { nn::init::xavier_uniform_(p); }, [&] { nn::init::kaiming_normal_(p); },
+             [&] { nn::init::kaiming_uniform_(p); }, [&] { nn::init::sparse_(p, 0.5); },
+             [&] { p.data().bernoulli_(0.5); }, [&] { p.data().exponential_(); }, [&] { p.data().random_(); },
+             [&] { torch::dropout(p.data(), 0.5, true); }, [&] { torch::bernoulli(p.data()); }})
+      EXPECT_THAT(message_of(act),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'in.weight'"),
+                        HasSubstr("every rank would draw"), HasSubstr("fsdp::summon_full_params")));
+  });
+}
+
+TEST(OutsideAScope, ResettingAModulesParametersIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    EXPECT_THAT(message_of([&] { t.net.in->reset_parameters(); }),
+                refuses("aten::uniform_", "in.weight", "write_back()"));
+    EXPECT_THAT(message_of([&] { t.net.words->reset_parameters(); }),
+                refuses("aten::normal_", "words.weight", "write_back()"));
+  });
+}
+
+TEST(OutsideAScope, InitialisationByGlobalRowNumbersIsRefused) {
+  run_thread_ranks(2, [](int) {
+    nn::Linear square(nn::LinearOptions(4, 4).bias(false));
+    nn::Conv1d conv(nn::Conv1dOptions(4, 4, 3).bias(false));
+    {
+      torch::NoGradGuard no_grad;
+      square->weight.fill_(0.5);
+      conv->weight.fill_(0.5);
+    }
+    auto model = fully_shard(square);
+    auto conv_model = fully_shard(conv);
+    EXPECT_THAT(message_of([&] { nn::init::eye_(square->weight); }), HasSubstr("'weight'"));
+    EXPECT_THAT(message_of([&] { nn::init::orthogonal_(square->weight); }), HasSubstr("'weight'"));
+    EXPECT_TRUE(full_tensor(square->weight).eq(0.5).all().item<bool>());
+    EXPECT_THAT(message_of([&] { nn::init::dirac_(conv->weight); }), HasSubstr("'weight'"));
+    torch::NoGradGuard no_grad;
+    EXPECT_THAT(message_of([&] { square->weight[0].fill_(1); }), HasSubstr("'weight'"));
+    EXPECT_THAT(message_of([&] { square->weight.narrow(0, 0, 1).copy_(torch::ones({1, 4})); }), HasSubstr("'weight'"));
+    LocalRows rows(model);
+    square->weight[0].fill_(1);
+  });
+}
+
+TEST(OutsideAScope, WhatMeansTheSameOnRowsPasses) {
+  run_thread_ranks(2, [](int) {
+    nn::Linear linear(nn::LinearOptions(3, 4).bias(false));
+    {
+      torch::NoGradGuard no_grad;
+      linear->weight.fill_(0.5);
+    }
+    auto model = fully_shard(linear);
+    auto p = linear->weight;
+    torch::NoGradGuard no_grad;
+    EXPECT_EQ(p.numel(), local_rows(p).count * 3);
+    nn::init::constant_(p, 2);
+    p.mul_(2).add_(p).clamp_max_(7.5);
+    torch::_foreach_mul_({p}, 2.0);
+    p.copy_(p.detach().clone().sub(1));
+    p.view(-1).add_(torch::ones_like(p).view(-1));
+    EXPECT_TRUE((p * p).defined());
+    EXPECT_TRUE(full_tensor(p).eq(15).all().item<bool>());
+    nn::init::zeros_(p);
+    EXPECT_TRUE(full_tensor(p).eq(0).all().item<bool>());
+  });
+}
+
+TEST(OutsideAScope, LocalRowsLiftsIt) {
+  expect_training_survives([](const InTraining& t) {
+    LocalRows rows(t.group);
+    torch::NoGradGuard no_grad;
+    auto p = t.net.in->weight;
+    auto squares = p.square().sum().reshape({1});
+    default_process_group()->communicator().all_reduce(squares, ReduceOp::kSum, {"squares", {}})->wait();
+    EXPECT_NEAR(squares.item<double>(), full_tensor(p).square().sum().item<double>(), 1e-12);
+    EXPECT_GE(p.norm().item<double>(), 0);
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

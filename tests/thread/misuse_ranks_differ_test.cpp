@@ -1,0 +1,221 @@
+// Ranks with different models, options or orders, and ranks that stay away: an error on every rank that names both.
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "thread/misuse_net.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+// The messages of the exceptions of type `E` that every rank meets in `fn`.
+template <class E>
+std::vector<std::string> messages_of(int world, const std::function<void(int)>& fn, ThreadRanksOptions options = {}) {
+  std::vector<std::string> messages(static_cast<size_t>(world));
+  run_thread_ranks(
+      world, [&](int r) { messages[static_cast<size_t>(r)] = message_of<E>([&] { fn(r); }); }, std::move(options));
+  return messages;
+}
+
+// Rank 0 shards the first module, rank 1 the second.
+void expect_models_differ(const std::function<nn::Linear(int rank)>& build,
+                          const std::function<FullyShardOptions(int rank, nn::Linear&)>& options_of = {}) {
+  auto messages = messages_of<Mismatch>(2, [&](int r) {
+    auto linear = build(r);
+    fully_shard(linear, options_of ? options_of(r, linear) : FullyShardOptions{});
+  });
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 0 runs barrier of 'fully_shard Linear: "),
+                                   HasSubstr("rank 1 runs barrier of 'fully_shard Linear: "),
+                                   HasSubstr("names, sizes, dtypes and options"))));
+  for (size_t r : {0, 1}) EXPECT_THAT(messages[r], HasSubstr(c10::str("[fsdp rank ", r, "/2]")));
+}
+
+TEST(DifferentModels, OfOtherSizesAreFound) {
+  expect_models_differ([](int r) { return nn::Linear(4, 3 + r); });
+  expect_models_differ([](int r) { return r == 0 ? nn::Linear(4, 2) : nn::Linear(2, 4); });
+}
+
+TEST(DifferentModels, WithAParameterMoreAreFound) {
+  expect_models_differ([](int r) { return nn::Linear(nn::LinearOptions(4, 3).bias(r == 0)); });
+}
+
+TEST(DifferentModels, OfOtherDtypesAreFound) {
+  expect_models_differ([](int r) {
+    nn::Linear linear(4, 3);
+    if (r == 1) linear->to(torch::kDouble);
+    return linear;
+  });
+}
+
+TEST(DifferentModels, OfWhichOneIsFrozenAreFound) {
+  expect_models_differ([](int r) {
+    nn::Linear linear(4, 3);
+    linear->bias.set_requires_grad(r == 0);
+    return linear;
+  });
+}
+
+TEST(DifferentModels, WithOtherNamesAreFound) {
+  expect_models_differ([](int r) {
+    nn::Linear linear(nn::LinearOptions(4, 3).bias(false));
+    if (r == 1) linear->register_module("child", nn::Identity());
+    linear->register_parameter(r == 0 ? "alpha" : "beta", torch::ones({3}));
+    return linear;
+  });
+}
+
+TEST(DifferentOptions, AreFound) {
+  auto build = [](int) { return nn::Linear(4, 3); };
+  expect_models_differ(build, [](int r, nn::Linear&) {
+    FullyShardOptions options;
+    options.reshard_after_forward = r == 0 ? Reshard::always() : Reshard::never();
+    return options;
+  });
+  expect_models_differ(build, [](int r, nn::Linear&) {
+    FullyShardOptions options;
+    if (r == 0) options.reshard_after_forward = Reshard::never();
+    return options;
+  });
+  expect_models_differ(build, [](int r, nn::Linear& linear) {
+    FullyShardOptions options;
+    if (r == 0) options.ignored_params = {linear->bias};
+    return options;
+  });
+}
+
+TEST(DifferentOrder, OfFullyShardIsFound) {
+  auto messages = messages_of<Mismatch>(3, [](int r) {
+    SmallNet net;
+    fully_shard({r == 1 ? net->in.get() : net->mid.get(), net->norm.get()});
+    ADD_FAILURE() << "rank " << r << " went on";
+  });
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 1 runs barrier of 'fully_shard list of 2 modules: 4 parameters, 38"),
+                                   HasSubstr("'fully_shard list of 2 modules: 4 parameters, 50 elements"))));
+}
+
+TEST(DifferentOrder, OfReadingBlocksIsFound) {
+  auto messages = messages_of<Mismatch>(2, [](int r) {
+    nn::Sequential blocks(nn::Linear(4, 4), nn::Linear(4, 4));
+    fully_shard(*blocks->ptr(0));
+    fully_shard(*blocks->ptr(1));
+    auto model = fully_shard(blocks);
+    ForwardScope scope(model);
+    auto x = torch::ones({1, 4});
+    for (size_t i : {r == 0 ? 0 : 1, r == 0 ? 1 : 0}) x = blocks[i]->as<nn::Linear>()->forward(x);
+  });
+  EXPECT_THAT(messages,
+              Each(AllOf(HasSubstr("rank 0 runs all_gather of '0'"), HasSubstr("rank 1 runs all_gather of '1'"))));
+}
+
+TEST(DifferentOperations, ForwardAgainstClippingAreFound) {
+  auto messages = messages_of<Mismatch>(2, [](int r) {
+    nn::Linear linear(4, 4);
+    auto model = fully_shard(linear);
+    if (r == 0)
+      model(torch::ones({1, 4}));
+    else
+      clip_grad_norm_(model, 1.0);
+  });
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 0 runs all_gather of 'Linear'"),
+                                   HasSubstr("rank 1 runs all_reduce(sum) of 'clip_grad_norm_ of Linear'"))));
+}
+
+// Rank 1 stays away from what rank 0 does, though it is alive, until rank 0 has given up.
+void expect_absence_is_named(const std::function<void(Sharded<nn::Linear>&)>& on_rank_0_only,
+                             const std::string& operation, const std::string& last) {
+  std::atomic<bool> gave_up = false;
+  auto messages = messages_of<Mismatch>(2,
+                                        [&](int r) {
+                                          nn::Linear linear(4, 4);
+                                          auto model = fully_shard(linear);
+                                          model(torch::ones({1, 4})).sum().backward();
+                                          if (r == 1)
+                                            while (!gave_up) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                                          try {
+                                            if (r == 0) on_rank_0_only(model);
+                                            barrier();
+                                          } catch (...) {
+                                            gave_up = true;
+                                            throw;
+                                          }
+                                        },
+                                        {.timeout = std::chrono::seconds(3), .wrap = {}});
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr(operation), HasSubstr("timed out: rank 1 is alive but did not join"),
+                                   HasSubstr(last), HasSubstr("that only some ranks run"))));
+}
+
+TEST(OnOneRankOnly, AForwardTimesOutAndNamesTheOther) {
+  expect_absence_is_named([](auto& model) { model(torch::ones({1, 4})); }, "all_gather of 'Linear'",
+                          "rank 1: reduce_scatter of 'Linear'");
+}
+
+TEST(OnOneRankOnly, ABackwardTimesOutAndNamesTheOther) {
+  std::atomic<bool> gave_up = false;
+  auto messages = messages_of<Mismatch>(2,
+                                        [&](int r) {
+                                          nn::Linear linear(4, 4);
+                                          auto model = fully_shard(linear);
+                                          auto loss = model(torch::ones({1, 4})).sum();
+                                          if (r == 1)
+                                            while (!gave_up) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                                          try {
+                                            if (r == 0) loss.backward();
+                                            barrier();
+                                          } catch (...) {
+                                            gave_up = true;
+                                            throw;
+                                          }
+                                        },
+                                        {.timeout = std::chrono::seconds(3), .wrap = {}});
+  EXPECT_THAT(messages,
+              Each(AllOf(HasSubstr("reduce_scatter of 'Linear'"), HasSubstr("rank 1 is alive but did not join"),
+                         HasSubstr("rank 1: all_gather of 'Linear'"))));
+}
+
+TEST(OnOneRankOnly, FullTensorTimesOutAndNamesTheOther) {
+  expect_absence_is_named([](auto& model) { full_tensor(model->weight); }, "all_gather of 'full_tensor weight'",
+                          "rank 1: reduce_scatter of 'Linear'");
+}
+
+TEST(ARankThatLeft, IsLostToAForwardOfTheOthers) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_thread_ranks(3, [&](int r) {
+    nn::Linear linear(4, 4);
+    auto model = fully_shard(linear);
+    if (r == 1) return;
+    auto message = message_of<PeerLost>([&] { model(torch::ones({1, 4})); });
+    std::lock_guard lock(mutex);
+    messages.push_back(message);
+  });
+  EXPECT_THAT(messages,
+              AllOf(SizeIs(2), Each(AllOf(HasSubstr("all_gather of 'Linear'"), HasSubstr("rank 1 has left")))));
+}
+
+TEST(AfterAMismatch, EveryFurtherStepFailsAtOnceWithTheSameError) {
+  run_thread_ranks(2, [](int r) {
+    nn::Linear linear(4, 4);
+    auto model = fully_shard(linear);
+    auto x = torch::ones({1, 4});
+    auto first = message_of<Mismatch>([&] {
+      if (r == 0)
+        model(x);
+      else
+        barrier();
+    });
+    EXPECT_THAT(first, HasSubstr("rank 1 runs barrier"));
+    for (int again = 0; again < 2; ++again)
+      EXPECT_THAT(message_of<Mismatch>([&] { model(x); }), HasSubstr("rank 1 runs barrier"));
+    EXPECT_EQ(linear->weight.size(0), local_rows(linear->weight).count) << "the scope was closed";
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

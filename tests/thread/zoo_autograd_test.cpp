@@ -1,0 +1,225 @@
+// What autograd can do besides loss.backward(): higher derivatives, gradients by name, custom functions, other threads.
+
+#include <thread>
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+using torch::autograd::AutogradContext;
+using torch::autograd::grad;
+using torch::autograd::variable_list;
+
+struct Net : nn::Module {
+  nn::Linear in{4, 6}, middle{6, 5}, out{5, 3};
+  Net() {
+    register_module("in", in);
+    register_module("middle", middle);
+    register_module("out", out);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return out->forward(torch::tanh(middle->forward(torch::tanh(in->forward(x)))));
+  }
+};
+
+Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
+  Program<Net> program;
+  program.build = [] { return std::make_shared<Net>(); };
+  program.shard = shard_children_then_root;
+  program.run = std::move(run);
+  return program;
+}
+
+torch::Tensor net_loss(Net& net, const Batch& batch) {
+  return distance_from_targets(net.forward(samples(batch, {4})), batch);
+}
+
+Values gradients_of(const Net& net, const Role& role) {
+  Values gradients;
+  for (const auto& parameter : net.parameters()) gradients.push_back(role.gradient(parameter));
+  return gradients;
+}
+
+// The penalty is taken outside the scope: its backward creates a graph of the parameters once more.
+TEST(ZooAutograd, GradientPenaltyOutsideTheScopeEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    Values losses;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      auto x = samples(role.batch(step), {4}).requires_grad_();
+      auto y = role.whole(net, [&] { return net.forward(x); });
+      auto slope = grad({y.sum()}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+      auto loss = y.pow(2).mean() + (slope.norm(2, 1) - 1.0).pow(2).mean();
+      loss.backward();
+      optimizer.step();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  }));
+}
+
+TEST(ZooAutograd, ThirdDerivativesEqualTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto x = samples(role.batch(0), {4}).requires_grad_();
+    auto y = role.whole(net, [&] { return net.forward(x).sum(); });
+    for (int i = 0; i < 2; ++i) y = grad({y}, {x}, {}, true, true)[0].pow(2).sum();
+    (y / static_cast<double>(role.batch(0).count)).backward();
+    return gradients_of(net, role);
+  }), worlds_up_to(3));
+}
+
+TEST(ZooAutograd, GradByInputsLeavesGradientsOfParametersAlone) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto x = samples(role.batch(0), {4}).requires_grad_();
+    auto y = role.whole(net, [&] { return net.forward(x).sum(1); });
+    auto slope = grad({y.mean()}, {x})[0];
+    for (const auto& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
+    return Values{slope.pow(2).sum(0).mean() * static_cast<double>(role.batch(0).count)};
+  }));
+}
+
+TEST(ZooAutograd, GradByParametersReturnsThisRanksWholeGradients) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto loss = role.whole(net, [&] { return net_loss(net, role.batch(0)); });
+    auto wanted = std::vector<torch::Tensor>{net.in->weight, net.out->bias, net.middle->weight};
+    auto gradients = grad({loss}, wanted);
+    for (const auto& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
+    return gradients;
+  }));
+}
+
+TEST(ZooAutograd, GradByParametersInsideTheScopeCanBeDifferentiated) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    // The mean over samples of something linear in each sample's gradient, so that ranks average.
+    auto loss = role.whole(net, [&] {
+      auto output = net.forward(samples(role.batch(0), {4}));
+      auto gradients = grad({output.mean()}, {net.in->weight, net.middle->bias}, {}, true, true);
+      return gradients[0].sum() + gradients[1].sum() + output.mean();
+    });
+    loss.backward();
+    auto values = gradients_of(net, role);
+    values.push_back(loss.detach());
+    return values;
+  }));
+}
+
+TEST(ZooAutograd, BackwardWithInputsReducesOnlyThose) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto loss = role.whole(net, [&] { return net_loss(net, role.batch(0)); });
+    torch::autograd::backward({loss}, {}, /*retain_graph=*/true, false, {net.middle->weight, net.in->bias});
+    auto values = gradients_of(net, role);
+    EXPECT_FALSE(net.out->weight.grad().defined());
+    loss.backward();
+    for (auto& value : gradients_of(net, role)) values.push_back(value);
+    return values;
+  }));
+}
+
+TEST(ZooAutograd, TwoBackwardsOverOneForwardAddTheirGradients) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto loss = role.whole(net, [&] { return net_loss(net, role.batch(0)); });
+    loss.backward({}, /*retain_graph=*/true);
+    auto values = gradients_of(net, role);
+    loss.backward();
+    for (auto& value : gradients_of(net, role)) values.push_back(value);
+    return values;
+  }));
+}
+
+TEST(ZooAutograd, SeveralForwardsBeforeOneBackwardEqualTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    Values losses;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      torch::Tensor loss = torch::zeros({}, torch::kDouble);
+      for (int part = 0; part < 3; ++part)
+        loss = loss + role.whole(net, [&] { return net_loss(net, role.batch(3 * step + part)); });
+      loss.backward();
+      optimizer.step();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  }));
+}
+
+TEST(ZooAutograd, BackwardInsideTheScopeEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    Values losses;
+    for (int step = 0; step < 4; ++step) {
+      auto loss = role.whole(net, [&] {
+        optimizer.zero_grad();
+        auto value = net_loss(net, role.batch(step));
+        value.backward();
+        auto again = net_loss(net, role.batch(step + 40));  // parameters are still whole
+        again.backward();
+        return value + again;
+      });
+      optimizer.step();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  }));
+}
+
+// Asks the saved parameter for its sizes before any operator has touched it in backward.
+struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& x, const torch::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return torch::matmul(x, weight.t()) * static_cast<double>(weight.size(0));
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    auto saved = context->get_saved_variables();
+    auto scale = static_cast<double>(saved[1].size(0));
+    auto gradient = gradients[0] * scale;
+    return {torch::matmul(gradient, saved[1]), torch::matmul(gradient.t(), saved[0])};
+  }
+};
+
+TEST(ZooAutograd, CustomFunctionReadingTheSizesOfASavedParameterFirstEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    return train(net, role, [](Net& m, const Batch& batch) {
+      auto h = ScaledLinear::apply(samples(batch, {4}), m.in->weight);
+      return distance_from_targets(ScaledLinear::apply(torch::tanh(h), m.middle->weight), batch);
+    });
+  }));
+}
+
+// The function is the first node of backward: nothing else has shown it the whole parameter.
+TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto output = role.whole(net, [&] { return ScaledLinear::apply(samples(role.batch(0), {4}), net.in->weight); });
+    output.backward(torch::ones_like(output) / static_cast<double>(role.batch(0).count));
+    return Values{role.gradient(net.in->weight)};
+  }));
+}
+
+TEST(ZooAutograd, ForwardOnAnotherThreadInsideTheScopeEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    return train(net, role, [](Net& m, const Batch& batch) {
+      torch::Tensor loss;
+      std::thread([&] { loss = net_loss(m, batch); }).join();
+      return loss;
+    });
+  }));
+}
+
+TEST(ZooAutograd, BackwardOnAnotherThreadEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      auto loss = role.whole(net, [&] { return net_loss(net, role.batch(step)); });
+      std::thread([&] { loss.backward(); }).join();
+      optimizer.step();
+    }
+    return gradients_of(net, role);
+  }), worlds_up_to(3));
+}
+
+}  // namespace
+}  // namespace fsdp::test

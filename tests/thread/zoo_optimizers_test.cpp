@@ -1,0 +1,110 @@
+// torch::optim's element-wise optimizers on model->parameters() as they are.
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+namespace optim = torch::optim;
+
+struct Net : nn::Module {
+  nn::Linear in{4, 6}, out{6, 3};
+  torch::Tensor scale;
+  Net() {
+    register_module("in", in);
+    register_module("out", out);
+    scale = register_parameter("scale", torch::tensor(1.5));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
+};
+
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(Net&)>;
+
+Program<Net> program_with(const MakeOptimizer& make) {
+  Program<Net> program;
+  program.build = [] { return std::make_shared<Net>(); };
+  program.shard = [](Net& net, const FullyShardOptions& options) {
+    fully_shard(*net.in, options);
+    fully_shard(static_cast<nn::Module&>(net), options);
+  };
+  program.run = [make](Net& net, const Role& role) {
+    auto optimizer = make(net);
+    Values losses;
+    for (int step = 0; step < 4; ++step) {
+      optimizer->zero_grad();
+      auto batch = role.batch(step);
+      auto loss = role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); });
+      loss.backward();
+      optimizer->step();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  };
+  return program;
+}
+
+template <class Optimizer, class Options>
+void expect_optimizer_equals_unsharded(Options options) {
+  auto program = program_with([=](Net& net) { return std::make_unique<Optimizer>(net.parameters(), options); });
+  expect_equals_unsharded(program, worlds_up_to(3));
+}
+
+TEST(ZooOptimizers, SgdWithMomentumNesterovAndWeightDecayEqualsTheUnshardedRun) {
+  expect_optimizer_equals_unsharded<optim::SGD>(optim::SGDOptions(0.1));
+  expect_optimizer_equals_unsharded<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).dampening(0.1));
+  expect_optimizer_equals_unsharded<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01));
+}
+
+TEST(ZooOptimizers, AdagradEqualsTheUnshardedRun) {
+  expect_optimizer_equals_unsharded<optim::Adagrad>(optim::AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.01));
+}
+
+TEST(ZooOptimizers, AdamAndAmsgradEqualTheUnshardedRun) {
+  expect_optimizer_equals_unsharded<optim::Adam>(optim::AdamOptions(0.01));
+  expect_optimizer_equals_unsharded<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true).weight_decay(0.01));
+}
+
+TEST(ZooOptimizers, AdamWEqualsTheUnshardedRun) {
+  expect_optimizer_equals_unsharded<optim::AdamW>(optim::AdamWOptions(0.01).weight_decay(0.1));
+  expect_optimizer_equals_unsharded<optim::AdamW>(optim::AdamWOptions(0.01).amsgrad(true));
+}
+
+TEST(ZooOptimizers, CenteredRmspropEqualsTheUnshardedRun) {
+  expect_optimizer_equals_unsharded<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true).momentum(0.5));
+}
+
+TEST(ZooOptimizers, LearningRatesPerParameterGroupInsideOneShardedGroupEqualTheUnshardedRun) {
+  auto program = program_with([](Net& net) {
+    std::vector<torch::Tensor> decayed{net.in->weight, net.out->weight}, others{net.in->bias, net.out->bias, net.scale};
+    std::vector<optim::OptimizerParamGroup> groups;
+    groups.emplace_back(decayed, std::make_unique<optim::AdamWOptions>(optim::AdamWOptions(0.02).weight_decay(0.1)));
+    groups.emplace_back(others, std::make_unique<optim::AdamWOptions>(optim::AdamWOptions(0.005).weight_decay(0.0)));
+    return std::make_unique<optim::AdamW>(groups);
+  });
+  program.shard = shard_as_one_group;
+  expect_equals_unsharded(program);
+}
+
+TEST(ZooOptimizers, OptimizerMadeBeforeShardingIsAsGoodAsOneMadeAfter) {
+  for (int world : worlds_up_to(2)) {
+    auto program = program_with([](Net& net) { return std::make_unique<optim::Adam>(net.parameters(), 0.01); });
+    auto shard = program.shard;
+    program.shard = [](Net&, const FullyShardOptions&) {};
+    program.run = [=](Net& net, const Role& role) {
+      auto optimizer = std::make_unique<optim::Adam>(net.parameters(), 0.01);
+      if (role.is_sharded()) shard(net, {});
+      for (int step = 0; step < 4; ++step) {
+        optimizer->zero_grad();
+        auto batch = role.batch(step);
+        role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
+        optimizer->step();
+      }
+      return Values{};
+    };
+    expect_equals_unsharded(program, {world});
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,178 @@
+// What looks at, clips or writes values from outside a scope.
+
+#include <gmock/gmock.h>
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+
+struct Net : nn::Module {
+  nn::Linear in{4, 6}, unused{3, 3}, out{6, 3};
+  torch::Tensor scale;
+  Net() {
+    register_module("in", in);
+    register_module("unused", unused);
+    register_module("out", out);
+    scale = register_parameter("scale", torch::tensor(1.5));
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
+};
+
+Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
+  Program<Net> program;
+  program.build = [] { return std::make_shared<Net>(); };
+  program.shard = [](Net& net, const FullyShardOptions& options) {
+    fully_shard(*net.in, options);
+    fully_shard(static_cast<nn::Module&>(net), options);
+  };
+  program.run = std::move(run);
+  return program;
+}
+
+void backward(Net& net, const Role& role, int step = 0) {
+  auto batch = role.batch(step);
+  role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
+}
+
+class ZooClipping : public testing::TestWithParam<double> {};
+
+// Above and below the norm, against torch's function on the unsharded model.
+TEST_P(ZooClipping, NormAndClippedGradientsEqualTorchsOnTheUnshardedModel) {
+  double norm_type = GetParam();
+  expect_equals_unsharded(net_program([=](Net& net, const Role& role) {
+    Values values;
+    for (double max_norm : {0.01, 100.0}) {
+      net.zero_grad();
+      backward(net, role);
+      double norm = role.is_sharded() ? clip_grad_norm_(group_of(net), max_norm, norm_type)
+                                     : nn::utils::clip_grad_norm_(net.parameters(), max_norm, norm_type);
+      values.push_back(torch::tensor(norm, torch::kDouble));
+      for (const auto& parameter : net.parameters()) values.push_back(role.gradient(parameter));
+    }
+    return values;
+  }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Norms, ZooClipping, testing::Values(2.0, 1.0, 3.0, std::numeric_limits<double>::infinity()),
+                         [](const auto& norm) {
+                           return std::isinf(norm.param) ? std::string("Inf") : "L" + std::to_string(int(norm.param));
+                         });
+
+TEST(ZooWholeValues, NonFiniteNormsAreErrorsOnEveryRankOnlyWhenAsked) {
+  auto net = std::make_shared<Net>();
+  run_thread_ranks(1, [&](int) {
+    auto model = fully_shard(net);
+    (model(torch::ones({2, 4})).sum() * std::numeric_limits<float>::infinity()).backward();
+    EXPECT_FALSE(std::isfinite(clip_grad_norm_(model, 1.0)));
+    EXPECT_THROW(clip_grad_norm_(model, 1.0, 2.0, /*error_if_nonfinite=*/true), Error);
+  });
+}
+
+TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    std::optional<SummonFullParams> whole;
+    if (role.is_sharded()) whole.emplace(group_of(net));
+    Values values;
+    for (const auto& parameter : net.parameters()) values.push_back(parameter.detach().clone());
+    torch::NoGradGuard no_grad;
+    values.push_back(net.in->weight.norm() + net.out->weight.matmul(net.in->weight).sum());
+    return values;
+  }));
+}
+
+TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
+  for (bool write_back : {false, true}) {
+    expect_equals_unsharded(net_program([=](Net& net, const Role& role) {
+      if (role.is_sharded()) {
+        auto whole = summon_full_params(group_of(net));
+        torch::NoGradGuard no_grad;
+        for (auto& parameter : net.parameters()) parameter.mul_(2.0).add_(1.0);
+        net.in->weight[1].fill_(3.0);
+        if (write_back) whole.write_back();
+      } else if (write_back) {
+        torch::NoGradGuard no_grad;
+        for (auto& parameter : net.parameters()) parameter.mul_(2.0).add_(1.0);
+        net.in->weight[1].fill_(3.0);
+      }
+      auto optimizer = sgd(net.parameters());
+      backward(net, role);  // forward sees what was written
+      optimizer.step();
+      return Values{role.gradient(net.in->weight)};
+    }));
+  }
+}
+
+TEST(ZooWholeValues, SummoningForEvaluationBetweenStepsLeavesTrainingAlone) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      backward(net, role, step);
+      optimizer.step();
+      if (!role.is_sharded()) continue;
+      auto whole = summon_full_params(group_of(net));
+      torch::NoGradGuard no_grad;
+      net.forward(samples(role.batch(step), {4}));
+    }
+    return Values{};
+  }), worlds_up_to(3));
+}
+
+// Weight decay by hand on this rank's rows; outside the guard the same code is refused.
+TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    torch::NoGradGuard no_grad;
+    std::optional<LocalRows> rows;
+    if (role.is_sharded()) {
+      EXPECT_THROW(net.in->weight.norm(), UsageError);
+      rows.emplace(group_of(net));
+    }
+    auto squares = torch::zeros({}, torch::kDouble);
+    for (auto& parameter : net.parameters()) {
+      squares += parameter.norm().pow(2);
+      parameter.mul_(0.5);
+      if (parameter.numel() > 0) parameter.data_ptr<double>()[0] += 0.0;
+    }
+    return Values{role.is_sharded() ? squares * role.world : squares};
+  }));
+}
+
+TEST(ZooWholeValues, WholeTensorsGradientsAndSizesAreThoseOfTheUnshardedModel) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    backward(net, role);
+    Values values;
+    for (const auto& parameter : net.parameters()) {
+      values.push_back(role.is_sharded() ? full_tensor(parameter) : parameter.detach());
+      values.push_back(role.gradient(parameter));
+      EXPECT_FALSE(values[values.size() - 2].requires_grad());
+      auto sizes = global_sizes(parameter);
+      values.push_back(torch::tensor(sizes.empty() ? std::vector<int64_t>{1} : sizes).to(torch::kDouble));
+      auto rows = local_rows(parameter);
+      int64_t whole_rows = sizes.empty() ? 1 : sizes[0];
+      EXPECT_LE(rows.first + rows.count, whole_rows);
+      auto held = torch::zeros({whole_rows}, torch::kDouble);
+      held.slice(0, rows.first, rows.first + rows.count).fill_(role.is_sharded() ? role.world : 1.0);
+      values.push_back(held);  // every row is held once
+    }
+    EXPECT_FALSE(role.gradient(net.unused->weight).defined());
+    return values;
+  }));
+}
+
+// Whole tensors may also be asked for inside a scope.
+TEST(ZooWholeValues, FullTensorInsideAScopeIsTheWholeParameter) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    return role.whole(net, [&] {
+      auto before = role.is_sharded() ? full_tensor(net.in->weight) : net.in->weight.detach().clone();
+      net.forward(samples(role.batch(0), {4}));
+      auto after = role.is_sharded() ? full_tensor(net.out->weight) : net.out->weight.detach().clone();
+      return Values{before, after};
+    });
+  }), worlds_up_to(3));
+}
+
+}  // namespace
+}  // namespace fsdp::test
