@@ -7,7 +7,7 @@ namespace {
 
 template <class Value>
 void add(CLI::App& app, const char* flag, Value& value, const char* help, const CLI::Validator& check) {
-  app.add_option(flag, value, help)->check(check)->capture_default_str();
+  app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
 }
 
 }  // namespace

@@ -6,10 +6,11 @@ namespace gpt {
 
 void add_flags(CLI::App& app, Arguments& arguments) {
   const auto add = [&app](const char* flag, auto& value, const char* help, const CLI::Validator& check) {
-    app.add_option(flag, value, help)->check(check)->capture_default_str();
+    app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
   };
 
-  app.add_option("--text", arguments.text_file, "Train on this file instead of the text inside the program");
+  app.add_option("--text", arguments.text_file, "Train on this file instead of the text inside the program")
+      ->take_last();
   add("--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
   add("--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
   add("--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);

@@ -19,7 +19,8 @@ namespace fsdp {
 struct Tag {
   /// The parameter group or another subject, e.g. "blocks.3".
   std::string subject;
-  /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks.
+  /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
+  /// are votes and all of them are 0 on every rank, no data moves.
   std::vector<uint8_t> votes;
 };
 

@@ -102,9 +102,10 @@ void check_module(const ModuleNode& tree, const std::string& where) {
                                                              [&](const auto& child) { return child.get() == &node; }));
     require(!is_given || runtime::registry().find_module(node.identity) == nullptr, where, "module ", node.type,
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
-    require(node.has_training_flag, where, "TorchScript module '", node.path, "' (", node.type,
-            ") is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
   });
+  // Modules built in C++ have no flag either, but they have parameters.
+  require(tree.has_training_flag || !subtree_parameters(tree).empty(), where, "TorchScript module ", tree.type,
+          " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
 }
 
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const std::string& where) {

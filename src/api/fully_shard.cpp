@@ -90,8 +90,9 @@ std::shared_ptr<ParamGroup> shard_node(const ModuleNode& node, const std::string
   ParamGroup::Spec spec{name, std::move(parameters), process_group, rank_state_of(*process_group), {}};
   if (options.reshard_after_forward) spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
   auto group = ParamGroup::create(std::move(spec));
-  runtime::registry().add_module(node.identity, group);
-  if (node.identity == nullptr)  // a list of modules is found through each of them
+  if (node.identity != nullptr)
+    runtime::registry().add_module(node.identity, group);
+  else  // a list of modules is found through each of them
     for (const auto& child : node.children) runtime::registry().add_module(child->identity, group);
   adopt_descendants(node, *group);
   return group;

@@ -3,6 +3,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/thread_name.h>
 
+#include <algorithm>
+
 #include "comm/check.h"
 
 namespace fsdp {
@@ -20,6 +22,11 @@ std::string first_line(const std::string& what) {
   const size_t bracket = what.starts_with('[') ? what.find("] ") : std::string::npos;
   const size_t begin = bracket == std::string::npos ? 0 : bracket + 2;
   return what.substr(begin, what.find('\n', begin) - begin);
+}
+
+// Nobody contributes: see Tag::votes.
+bool is_voted_down(std::span<const uint8_t> votes) {
+  return !votes.empty() && std::all_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote == 0; });
 }
 
 }  // namespace
@@ -209,7 +216,7 @@ void Lane::State::attempt(Job& job) {
   try {
     const Disagreement found = handshake_.exchange(mine, job.ticket->votes_of_lane());
     if (found.peer >= 0) disagree(mine, found);
-    job.move_data();
+    if (!is_voted_down(job.ticket->votes_of_lane())) job.move_data();
   } catch (const Error&) {
     throw;
   } catch (const Interrupted&) {

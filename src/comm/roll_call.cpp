@@ -147,7 +147,8 @@ void RollCall::conclude() {
     settle(verdict);
     acknowledge();
   } catch (const std::exception& error) {
-    settle(store_is_gone(error.what()));
+    const std::string what = error.what();
+    settle(store_is_gone(what.substr(0, what.find('\n'))));  // without the backtrace
   }
 }
 

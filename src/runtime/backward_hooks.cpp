@@ -48,8 +48,8 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
-// The node of a custom Function is hooked by no operator, and may ask the parameters it saved for their sizes before any
-// operator takes them. Its edges lead to their accumulators.
+// The node of a custom Function is hooked by no operator, and may ask the parameters it saved for their sizes before
+// any operator takes them. Its edges lead to their accumulators.
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (!node) return nullptr;

@@ -14,8 +14,8 @@ class ParamGroup;
 /// group, so a group lives as long as one of its parameters.
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot);
 
-/// Hooks the node that made `result` from parameters of `group`: when it starts in backward, parameters show their whole
-/// sizes first. Does nothing if autograd recorded nothing.
+/// Hooks the node that made `result` from parameters of `group`: when it starts in backward, parameters show their
+/// whole sizes first. Does nothing if autograd recorded nothing.
 void hook_result(const at::Tensor& result, const std::shared_ptr<ParamGroup>& group);
 
 /// From now on, in this process, a node whose edges lead straight to parameters shows their whole sizes before it runs.

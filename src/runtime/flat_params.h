@@ -30,6 +30,8 @@ class FlatParams {
   size_t shard_byte_offset() const { return shard_byte_offset_; }
   /// This rank's slice as a flat tensor.
   at::Tensor shard() const;
+  /// Whether the slice is a part of the whole buffer, so that writing one writes the other.
+  bool shares_memory() const { return shares_memory_; }
   /// The whole buffer; null while it is away.
   const std::shared_ptr<memory::FlatBuffer>& whole_buffer() const { return whole_; }
 

@@ -9,7 +9,6 @@
 
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/registry.h"
 
 namespace fsdp::runtime {
 
@@ -76,9 +75,9 @@ GradientReducer::InFlight GradientReducer::start_flat(size_t flat_index) {
   size_t bytes = static_cast<size_t>(slice) * flat.element_size();
   result.output = std::make_shared<memory::FlatBuffer>(c10::GetAllocator(flat.device().type())->allocate(bytes), bytes,
                                                        group_.rank_state().shared_account(), ByteClass::kGradient);
-  result.work = group_.process_group().reductions().reduce_scatter(
-      memory::flat_tensor(result.output, 0, slice, flat.dtype()), result.input, flat.layout().boundaries,
-      std::move(tag));
+  result.work =
+      group_.process_group().reductions().reduce_scatter(memory::flat_tensor(result.output, 0, slice, flat.dtype()),
+                                                         result.input, flat.layout().boundaries, std::move(tag));
   return result;
 }
 
@@ -115,8 +114,8 @@ void GradientReducer::hand_out(const InFlight& reduced) {
   if (std::none_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote != 0; })) return;
   auto& flat = group_.flats()[reduced.flat];
   double divisor = divide_factor.value_or(group_.process_group().world_size());
-  auto sum = memory::flat_tensor(reduced.output, 0, flat.layout().slice_numel(group_.process_group().rank()),
-                                 flat.dtype());
+  auto sum =
+      memory::flat_tensor(reduced.output, 0, flat.layout().slice_numel(group_.process_group().rank()), flat.dtype());
   if (divisor != 1.0) sum.mul_(1.0 / divisor);
   size_t vote = 0;
   for (size_t i : c10::irange(group_.slots().size()))
@@ -133,15 +132,10 @@ void GradientReducer::hand_out_slot(size_t slot_index, const InFlight& reduced) 
   size_t offset = slot.rows_numel() == 0 ? 0 : static_cast<size_t>(first - begin) * flat.element_size();
   storage.attach(reduced.output, offset);
   auto gradient = slot.rows_on(storage);
-  if (slot.parked_gradient.defined()) {
-    slot.parked_gradient.add_(gradient);
-    return;
-  }
-  if (auto old = slot.gradient_storage._unsafe_get_target()) registry().remove(old);
-  slot.gradient_storage = c10::weak_intrusive_ptr<c10::StorageImpl>(
-      c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.impl()));
-  registry().add(storage.impl(), group_.shared_from_this(), slot_index, PartKind::kGradient);
-  slot.parked_gradient = std::move(gradient);
+  if (slot.reduced_gradient.defined())
+    slot.reduced_gradient.add_(gradient);
+  else
+    slot.reduced_gradient = std::move(gradient);
 }
 
 void GradientReducer::reset() {
@@ -150,6 +144,7 @@ void GradientReducer::reset() {
   for (auto& slot : group_.slots()) {
     slot.arrived_gradient.reset();
     slot.arrived_charge = {};
+    slot.reduced_gradient.reset();
     slot.is_expected = slot.has_arrived = false;
   }
 }

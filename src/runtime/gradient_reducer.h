@@ -34,7 +34,7 @@ class GradientReducer {
   ReductionState state() const { return state_; }
   /// Starts the reduction of what has arrived; kIdle -> kReducing. Collective.
   void start();
-  /// Waits for it and adds the result to the parked gradients; kReducing -> kIdle.
+  /// Waits for it and adds the result to the slots' reduced gradients; kReducing -> kIdle.
   void finish();
   /// Forgets everything; -> kIdle.
   void reset();

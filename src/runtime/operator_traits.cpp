@@ -21,8 +21,9 @@ const Names kCopyNames{"copy_", "to", "_to_copy", "contiguous", "lift_fresh", "c
 const Names kFillNames{"zero_", "fill_"};
 const Names kReplaceNames{"set_", "set_data", "_has_compatible_shallow_copy_type", "resize_", "resize_as_",
                           "_unsafe_set_data", "swap_"};
-// Views of another tensor's sizes: whoever takes them has computed with the rows' sizes (torch::nn::init::orthogonal_).
-const Names kLikeAnotherNames{"view_as", "reshape_as", "expand_as"};
+// Element-wise or views, but the first half of something that needs the whole parameter and goes on with plain tensors:
+// of a norm (abs in torch::nn::utils::clip_grad_norm_), of an initialisation (view_as in torch::nn::init::orthogonal_).
+const Names kWholeOnlyNames{"abs", "view_as", "reshape_as", "expand_as"};
 const Names kReducingForeach{"_foreach_norm", "_foreach_max", "_foreach_powsum"};
 
 bool is_view(const c10::FunctionSchema& schema) {
@@ -52,7 +53,7 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   if (name == "clone") return OperatorKind::kClone;
   if (kCopyNames.contains(name)) return OperatorKind::kCopy;
   if (kFillNames.contains(name)) return OperatorKind::kFill;
-  if (kLikeAnotherNames.contains(name)) return OperatorKind::kOther;
+  if (kWholeOnlyNames.contains(name)) return OperatorKind::kOther;
   if (name.starts_with("_foreach_"))
     return kReducingForeach.contains(name) ? OperatorKind::kOther : OperatorKind::kForeach;
   if (name.starts_with("_fused_ada") || name.starts_with("_fused_sgd")) return OperatorKind::kFused;

@@ -68,8 +68,7 @@ void ParamGroup::rename_slot(size_t index, std::string name) {
 
 void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters) {
   places_.resize(parameters.size());
-  std::map<std::pair<c10::ScalarType, c10::Device>, std::vector<size_t>,
-           decltype([](const auto& a, const auto& b) {
+  std::map<std::pair<c10::ScalarType, c10::Device>, std::vector<size_t>, decltype([](const auto& a, const auto& b) {
              return std::pair(a.first, a.second.str()) < std::pair(b.first, b.second.str());
            })>
       by_dtype;
@@ -201,15 +200,32 @@ void ParamGroup::park_gradients() {
 }
 
 void ParamGroup::unpark_gradients() {
-  for (auto& slot : slots_)
-    if (auto tensor = slot.tensor(); tensor.defined())
-      tensor.mutable_grad() = std::exchange(slot.parked_gradient, at::Tensor());
+  for (size_t i : c10::irange(slots_.size())) {
+    auto& slot = slots_[i];
+    auto gradient = std::exchange(slot.parked_gradient, at::Tensor());
+    auto reduced = std::exchange(slot.reduced_gradient, at::Tensor());
+    if (gradient.defined() && reduced.defined()) gradient.add_(reduced);
+    if (!gradient.defined() && reduced.defined()) {
+      register_gradient(i, reduced);
+      gradient = std::move(reduced);
+    }
+    if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
+  }
+}
+
+void ParamGroup::register_gradient(size_t index, const at::Tensor& gradient) {
+  auto& slot = slots_[index];
+  if (auto* old = slot.gradient_storage._unsafe_get_target()) registry().remove(old);
+  auto* storage = gradient.storage().unsafeGetStorageImpl();
+  slot.gradient_storage =
+      c10::weak_intrusive_ptr<c10::StorageImpl>(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage));
+  registry().add(storage, shared_from_this(), index, PartKind::kGradient);
 }
 
 void ParamGroup::reset() {
+  reducer_.reset();  // before the parked gradients come back, so that they are as before the iteration
   if (!open_tasks.empty()) unpark_gradients();
   for (; !open_tasks.empty(); open_tasks.pop_back()) leave();
-  reducer_.reset();
   free_whole();
   first_read = 0;
   reduced_in_task = false;

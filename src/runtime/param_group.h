@@ -129,6 +129,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void place_parameters(const std::vector<NamedParameter>& parameters);
   void take_rows(const std::vector<NamedParameter>& parameters);
   void install_hooks(const std::vector<NamedParameter>& parameters);
+  void register_gradient(size_t slot, const at::Tensor& gradient);
   void attach_whole();
   void detach_whole();
   void drop_whole_buffers();

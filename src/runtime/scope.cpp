@@ -77,11 +77,27 @@ OpenSummon::OpenSummon(Groups groups) : groups_(groups), scope_(std::move(groups
   for (const auto& group : groups_) group->start_gather();
   for (const auto& group : groups_) group->finish_gather();
   for (const auto& group : groups_) ++group->summon_depth;
+  keep_rows();
 }
 
 OpenSummon::~OpenSummon() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
-  for (const auto& group : groups_) --group->summon_depth;
+  at::NoGradGuard no_grad;
+  auto kept = kept_rows_.begin();
+  for (const auto& group : groups_) {
+    --group->summon_depth;
+    for (auto& flat : group->flats())
+      if (flat.shares_memory()) flat.shard().copy_(*kept++);
+  }
+}
+
+// Where ranks share memory a write to whole parameters has written the rows; they are put back at the end.
+void OpenSummon::keep_rows() {
+  at::NoGradGuard no_grad;
+  kept_rows_.clear();
+  for (const auto& group : groups_)
+    for (auto& flat : group->flats())
+      if (flat.shares_memory()) kept_rows_.push_back(flat.shard().clone());
 }
 
 void OpenSummon::write_back() {
@@ -94,6 +110,7 @@ void OpenSummon::write_back() {
       if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(slot.whole_tensor));
     group->note_write();
   }
+  keep_rows();
 }
 
 void reset_iteration(const Groups& groups) {

@@ -2,6 +2,8 @@
 /// \file
 /// Stretches of a program in which parameters are whole, or may be treated as rows.
 
+#include <ATen/core/Tensor.h>
+
 #include <memory>
 #include <vector>
 
@@ -56,8 +58,11 @@ class OpenSummon {
   void write_back();
 
  private:
+  void keep_rows();
+
   Groups groups_;
   OpenScope scope_;
+  std::vector<at::Tensor> kept_rows_;  // of groups whose rows and whole parameters share memory
 };
 
 /// Forgets the iteration that an exception ended: open graph tasks, gradients in flight, whole copies.

@@ -316,7 +316,8 @@ Program<M> regression(std::function<std::shared_ptr<M>()> build, Forward forward
   program.build = std::move(build);
   program.shard = shard_children_then_root;
   program.run = [forward](M& model, const Role& role) {
-    return train(model, role, [&](M& m, const Batch& batch) { return distance_from_targets(forward(m, batch), batch); });
+    return train(model, role,
+                 [&](M& m, const Batch& batch) { return distance_from_targets(forward(m, batch), batch); });
   };
   return program;
 }

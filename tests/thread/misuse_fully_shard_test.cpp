@@ -38,10 +38,10 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
   expect_training_survives([](const InTraining& t) {
     auto again = AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] fully_shard: ")), HasSubstr("sharded before"),
                        HasSubstr("fsdp::group_of"));
-    EXPECT_THAT(message_of([&] { fully_shard(*t.net.in); }), again);
+    EXPECT_THAT(message_of([&] { fully_shard(*t.net.up); }), again);
     EXPECT_THAT(message_of([&] { fully_shard(static_cast<nn::Module&>(t.net)); }), again);
-    EXPECT_THAT(message_of([&] { fully_shard({t.net.in.get()}); }), again);
-    EXPECT_THAT(message_of([&] { fully_shard({t.net.norm.get(), t.net.out.get()}); }), again);
+    EXPECT_THAT(message_of([&] { fully_shard({t.net.up.get()}); }), again);
+    EXPECT_THAT(message_of([&] { fully_shard({t.net.norm.get(), t.net.down.get()}); }), again);
   });
 }
 
@@ -135,7 +135,7 @@ TEST(FullyShard, OfParametersThatAreNoLeavesIsRefused) {
         auto leaf = torch::ones({3, 2}, torch::requires_grad());
         bag.add("made", leaf * 2);
       },
-      {"parameter 'made'", "not a leaf", "MulBackward0", "requires_grad_()"});
+      {"parameter 'made'", "not a leaf", "MulBackward", "requires_grad_()"});
 }
 
 TEST(FullyShard, OfMetaAndSparseParametersIsRefused) {
@@ -181,7 +181,7 @@ TEST(Options, ThatAreNotThereYetAreRefused) {
     replicated.strategy = strategy;
     expect_refused(nothing, {"FullyShardOptions::strategy", "Strategy::kFullShard"}, replicated);
   }
-  mixed.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16};
+  mixed.mp_policy.emplace().param_dtype = torch::kBFloat16;
   offload.offload_policy = CPUOffloadPolicy{};
   expect_refused(nothing, {"FullyShardOptions::mp_policy", "not there yet", "leave it unset"}, mixed);
   expect_refused(nothing, {"FullyShardOptions::offload_policy", "not there yet", "leave it unset"}, offload);
@@ -219,7 +219,7 @@ TEST(Options, AnUndefinedIgnoredParameterIsRefused) {
 
 TEST(GroupOf, AnUnshardedModuleIsRefused) {
   expect_training_survives([](const InTraining& t) {
-    EXPECT_EQ(group_of(*t.net.in).name(), "in");
+    EXPECT_EQ(group_of(*t.net.up).name(), "up");
     EXPECT_THAT(message_of([&] { group_of(*t.net.norm); }),
                 AllOf(HasSubstr("fsdp::group_of"), HasSubstr("no group of its own"), HasSubstr("fsdp::fully_shard")));
   });

@@ -14,8 +14,8 @@ bool shows_whole(const torch::Tensor& p) { return p.sizes() == torch::IntArrayRe
 
 TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
   expect_training_survives([](const InTraining& t) {
-    const auto& p = t.net.in->weight;
-    auto inner_group = group_of(*t.net.in);
+    const auto& p = t.net.up->weight;
+    auto inner_group = group_of(*t.net.up);
     {
       ForwardScope outer(t.group);
       {
@@ -32,11 +32,11 @@ TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
 
 TEST(ForwardScopes, OfAnInnerGroupShowNothingElse) {
   expect_training_survives([](const InTraining& t) {
-    ForwardScope inner(group_of(*t.net.in));
-    EXPECT_TRUE(shows_whole(t.net.in->weight));
-    EXPECT_FALSE(shows_whole(t.net.out->weight));
+    ForwardScope inner(group_of(*t.net.up));
+    EXPECT_TRUE(shows_whole(t.net.up->weight));
+    EXPECT_FALSE(shows_whole(t.net.down->weight));
     auto x = torch::ones({1, 4}, torch::kDouble);
-    EXPECT_EQ(t.net.in->forward(x).size(1), 6);
+    EXPECT_EQ(t.net.up->forward(x).size(1), 6);
     EXPECT_THAT(message_of([&] { t.net.norm->forward(x); }),
                 refuses("aten::layer_norm", "norm.weight", "fsdp::ForwardScope"));
   });
@@ -47,16 +47,16 @@ TEST(LocalRowsAndScopes, ExcludeOneAnother) {
     auto where = c10::str("[fsdp rank ", rank(), "/2] ");
     {
       LocalRows rows(t.group);
-      LocalRows more(group_of(*t.net.in));
+      LocalRows more(group_of(*t.net.up));
       EXPECT_THAT(message_of([&] { ForwardScope scope(t.group); }),
                   AllOf(HasSubstr(where + "forward scope"), HasSubstr("LocalRows is open"), HasSubstr("close it")));
       EXPECT_THAT(message_of([&] { auto whole = summon_full_params(t.group); }), HasSubstr("LocalRows is open"));
     }
     {
-      ForwardScope scope(group_of(*t.net.in));
+      ForwardScope scope(group_of(*t.net.up));
       EXPECT_THAT(message_of([&] { LocalRows rows(t.group); }),
-                  AllOf(HasSubstr(where + "LocalRows"), HasSubstr("'in' is whole"), HasSubstr("Close it first")));
-      LocalRows of_another(group_of(*t.net.out));
+                  AllOf(HasSubstr(where + "LocalRows"), HasSubstr("'up' is whole"), HasSubstr("Close it first")));
+      LocalRows of_another(group_of(*t.net.down));
     }
   });
 }
@@ -66,11 +66,11 @@ TEST(AForwardScope, ThatAnExceptionClosesShowsRowsAgain) {
     EXPECT_THROW(
         {
           ForwardScope scope(t.group);
-          (void)t.net.in->weight.sum();
+          (void)t.net.up->weight.sum();
           throw std::runtime_error("out of eggs");
         },
         std::runtime_error);
-    EXPECT_FALSE(shows_whole(t.net.in->weight));
+    EXPECT_FALSE(shows_whole(t.net.up->weight));
   });
 }
 
@@ -80,7 +80,7 @@ TEST(Summoning, ThatAnExceptionClosesLosesWhatWasWritten) {
         {
           auto whole = summon_full_params(t.group);
           torch::NoGradGuard no_grad;
-          t.net.in->weight.fill_(3);
+          t.net.up->weight.fill_(3);
           throw std::runtime_error("out of eggs");
         },
         std::runtime_error);

@@ -15,19 +15,19 @@ TEST(InsideAScope, WritesToParametersAreRefused) {
   expect_training_survives([](const InTraining& t) {
     ForwardScope scope(t.group);
     torch::NoGradGuard no_grad;
-    auto p = t.net.in->weight;
+    auto p = t.net.up->weight;
     const char* remedy = "write_back()";
     for (bool in_memory : {false, true}) {
       if (in_memory) (void)p.sum();
-      EXPECT_THAT(message_of([&] { p.mul_(2); }), refuses("aten::mul_", "in.weight", remedy));
-      EXPECT_THAT(message_of([&] { p.data().mul_(2); }), refuses("aten::mul_", "in.weight", remedy));
-      EXPECT_THAT(message_of([&] { p[0].zero_(); }), refuses("aten::zero_", "in.weight", remedy));
-      EXPECT_THAT(message_of([&] { p.copy_(torch::ones_like(p)); }), refuses("aten::copy_", "in.weight", remedy));
-      EXPECT_THAT(message_of([&] { nn::init::normal_(p); }), refuses("aten::normal_", "in.weight", remedy));
+      EXPECT_THAT(message_of([&] { p.mul_(2); }), refuses("aten::mul_", "up.weight", remedy));
+      EXPECT_THAT(message_of([&] { p.data().mul_(2); }), refuses("aten::mul_", "up.weight", remedy));
+      EXPECT_THAT(message_of([&] { p[0].zero_(); }), refuses("aten::zero_", "up.weight", remedy));
+      EXPECT_THAT(message_of([&] { p.copy_(torch::ones_like(p)); }), refuses("aten::copy_", "up.weight", remedy));
+      EXPECT_THAT(message_of([&] { nn::init::normal_(p); }), refuses("aten::normal_", "up.weight", remedy));
       EXPECT_THAT(message_of([&] { torch::_foreach_mul_({p}, 2.0); }),
-                  refuses("aten::_foreach_mul_", "in.weight", remedy));
+                  refuses("aten::_foreach_mul_", "up.weight", remedy));
       EXPECT_THAT(message_of([&] { torch::add_out(p, torch::ones({6, 4}, torch::kDouble), 1); }),
-                  refuses("aten::add", "in.weight", remedy));
+                  refuses("aten::add", "up.weight", remedy));
     }
   });
 }
@@ -38,7 +38,7 @@ TEST(InsideAScope, WritesInBackwardAreRefused) {
     t.net.on_words = [&](const torch::Tensor& h) {
       h.register_hook([&](const torch::Tensor&) {
         torch::NoGradGuard no_grad;
-        message = message_of([&] { t.net.in->weight.mul_(2); });
+        message = message_of([&] { t.net.up->weight.mul_(2); });
       });
       return h;
     };
@@ -49,7 +49,7 @@ TEST(InsideAScope, WritesInBackwardAreRefused) {
       loss = small_loss(t.net, share(0));
     }
     loss.backward();
-    EXPECT_THAT(message, refuses("aten::mul_", "in.weight", "in backward"));
+    EXPECT_THAT(message, refuses("aten::mul_", "up.weight", "in backward"));
     t.net.on_words = std::identity();
   });
 }
@@ -104,9 +104,9 @@ TEST(Saving, InAScopeIsRefusedWhileAGroupHasNoMemory) {
     ForwardScope scope(t.group);
     (void)t.net.words->weight.sum();  // brings the root group only
     EXPECT_THAT(message_of<c10::Error>([&] { saved(model); }),
-                AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2]")), HasSubstr("parameter 'in.weight'"),
+                AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2]")), HasSubstr("parameter 'up.weight'"),
                       HasSubstr("not in memory"), HasSubstr("save outside the scope")));
-    EXPECT_THAT(message_of<c10::Error>([&] { saved(t.net.out->bias); }), HasSubstr("parameter 'out.bias'"));
+    EXPECT_THAT(message_of<c10::Error>([&] { saved(t.net.down->bias); }), HasSubstr("parameter 'down.bias'"));
   });
 }
 
@@ -143,8 +143,8 @@ TEST(Saving, OutsideAScopeWritesExactlyTheRows) {
 TEST(RawPointers, ToAParameterWithoutMemoryAreRefused) {
   expect_training_survives([](const InTraining& t) {
     ForwardScope scope(t.group);
-    auto p = t.net.in->weight;
-    auto expected = AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] raw access: parameter 'in.weight'")),
+    auto p = t.net.up->weight;
+    auto expected = AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] raw access: parameter 'up.weight'")),
                           HasSubstr("not in memory"), HasSubstr("Group::unshard()"));
     EXPECT_THAT(message_of<c10::Error>([&] { p.data_ptr(); }), expected);
     EXPECT_THAT(message_of<c10::Error>([&] { p.data_ptr<double>(); }), expected);
@@ -165,11 +165,11 @@ TEST(RawPointers, ToAViewThatOutlivesTheScopeAreRefused) {
     {
       ForwardScope scope(t.group);
       torch::NoGradGuard no_grad;
-      (void)t.net.in->weight.sum();
-      view = t.net.in->weight.t();
+      (void)t.net.up->weight.sum();
+      view = t.net.up->weight.t();
     }
-    EXPECT_THAT(message_of<c10::Error>([&] { view.const_data_ptr<double>(); }), HasSubstr("parameter 'in.weight'"));
-    EXPECT_THAT(message_of([&] { view.sum(); }), HasSubstr("parameter 'in.weight'"));
+    EXPECT_THAT(message_of<c10::Error>([&] { view.const_data_ptr<double>(); }), HasSubstr("parameter 'up.weight'"));
+    EXPECT_THAT(message_of([&] { view.sum(); }), HasSubstr("parameter 'up.weight'"));
   });
 }
 

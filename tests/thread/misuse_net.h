@@ -11,11 +11,11 @@
 
 namespace fsdp::test {
 
-/// Four groups: in, mid, out, and the rest (words, norm, head).
+/// Four groups: up, mid, down, and the rest (words, norm, head).
 struct SmallNetImpl : torch::nn::Module {
   torch::nn::Embedding words{7, 4};
   torch::nn::LayerNorm norm{torch::nn::LayerNormOptions({4})};
-  torch::nn::Linear in{4, 6}, mid{6, 6}, out{6, 4};
+  torch::nn::Linear up{4, 6}, mid{6, 6}, down{6, 4};
   torch::nn::Linear head{torch::nn::LinearOptions(4, 3).bias(false)};
   /// What the user's forward does with the word vectors (late in backward) and with the last hidden layer (early).
   std::function<torch::Tensor(const torch::Tensor&)> on_words = std::identity(), on_hidden = std::identity();
@@ -23,24 +23,24 @@ struct SmallNetImpl : torch::nn::Module {
   SmallNetImpl() {
     register_module("words", words);
     register_module("norm", norm);
-    register_module("in", in);
+    register_module("up", up);
     register_module("mid", mid);
-    register_module("out", out);
+    register_module("down", down);
     register_module("head", head);
   }
 
   torch::Tensor forward(const torch::Tensor& ids) {
     auto h = on_words(words->forward(ids).mean(1));
-    h = torch::tanh(in->forward(norm->forward(h)));
-    return head->forward(on_hidden(out->forward(torch::tanh(mid->forward(h)))));
+    h = torch::tanh(up->forward(norm->forward(h)));
+    return head->forward(on_hidden(down->forward(torch::tanh(mid->forward(h)))));
   }
 };
 TORCH_MODULE(SmallNet);
 
 inline Group shard(SmallNetImpl& net) {
-  fully_shard(*net.in);
+  fully_shard(*net.up);
   fully_shard(*net.mid);
-  fully_shard(*net.out);
+  fully_shard(*net.down);
   return fully_shard(static_cast<torch::nn::Module&>(net));
 }
 
@@ -105,10 +105,10 @@ std::string message_of(const Act& act) {
   try {
     act();
     ADD_FAILURE() << "no exception";
-  } catch (const E& error) {
-    return error.what_without_backtrace();
   } catch (const c10::Error& error) {
-    ADD_FAILURE() << "an exception of another type: " << error.what_without_backtrace();
+    EXPECT_NE(dynamic_cast<const E*>(&error), nullptr)
+        << "an exception of another type: " << error.what_without_backtrace();
+    return error.what_without_backtrace();
   } catch (const std::exception& error) {
     ADD_FAILURE() << "an exception of another type: " << error.what();
   }

@@ -36,8 +36,9 @@ TEST(OutsideAScope, FunctionsOnAWeightAreRefused) {
     auto x = torch::ones({2, 4}, torch::kDouble);
     for (bool recorded : {true, false}) {
       at::AutoGradMode mode(recorded);
-      EXPECT_THAT(message_of([&] { F::linear(x, t.net.in->weight); }), refuses("aten::linear", "in.weight", kScope));
-      EXPECT_THAT(message_of([&] { x.matmul(t.net.in->weight.t()); }), HasSubstr("'in.weight'"));
+      EXPECT_THAT(message_of([&] { F::linear(x, t.net.up->weight, t.net.up->bias); }),
+                  refuses("aten::linear", "up.weight", kScope));
+      EXPECT_THAT(message_of([&] { x.matmul(t.net.up->weight.t()); }), HasSubstr("'up.weight'"));
       EXPECT_THAT(message_of([&] { F::embedding(torch::zeros({2}, torch::kLong), t.net.words->weight); }),
                   refuses("aten::embedding", "words.weight", kScope));
       EXPECT_THAT(message_of([&] { torch::layer_norm(x, {4}, t.net.norm->weight, t.net.norm->bias); }),
@@ -112,7 +113,7 @@ TEST(OutsideAScope, LbfgsIsRefused) {
 
 TEST(OutsideAScope, NormsAndDotProductsOfRowsAreRefused) {
   expect_training_survives([](const InTraining& t) {
-    auto p = t.net.in->weight;
+    auto p = t.net.up->weight;
     for (const auto& act :
          std::vector<std::function<void()>>{[&] { p.norm(); },
                                             [&] { p.data().norm(); },
@@ -138,14 +139,14 @@ TEST(OutsideAScope, NormsAndDotProductsOfRowsAreRefused) {
                                             [&] { p.data()[0][0].item(); },
                                             [&] { p.data().index_select(0, torch::zeros({1}, torch::kLong)); }})
       EXPECT_THAT(message_of(act),
-                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'in.weight'"),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'up.weight'"),
                         HasSubstr("fsdp::full_tensor"), HasSubstr("fsdp::LocalRows")));
   });
 }
 
 TEST(OutsideAScope, RandomInitialisationIsRefused) {
   expect_training_survives([](const InTraining& t) {
-    auto p = t.net.in->weight;
+    auto p = t.net.up->weight;
     for (const auto& act : std::vector<std::function<void()>>{
              [&] { nn::init::normal_(p); }, [&] { nn::init::uniform_(p); }, [&] { nn::init::xavier_normal_(p); },
              [&] { nn::init::xavier_uniform_(p); }, [&] { nn::init::kaiming_normal_(p); },
@@ -153,15 +154,15 @@ TEST(OutsideAScope, RandomInitialisationIsRefused) {
              [&] { p.data().bernoulli_(0.5); }, [&] { p.data().exponential_(); }, [&] { p.data().random_(); },
              [&] { torch::dropout(p.data(), 0.5, true); }, [&] { torch::bernoulli(p.data()); }})
       EXPECT_THAT(message_of(act),
-                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'in.weight'"),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'up.weight'"),
                         HasSubstr("every rank would draw"), HasSubstr("fsdp::summon_full_params")));
   });
 }
 
 TEST(OutsideAScope, ResettingAModulesParametersIsRefused) {
   expect_training_survives([](const InTraining& t) {
-    EXPECT_THAT(message_of([&] { t.net.in->reset_parameters(); }),
-                refuses("aten::uniform_", "in.weight", "write_back()"));
+    EXPECT_THAT(message_of([&] { t.net.up->reset_parameters(); }),
+                refuses("aten::uniform_", "up.weight", "write_back()"));
     EXPECT_THAT(message_of([&] { t.net.words->reset_parameters(); }),
                 refuses("aten::normal_", "words.weight", "write_back()"));
   });
@@ -217,7 +218,7 @@ TEST(OutsideAScope, LocalRowsLiftsIt) {
   expect_training_survives([](const InTraining& t) {
     LocalRows rows(t.group);
     torch::NoGradGuard no_grad;
-    auto p = t.net.in->weight;
+    auto p = t.net.up->weight;
     auto squares = p.square().sum().reshape({1});
     default_process_group()->communicator().all_reduce(squares, ReduceOp::kSum, {"squares", {}})->wait();
     EXPECT_NEAR(squares.item<double>(), full_tensor(p).square().sum().item<double>(), 1e-12);

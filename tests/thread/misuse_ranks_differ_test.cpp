@@ -93,7 +93,7 @@ TEST(DifferentOptions, AreFound) {
 TEST(DifferentOrder, OfFullyShardIsFound) {
   auto messages = messages_of<Mismatch>(3, [](int r) {
     SmallNet net;
-    fully_shard({r == 1 ? net->in.get() : net->mid.get(), net->norm.get()});
+    fully_shard({r == 1 ? net->up.get() : net->mid.get(), net->norm.get()});
     ADD_FAILURE() << "rank " << r << " went on";
   });
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 1 runs barrier of 'fully_shard list of 2 modules: 4 parameters, 38"),
@@ -153,7 +153,7 @@ void expect_absence_is_named(const std::function<void(Sharded<nn::Linear>&)>& on
 
 TEST(OnOneRankOnly, AForwardTimesOutAndNamesTheOther) {
   expect_absence_is_named([](auto& model) { model(torch::ones({1, 4})); }, "all_gather of 'Linear'",
-                          "rank 1: reduce_scatter of 'Linear'");
+                          "rank 1: all_gather of 'Linear' (#3), done");
 }
 
 TEST(OnOneRankOnly, ABackwardTimesOutAndNamesTheOther) {
@@ -181,7 +181,7 @@ TEST(OnOneRankOnly, ABackwardTimesOutAndNamesTheOther) {
 
 TEST(OnOneRankOnly, FullTensorTimesOutAndNamesTheOther) {
   expect_absence_is_named([](auto& model) { full_tensor(model->weight); }, "all_gather of 'full_tensor weight'",
-                          "rank 1: reduce_scatter of 'Linear'");
+                          "rank 1: all_gather of 'Linear' (#3), done");
 }
 
 TEST(ARankThatLeft, IsLostToAForwardOfTheOthers) {

@@ -31,26 +31,26 @@ testing::Matcher<std::string> refuses_to_replace(const std::string& parameter) {
 TEST(SetData, OfAParameterIsRefused) {
   expect_refused_everywhere(
       [](const InTraining& t) {
-        return message_of([&] { t.net.in->weight.set_data(torch::zeros({6, 4}, torch::kDouble)); });
+        return message_of([&] { t.net.up->weight.set_data(torch::zeros({6, 4}, torch::kDouble)); });
       },
-      [] { return refuses_to_replace("in.weight"); });
+      [] { return refuses_to_replace("up.weight"); });
   expect_refused_everywhere(
       [](const InTraining& t) {
-        return message_of([&] { t.net.in->weight.set_data(torch::zeros({6, 4}, torch::kFloat)); });
+        return message_of([&] { t.net.up->weight.set_data(torch::zeros({6, 4}, torch::kFloat)); });
       },
-      [] { return refuses_to_replace("in.weight"); });
-  expect_refused_everywhere(
-      [](const InTraining& t) {
-        torch::NoGradGuard no_grad;
-        return message_of([&] { t.net.in->weight.set_(torch::zeros({6, 4}, torch::kDouble)); });
-      },
-      [] { return refuses_to_replace("in.weight"); });
+      [] { return refuses_to_replace("up.weight"); });
   expect_refused_everywhere(
       [](const InTraining& t) {
         torch::NoGradGuard no_grad;
-        return message_of([&] { t.net.in->weight.resize_({2, 2}); });
+        return message_of([&] { t.net.up->weight.set_(torch::zeros({6, 4}, torch::kDouble)); });
       },
-      [] { return refuses_to_replace("in.weight"); });
+      [] { return refuses_to_replace("up.weight"); });
+  expect_refused_everywhere(
+      [](const InTraining& t) {
+        torch::NoGradGuard no_grad;
+        return message_of([&] { t.net.up->weight.resize_({2, 2}); });
+      },
+      [] { return refuses_to_replace("up.weight"); });
 }
 
 TEST(VectorToParameters, IsRefused) {
@@ -119,20 +119,20 @@ TEST(ModuleTo, AnotherTypeOrDeviceIsRefused) {
 
 TEST(Clone, OfAShardedModuleIsRefused) {
   expect_training_survives([](const InTraining& t) {
-    auto expected = AllOf(HasSubstr("aten::clone"), HasSubstr("parameter 'in.weight'"),
+    auto expected = AllOf(HasSubstr("aten::clone"), HasSubstr("parameter 'up.weight'"),
                           HasSubstr("Clone the module before fsdp::fully_shard"));
-    EXPECT_THAT(message_of([&] { t.net.in->clone(); }), expected);
+    EXPECT_THAT(message_of([&] { t.net.up->clone(); }), expected);
   });
 }
 
 TEST(Clone, OfAParameterIsRefusedAndOfItsRowsIsFine) {
   expect_training_survives([](const InTraining& t) {
-    auto p = t.net.in->weight;
+    auto p = t.net.up->weight;
     EXPECT_THAT(message_of([&] { p.clone(); }),
-                AllOf(refuses("aten::clone", "in.weight", "p.detach().clone()"), HasSubstr("fsdp::full_tensor")));
+                AllOf(refuses("aten::clone", "up.weight", "p.detach().clone()"), HasSubstr("fsdp::full_tensor")));
     {
       torch::NoGradGuard no_grad;
-      EXPECT_THAT(message_of([&] { p.clone(); }), refuses("aten::clone", "in.weight", "p.detach().clone()"));
+      EXPECT_THAT(message_of([&] { p.clone(); }), refuses("aten::clone", "up.weight", "p.detach().clone()"));
     }
     auto rows = p.detach().clone();
     EXPECT_EQ(rows.size(0), local_rows(p).count);

@@ -83,7 +83,9 @@ TEST(ZooAccumulation, NoSyncGuardKeepsWholeGradientsUntilTheNextBackward) {
       {
         std::optional<Group> group;
         if (role.is_sharded()) group = group_of(net);
-        auto backward = [&] { role.whole(net, [&] { return loss_of(net, role.batch(2 * step), true, false); }).backward(); };
+        auto backward = [&] {
+          role.whole(net, [&] { return loss_of(net, role.batch(2 * step), true, false); }).backward();
+        };
         if (group) {
           auto guard = group->no_sync();
           backward();
@@ -186,9 +188,8 @@ TEST(ZooAccumulation, ParametersFrozenAndUnfrozenBetweenStepsEqualTheUnshardedRu
 }
 
 TEST(ZooAccumulation, ModelWithNothingToTrainRunsForwardOnly) {
-  auto program = net_program([](Net& net, const Role& role) {
-    return Values{role.whole(net, [&] { return loss_of(net, role.batch(0)); })};
-  });
+  auto program = net_program(
+      [](Net& net, const Role& role) { return Values{role.whole(net, [&] { return loss_of(net, role.batch(0)); })}; });
   program.build = [] {
     auto net = std::make_shared<Net>();
     set_trainable(*net, false);

@@ -63,12 +63,13 @@ TEST(ZooAutograd, GradientPenaltyOutsideTheScopeEqualsTheUnshardedRun) {
 
 TEST(ZooAutograd, ThirdDerivativesEqualTheUnshardedRun) {
   expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    auto x = samples(role.batch(0), {4}).requires_grad_();
-    auto y = role.whole(net, [&] { return net.forward(x).sum(); });
-    for (int i = 0; i < 2; ++i) y = grad({y}, {x}, {}, true, true)[0].pow(2).sum();
-    (y / static_cast<double>(role.batch(0).count)).backward();
-    return gradients_of(net, role);
-  }), worlds_up_to(3));
+                            auto x = samples(role.batch(0), {4}).requires_grad_();
+                            auto y = role.whole(net, [&] { return net.forward(x).sum(); });
+                            for (int i = 0; i < 2; ++i) y = grad({y}, {x}, {}, true, true)[0].pow(2).sum();
+                            (y / static_cast<double>(role.batch(0).count)).backward();
+                            return gradients_of(net, role);
+                          }),
+                          worlds_up_to(3));
 }
 
 TEST(ZooAutograd, GradByInputsLeavesGradientsOfParametersAlone) {
@@ -198,6 +199,31 @@ TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
   }));
 }
 
+// Runs a layer again in backward, with a backward of its own inside the outer one.
+struct Recomputed : torch::autograd::Function<Recomputed> {
+  static torch::Tensor forward(AutogradContext* context, const torch::Tensor& x, nn::LinearImpl* layer) {
+    context->save_for_backward({x});
+    context->saved_data["layer"] = reinterpret_cast<int64_t>(layer);
+    return torch::tanh(layer->forward(x));
+  }
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    auto* layer = reinterpret_cast<nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    auto x = context->get_saved_variables()[0].detach().requires_grad_();
+    torch::AutoGradMode with_grad(true);
+    torch::autograd::backward({torch::tanh(layer->forward(x))}, gradients);
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+TEST(ZooAutograd, BackwardInsideBackwardEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    return train(net, role, [](Net& m, const Batch& batch) {
+      auto h = torch::tanh(m.in->forward(samples(batch, {4})));
+      return distance_from_targets(m.out->forward(Recomputed::apply(h, m.middle.get())), batch);
+    });
+  }));
+}
+
 TEST(ZooAutograd, ForwardOnAnotherThreadInsideTheScopeEqualsTheUnshardedRun) {
   expect_equals_unsharded(net_program([](Net& net, const Role& role) {
     return train(net, role, [](Net& m, const Batch& batch) {
@@ -210,15 +236,16 @@ TEST(ZooAutograd, ForwardOnAnotherThreadInsideTheScopeEqualsTheUnshardedRun) {
 
 TEST(ZooAutograd, BackwardOnAnotherThreadEqualsTheUnshardedRun) {
   expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    auto optimizer = sgd(net.parameters());
-    for (int step = 0; step < 4; ++step) {
-      optimizer.zero_grad();
-      auto loss = role.whole(net, [&] { return net_loss(net, role.batch(step)); });
-      std::thread([&] { loss.backward(); }).join();
-      optimizer.step();
-    }
-    return gradients_of(net, role);
-  }), worlds_up_to(3));
+                            auto optimizer = sgd(net.parameters());
+                            for (int step = 0; step < 4; ++step) {
+                              optimizer.zero_grad();
+                              auto loss = role.whole(net, [&] { return net_loss(net, role.batch(step)); });
+                              std::thread([&] { loss.backward(); }).join();
+                              optimizer.step();
+                            }
+                            return gradients_of(net, role);
+                          }),
+                          worlds_up_to(3));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Modules with statistics of the batch. The oracle runs the ranks' shares one after another on one model and averages the
-// gradients; running statistics belong to each rank alone.
+// Modules with statistics of the batch. The oracle runs the ranks' shares one after another on one model and averages
+// the gradients; running statistics belong to each rank alone.
 
 #include "support/oracle.h"
 
@@ -95,7 +95,8 @@ TEST(ZooBatchStatistics, BatchNorm2dBetweenConvolutionsKeepsTheRanksOwnRunningSt
     return distance_from_targets(m.as<nn::Sequential>()->forward(samples(batch, {3, 6, 6})), batch);
   };
   auto program = program_of(
-      [] { return nn::Sequential(nn::Conv2d(3, 4, 3), nn::BatchNorm2d(4), nn::ReLU(), nn::Conv2d(4, 2, 3)).ptr(); }, loss);
+      [] { return nn::Sequential(nn::Conv2d(3, 4, 3), nn::BatchNorm2d(4), nn::ReLU(), nn::Conv2d(4, 2, 3)).ptr(); },
+      loss);
   expect_equals_unsharded(program);
   program.shard = shard_as_one_group;
   expect_equals_unsharded(program, worlds_up_to(3));
@@ -121,9 +122,8 @@ TEST(ZooBatchStatistics, EvaluationInAScopeEqualsTheUnshardedModelsAndKeepsTheBu
     model.eval();
     torch::NoGradGuard no_grad;
     auto before = model.buffers()[0].clone();
-    auto loss = role.whole(model, [&] {
-      return distance_from_targets(model.forward(samples(role.batch(0), {5})), role.batch(0));
-    });
+    auto loss = role.whole(
+        model, [&] { return distance_from_targets(model.forward(samples(role.batch(0), {5})), role.batch(0)); });
     EXPECT_TRUE(torch::equal(before, model.buffers()[0]));
     EXPECT_FALSE(loss.requires_grad());
     return Values{loss};

@@ -1,6 +1,4 @@
-// Calls through the handle, with any arguments and results, and everything that can be given to fully_shard.
-
-#include <gmock/gmock.h>
+// Calls through the handle, with any arguments and results, and the holders that can be given to fully_shard.
 
 #include <map>
 
@@ -62,7 +60,8 @@ torch::Tensor loss_of_all_calls(Call&& call, const Batch& batch) {
   auto [first, seven, second] = call(std::make_pair(x, y));
   EXPECT_EQ(seven, 7);
   loss = loss + (first * second).mean();
-  for (auto& result : call(std::initializer_list<torch::Tensor>{x, y})) loss = loss + (result["a"] * result["b"]).mean();
+  for (auto& result : call(std::initializer_list<torch::Tensor>{x, y}))
+    loss = loss + (result["a"] * result["b"]).mean();
   torch::Tensor out;
   call(x, &out);
   loss = loss + out.pow(3).mean();
@@ -138,163 +137,6 @@ TEST(ZooCalls, HandlesAreCheapAndShared) {
     EXPECT_EQ(group.stats().gathers, model.stats().gathers);
     EXPECT_EQ(group_of(*net).param_groups(), model.param_groups());
     EXPECT_THROW(group_of(*net->a), UsageError);
-  });
-}
-
-struct Net : nn::Module {
-  nn::Conv2d conv1{nn::Conv2dOptions(1, 32, 3)}, conv2{nn::Conv2dOptions(32, 64, 3)};
-  nn::Linear fc1{9216, 128}, fc2{128, 10};
-  Net() {
-    register_module("conv1", conv1);
-    register_module("conv2", conv2);
-    register_module("fc1", fc1);
-    register_module("fc2", fc2);
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    auto h = torch::max_pool2d(torch::relu(conv2->forward(torch::relu(conv1->forward(x)))), 2).flatten(1);
-    return torch::log_softmax(fc2->forward(torch::relu(fc1->forward(h))), 1);
-  }
-};
-
-bool has_own_group(const nn::Module& module) {
-  try {
-    static_cast<void>(group_of(module));
-    return true;
-  } catch (const UsageError&) {
-    return false;
-  }
-}
-
-Program<Net> policy_program(AutoWrapPolicy policy, std::function<std::vector<const nn::Module*>(Net&)> expected) {
-  Program<Net> program;
-  program.build = [] { return std::make_shared<Net>(); };
-  program.shard = [=](Net& net, const FullyShardOptions& given) {
-    auto options = given;
-    options.auto_wrap_policy = policy;
-    auto model = fully_shard(net, options);
-    auto groups = expected(net);
-    EXPECT_EQ(model.stats().groups, static_cast<int64_t>(groups.size()) + 1);
-    for (const auto& child : net.children())
-      EXPECT_EQ(has_own_group(*child), std::find(groups.begin(), groups.end(), child.get()) != groups.end());
-  };
-  program.run = [](Net& net, const Role& role) {
-    auto optimizer = sgd(net.parameters());
-    optimizer.zero_grad();
-    auto batch = role.batch(0);
-    auto loss = role.whole(net, [&] {
-      return torch::nll_loss(net.forward(samples(batch, {1, 28, 28})), labels(batch, {1}, 10).squeeze(1));
-    });
-    loss.backward();
-    optimizer.step();
-    return Values{loss};
-  };
-  program.samples_per_rank = 1;
-  return program;
-}
-
-TEST(ZooCalls, SizeBasedPolicyWrapsOnlyWhatIsLargeEnough) {
-  auto fc1_only = [](Net& net) { return std::vector<const nn::Module*>{net.fc1.get()}; };
-  expect_equals_unsharded(policy_program(size_based_auto_wrap_policy(20000), fc1_only), worlds_up_to(3));
-}
-
-TEST(ZooCalls, SizeBasedPolicyTakesModulesOfExactlyItsSize) {
-  auto conv2_too = [](Net& net) { return std::vector<const nn::Module*>{net.conv2.get(), net.fc1.get()}; };
-  expect_equals_unsharded(policy_program(size_based_auto_wrap_policy(64 * 32 * 9 + 64), conv2_too), {1});
-}
-
-TEST(ZooCalls, ModulePolicyWrapsTheTypesItNames) {
-  auto linears = [](Net& net) { return std::vector<const nn::Module*>{net.fc1.get(), net.fc2.get()}; };
-  expect_equals_unsharded(policy_program(module_wrap_policy<nn::LinearImpl>(), linears), {1, 2});
-}
-
-TEST(ZooCalls, FunctionAsAPolicyDecidesByName) {
-  AutoWrapPolicy policy = [](const WrapCandidate& candidate) { return candidate.name.starts_with("conv"); };
-  auto convolutions = [](Net& net) { return std::vector<const nn::Module*>{net.conv1.get(), net.conv2.get()}; };
-  expect_equals_unsharded(policy_program(policy, convolutions), {2});
-}
-
-// Blocks in a list, each with layers of its own.
-struct Deep : nn::Module {
-  nn::ModuleList blocks;
-  nn::MultiheadAttention attention{nn::MultiheadAttentionOptions(8, 2)};
-  nn::Linear norm{8, 8}, head{8, 8};
-  Deep() {
-    for (int i = 0; i < 3; ++i) blocks->push_back(nn::Sequential(nn::Linear(8, 8), nn::Tanh(), nn::Linear(8, 8)));
-    register_module("blocks", blocks);
-    register_module("attention", attention);
-    register_module("norm", norm);
-    register_module("head", head);
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    for (auto& block : *blocks) x = x + block->as<nn::Sequential>()->forward(x);
-    auto rows = x.unsqueeze(0);  // a sequence of one per sample
-    return head->forward(norm->forward(std::get<0>(attention->forward(rows, rows, rows)).squeeze(0)));
-  }
-};
-
-Program<Deep> deep_program(std::function<void(Deep&, const FullyShardOptions&)> shard) {
-  auto program = regression<Deep>([] { return std::make_shared<Deep>(); }, [](Deep& m, const Batch& batch) {
-    return m.forward(samples(batch, {8}));
-  });
-  program.shard = std::move(shard);
-  return program;
-}
-
-TEST(ZooCalls, SizeBasedPolicyKeepsListsAndAttentionTogether) {
-  auto net = std::make_shared<Deep>();
-  run_thread_ranks(1, [&](int) {
-    FullyShardOptions options;
-    options.auto_wrap_policy = size_based_auto_wrap_policy(70);
-    auto model = fully_shard(net, options);
-    EXPECT_FALSE(has_own_group(*net->blocks));
-    EXPECT_TRUE(has_own_group(*net->attention));
-    EXPECT_FALSE(has_own_group(*net->attention->out_proj.ptr()));
-    EXPECT_TRUE(has_own_group(*net->head));
-    EXPECT_EQ(model.stats().groups, 10);
-  });
-}
-
-TEST(ZooCalls, NestedGroupsEqualTheUnshardedRun) {
-  expect_equals_unsharded(deep_program([](Deep& m, const FullyShardOptions& options) {
-    for (auto& block : *m.blocks) {
-      fully_shard(*block->as<nn::Sequential>()->children()[0], options);
-      fully_shard(*block, options);
-    }
-    fully_shard(*m.blocks, options);  // nothing left for it
-    fully_shard(static_cast<nn::Module&>(m), options);
-  }));
-}
-
-TEST(ZooCalls, ListOfModulesIsOneGroup) {
-  auto program = deep_program([](Deep& m, const FullyShardOptions& options) {
-    auto tail = fully_shard(std::vector<nn::Module*>{m.norm.get(), m.head.get()}, options);
-    EXPECT_EQ(tail.stats().groups, 1);
-    EXPECT_EQ(tail.stats().parameter_numel, 2 * 72);
-    auto model = fully_shard(m, options);
-    EXPECT_EQ(model.stats().groups, 2);
-    EXPECT_EQ(group_of(*m.norm).param_groups().front(), group_of(*m.head).param_groups().front());
-  });
-  expect_equals_unsharded(program);
-}
-
-TEST(ZooCalls, GroupWithoutParametersIsFoundAgainWhileThoseBelowItLive) {
-  auto net = std::make_shared<Deep>();
-  run_thread_ranks(1, [&](int) {
-    for (const auto& child : net->children()) fully_shard(*child);
-    fully_shard(static_cast<nn::Module&>(*net));
-    EXPECT_EQ(group_of(*net).stats().groups, 5);
-  });
-}
-
-TEST(ZooCalls, PrintingNamesGroupsAndShards) {
-  auto net = std::make_shared<Deep>();
-  run_thread_ranks(1, [&](int) {
-    fully_shard(*net->attention);
-    auto model = fully_shard(net);
-    std::ostringstream out;
-    out << model;
-    EXPECT_THAT(out.str(), testing::AllOf(testing::HasSubstr("2 groups"), testing::HasSubstr("in_proj_weight [24, 8]"),
-                                          testing::HasSubstr("group 'attention'")));
   });
 }
 

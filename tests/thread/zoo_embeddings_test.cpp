@@ -18,7 +18,8 @@ Values train_on_words(Impl& model, const Role& role) {
   for (int step = 0; step < 4; ++step) {
     optimizer.zero_grad();
     auto batch = role.batch(step);
-    auto loss = role.whole(model, [&] { return distance_from_targets(model.forward(labels(batch, {3}, kWords)), batch); });
+    auto loss =
+        role.whole(model, [&] { return distance_from_targets(model.forward(labels(batch, {3}, kWords)), batch); });
     loss.backward();
     optimizer.step();
     losses.push_back(loss.detach());
@@ -56,7 +57,8 @@ TEST(ZooEmbeddings, SparseGradientsOfTwoMicroBatchesAreSummed) {
     for (int micro = 0; micro < 2; ++micro) {
       auto batch = role.batch(micro);
       if (role.is_sharded()) group_of(model).set_requires_gradient_sync(micro == 1);
-      role.whole(model, [&] { return distance_from_targets(model.forward(labels(batch, {3}, kWords)), batch); }).backward();
+      role.whole(model, [&] { return distance_from_targets(model.forward(labels(batch, {3}, kWords)), batch); })
+          .backward();
     }
     return Values{role.gradient(model.weight).to_dense()};
   };
@@ -65,8 +67,9 @@ TEST(ZooEmbeddings, SparseGradientsOfTwoMicroBatchesAreSummed) {
 
 TEST(ZooEmbeddings, EmbeddingBagEqualsTheUnshardedRun) {
   expect_equals_unsharded(word_program<nn::EmbeddingBagImpl>(nn::EmbeddingBagOptions(kWords, 4).mode(torch::kSum)));
-  expect_equals_unsharded(word_program<nn::EmbeddingBagImpl>(nn::EmbeddingBagOptions(kWords, 4).mode(torch::kMean).sparse(true)),
-                          worlds_up_to(3));
+  expect_equals_unsharded(
+      word_program<nn::EmbeddingBagImpl>(nn::EmbeddingBagOptions(kWords, 4).mode(torch::kMean).sparse(true)),
+      worlds_up_to(3));
 }
 
 TEST(ZooEmbeddings, MaxNormIsRefusedBecauseItWritesInForward) {
@@ -149,7 +152,7 @@ struct Borrowing : nn::Module {
   }
   torch::Tensor forward(const torch::Tensor& ids) {
     auto h = torch::tanh(inner->forward(owner->forward(ids)));
-    h = torch::matmul(h, inner->weight);               // once more, transposed
+    h = torch::matmul(h, inner->weight);  // once more, transposed
     return torch::linear(h, owner->weight) + owner->weight.sum() * inner->bias.mean();
   }
 };

@@ -125,8 +125,9 @@ struct Containers : nn::Module {
 };
 
 TEST(ZooLayers, ContainersOfModulesAndParametersEqualTheUnshardedRun) {
-  auto program = regression<Containers>([] { return std::make_shared<Containers>(); },
-                                        [](Containers& m, const Batch& batch) { return m.forward(samples(batch, {4})); });
+  auto program =
+      regression<Containers>([] { return std::make_shared<Containers>(); },
+                             [](Containers& m, const Batch& batch) { return m.forward(samples(batch, {4})); });
   expect_equals_unsharded(program);
   program.shard = [](Containers& m, const FullyShardOptions& options) {
     for (auto& linear : *m.list) fully_shard(*linear, options);

@@ -20,7 +20,8 @@ struct Several : nn::Module {
   }
 };
 
-Program<Several> several(std::function<std::shared_ptr<Several>()> build, std::function<Values(Several&, const Role&)> run) {
+Program<Several> several(std::function<std::shared_ptr<Several>()> build,
+                         std::function<Values(Several&, const Role&)> run) {
   Program<Several> program;
   program.build = std::move(build);
   program.shard = [](Several& m, const FullyShardOptions& options) {
@@ -44,7 +45,9 @@ TEST(ZooLosses, AlternatingGanStepsEqualTheUnshardedRun) {
     for (int step = 0; step < 4; ++step) {
       auto noise = samples(role.batch(step), {3}), real = samples(role.batch(step + 50), {4});
       auto generate = [&] { return role.whole(*generator, [&] { return generator->forward(noise); }); };
-      auto judge = [&](const torch::Tensor& x) { return role.whole(*discriminator, [&] { return discriminator->forward(x); }); };
+      auto judge = [&](const torch::Tensor& x) {
+        return role.whole(*discriminator, [&] { return discriminator->forward(x); });
+      };
       d_optimizer.zero_grad();
       auto d_loss = binary_loss(judge(real), 1.0) + binary_loss(judge(generate().detach()), 0.0);
       d_loss.backward();
@@ -158,7 +161,9 @@ Program<ActorCritic> actor_critic_program(bool in_one_scope) {
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
       auto x = samples(role.batch(step), {4});
-      auto loss_of = [&](ActorCritic::Headed& model) { return distance_from_targets(model.forward(x), role.batch(step)); };
+      auto loss_of = [&](ActorCritic::Headed& model) {
+        return distance_from_targets(model.forward(x), role.batch(step));
+      };
       auto loss = in_one_scope ? role.whole(m, [&] { return loss_of(*m.actor) + loss_of(*m.critic); })
                                : role.whole(*m.actor, [&] { return loss_of(*m.actor); }) +
                                      role.whole(*m.critic, [&] { return loss_of(*m.critic); });
@@ -189,7 +194,8 @@ struct ForceModel : nn::Module {
   std::tuple<torch::Tensor, torch::Tensor> forward(torch::Tensor positions) {
     positions = positions.detach().requires_grad_();
     auto energy = second->forward(torch::tanh(first->forward(positions)));
-    auto forces = -torch::autograd::grad({energy.sum()}, {positions}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+    auto forces =
+        -torch::autograd::grad({energy.sum()}, {positions}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
     return {energy, forces};
   }
 };

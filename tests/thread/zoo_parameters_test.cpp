@@ -53,7 +53,8 @@ TEST(ZooParameters, RanksHoldRowsThatTogetherAreTheParameter) {
       }
       auto total = mean_over_ranks(counts) * world;
       for (size_t i = 0; i < sizes.size(); ++i)
-        EXPECT_EQ(total[static_cast<int64_t>(i)].item<double>(), sizes[i].empty() ? 1.0 : static_cast<double>(sizes[i][0]));
+        EXPECT_EQ(total[static_cast<int64_t>(i)].item<double>(),
+                  sizes[i].empty() ? 1.0 : static_cast<double>(sizes[i][0]));
     });
   }
 }

@@ -66,7 +66,8 @@ Program<jit::Module> script_program(bool blocks_are_groups, int steps) {
   program.shard = [](jit::Module&, const FullyShardOptions&) {};
   program.run = [=](jit::Module& net, const Role& role) {
     if (!role.is_sharded())
-      return train_script(net, role, steps, [&](std::vector<c10::IValue> in) { return net.forward(std::move(in)).toTensor(); });
+      return train_script(net, role, steps,
+                          [&](std::vector<c10::IValue> in) { return net.forward(std::move(in)).toTensor(); });
     if (blocks_are_groups)
       for (const auto* name : {"first", "second"}) {
         auto block = net.attr(name).toModule();
@@ -74,7 +75,8 @@ Program<jit::Module> script_program(bool blocks_are_groups, int steps) {
       }
     auto model = fully_shard(net);
     EXPECT_EQ(model.stats().groups, blocks_are_groups ? 3 : 1);
-    auto losses = train_script(net, role, steps, [&](std::vector<c10::IValue> in) { return model(std::move(in)).toTensor(); });
+    auto losses =
+        train_script(net, role, steps, [&](std::vector<c10::IValue> in) { return model(std::move(in)).toTensor(); });
     EXPECT_EQ(model.parameters().size(), 7U);
     return losses;
   };
@@ -111,9 +113,9 @@ struct CallsScript : torch::nn::Module {
 };
 
 TEST(ZooScript, CompiledFunctionsOnParametersEqualTheUnshardedRun) {
-  auto program = regression<CallsScript>(
-      [] { return std::make_shared<CallsScript>(); },
-      [](CallsScript& m, const Batch& batch) { return m.forward(samples(batch, {5})); });
+  auto program =
+      regression<CallsScript>([] { return std::make_shared<CallsScript>(); },
+                              [](CallsScript& m, const Batch& batch) { return m.forward(samples(batch, {5})); });
   expect_equals_unsharded(program);
 }
 

@@ -14,7 +14,10 @@ Program<Impl> fit(std::function<std::shared_ptr<Impl>()> build, Forward forward)
 
 TEST(ZooSequences, BidirectionalLstmOfTwoLayersEqualsTheUnshardedRun) {
   auto program = fit<nn::LSTMImpl>(
-      [] { return std::make_shared<nn::LSTMImpl>(nn::LSTMOptions(3, 5).num_layers(2).bidirectional(true).batch_first(true)); },
+      [] {
+        return std::make_shared<nn::LSTMImpl>(
+            nn::LSTMOptions(3, 5).num_layers(2).bidirectional(true).batch_first(true));
+      },
       [](nn::LSTMImpl& m, const Batch& batch) { return std::get<0>(m.forward(samples(batch, {6, 3}))); });
   expect_equals_unsharded(program);
   expect_equals_unsharded(program, worlds_up_to(8));
@@ -33,21 +36,26 @@ TEST(ZooSequences, LstmWithGivenStatesAndProjectionEqualsTheUnshardedRun) {
 
 TEST(ZooSequences, BidirectionalGruOfTwoLayersEqualsTheUnshardedRun) {
   expect_equals_unsharded(fit<nn::GRUImpl>(
-      [] { return std::make_shared<nn::GRUImpl>(nn::GRUOptions(3, 5).num_layers(2).bidirectional(true).batch_first(true)); },
+      [] {
+        return std::make_shared<nn::GRUImpl>(nn::GRUOptions(3, 5).num_layers(2).bidirectional(true).batch_first(true));
+      },
       [](nn::GRUImpl& m, const Batch& batch) { return std::get<0>(m.forward(samples(batch, {6, 3}))); }));
 }
 
 TEST(ZooSequences, RnnAndGruCellInALoopEqualTheUnshardedRun) {
-  expect_equals_unsharded(fit<nn::RNNImpl>(
-      [] { return std::make_shared<nn::RNNImpl>(nn::RNNOptions(3, 5).batch_first(true)); },
-      [](nn::RNNImpl& m, const Batch& batch) { return std::get<0>(m.forward(samples(batch, {6, 3}))); }), {2});
-  expect_equals_unsharded(fit<nn::GRUCellImpl>(
-      [] { return std::make_shared<nn::GRUCellImpl>(nn::GRUCellOptions(3, 5)); },
-      [](nn::GRUCellImpl& m, const Batch& batch) {
-        torch::Tensor state = torch::zeros({batch.count, 5}, torch::kDouble);
-        for (const auto& x : samples(batch, {4, 3}).unbind(1)) state = m.forward(x, state);
-        return state;
-      }), worlds_up_to(3));
+  expect_equals_unsharded(
+      fit<nn::RNNImpl>(
+          [] { return std::make_shared<nn::RNNImpl>(nn::RNNOptions(3, 5).batch_first(true)); },
+          [](nn::RNNImpl& m, const Batch& batch) { return std::get<0>(m.forward(samples(batch, {6, 3}))); }),
+      {2});
+  expect_equals_unsharded(
+      fit<nn::GRUCellImpl>([] { return std::make_shared<nn::GRUCellImpl>(nn::GRUCellOptions(3, 5)); },
+                           [](nn::GRUCellImpl& m, const Batch& batch) {
+                             torch::Tensor state = torch::zeros({batch.count, 5}, torch::kDouble);
+                             for (const auto& x : samples(batch, {4, 3}).unbind(1)) state = m.forward(x, state);
+                             return state;
+                           }),
+      worlds_up_to(3));
 }
 
 TEST(ZooSequences, MultiheadSelfAttentionEqualsTheUnshardedRun) {
@@ -75,7 +83,8 @@ TEST(ZooSequences, MultiheadAttentionWithOwnKeyAndValueSizesEqualsTheUnshardedRu
 Program<nn::TransformerEncoderImpl> encoder_program() {
   auto program = fit<nn::TransformerEncoderImpl>(
       [] {
-        auto layer = nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(6, 2).dim_feedforward(9).dropout(0.0));
+        auto layer =
+            nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(6, 2).dim_feedforward(9).dropout(0.0));
         return nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, 3)).ptr();
       },
       [](nn::TransformerEncoderImpl& m, const Batch& batch) {

@@ -48,7 +48,7 @@ TEST_P(ZooClipping, NormAndClippedGradientsEqualTorchsOnTheUnshardedModel) {
       net.zero_grad();
       backward(net, role);
       double norm = role.is_sharded() ? clip_grad_norm_(group_of(net), max_norm, norm_type)
-                                     : nn::utils::clip_grad_norm_(net.parameters(), max_norm, norm_type);
+                                      : nn::utils::clip_grad_norm_(net.parameters(), max_norm, norm_type);
       values.push_back(torch::tensor(norm, torch::kDouble));
       for (const auto& parameter : net.parameters()) values.push_back(role.gradient(parameter));
     }
@@ -107,18 +107,19 @@ TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
 
 TEST(ZooWholeValues, SummoningForEvaluationBetweenStepsLeavesTrainingAlone) {
   expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    auto optimizer = sgd(net.parameters());
-    for (int step = 0; step < 4; ++step) {
-      optimizer.zero_grad();
-      backward(net, role, step);
-      optimizer.step();
-      if (!role.is_sharded()) continue;
-      auto whole = summon_full_params(group_of(net));
-      torch::NoGradGuard no_grad;
-      net.forward(samples(role.batch(step), {4}));
-    }
-    return Values{};
-  }), worlds_up_to(3));
+                            auto optimizer = sgd(net.parameters());
+                            for (int step = 0; step < 4; ++step) {
+                              optimizer.zero_grad();
+                              backward(net, role, step);
+                              optimizer.step();
+                              if (!role.is_sharded()) continue;
+                              auto whole = summon_full_params(group_of(net));
+                              torch::NoGradGuard no_grad;
+                              net.forward(samples(role.batch(step), {4}));
+                            }
+                            return Values{};
+                          }),
+                          worlds_up_to(3));
 }
 
 // Weight decay by hand on this rank's rows; outside the guard the same code is refused.
@@ -164,14 +165,16 @@ TEST(ZooWholeValues, WholeTensorsGradientsAndSizesAreThoseOfTheUnshardedModel) {
 
 // Whole tensors may also be asked for inside a scope.
 TEST(ZooWholeValues, FullTensorInsideAScopeIsTheWholeParameter) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    return role.whole(net, [&] {
-      auto before = role.is_sharded() ? full_tensor(net.in->weight) : net.in->weight.detach().clone();
-      net.forward(samples(role.batch(0), {4}));
-      auto after = role.is_sharded() ? full_tensor(net.out->weight) : net.out->weight.detach().clone();
-      return Values{before, after};
-    });
-  }), worlds_up_to(3));
+  expect_equals_unsharded(
+      net_program([](Net& net, const Role& role) {
+        return role.whole(net, [&] {
+          auto before = role.is_sharded() ? full_tensor(net.in->weight) : net.in->weight.detach().clone();
+          net.forward(samples(role.batch(0), {4}));
+          auto after = role.is_sharded() ? full_tensor(net.out->weight) : net.out->weight.detach().clone();
+          return Values{before, after};
+        });
+      }),
+      worlds_up_to(3));
 }
 
 }  // namespace

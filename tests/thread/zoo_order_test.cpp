@@ -1,0 +1,239 @@
+// Forwards and backwards that are not the same each time, and what may happen between them.
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+
+struct Net : nn::Module {
+  nn::Linear in{4, 6};
+  nn::ModuleList blocks;
+  nn::Linear out{6, 3};
+  Net() {
+    register_module("in", in);
+    for (int i = 0; i < 4; ++i) blocks->push_back(nn::Linear(6, 6));
+    register_module("blocks", blocks);
+    register_module("out", out);
+  }
+  torch::Tensor forward(const torch::Tensor& x, const std::vector<size_t>& order = {0, 1, 2, 3}) {
+    auto h = in->forward(x);
+    for (size_t i : order) h = h + torch::tanh(blocks[i]->as<nn::Linear>()->forward(h));
+    return out->forward(h);
+  }
+};
+
+Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
+  Program<Net> program;
+  program.build = [] { return std::make_shared<Net>(); };
+  program.shard = [](Net& net, const FullyShardOptions& options) {
+    for (auto& block : *net.blocks) fully_shard(*block, options);
+    fully_shard(static_cast<nn::Module&>(net), options);
+  };
+  program.run = std::move(run);
+  return program;
+}
+
+torch::Tensor net_loss(Net& net, const Batch& batch, const std::vector<size_t>& order = {0, 1, 2, 3}) {
+  return distance_from_targets(net.forward(samples(batch, {4}), order), batch);
+}
+
+// Training in which step i takes the blocks in the order `orders[i]`.
+Program<Net> program_of_orders(const std::vector<std::vector<size_t>>& orders) {
+  return net_program([=](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    Values losses;
+    for (size_t step = 0; step < orders.size(); ++step) {
+      optimizer.zero_grad();
+      auto loss = role.whole(net, [&] { return net_loss(net, role.batch(static_cast<int>(step)), orders[step]); });
+      loss.backward();
+      optimizer.step();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  });
+}
+
+TEST(ZooOrder, BlocksInAnotherOrderEachStepEqualTheUnshardedRun) {
+  expect_equals_unsharded(program_of_orders({{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}}));
+}
+
+TEST(ZooOrder, BlocksLeftOutAndRepeatedEqualTheUnshardedRun) {
+  expect_equals_unsharded(program_of_orders({{0, 1, 2, 3}, {2}, {0, 0, 3, 0}, {}, {1, 2, 1, 2, 3}}));
+}
+
+TEST(ZooOrder, EvaluationBetweenForwardAndBackwardEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    Values losses;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      auto loss = role.whole(net, [&] { return net_loss(net, role.batch(step)); });
+      {
+        torch::NoGradGuard no_grad;
+        losses.push_back(role.whole(net, [&] { return net_loss(net, role.batch(step + 20), {1, 2}); }));
+      }
+      loss.backward();
+      optimizer.step();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  }));
+}
+
+TEST(ZooOrder, PartOfForwardWithoutGradEqualsTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    return train(net, role, [](Net& m, const Batch& batch) {
+      torch::Tensor target;
+      {
+        torch::NoGradGuard no_grad;
+        target = m.forward(samples(batch, {4}) * 0.5, {3, 1});
+      }
+      return torch::mse_loss(m.forward(samples(batch, {4}), {0, 1, 2}), target);
+    });
+  }));
+}
+
+TEST(ZooOrder, ForwardWithoutABackwardLeavesTrainingAlone) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    Values losses;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      role.whole(net, [&] { return net_loss(net, role.batch(step + 30)); });  // recorded, then dropped
+      auto loss = role.whole(net, [&] { return net_loss(net, role.batch(step)); });
+      loss.backward();
+      optimizer.step();
+      losses.push_back(loss.detach());
+    }
+    return losses;
+  }));
+}
+
+// As unsharded: what backward needs was changed after forward.
+TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
+  for (int world : worlds_up_to(2)) {
+    std::vector<std::shared_ptr<Net>> nets;
+    for (int r = 0; r < world; ++r) nets.push_back(std::make_shared<Net>());
+    run_thread_ranks(world, [&](int r) {
+      auto model = fully_shard(nets[static_cast<size_t>(r)]);
+      auto loss = model(torch::ones({2, 4})).sum();
+      {
+        torch::NoGradGuard no_grad;
+        for (auto& parameter : model.parameters()) parameter.mul_(0.5);
+      }
+      EXPECT_THROW(loss.backward(), c10::Error);
+      model.reset_iter_state();
+    });
+  }
+}
+
+// One operator takes parameters of three groups, then a penalty takes all.
+TEST(ZooOrder, OperatorsOnParametersOfSeveralGroupsEqualTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    return train(net, role, [](Net& m, const Batch& batch) {
+      auto weight = [&](size_t i) { return m.blocks[i]->as<nn::Linear>()->weight; };
+      auto h = torch::linear(m.in->forward(samples(batch, {4})), torch::cat({weight(0), weight(2), weight(3)}));
+      h = torch::einsum("bi,ij,jk->bk", {h.slice(1, 0, 6), weight(1), m.out->weight.t()});
+      auto loss = distance_from_targets(h, batch);
+      for (const auto& parameter : m.parameters()) loss = loss + 0.01 * (parameter * parameter).sum();
+      return loss;
+    });
+  }));
+}
+
+TEST(ZooOrder, GradientsChangedByHandBeforeTheStepEqualTheUnshardedRun) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      role.whole(net, [&] { return net_loss(net, role.batch(step)); }).backward();
+      torch::NoGradGuard no_grad;
+      for (auto& parameter : net.parameters()) {
+        parameter.grad().mul_(0.5).clamp_(-0.1, 0.1);
+        parameter.mutable_grad() = parameter.grad() + parameter * 0.01;
+      }
+      optimizer.step();
+    }
+    return Values{role.gradient(net.in->weight)};
+  }));
+}
+
+// Hooks of the user on a parameter see whole gradients of this rank, before they are summed.
+TEST(ZooOrder, HooksOnParametersSeeWholeGradients) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    net.in->weight.register_hook([](const torch::Tensor& gradient) {
+      EXPECT_EQ(gradient.sizes(), (std::vector<int64_t>{6, 4}));
+      return gradient * 2.0;
+    });
+    return train(net, role, [](Net& m, const Batch& batch) { return net_loss(m, batch); });
+  }));
+}
+
+Program<Net> program_with(const std::function<void(Net&)>& configure) {
+  return net_program([=](Net& net, const Role& role) {
+    if (role.is_sharded()) configure(net);
+    return train(net, role, [](Net& m, const Batch& batch) { return net_loss(m, batch); });
+  });
+}
+
+TEST(ZooOrder, WholeParametersKeptAfterBackwardAreRenewedAfterTheStep) {
+  expect_equals_unsharded(program_with([](Net& net) { group_of(net).set_reshard_after_backward(false); }));
+}
+
+TEST(ZooOrder, WholeParametersKeptForBackwardEqualTheUnshardedRun) {
+  expect_equals_unsharded(program_with([](Net& net) {
+    for (auto& block : *net.blocks) group_of(*block).set_unshard_in_backward(false);
+  }));
+}
+
+TEST(ZooOrder, PrefetchListsEvenUselessOnesEqualTheUnshardedRun) {
+  expect_equals_unsharded(program_with([](Net& net) {
+    auto group = [&](size_t i) { return group_of(*net.blocks[i]); };
+    group(0).set_modules_to_forward_prefetch({group(1), group(3)});
+    group(1).set_modules_to_forward_prefetch({group(0)});
+    group(3).set_modules_to_backward_prefetch({group(1), group(0)});
+    group(0).set_modules_to_backward_prefetch({group(3)});
+  }));
+}
+
+TEST(ZooOrder, DivideFactorOfOneGivesTheSumOverTheRanks) {
+  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+    if (role.is_sharded()) group_of(net).set_gradient_divide_factor(1.0);  // of the root only
+    role.whole(net, [&] { return net_loss(net, role.batch(0)); }).backward();
+    auto factor = role.is_sharded() ? 1.0 : static_cast<double>(role.world);
+    return Values{role.gradient(net.in->weight) * factor, role.gradient(net.blocks[1]->as<nn::Linear>()->weight)};
+  }));
+}
+
+// The first block is whole on every rank; only rank 0 uses it, and the others say that they take part in its reduction.
+TEST(ZooOrder, GroupReachedBySomeRanksIsReducedByThoseThatAskForIt) {
+  auto program = net_program([](Net& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    Values losses;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      auto share = [&](int rank) {
+        auto batch = Role{role.world, rank, role.samples_per_rank}.batch(step);
+        return net_loss(net, batch, rank == 0 ? std::vector<size_t>{0, 1} : std::vector<size_t>{1});
+      };
+      if (role.is_sharded()) {
+        auto block = group_of(*net.blocks[0]);
+        block.set_reduce_scatter_unused_params(true);
+        block.unshard().wait();
+        role.whole(net, [&] { return share(role.rank); }).backward();
+        block.reshard();
+      } else {
+        for (int r = 0; r < role.world; ++r) (share(r) / role.world).backward();
+      }
+      losses.push_back(role.gradient(net.blocks[0]->as<nn::Linear>()->weight));
+      optimizer.step();
+    }
+    return losses;
+  });
+  expect_equals_unsharded(program);
+}
+
+}  // namespace
+}  // namespace fsdp::test
