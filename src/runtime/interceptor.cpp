@@ -67,6 +67,8 @@ bool is_parameter(const Operand& operand) {
   const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
   std::ostringstream sizes;
   sizes << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor.sizes();
+  if (operand.part.kind != PartKind::kWhole)
+    sizes << ", this rank's rows " << slot.rows().first << " to " << slot.rows().first + slot.rows().count;
   throw UsageError(operand.part.group->where(op.operator_name().name) + noun + slot.name() + "' is sharded (" +
                    sizes.str() + "): " + ways_out(verdict));
 }

@@ -119,6 +119,7 @@ TEST(Saving, InAScopeWritesTheWholeModelWhenItIsInMemory) {
       return saved(std::static_pointer_cast<SmallNetImpl>(t.net.shared_from_this()));
     }());
     auto copy = std::make_shared<SmallNetImpl>();
+    copy->to(torch::kDouble);
     torch::load(copy, file);
     auto found = copy->parameters();
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;

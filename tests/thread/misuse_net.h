@@ -5,7 +5,9 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "support/oracle.h"
 
@@ -97,6 +99,14 @@ inline void expect_training_survives(const std::function<void(const InTraining&)
     for (const auto& parameter : net.parameters()) outcome.parameters.push_back(full_tensor(parameter));
     expect_same_outcome(expected, outcome, training.tolerance);
   });
+}
+
+/// Whether a figure becomes 0: a collective that is under way holds its buffers after the group has let them go.
+inline bool becomes_zero(const std::function<int64_t()>& figure) {
+  auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (figure() != 0 && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return figure() == 0;
 }
 
 /// The message of the exception of type `E` that `act` throws; a failed test if it throws none or another.
