@@ -22,7 +22,7 @@ struct Arguments {
 
   /// Sequences per rank and step.
   int64_t batch = 16;
-  int64_t steps = 1000;
+  int64_t steps = 1700;
   double lr = 3e-3;
   /// Steps over which the learning rate rises to `lr`; then it falls to a tenth of it.
   int64_t warmup = 100;

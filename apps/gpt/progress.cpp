@@ -1,5 +1,6 @@
 #include "progress.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -26,11 +27,17 @@ std::string time_text(double seconds) {
 std::string line_text(const StepReport& report, int64_t steps, double tokens_per_second, double seconds_left) {
   std::ostringstream text;
   text << std::fixed << "step " << report.step << '/' << steps << "  loss " << std::setprecision(3) << report.loss
-       << "  " << std::setprecision(0) << tokens_per_second << " tokens/s  rows "
-       << bytes_text(report.memory.rows.current) << ", whole at most " << bytes_text(report.memory.whole.peak)
-       << ", gradients " << bytes_text(report.memory.gradient.current) << ", optimizer "
-       << bytes_text(report.optimizer_bytes) << "  " << time_text(seconds_left) << " left";
+       << "  " << std::setprecision(0) << tokens_per_second << " tokens/s  " << time_text(seconds_left)
+       << " left  rows " << bytes_text(report.memory.rows.current) << ", whole at most "
+       << bytes_text(report.memory.whole.peak) << ", gradients " << bytes_text(report.memory.gradient.current)
+       << ", optimizer " << bytes_text(report.optimizer_bytes);
   return text.str();
+}
+
+/// Columns of the terminal on stdout; many if it does not tell.
+size_t terminal_width() {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 1000;
 }
 
 }  // namespace
@@ -60,7 +67,8 @@ void Progress::show(const StepReport& report) {
   const double left = seconds() / static_cast<double>(report.step) * static_cast<double>(steps_ - report.step);
   const std::string line = line_text(report, steps_, tokens_per_second(report.step), left);
   if (is_terminal_) {
-    std::cout << kEraseLine << line << std::flush;
+    // A line that wraps could not be written again.
+    std::cout << kEraseLine << line.substr(0, terminal_width() - 1) << std::flush;
   } else {
     std::cout << line << std::endl;
   }
