@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace fsdp {
@@ -22,6 +23,17 @@ struct Tag {
   /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
   /// are votes and all of them are 0 on every rank, no data moves.
   std::vector<uint8_t> votes;
+  /// Whether this rank wrote the rows that are gathered since they were gathered last: an optimizer step that only some
+  /// ranks make is a `Mismatch`.
+  bool after_write = false;
+};
+
+/// A stretch of a flat tensor that lies elsewhere in memory.
+struct Piece {
+  /// Where it begins in the flat tensor, in elements.
+  int64_t first = 0;
+  /// Flat and contiguous.
+  at::Tensor values;
 };
 
 /// A collective in flight. Thread safety: one thread at a time.
@@ -35,13 +47,31 @@ class Work {
   virtual std::span<const uint8_t> votes() const = 0;
 };
 
+/// Memory that every rank of a communicator sees: a rank writes its own part of it and reads all of it.
+///
+/// Reading takes place in epochs, which ranks count alike. A reader calls `begin_read`, then a barrier, after which
+/// every rank's writes of earlier epochs are there. A writer waits in `begin_write` for slower readers, so rows never
+/// change under a reader. Thread safety: one thread at a time.
+class SharedBuffer {
+ public:
+  virtual ~SharedBuffer() = default;
+  virtual void* data() const = 0;
+  /// This rank reads until `end_read`; `epoch` counts from 1.
+  virtual void begin_read(uint64_t epoch) = 0;
+  /// Idempotent.
+  virtual void end_read() = 0;
+  /// Ends this rank's own reading, then blocks until no peer reads in an epoch up to `epoch`, this rank's last one.
+  /// Throws `Mismatch` when a peer waits for this rank meanwhile, `PeerLost` when the timeout has passed.
+  virtual void begin_write(uint64_t epoch) = 0;
+};
+
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
 /// Ranks that exchange tensors.
 ///
-/// Every call but `rank()`, `world_size()`, `allocate()` and `shares_memory()` is collective: all ranks call in the same
-/// order (send and recv: the two ranks concerned). Calls return at once; tensors belong to the collective until
-/// `Work::wait()`. Tensors are contiguous CPU or CUDA tensors. Thread safety: one thread at a time.
+/// Every call but `rank()` and `world_size()` is collective: all ranks call in the same order (send and recv: the two
+/// ranks concerned). Calls that give `Work` wait for no more than two earlier ones; tensors belong to the collective
+/// until `Work::wait()`. Tensors are contiguous CPU or CUDA tensors. Thread safety: one thread at a time.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -54,10 +84,17 @@ class Communicator {
   [[nodiscard]] virtual std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                                          std::span<const int64_t> offsets, Tag tag) = 0;
 
-  /// Sums `input` (flat, floating point) over the ranks, in rank order; this rank keeps elements
-  /// [offsets[rank], offsets[rank + 1]) in `output`, which must not overlap `input`.
-  [[nodiscard]] virtual std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                                             std::span<const int64_t> offsets, Tag tag) = 0;
+  /// Sums flat tensors over the ranks, in rank order, and multiplies the sum by `scale`; this rank keeps elements
+  /// [offsets[rank], offsets[rank + 1]) in `output`. `input`: this rank's contribution, in ascending order; elements in
+  /// no piece are zero. Floating point; the output overlaps no piece.
+  [[nodiscard]] virtual std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
+                                                             std::span<const int64_t> offsets, double scale,
+                                                             Tag tag) = 0;
+  /// The same of a contribution that is one flat tensor, unscaled.
+  [[nodiscard]] std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                                     std::span<const int64_t> offsets, Tag tag) {
+    return reduce_scatter(output, std::vector<Piece>{{0, input}}, offsets, 1.0, std::move(tag));
+  }
 
   /// Reduces in place; a sum has the bits of reduce_scatter followed by all_gather.
   [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) = 0;
@@ -74,12 +111,12 @@ class Communicator {
   /// A communicator over the same ranks with an order of its own: what runs on one does not wait for the other.
   virtual std::shared_ptr<Communicator> duplicate(const std::string& name) = 0;
 
-  /// Memory for a group's flat buffer. A communicator whose ranks share memory returns the same pages on every rank.
-  virtual c10::DataPtr allocate(size_t bytes, c10::Device device) = 0;
+  /// Memory of `bytes` zeros that all ranks see (one rank counts), so that gathering moves nothing; null where ranks
+  /// share none on `device`. It outlives the communicator.
+  virtual std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) = 0;
 
-  /// True if `allocate` returns pages that all ranks share (one rank counts), so that a rank's rows can lie inside the
-  /// flat buffer and gathering moves nothing.
-  virtual bool shares_memory() const = 0;
+  /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers.
+  virtual void reserve(size_t bytes) = 0;
 };
 
 }  // namespace fsdp

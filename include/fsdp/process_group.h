@@ -18,7 +18,8 @@ class RankState;
 }
 
 struct ProcessGroupOptions {
-  /// "auto": NCCL when CUDA is there, else Gloo; or "gloo", "nccl".
+  /// "auto": NCCL when CUDA is there, else shared memory when all ranks are on one host, else Gloo; or "shm", "gloo",
+  /// "nccl".
   std::string backend = "auto";
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);

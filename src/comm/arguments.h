@@ -18,12 +18,13 @@ struct Arguments {
   void check_rank(int peer, std::string_view operation, const Tag& tag, bool may_be_self) const;
   void check_all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                         const Tag& tag) const;
-  void check_reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+  void check_reduce_scatter(const at::Tensor& output, std::span<const Piece> input, std::span<const int64_t> offsets,
                             const Tag& tag) const;
 
  private:
-  void check_parts(const at::Tensor& whole, const at::Tensor& own, std::span<const int64_t> offsets,
-                   std::string_view operation, const Tag& tag) const;
+  void check_offsets(std::span<const int64_t> offsets, int64_t numel, const at::Tensor& own, std::string_view operation,
+                     const Tag& tag) const;
+  void check_alike(const at::Tensor& a, const at::Tensor& b, std::string_view operation, const Tag& tag) const;
 };
 
 }  // namespace fsdp

@@ -1,6 +1,5 @@
 #include "comm/c10d_communicator.h"
 
-#include <c10/core/Allocator.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/arguments.h"
@@ -8,6 +7,8 @@
 #include "comm/exchange.h"
 #include "comm/lane.h"
 #include "comm/native_exchange.h"
+#include "comm/pieces.h"
+#include "comm/rank_ordered_sum.h"
 #include "comm/stream_order.h"
 
 namespace fsdp {
@@ -70,14 +71,16 @@ class C10dCommunicator : public Communicator {
                   });
   }
 
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       std::span<const int64_t> offsets, Tag tag) override {
-    arguments_.check_reduce_scatter(output, input, offsets, tag);
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> pieces,
+                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
+    arguments_.check_reduce_scatter(output, pieces, offsets, tag);
+    const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
     auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
     describe_data(fingerprint, input, offsets);
     return submit(fingerprint, input, tag,
                   [=, exchange = exchange_, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
                     exchange->reduce_scatter(output, input, boundaries, ReduceOp::kSum);
+                    scale_in_place(output, scale);
                   });
   }
 
@@ -129,11 +132,8 @@ class C10dCommunicator : public Communicator {
     return made;
   }
 
-  c10::DataPtr allocate(size_t bytes, c10::Device device) override {
-    return c10::GetAllocator(device.type())->allocate(bytes);
-  }
-
-  bool shares_memory() const override { return false; }
+  std::shared_ptr<SharedBuffer> share(size_t, c10::Device, Tag) override { return nullptr; }
+  void reserve(size_t) override {}
 
  private:
   std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {

@@ -25,10 +25,11 @@ class Decorator : public Communicator {
     before(Operation::kAllGather, output.nbytes(), tag);
     return inner_->all_gather(output, input, offsets, std::move(tag));
   }
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       std::span<const int64_t> offsets, Tag tag) override {
-    before(Operation::kReduceScatter, input.nbytes(), tag);
-    return inner_->reduce_scatter(output, input, offsets, std::move(tag));
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
+                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
+    const int64_t numel = offsets.empty() ? 0 : offsets.back();
+    before(Operation::kReduceScatter, static_cast<uint64_t>(numel) * output.element_size(), tag);
+    return inner_->reduce_scatter(output, std::move(input), offsets, scale, std::move(tag));
   }
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
     before(all_reduce_operation(op), tensor.nbytes(), tag);
@@ -55,8 +56,10 @@ class Decorator : public Communicator {
     before(Operation::kDuplicate, 0, tag);
     return decorate(inner_->duplicate(name), name);
   }
-  c10::DataPtr allocate(size_t bytes, c10::Device device) override { return inner_->allocate(bytes, device); }
-  bool shares_memory() const override { return inner_->shares_memory(); }
+  std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) override {
+    return inner_->share(bytes, device, std::move(tag));
+  }
+  void reserve(size_t bytes) override { inner_->reserve(bytes); }
 
  protected:
   virtual void before(Operation operation, uint64_t bytes, Tag& tag) = 0;

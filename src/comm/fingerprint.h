@@ -47,7 +47,9 @@ struct Fingerprint {
   int32_t peer = -1;
   Operation operation = Operation::kBarrier;
   int8_t dtype = -1;
-  std::array<uint8_t, 6> unused{};
+  /// Of the tag.
+  uint8_t after_write = 0;
+  std::array<uint8_t, 5> unused{};
   std::array<char, kSubjectBytes> subject{};
   /// The votes as bits, when they fit.
   std::array<uint8_t, kInlineVoteBytes> votes{};

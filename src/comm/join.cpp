@@ -7,11 +7,17 @@
 #include "comm/gloo_backend.h"
 #include "comm/local_communicator.h"
 #include "comm/network.h"
+#include "comm/shm/segment.h"
+#include "comm/shm/shm_communicator.h"
 
 #ifdef FSDP_HAS_NCCL
 #include "comm/nccl_backend.h"
 #endif
 
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <sstream>
 #include <vector>
 
 namespace fsdp {
@@ -56,44 +62,71 @@ void wait_for_members(const Membership& membership, c10d::Store& store, std::chr
   }
 }
 
-// Returns whether all ranks reach each other over the loopback interface.
-bool compare_members(const Membership& membership, c10d::Store& store) {
-  const std::string claims = c10::str("world size ", membership.world_size(), ", backend ", membership.backend);
-  const std::string domain = loopback_domain();
-  bool one_host = true;
+// What a rank tells the others about itself. One line per field.
+struct Member {
+  std::string claims;    // what must be the same on every rank
+  std::string domain;    // see loopback_domain()
+  std::string obstacle;  // why it cannot share memory; empty if it can
+  std::string listener;  // the name of its Unix socket
+
+  std::string encode() const { return claims + '\n' + domain + '\n' + obstacle + '\n' + listener; }
+  static Member decode(const std::string& text) {
+    std::istringstream lines(text);
+    Member member;
+    for (auto* field : {&member.claims, &member.domain, &member.obstacle, &member.listener})
+      std::getline(lines, *field);
+    return member;
+  }
+};
+
+// Every rank's Member, in the order of ranks.
+std::vector<Member> meet(const Membership& membership, const Member& own, c10d::Store& store,
+                         std::chrono::milliseconds timeout) {
+  store.set(member_key(membership.rank()), own.encode());
+  wait_for_members(membership, store, timeout);
+  std::vector<Member> members;
   for (int rank = 0; rank < membership.world_size(); ++rank) {
-    const std::string text = store.get_to_str(member_key(rank));
-    const size_t line = text.find('\n');
-    if (text.substr(0, line) != claims) {
+    members.push_back(Member::decode(store.get_to_str(member_key(rank))));
+    if (members.back().claims != own.claims) {
       throw Mismatch(c10::str(where(membership.rank(), membership.world_size(), kOperation), "ranks disagree: rank ",
-                              membership.rank(), " has ", claims, "; rank ", rank, " has ", text.substr(0, line),
+                              membership.rank(), " has ", own.claims, "; rank ", rank, " has ", members.back().claims,
                               ". Start every rank with the same settings."));
     }
-    one_host = one_host && text.substr(line + 1) == domain;
   }
-  return one_host;
+  return members;
 }
 
-bool meet(const Membership& membership, c10d::Store& store, std::chrono::milliseconds timeout) {
-  store.set(member_key(membership.rank()), c10::str("world size ", membership.world_size(), ", backend ",
-                                                    membership.backend, '\n', loopback_domain()));
-  wait_for_members(membership, store, timeout);
-  return compare_members(membership, store);
+// Why the ranks cannot share memory, in one sentence; empty if they can.
+std::string obstacle_between(const std::vector<Member>& members) {
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].domain != members[0].domain)
+      return c10::str("rank 0 and rank ", rank, " are on different hosts or in different network namespaces");
+    if (!members[rank].obstacle.empty()) return c10::str("rank ", rank, ": ", members[rank].obstacle);
+  }
+  return "";
 }
 
-}  // namespace
+// Backend "shm" insists on shared memory; "auto" does without it and says why if that is strange.
+bool uses_shared_memory(const Membership& membership, const std::vector<Member>& members) {
+  if (membership.backend != "shm" && membership.backend != "auto") return false;
+  const std::string obstacle = obstacle_between(members);
+  if (obstacle.empty()) return true;
+  require(membership.backend == "auto", where(membership.rank(), membership.world_size(), kOperation),
+          "the backend \"shm\" needs memory that all ranks share: ", obstacle,
+          ". Use the backend \"gloo\" or \"auto\".");
+  const bool one_host = std::all_of(members.begin(), members.end(),
+                                    [&](const Member& member) { return member.domain == members[0].domain; });
+  if (one_host && membership.rank() == 0)
+    std::cerr << "fsdp: the ranks of this host use Gloo instead of shared memory: " << obstacle << ".\n";
+  return false;
+}
 
-std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
-                                   std::chrono::milliseconds timeout, bool store_in_rank_0) {
-  if (membership.world_size() == 1) return make_local_communicator();
-  const StorePtr own = group_store(membership, store);
-  own->setTimeout(timeout);
-  const bool one_host = meet(membership, *own, timeout);
+std::shared_ptr<Communicator> join_over_network(const Membership& membership, const StorePtr& store, bool one_host,
+                                                std::chrono::milliseconds timeout, bool store_in_rank_0) {
   const auto& rendezvous = membership.rendezvous;
   const std::string address = one_host                  ? "127.0.0.1"
                               : rendezvous.host.empty() ? ""
                                                         : address_towards(rendezvous.host, rendezvous.port);
-
   C10dOptions options;
   options.rank = membership.rank();
   options.world_size = membership.world_size();
@@ -105,8 +138,36 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
 #ifdef FSDP_HAS_NCCL
   if (membership.backend == "nccl") options.data = make_nccl_backend;
 #endif
+  return make_c10d_communicator(store, std::move(options));
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
+                                   std::chrono::milliseconds timeout, bool store_in_rank_0) {
+  if (membership.world_size() == 1) return make_local_communicator();
+  const StorePtr own = group_store(membership, store);
+  own->setTimeout(timeout);
+  Member self{c10::str("world size ", membership.world_size(), ", backend ", membership.backend), loopback_domain(), "",
+              ""};
+  std::optional<shm::Listener> listener;
   try {
-    return make_c10d_communicator(own, std::move(options));
+    if (membership.backend == "shm" || membership.backend == "auto") {
+      self.obstacle = shared_memory_obstacle();
+      self.listener = listener.emplace().name();
+    }
+  } catch (const shm::Obstacle& obstacle) {
+    self.obstacle = obstacle.what();
+  }
+  const auto members = meet(membership, self, *own, timeout);
+  const bool one_host =
+      std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
+  try {
+    if (!uses_shared_memory(membership, members))
+      return join_over_network(membership, own, one_host, timeout, store_in_rank_0);
+    std::vector<std::string> names;
+    for (const auto& member : members) names.push_back(member.listener);
+    return make_shm_communicator(*listener, names, membership.rank(), timeout);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

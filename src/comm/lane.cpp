@@ -232,19 +232,11 @@ void Lane::State::attempt(Job& job) {
 }
 
 void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
-  const std::string text =
-      c10::str("ranks disagree about the next collective (", found.difference, "): rank ", options_.rank, " runs ",
-               describe_fully(mine), "; rank ", found.peer, " runs ", describe_fully(found.theirs),
-               ". Every rank must issue the same collectives in the same order: look for a branch "
-               "that depends on the rank or on its data.");
-  raise(roll_call_->pronounce({Verdict::Kind::kMismatch, found.peer, text}), mine);
+  raise(roll_call_->pronounce(disagreement(mine, options_.rank, found.theirs, found.peer, found.difference)), mine);
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
-  const std::string message = where(options_.rank, options_.world_size, describe(fingerprint)) + verdict.text;
-  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
-  if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
-  throw Error(message);
+  fsdp::raise(verdict, where(options_.rank, options_.world_size, describe(fingerprint)));
 }
 
 std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint, const std::string& what) {

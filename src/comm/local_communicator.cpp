@@ -1,9 +1,11 @@
 #include "comm/local_communicator.h"
 
+#include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
 
 #include "comm/arguments.h"
 #include "comm/check.h"
+#include "comm/pieces.h"
 
 namespace fsdp {
 namespace {
@@ -16,6 +18,18 @@ class DoneWork : public Work {
 
  private:
   const std::vector<uint8_t> votes_;
+};
+
+class LocalBuffer : public SharedBuffer {
+ public:
+  explicit LocalBuffer(c10::DataPtr memory) : memory_(std::move(memory)) {}
+  void* data() const override { return memory_.get(); }
+  void begin_read(uint64_t) override {}
+  void end_read() override {}
+  void begin_write(uint64_t) override {}
+
+ private:
+  const c10::DataPtr memory_;
 };
 
 std::shared_ptr<Work> done(Tag& tag) { return std::make_shared<DoneWork>(std::move(tag.votes)); }
@@ -32,10 +46,11 @@ class LocalCommunicator : public Communicator {
     return done(tag);
   }
 
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                       std::span<const int64_t> offsets, Tag tag) override {
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
+                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
     arguments_.check_reduce_scatter(output, input, offsets, tag);
-    output.detach().copy_(input.detach());
+    assemble(input, output.detach());
+    if (scale != 1.0) output.detach().mul_(scale);
     return done(tag);
   }
 
@@ -56,11 +71,13 @@ class LocalCommunicator : public Communicator {
 
   std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(); }
 
-  c10::DataPtr allocate(size_t bytes, c10::Device device) override {
-    return c10::GetAllocator(device.type())->allocate(bytes);
+  std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag) override {
+    auto memory = c10::GetAllocator(device.type())->allocate(bytes);
+    at::from_blob(memory.get(), {static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device))
+        .zero_();
+    return std::make_shared<LocalBuffer>(std::move(memory));
   }
-
-  bool shares_memory() const override { return true; }
+  void reserve(size_t) override {}
 
  private:
   [[noreturn]] static void no_peer(std::string_view operation) {

@@ -8,7 +8,7 @@
 
 namespace fsdp {
 
-/// Rank 0 of 1: collectives end at once. `shares_memory()` is true. Thread safe.
+/// Rank 0 of 1: collectives end at once. Thread safe.
 std::shared_ptr<Communicator> make_local_communicator();
 
 }  // namespace fsdp

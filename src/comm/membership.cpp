@@ -20,9 +20,9 @@ constexpr std::string_view kNoNccl = "this build of LibTorch has no CUDA";
 #endif
 
 std::string resolve_backend(const std::string& backend) {
-  if (backend == "auto") return can_use_nccl() ? "nccl" : "gloo";
-  require(backend == "gloo" || backend == "nccl", kPlace,
-          "expected the backend \"auto\", \"gloo\" or \"nccl\", found \"", backend, "\".");
+  if (backend == "auto") return can_use_nccl() ? "nccl" : "auto";
+  require(backend == "shm" || backend == "gloo" || backend == "nccl", kPlace,
+          "expected the backend \"auto\", \"shm\", \"gloo\" or \"nccl\", found \"", backend, "\".");
   require(backend != "nccl" || can_use_nccl(), kPlace, "the backend \"nccl\" is not available: ", kNoNccl,
           ". Use \"gloo\" or \"auto\".");
   return backend;

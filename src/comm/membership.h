@@ -12,7 +12,7 @@ namespace fsdp {
 
 struct Membership {
   Rendezvous rendezvous;
-  /// "gloo" or "nccl"
+  /// "nccl", "shm", "gloo", or "auto": shared memory if all ranks are on one host, else Gloo.
   std::string backend;
 
   int rank() const { return rendezvous.rank; }

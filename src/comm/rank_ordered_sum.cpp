@@ -27,14 +27,24 @@ void reduce_block(const at::Tensor& output, std::span<const at::Tensor> contribu
 
 }  // namespace
 
-void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op) {
+void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> contributions, int own, ReduceOp op,
+                          double scale) {
   const int64_t numel = output.numel(), block = output.is_cpu() ? kBlock : numel;
   for (int64_t begin = 0; begin < numel; begin += block) {
     const int64_t length = std::min(block, numel - begin);
     std::vector<at::Tensor> blocks;
     for (const auto& contribution : contributions) blocks.push_back(contribution.narrow(0, begin, length));
-    reduce_block(output.narrow(0, begin, length), blocks, own, op);
+    const at::Tensor result = output.narrow(0, begin, length);
+    reduce_block(result, blocks, own, op);
+    if (scale != 1.0) result.mul_(scale);
   }
+}
+
+void scale_in_place(const at::Tensor& tensor, double scale) {
+  if (scale == 1.0) return;
+  const int64_t numel = tensor.numel(), block = tensor.is_cpu() ? kBlock : numel;
+  for (int64_t begin = 0; begin < numel; begin += block)
+    tensor.narrow(0, begin, std::min(block, numel - begin)).mul_(scale);
 }
 
 }  // namespace fsdp

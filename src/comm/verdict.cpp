@@ -1,6 +1,7 @@
 #include "comm/verdict.h"
 
 #include <c10/util/StringUtil.h>
+#include <fsdp/error.h>
 
 #include <iomanip>
 #include <sstream>
@@ -63,6 +64,22 @@ std::string in_seconds(std::chrono::milliseconds time) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(1) << static_cast<double>(time.count()) / 1000 << " s";
   return out.str();
+}
+
+Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
+                     const std::string& difference) {
+  return {Verdict::Kind::kMismatch, b,
+          c10::str("ranks disagree about the next collective (", difference, "): rank ", a, " runs ",
+                   describe_fully(fingerprint_a), "; rank ", b, " runs ", describe_fully(fingerprint_b),
+                   ". Every rank must issue the same collectives in the same order: look for a branch "
+                   "that depends on the rank or on its data.")};
+}
+
+void raise(const Verdict& verdict, const std::string& place) {
+  const std::string message = place + verdict.text;
+  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
+  if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
+  throw Error(message);
 }
 
 std::string encode(const Report& report) {

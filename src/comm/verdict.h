@@ -2,6 +2,8 @@
 /// \file
 /// What ranks tell each other through the store when a collective failed, and what follows from it.
 
+#include "comm/fingerprint.h"
+
 #include <chrono>
 #include <optional>
 #include <span>
@@ -35,6 +37,12 @@ struct Verdict {
   int rank = -1;
   std::string text;
 };
+
+/// The verdict when rank `a` and rank `b` run what `fingerprint_a` and `fingerprint_b` say, which differ in `difference`.
+Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
+                     const std::string& difference);
+/// Throws what the verdict calls for; `place` begins the message.
+[[noreturn]] void raise(const Verdict& verdict, const std::string& place);
 
 std::string encode(const Report& report);
 std::string encode(const Verdict& verdict);

@@ -2,50 +2,65 @@
 
 #include <c10/core/Allocator.h>
 
-#include <cstring>
-
 namespace fsdp::runtime {
 namespace {
 
 using memory::ByteClass;
 using memory::FlatBuffer;
 
+// Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
+std::shared_ptr<FlatBuffer> flat_buffer_on(const std::shared_ptr<SharedBuffer>& shared, c10::Device device,
+                                           size_t charged_bytes, std::shared_ptr<memory::ByteAccount> account) {
+  auto* reference = new std::shared_ptr<SharedBuffer>(shared);
+  c10::DataPtr data(
+      shared->data(), reference, [](void* context) { delete static_cast<std::shared_ptr<SharedBuffer>*>(context); },
+      device);
+  return std::make_shared<FlatBuffer>(std::move(data), charged_bytes, std::move(account), ByteClass::kRows);
+}
+
 }  // namespace
 
-FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout,
-                       Communicator& communicator, std::shared_ptr<memory::ByteAccount> account)
+FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, Communicator& communicator,
+                       std::shared_ptr<memory::ByteAccount> account, const std::string& subject)
     : dtype_(dtype),
       device_(device),
       layout_(std::move(layout)),
       rank_(communicator.rank()),
-      shares_memory_(communicator.shares_memory()),
-      account_(std::move(account)) {
-  size_t whole_bytes = static_cast<size_t>(layout_.total_numel()) * element_size();
+      account_(std::move(account)),
+      shared_(communicator.share(static_cast<size_t>(layout_.total_numel()) * element_size(), device, {subject})) {
   size_t slice_bytes = static_cast<size_t>(layout_.slice_numel(rank_)) * element_size();
-  if (shares_memory_) {
-    shard_ = std::make_shared<FlatBuffer>(communicator.allocate(whole_bytes, device_), whole_bytes, account_,
-                                          ByteClass::kRows);
+  if (shared_) {
+    shard_ = flat_buffer_on(shared_, device_, slice_bytes, account_);
     shard_byte_offset_ = static_cast<size_t>(layout_.boundaries[rank_]) * element_size();
   } else {
     shard_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(slice_bytes), slice_bytes,
                                           account_, ByteClass::kRows);
+    shard().zero_();  // padding between parameters travels too
   }
-  shard().zero_();  // padding between parameters travels too
 }
 
 at::Tensor FlatParams::shard() const {
   return memory::flat_tensor(shard_, shard_byte_offset_, layout_.slice_numel(rank_), dtype_);
 }
 
-void FlatParams::start_gather(Communicator& communicator, const std::string& subject) {
-  if (shares_memory_) {
+void FlatParams::start_gather(Communicator& communicator, Tag tag) {
+  if (shared_) {
     whole_ = shard_;
     return;
   }
   size_t bytes = static_cast<size_t>(layout_.total_numel()) * element_size();
-  whole_ = std::make_shared<FlatBuffer>(communicator.allocate(bytes, device_), bytes, account_, ByteClass::kWhole);
+  whole_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(bytes), bytes, account_,
+                                        ByteClass::kWhole);
   auto output = memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_);
-  gather_ = communicator.all_gather(output, shard(), layout_.boundaries, Tag{subject, {}});
+  gather_ = communicator.all_gather(output, shard(), layout_.boundaries, std::move(tag));
+}
+
+void FlatParams::copy_whole() {
+  size_t bytes = static_cast<size_t>(layout_.total_numel()) * element_size();
+  whole_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(bytes), bytes, account_,
+                                        ByteClass::kWhole);
+  memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_)
+      .copy_(memory::flat_tensor(shard_, 0, layout_.total_numel(), dtype_));
 }
 
 void FlatParams::finish_gather() {

@@ -17,8 +17,9 @@ namespace fsdp::runtime {
 /// Thread safety: under the rank's lock.
 class FlatParams {
  public:
+  /// Collective. `subject`: the group's name.
   FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, Communicator& communicator,
-             std::shared_ptr<memory::ByteAccount> account);
+             std::shared_ptr<memory::ByteAccount> account, const std::string& subject);
 
   const layout::RowLayout& layout() const { return layout_; }
   c10::ScalarType dtype() const { return dtype_; }
@@ -31,12 +32,16 @@ class FlatParams {
   /// This rank's slice as a flat tensor.
   at::Tensor shard() const;
   /// Whether the slice is a part of the whole buffer, so that writing one writes the other.
-  bool shares_memory() const { return shares_memory_; }
+  bool shares_memory() const { return shared_ != nullptr; }
+  /// Where ranks share memory, whose turn it is; null elsewhere.
+  SharedBuffer* shared() const { return shared_.get(); }
   /// The whole buffer; null while it is away.
   const std::shared_ptr<memory::FlatBuffer>& whole_buffer() const { return whole_; }
 
   /// Allocates the whole buffer and starts gathering into it. Collective unless ranks share memory.
-  void start_gather(Communicator& communicator, const std::string& subject);
+  void start_gather(Communicator& communicator, Tag tag);
+  /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.
+  void copy_whole();
   /// Waits for the gather. Throws what the communicator throws; the whole buffer is then away.
   void finish_gather();
   void free_whole();
@@ -46,8 +51,8 @@ class FlatParams {
   c10::Device device_;
   layout::RowLayout layout_;
   int rank_;
-  bool shares_memory_;
   std::shared_ptr<memory::ByteAccount> account_;
+  std::shared_ptr<SharedBuffer> shared_;
   std::shared_ptr<memory::FlatBuffer> shard_, whole_;
   size_t shard_byte_offset_ = 0;
   std::shared_ptr<Work> gather_;

@@ -1,7 +1,6 @@
 #include "runtime/gradient_reducer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/irange.h>
 
@@ -37,31 +36,20 @@ bool GradientReducer::is_complete() const {
                      [](const ParamSlot& slot) { return !slot.is_expected || slot.has_arrived; });
 }
 
-// The whole gradients of one flat buffer, zeros where none arrived; the slots' own tensors are let go.
-at::Tensor GradientReducer::pack(size_t flat_index) {
+// The whole gradients of one flat buffer where they lie; the slots let them go.
+std::vector<Piece> GradientReducer::take_pieces(size_t flat_index, std::vector<memory::Charge>& charges) {
   const auto& flat = group_.flats()[flat_index];
-  auto options = at::TensorOptions().dtype(flat.dtype()).device(flat.device());
-  auto packed = at::empty({flat.layout().total_numel()}, options);
-  std::vector<std::pair<int64_t, size_t>> by_offset;
-  for (size_t i : c10::irange(group_.slots().size()))
-    if (group_.place(i).flat == flat_index) by_offset.emplace_back(flat.layout().offsets[group_.place(i).item], i);
-  std::sort(by_offset.begin(), by_offset.end());
-  int64_t end = 0;
-  for (auto [offset, i] : by_offset) {
+  std::vector<Piece> pieces;
+  for (size_t i : c10::irange(group_.slots().size())) {
     auto& slot = group_.slots()[i];
-    if (slot.numel() == 0) continue;
-    packed.narrow(0, end, offset - end).zero_();
-    auto part = packed.as_strided(slot.sizes(), slot.whole_tensor.strides(), offset);
-    if (slot.arrived_gradient.defined())
-      part.copy_(slot.arrived_gradient);
-    else
-      part.zero_();
-    slot.arrived_gradient.reset();
-    slot.arrived_charge = {};
-    end = offset + slot.numel();
+    if (group_.place(i).flat != flat_index || !slot.arrived_gradient.defined()) continue;
+    auto gradient = std::exchange(slot.arrived_gradient, at::Tensor());
+    charges.push_back(std::move(slot.arrived_charge));
+    if (slot.numel() > 0)
+      pieces.push_back({flat.layout().offsets[group_.place(i).item], slot.flat_in_memory_order(gradient)});
   }
-  packed.narrow(0, end, packed.numel() - end).zero_();
-  return packed;
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.first < b.first; });
+  return pieces;
 }
 
 GradientReducer::InFlight GradientReducer::start_flat(size_t flat_index) {
@@ -69,15 +57,17 @@ GradientReducer::InFlight GradientReducer::start_flat(size_t flat_index) {
   Tag tag{group_.name(), {}};
   for (size_t i : c10::irange(group_.slots().size()))
     if (group_.place(i).flat == flat_index) tag.votes.push_back(group_.slots()[i].arrived_gradient.defined());
-  InFlight result{flat_index, pack(flat_index), nullptr, nullptr};
-  int rank = group_.process_group().rank();
-  int64_t slice = flat.layout().slice_numel(rank);
+  InFlight result{flat_index, {}, nullptr, nullptr};
+  auto pieces = take_pieces(flat_index, result.charges);
+  auto& process_group = group_.process_group();
+  int64_t slice = flat.layout().slice_numel(process_group.rank());
   size_t bytes = static_cast<size_t>(slice) * flat.element_size();
   result.output = std::make_shared<memory::FlatBuffer>(c10::GetAllocator(flat.device().type())->allocate(bytes), bytes,
                                                        group_.rank_state().shared_account(), ByteClass::kGradient);
-  result.work =
-      group_.process_group().reductions().reduce_scatter(memory::flat_tensor(result.output, 0, slice, flat.dtype()),
-                                                         result.input, flat.layout().boundaries, std::move(tag));
+  double divisor = divide_factor.value_or(process_group.world_size());
+  result.work = process_group.reductions().reduce_scatter(memory::flat_tensor(result.output, 0, slice, flat.dtype()),
+                                                          std::move(pieces), flat.layout().boundaries, 1.0 / divisor,
+                                                          std::move(tag));
   return result;
 }
 
@@ -104,7 +94,7 @@ void GradientReducer::finish() {
   auto reduced = std::exchange(in_flight_, {});
   for (auto& flat : reduced) {
     flat.work->wait();
-    flat.input.reset();
+    flat.charges.clear();
     hand_out(flat);
   }
 }
@@ -112,11 +102,6 @@ void GradientReducer::finish() {
 void GradientReducer::hand_out(const InFlight& reduced) {
   auto votes = reduced.work->votes();
   if (std::none_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote != 0; })) return;
-  auto& flat = group_.flats()[reduced.flat];
-  double divisor = divide_factor.value_or(group_.process_group().world_size());
-  auto sum =
-      memory::flat_tensor(reduced.output, 0, flat.layout().slice_numel(group_.process_group().rank()), flat.dtype());
-  if (divisor != 1.0) sum.mul_(1.0 / divisor);
   size_t vote = 0;
   for (size_t i : c10::irange(group_.slots().size()))
     if (group_.place(i).flat == reduced.flat && votes[vote++] != 0) hand_out_slot(i, reduced);

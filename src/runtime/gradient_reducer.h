@@ -45,12 +45,12 @@ class GradientReducer {
  private:
   struct InFlight {
     size_t flat;
-    at::Tensor input;
+    std::vector<memory::Charge> charges;  // of the whole gradients
     std::shared_ptr<memory::FlatBuffer> output;
     std::shared_ptr<Work> work;
   };
 
-  at::Tensor pack(size_t flat);
+  std::vector<Piece> take_pieces(size_t flat, std::vector<memory::Charge>& charges);
   InFlight start_flat(size_t flat);
   void hand_out(const InFlight& reduced);
   void hand_out_slot(size_t slot, const InFlight& reduced);

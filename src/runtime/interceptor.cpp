@@ -62,6 +62,11 @@ bool is_parameter(const Operand& operand) {
   return parameter.is_same(operand.tensor);
 }
 
+bool is_part_of_rows(const Operand& operand) {
+  const auto& [group, slot, kind] = operand.part;
+  return kind != PartKind::kWhole && operand.tensor.numel() != group->slots()[slot].rows_numel();
+}
+
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const Operand& operand, Verdict verdict) {
   const auto& slot = operand.part.group->slots()[operand.part.slot];
   const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
@@ -86,8 +91,7 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
   access.op = traits.kind;
   access.part = operand.part.kind;
   access.is_parameter = own;
-  access.is_part_of_rows =
-      operand.part.kind != PartKind::kWhole && operand.tensor.numel() != group.slots()[operand.part.slot].rows_numel();
+  access.is_part_of_rows = is_part_of_rows(operand);
   access.is_first = operand.argument == 0;
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
@@ -122,7 +126,8 @@ OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& st
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
-      group->note_write();
+      bool alone = operand.part.group->local_rows_depth > 0 || is_part_of_rows(operand);
+      group->note_write(alone ? WriteKind::kThisRank : WriteKind::kEveryRank);
     } else if (verdict != Verdict::kPass) {
       refuse(op, operand, verdict);
     }

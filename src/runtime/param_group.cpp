@@ -47,6 +47,7 @@ ParamGroup::ParamGroup(Spec& spec)
 }
 
 ParamGroup::~ParamGroup() {
+  end_reading();
   for (auto& slot : slots_) {
     registry().remove(slot.rows_storage.impl());
     registry().remove(slot.whole_storage.impl());
@@ -86,8 +87,10 @@ void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters)
     int64_t alignment = device.is_cpu() ? kCpuAlignmentBytes : kCudaAlignmentBytes;
     auto layout = layout::plan_rows(items, process_group_->world_size(),
                                     std::max<int64_t>(1, alignment / static_cast<int64_t>(c10::elementSize(dtype))));
-    flats_.emplace_back(dtype, device, std::move(layout), process_group_->communicator(),
-                        rank_state_->shared_account());
+    flats_.emplace_back(dtype, device, std::move(layout), process_group_->communicator(), rank_state_->shared_account(),
+                        name_);
+    process_group_->reductions().reserve(static_cast<size_t>(flats_.back().layout().total_numel()) *
+                                         c10::elementSize(dtype));
   }
 }
 
@@ -127,9 +130,11 @@ bool ParamGroup::is_related(const ParamGroup& other) const {
 void ParamGroup::start_gather() {
   if (gather_state_ != GatherState::kSharded) return;
   writes_in_copy_ = writes_;
-  for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), name_);
+  bool moves = std::any_of(flats_.begin(), flats_.end(), [](const FlatParams& flat) { return !flat.shares_memory(); });
+  Tag tag{name_, {}, moves && take_written()};
+  for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag);
   gather_state_ = GatherState::kGathering;
-  ++counts.gathers;
+  counts.gathers += moves;
   rank_state_->note_resident(id_);
 }
 
@@ -150,6 +155,15 @@ void ParamGroup::free_whole() {
   if (gather_state_ == GatherState::kSharded) return;
   detach_whole();
   drop_whole_buffers();
+}
+
+void ParamGroup::copy_whole() {
+  free_whole();
+  for (auto& flat : flats_)
+    if (flat.shares_memory()) flat.copy_whole();
+  gather_state_ = GatherState::kWhole;
+  attach_whole();
+  rank_state_->note_resident(id_);
 }
 
 void ParamGroup::drop_whole_buffers() {
@@ -193,6 +207,43 @@ void ParamGroup::leave() {
   for (auto& slot : slots_) slot.show_rows();
 }
 
+bool ParamGroup::begin_scope() {
+  ++scopes_;
+  bool shares = false;
+  for (auto& flat : flats_) {
+    if (!flat.shared()) continue;
+    flat.shared()->begin_read(scopes_);
+    shares = true;
+  }
+  reads_ = true;
+  return shares && process_group_->world_size() > 1;
+}
+
+void ParamGroup::resume_reading() {
+  if (std::exchange(reads_, true)) return;
+  for (auto& flat : flats_)
+    if (flat.shared()) flat.shared()->begin_read(scopes_);
+}
+
+void ParamGroup::end_reading() {
+  if (!std::exchange(reads_, false)) return;
+  for (auto& flat : flats_)
+    if (flat.shared()) flat.shared()->end_read();
+}
+
+void ParamGroup::note_write(WriteKind kind) {
+  if (written_in_scope_ != scopes_ || reads_) {
+    for (auto& flat : flats_)
+      if (flat.shared()) flat.shared()->begin_write(scopes_);
+    reads_ = false;
+    written_in_scope_ = scopes_;
+  }
+  ++writes_;
+  if (kind == WriteKind::kEveryRank) written_ = true;
+}
+
+bool ParamGroup::take_written() { return std::exchange(written_, false); }
+
 void ParamGroup::park_gradients() {
   for (auto& slot : slots_)
     if (auto tensor = slot.tensor(); tensor.defined())
@@ -227,6 +278,7 @@ void ParamGroup::reset() {
   if (!open_tasks.empty()) unpark_gradients();
   for (; !open_tasks.empty(); open_tasks.pop_back()) leave();
   free_whole();
+  if (!is_inside()) end_reading();
   first_read = 0;
   reduced_in_task = false;
 }

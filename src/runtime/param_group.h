@@ -37,9 +37,12 @@ struct GroupPolicy {
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
 
+/// Who writes rows: every rank, as optimizers do, or perhaps this one alone.
+enum class WriteKind : uint8_t { kEveryRank, kThisRank };
+
 /// Counts since the group was made.
 struct GroupCounts {
-  int64_t gathers = 0;
+  int64_t gathers = 0;  // that moved data
   int64_t reductions = 0;
 };
 
@@ -91,11 +94,24 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void start_gather();   // kSharded -> kGathering, else nothing
   void finish_gather();  // kSharded, kGathering -> kWhole
   void free_whole();     // -> kSharded
+  void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees
   /// Whole parameters of this group stay after they were read in forward.
   bool stays_after_forward() const;
   /// Drops a whole copy that was not asked for, or that is older than the last write to the rows.
   void drop_stale_copy();
-  void note_write() { ++writes_; }
+
+  // Note [Whose turn it is]. Where ranks share memory, whole parameters are the rows that their owners write. A scope
+  // that opens says that this rank reads, then meets the other ranks, so that all earlier writes are there. The first
+  // write to rows after it waits for peers that still read. Elsewhere these only count.
+  /// A scope opens on the group; true if the ranks must meet before they read.
+  bool begin_scope();
+  /// A backward begins: it reads what its scope saw.
+  void resume_reading();
+  void end_reading();
+  /// Call before rows are written.
+  void note_write(WriteKind kind);
+  /// Whether every rank has written rows since this was asked last.
+  bool take_written();
 
   // What parameters show: a count of open scopes and open graph tasks.
   bool is_inside() const { return depth_ > 0; }
@@ -147,6 +163,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GatherState gather_state_ = GatherState::kSharded;
   int depth_ = 0;
   int64_t writes_ = 0, writes_in_copy_ = 0;
+  bool written_ = false;                    // by every rank, since the last gather or scope
+  bool reads_ = false;                      // peers must not write their rows
+  uint64_t scopes_ = 0;                     // opened so far, the same on every rank
+  uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write
 };
 
 }  // namespace fsdp::runtime

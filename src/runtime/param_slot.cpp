@@ -1,5 +1,7 @@
 #include "runtime/param_slot.h"
 
+#include <ATen/ops/empty_strided.h>
+
 #include "runtime/compat.h"
 
 namespace fsdp::runtime {
@@ -52,6 +54,12 @@ at::Tensor ParamSlot::rows_on(const memory::PartStorage& storage) const {
 at::Tensor ParamSlot::rows_of(const at::Tensor& whole) const {
   auto at_least_one_dim = sizes_.empty() ? whole.reshape({1}) : whole;
   return at_least_one_dim.narrow(0, rows_.first, rows_.count);
+}
+
+at::Tensor ParamSlot::flat_in_memory_order(const at::Tensor& gradient) const {
+  if (gradient.strides() == strides_) return gradient.as_strided({numel()}, {1});
+  auto copy = at::empty_strided(sizes_, strides_, gradient.options());
+  return copy.copy_(gradient).as_strided({numel()}, {1});
 }
 
 // shallow_copy_from keeps the autograd state, the version counter and the gradient accumulator of the parameter.

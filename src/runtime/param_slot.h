@@ -42,6 +42,10 @@ class ParamSlot {
   /// The rows of `whole`, a tensor of the parameter's sizes.
   at::Tensor rows_of(const at::Tensor& whole) const;
 
+  /// The elements of `gradient`, of the parameter's sizes, as a flat tensor in the order in which the parameter lies in
+  /// memory; a copy only if the gradient lies in another order.
+  at::Tensor flat_in_memory_order(const at::Tensor& gradient) const;
+
   void show_rows() const;
   void show_whole() const;
 

@@ -45,7 +45,8 @@ bool trains(ParamGroup& group) {
 }
 
 bool expects_any(ParamGroup& group) {
-  return std::any_of(group.slots().begin(), group.slots().end(), [](const ParamSlot& slot) { return slot.is_expected; });
+  return std::any_of(group.slots().begin(), group.slots().end(),
+                     [](const ParamSlot& slot) { return slot.is_expected; });
 }
 
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
@@ -76,6 +77,7 @@ void RankState::enter_backward(ParamGroup& group) {
     if (std::find(member->open_tasks.begin(), member->open_tasks.end(), id) != member->open_tasks.end()) continue;
     member->enter();
     if (member->open_tasks.empty()) {
+      member->resume_reading();
       member->park_gradients();
       for (auto& slot : member->slots()) {
         slot.is_expected = expects_gradient(slot);
@@ -169,6 +171,7 @@ void RankState::end_task(int id) {
     member->leave();
     bool stays = member->unshard_was_asked || !member->policy.reshard_after_backward;
     if (!member->is_inside() && !stays) member->free_whole();
+    if (!member->is_inside()) member->end_reading();
   }
 }
 

@@ -84,12 +84,11 @@ void RankState::free_finished(const ParamGroup& group) {
   std::vector<Resident> residents;
   for (GroupId id : residents_) {
     auto& resident = *this->group(id);
-    bool expects = std::any_of(resident.slots().begin(), resident.slots().end(), [](const ParamSlot& slot) {
-      return slot.is_expected && !slot.has_arrived;
-    });
+    bool expects = std::any_of(resident.slots().begin(), resident.slots().end(),
+                               [](const ParamSlot& slot) { return slot.is_expected && !slot.has_arrived; });
     bool stays = expects || resident.open_tasks.empty() || resident.gather_state() == GatherState::kGathering ||
-                 resident.stays_after_forward() || !resident.policy.reshard_after_backward ||
-                 &resident == &group || resident.is_related(group);
+                 resident.stays_after_forward() || !resident.policy.reshard_after_backward || &resident == &group ||
+                 resident.is_related(group);
     residents.push_back({id, stays});
   }
   for (GroupId id : groups_to_free(residents, 0)) this->group(id)->free_whole();

@@ -28,8 +28,9 @@ struct BackwardTask {
 
 /// One per process group and rank. Groups refer to it; it refers to them by number.
 ///
-/// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the caller, and user code
-/// may run forward on any thread. Every public entry of the runtime takes `mutex`; no operator of the user's runs under it.
+/// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the caller, and user
+/// code may run forward on any thread. Every public entry of the runtime takes `mutex`; no operator of the user's runs
+/// under it.
 class RankState {
  public:
   RankState() : account_(std::make_shared<memory::ByteAccount>()) {}
@@ -57,7 +58,8 @@ class RankState {
   void forget_resident(GroupId id) { std::erase(residents_, id); }
 
   // Backward.
-  /// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task ends.
+  /// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task
+  /// ends.
   void enter_backward(ParamGroup& group);
   void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
   bool has_open_task() const { return !tasks_.empty(); }

@@ -33,7 +33,8 @@ struct Resident {
   bool is_protected = false;
 };
 
-/// The groups to free, oldest first, until at most `left` unprotected ones stay. `residents`: least recently read first.
+/// The groups to free, oldest first, until at most `left` unprotected ones stay. `residents`: least recently read
+/// first.
 std::vector<GroupId> groups_to_free(std::span<const Resident> residents, size_t left);
 
 }  // namespace fsdp::runtime

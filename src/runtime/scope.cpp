@@ -4,6 +4,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include <algorithm>
+
 #include "comm/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
@@ -25,6 +27,29 @@ void require_no_local_rows(const Groups& groups) {
             group->name(), "': close it before forward");
 }
 
+bool shares_memory(ParamGroup& group) {
+  return std::any_of(group.flats().begin(), group.flats().end(),
+                     [](const FlatParams& flat) { return flat.shares_memory(); });
+}
+
+// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective.
+void meet(const Groups& groups) {
+  bool shares = false, written = false;
+  for (const auto& group : groups) {
+    if (!group->begin_scope()) continue;
+    shares = true;
+    written |= group->take_written();
+  }
+  if (!shares) return;
+  const auto& first = *groups.front();
+  try {
+    first.process_group().communicator().barrier({"forward scope of " + first.name(), {}, written})->wait();
+  } catch (...) {
+    for (const auto& group : groups) group->end_reading();
+    throw;
+  }
+}
+
 }  // namespace
 
 OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::make_shared<ScopeRecord>()) {
@@ -35,6 +60,10 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   record_->root = groups_.front()->id();
   for (const auto& group : groups_) record_->groups.push_back(group->id());
   bool outermost = !groups_.front()->is_inside();
+  Groups entered;
+  for (const auto& group : groups_)
+    if (!group->is_inside()) entered.push_back(group);
+  if (!entered.empty()) meet(entered);
   for (const auto& group : groups_) {
     if (!group->is_inside()) {
       group->drop_stale_copy();
@@ -51,7 +80,9 @@ OpenScope::~OpenScope() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     group->leave();
-    if (!group->is_inside() && !group->scope->recorded && !group->unshard_was_asked) group->free_whole();
+    if (group->is_inside() || group->scope->recorded) continue;
+    if (!group->unshard_was_asked) group->free_whole();
+    group->end_reading();
   }
 }
 
@@ -61,6 +92,7 @@ OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
   for (const auto& group : groups_)
     require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
             "' is whole: a forward scope or a backward is open. Close it first");
+  for (const auto& group : groups_) group->note_write(WriteKind::kThisRank);
   for (const auto& group : groups_) ++group->local_rows_depth;
 }
 
@@ -68,7 +100,7 @@ OpenLocalRows::~OpenLocalRows() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->local_rows_depth;
-    group->note_write();
+    group->note_write(WriteKind::kThisRank);
   }
 }
 
@@ -76,28 +108,23 @@ OpenSummon::OpenSummon(Groups groups) : groups_(groups), scope_(std::move(groups
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) group->start_gather();
   for (const auto& group : groups_) group->finish_gather();
-  for (const auto& group : groups_) ++group->summon_depth;
-  keep_rows();
+  for (const auto& group : groups_) {
+    ++group->summon_depth;
+    if (!shares_memory(*group)) continue;
+    // What is written to whole parameters must not reach other ranks.
+    group->copy_whole();
+    group->end_reading();
+  }
 }
 
 OpenSummon::~OpenSummon() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
-  at::NoGradGuard no_grad;
-  auto kept = kept_rows_.begin();
   for (const auto& group : groups_) {
     --group->summon_depth;
-    for (auto& flat : group->flats())
-      if (flat.shares_memory()) flat.shard().copy_(*kept++);
+    if (!shares_memory(*group)) continue;
+    group->free_whole();
+    if (group->is_inside()) group->resume_reading();  // for a scope around this one
   }
-}
-
-// Where ranks share memory a write to whole parameters has written the rows; they are put back at the end.
-void OpenSummon::keep_rows() {
-  at::NoGradGuard no_grad;
-  kept_rows_.clear();
-  for (const auto& group : groups_)
-    for (auto& flat : group->flats())
-      if (flat.shares_memory()) kept_rows_.push_back(flat.shard().clone());
 }
 
 void OpenSummon::write_back() {
@@ -106,11 +133,10 @@ void OpenSummon::write_back() {
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   for (const auto& group : groups_) {
     group->finish_gather();
+    group->note_write(WriteKind::kEveryRank);
     for (auto& slot : group->slots())
       if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(slot.whole_tensor));
-    group->note_write();
   }
-  keep_rows();
 }
 
 void reset_iteration(const Groups& groups) {

@@ -2,8 +2,6 @@
 /// \file
 /// Stretches of a program in which parameters are whole, or may be treated as rows.
 
-#include <ATen/core/Tensor.h>
-
 #include <memory>
 #include <vector>
 
@@ -21,8 +19,8 @@ struct ScopeRecord {
   bool recorded = false;  // autograd recorded an operator on one of the groups
 };
 
-/// Shows whole parameters of `groups` (first the module's own) while it lives. Not collective by itself; the operators
-/// that read parameters are.
+/// Shows whole parameters of `groups` (first the module's own) while it lives. Opening it is collective where ranks
+/// share memory; elsewhere the operators that read parameters are.
 class OpenScope {
  public:
   explicit OpenScope(Groups groups);
@@ -58,11 +56,8 @@ class OpenSummon {
   void write_back();
 
  private:
-  void keep_rows();
-
   Groups groups_;
   OpenScope scope_;
-  std::vector<at::Tensor> kept_rows_;  // of groups whose rows and whole parameters share memory
 };
 
 /// Forgets the iteration that an exception ended: open graph tasks, gradients in flight, whole copies.

@@ -6,6 +6,7 @@
 
 #include "comm/join.h"
 
+#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -50,13 +51,18 @@ std::string text_of(const Failure& failure) {
 
 }  // namespace
 
+std::string test_backend() {
+  const char* backend = std::getenv("FSDP_TEST_BACKEND");
+  return backend == nullptr ? "gloo" : backend;
+}
+
 std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                const ThreadRanksOptions& options) {
   Membership membership;
   membership.rendezvous.rank = rank;
   membership.rendezvous.world_size = world_size;
   membership.rendezvous.local_rank = rank;
-  membership.backend = "gloo";
+  membership.backend = options.backend.empty() ? test_backend() : options.backend;
   auto communicator = join(membership, store, options.timeout, /*store_in_rank_0=*/false);
   if (options.wrap) communicator = options.wrap(std::move(communicator), rank);
   return std::make_shared<ProcessGroup>(std::move(communicator), rank);

@@ -8,17 +8,23 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace fsdp::test {
+
+/// The backend of FSDP_TEST_BACKEND, under which ctest runs the same tests again; "gloo" without it.
+std::string test_backend();
 
 struct ThreadRanksOptions {
   /// The process group's timeout.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
+  /// "shm", "gloo"; empty: test_backend().
+  std::string backend = {};
   /// Wraps a rank's communicator before the group is made of it, e.g. in a RecordingCommunicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap;
 };
 
-/// Runs `fn(rank)` in `world_size` threads. In each, a process group over Gloo (one rank: local) is the default group,
+/// Runs `fn(rank)` in `world_size` threads. In each, a process group (one rank: local) is the default group,
 /// so fsdp::rank() and all that takes the default group work as in a program of its own.
 ///
 /// Rethrows the exception that came first, with the rank in front of its message and the same type if it is one of

@@ -31,9 +31,10 @@ TEST(LocalCommunicator, KeepsItsOwnVotes) {
 
 TEST(LocalCommunicator, SharesMemoryThatIsAligned) {
   const auto communicator = make_local_communicator();
-  EXPECT_TRUE(communicator->shares_memory());
-  const auto memory = communicator->allocate(100, at::kCPU);
-  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % 64, 0u);
+  const auto memory = communicator->share(100, at::kCPU, {});
+  ASSERT_NE(memory, nullptr);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 64, 0u);
+  EXPECT_EQ(static_cast<const char*>(memory->data())[99], 0);
 }
 
 TEST(LocalCommunicator, HasNobodyToSendTo) {

@@ -1,0 +1,63 @@
+#include "comm/pieces.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace fsdp {
+
+at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options) {
+  if (pieces.size() == 1 && pieces[0].values.numel() == numel) return pieces[0].values.detach();
+  auto whole = at::empty({numel}, options);
+  int64_t end = 0;
+  for (auto& [first, values] : pieces) {
+    whole.narrow(0, end, first - end).zero_();
+    whole.narrow(0, first, values.numel()).copy_(values.detach());
+    end = first + values.numel();
+    values.reset();
+  }
+  whole.narrow(0, end, numel - end).zero_();
+  return whole;
+}
+
+void assemble(std::span<const Piece> pieces, const at::Tensor& output) {
+  int64_t end = 0;
+  for (const auto& [first, values] : pieces) {
+    output.narrow(0, end, first - end).zero_();
+    output.narrow(0, first, values.numel()).copy_(values.detach());
+    end = first + values.numel();
+  }
+  output.narrow(0, end, output.numel() - end).zero_();
+}
+
+void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,
+                     const std::function<void(int64_t, int64_t, const std::byte*)>& visit) {
+  auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& candidate) {
+    return candidate.first + candidate.values.numel() <= begin;
+  });
+  while (begin < end) {
+    const bool inside = piece != pieces.end() && piece->first <= begin;
+    const int64_t border = piece == pieces.end() ? end : inside ? piece->first + piece->values.numel() : piece->first;
+    const int64_t count = std::min(border, end) - begin;
+    const auto* memory = inside ? static_cast<const std::byte*>(piece->values.const_data_ptr()) +
+                                      (begin - piece->first) * piece->values.element_size()
+                                : nullptr;
+    if (count > 0) visit(begin, count, memory);
+    begin += count;
+    if (inside) ++piece;
+  }
+}
+
+void copy_stretch(std::span<const Piece> pieces, int64_t begin, int64_t end, size_t element_bytes, std::byte* target) {
+  visit_stretches(pieces, begin, end, [&](int64_t first, int64_t count, const std::byte* memory) {
+    std::byte* place = target + static_cast<size_t>(first - begin) * element_bytes;
+    const size_t bytes = static_cast<size_t>(count) * element_bytes;
+    if (memory == nullptr)
+      std::memset(place, 0, bytes);
+    else
+      std::memcpy(place, memory, bytes);
+  });
+}
+
+}  // namespace fsdp

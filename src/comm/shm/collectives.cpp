@@ -1,0 +1,161 @@
+#include "comm/shm/collectives.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <fsdp/error.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace fsdp::shm {
+
+class Collectives::Started : public Work {
+ public:
+  Started(std::weak_ptr<Collectives> owner, std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
+          std::vector<uint8_t> votes, Steps steps)
+      : rounds_(std::move(rounds)),
+        owner_(std::move(owner)),
+        fingerprint_(fingerprint),
+        votes_(std::move(votes)),
+        steps_(std::move(steps)) {}
+
+  void wait() override {
+    if (is_done()) return;
+    const auto owner = owner_.lock();
+    if (!owner) throw Error("[fsdp] " + describe(fingerprint_) + ": the process group was destroyed before it ended.");
+    owner->wait_for(*this);
+  }
+  std::span<const uint8_t> votes() const override { return votes_; }
+
+  bool is_done() const { return read_ == steps_.count; }
+  bool is_posted() const { return posted_ > 0; }
+  /// Whether the next round may be posted, as far as this collective is concerned.
+  bool wants_to_post() const { return posted_ < steps_.count && (steps_.overlap || posted_ == read_); }
+  bool is_all_posted() const { return posted_ == steps_.count; }
+  bool has_unread() const { return read_ < posted_; }
+  Rounds& rounds() const { return *rounds_; }
+
+  void post() {
+    std::byte* slot = rounds_->open();
+    if (posted_ == 0 && !fingerprint_.votes_fit()) {
+      const auto bits = pack_votes(votes_);
+      std::memcpy(slot, bits.data(), bits.size());
+    }
+    if (steps_.write) steps_.write(posted_, slot + vote_bytes_in_slot(votes_.size()));
+    rounds_->post(fingerprint_);
+    ++posted_;
+  }
+
+  void read() {
+    rounds_->meet();
+    if (read_ == 0) collect_votes();
+    if (steps_.read && !is_voted_down()) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
+    rounds_->close();
+    if (++read_ == steps_.count) steps_ = {.count = steps_.count};  // lets tensors go
+  }
+
+ private:
+  void collect_votes() {
+    for (size_t i = 0; i < rounds_->members().size(); ++i) {
+      const auto& fingerprint = rounds_->fingerprint_of(i);
+      const auto* in_slot = reinterpret_cast<const uint8_t*>(rounds_->slot_of(i));
+      if (fingerprint.votes_fit())
+        merge_votes(votes_, fingerprint.votes);
+      else
+        merge_votes(votes_, {in_slot, (votes_.size() + 7) / 8});
+    }
+  }
+  // Nobody contributes: see Tag::votes.
+  bool is_voted_down() const {
+    return !votes_.empty() && std::all_of(votes_.begin(), votes_.end(), [](uint8_t vote) { return vote == 0; });
+  }
+
+  const std::shared_ptr<Rounds> rounds_;
+  const std::weak_ptr<Collectives> owner_;
+  const Fingerprint fingerprint_;
+  std::vector<uint8_t> votes_;
+  Steps steps_;
+  int64_t posted_ = 0, read_ = 0;
+};
+
+size_t vote_bytes_in_slot(size_t votes) {
+  return votes <= 8 * Fingerprint::kInlineVoteBytes ? 0 : ((votes + 7) / 8 + 63) / 64 * 64;
+}
+
+std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
+                                         std::vector<uint8_t> votes, Steps steps) {
+  fingerprint.sequence = rounds->next_sequence();
+  auto work =
+      std::make_shared<Started>(weak_from_this(), std::move(rounds), fingerprint, std::move(votes), std::move(steps));
+  guarded([&] {
+    peers_->announce(describe(fingerprint));
+    peers_->check();
+    queue_.push_back(work);
+    while (!work->is_posted()) advance(/*block=*/true);
+    go_on();
+  });
+  return work;
+}
+
+void Collectives::go_on() {
+  while (post_next(/*block=*/false) || read_next(/*block=*/false)) {
+  }
+}
+
+void Collectives::progress() {
+  if (!is_active_ && !failure_ && !queue_.empty()) guarded([&] { go_on(); });
+}
+
+void Collectives::finish_all() {
+  guarded([&] {
+    while (!queue_.empty()) advance(/*block=*/true);
+  });
+}
+
+void Collectives::wait_for(Started& work) {
+  guarded([&] {
+    while (!work.is_done()) advance(/*block=*/true);
+  });
+}
+
+void Collectives::guarded(const std::function<void()>& act) {
+  if (failure_) std::rethrow_exception(failure_);
+  // Collectives write into parameters' memory: no graph, no version bumps.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  is_active_ = true;
+  try {
+    act();
+    is_active_ = false;
+  } catch (...) {
+    is_active_ = false;
+    failure_ = std::current_exception();
+    queue_.clear();
+    throw;
+  }
+}
+
+void Collectives::advance(bool block) {
+  if (post_next(/*block=*/false) || read_next(block)) return;
+  post_next(block);
+}
+
+// Posts a round of the first collective that is not all posted.
+bool Collectives::post_next(bool block) {
+  const auto next = std::find_if(queue_.begin(), queue_.end(), [](const auto& work) { return !work->is_all_posted(); });
+  if (next == queue_.end() || !(*next)->wants_to_post() || (*next)->rounds().in_flight() == 2) return false;
+  if (!block && !(*next)->rounds().can_open()) return false;
+  (*next)->post();
+  return true;
+}
+
+// Reads a round of the oldest collective.
+bool Collectives::read_next(bool block) {
+  if (queue_.empty() || !queue_.front()->has_unread()) return false;
+  const auto front = queue_.front();
+  if (!block && !front->rounds().can_meet()) return false;
+  front->read();
+  if (front->is_done()) queue_.pop_front();
+  if (queue_.empty()) peers_->announce_end();
+  return true;
+}
+
+}  // namespace fsdp::shm

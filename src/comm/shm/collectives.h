@@ -1,0 +1,77 @@
+#pragma once
+/// \file
+/// The collectives of one order: started by the caller, advanced whenever it comes by, finished when it waits.
+
+#include <fsdp/communicator.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/fingerprint.h"
+#include "comm/shm/peers.h"
+#include "comm/shm/rounds.h"
+
+namespace fsdp::shm {
+
+/// The members' slots in a round that met, behind the votes.
+class Slots {
+ public:
+  Slots(const Rounds& rounds, size_t head) : rounds_(rounds), head_(head) {}
+  const std::byte* of(size_t member) const { return rounds_.slot_of(member) + head_; }
+
+ private:
+  const Rounds& rounds_;
+  const size_t head_;
+};
+
+/// What a collective does in each of its rounds.
+struct Steps {
+  int64_t count = 1;
+  /// Whether a round may be written before the one before it is read.
+  bool overlap = true;
+  /// Fills this rank's slot.
+  std::function<void(int64_t round, std::byte* slot)> write = {};
+  /// Reads the other members' slots.
+  std::function<void(int64_t round, const Slots& slots)> read = {};
+};
+
+/// First in, first out. No thread of its own: a collective that was started goes on in later calls of this rank, and at
+/// most two rounds of it and its successors wait for slower peers. Thread safety: one thread at a time.
+class Collectives : public Progress, public std::enable_shared_from_this<Collectives> {
+ public:
+  explicit Collectives(std::shared_ptr<Peers> peers) : peers_(std::move(peers)) { peers_->add(*this); }
+  ~Collectives() override { peers_->remove(*this); }
+
+  /// Returns once the first round is posted.
+  std::shared_ptr<Work> start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes,
+                              Steps steps);
+  /// Finishes everything that was started.
+  void finish_all();
+  void progress() override;
+
+ private:
+  class Started;
+  bool post_next(bool block);
+  bool read_next(bool block);
+  void advance(bool block);
+  void go_on();
+  void wait_for(Started& work);
+  /// Runs `act`; a failure ends this and every later collective.
+  void guarded(const std::function<void()>& act);
+
+  std::shared_ptr<Peers> peers_;
+  std::deque<std::shared_ptr<Started>> queue_;
+  std::exception_ptr failure_;
+  bool is_active_ = false;  // a call is under way, and may be the one that waits
+};
+
+/// Bytes at the beginning of a slot that hold votes which do not fit into a fingerprint.
+size_t vote_bytes_in_slot(size_t votes);
+
+}  // namespace fsdp::shm

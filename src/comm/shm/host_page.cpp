@@ -1,0 +1,42 @@
+#include "comm/shm/host_page.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fsdp::shm {
+
+void SharedText::set(std::string_view text) {
+  std::array<char, sizeof(words_)> padded{};
+  text.copy(padded.data(), padded.size() - 1);
+  for (size_t i = 0; i < words_.size(); ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, padded.data() + i * sizeof(word), sizeof(word));
+    words_[i].store(word, std::memory_order_relaxed);
+    if (i * sizeof(word) > text.size()) break;
+  }
+}
+
+std::string SharedText::get() const {
+  std::array<char, sizeof(words_)> text{};
+  for (size_t i = 0; i < words_.size(); ++i) {
+    const uint64_t word = words_[i].load(std::memory_order_relaxed);
+    std::memcpy(text.data() + i * sizeof(word), &word, sizeof(word));
+  }
+  text.back() = '\0';
+  return text.data();
+}
+
+void FailureRecord::set(const Verdict& verdict) {
+  uint32_t none = kNone;
+  if (!state_.compare_exchange_strong(none, kBeingWritten)) return;
+  kind_ = static_cast<int32_t>(verdict.kind);
+  rank_ = verdict.rank;
+  length_ = static_cast<uint32_t>(verdict.text.copy(text_.data(), text_.size()));
+  state_.store(kThere, std::memory_order_release);
+}
+
+Verdict FailureRecord::get() const {
+  return {static_cast<Verdict::Kind>(kind_), rank_, std::string(text_.data(), length_)};
+}
+
+}  // namespace fsdp::shm

@@ -1,0 +1,62 @@
+#pragma once
+/// \file
+/// What every rank of a host can read about the others, in shared memory that begins as zeros.
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "comm/verdict.h"
+
+namespace fsdp::shm {
+
+/// Text that one rank writes while others may read it; a reader may see half of a new one.
+class SharedText {
+ public:
+  void set(std::string_view text);
+  std::string get() const;
+
+ private:
+  std::array<std::atomic<uint64_t>, 32> words_;
+};
+
+/// Note [Bells]. A rank that publishes something (in any shared word) rings its own bell, and whoever waits for that
+/// rank sleeps on its bell. `sleepers` spares the system call when nobody sleeps.
+struct alignas(64) RankStatus {
+  std::atomic<uint32_t> bell, sleepers;
+  std::atomic<int32_t> waits_for;     // the rank + 1; 0: does not wait
+  std::atomic<int64_t> looked_at_ms;  // when it looked last at what it waits for, by the machine's steady clock
+  std::atomic<uint32_t> is_busy;      // whether `operation` is in progress
+  std::atomic<uint32_t> has_left;     // it destroyed its process group
+  SharedText operation;               // what it does or did last
+};
+
+/// The first failure on the host ends every collective of all its ranks alike.
+class FailureRecord {
+ public:
+  /// Keeps `verdict` unless there is one already.
+  void set(const Verdict& verdict);
+  bool is_set() const { return state_.load(std::memory_order_acquire) == kThere; }
+  Verdict get() const;
+
+ private:
+  static constexpr uint32_t kNone = 0, kBeingWritten = 1, kThere = 2;
+  std::atomic<uint32_t> state_;
+  int32_t kind_, rank_;
+  uint32_t length_;
+  std::array<char, 2000> text_;
+};
+
+/// `ranks` is as long as there are ranks.
+struct HostPage {
+  FailureRecord failure;
+  RankStatus ranks[1];
+
+  static size_t bytes(int world_size) {
+    return sizeof(HostPage) + sizeof(RankStatus) * static_cast<size_t>(world_size - 1);
+  }
+};
+
+}  // namespace fsdp::shm

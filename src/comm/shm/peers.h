@@ -1,0 +1,83 @@
+#pragma once
+/// \file
+/// The other ranks of this host: what they share, waiting for them, and what happens when they do not come.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/shm/host_page.h"
+#include "comm/shm/links.h"
+#include "comm/shm/segment.h"
+#include "comm/verdict.h"
+
+namespace fsdp::shm {
+
+/// Something that can go on while this rank waits for something else.
+class Progress {
+ public:
+  virtual ~Progress() = default;
+  /// Does what can be done without waiting.
+  virtual void progress() = 0;
+};
+
+/// Every wait ends: with what it waited for, with the loss of a rank, with a deadlock between the ranks, or with the
+/// timeout. The first rank that sees a failure records it for all. Thread safety: one thread at a time.
+class Peers {
+ public:
+  /// Shares the host page. Collective.
+  Peers(Links links, int rank, int world_size, std::chrono::milliseconds timeout);
+  /// Leaves: whoever still waits for this rank learns that it will not come.
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+  /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
+  /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages.
+  std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose);
+
+  /// Says what this rank does, for other ranks' messages.
+  void announce(const std::string& operation);
+  /// What was announced is done.
+  void announce_end() { status(rank_).is_busy = 0; }
+  /// Wakes whoever waits for this rank; call after a change of shared memory.
+  void ring();
+  /// Returns once `ready` is true, which becomes so by an act of `peer`'s that rings its bell. Throws PeerLost,
+  /// Mismatch or Error, the same on every rank.
+  void wait_for(int peer, const std::function<bool()>& ready);
+  /// `other` goes on while this rank waits; until `remove`.
+  void add(Progress& other) { others_.push_back(&other); }
+  void remove(Progress& other) { std::erase(others_, &other); }
+  /// Whether the peer's process ended or left.
+  bool has_left(int peer) const { return links_.is_closed(peer); }
+
+  /// Records the failure for every rank and throws the one that was recorded first.
+  [[noreturn]] void fail(const Verdict& verdict);
+  /// Throws the failure that is recorded, if one is.
+  void check() const;
+
+ private:
+  RankStatus& status(int rank) const { return page_->ranks[rank]; }
+  std::string place() const;
+  Message receive(int peer, Descriptor& attached);
+  std::shared_ptr<Mapping> offer(size_t bytes);
+  std::shared_ptr<Mapping> accept(size_t bytes);
+  void agree(std::string error);
+
+  Links links_;
+  int rank_, world_size_;
+  std::chrono::milliseconds timeout_;
+  bool may_spin_;
+  std::vector<Progress*> others_;
+  uint64_t segments_ = 0;
+  std::shared_ptr<Mapping> offered_;
+  std::shared_ptr<std::byte> memory_;
+  HostPage* page_ = nullptr;
+};
+
+}  // namespace fsdp::shm

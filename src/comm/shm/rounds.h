@@ -1,0 +1,69 @@
+#pragma once
+/// \file
+/// What collectives over shared memory are made of: every member writes into memory of its own, all read.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/fingerprint.h"
+#include "comm/shm/peers.h"
+
+namespace fsdp::shm {
+
+/// Rounds of a set of ranks. In a round each member fills a slot (`open`, `post`), waits for the others' posts
+/// (`meet`), reads their slots and closes. A member has two slots, so it may post two rounds before it closes the
+/// first; then it waits for the slowest reader. Ranks that post different operations in one round fail with Mismatch.
+/// Thread safety: one thread at a time.
+class Rounds {
+  struct alignas(64) Post {
+    std::atomic<uint64_t> posted, closed;
+    Fingerprint fingerprints[2];
+  };
+
+ public:
+  /// `members`: their ranks, ascending, this rank among them. `memory`: `bytes_needed` zeros that they share.
+  Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory, size_t slot_bytes);
+  /// `slot_bytes`: a multiple of 64.
+  static size_t bytes_needed(size_t members, size_t slot_bytes) { return members * (sizeof(Post) + 2 * slot_bytes); }
+
+  size_t slot_bytes() const { return slot_bytes_; }
+  const std::vector<int>& members() const { return members_; }
+  /// Numbers the collectives of these members.
+  uint64_t next_sequence() { return ++sequence_; }
+  void continue_from(const Rounds& before) { sequence_ = before.sequence_; }
+  int in_flight() const { return static_cast<int>(posted_ - closed_); }
+
+  /// Whether `open` would return at once.
+  bool can_open() const;
+  /// This rank's slot of the next round, once every member has read what it held. At most one round is in flight.
+  std::byte* open();
+  /// Publishes the slot.
+  void post(const Fingerprint& fingerprint);
+  /// Whether `meet` would return at once.
+  bool can_meet() const;
+  /// Waits until every member has posted the oldest round in flight. Throws Mismatch if their operations differ.
+  void meet();
+  /// In the round that met: member `index`'s slot and fingerprint.
+  const std::byte* slot_of(size_t index) const { return slot(index, closed_); }
+  const Fingerprint& fingerprint_of(size_t index) const { return posts_[index].fingerprints[closed_ % 2]; }
+  /// This rank has read what it needs of the round.
+  void close();
+
+ private:
+  std::byte* slot(size_t index, uint64_t round) const { return slots_ + (2 * index + round % 2) * slot_bytes_; }
+  void compare(size_t index);
+
+  std::shared_ptr<Peers> peers_;
+  std::vector<int> members_;
+  size_t own_ = 0;  // this rank's index
+  size_t slot_bytes_;
+  std::shared_ptr<std::byte> memory_;
+  Post* posts_;
+  std::byte* slots_;
+  uint64_t posted_ = 0, closed_ = 0, sequence_ = 0;
+};
+
+}  // namespace fsdp::shm

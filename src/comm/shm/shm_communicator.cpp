@@ -1,0 +1,363 @@
+#include "comm/shm/shm_communicator.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/arguments.h"
+#include "comm/check.h"
+#include "comm/pieces.h"
+#include "comm/rank_ordered_sum.h"
+#include "comm/shm/collectives.h"
+#include "comm/shm/shared_rows.h"
+
+namespace fsdp {
+namespace {
+
+using shm::Collectives;
+using shm::Peers;
+using shm::Rounds;
+using shm::Slots;
+using shm::Steps;
+
+constexpr size_t kLeastSlotBytes = size_t{256} << 10;
+constexpr size_t kPairSlotBytes = size_t{64} << 10;
+
+size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.mutable_data_ptr()); }
+
+at::Tensor tensor_at(const std::byte* memory, int64_t numel, const at::TensorOptions& options) {
+  return at::from_blob(const_cast<std::byte*>(memory), {numel}, options);
+}
+
+std::vector<int64_t> even_split(int64_t numel, int world_size) {
+  std::vector<int64_t> offsets;
+  for (int rank = 0; rank <= world_size; ++rank) offsets.push_back(numel * rank / world_size);
+  return offsets;
+}
+
+/// A flat tensor whose slices belong to ranks, passed on window by window: in a round, every slice's next `length`
+/// elements.
+struct Windows {
+  std::vector<int64_t> offsets;
+  int64_t length;
+
+  /// A slot must hold one window for each of `targets` slices.
+  Windows(std::span<const int64_t> boundaries, size_t slot_bytes, size_t element_bytes, int targets)
+      : offsets(boundaries.begin(), boundaries.end()),
+        length(std::max<int64_t>(1, static_cast<int64_t>(slot_bytes / element_bytes) / std::max(1, targets))) {}
+
+  int64_t begin(int rank, int64_t round) const { return std::min(offsets[rank] + round * length, offsets[rank + 1]); }
+  int64_t end(int rank, int64_t round) const { return begin(rank, round + 1); }
+  int64_t numel(int rank, int64_t round) const { return end(rank, round) - begin(rank, round); }
+  int64_t count() const {
+    int64_t longest = 1;
+    for (size_t rank = 0; rank + 1 < offsets.size(); ++rank)
+      longest = std::max(longest, offsets[rank + 1] - offsets[rank]);
+    return divide_up(longest, length);
+  }
+  /// Where rank `reader`'s window begins in the slot of `writer`, who leaves out its own.
+  int64_t place(int writer, int reader, int64_t round) const {
+    int64_t sum = 0;
+    for (int rank = 0; rank < reader; ++rank)
+      if (rank != writer) sum += numel(rank, round);
+    return sum;
+  }
+};
+
+/// Sums or compares the ranks' contributions to this rank's slice. A rank publishes only what others own; its own part
+/// is read where it lies.
+class Reduction {
+ public:
+  Reduction(std::vector<Piece> pieces, at::Tensor output, Windows windows, int rank, ReduceOp op, double scale)
+      : pieces_(std::move(pieces)),
+        output_(std::move(output)),
+        windows_(std::move(windows)),
+        rank_(rank),
+        op_(op),
+        scale_(scale) {}
+
+  const Windows& windows() const { return windows_; }
+
+  void write(int64_t round, std::byte* slot) const {
+    const size_t element = output_.element_size();
+    for (int rank = 0; rank + 1 < static_cast<int>(windows_.offsets.size()); ++rank) {
+      if (rank == rank_) continue;
+      copy_stretch(pieces_, windows_.begin(rank, round), windows_.end(rank, round), element, slot);
+      slot += static_cast<size_t>(windows_.numel(rank, round)) * element;
+    }
+  }
+
+  void read(int64_t round, const Slots& slots) const {
+    const int64_t begin = windows_.begin(rank_, round), end = windows_.end(rank_, round);
+    visit_stretches(pieces_, begin, end, [&](int64_t first, int64_t count, const std::byte* own) {
+      const auto zeros = own == nullptr ? at::zeros({count}, output_.options()) : at::Tensor();
+      std::vector<at::Tensor> contributions;
+      for (int rank = 0; rank + 1 < static_cast<int>(windows_.offsets.size()); ++rank) {
+        const auto* slot = slots.of(static_cast<size_t>(rank));
+        const int64_t place = windows_.place(rank, rank_, round) + first - begin;
+        contributions.push_back(rank != rank_    ? tensor_at(slot + static_cast<size_t>(place) * output_.element_size(),
+                                                             count, output_.options())
+                                : own != nullptr ? tensor_at(own, count, output_.options())
+                                                 : zeros);
+      }
+      reduce_in_rank_order(output_.narrow(0, first - windows_.offsets[rank_], count), contributions, rank_, op_,
+                           scale_);
+    });
+  }
+
+ private:
+  const std::vector<Piece> pieces_;
+  const at::Tensor output_;  // this rank's slice
+  const Windows windows_;
+  const int rank_;
+  const ReduceOp op_;
+  const double scale_;
+};
+
+/// Gives every rank's slice to all.
+class Gather {
+ public:
+  Gather(at::Tensor output, at::Tensor input, Windows windows, int rank)
+      : output_(std::move(output)), input_(std::move(input)), windows_(std::move(windows)), rank_(rank) {}
+
+  const Windows& windows() const { return windows_; }
+
+  void write(int64_t round, std::byte* slot) const {
+    const size_t element = output_.element_size();
+    const auto first = static_cast<size_t>(windows_.begin(rank_, round) - windows_.offsets[rank_]);
+    std::memcpy(slot, bytes_of(input_) + first * element, static_cast<size_t>(windows_.numel(rank_, round)) * element);
+  }
+
+  void read(int64_t round, const Slots& slots) const {
+    const size_t element = output_.element_size();
+    for (int rank = 0; rank + 1 < static_cast<int>(windows_.offsets.size()); ++rank) {
+      auto* target = bytes_of(output_) + static_cast<size_t>(windows_.begin(rank, round)) * element;
+      const size_t bytes = static_cast<size_t>(windows_.numel(rank, round)) * element;
+      const auto own = static_cast<size_t>(windows_.begin(rank_, round) - windows_.offsets[rank_]) * element;
+      const auto* source = rank == rank_ ? bytes_of(input_) + own : slots.of(static_cast<size_t>(rank));
+      if (source != target) std::memcpy(target, source, bytes);
+    }
+  }
+
+ private:
+  const at::Tensor output_, input_;
+  const Windows windows_;
+  const int rank_;
+};
+
+class ShmCommunicator : public Communicator {
+ public:
+  ShmCommunicator(std::shared_ptr<Peers> peers, const std::string& name)
+      : peers_(std::move(peers)),
+        name_(name),
+        arguments_{peers_->rank(), peers_->world_size()},
+        collectives_(std::make_shared<Collectives>(peers_)) {
+    make_rounds(kLeastSlotBytes);
+    make_pairs();
+  }
+
+  int rank() const override { return arguments_.rank; }
+  int world_size() const override { return arguments_.world_size; }
+
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                   Tag tag) override {
+    arguments_.check_all_gather(output, input, offsets, tag);
+    auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
+    describe_data(fingerprint, output, offsets);
+    const Windows windows(offsets, room(tag), output.element_size(), 1);
+    auto gather = std::make_shared<Gather>(output.detach(), input.detach(), windows, rank());
+    return start(fingerprint, tag, output,
+                 {.count = windows.count(),
+                  .write = [gather](int64_t round, std::byte* slot) { gather->write(round, slot); },
+                  .read = [gather](int64_t round, const Slots& slots) { gather->read(round, slots); }});
+  }
+
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
+                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
+    arguments_.check_reduce_scatter(output, input, offsets, tag);
+    auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
+    describe_data(fingerprint, output, offsets);
+    fingerprint.bytes = static_cast<uint64_t>(offsets.back()) * output.element_size();
+    const Windows windows(offsets, room(tag), output.element_size(), world_size() - 1);
+    auto reduction =
+        std::make_shared<Reduction>(std::move(input), output.detach(), windows, rank(), ReduceOp::kSum, scale);
+    return start(fingerprint, tag, output,
+                 {.count = windows.count(),
+                  .write = [reduction](int64_t round, std::byte* slot) { reduction->write(round, slot); },
+                  .read = [reduction](int64_t round, const Slots& slots) { reduction->read(round, slots); }});
+  }
+
+  // Even rounds reduce a window of every slice, odd ones gather it.
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
+    const Operation operation = all_reduce_operation(op);
+    arguments_.check_tensor(tensor, name_of(operation), tag);
+    auto fingerprint = make_fingerprint(operation, tag);
+    describe_data(fingerprint, tensor);
+    const at::Tensor flat = tensor.detach().view({-1});
+    const Windows windows(even_split(flat.numel(), world_size()), room(tag), flat.element_size(), world_size() - 1);
+    const at::Tensor own =
+        flat.narrow(0, windows.offsets[rank()], windows.offsets[rank() + 1] - windows.offsets[rank()]);
+    auto reduction = std::make_shared<Reduction>(std::vector<Piece>{{0, flat}}, own, windows, rank(), op, 1.0);
+    auto gather = std::make_shared<Gather>(flat, own, windows, rank());
+    return start(fingerprint, tag, tensor,
+                 {.count = 2 * windows.count(),
+                  .overlap = false,
+                  .write =
+                      [=](int64_t round, std::byte* slot) {
+                        round % 2 == 0 ? reduction->write(round / 2, slot) : gather->write(round / 2, slot);
+                      },
+                  .read =
+                      [=](int64_t round, const Slots& slots) {
+                        round % 2 == 0 ? reduction->read(round / 2, slots) : gather->read(round / 2, slots);
+                      }});
+  }
+
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
+    arguments_.check_tensor(tensor, "broadcast", tag);
+    arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
+    auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
+    describe_data(fingerprint, tensor);
+    fingerprint.peer = root;
+    return start(fingerprint, tag, tensor, copy_steps(tensor, rank() == root, root, room(tag)));
+  }
+
+  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
+    return point_to_point(Operation::kSend, tensor, peer, tag);
+  }
+  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) override {
+    return point_to_point(Operation::kRecv, tensor, peer, tag);
+  }
+
+  std::shared_ptr<Work> barrier(Tag tag) override {
+    return collectives_->start(rounds_, make_fingerprint(Operation::kBarrier, tag), tag.votes, {});
+  }
+
+  std::shared_ptr<Communicator> duplicate(const std::string& name) override {
+    const Tag tag{name, {}};
+    collectives_->start(rounds_, make_fingerprint(Operation::kDuplicate, tag), {}, {})->wait();
+    return std::make_shared<ShmCommunicator>(peers_, name);
+  }
+
+  std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) override {
+    if (!device.is_cpu()) return nullptr;
+    collectives_->finish_all();
+    return std::make_shared<shm::SharedRows>(peers_, bytes, tag.subject);
+  }
+
+  // A rank publishes what others own, which is its share less than everything; slices differ by 2 % at most.
+  void reserve(size_t bytes) override {
+    const auto others = static_cast<size_t>(world_size() - 1);
+    const size_t needed = round_up(bytes / static_cast<size_t>(world_size()) * others + bytes / 32 + 4096);
+    if (needed <= rounds_->slot_bytes()) return;
+    collectives_->finish_all();
+    make_rounds(needed);
+  }
+
+ private:
+  void make_rounds(size_t slot_bytes) {
+    std::vector<int> members;
+    for (int rank = 0; rank < world_size(); ++rank) members.push_back(rank);
+    auto memory = peers_->share(Rounds::bytes_needed(members.size(), slot_bytes), purpose("collectives"));
+    auto rounds = std::make_shared<Rounds>(peers_, std::move(members), std::move(memory), slot_bytes);
+    if (rounds_) rounds->continue_from(*rounds_);
+    rounds_ = std::move(rounds);
+  }
+
+  // Point to point: each pair of ranks has an order of its own.
+  void make_pairs() {
+    const size_t bytes = Rounds::bytes_needed(2, kPairSlotBytes);
+    const auto pairs = static_cast<size_t>(world_size() * (world_size() - 1) / 2);
+    const auto memory = peers_->share(bytes * pairs, purpose("messages"));
+    std::byte* next = memory.get();
+    pairs_.resize(static_cast<size_t>(world_size()));
+    for (int a = 0; a < world_size(); ++a)
+      for (int b = a + 1; b < world_size(); ++b, next += bytes)
+        if (a == rank() || b == rank())
+          pairs_[a == rank() ? b : a] = std::make_shared<Rounds>(
+              peers_, std::vector<int>{a, b}, std::shared_ptr<std::byte>(memory, next), kPairSlotBytes);
+  }
+
+  std::string purpose(const char* what) const { return name_.empty() ? what : c10::str(what, " of '", name_, "'"); }
+
+  // A slot's bytes for data.
+  size_t room(const Tag& tag) const {
+    const size_t head = shm::vote_bytes_in_slot(tag.votes.size());
+    require(head + 64 <= rounds_->slot_bytes(), where(rank(), world_size(), tag.subject), "expected at most ",
+            8 * (rounds_->slot_bytes() - 64), " votes, found ", tag.votes.size(), ".");
+    return rounds_->slot_bytes() - head;
+  }
+
+  // The writer's tensor becomes the readers'; `writer` is an index of a member.
+  static Steps copy_steps(const at::Tensor& tensor, bool writes, int writer, size_t slot_bytes) {
+    const at::Tensor flat = tensor.detach().view({-1});
+    const auto length = static_cast<int64_t>(slot_bytes), bytes = static_cast<int64_t>(flat.nbytes());
+    const auto part = [=](int64_t round) {
+      return std::pair(bytes_of(flat) + round * length, static_cast<size_t>(std::min(length, bytes - round * length)));
+    };
+    Steps steps{.count = std::max<int64_t>(1, divide_up(bytes, length))};
+    if (bytes == 0) return steps;
+    if (writes)
+      steps.write = [=](int64_t round, std::byte* slot) { std::memcpy(slot, part(round).first, part(round).second); };
+    else
+      steps.read = [=](int64_t round, const Slots& slots) {
+        std::memcpy(part(round).first, slots.of(static_cast<size_t>(writer)), part(round).second);
+      };
+    return steps;
+  }
+
+  std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
+    arguments_.check_tensor(tensor, name_of(operation), tag);
+    arguments_.check_rank(peer, name_of(operation), tag, /*may_be_self=*/false);
+    auto fingerprint = make_fingerprint(operation, tag);
+    describe_data(fingerprint, tensor);
+    fingerprint.peer = peer;
+    check_device(fingerprint, tensor);
+    const int sender = operation == Operation::kSend ? rank() : peer, receiver = sender == peer ? rank() : peer;
+    return collectives_->start(
+        pairs_[peer], fingerprint, tag.votes,
+        copy_steps(tensor, operation == Operation::kSend, sender < receiver ? 0 : 1, kPairSlotBytes));
+  }
+
+  void check_device(const Fingerprint& fingerprint, const at::Tensor& tensor) const {
+    require(tensor.device().is_cpu(), where(rank(), world_size(), describe(fingerprint)),
+            "shared memory moves CPU tensors, found one on ", tensor.device(), ". Use the backend \"nccl\".");
+  }
+
+  std::shared_ptr<Work> start(const Fingerprint& fingerprint, const Tag& tag, const at::Tensor& data, Steps steps) {
+    check_device(fingerprint, data);
+    return collectives_->start(rounds_, fingerprint, tag.votes, std::move(steps));
+  }
+
+  const std::shared_ptr<Peers> peers_;
+  const std::string name_;
+  const Arguments arguments_;
+  const std::shared_ptr<Collectives> collectives_;
+  std::shared_ptr<Rounds> rounds_;
+  std::vector<std::shared_ptr<Rounds>> pairs_;  // by peer
+};
+
+}  // namespace
+
+std::string shared_memory_obstacle() {
+  try {
+    shm::make_segment(4096);
+    return "";
+  } catch (const shm::Obstacle& obstacle) {
+    return obstacle.what();
+  }
+}
+
+std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
+                                                    const std::vector<std::string>& listener_names, int rank,
+                                                    std::chrono::milliseconds timeout) {
+  shm::Links links(listener, listener_names, rank, timeout);
+  const auto world_size = static_cast<int>(listener_names.size());
+  return std::make_shared<ShmCommunicator>(std::make_shared<Peers>(std::move(links), rank, world_size, timeout), "");
+}
+
+}  // namespace fsdp

@@ -1,0 +1,25 @@
+#pragma once
+/// \file
+/// Ranks of one host that share memory.
+
+#include <fsdp/communicator.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/shm/links.h"
+
+namespace fsdp {
+
+/// Why this process cannot share memory with others, in one sentence; empty if it can.
+std::string shared_memory_obstacle();
+
+/// Connects the ranks of one host. `listener_names[r]`: the name of rank r's listener, of which `listener` is this
+/// rank's. Collective. Throws what shm::Links throws, and Error when a rank has no room for what they share.
+std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
+                                                    const std::vector<std::string>& listener_names, int rank,
+                                                    std::chrono::milliseconds timeout);
+
+}  // namespace fsdp

@@ -1,0 +1,120 @@
+#include "comm/shm/watch.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "comm/shm/culprit.h"
+
+namespace fsdp::shm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Ranks that wait for each other for this many looks, while nobody rings a bell, do so for ever.
+constexpr int kLooksOfDeadlock = 10;
+
+int64_t now_ms() { return std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count(); }
+
+// A rank that sleeps looks up every kLook; one that is stopped does not.
+bool looked_lately(const RankStatus& status) { return now_ms() - status.looked_at_ms.load() < 3 * kLook.count(); }
+
+std::vector<Waiting> who_waits(const HostPage& page, int world_size) {
+  std::vector<Waiting> ranks;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto& status = page.ranks[rank];
+    ranks.push_back({status.waits_for.load() - 1, looked_lately(status)});
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::string last_operations(const HostPage& page, int world_size) {
+  std::string text = " Last operations:";
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto& status = page.ranks[rank];
+    const std::string operation = status.operation.get();
+    const int waits_for = status.waits_for.load() - 1;
+    text += c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ", operation.empty() ? "none" : operation);
+    if (waits_for >= 0)
+      text += c10::str(", waiting for rank ", waits_for);
+    else if (!operation.empty())
+      text += status.is_busy.load() != 0 ? ", in progress" : ", done";
+  }
+  return text + '.';
+}
+
+Watch::Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, milliseconds timeout)
+    : page_(page),
+      links_(links),
+      world_size_(world_size),
+      rank_(rank),
+      peer_(peer),
+      timeout_(timeout),
+      last_look_(Clock::now()) {
+  if (page_ == nullptr) return;
+  page_->ranks[rank_].looked_at_ms = now_ms();
+  page_->ranks[rank_].waits_for = peer_ + 1;
+}
+
+Watch::~Watch() {
+  if (page_ != nullptr) page_->ranks[rank_].waits_for = 0;
+}
+
+std::optional<Verdict> Watch::look() {
+  // While this rank was stopped, it did not wait.
+  const auto now = Clock::now();
+  waited_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_look_), 2 * kLook);
+  last_look_ = now;
+  if (page_ != nullptr) page_->ranks[rank_].looked_at_ms = now_ms();
+  if (links_.is_closed(peer_)) return lost(peer_, has_left(peer_) ? "has left the process group" : "has ended");
+  if (auto deadlock = find_deadlock()) return deadlock;
+  return waited_ < timeout_ ? std::nullopt : std::optional(timed_out());
+}
+
+bool Watch::has_left(int rank) const { return page_ != nullptr && page_->ranks[rank].has_left.load() != 0; }
+
+Verdict Watch::lost(int rank, const std::string& how) const {
+  return {Verdict::Kind::kPeerLost, rank,
+          c10::str("rank ", rank, ' ', how, '.', page_ == nullptr ? "" : last_operations(*page_, world_size_),
+                   " Look at the output of the lost rank, then start all ranks again.")};
+}
+
+Verdict Watch::timed_out() const {
+  const int culprit = page_ == nullptr ? peer_ : find_culprit(who_waits(*page_, world_size_), rank_).rank;
+  const std::string time = in_seconds(timeout_);
+  if (page_ == nullptr || !links_.is_running(culprit)) return lost(culprit, "was silent for " + time);
+  return {
+      Verdict::Kind::kMismatch, culprit,
+      c10::str(page_->ranks[rank_].operation.get(), " timed out after ", time, ": rank ", culprit,
+               " is alive but did not join.", last_operations(*page_, world_size_),
+               " Every rank must issue the same collectives in the same order: look for a forward, a save or a loop "
+               "that only some ranks run; or raise the timeout if rank ",
+               culprit, " needs longer.")};
+}
+
+uint32_t Watch::bells() const {
+  uint32_t sum = 0;
+  for (int rank = 0; rank < world_size_; ++rank) sum += page_->ranks[rank].bell.load();
+  return sum;
+}
+
+std::optional<Verdict> Watch::find_deadlock() {
+  if (page_ == nullptr) return std::nullopt;
+  const uint32_t bells_now = bells();
+  const auto culprit = find_culprit(who_waits(*page_, world_size_), rank_);
+  quiet_looks_ = culprit.is_deadlock && bells_now == last_bells_ ? quiet_looks_ + 1 : 0;
+  last_bells_ = bells_now;
+  if (quiet_looks_ < kLooksOfDeadlock) return std::nullopt;
+  return Verdict{
+      Verdict::Kind::kMismatch, peer_,
+      c10::str("ranks wait for each other: rank ", rank_, " runs ", page_->ranks[rank_].operation.get(), "; rank ",
+               peer_, " runs ", page_->ranks[peer_].operation.get(), ".", last_operations(*page_, world_size_),
+               " Every rank must issue the same collectives in the same order: look for a forward, a "
+               "backward, an optimizer step or a save that only some ranks run.")};
+}
+
+}  // namespace fsdp::shm

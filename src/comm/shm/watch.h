@@ -1,0 +1,51 @@
+#pragma once
+/// \file
+/// One wait of a rank for another, looked at from time to time.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "comm/shm/host_page.h"
+#include "comm/shm/links.h"
+#include "comm/verdict.h"
+
+namespace fsdp::shm {
+
+/// How long a waiting rank sleeps before it looks whether its waiting is in vain.
+constexpr std::chrono::milliseconds kLook{100};
+
+/// Says on the host page that `rank` waits for `peer` while it lives. `page` may be null: it is what ranks wait for
+/// first.
+class Watch {
+ public:
+  Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, std::chrono::milliseconds timeout);
+  ~Watch();
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+  /// Why waiting is in vain, if it is; call after each sleep.
+  std::optional<Verdict> look();
+
+ private:
+  Verdict lost(int rank, const std::string& how) const;
+  Verdict timed_out() const;
+  bool has_left(int rank) const;
+  uint32_t bells() const;
+  std::optional<Verdict> find_deadlock();
+
+  HostPage* const page_;
+  const Links& links_;
+  const int world_size_, rank_, peer_;
+  const std::chrono::milliseconds timeout_;
+  std::chrono::milliseconds waited_{0};
+  std::chrono::steady_clock::time_point last_look_;
+  uint32_t last_bells_ = 0;
+  int quiet_looks_ = 0;
+};
+
+/// "Last operations: rank 0: ...; rank 1: ..."
+std::string last_operations(const HostPage& page, int world_size);
+
+}  // namespace fsdp::shm
