@@ -2,8 +2,6 @@
 
 #include <c10/core/Allocator.h>
 
-#include <cstring>
-
 namespace fsdp::runtime {
 namespace {
 
