@@ -9,8 +9,8 @@ namespace fsdp {
 /// Scales the gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm
 /// before.
 ///
-/// The norm is (sum |g|^p)^(1/p) over all elements of all gradients under `model`, p = `norm_type` > 0, or the maximum
-/// for infinity; sums are in fp64. Every gradient is multiplied by min(1, max_norm / (norm + 1e-6)), as
+/// The norm is (sum |g|^p)^(1/p) over all gradients of sharded parameters under `model`, p = `norm_type` > 0, or the
+/// maximum for infinity; sums are in fp64. Every gradient is multiplied by min(1, max_norm / (norm + 1e-6)), as
 /// torch.nn.utils.clip_grad_norm_ does. Parameters without a gradient count as zero. Call it after backward, outside
 /// scopes. Collective; one thread.
 ///

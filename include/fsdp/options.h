@@ -36,7 +36,7 @@ class Reshard {
 
 /// Dtypes of compute and reduction; not there yet.
 struct MixedPrecisionPolicy {
-  std::optional<at::ScalarType> param_dtype, reduce_dtype, output_dtype;
+  std::optional<at::ScalarType> param_dtype = std::nullopt, reduce_dtype = std::nullopt, output_dtype = std::nullopt;
   bool cast_forward_inputs = true;
 };
 
@@ -52,15 +52,15 @@ struct CPUOffloadPolicy {
 struct FullyShardOptions {
   Strategy strategy = Strategy::kFullShard;
   /// Unset: always, but never for the outermost group of a scope, which backward needs first.
-  std::optional<Reshard> reshard_after_forward;
-  std::optional<MixedPrecisionPolicy> mp_policy;
-  std::optional<CPUOffloadPolicy> offload_policy;
+  std::optional<Reshard> reshard_after_forward = std::nullopt;
+  std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
+  std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced: they stay whole, each rank's its own.
-  std::vector<at::Tensor> ignored_params;
+  std::vector<at::Tensor> ignored_params = {};
   /// Makes groups of submodules too, innermost first; not for TorchScript modules and lists.
-  AutoWrapPolicy auto_wrap_policy;
+  AutoWrapPolicy auto_wrap_policy = {};
   /// The ranks to shard over; null: the default process group.
-  std::shared_ptr<ProcessGroup> process_group;
+  std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
 }  // namespace fsdp
