@@ -82,7 +82,7 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   add_option(app, "-t,--tee", text.tee, "write to files too; values as of --redirects");
   add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
   app.add_flag("--prefix", text.prefix, "begin lines with [rank N] even if there is one rank");
-  app.add_flag("--no-prefix", text.no_prefix, "do not begin lines with [rank N]");
+  app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin lines with [rank N]");
 
   app.add_flag(both_spellings("--no-python"), text.no_python, "for torchrun's sake: no effect");
   app.add_flag("-m,--module", text.module, "not supported: programs are not Python modules");

@@ -6,11 +6,16 @@
 
 namespace fsdp {
 
-/// Scales the gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm before.
+/// Scales the gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm
+/// before.
 ///
-/// norm_type: 2, another p >= 1, or infinity. The norm of each parameter is summed in fp64. Parameters without a gradient
-/// count as zero. Collective. Throws UsageError inside a scope, and Error if `error_if_nonfinite` and the norm is not
-/// finite (on every rank alike).
+/// The norm is (sum |g|^p)^(1/p) over all gradients of sharded parameters under `model`, p = `norm_type` > 0, or the
+/// maximum for infinity; sums are in fp64. Every gradient is multiplied by min(1, max_norm / (norm + 1e-6)), as
+/// torch.nn.utils.clip_grad_norm_ does. Parameters without a gradient count as zero. Call it after backward, outside
+/// scopes. Collective; one thread.
+///
+/// Throws UsageError inside a scope or for a negative `max_norm`, and Error if `error_if_nonfinite` and the norm is not
+/// finite; on every rank alike, and the gradients are as before.
 ///
 ///     loss.backward();
 ///     double norm = fsdp::clip_grad_norm_(model, 1.0);

@@ -3,7 +3,7 @@
 /// The collectives that sharding needs, behind one interface.
 ///
 /// Kinds: `local` (one rank), `c10d` (Gloo, NCCL, any c10d backend); decorators record or inject faults. Sums run in
-/// rank order, so two runs give the same bits.
+/// rank order, so two runs give the same bits; only a backend's own reduction of equal parts (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
 
@@ -40,10 +40,12 @@ struct Piece {
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until the result is in the output; idempotent.
-  /// Throws `Mismatch` when the ranks' operations differ, `PeerLost` when one died or the timeout passed.
+  /// Blocks until the result is in the output; on CUDA until the current stream will have it. Idempotent.
+  /// Throws `Mismatch` when the ranks' operations differ or one that is alive did not join within the timeout,
+  /// `PeerLost` when one died or left, Error when a connection broke. Every later collective then fails with the same
+  /// error.
   virtual void wait() = 0;
-  /// After `wait()`: the OR over all ranks of the tag's votes.
+  /// After `wait()`: the OR over all ranks of the tag's votes, each 0 or 1. Valid as long as the work.
   virtual std::span<const uint8_t> votes() const = 0;
 };
 
@@ -65,22 +67,30 @@ class SharedBuffer {
   virtual void begin_write(uint64_t epoch) = 0;
 };
 
+/// How all_reduce combines elements.
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
 /// Ranks that exchange tensors.
 ///
 /// Every call but `rank()` and `world_size()` is collective: all ranks call in the same order (send and recv: the two
-/// ranks concerned). Calls that give `Work` wait for no more than two earlier ones; tensors belong to the collective
-/// until `Work::wait()`. Tensors are contiguous CPU or CUDA tensors. Thread safety: one thread at a time.
+/// ranks concerned), with tensors of the same sizes and dtype. Calls that give `Work` wait for no more than two earlier
+/// ones; tensors belong to the collective until `Work::wait()`. Tensors are contiguous, on a device that the backend
+/// moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a UsageError before
+/// anything is communicated. Thread safety: one thread at a time.
+///
+///     auto& ranks = fsdp::default_process_group()->communicator();
+///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
+  /// This rank's number, from 0 to world_size() - 1.
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
   /// Gathers unequal parts. `output` is flat; rank r's part is elements [offsets[r], offsets[r + 1]). `input` is this
-  /// rank's part: a tensor of its own, or the very elements of `output`. offsets: world_size + 1 entries, ascending.
+  /// rank's part, flat: a tensor of its own, or the very elements of `output`. offsets: world_size + 1 ascending
+  /// entries from 0 to the elements of `output`, the same on every rank.
   [[nodiscard]] virtual std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                                          std::span<const int64_t> offsets, Tag tag) = 0;
 
@@ -96,7 +106,7 @@ class Communicator {
     return reduce_scatter(output, std::vector<Piece>{{0, input}}, offsets, 1.0, std::move(tag));
   }
 
-  /// Reduces in place; a sum has the bits of reduce_scatter followed by all_gather.
+  /// Reduces a tensor of any sizes in place; a sum in rank order has the bits of reduce_scatter followed by all_gather.
   [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) = 0;
 
   /// Copies `root`'s tensor into everybody's.
@@ -108,7 +118,8 @@ class Communicator {
   /// Done when every rank has called it.
   [[nodiscard]] virtual std::shared_ptr<Work> barrier(Tag tag) = 0;
 
-  /// A communicator over the same ranks with an order of its own: what runs on one does not wait for the other.
+  /// A communicator over the same ranks with an order of its own: what runs on one does not wait for the other. `name`
+  /// stands in errors. Collective; returns when every rank has it.
   virtual std::shared_ptr<Communicator> duplicate(const std::string& name) = 0;
 
   /// Memory of `bytes` zeros that all ranks see (one rank counts), so that gathering moves nothing; null where ranks

@@ -2,6 +2,12 @@
 /// \file
 /// The exceptions of the library. All of them are `c10::Error`s, so code that catches LibTorch's errors catches ours.
 /// Inside TorchScript only the message survives.
+///
+///     try {
+///       model(x).sum().backward();
+///     } catch (const fsdp::PeerLost& error) {
+///       std::cerr << error.what_without_backtrace() << " (rank " << error.rank() << ")\n";
+///     }
 
 #include <c10/util/Exception.h>
 
@@ -10,12 +16,14 @@
 namespace fsdp {
 
 /// Base of every error of the library. The message names rank, operation, parameter, expected, found and what to do.
+/// Thrown itself where none of the others fits: a broken connection, a failed rank of spawn, a norm that is not finite.
 class Error : public c10::Error {
  public:
   explicit Error(const std::string& message);
 };
 
-/// The program did something that cannot be right; nothing was communicated, so every rank fails alike.
+/// The program did something that cannot be right. Nothing was communicated, so ranks that run the same program fail
+/// alike.
 class UsageError : public Error {
  public:
   using Error::Error;
@@ -27,7 +35,7 @@ class Mismatch : public Error {
   using Error::Error;
 };
 
-/// A rank died or was silent for longer than the timeout.
+/// A rank died, left, or does not answer.
 class PeerLost : public Error {
  public:
   PeerLost(int rank, const std::string& message);

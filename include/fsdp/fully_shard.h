@@ -15,23 +15,33 @@ namespace fsdp {
 
 /// Makes one group of the parameters under `module` that no earlier call has taken, and keeps this rank's rows of them.
 ///
-/// Call it bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module stays as it is: its
-/// parameters are the same tensors, which show this rank's rows outside scopes and whole values inside. Every rank must
-/// hold the same values before the call. Collective: all ranks, same order, same options (Mismatch otherwise).
-/// Throws UsageError for modules that are sharded already or frozen, for parameters that are not leaves, have gradients or
-/// lie with rows that are not dense, and for contradicting options.
+/// Call it bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module stays as it
+/// is: its parameters are the same tensors, which show this rank's rows (of dim 0) outside scopes and whole values
+/// inside. Any sizes; any dtypes, each in a flat buffer of its own; CPU or CUDA. Buffers are left alone.
+///
+/// Every rank must hold the same values before the call; nothing checks or copies them. Collective: all ranks, same
+/// order, same options (Mismatch otherwise). One thread. Throws UsageError for modules that are sharded already or
+/// frozen, for parameters that are not leaves, have gradients, are part of a recorded graph, or lie with rows that are
+/// not dense, and for contradicting options.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);
 Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options = {});
 
-/// One group of several modules, e.g. the norm and the head that are used together.
+/// One group of several modules, e.g. the norm and the head that are used together. Throws UsageError for an empty
+/// list.
+///
+///     fsdp::fully_shard({gpt->norm.get(), gpt->head.get()});
 Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options = {});
 
-/// A TorchScript module; submodules first, if they are to be groups.
+/// A TorchScript module; submodules first, if they are to be groups. Throws UsageError for a frozen one.
+///
+///     auto script = torch::jit::load("model.pt");
+///     auto model = fsdp::fully_shard(script);
 Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyShardOptions& options = {});
 
-/// A module holder such as `GPT`.
+/// A module holder such as `GPT`; the handle can be called and shares the module. As the first overload otherwise, and
+/// so are the following ones.
 template <class Impl>
 auto fully_shard(torch::nn::ModuleHolder<Impl> module, const FullyShardOptions& options = {}) {
   Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
@@ -47,13 +57,14 @@ Sharded<Holder> fully_shard(Holder module, const FullyShardOptions& options = {}
   return Sharded<Holder>(std::move(module), std::move(group));
 }
 
+/// A module behind a shared pointer.
 template <std::derived_from<torch::nn::Module> M>
 Sharded<std::shared_ptr<M>> fully_shard(std::shared_ptr<M> module, const FullyShardOptions& options = {}) {
   Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
   return Sharded<std::shared_ptr<M>>(std::move(module), std::move(group));
 }
 
-/// A concrete module; the handle refers to it.
+/// A concrete module (`Net net;`); the handle refers to it, so the module has to outlive the handle.
 template <std::derived_from<torch::nn::Module> M>
   requires(!std::same_as<M, torch::nn::Module>)
 Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
@@ -61,7 +72,10 @@ Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
   return Sharded<M&>(module, std::move(group));
 }
 
-/// The group that `fully_shard` made of this very module. Throws UsageError if there is none.
+/// The group that `fully_shard` made of this very module. Not collective; any thread. Throws UsageError if there is
+/// none.
+///
+///     fsdp::group_of(*gpt->blocks[0]).unshard().wait();
 Group group_of(const torch::nn::Module& module);
 
 }  // namespace fsdp

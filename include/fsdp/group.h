@@ -26,19 +26,23 @@ struct ByteCount {
   int64_t peak = 0;
 };
 
-/// Figures of the groups under a module, on this rank.
+/// Figures of the groups under a module, on this rank. Counts run since the groups were made; with one rank they count
+/// gathers and reductions that move nothing.
 struct GroupStats {
   int64_t groups = 0;
-  int64_t parameter_numel = 0;  ///< of whole parameters
-  int64_t rows_numel = 0;       ///< of this rank's rows
-  int64_t gathers = 0;          ///< since the groups were made
+  int64_t parameter_numel = 0;  ///< elements of whole parameters
+  int64_t rows_numel = 0;       ///< elements of this rank's rows
+  int64_t gathers = 0;
   int64_t reductions = 0;
   int64_t intercepted_operators = 0;  ///< operators that took a sharded tensor, over all groups of this rank
-  /// Over all groups of this rank and process group.
+  /// Over all groups of this rank and process group. Rows with their padding; whole parameters that were gathered;
+  /// whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has
+  /// packed.
   ByteCount rows, whole, gradient;
 };
 
-/// Gradients stay local while the guard lives: they accumulate whole on each rank. Last in, first out.
+/// Gradients stay local while the guard lives: they accumulate whole on each rank, and the first backward after it
+/// reduces their sum. Last in, first out. See Group::no_sync.
 class [[nodiscard]] NoSync {
  public:
   ~NoSync();
@@ -52,10 +56,10 @@ class [[nodiscard]] NoSync {
   std::vector<bool> previous_;
 };
 
-/// The pending `Group::unshard()`.
+/// The pending `Group::unshard()`. Letting it go waits for nothing.
 class [[nodiscard]] UnshardHandle {
  public:
-  /// Waits until the whole parameters are in memory. Idempotent.
+  /// Waits until the whole parameters are in memory. Idempotent. Throws what Work::wait throws.
   void wait();
 
  private:
@@ -66,20 +70,27 @@ class [[nodiscard]] UnshardHandle {
 
 /// A cheap, shared handle of one `fully_shard` call and of the groups under its module.
 ///
-/// `unshard`, `reshard`, prefetch lists and the divide factor act on the module's own group; what takes `recurse` and
-/// scopes cover all groups under the module. Thread safety: all of it; collective where said.
+/// `unshard`, `reshard`, `set_unshard_in_backward`, prefetch lists and the divide factor act on the module's own group;
+/// what takes `recurse`, scopes, `no_sync`, `reset_iter_state`, `parameters` and `stats` cover all groups under the
+/// module. Not collective unless said, but settings have to be the same on every rank. Thread safety: all of it.
+///
+///     for (size_t i = 0; i < batches.size(); ++i) {
+///       group.set_requires_gradient_sync(i + 1 == batches.size());  // one reduction for all
+///       loss(model(batches[i])).backward();
+///     }
 class Group {
  public:
-  /// Brings whole parameters to memory early; shapes change only in scopes. They stay until `reshard()` or until the rows
-  /// are written. Collective.
+  /// Starts to bring whole parameters to memory, before an operator needs them; shapes change only in scopes. They stay
+  /// until `reshard()` or until the rows are written. Collective.
   UnshardHandle unshard() const;
-  /// Frees the whole parameters of this group.
+  /// Frees the whole parameters of this group; the next operator that reads them gathers again.
   void reshard() const;
 
   /// Without it, gradients accumulate whole on each rank until a backward with it.
   void set_requires_gradient_sync(bool requires_sync, bool recurse = true) const;
+  /// The same for a stretch of the program: `auto guard = group.no_sync();`.
   NoSync no_sync() const;
-  /// Free whole parameters after forward and gather them again in backward.
+  /// Free whole parameters after forward and gather them again in backward. See Reshard.
   void set_reshard_after_forward(bool reshard, bool recurse = true) const;
   /// Without it whole parameters stay until the rows are written, e.g. between micro-batches.
   void set_reshard_after_backward(bool reshard, bool recurse = true) const;
@@ -87,21 +98,25 @@ class Group {
   void set_unshard_in_backward(bool unshard) const;
   /// Reduce this group in every backward even if this rank's forward did not reach it (it contributes nothing).
   void set_reduce_scatter_unused_params(bool reduce, bool recurse = true) const;
-  /// The summed gradients are multiplied by 1/factor instead of 1/world_size.
+  /// The summed gradients are multiplied by 1/factor instead of 1/world_size. Throws UsageError unless factor > 0.
   void set_gradient_divide_factor(double factor) const;
-  /// Groups to gather while this one is used, instead of the one that followed in the last pass.
+  /// Groups of the same process group to gather while this one is used, instead of the one that followed in the last
+  /// pass; an empty list goes back to that.
   void set_modules_to_forward_prefetch(const std::vector<Group>& groups) const;
   void set_modules_to_backward_prefetch(const std::vector<Group>& groups) const;
 
-  /// After an exception in forward or backward: forgets open backwards and gradients that were not handed out, frees whole
-  /// parameters; `.grad` is as before the iteration. Call it on every rank. Not collective.
+  /// After an exception in forward or backward: forgets open backwards and gradients that were not handed out, frees
+  /// whole parameters; `.grad` is as before the iteration. Call it on every rank. Not collective.
   void reset_iter_state() const;
 
   /// The parameters under the module, a tied one once: rows of this rank outside scopes.
   std::vector<at::Tensor> parameters() const;
   GroupStats stats() const;
+  /// Peaks start again from what is held now, for all groups of this rank and process group.
   void reset_peak_stats() const;
+  /// The module's path below the outermost module that was sharded, e.g. "blocks.3"; of that one itself, its type.
   std::string name() const;
+  /// This rank, and the number of ranks, of the process group that the module was sharded over.
   int rank() const;
   int world_size() const;
 
@@ -117,7 +132,8 @@ class Group {
   std::shared_ptr<const GroupView> view_;
 };
 
-/// The module tree with its groups and this rank's shards.
+/// Prints the module tree with its groups (elements, balance, padding) and this rank's rows of each parameter. Not
+/// collective.
 std::ostream& operator<<(std::ostream& out, const Group& group);
 
 }  // namespace fsdp

@@ -12,7 +12,7 @@
 
 namespace fsdp {
 
-/// How much of the training state is sharded.
+/// How much of the training state is sharded (stages of ZeRO, arXiv:1910.02054).
 enum class Strategy : uint8_t {
   kFullShard,       ///< parameters, gradients and optimizer state (ZeRO-3)
   kShardGradOp,     ///< gradients and optimizer state (ZeRO-2); not there yet
@@ -23,9 +23,9 @@ enum class Strategy : uint8_t {
 /// When whole parameters are freed after they were read in forward.
 class Reshard {
  public:
-  /// As soon as forward goes on to other groups; backward gathers again. Least memory.
+  /// As soon as forward goes on to other groups; backward gathers again: two gathers per iteration. Least memory.
   static Reshard always() { return Reshard(true); }
-  /// After backward. One gather per iteration.
+  /// After backward: one gather per iteration. All groups are whole between forward and backward.
   static Reshard never() { return Reshard(false); }
   bool after_forward() const { return after_forward_; }
 
@@ -36,7 +36,7 @@ class Reshard {
 
 /// Dtypes of compute and reduction; not there yet.
 struct MixedPrecisionPolicy {
-  std::optional<at::ScalarType> param_dtype, reduce_dtype, output_dtype;
+  std::optional<at::ScalarType> param_dtype = std::nullopt, reduce_dtype = std::nullopt, output_dtype = std::nullopt;
   bool cast_forward_inputs = true;
 };
 
@@ -45,19 +45,22 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;
 };
 
-/// Every field is optional. Values must be the same on every rank.
+/// Every field is optional. Values must be the same on every rank. What is not there yet is a UsageError of
+/// fully_shard.
+///
+///     fsdp::fully_shard(gpt, {.reshard_after_forward = fsdp::Reshard::never()});
 struct FullyShardOptions {
   Strategy strategy = Strategy::kFullShard;
   /// Unset: always, but never for the outermost group of a scope, which backward needs first.
-  std::optional<Reshard> reshard_after_forward;
-  std::optional<MixedPrecisionPolicy> mp_policy;
-  std::optional<CPUOffloadPolicy> offload_policy;
-  /// Parameters that are neither sharded nor reduced.
-  std::vector<at::Tensor> ignored_params;
+  std::optional<Reshard> reshard_after_forward = std::nullopt;
+  std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
+  std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
+  /// Parameters under the module that are neither sharded nor reduced: they stay whole, each rank's its own.
+  std::vector<at::Tensor> ignored_params = {};
   /// Makes groups of submodules too, innermost first; not for TorchScript modules and lists.
-  AutoWrapPolicy auto_wrap_policy;
+  AutoWrapPolicy auto_wrap_policy = {};
   /// The ranks to shard over; null: the default process group.
-  std::shared_ptr<ProcessGroup> process_group;
+  std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
 }  // namespace fsdp

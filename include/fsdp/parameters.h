@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Questions about one sharded parameter. Ordinary tensors are answered as parameters of one rank.
+/// Questions about one sharded parameter. Ordinary tensors are answered as parameters of one rank. Inside and outside
+/// of scopes alike; any thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -16,13 +17,20 @@ struct LocalRowRange {
   bool operator==(const LocalRowRange&) const = default;
 };
 
-/// The sizes of the whole parameter.
+/// The sizes of the whole parameter. Not collective.
 std::vector<int64_t> global_sizes(const at::Tensor& parameter);
+/// The rows of the whole parameter that this rank holds; a scalar is one row. Not collective.
+///
+///     auto [first, count] = fsdp::local_rows(model->head->weight);
 LocalRowRange local_rows(const at::Tensor& parameter);
 
-/// The whole parameter as a new tensor without autograd. Collective.
+/// The whole parameter as a new tensor of its sizes, dtype and device, without autograd: what the rows hold.
+/// Collective. Throws what Work::wait throws.
+///
+///     auto weight = fsdp::full_tensor(model->head->weight);  // on every rank
 at::Tensor full_tensor(const at::Tensor& parameter);
-/// The whole gradient as a new tensor; undefined if the parameter has none. Collective.
+/// The whole gradient, reduced, as a new tensor of the parameter's sizes; undefined if the parameter has none. Outside
+/// backward. Collective. Throws what Work::wait throws.
 at::Tensor full_grad(const at::Tensor& parameter);
 
 }  // namespace fsdp

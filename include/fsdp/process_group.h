@@ -17,13 +17,16 @@ namespace runtime {
 class RankState;
 }
 
+/// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
+///
+///     fsdp::init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(60)});
 struct ProcessGroupOptions {
   /// "auto": NCCL when CUDA is there, else shared memory when all ranks are on one host, else Gloo; or "shm", "gloo",
   /// "nccl".
   std::string backend = "auto";
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Unset: taken from the environment (see init_process_group).
+  /// Unset: taken from the environment (see init_process_group). rank and world_size go together.
   std::optional<int> rank = std::nullopt, world_size = std::nullopt, local_rank = std::nullopt;
   /// "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
   std::optional<std::string> address = std::nullopt;
@@ -31,13 +34,16 @@ struct ProcessGroupOptions {
   c10::intrusive_ptr<c10d::Store> store = {};
 };
 
-/// This rank's membership in a set of ranks. Shared by every group that was sharded over it.
+/// This rank's membership in a set of ranks. Shared by every group that was sharded over it. Thread safety: of rank(),
+/// world_size() and local_rank() all of it, of the communicators one thread at a time.
 class ProcessGroup {
  public:
+  /// Over a communicator of one's own, of which `reductions()` is a duplicate. Collective.
   ProcessGroup(std::shared_ptr<Communicator> communicator, int local_rank);
 
   int rank() const { return communicator_->rank(); }
   int world_size() const { return communicator_->world_size(); }
+  /// Rank among the ranks of this host.
   int local_rank() const { return local_rank_; }
   /// Gathers and everything that callers wait for at once.
   Communicator& communicator() const { return *communicator_; }
@@ -54,13 +60,21 @@ class ProcessGroup {
 
 /// Joins the ranks named by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun, fsdprun), or by the
 /// variables of Open MPI, PMI or Slurm; with none of them set, makes a group of one rank. Collective.
-/// Makes the result the default process group. Throws UsageError naming the variable that is missing or wrong.
+/// Makes the result the default process group. Call it once, before fully_shard, from one thread.
+///
+/// Throws UsageError naming the variable or option that is missing or wrong, or if there is a default group already;
+/// PeerLost naming the ranks that do not come within the timeout; Mismatch if ranks disagree about the world size or
+/// the backend; Error if nobody answers at the address. docs/launching.md lists the variables.
+///
+///     fsdp::init_process_group();  // started by fsdprun --nproc_per_node 2 ./app
 void init_process_group(ProcessGroupOptions options = {});
 
-/// Leaves the default process group. Not collective; a rank that leaves early is `PeerLost` to those that still wait.
+/// Leaves the default process group; without one it does nothing. Not collective; a rank that leaves early is
+/// `PeerLost` to those that still wait. Groups that were sharded over it keep it until they go.
 void destroy_process_group();
 
-/// The default group. Throws UsageError before init_process_group().
+/// The default group: this thread's (see ThreadProcessGroupGuard), else the process's. Any thread. Throws UsageError
+/// before init_process_group().
 std::shared_ptr<ProcessGroup> default_process_group();
 
 /// Makes `group` the default of this thread while the guard lives, e.g. in tests whose ranks are threads.
@@ -75,13 +89,16 @@ class [[nodiscard]] ThreadProcessGroupGuard {
   std::shared_ptr<ProcessGroup> previous_;
 };
 
-/// Makes a group without making it the default. Collective over its ranks.
+/// Makes a group without making it the default. Collective over its ranks. Throws as init_process_group does.
+///
+///     options.process_group = fsdp::new_process_group({.rank = r, .world_size = 2, .store = store});
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options);
 
+/// Of the default group. Any thread. Throw UsageError before init_process_group().
 int rank();
 int world_size();
 int local_rank();
-/// Waits until every rank of the default group is here. Collective.
+/// Waits until every rank of the default group is here. Collective. Throws what Work::wait throws.
 void barrier();
 
 }  // namespace fsdp

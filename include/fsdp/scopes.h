@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// Stretches of a program in which parameters are whole, or may be treated as rows. Guards belong to one thread and close
-/// last in, first out.
+/// Stretches of a program in which parameters are whole, or may be treated as rows. Guards belong to one thread and
+/// close last in, first out.
 
 #include <fsdp/group.h>
 
@@ -10,13 +10,14 @@
 namespace fsdp {
 
 /// Shows whole parameters of all groups under a module: forward code may read them. Parameters come to memory when an
-/// operator is about to read them. `model(...)` opens one; this is for every other way in. The operators are collective.
+/// operator is about to read them. `model(...)` opens one; this is for every other way in. Opening and closing is not
+/// collective, the operators that read parameters are. Scopes nest; the outermost decides when memory goes.
 ///
 ///     fsdp::ForwardScope scope(model);
 ///     auto logits = model->decode(model->encode(x));
 class [[nodiscard]] ForwardScope {
  public:
-  /// Throws UsageError while a backward that an exception ended is open (see Group::reset_iter_state).
+  /// Throws UsageError while a backward that an exception ended is open (see Group::reset_iter_state), or a LocalRows.
   explicit ForwardScope(const Group& model);
   ~ForwardScope();
   ForwardScope(const ForwardScope&) = delete;
@@ -28,8 +29,13 @@ class [[nodiscard]] ForwardScope {
 
 /// Lets every operator that autograd does not record compute on this rank's rows, and raw pointers write them.
 /// Not collective.
+///
+///     fsdp::LocalRows rows(model);
+///     torch::NoGradGuard no_grad;
+///     double own_sum = model->head->weight.sum().item<double>();  // another number on every rank
 class [[nodiscard]] LocalRows {
  public:
+  /// Throws UsageError inside a scope or a backward.
   explicit LocalRows(const Group& model);
   ~LocalRows();
   LocalRows(const LocalRows&) = delete;
@@ -42,6 +48,7 @@ class [[nodiscard]] LocalRows {
 /// Whole parameters, all at once, which may be written. See summon_full_params.
 class [[nodiscard]] SummonFullParams {
  public:
+  /// Collective. Throws UsageError as ForwardScope does, and what Work::wait throws.
   explicit SummonFullParams(const Group& model);
   ~SummonFullParams();
   SummonFullParams(const SummonFullParams&) = delete;
@@ -55,7 +62,8 @@ class [[nodiscard]] SummonFullParams {
   std::unique_ptr<runtime::OpenSummon> summon_;
 };
 
-/// Gathers every group under `model` and keeps it whole while the guard lives. Collective.
+/// Gathers every group under `model` and keeps it whole while the guard lives: all whole parameters at once.
+/// Collective.
 ///
 ///     {
 ///       auto whole = fsdp::summon_full_params(model);

@@ -19,13 +19,18 @@ class InputArchive;
 namespace fsdp {
 
 /// A handle that is called like the module; `Holder` is a module holder, a shared_ptr, a reference or a TorchScript
-/// module. It is not a module itself: it enters neither a module nor an archive.
+/// module. It is not a module itself: it enters neither a module nor an archive. Cheap to copy.
+///
+///     fsdp::Sharded<GPT> model = fsdp::fully_shard(gpt);
+///     auto logits = model(ids);
 template <class Holder>
 class Sharded : public Group {
  public:
+  /// What fully_shard returns; `group` is the module's.
   Sharded(Holder module, Group group) : Group(std::move(group)), module_(static_cast<Holder>(module)) {}
 
-  /// Runs the module's forward in a forward scope. Collective.
+  /// Runs the module's forward in a forward scope: any arguments, any result. Collective. Throws what ForwardScope and
+  /// the operators throw.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     ForwardScope scope(*this);
@@ -50,6 +55,7 @@ class Sharded : public Group {
   Holder module_;
 };
 
+/// Save and load the module, not the handle.
 template <class Holder>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive&, const Sharded<Holder>&) = delete;
 template <class Holder>

@@ -6,8 +6,8 @@
 
 namespace fsdp {
 
-/// Starts `nprocs` processes that each run `fn(rank)` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR
-/// and MASTER_PORT set, and waits for them.
+/// Starts `nprocs` processes that each run `fn(rank)`, rank from 0 to nprocs - 1, with RANK, WORLD_SIZE,
+/// LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, and waits for them. Not collective: one process calls it.
 ///
 /// The processes are forks, so call it before this process has started threads (before its first
 /// parallel LibTorch operator); UsageError otherwise, or if `nprocs` is less than 1. They end

@@ -22,6 +22,8 @@ struct WrapCandidate {
 
 /// A decision about submodules. Children are asked before their parents; the outermost module is a group in any case.
 /// Decisions must be the same on every rank. An empty policy wraps nothing.
+///
+///     options.auto_wrap_policy = [](const fsdp::WrapCandidate& c) { return c.name.ends_with("mlp"); };
 struct AutoWrapPolicy {
   using Decision = std::function<bool(const WrapCandidate&)>;
 
@@ -30,14 +32,18 @@ struct AutoWrapPolicy {
   template <class F>
     requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
   AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
+  /// `descend` without `wrap` is a UsageError of fully_shard.
   AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
 
+  /// Whether a module becomes a group.
   Decision wraps;
   /// Whether the children of a module are looked at; empty: always.
   Decision descends;
 };
 
-/// Each module of one of the types becomes a group.
+/// Each module of one of the types becomes a group. The types are those of modules, not of their holders.
+///
+///     options.auto_wrap_policy = fsdp::module_wrap_policy<BlockImpl>();
 template <class... Modules>
 AutoWrapPolicy module_wrap_policy() {
   return [](const WrapCandidate& candidate) {
@@ -48,6 +54,8 @@ AutoWrapPolicy module_wrap_policy() {
 /// A module whose subtree has at least `min_numel` elements not taken by groups inside it becomes a group; smaller ones
 /// stay with their parent. As in FSDP1, ModuleList and ModuleDict never become groups and MultiheadAttention is not
 /// divided (torch.distributed.fsdp.wrap.size_based_auto_wrap_policy).
+///
+///     options.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(100'000'000);
 AutoWrapPolicy size_based_auto_wrap_policy(int64_t min_numel);
 
 }  // namespace fsdp

@@ -72,8 +72,7 @@ std::string ways_out(Verdict verdict) {
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
              "values with copy_ (rows) or fsdp::summon_full_params and write_back() (whole values); convert, move and "
-             "load the "
-             "model before fsdp::fully_shard. To read the rows use p.detach()";
+             "load the model before fsdp::fully_shard. To read the rows use p.detach()";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
              "fsdp::fully_shard; for the rows use p.detach().clone(), for the whole value fsdp::full_tensor(p)";

@@ -24,7 +24,6 @@ const Names kMetadataNames{"size",
                            "storage_offset",
                            "is_floating_point",
                            "is_complex",
-                           "is_nonzero_numel",
                            "sym_storage_offset",
                            "is_pinned",
                            "is_leaf",
@@ -38,8 +37,7 @@ const Names kMetadataNames{"size",
 const Names kDetachNames{"detach", "detach_", "alias", "_fw_primal", "_make_dual"};
 const Names kCopyNames{"copy_", "to", "_to_copy", "contiguous", "lift_fresh", "copy", "_copy_from"};
 const Names kFillNames{"zero_", "fill_"};
-const Names kReplaceNames{
-    "set_", "set_data", "_has_compatible_shallow_copy_type", "resize_", "resize_as_", "_unsafe_set_data", "swap_"};
+const Names kReplaceNames{"set_", "set_data", "_has_compatible_shallow_copy_type", "resize_", "resize_as_"};
 // Element-wise or views, but the first half of something that needs the whole parameter and goes on with plain tensors:
 // of a norm (abs in torch::nn::utils::clip_grad_norm_), of an initialisation (view_as in torch::nn::init::orthogonal_).
 const Names kWholeOnlyNames{"abs", "view_as", "reshape_as", "expand_as"};

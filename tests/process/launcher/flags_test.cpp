@@ -46,6 +46,7 @@ TEST(Flags, UnderscoresAndDashesAreTheSame) {
   EXPECT_EQ(parse({"--nproc_per_node=auto"}).processes_per_node, "auto");
   EXPECT_EQ(parse({"--max_restarts", "2"}).max_restarts, 2);
   EXPECT_EQ(parse({"--nnodes=2", "--node_rank=1"}).node_rank, 1);
+  EXPECT_EQ(parse({"--no_prefix"}).prefix, Prefix::kNever);
 }
 
 TEST(Flags, EverythingAfterTheProgramBelongsToIt) {
