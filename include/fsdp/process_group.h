@@ -18,7 +18,9 @@ class RankState;
 }
 
 struct ProcessGroupOptions {
-  /// "auto": NCCL when CUDA is there, else Gloo; or "gloo", "nccl".
+  /// "auto": "nccl" where fsdp was built with NCCL and there is a CUDA device, else "gloo". With "nccl" the rank's
+  /// tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current one, or on
+  /// the CPU, whose data goes over Gloo. "gloo": on the CPU only.
   std::string backend = "auto";
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -53,7 +55,8 @@ class ProcessGroup {
 
 /// Joins the ranks named by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun, fsdprun), or by the
 /// variables of Open MPI, PMI or Slurm; with none of them set, makes a group of one rank. Collective.
-/// Makes the result the default process group. Throws UsageError naming the variable that is missing or wrong.
+/// Makes the result the default process group. Throws UsageError naming the variable that is missing or wrong, or a
+/// local rank without a CUDA device for the backend "nccl".
 void init_process_group(ProcessGroupOptions options = {});
 
 /// Leaves the default process group. Not collective; a rank that leaves early is `PeerLost` to those that still wait.

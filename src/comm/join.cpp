@@ -6,11 +6,8 @@
 #include "comm/check.h"
 #include "comm/gloo_backend.h"
 #include "comm/local_communicator.h"
-#include "comm/network.h"
-
-#ifdef FSDP_HAS_NCCL
 #include "comm/nccl_backend.h"
-#endif
+#include "comm/network.h"
 
 #include <vector>
 
@@ -102,9 +99,13 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
     return make_gloo_backend(lane, rank, world_size, limit, address);
   };
-#ifdef FSDP_HAS_NCCL
-  if (membership.backend == "nccl") options.data = make_nccl_backend;
-#endif
+  if (membership.device) {
+    options.data_device = *membership.device;
+    options.data = [device = *membership.device](const StorePtr& lane, int rank, int world_size,
+                                                 std::chrono::milliseconds limit) {
+      return make_nccl_backend(lane, rank, world_size, limit, device);
+    };
+  }
   try {
     return make_c10d_communicator(own, std::move(options));
   } catch (const Error&) {

@@ -2,10 +2,12 @@
 /// \file
 /// Who this rank is and where the ranks meet: options first, then the environment.
 
+#include <c10/core/Device.h>
 #include <fsdp/process_group.h>
 
 #include "comm/environment.h"
 
+#include <optional>
 #include <string>
 
 namespace fsdp {
@@ -14,6 +16,8 @@ struct Membership {
   Rendezvous rendezvous;
   /// "gloo" or "nccl"
   std::string backend;
+  /// With "nccl": the CUDA device of this rank.
+  std::optional<c10::Device> device = std::nullopt;
 
   int rank() const { return rendezvous.rank; }
   int world_size() const { return rendezvous.world_size; }
