@@ -36,7 +36,7 @@ void print_result(const Outcome& outcome, const std::string& sample, const std::
 void run(const Arguments& arguments) {
   torch::set_num_threads(static_cast<int>(arguments.threads));
   const Text text = arguments.text_file.empty() ? Text(fsdp::tiny_shakespeare()) : Text(read_file(arguments.text_file));
-  fsdp::init_process_group();
+  fsdp::init_process_group({.backend = "cpu"});  // The model is on the CPU, however many GPUs there are.
   const bool is_first = fsdp::rank() == 0;
 
   const models::GPTConfig config{text.vocabulary_size(), arguments.seq, arguments.dim, arguments.layers,

@@ -42,11 +42,10 @@ class C10dCommunicator : public Communicator {
       return factory(store, options.rank, options.world_size, options.timeout);
     };
     wire_ = std::make_shared<Wire>(connect(options.control, "control"), options.timeout);
+    messages_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
     if (options.data) {
-      exchange_ = std::make_shared<NativeExchange>(connect(options.data, "data"), options.timeout, options.rank,
-                                                   options.world_size);
-    } else {
-      exchange_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
+      native_ = std::make_shared<NativeExchange>(connect(options.data, "data"), options.timeout, options.rank,
+                                                 options.world_size);
     }
     lane_ = std::make_unique<Lane>(wire_, family_->roll_call,
                                    Lane::Options{name, options.rank, options.world_size, options.timeout});
@@ -66,8 +65,8 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
     describe_data(fingerprint, output, offsets);
     return submit(fingerprint, output, tag,
-                  [=, exchange = exchange_, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
-                    exchange->all_gather(output, input, boundaries);
+                  [=, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())](Exchange& exchange) {
+                    exchange.all_gather(output, input, boundaries);
                   });
   }
 
@@ -78,8 +77,8 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
     describe_data(fingerprint, input, offsets);
     return submit(fingerprint, input, tag,
-                  [=, exchange = exchange_, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())] {
-                    exchange->reduce_scatter(output, input, boundaries, ReduceOp::kSum);
+                  [=, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())](Exchange& exchange) {
+                    exchange.reduce_scatter(output, input, boundaries, ReduceOp::kSum);
                     scale_in_place(output, scale);
                   });
   }
@@ -90,11 +89,11 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(operation, tag);
     describe_data(fingerprint, tensor);
     return submit(fingerprint, tensor, tag,
-                  [flat = tensor.detach().view({-1}), op, exchange = exchange_,
-                   offsets = even_split(tensor.numel(), world_size()), rank = rank()] {
+                  [flat = tensor.detach().view({-1}), op, offsets = even_split(tensor.numel(), world_size()),
+                   rank = rank()](Exchange& exchange) {
                     const at::Tensor own = flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
-                    exchange->reduce_scatter(own, flat, offsets, op);
-                    exchange->all_gather(flat, own, offsets);
+                    exchange.reduce_scatter(own, flat, offsets, op);
+                    exchange.all_gather(flat, own, offsets);
                   });
   }
 
@@ -104,7 +103,7 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
     describe_data(fingerprint, tensor);
     fingerprint.peer = root;
-    return submit(fingerprint, tensor, tag, [=, exchange = exchange_] { exchange->broadcast(tensor, root); });
+    return submit(fingerprint, tensor, tag, [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
   }
 
   std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
@@ -142,18 +141,27 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(operation, tag);
     describe_data(fingerprint, tensor);
     fingerprint.peer = peer;
-    return submit(fingerprint, tensor, tag, [=, exchange = exchange_] {
-      if (operation == Operation::kSend) exchange->send(tensor, peer);
-      if (operation == Operation::kRecv) exchange->recv(tensor, peer);
+    return submit(fingerprint, tensor, tag, [=](Exchange& exchange) {
+      if (operation == Operation::kSend) exchange.send(tensor, peer);
+      if (operation == Operation::kRecv) exchange.recv(tensor, peer);
     });
   }
 
   std::shared_ptr<Work> submit(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
-                               std::function<void()> move_data) {
-    require(data.device().is_cpu() || family_->options.data, where(rank(), world_size(), describe(fingerprint)),
-            "Gloo moves CPU tensors, found one on ", data.device(), ". Use the backend \"nccl\".");
+                               std::function<void(Exchange&)> move_data) {
+    const auto exchange = exchange_for(data.device(), fingerprint);
     const StreamOrder order(data.device());
-    return order.for_caller(lane_->submit(fingerprint, tag.votes, order.in_lane(std::move(move_data))));
+    auto in_lane = order.in_lane([exchange, move_data = std::move(move_data)] { move_data(*exchange); });
+    return order.for_caller(lane_->submit(fingerprint, tag.votes, std::move(in_lane)));
+  }
+
+  std::shared_ptr<Exchange> exchange_for(c10::Device device, const Fingerprint& fingerprint) const {
+    if (native_ && device == family_->options.data_device) return native_;
+    require(device.is_cpu(), where(rank(), world_size(), describe(fingerprint)),
+            native_ ? c10::str("this rank's tensors are on ", family_->options.data_device, " or the CPU")
+                    : std::string("Gloo moves CPU tensors"),
+            ", found one on ", device, native_ ? "." : ". Use the backend \"nccl\".");
+    return messages_;
   }
 
   std::shared_ptr<Family> family_;
@@ -161,7 +169,7 @@ class C10dCommunicator : public Communicator {
   const std::string path_;
   int duplicates_ = 0;
   std::shared_ptr<Wire> wire_;
-  std::shared_ptr<Exchange> exchange_;
+  std::shared_ptr<Exchange> messages_, native_;
   std::unique_ptr<Lane> lane_;
 };
 

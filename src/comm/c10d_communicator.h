@@ -23,8 +23,10 @@ struct C10dOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Must be able to send and recv between any two ranks; carries the fingerprints.
   BackendFactory control;
-  /// Carries the data by its own collectives where these fit (NCCL). Unset: data goes over `control`, by messages.
+  /// Carries the tensors of `data_device` by its own collectives where these fit (NCCL). Unset, and for other tensors
+  /// on the CPU: data goes over `control`, by messages.
   BackendFactory data;
+  c10::Device data_device = c10::kCPU;
   RollCallOptions roll_call;
 };
 

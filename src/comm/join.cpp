@@ -6,13 +6,10 @@
 #include "comm/check.h"
 #include "comm/gloo_backend.h"
 #include "comm/local_communicator.h"
+#include "comm/nccl_backend.h"
 #include "comm/network.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/shm_communicator.h"
-
-#ifdef FSDP_HAS_NCCL
-#include "comm/nccl_backend.h"
-#endif
 
 #include <algorithm>
 #include <iostream>
@@ -106,14 +103,14 @@ std::string obstacle_between(const std::vector<Member>& members) {
   return "";
 }
 
-// Backend "shm" insists on shared memory; "auto" does without it and says why if that is strange.
+// Backend "shm" insists on shared memory; "cpu" does without it and says why if that is strange.
 bool uses_shared_memory(const Membership& membership, const std::vector<Member>& members) {
-  if (membership.backend != "shm" && membership.backend != "auto") return false;
+  if (membership.backend != "shm" && membership.backend != "cpu") return false;
   const std::string obstacle = obstacle_between(members);
   if (obstacle.empty()) return true;
-  require(membership.backend == "auto", where(membership.rank(), membership.world_size(), kOperation),
+  require(membership.backend == "cpu", where(membership.rank(), membership.world_size(), kOperation),
           "the backend \"shm\" needs memory that all ranks share: ", obstacle,
-          ". Use the backend \"gloo\" or \"auto\".");
+          ". Use the backend \"gloo\" or \"cpu\".");
   const bool one_host = std::all_of(members.begin(), members.end(),
                                     [&](const Member& member) { return member.domain == members[0].domain; });
   if (one_host && membership.rank() == 0)
@@ -135,9 +132,13 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
     return make_gloo_backend(lane, rank, world_size, limit, address);
   };
-#ifdef FSDP_HAS_NCCL
-  if (membership.backend == "nccl") options.data = make_nccl_backend;
-#endif
+  if (membership.device) {
+    options.data_device = *membership.device;
+    options.data = [device = *membership.device](const StorePtr& lane, int rank, int world_size,
+                                                 std::chrono::milliseconds limit) {
+      return make_nccl_backend(lane, rank, world_size, limit, device);
+    };
+  }
   return make_c10d_communicator(store, std::move(options));
 }
 
@@ -152,7 +153,7 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
               ""};
   std::optional<shm::Listener> listener;
   try {
-    if (membership.backend == "shm" || membership.backend == "auto") {
+    if (membership.backend == "shm" || membership.backend == "cpu") {
       self.obstacle = shared_memory_obstacle();
       self.listener = listener.emplace().name();
     }

@@ -1,7 +1,6 @@
 #include "comm/membership.h"
 
-#include <ATen/Context.h>
-
+#include "comm/backend_choice.h"
 #include "comm/check.h"
 
 #include <charconv>
@@ -10,23 +9,6 @@ namespace fsdp {
 namespace {
 
 constexpr std::string_view kPlace = "[fsdp] init_process_group: ";
-
-#ifdef FSDP_HAS_NCCL
-bool can_use_nccl() { return at::hasCUDA(); }
-constexpr std::string_view kNoNccl = "this machine has no CUDA device";
-#else
-bool can_use_nccl() { return false; }
-constexpr std::string_view kNoNccl = "this build of LibTorch has no CUDA";
-#endif
-
-std::string resolve_backend(const std::string& backend) {
-  if (backend == "auto") return can_use_nccl() ? "nccl" : "auto";
-  require(backend == "shm" || backend == "gloo" || backend == "nccl", kPlace,
-          "expected the backend \"auto\", \"shm\", \"gloo\" or \"nccl\", found \"", backend, "\".");
-  require(backend != "nccl" || can_use_nccl(), kPlace, "the backend \"nccl\" is not available: ", kNoNccl,
-          ". Use \"gloo\" or \"auto\".");
-  return backend;
-}
 
 // "host:port", "[::1]:port"
 void parse_address(const std::string& address, Rendezvous& rendezvous) {
@@ -73,7 +55,8 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
           ".");
   require(world_size == 1 || options.store || !rendezvous.host.empty(), kPlace, world_size,
           " ranks need a place to meet: set MASTER_ADDR and MASTER_PORT, or the option address.");
-  return {rendezvous, resolve_backend(options.backend)};
+  auto [backend, device] = choose_backend(options.backend, rendezvous.local_rank, cuda_support());
+  return {rendezvous, std::move(backend), device};
 }
 
 }  // namespace fsdp

@@ -2,18 +2,22 @@
 /// \file
 /// Who this rank is and where the ranks meet: options first, then the environment.
 
+#include <c10/core/Device.h>
 #include <fsdp/process_group.h>
 
 #include "comm/environment.h"
 
+#include <optional>
 #include <string>
 
 namespace fsdp {
 
 struct Membership {
   Rendezvous rendezvous;
-  /// "nccl", "shm", "gloo", or "auto": shared memory if all ranks are on one host, else Gloo.
+  /// "nccl", "shm", "gloo", or "cpu": shared memory if all ranks are on one host, else Gloo.
   std::string backend;
+  /// With "nccl": the CUDA device of this rank.
+  std::optional<c10::Device> device = std::nullopt;
 
   int rank() const { return rendezvous.rank; }
   int world_size() const { return rendezvous.world_size; }

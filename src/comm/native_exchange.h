@@ -11,7 +11,8 @@
 namespace fsdp {
 
 /// Uses `_allgather_base` and `_reduce_scatter_base` where all parts are equal, which leaves the order of a sum to the
-/// backend; otherwise messages and sums in rank order. On CUDA the calls only issue: the current stream has the result.
+/// backend; otherwise messages and sums in rank order. On CUDA too the calls return when the data has moved, because
+/// only then a timeout holds; the sums of unequal parts are merely issued: the current stream has the result.
 class NativeExchange : public Exchange {
  public:
   NativeExchange(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout, int rank, int world_size)

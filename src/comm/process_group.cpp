@@ -1,5 +1,6 @@
 #include <fsdp/process_group.h>
 
+#include "comm/backend_choice.h"
 #include "comm/check.h"
 #include "comm/join.h"
 #include "comm/roll_call.h"
@@ -41,6 +42,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
 
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   const Membership membership = resolve_membership(options);
+  if (membership.device) make_current(*membership.device);
   auto store = options.store;
   if (!store && membership.world_size() > 1) {
     store = connect_store(membership.rendezvous, options.timeout);

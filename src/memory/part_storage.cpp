@@ -2,21 +2,22 @@
 
 #include <ATen/ops/empty.h>
 
+#include "memory/libtorch_versions.h"
+
 namespace fsdp::memory {
 
 PartStorage::PartStorage(c10::Device device, size_t bytes)
-    : storage_(c10::make_intrusive<c10::StorageImpl>(
-          c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes), c10::DataPtr(nullptr, device),
-          /*allocator=*/nullptr, /*resizable=*/false)) {}
+    : storage_(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
+                                                     c10::DataPtr(nullptr, device),
+                                                     /*allocator=*/nullptr, /*resizable=*/false)) {}
 
 void PartStorage::attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset) {
-  impl()->clear_data_ptr_access_error_msg_();
+  lift_access_error(*impl());
   impl()->set_data_ptr_noswap(part_of(buffer, byte_offset));
 }
 
 void PartStorage::detach(const std::string& error) {
   auto device = impl()->device();
-  impl()->clear_data_ptr_access_error_msg_();
   impl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device));
   impl()->release_data_and_set_meta_custom_data_ptr_error_msg_(error);
 }

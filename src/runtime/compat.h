@@ -1,13 +1,9 @@
 #pragma once
 /// \file
-/// What the runtime needs of LibTorch and no public interface offers; checked against 2.11 to 2.15.
+/// The dispatch key that sharded tensors carry, and how they come by it: no public interface offers that.
 
 #include <c10/core/DispatchKey.h>
 #include <c10/core/TensorImpl.h>
-#include <torch/version.h>
-
-static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VERSION_MINOR <= 15,
-              "fsdp supports LibTorch 2.11 to 2.15");
 
 namespace fsdp::runtime {
 

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <thread>
 
+#include "support/backend.h"
 #include "support/process_ranks.h"
 
 namespace fsdp::test {
@@ -28,7 +29,7 @@ void report(const PeerLost& error) {
 }
 
 PROCESS_CASE(reduce_until_a_rank_dies) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(30)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   try {
     for (int step = 0;; ++step) {
       reduce("blocks.3");
@@ -62,7 +63,7 @@ TEST_P(Death, IsNamedByEverySurvivor) {
 INSTANTIATE_TEST_SUITE_P(Victim, Death, testing::Values(0, 1, 2));
 
 PROCESS_CASE(idle_while_a_rank_dies) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(30)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   reduce("blocks.3");
   std::cout << "running" << std::endl;
   // Rank 1 reduces with nobody; rank 0 computes for long and learns of the death when it comes back.
@@ -88,7 +89,7 @@ TEST(DeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
 }
 
 PROCESS_CASE(reduce_on_one_rank_only) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(2)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(2)});
   reduce("blocks.0");
   if (rank() == 1) {
     try {
@@ -111,7 +112,7 @@ TEST(AnOperationOnOneRankOnly, TimesOutAndReportsEveryRanksLastOperation) {
 }
 
 PROCESS_CASE(reduce_until_a_rank_stops) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(3)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(3)});
   try {
     for (int step = 0;; ++step) {
       reduce("blocks.3");

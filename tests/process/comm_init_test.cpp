@@ -9,6 +9,7 @@
 
 #include <iostream>
 
+#include "support/backend.h"
 #include "support/process_ranks.h"
 
 namespace fsdp::test {
@@ -24,7 +25,7 @@ void expect_all_end_well(ProcessRanks& ranks, int world_size) {
 }
 
 PROCESS_CASE(join_from_environment) {
-  init_process_group({.backend = "gloo"});
+  init_process_group({.backend = test_backend()});
   const at::Tensor tensor = at::full({3}, 1 << rank());
   default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
   TORCH_CHECK(tensor.eq((1 << world_size()) - 1).all().item<bool>());
@@ -56,7 +57,7 @@ TEST(Init, UsesTheStoreOfTheLauncher) {
 
 PROCESS_CASE(join_again_and_again) {
   for (int round = 0; round < 3; ++round) {
-    init_process_group({.backend = "gloo"});
+    init_process_group({.backend = test_backend()});
     barrier();
     destroy_process_group();
   }
@@ -69,7 +70,7 @@ TEST(Init, MayFollowDestroyAnyNumberOfTimes) {
 
 PROCESS_CASE(join_without_rank_1) {
   if (std::getenv("RANK") == std::string("1")) return;
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(2)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(2)});
 }
 
 TEST(Init, NamesTheRanksThatDoNotCome) {
@@ -81,7 +82,7 @@ TEST(Init, NamesTheRanksThatDoNotCome) {
 
 PROCESS_CASE(join_without_rank_0) {
   if (std::getenv("RANK") == std::string("0")) return;
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(2)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(2)});
 }
 
 TEST(Init, NamesTheAddressWhereNobodyAnswers) {
@@ -91,7 +92,7 @@ TEST(Init, NamesTheAddressWhereNobodyAnswers) {
 }
 
 PROCESS_CASE(join_with_different_world_sizes) {
-  ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(5)};
+  ProcessGroupOptions options{.backend = test_backend(), .timeout = std::chrono::seconds(5)};
   options.rank = std::stoi(std::getenv("RANK"));
   options.world_size = 2 + *options.rank;
   init_process_group(options);
@@ -109,7 +110,7 @@ TEST(Init, NamesThePortThatIsTaken) {
   store_options.isServer = true;
   store_options.waitWorkers = false;
   const c10d::TCPStore store("127.0.0.1", store_options);
-  ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(5)};
+  ProcessGroupOptions options{.backend = test_backend(), .timeout = std::chrono::seconds(5)};
   options.rank = 0;
   options.world_size = 2;
   options.address = c10::str("127.0.0.1:", store.getPort());
@@ -123,7 +124,7 @@ TEST(Init, NamesThePortThatIsTaken) {
 }
 
 TEST(Init, TwiceIsAnError) {
-  ProcessGroupOptions options{.backend = "gloo"};
+  ProcessGroupOptions options{.backend = test_backend()};
   options.rank = 0;
   options.world_size = 1;
   init_process_group(options);

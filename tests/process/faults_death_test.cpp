@@ -6,6 +6,7 @@
 #include <iostream>
 #include <thread>
 
+#include "support/backend.h"
 #include "support/process_ranks.h"
 #include "thread/misuse_net.h"
 
@@ -31,7 +32,7 @@ Group shard_and_maybe_die(SmallNetImpl& net) {
 }
 
 void train_and_maybe_die() {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(30)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   torch::manual_seed(7);
   auto net = std::make_shared<SmallNetImpl>();
   net->to(torch::kDouble);

@@ -3,6 +3,7 @@
 #include <iostream>
 #include <thread>
 
+#include "support/backend.h"
 #include "support/process_ranks.h"
 #include "thread/misuse_net.h"
 
@@ -13,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 PROCESS_CASE(shard_a_linear) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(5)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(5)});
   torch::nn::Linear linear(4, 4);
   fully_shard(linear);
 }
@@ -56,7 +57,7 @@ TEST(FullyShard, BeforeInitProcessGroupEndsTheProgram) {
 }
 
 PROCESS_CASE(shard_models_that_differ) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(20)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(20)});
   torch::nn::Linear linear(4, 3 + rank());
   fully_shard(linear);
 }
@@ -72,7 +73,7 @@ TEST(RanksWithDifferentModels, EndWithAMismatchThatNamesBoth) {
 }
 
 PROCESS_CASE(forward_on_rank_1_only) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(3)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(3)});
   torch::nn::Linear linear(4, 4);
   auto model = fully_shard(linear);
   if (rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(6));
@@ -91,7 +92,7 @@ TEST(AForwardOnOneRankOnly, EndsBothAndNamesTheRankThatDidNotCome) {
 }
 
 PROCESS_CASE(leave_in_the_middle_of_training) {
-  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(20)});
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(20)});
   auto net = std::make_shared<SmallNetImpl>();
   net->to(torch::kDouble);
   auto group = shard(*net);

@@ -6,7 +6,6 @@
 
 #include "comm/join.h"
 
-#include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -50,11 +49,6 @@ std::string text_of(const Failure& failure) {
 }
 
 }  // namespace
-
-std::string test_backend() {
-  const char* backend = std::getenv("FSDP_TEST_BACKEND");
-  return backend == nullptr ? "gloo" : backend;
-}
 
 std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                const ThreadRanksOptions& options) {

@@ -5,15 +5,14 @@
 #include <fsdp/communicator.h>
 #include <fsdp/process_group.h>
 
+#include "support/backend.h"
+
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
 namespace fsdp::test {
-
-/// The backend of FSDP_TEST_BACKEND, under which ctest runs the same tests again; "gloo" without it.
-std::string test_backend();
 
 struct ThreadRanksOptions {
   /// The process group's timeout.

@@ -1,5 +1,7 @@
 // The path that uses a backend's own collectives, with Gloo in NCCL's place.
 
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -25,12 +27,28 @@ C10dOptions over_native_collectives(int rank, int world_size) {
   return options;
 }
 
-void run(int world_size, const std::function<void(Communicator&, int)>& fn) {
+struct BackendWithoutCollectives : c10d::Backend {
+  using c10d::Backend::Backend;
+  ~BackendWithoutCollectives() override = default;
+};
+
+// As on a machine with a device: the data of its tensors would go over a backend that fails here.
+C10dOptions beside_a_device(int rank, int world_size) {
+  C10dOptions options = over_native_collectives(rank, world_size);
+  options.data = [](const auto&, int own_rank, int size, auto) {
+    return c10::make_intrusive<BackendWithoutCollectives>(own_rank, size);
+  };
+  options.data_device = c10::Device(c10::kCUDA, 0);
+  return options;
+}
+
+void run(int world_size, const std::function<void(Communicator&, int)>& fn,
+         const std::function<C10dOptions(int, int)>& options = over_native_collectives) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto communicator = make_c10d_communicator(store, over_native_collectives(rank, world_size));
+      const auto communicator = make_c10d_communicator(store, options(rank, world_size));
       fn(*communicator, rank);
       communicator->barrier({})->wait();
     });
@@ -72,6 +90,32 @@ TEST_P(NativeCollectives, GiveTheResultsOfMessages) {
 INSTANTIATE_TEST_SUITE_P(Parts, NativeCollectives,
                          testing::Values(std::vector<int64_t>{0, 5, 10}, std::vector<int64_t>{0, 4, 8, 12},
                                          std::vector<int64_t>{0, 0, 7, 9}, std::vector<int64_t>{0, 0, 0}));
+
+TEST(DataDevice, TensorsOnTheCpuGoByMessages) {
+  run(
+      2,
+      [](Communicator& communicator, int rank) {
+        const at::Tensor tensor = at::full({6}, rank + 1.0);
+        communicator.all_reduce(tensor, ReduceOp::kSum, {"sum", {}})->wait();
+        EXPECT_TRUE(tensor.equal(at::full({6}, 3.0)));
+      },
+      beside_a_device);
+}
+
+TEST(DataDevice, TensorsElsewhereAreRefused) {
+  run(
+      2,
+      [](Communicator& communicator, int) {
+        std::string message = "no error";
+        try {
+          communicator.broadcast(at::empty({6}, at::kMeta), 0, {"far", {}})->wait();
+        } catch (const UsageError& error) {
+          message = error.what_without_backtrace();
+        }
+        EXPECT_THAT(message, testing::HasSubstr("this rank's tensors are on cuda:0 or the CPU, found one on meta"));
+      },
+      beside_a_device);
+}
 
 }  // namespace
 }  // namespace fsdp::test

@@ -51,11 +51,6 @@ TEST(Membership, NeedsNoAddressWithAStoreOrAlone) {
   EXPECT_EQ(resolve_membership(options).world_size(), 2);
 }
 
-TEST(Membership, ListsTheBackendsThatThereAre) {
-  EXPECT_THAT(error_of([](auto& options) { options.backend = "mpi"; }),
-              HasSubstr("expected the backend \"auto\", \"gloo\" or \"nccl\", found \"mpi\""));
-}
-
 TEST(Membership, RefusesARankOutsideTheWorld) {
   EXPECT_THAT(error_of([](auto& options) { options.rank = 2; }),
               HasSubstr("expected a rank from 0 to 1 (world_size is 2), found 2"));

@@ -1,0 +1,35 @@
+#pragma once
+/// \file
+/// What differs between the releases of LibTorch that are supported; no other file asks for the version.
+
+#include <c10/core/StorageImpl.h>
+#include <torch/version.h>
+
+static_assert(TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 11 && TORCH_VERSION_MINOR <= 15,
+              "fsdp supports LibTorch 2.11 to 2.15");
+
+namespace fsdp::memory {
+
+/// Undoes `release_data_and_set_meta_custom_data_ptr_error_msg_`. A call of `set_data_ptr_noswap` must follow: it makes
+/// older releases take note.
+inline void lift_access_error(c10::StorageImpl& storage);
+
+#if TORCH_VERSION_MINOR < 13
+
+/// Names a private member: an explicit instantiation may, and its friend function hands the name on.
+template <auto kMember>
+struct PrivateMember {
+  friend constexpr auto throws_on_access() { return kMember; }
+};
+constexpr auto throws_on_access();
+template struct PrivateMember<&c10::StorageImpl::throw_on_immutable_data_ptr_>;
+
+inline void lift_access_error(c10::StorageImpl& storage) { storage.*throws_on_access() = false; }
+
+#else
+
+inline void lift_access_error(c10::StorageImpl& storage) { storage.clear_data_ptr_access_error_msg_(); }
+
+#endif
+
+}  // namespace fsdp::memory

@@ -1,0 +1,106 @@
+// NCCL and the rank's device; skipped, with the reason, where there is no CUDA device.
+
+#include <fsdp/process_group.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include "comm/c10d_communicator.h"
+#include "comm/gloo_backend.h"
+#include "comm/nccl_backend.h"
+#include "cuda_devices.h"
+#include "support/process_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::chrono::seconds kTimeout{60};
+
+// A group of one rank moves nothing; this goes all the way through NCCL with one rank too.
+std::shared_ptr<Communicator> one_rank_over_nccl() {
+  const c10::Device device(c10::kCUDA, 0);
+  C10dOptions options;
+  options.timeout = kTimeout;
+  options.control = [](const auto& store, int rank, int size, auto timeout) {
+    return make_gloo_backend(store, rank, size, timeout, "127.0.0.1");
+  };
+  options.data = [device](const auto& store, int rank, int size, auto timeout) {
+    return make_nccl_backend(store, rank, size, timeout, device);
+  };
+  options.data_device = device;
+  return make_c10d_communicator(c10::make_intrusive<c10d::HashStore>(), options);
+}
+
+// Small integers: every order of summation gives the same bits.
+void check_collectives(Communicator& communicator, const std::vector<int64_t>& offsets, c10::Device device) {
+  const int rank = communicator.rank(), size = communicator.world_size();
+  const int64_t numel = offsets.back();
+  const at::Tensor ramp = at::arange(static_cast<double>(numel), device);
+  const at::Tensor sum = ramp * size + size * (size - 1) / 2;
+  const auto part = [&](const at::Tensor& flat) { return flat.slice(0, offsets[rank], offsets[rank + 1]); };
+
+  const at::Tensor gathered = at::zeros({numel}, device);
+  communicator.all_gather(gathered, part(ramp).clone(), offsets, {"gather", {}})->wait();
+  TORCH_CHECK(gathered.equal(ramp), "all_gather on ", device, ": ", gathered);
+
+  const at::Tensor reduced = at::zeros({offsets[rank + 1] - offsets[rank]}, device);
+  communicator.reduce_scatter(reduced, ramp + rank, offsets, {"reduce", {}})->wait();
+  TORCH_CHECK(reduced.equal(part(sum)), "reduce_scatter on ", device, ": ", reduced);
+
+  const at::Tensor total = ramp + rank, from_last = ramp + rank;
+  communicator.all_reduce(total, ReduceOp::kSum, {"sum", {}})->wait();
+  TORCH_CHECK(total.equal(sum), "all_reduce on ", device, ": ", total);
+  communicator.broadcast(from_last, size - 1, {"broadcast", {}})->wait();
+  TORCH_CHECK(from_last.equal(ramp + (size - 1)), "broadcast on ", device, ": ", from_last);
+}
+
+PROCESS_CASE(collectives_over_nccl) {
+  init_process_group({.backend = "nccl", .timeout = kTimeout});
+  const c10::Device device = at::empty({1}, at::kCUDA).device();
+  TORCH_CHECK(device.index() == local_rank(), "local rank ", local_rank(), " has ", device);
+  const auto alone = world_size() == 1 ? one_rank_over_nccl() : nullptr;
+  Communicator& communicator = alone ? *alone : default_process_group()->communicator();
+  std::vector<int64_t> equal{0}, unequal{0};
+  for (int rank = 0; rank < world_size(); ++rank) {
+    equal.push_back(equal.back() + 4);
+    unequal.push_back(unequal.back() + 3 * rank);
+  }
+  unequal.back() += 5;
+  for (const c10::Device& place : {device, c10::Device(c10::kCPU)}) {
+    check_collectives(communicator, equal, place);
+    check_collectives(communicator, unequal, place);
+  }
+  destroy_process_group();
+}
+
+void expect_collectives_work(int world_size) {
+  ProcessRanks ranks("collectives_over_nccl", {.world_size = world_size});
+  for (int rank = 0; rank < world_size; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
+}
+
+TEST(Cuda, OneRankGoesThroughNccl) {
+  if (const auto why = why_no_cuda(1); !why.empty()) GTEST_SKIP() << why;
+  expect_collectives_work(1);
+}
+
+TEST(Cuda, EveryRankTakesTheDeviceOfItsLocalRank) {
+  if (const auto why = why_no_cuda(2); !why.empty()) GTEST_SKIP() << why;
+  expect_collectives_work(2);
+  if (why_no_cuda(4).empty()) expect_collectives_work(4);
+}
+
+PROCESS_CASE(join_with_nccl) { init_process_group({.backend = "nccl", .timeout = kTimeout}); }
+
+TEST(Cuda, ARankTooManyIsToldSo) {
+  if (const auto why = why_no_cuda(1); !why.empty()) GTEST_SKIP() << why;
+  const int devices = cuda_support().devices;
+  ProcessRanks ranks("join_with_nccl", {.world_size = devices + 1});
+  EXPECT_EQ(ranks.wait(devices).exit_code, 1);
+  EXPECT_THAT(ranks.wait(devices).output, HasSubstr(c10::str("local rank ", devices, " needs ", devices + 1)));
+}
+
+}  // namespace
+}  // namespace fsdp::test
