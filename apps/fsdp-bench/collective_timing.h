@@ -1,0 +1,29 @@
+#pragma once
+/// \file
+/// How long collectives take, over several communicators in turns.
+
+#include <fsdp/communicator.h>
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "collective_case.h"
+
+namespace bench {
+
+/// How often a message is timed: about a quarter of a gigabyte in all, at least 5 and at most 100 times.
+int64_t repetitions(int64_t bytes);
+
+/// The median time of `collective` over each communicator, in microseconds; a repetition takes as long as on its
+/// slowest rank. `first` and `second` are buffers of the message's size. Throws fsdp::Error when a result is wrong.
+/// Collective over the default process group.
+std::vector<double> time_collective(const CollectiveCase& collective,
+                                    std::span<fsdp::Communicator* const> communicators, const at::Tensor& first,
+                                    const at::Tensor& second);
+
+/// The same of barriers. Throws fsdp::Error when a rank left a barrier before the last one came; all ranks are on one
+/// host, whose clock they share.
+std::vector<double> time_barrier(std::span<fsdp::Communicator* const> communicators);
+
+}  // namespace bench
