@@ -61,17 +61,17 @@ void verify_barriers(const Spans& spans) {
 
 int64_t repetitions(int64_t bytes) { return std::clamp<int64_t>((int64_t{256} << 20) / bytes, 5, 100); }
 
-std::vector<double> time_collective(const CollectiveCase& collective,
-                                    std::span<fsdp::Communicator* const> communicators, const at::Tensor& first,
-                                    const at::Tensor& second) {
+std::vector<double> time_in_turns(std::span<const Contender> contenders, const at::Tensor& first,
+                                  const at::Tensor& second) {
   const int64_t rounds = kWarmUps + repetitions(static_cast<int64_t>(first.nbytes()));
-  std::vector<Spans> spans(communicators.size());
+  std::vector<Spans> spans(contenders.size());
   for (int64_t round = 0; round < rounds; ++round) {
-    for (size_t i = 0; i < communicators.size(); ++i) {
-      const Exercise exercise{*communicators[i], first, second, static_cast<uint32_t>(round)};
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const auto& [collective, communicator] = contenders[i];
+      const Exercise exercise{communicator, first, second, static_cast<uint32_t>(round)};
       Spans warm_up;
       collective.prepare(exercise);
-      time(round < kWarmUps ? warm_up : spans[i], [&] { collective.run(exercise); });
+      time(round < kWarmUps ? warm_up : spans[i], [&run = collective.run, &exercise] { run(exercise); });
       collective.verify(exercise);
     }
   }

@@ -24,34 +24,35 @@ std::vector<int64_t> message_sizes(const CollectivesArguments& arguments) {
   return sizes;
 }
 
-/// Two buffers, reused by all messages.
+/// Two of the largest message's size, reused by all.
 struct Buffers {
-  explicit Buffers(int64_t bytes) : first(at::empty({bytes / kElementBytes})), second(at::empty_like(first)) {}
-
-  std::vector<double> time(const CollectiveCase& collective, std::span<fsdp::Communicator* const> communicators,
-                           int64_t bytes) const {
-    const int64_t numel = bytes / kElementBytes;
-    return time_collective(collective, communicators, first.narrow(0, 0, numel), second.narrow(0, 0, numel));
-  }
-
   at::Tensor first, second;
 };
 
-std::vector<CollectiveRow> measure(const std::vector<int64_t>& sizes, const Buffers& buffers,
-                                   std::span<fsdp::Communicator* const> communicators) {
-  std::vector<double> copies;
-  for (const int64_t bytes : sizes) copies.push_back(buffers.time(copy_case(), communicators.first(1), bytes)[0]);
-  const int world = fsdp::world_size();
+CollectiveRow measure(const CollectiveCase& collective, int64_t bytes, const Buffers& buffers,
+                      const std::vector<fsdp::Communicator*>& communicators) {
+  std::vector<Contender> contenders;
+  for (auto* communicator : communicators) contenders.push_back({collective, *communicator});
+  contenders.push_back({copy_case(), *communicators.front()});
+  const int64_t numel = bytes / kElementBytes;
+  auto medians = time_in_turns(contenders, buffers.first.narrow(0, 0, numel), buffers.second.narrow(0, 0, numel));
+  const double copy = medians.back();
+  medians.pop_back();
+  return {.collective = collective.name,
+          .bytes = bytes,
+          .repetitions = repetitions(bytes),
+          .bus_share = collective.bus_share(fsdp::world_size()),
+          .microseconds = std::move(medians),
+          .copy_microseconds = copy};
+}
+
+std::vector<CollectiveRow> measure_all(const std::vector<int64_t>& sizes,
+                                       const std::vector<fsdp::Communicator*>& communicators) {
+  const auto first = at::empty({sizes.back() / kElementBytes});
+  const Buffers buffers{.first = first, .second = at::empty_like(first)};
   std::vector<CollectiveRow> rows;
   for (const auto& collective : collective_cases()) {
-    for (size_t i = 0; i < sizes.size(); ++i) {
-      rows.push_back({.collective = collective.name,
-                      .bytes = sizes[i],
-                      .repetitions = repetitions(sizes[i]),
-                      .bus_share = collective.bus_share(world),
-                      .microseconds = buffers.time(collective, communicators, sizes[i]),
-                      .copy_microseconds = copies[i]});
-    }
+    for (const int64_t bytes : sizes) rows.push_back(measure(collective, bytes, buffers, communicators));
   }
   rows.push_back({.collective = "barrier", .repetitions = repetitions(1), .microseconds = time_barrier(communicators)});
   return rows;
@@ -71,9 +72,8 @@ void run_collectives(const CollectivesArguments& arguments) {
   for (const auto& group : groups) communicators.push_back(&group->communicator());
 
   const auto sizes = message_sizes(arguments);
-  const Buffers buffers(sizes.back());
   report.buffer_bytes = 2 * sizes.back();
-  report.rows = measure(sizes, buffers, communicators);
+  report.rows = measure_all(sizes, communicators);
   report.peak_resident_mb = peak_resident_mb();
   if (fsdp::rank() == 0) std::cout << (arguments.json ? to_json(report) + '\n' : to_table(report)) << std::flush;
   fsdp::destroy_process_group();

@@ -166,14 +166,15 @@ TEST(TimeBarrier, ABarrierThatWaitsForAllIsTimed) {
   });
 }
 
-TEST(TimeCollective, GivesTheSameMediansOnEveryRankForEachCommunicator) {
+TEST(TimeInTurns, GivesTheSameMediansOnEveryRankForEachContender) {
   std::array<std::vector<double>, 2> medians;
   run_thread_ranks(2, [&](int rank) {
     const auto group = default_process_group();
-    const std::array communicators{&group->communicator(), &group->reductions()};
+    const auto& collective = bench::collective_cases()[0];
+    const std::array<bench::Contender, 2> contenders{
+        {{collective, group->communicator()}, {bench::copy_case(), group->reductions()}}};
     const auto exercise = exercise_of(16);
-    medians[rank] =
-        bench::time_collective(bench::collective_cases()[0], communicators, exercise.first, exercise.second);
+    medians[rank] = bench::time_in_turns(contenders, exercise.first, exercise.second);
   });
   EXPECT_EQ(medians[0].size(), 2U);
   EXPECT_EQ(medians[0], medians[1]);
