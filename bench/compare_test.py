@@ -23,7 +23,8 @@ BENCH = """
         print(json.dumps(dict(ratio=1.05, ratio_95=[1.04, 1.0625], ms_per_step=[105.0, 100.0], pairs=60)))
     else:
         number = sum(run.startswith("ours") for run in runs)
-        print(json.dumps(dict(engine="fsdp", world=2, tokens_per_s=[300, 100, 200][number % 3], pss_mb=50, losses=LOSSES)))
+        tokens_per_s = [300, 100, 200][number % 3]
+        print(json.dumps(dict(engine="fsdp", world=2, tokens_per_s=tokens_per_s, pss_mb=50, losses=LOSSES)))
 """
 TORCHRUN = """
     #!/usr/bin/env python3
@@ -50,8 +51,8 @@ class Compare(unittest.TestCase):
         self.write("torchrun", TORCHRUN.replace("PRINT", peer_prints).replace("STATUS", str(peer_status)))
         self.write("peer", "")
         programs = [f"--{name}={self.folder / name}" for name in ("bench", "torchrun", "peer")]
-        return subprocess.run([sys.executable, "-B", COMPARE, *programs, *map(str, words)], capture_output=True, text=True,
-                              timeout=60, check=False)
+        return subprocess.run([sys.executable, "-B", COMPARE, *programs, *map(str, words)], capture_output=True,
+                              text=True, timeout=60, check=False)
 
     def write(self, name, text):
         path = self.folder / name
@@ -98,7 +99,8 @@ class Compare(unittest.TestCase):
         self.assertEqual([("--backend shm" in run) for run in self.runs()], [True, False, False, True])
 
     def test_tells_how_far_losses_differ(self):
-        self.assertIn("| losses, largest relative difference | 2.5e-01 |", self.lines("--rounds", 1, losses="[2.0, 5.0]"))
+        self.assertIn("| losses, largest relative difference | 2.5e-01 |",
+                      self.lines("--rounds", 1, losses="[2.0, 5.0]"))
 
     def test_tells_that_our_losses_do_not_repeat(self):
         self.assertIn("| our losses the same bits in every round | NO |",
@@ -106,7 +108,8 @@ class Compare(unittest.TestCase):
 
     def test_names_command_and_date(self):
         text = "\n".join(self.lines("--rounds", 1))
-        self.assertRegex(text, r"\n2 ranks, fp32, \d+ processors .*, \d{4}-\d\d-\d\d, commit .*:\n\n    \S*compare .*--rounds 1\n")
+        self.assertRegex(text, r"\n2 ranks, fp32, \d+ processors .*, \d{4}-\d\d-\d\d, commit .*:\n"
+                               r"\n    \S*compare .*--rounds 1\n")
 
     def test_a_peer_that_aborts_after_its_result_is_told_and_does_not_count(self):
         lines = self.lines("--rounds", 1, peer_status=134)

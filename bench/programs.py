@@ -24,7 +24,8 @@ def run(command, may_fail_late=False):
     if done.returncode != 0 and len(lines) == 1 and may_fail_late:
         print(f"(torch's processes ended with status {done.returncode} after they had printed the result)", flush=True)
     elif done.returncode != 0 or len(lines) != 1:
-        sys.exit(f"compare: {' '.join(map(str, command))} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
+        sys.exit(f"compare: {' '.join(map(str, command))} failed with status {done.returncode}:\n"
+                 f"{done.stdout}{done.stderr}")
     return json.loads(lines[0])
 
 
@@ -40,12 +41,12 @@ def ours(arguments, size, *words):
 
 def torchs(arguments, size, engine):
     # Standalone: with a port of its own.
-    return run([arguments.torchrun, "--standalone", "--nproc_per_node", arguments.world, arguments.peer, "--engine", engine,
-                *flags(size), "--steps", arguments.steps], may_fail_late=True)
+    return run([arguments.torchrun, "--standalone", "--nproc_per_node", arguments.world, arguments.peer,
+                "--engine", engine, *flags(size), "--steps", arguments.steps], may_fail_late=True)
 
 
 def take_round(arguments, size, number):
-    """{"ours": result, "fsdp2": result, ...}. Who goes first changes from round to round: the next finds a warmer machine."""
+    """{"ours": result, "fsdp2": result, ...}. All take turns at going first: who follows finds a warmer machine."""
     names = ["ours", *arguments.peers]
     first = number % len(names)
     return {name: ours(arguments, size, "--steps", arguments.steps) if name == "ours" else torchs(arguments, size, name)
