@@ -6,26 +6,61 @@ namespace bench {
 namespace {
 
 template <class Value>
-void add(CLI::App& app, const char* flag, Value& value, const char* help, const CLI::Validator& check) {
-  app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
+CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help, const CLI::Validator& check) {
+  return app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
 }
 
-}  // namespace
+CLI::IsMember engines() { return CLI::IsMember({"fsdp", "none"}); }
 
-void add_flags(CLI::App& app, StepArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
-  add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "gloo", "nccl"}));
-  add(app, "--engine", arguments.engine, "fsdp, or none: every rank trains alone", CLI::IsMember({"fsdp", "none"}));
-  add(app, "--reshard", arguments.reshard,
-      "Freeing of whole parameters after forward; default: not of the outermost group",
-      CLI::IsMember({"default", "always", "never"}));
+void add_sizes(CLI::App& app, StepArguments& arguments) {
   add(app, "--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
   add(app, "--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
   add(app, "--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);
   add(app, "--vocab", arguments.vocab, "Different tokens", CLI::PositiveNumber);
   add(app, "--batch", arguments.batch, "Sequences per rank and step", CLI::PositiveNumber);
   add(app, "--seq", arguments.seq, "Tokens of a sequence", CLI::PositiveNumber);
-  add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000));
+}
+
+CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& bytes, const char* help) {
+  return app.add_option(flag, bytes, help)
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->check(CLI::Range(int64_t{4}, int64_t{4} << 30))
+      ->take_last();
+}
+
+}  // namespace
+
+void add_flags(CLI::App& app, StepArguments& arguments) {
+  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));
+  add(app, "--engine", arguments.engine, "fsdp, or none: every rank trains alone", engines());
+  auto* versus =
+      add(app, "--versus", arguments.versus,
+          "An engine to take steps in turns with: prints the ratio of the steps; none: to the bound, which is "
+          "forward and backward of a rank alone and the optimizer on its share",
+          engines());
+  add(app, "--reshard", arguments.reshard,
+      "Freeing of whole parameters after forward; default: not of the outermost group",
+      CLI::IsMember({"default", "always", "never"}));
+  add_sizes(app, arguments);
+  add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000))
+      ->excludes(versus);
+  add(app, "--pairs", arguments.pairs, "Pairs of steps, after two to warm up", CLI::PositiveNumber)->needs(versus);
+}
+
+void add_flags(CLI::App& app, CollectivesArguments& arguments) {
+  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::Range(2, 4096));
+  add(app, "--backend", arguments.backend, "What stands beside Gloo", CLI::IsMember({"shm", "gloo"}));
+  add_bytes(app, "--min-bytes", arguments.min_bytes, "Smallest message, a multiple of 4")->default_str("4");
+  add_bytes(app, "--max-bytes", arguments.max_bytes, "No message is larger; a rank needs twice that for its buffers")
+      ->default_str("256M");
+  app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
+  app.callback([&arguments] {
+    if (arguments.min_bytes % 4 != 0) throw CLI::ValidationError("--min-bytes", "expected a multiple of 4");
+    if (arguments.min_bytes > arguments.max_bytes) {
+      throw CLI::ValidationError("--min-bytes", "expected no more than --max-bytes");
+    }
+  });
 }
 
 void add_flags(CLI::App& app, InterceptArguments& arguments) {

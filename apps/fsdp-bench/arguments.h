@@ -16,6 +16,8 @@ struct StepArguments {
   std::string backend = "gloo";
   /// "fsdp", or "none": every rank trains a whole model alone.
   std::string engine = "fsdp";
+  /// The engine to take steps in turns with; empty: none of them.
+  std::string versus;
   /// "always", "never", or "default": always, but never for the outermost group.
   std::string reshard = "default";
 
@@ -27,6 +29,18 @@ struct StepArguments {
   int64_t batch = 4;
   int64_t seq = 128;
   int64_t steps = 12;
+  /// Of steps, with `versus`.
+  int64_t pairs = 60;
+};
+
+struct CollectivesArguments {
+  int world = 2;
+  std::string backend = "gloo";
+  /// Of a message.
+  int64_t min_bytes = 4;
+  int64_t max_bytes = int64_t{256} << 20;
+  /// Print JSON instead of a table.
+  bool json = false;
 };
 
 struct InterceptArguments {
@@ -36,8 +50,9 @@ struct InterceptArguments {
   int64_t operators = 200;
 };
 
-/// Both let `app` fill the arguments, whose values are the defaults.
+/// They let `app` fill the arguments, whose values are the defaults.
 void add_flags(CLI::App& app, StepArguments& arguments);
+void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);
 
 }  // namespace bench

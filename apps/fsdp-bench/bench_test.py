@@ -1,35 +1,46 @@
 """Runs fsdp-bench with small sizes and checks what it prints.
 
-    python3 bench_test.py FSDP_BENCH
+    python3 bench_test.py FSDP_BENCH BACKEND
 """
 
 import json
+import os
+import statistics
 import subprocess
 import sys
 import unittest
 
-BENCH = ""
-SMALL = "--dim 16 --layers 2 --heads 2 --batch 2 --seq 8 --vocab 32 --steps 4".split()
+BENCH = BACKEND = ""
+MODEL = "--dim 16 --layers 2 --heads 2 --batch 2 --seq 8 --vocab 32".split()
+SMALL = [*MODEL, "--steps", "4"]
 TIMEOUT = 120
 
 
-def run(*words):
-    return subprocess.run([BENCH, *map(str, words)], capture_output=True, text=True, timeout=TIMEOUT, check=False)
+def run(*words, environment=None):
+    return subprocess.run([BENCH, *map(str, words)], capture_output=True, text=True, timeout=TIMEOUT, check=False,
+                          env=os.environ | (environment or {}))
+
+
+def output(*words):
+    done = run(*words)
+    if done.returncode != 0:
+        raise AssertionError(f"fsdp-bench {words}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def step(*words):
-    done = run("step", *SMALL, *words)
-    if done.returncode != 0:
-        raise AssertionError(f"fsdp-bench step {words}: status {done.returncode}\n{done.stdout}{done.stderr}")
-    return json.loads(done.stdout)
+    return json.loads(output("step", *SMALL, "--backend", BACKEND, *words))
+
+
+def versus(engine, *words):
+    return json.loads(output("step", *MODEL, "--backend", BACKEND, "--versus", engine, *words))
 
 
 class Step(unittest.TestCase):
     def test_prints_one_line_of_json_with_every_key(self):
-        done = run("step", *SMALL)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(len(done.stdout.splitlines()), 1, done.stdout)
-        result = json.loads(done.stdout)
+        printed = output("step", *SMALL, "--backend", BACKEND)
+        self.assertEqual(len(printed.splitlines()), 1, printed)
+        result = json.loads(printed)
         keys = {"engine", "world", "ms_per_step", "tokens_per_s", "pss_mb", "losses", "forward_ms", "backward_ms",
                 "optimizer_ms", "bytes"}
         self.assertLessEqual(keys, result.keys())
@@ -65,6 +76,58 @@ class Step(unittest.TestCase):
         self.assertEqual(step("--world", 2, "--reshard", "never")["gathers_per_step"], 3)
 
 
+class Versus(unittest.TestCase):
+    def test_none_prints_the_ratio_to_the_bound_of_each_pair(self):
+        result = versus("none", "--pairs", 9)
+        self.assertEqual((result["engine"], result["versus"], result["pairs"]), ("fsdp", "bound", 9))
+        ratios = result["ratios"]
+        self.assertEqual(len(ratios), 9)
+        self.assertAlmostEqual(result["ratio"], statistics.median(ratios), delta=1e-4)
+        low, high = result["ratio_95"]
+        self.assertTrue(min(ratios) <= low <= result["ratio"] <= high <= max(ratios), result)
+
+    def test_an_engine_of_ours_is_compared_step_with_step(self):
+        result = versus("fsdp", "--pairs", 3)
+        self.assertEqual((result["versus"], len(result["ratios"])), ("fsdp", 3))
+
+    def test_says_nothing_of_memory_and_takes_sixty_pairs_by_default(self):
+        result = versus("none", "--world", 1)
+        self.assertEqual((result["pairs"], len(result["ratios"])), (60, 60))
+        self.assertFalse({"pss_mb", "bytes"} & result.keys())
+
+
+class Collectives(unittest.TestCase):
+    NAMES = ["all_gather", "reduce_scatter", "all_reduce", "broadcast", "send_recv"]
+
+    def collectives(self, *words):
+        return json.loads(output("collectives", "--backend", BACKEND, "--max-bytes", "64K", "--json", *words))
+
+    def test_every_collective_has_every_size_and_a_barrier_none(self):
+        for world in (2, 3):
+            result = self.collectives("--world", world)
+            sizes = [4 ** exponent for exponent in range(1, 9)]
+            expected = [(name, size) for name in self.NAMES for size in sizes] + [("barrier", 0)]
+            self.assertEqual([(row["collective"], row["bytes"]) for row in result["rows"]], expected)
+            self.assertEqual(result["backends"], list(dict.fromkeys([BACKEND, "gloo"])))
+            self.assertEqual((result["world"], result["buffer_bytes"]), (world, 2 * 65536))
+
+    def test_bandwidths_follow_from_times(self):
+        shares = {"all_gather": 2 / 3, "reduce_scatter": 2 / 3, "all_reduce": 4 / 3, "broadcast": 1, "send_recv": 1}
+        for row in self.collectives("--world", 3, "--min-bytes", "64K")["rows"]:
+            if row["collective"] == "barrier":
+                continue
+            for backend in {BACKEND, "gloo"}:
+                expected = 65536 * shares[row["collective"]] / row[backend]["us"] / 1e3
+                self.assertAlmostEqual(row[backend]["bus_gb_per_s"], expected, delta=1e-5 + 1e-3 * expected)
+            self.assertAlmostEqual(row["memcpy"]["gb_per_s"], 65.536 / row["memcpy"]["us"], delta=0.1)
+
+    def test_prints_a_table_without_json(self):
+        lines = output("collectives", "--backend", BACKEND, "--min-bytes", 16, "--max-bytes", 16).splitlines()
+        heading = next(line.split() for line in lines if line.startswith("collective"))
+        self.assertEqual(heading[:3], ["collective", "bytes", BACKEND])
+        self.assertEqual([line.split()[0] for line in lines[lines.index("") + 2:]], [*self.NAMES, "barrier"])
+
+
 class BadInput(unittest.TestCase):
     def expect_failure(self, words, pattern):
         done = run(*words)
@@ -77,7 +140,27 @@ class BadInput(unittest.TestCase):
     def test_flags_with_wrong_values_are_named(self):
         self.expect_failure(["step", "--engine", "other"], "--engine")
         self.expect_failure(["step", "--steps", 2], "--steps")
+        self.expect_failure(["step", "--backend", "pigeon"], "--backend")
+        self.expect_failure(["step", "--versus", "other"], "--versus")
         self.expect_failure([], "subcommand")
+
+    def test_steps_and_pairs_do_not_go_together(self):
+        self.expect_failure(["step", "--pairs", 3], "--pairs requires --versus")
+        self.expect_failure(["step", "--versus", "none", "--steps", 3], "excludes")
+        self.expect_failure(["step", "--versus", "none", "--pairs", 0], "--pairs")
+
+    def test_sizes_of_messages_are_whole_elements_in_order(self):
+        self.expect_failure(["collectives", "--min-bytes", 6], "--min-bytes: expected a multiple of 4")
+        self.expect_failure(["collectives", "--min-bytes", "64K", "--max-bytes", "1K"], "no more than --max-bytes")
+        self.expect_failure(["collectives", "--max-bytes", 0], "--max-bytes")
+        self.expect_failure(["collectives", "--world", 1], "--world")
+
+    def test_another_number_of_ranks_than_the_launcher_started_is_refused(self):
+        environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+                       "MASTER_PORT": "29500"}
+        done = run("step", *SMALL, "--world", 2, environment=environment)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, "--world is 2, but this is one of 1 ranks")
 
 
 class Intercept(unittest.TestCase):
@@ -90,5 +173,5 @@ class Intercept(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BENCH = sys.argv.pop(1)
+    BENCH, BACKEND = sys.argv.pop(1), sys.argv.pop(1)
     unittest.main()

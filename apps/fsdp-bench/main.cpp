@@ -1,27 +1,48 @@
-// fsdp-bench: times what the library does and prints the figures as JSON. docs/gpt.md describes it.
+// fsdp-bench: times what the library does and prints the figures. docs/gpt.md describes it.
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
 #include <iostream>
 
 #include "arguments.h"
+#include "collectives.h"
 #include "intercept.h"
 #include "start_ranks.h"
 #include "step.h"
+#include "versus.h"
+
+namespace {
+
+// Ranks run the same command line as the process that starts them.
+template <class Arguments>
+void run_as_ranks(char** argv, const Arguments& arguments, void (*run)(const Arguments&)) {
+  if (bench::is_rank()) {
+    run(arguments);
+  } else {
+    bench::start_ranks(argv, arguments.world);
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Times what fsdp does and prints the figures as one line of JSON.");
+  CLI::App app("Times what fsdp does and prints the figures, as one line of JSON or as a table.");
   app.require_subcommand(1);
   bench::StepArguments step_arguments;
   auto* step = app.add_subcommand("step", "A training step of a GPT: time, memory by class, losses");
   bench::add_flags(*step, step_arguments);
+  bench::CollectivesArguments collectives_arguments;
+  auto* collectives = app.add_subcommand("collectives", "Every collective, verified, beside Gloo and a copy in memory");
+  bench::add_flags(*collectives, collectives_arguments);
   bench::InterceptArguments intercept_arguments;
   auto* intercept = app.add_subcommand("intercept", "What one operator that takes a sharded parameter costs more");
   bench::add_flags(*intercept, intercept_arguments);
   CLI11_PARSE(app, argc, argv);
   try {
-    if (step->parsed() && !bench::is_rank()) bench::start_ranks(argv, step_arguments.world);
-    if (step->parsed() && bench::is_rank()) bench::run_step(step_arguments);
+    if (step->parsed()) {
+      run_as_ranks(argv, step_arguments, step_arguments.versus.empty() ? bench::run_step : bench::run_versus);
+    }
+    if (collectives->parsed()) run_as_ranks(argv, collectives_arguments, bench::run_collectives);
     if (intercept->parsed()) bench::run_intercept(intercept_arguments);
     return 0;
   } catch (const c10::Error& error) {

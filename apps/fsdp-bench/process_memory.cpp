@@ -5,14 +5,22 @@
 #include <string>
 
 namespace bench {
+namespace {
 
-double pss_mb() {
-  std::ifstream file("/proc/self/smaps_rollup");
+/// The number after `key` in a file of lines such as "Pss:  12 kB".
+double mebibytes(const std::string& path, const std::string& key) {
+  std::ifstream file(path);
   for (std::string word; file >> word;) {
     double kilobytes = 0;
-    if (word == "Pss:" && file >> kilobytes) return kilobytes / 1024;
+    if (word == key && file >> kilobytes) return kilobytes / 1024;
   }
-  throw std::runtime_error("cannot read Pss from /proc/self/smaps_rollup; expected Linux 4.14 or newer");
+  throw std::runtime_error("cannot read " + key + " from " + path + "; expected Linux 4.14 or newer");
 }
+
+}  // namespace
+
+double pss_mb() { return mebibytes("/proc/self/smaps_rollup", "Pss:"); }
+
+double peak_resident_mb() { return mebibytes("/proc/self/status", "VmHWM:"); }
 
 }  // namespace bench

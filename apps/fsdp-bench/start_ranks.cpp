@@ -1,5 +1,8 @@
 #include "start_ranks.h"
 
+#include <ATen/Parallel.h>
+#include <fsdp/error.h>
+#include <fsdp/process_group.h>
 #include <fsdp/spawn.h>
 #include <unistd.h>
 
@@ -18,6 +21,15 @@ void start_ranks(char** argv, int world) {
         throw std::system_error(errno, std::generic_category(), "cannot run this program again as a rank");
       },
       world);
+}
+
+void join_ranks(const std::string& backend, int world) {
+  at::set_num_threads(1);
+  fsdp::init_process_group({.backend = backend});
+  if (fsdp::world_size() == world) return;
+  throw fsdp::UsageError("fsdp-bench: --world is " + std::to_string(world) + ", but this is one of " +
+                         std::to_string(fsdp::world_size()) +
+                         " ranks that a launcher started. Give --world that number, or start fsdp-bench without one.");
 }
 
 }  // namespace bench

@@ -1,6 +1,8 @@
 #pragma once
 /// \file
-/// A program that starts itself again as the ranks of a job.
+/// A program that starts itself again as the ranks of a job, and how these join.
+
+#include <string>
 
 namespace bench {
 
@@ -11,5 +13,9 @@ bool is_rank();
 /// that go on: a fork would share pages with its siblings that ranks started by fsdprun or torchrun do not share.
 /// Throws fsdp::Error if a rank fails.
 void start_ranks(char** argv, int world);
+
+/// Makes this process, which computes with one thread from now on, a rank of the default process group. Collective.
+/// Throws fsdp::UsageError when a launcher started another number of ranks than `world`.
+void join_ranks(const std::string& backend, int world);
 
 }  // namespace bench

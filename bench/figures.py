@@ -1,0 +1,67 @@
+"""From the results of rounds to a table."""
+
+import statistics
+import sys
+
+# The engine that shards as ours does; the others hold everything on each rank.
+SHARDED_PEER = "fsdp2"
+
+
+def with_range(values):
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+
+
+def ratios(rounds, key, peer):
+    """Ours : the peer's within each round, because a machine's speed changes from minute to minute."""
+    return [results["ours"][key] / results[peer][key] for results in rounds]
+
+
+def largest_difference(ours, torchs):
+    """Of two lists of losses, relative."""
+    if len(ours) != len(torchs):
+        sys.exit(f"compare: {len(ours)} losses of ours, {len(torchs)} of torch's; the peer must take --steps.")
+    return max(abs(a - b) / abs(b) for a, b in zip(ours, torchs))
+
+
+def losses_agree(rounds):
+    differences = [largest_difference(results["ours"]["losses"], result["losses"])
+                   for results in rounds for name, result in results.items() if name != "ours"]
+    return f"{max(differences):.1e}"
+
+
+def losses_repeat(rounds):
+    first = rounds[0]["ours"]["losses"]
+    return "yes" if all(results["ours"]["losses"] == first for results in rounds) else "NO"
+
+
+def against_bound(result):
+    low, high = result["ratio_95"]
+    return f"{result['ratio']:.3f} ({low:.3f} to {high:.3f})"
+
+
+def column(rounds, bound, peers):
+    """{figure: text} of one size. rounds: what take_round gives; bound: what step_against_bound gives."""
+    cells = {f"tokens/s, ours : torch-{peer}": with_range(ratios(rounds, "tokens_per_s", peer)) for peer in peers}
+    if SHARDED_PEER in peers:
+        cells[f"PSS of rank 0, ours : torch-{SHARDED_PEER}"] = with_range(ratios(rounds, "pss_mb", SHARDED_PEER))
+    cells["our step : bound"] = against_bound(bound)
+    cells["losses, largest relative difference"] = losses_agree(rounds)
+    cells["our losses the same bits in every round"] = losses_repeat(rounds)
+    return cells
+
+
+def lines_of(columns):
+    """Rows of cells; columns: {size: {figure: text}}, the same figures for each size."""
+    figures = next(iter(columns.values()))
+    return [["figure", *columns], *([figure, *(cells[figure] for cells in columns.values())] for figure in figures)]
+
+
+def as_text(columns):
+    rows = lines_of(columns)
+    widths = [max(map(len, cells)) for cells in zip(*rows)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def as_markdown(columns):
+    heading, *rows = ["| " + " | ".join(row) + " |" for row in lines_of(columns)]
+    return "\n".join([heading, "|---" * (1 + len(columns)) + "|", *rows])

@@ -1,0 +1,184 @@
+#include <collective_case.h>
+#include <collective_timing.h>
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <pattern.h>
+#include <torch/torch.h>
+
+#include <array>
+#include <semaphore>
+
+#include "comm/decorator.h"
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using bench::Exercise;
+using testing::HasSubstr;
+
+Exercise exercise_of(int64_t numel, uint32_t round = 3) {
+  return {.communicator = default_process_group()->communicator(),
+          .first = torch::empty({numel}),
+          .second = torch::empty({numel}),
+          .round = round};
+}
+
+std::string message_of(const std::function<void()>& wrong) {
+  try {
+    wrong();
+  } catch (const Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(Pattern, OneWrongElementIsNamedWithWhatWasExpected) {
+  const auto tensor = torch::empty({100});
+  bench::fill(tensor, {.rank = 1, .round = 5}, /*first=*/40);
+  bench::expect_sum(tensor, "all_gather", 1, 2, 5, 40);
+  tensor[7] += 1;
+  const std::string expected = c10::str("element 47 is wrong: expected ", bench::pattern({1, 5}, 47), ", found ",
+                                        bench::pattern({1, 5}, 47) + 1);
+  const auto message = message_of([&] { bench::expect_sum(tensor, "all_gather", 1, 2, 5, 40); });
+  EXPECT_THAT(message, testing::AllOf(HasSubstr("all_gather"), HasSubstr(expected)));
+}
+
+TEST(Pattern, DiffersBetweenRanksAndRounds) {
+  const auto tensor = torch::empty({16});
+  bench::fill(tensor, {.rank = 0, .round = 0});
+  EXPECT_THROW(bench::expect_sum(tensor, "", 1, 2, 0), Error);
+  EXPECT_THROW(bench::expect_sum(tensor, "", 0, 1, 1), Error);
+  EXPECT_THROW(bench::expect_sum(tensor, "", 0, 2, 0), Error);
+}
+
+TEST(CollectiveCases, RightResultsPassWithFewerElementsThanRanksToo) {
+  for (const int world : {2, 3}) {
+    run_thread_ranks(world, [](int) {
+      for (const int64_t numel : {1, 2, 1000}) {
+        const auto exercise = exercise_of(numel);
+        for (const auto& collective : bench::collective_cases()) {
+          collective.prepare(exercise);
+          collective.run(exercise);
+          collective.verify(exercise);
+        }
+      }
+    });
+  }
+}
+
+TEST(CollectiveCases, AResultThatDidNotArriveIsFound) {
+  run_thread_ranks(2, [](int rank) {
+    const auto exercise = exercise_of(64);
+    for (const auto& collective : bench::collective_cases()) {
+      collective.prepare(exercise);
+      if (rank == 0) continue;
+      EXPECT_THROW(collective.verify(exercise), Error) << collective.name;
+    }
+    bench::copy_case().prepare(exercise);
+    EXPECT_THROW(bench::copy_case().verify(exercise), Error);
+  });
+}
+
+TEST(CollectiveCases, AResultOfTheRoundBeforeIsFound) {
+  run_thread_ranks(2, [](int rank) {
+    for (const auto& collective : bench::collective_cases()) {
+      const auto before = exercise_of(64, /*round=*/0);
+      collective.prepare(before);
+      collective.run(before);
+      const Exercise now{before.communicator, before.first, before.second, /*round=*/1};
+      if (rank == 0) continue;
+      EXPECT_THROW(collective.verify(now), Error) << collective.name;
+    }
+  });
+}
+
+// Rank 0 enters a collective only after rank 1 has left the barrier before it, and rank 1 leaves a barrier only when
+// rank 0 has entered what follows: so rank 0 is through with a barrier of its own that waits for nobody.
+class Staggered : public Decorator {
+ public:
+  Staggered(std::shared_ptr<Communicator> inner, std::counting_semaphore<>& went_on)
+      : Decorator(std::move(inner), "main"), went_on_(went_on) {}
+
+  std::shared_ptr<Work> barrier(Tag tag) override {
+    auto work = Decorator::barrier(std::move(tag));
+    work->wait();
+    if (rank() == 1) went_on_.acquire();
+    return work;
+  }
+
+ protected:
+  void before(Operation operation, uint64_t, Tag&) override {
+    if (rank() != 0 || operation == Operation::kDuplicate) return;
+    if (inside_) went_on_.release();
+    inside_ = operation == Operation::kBarrier;
+  }
+  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string&) override {
+    return duplicate;
+  }
+
+ private:
+  std::counting_semaphore<>& went_on_;
+  bool inside_ = false;
+};
+
+class DoneAtOnce : public Work {
+ public:
+  void wait() override {}
+  std::span<const uint8_t> votes() const override { return {}; }
+};
+
+class BarriersThatWaitForNobody : public Decorator {
+ public:
+  explicit BarriersThatWaitForNobody(std::shared_ptr<Communicator> inner) : Decorator(std::move(inner), "main") {}
+  std::shared_ptr<Work> barrier(Tag) override { return std::make_shared<DoneAtOnce>(); }
+
+ protected:
+  void before(Operation, uint64_t, Tag&) override {}
+  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string&) override {
+    return duplicate;
+  }
+};
+
+TEST(TimeBarrier, ABarrierThatIsLeftBeforeAllHaveComeIsFound) {
+  std::counting_semaphore<> went_on(0);
+  ThreadRanksOptions options;
+  options.wrap = [&](auto inner, int) { return std::make_shared<Staggered>(std::move(inner), went_on); };
+  run_thread_ranks(
+      2,
+      [](int) {
+        const std::shared_ptr<Communicator> sound(&default_process_group()->communicator(), [](Communicator*) {});
+        BarriersThatWaitForNobody broken(sound);
+        const std::array<Communicator*, 1> communicators{&broken};
+        const auto message = message_of([&] { (void)bench::time_barrier(communicators); });
+        EXPECT_THAT(message, HasSubstr("before the last one came"));
+      },
+      options);
+}
+
+TEST(TimeBarrier, ABarrierThatWaitsForAllIsTimed) {
+  run_thread_ranks(3, [](int) {
+    const std::array<Communicator*, 1> communicators{&default_process_group()->communicator()};
+    const auto medians = bench::time_barrier(communicators);
+    ASSERT_EQ(medians.size(), 1U);
+    EXPECT_GT(medians[0], 0);
+  });
+}
+
+TEST(TimeInTurns, GivesTheSameMediansOnEveryRankForEachContender) {
+  std::array<std::vector<double>, 2> medians;
+  run_thread_ranks(2, [&](int rank) {
+    const auto group = default_process_group();
+    const auto& collective = bench::collective_cases()[0];
+    const std::array<bench::Contender, 2> contenders{
+        {{collective, group->communicator()}, {bench::copy_case(), group->reductions()}}};
+    const auto exercise = exercise_of(16);
+    medians[rank] = bench::time_in_turns(contenders, exercise.first, exercise.second);
+  });
+  EXPECT_EQ(medians[0].size(), 2U);
+  EXPECT_EQ(medians[0], medians[1]);
+}
+
+}  // namespace
+}  // namespace fsdp::test
