@@ -22,9 +22,14 @@ void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool 
   for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
 }
 
-std::vector<runtime::GroupId> ids_of(const std::vector<Group>& groups) {
+std::vector<runtime::GroupId> ids_of(const std::vector<Group>& groups, const ParamGroup& own) {
   std::vector<runtime::GroupId> ids;
-  for (const auto& group : groups) ids.push_back(group.param_groups().front()->id());
+  for (const auto& group : groups) {
+    const auto& other = *group.param_groups().front();
+    require(&other.rank_state() == &own.rank_state(), own.where("prefetch list of '" + own.name() + "'"),
+            "expected groups of one process group, found '", other.name(), "' of another one");
+    ids.push_back(other.id());
+  }
   return ids;
 }
 
@@ -114,11 +119,11 @@ void Group::set_gradient_divide_factor(double factor) const {
 }
 
 void Group::set_modules_to_forward_prefetch(const std::vector<Group>& groups) const {
-  change_policy(view_->groups, false, [&](auto& policy) { policy.forward_prefetch = ids_of(groups); });
+  change_policy(view_->groups, false, [&](auto& policy) { policy.forward_prefetch = ids_of(groups, *view_->groups.front()); });
 }
 
 void Group::set_modules_to_backward_prefetch(const std::vector<Group>& groups) const {
-  change_policy(view_->groups, false, [&](auto& policy) { policy.backward_prefetch = ids_of(groups); });
+  change_policy(view_->groups, false, [&](auto& policy) { policy.backward_prefetch = ids_of(groups, *view_->groups.front()); });
 }
 
 void Group::reset_iter_state() const { runtime::reset_iteration(view_->groups); }

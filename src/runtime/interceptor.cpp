@@ -121,6 +121,9 @@ OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& st
   OperandGroups takes_whole;
   c10::SmallVector<ParamGroup*, 2> reads;
   for (auto& operand : operands) {
+    require(&operand.part.group->rank_state() == &rank, operand.part.group->where(op.operator_name().name),
+            "expected parameters of one process group, found '", operands.front().part.group->name(), "' and '",
+            operand.part.group->name(), "' of two. Shard both modules over one process group");
     auto verdict = judge_operand(op, traits, stack, operand, in_backward);
     auto& group = operand.part.group;
     if (verdict == Verdict::kReadWhole) {
@@ -134,6 +137,7 @@ OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& st
     if (operand.part.kind == PartKind::kWhole) add_once(takes_whole, group);
   }
   if (!reads.empty()) rank.read(reads);
+  for (const auto& group : takes_whole) ++group->pins;
   return takes_whole;
 }
 
@@ -153,9 +157,18 @@ void hook_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
     });
 }
 
+// Other threads of the rank leave the memory of `groups` alone while the operator computes.
+struct Unpin {
+  const OperandGroups& groups;
+  ~Unpin() {
+    for (const auto& group : groups) --group->pins;
+  }
+};
+
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   auto groups = prepare(op, *stack);
   {
+    const Unpin unpin{groups};
     c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey), stack);
   }

@@ -192,9 +192,12 @@ bool ParamGroup::stays_after_forward() const {
   return scope && scope->root == id_;
 }
 
+bool ParamGroup::stays_after_backward() const {
+  return unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
+}
+
 void ParamGroup::drop_stale_copy() {
-  bool asked = unshard_was_asked || !policy.reshard_after_backward;
-  if (!asked || writes_in_copy_ != writes_) free_whole();
+  if (writes_in_copy_ != writes_) free_whole();
 }
 
 void ParamGroup::enter() {

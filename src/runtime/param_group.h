@@ -4,6 +4,7 @@
 
 #include <fsdp/process_group.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -97,7 +98,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees
   /// Whole parameters of this group stay after they were read in forward.
   bool stays_after_forward() const;
-  /// Drops a whole copy that was not asked for, or that is older than the last write to the rows.
+  /// Whole parameters of this group stay after its backward.
+  bool stays_after_backward() const;
+  /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy();
 
   // Note [Whose turn it is]. Where ranks share memory, whole parameters are the rows that their owners write. A scope
@@ -115,6 +118,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // What parameters show: a count of open scopes and open graph tasks.
   bool is_inside() const { return depth_ > 0; }
+  bool is_in_scope() const { return depth_ > static_cast<int>(open_tasks.size()); }
   void enter();
   void leave();
 
@@ -125,6 +129,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Makes each parameter's storages and tensors those of a new iteration, whatever happened before.
   void reset();
 
+  /// Operators that compute with whole parameters at the moment, on any thread; they keep their memory.
+  std::atomic<int> pins{0};
   GroupPolicy policy;
   GroupCounts counts;
   bool unshard_was_asked = false;

@@ -134,7 +134,7 @@ void RankState::start_reduction(ParamGroup& group) {
   group.reducer().start();
   std::erase(reducing_, group.id());
   reducing_.push_back(group.id());
-  if (group.policy.reshard_after_backward && !group.unshard_was_asked && group.summon_depth == 0) group.free_whole();
+  if (!group.stays_after_backward() && !group.is_in_scope()) group.free_whole();
 }
 
 // At the end of the outermost graph task: what was not reduced yet, then waits for all.
@@ -169,9 +169,9 @@ void RankState::end_task(int id) {
       for (auto& slot : member->slots()) slot.is_expected = slot.has_arrived = false;
     }
     member->leave();
-    bool stays = member->unshard_was_asked || !member->policy.reshard_after_backward;
-    if (!member->is_inside() && !stays) member->free_whole();
-    if (!member->is_inside()) member->end_reading();
+    if (member->is_inside()) continue;
+    if (!member->stays_after_backward()) member->free_whole();
+    member->end_reading();
   }
 }
 

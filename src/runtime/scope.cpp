@@ -67,6 +67,7 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   for (const auto& group : groups_) {
     if (!group->is_inside()) {
       group->drop_stale_copy();
+      if (!group->stays_after_backward()) group->free_whole();
       group->scope = record_;
       group->first_read = 0;
     }
@@ -81,7 +82,7 @@ OpenScope::~OpenScope() {
   for (const auto& group : groups_) {
     group->leave();
     if (group->is_inside() || group->scope->recorded) continue;
-    if (!group->unshard_was_asked) group->free_whole();
+    if (!group->stays_after_backward()) group->free_whole();
     group->end_reading();
   }
 }

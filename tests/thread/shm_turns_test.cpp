@@ -1,0 +1,186 @@
+// Whose turn it is where ranks share memory: readers and writers at different speeds.
+
+#include <fsdp/fsdp.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "support/small_net.h"
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::SizeIs;
+
+constexpr auto kDelay = std::chrono::milliseconds(60);
+
+// Every rank a model of its own, with the same values.
+template <class Run>
+void run_over_shm(int world, const Run& run) {
+  torch::manual_seed(5);
+  auto models = std::vector<std::shared_ptr<SmallNetImpl>>();
+  const auto source = std::make_shared<SmallNetImpl>(12, 3);
+  for (int r = 0; r < world; ++r) {
+    models.push_back(std::make_shared<SmallNetImpl>(12, 3));
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < source->parameters().size(); ++i) models.back()->parameters()[i].copy_(source->parameters()[i]);
+  }
+  run_thread_ranks(world, [&](int rank) { run(rank, *models[static_cast<size_t>(rank)]); }, {.backend = "shm"});
+}
+
+double sum_of(const torch::Tensor& tensor) { return tensor.detach().to(torch::kDouble).sum().item<double>(); }
+
+double whole_sum(const Group& group, SmallNetImpl& net) {
+  torch::NoGradGuard no_grad;
+  ForwardScope scope(group);
+  double sum = 0;
+  for (const auto& parameter : net.parameters()) sum += sum_of(parameter * 1.0);
+  return sum;
+}
+
+void add_to_rows(SmallNetImpl& net, double value) {
+  torch::NoGradGuard no_grad;
+  for (auto& parameter : net.parameters()) parameter.add_(value);
+}
+
+TEST(Turns, AWriterWaitsForASlowReader) {
+  for (int world : {2, 4}) {
+    run_over_shm(world, [](int rank, SmallNetImpl& net) {
+      auto group = fully_shard(net);
+      const double before = whole_sum(group, net);
+      for (int step = 0; step < 3; ++step) {
+        const double expected = whole_sum(group, net);
+        {
+          torch::NoGradGuard no_grad;
+          ForwardScope scope(group);
+          if (rank == step % world_size()) std::this_thread::sleep_for(kDelay);
+          double sum = 0;
+          for (const auto& parameter : net.parameters()) sum += sum_of(parameter * 1.0);
+          EXPECT_EQ(sum, expected) << "rank " << rank << " saw a peer's write in step " << step;
+        }
+        add_to_rows(net, 0.5);
+      }
+      EXPECT_NE(whole_sum(group, net), before);
+    });
+  }
+}
+
+TEST(Turns, AReaderWaitsForASlowWriter) {
+  run_over_shm(2, [](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    const double before = whole_sum(group, net);
+    int64_t numel = 0;
+    for (const auto& parameter : net.parameters()) numel += torch::IntArrayRef(global_sizes(parameter)).vec().empty() ? 1 : c10::multiply_integers(global_sizes(parameter));
+    if (rank == 1) std::this_thread::sleep_for(kDelay);
+    add_to_rows(net, 1.0);
+    EXPECT_NEAR(whole_sum(group, net), before + static_cast<double>(numel), 1e-2);
+  });
+}
+
+TEST(Turns, AScopeThatRecordedAndHasNoBackwardHoldsNobodyUp) {
+  run_over_shm(2, [](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    torch::Tensor loss;
+    for (int step = 0; step < 3; ++step) {
+      {
+        ForwardScope scope(group);
+        loss = small_net_loss(net, {step, rank * 2, 2});
+      }
+      if (rank == 0) std::this_thread::sleep_for(kDelay);
+      add_to_rows(net, 0.1);
+    }
+  });
+}
+
+TEST(Turns, OneRankMayWriteItsRowsAloneUnderLocalRows) {
+  run_over_shm(3, [](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    const double before = whole_sum(group, net);
+    double added = 0;
+    if (rank == 2) {
+      std::this_thread::sleep_for(kDelay);
+      LocalRows rows(group);
+      torch::NoGradGuard no_grad;
+      for (auto& parameter : net.parameters()) {
+        parameter.add_(1.0);
+        added += static_cast<double>(parameter.numel());
+      }
+    }
+    auto total = torch::tensor({added});
+    default_process_group()->communicator().all_reduce(total, ReduceOp::kSum, {"added", {}})->wait();
+    EXPECT_GT(total.item<double>(), 0);
+    EXPECT_NEAR(whole_sum(group, net), before + total.item<double>(), 1e-2);
+  });
+}
+
+TEST(Turns, AnExceptionInAScopeOfEveryRankLeavesTheModelUsable) {
+  run_over_shm(2, [](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    const double before = whole_sum(group, net);
+    for (int round = 0; round < 2; ++round) {
+      try {
+        ForwardScope scope(group);
+        if (rank == round) std::this_thread::sleep_for(kDelay);
+        auto loss = small_net_loss(net, {0, rank * 2, 2});
+        throw std::runtime_error("the user's own");
+      } catch (const std::runtime_error&) {
+        group.reset_iter_state();
+      }
+      EXPECT_EQ(whole_sum(group, net), before);
+    }
+    add_to_rows(net, 1.0);
+    EXPECT_GT(whole_sum(group, net), before);
+  });
+}
+
+// What ranks say when they run different programs.
+std::vector<std::string> mismatches(int world, const std::function<void(int, SmallNetImpl&, const Group&)>& run) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_over_shm(world, [&](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    whole_sum(group, net);
+    try {
+      run(rank, net, group);
+    } catch (const Mismatch& error) {
+      std::lock_guard lock(mutex);
+      messages.emplace_back(error.what_without_backtrace());
+    }
+  });
+  return messages;
+}
+
+TEST(Turns, AnOptimizerStepOnOneRankOnlyIsAMismatch) {
+  const auto messages = mismatches(3, [](int rank, SmallNetImpl& net, const Group& group) {
+    if (rank == 1) add_to_rows(net, 1.0);
+    whole_sum(group, net);
+  });
+  EXPECT_THAT(messages, SizeIs(3));
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("writes to the rows"), HasSubstr("rank 1 runs barrier of 'forward scope"),
+                                   HasSubstr("after a write to the rows"))));
+}
+
+TEST(Turns, ABackwardOnOneRankOnlyIsAMismatchAndNoHang) {
+  const auto messages = mismatches(2, [](int rank, SmallNetImpl& net, const Group& group) {
+    torch::Tensor loss;
+    {
+      ForwardScope scope(group);
+      loss = small_net_loss(net, {0, rank * 2, 2});
+    }
+    if (rank == 0) loss.backward();
+    whole_sum(group, net);
+  });
+  EXPECT_THAT(messages, SizeIs(2));
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("ranks wait for each other"), HasSubstr("reduce_scatter of 'SmallNet'"),
+                                   HasSubstr("barrier of 'forward scope of SmallNet'"))));
+}
+
+}  // namespace
+}  // namespace fsdp::test
