@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "comm/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
@@ -96,7 +98,9 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
   access.recording = at::GradMode::is_enabled() && operand.tensor.requires_grad();
-  access.same_sizes = traits.kind != OperatorKind::kPointwise || all_have_sizes(op, stack, operand.tensor.sizes());
+  bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
+  bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
+  access.same_sizes = !sizes_matter || all_have_sizes(op, stack, operand.tensor.sizes());
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
@@ -109,20 +113,35 @@ void add_once(OperandGroups& groups, const std::shared_ptr<ParamGroup>& group) {
   if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
 }
 
+using GroupPointers = c10::SmallVector<ParamGroup*, 2>;
+
+// Those of one process group together, so that none of them is freed for another.
+void make_whole(GroupPointers groups) {
+  while (!groups.empty()) {
+    auto& rank = groups.front()->rank_state();
+    auto* others =
+        std::partition(groups.begin(), groups.end(), [&](ParamGroup* group) { return &group->rank_state() == &rank; });
+    {
+      std::lock_guard lock(rank.mutex);
+      rank.read({groups.begin(), others});
+    }
+    groups.erase(groups.begin(), others);
+  }
+}
+
 // Judges every operand and carries the verdicts out; returns the groups whose whole parameters the operator takes.
 OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
   auto operands = marked_operands(op, stack);
   if (operands.empty()) return {};
   const auto& traits = operator_traits(op);
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  auto& rank = operands.front().part.group->rank_state();
-  std::lock_guard lock(rank.mutex);
-  ++rank.intercepted_operators;
+  ++operands.front().part.group->rank_state().intercepted_operators;
   OperandGroups takes_whole;
-  c10::SmallVector<ParamGroup*, 2> reads;
+  GroupPointers reads;
   for (auto& operand : operands) {
-    auto verdict = judge_operand(op, traits, stack, operand, in_backward);
     auto& group = operand.part.group;
+    std::lock_guard lock(group->rank_state().mutex);
+    auto verdict = judge_operand(op, traits, stack, operand, in_backward);
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
@@ -133,7 +152,7 @@ OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& st
     }
     if (operand.part.kind == PartKind::kWhole) add_once(takes_whole, group);
   }
-  if (!reads.empty()) rank.read(reads);
+  make_whole(std::move(reads));
   return takes_whole;
 }
 
