@@ -14,7 +14,8 @@ namespace fsdp {
 /// torch.nn.utils.clip_grad_norm_ does. Parameters without a gradient count as zero. Call it after backward, outside
 /// scopes. Collective; one thread.
 ///
-/// Throws UsageError inside a scope or for a negative `max_norm`, and Error if `error_if_nonfinite` and the norm is not
+/// Throws UsageError inside a scope, for a negative `max_norm` and while gradients wait for a backward that
+/// synchronises, Mismatch if ranks give different arguments, and Error if `error_if_nonfinite` and the norm is not
 /// finite; on every rank alike, and the gradients are as before.
 ///
 ///     loss.backward();

@@ -2,6 +2,7 @@
 /// \file
 /// `fully_shard`: what turns an ordinary module into a sharded one.
 
+#include <fsdp/error.h>
 #include <fsdp/options.h>
 #include <fsdp/sharded.h>
 #include <torch/nn/module.h>
@@ -60,6 +61,7 @@ Sharded<Holder> fully_shard(Holder module, const FullyShardOptions& options = {}
 /// A module behind a shared pointer.
 template <std::derived_from<torch::nn::Module> M>
 Sharded<std::shared_ptr<M>> fully_shard(std::shared_ptr<M> module, const FullyShardOptions& options = {}) {
+  if (!module) throw UsageError("fsdp::fully_shard: expected a module, found a null pointer. Make the module first");
   Group group = fully_shard(static_cast<torch::nn::Module&>(*module), options);
   return Sharded<std::shared_ptr<M>>(std::move(module), std::move(group));
 }

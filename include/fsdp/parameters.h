@@ -1,7 +1,7 @@
 #pragma once
 /// \file
 /// Questions about one sharded parameter. Ordinary tensors are answered as parameters of one rank. Inside and outside
-/// of scopes alike; any thread.
+/// of scopes alike; any thread. An undefined tensor is a UsageError.
 
 #include <ATen/core/Tensor.h>
 
@@ -24,13 +24,14 @@ std::vector<int64_t> global_sizes(const at::Tensor& parameter);
 ///     auto [first, count] = fsdp::local_rows(model->head->weight);
 LocalRowRange local_rows(const at::Tensor& parameter);
 
-/// The whole parameter as a new tensor of its sizes, dtype and device, without autograd: what the rows hold.
-/// Collective. Throws what Work::wait throws.
+/// The whole parameter as a new tensor of its sizes, dtype and device, without autograd: what the rows hold. Of a
+/// gradient that backward left in `.grad`, the whole gradient. Collective. Throws UsageError for a view of either, and
+/// what Work::wait throws.
 ///
 ///     auto weight = fsdp::full_tensor(model->head->weight);  // on every rank
 at::Tensor full_tensor(const at::Tensor& parameter);
 /// The whole gradient, reduced, as a new tensor of the parameter's sizes; undefined if the parameter has none. Outside
-/// backward. Collective. Throws what Work::wait throws.
+/// backward. Collective. Throws UsageError for a gradient that has not the sizes of the rows, and what Work::wait throws.
 at::Tensor full_grad(const at::Tensor& parameter);
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "comm/check.h"
+#include "runtime/param_group.h"
 #include "runtime/registry.h"
 
 namespace fsdp {
@@ -29,6 +30,12 @@ bool has_dense_rows(const at::Tensor& tensor) {
   return true;
 }
 
+std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parameter) {
+  if (!parameter.has_storage()) return nullptr;
+  auto part = runtime::registry().find(parameter.storage().unsafeGetStorageImpl());
+  return part ? part->group : nullptr;
+}
+
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
@@ -45,6 +52,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           "first backward, or reset the gradients with zero_grad()");
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded. Shard before forward, or let the loss and outputs go first");
+  require(tensor.is_floating_point() || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
+          ", expected a floating point type. Register its real and imaginary parts, or ignore it (ignored_params)");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
           tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
 }
@@ -84,14 +93,16 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   auto parameters = subtree_parameters(tree);
   for (const auto& ignored : options.ignored_params) {
     require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor");
-    require(std::any_of(parameters.begin(), parameters.end(),
-                        [&](const auto& parameter) { return parameter.tensor.is_same(ignored); }),
-            where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
-            " that is no parameter under ", tree.type);
+    auto known = std::find_if(parameters.begin(), parameters.end(),
+                              [&](const auto& parameter) { return parameter.tensor.is_same(ignored); });
+    require(known != parameters.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ",
+            ignored.sizes(), " that is no parameter under ", tree.type);
+    require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->name,
+            "', which an earlier call has sharded. Ignore it in that call");
   }
 }
 
-void check_module(const ModuleNode& tree, const std::string& where) {
+void check_module(const ModuleNode& tree, const ProcessGroup& process_group, const std::string& where) {
   require(!c10::InferenceMode::is_enabled(), where,
           "called in inference mode, whose tensors cannot train. Call it outside of c10::InferenceMode");
   require(torch::autograd::get_current_graph_task_id() == -1, where,
@@ -102,6 +113,15 @@ void check_module(const ModuleNode& tree, const std::string& where) {
                                                              [&](const auto& child) { return child.get() == &node; }));
     require(!is_given || runtime::registry().find_module(node.identity) == nullptr, where, "module ", node.type,
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
+  });
+  auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
+    require(!group || &group->process_group() == &process_group, where, "expected one process group for ", tree.type,
+            " and all that is inside it, found '", group ? group->name() : "",
+            "' sharded over another process group. Set FullyShardOptions::process_group alike");
+  };
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    check_group(runtime::registry().find_module(node.identity));
+    for (const auto& parameter : node.parameters) check_group(group_of_parameter(parameter.tensor));
   });
   // Modules built in C++ have no flag either, but they have parameters.
   require(tree.has_training_flag || !subtree_parameters(tree).empty(), where, "TorchScript module ", tree.type,

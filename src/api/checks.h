@@ -14,8 +14,8 @@ namespace fsdp {
 /// Throws UsageError naming the option that is wrong or not there yet.
 void check_options(const FullyShardOptions& options, const ModuleNode& tree, const std::string& where);
 
-/// Throws UsageError unless the module can be sharded now.
-void check_module(const ModuleNode& tree, const std::string& where);
+/// Throws UsageError unless the module can be sharded over `process_group` now.
+void check_module(const ModuleNode& tree, const ProcessGroup& process_group, const std::string& where);
 
 /// Throws UsageError naming the first parameter that cannot be sharded.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const std::string& where);

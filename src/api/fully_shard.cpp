@@ -100,8 +100,7 @@ std::shared_ptr<ParamGroup> shard_node(const ModuleNode& node, const std::string
 
 // Children first; a module that a group has taken whole is not asked. Returns the elements taken by groups.
 int64_t wrap_below(const ModuleNode& node, const std::shared_ptr<ProcessGroup>& process_group,
-                   const FullyShardOptions& options, bool is_root,
-                   std::vector<std::shared_ptr<ParamGroup>>& made) {
+                   const FullyShardOptions& options, bool is_root, std::vector<std::shared_ptr<ParamGroup>>& made) {
   if (!is_root && runtime::registry().find_module(node.identity)) return 0;
   const auto& policy = options.auto_wrap_policy;
   auto numel = [&] {
@@ -123,7 +122,7 @@ int64_t wrap_below(const ModuleNode& node, const std::shared_ptr<ProcessGroup>& 
 Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options) {
   auto process_group = options.process_group ? options.process_group : default_process_group();
   auto where = fsdp::where(process_group->rank(), process_group->world_size(), "fully_shard");
-  check_module(*tree, where);
+  check_module(*tree, *process_group, where);
   check_options(options, *tree, where);
   check_parameters(free_parameters(*tree, options.ignored_params), where);
   runtime::install_interceptor();
@@ -141,6 +140,9 @@ Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options) {
 
 Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options) {
   require(!modules.empty(), "fsdp::fully_shard: an empty list of modules. Name at least one");
+  for (const auto* module : modules)
+    require(module != nullptr,
+            "fsdp::fully_shard: expected modules, found a null pointer in the list. Make them first");
   return shard_tree(module_tree(modules), options);
 }
 

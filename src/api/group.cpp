@@ -1,7 +1,7 @@
 #include <fsdp/group.h>
 
 #include <algorithm>
-#include <unordered_set>
+#include <cmath>
 
 #include "api/group_view.h"
 #include "comm/check.h"
@@ -22,13 +22,15 @@ void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool 
   for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
 }
 
-std::vector<runtime::GroupId> ids_of(const std::vector<Group>& groups, const ParamGroup& own) {
+// The groups to prefetch while `own` is used.
+std::vector<runtime::GroupId> ids_of(const ParamGroup& own, const std::vector<Group>& groups, const char* operation) {
   std::vector<runtime::GroupId> ids;
-  for (const auto& group : groups) {
-    const auto& other = *group.param_groups().front();
-    require(&other.rank_state() == &own.rank_state(), own.where("prefetch list of '" + own.name() + "'"),
-            "expected groups of one process group, found '", other.name(), "' of another one");
-    ids.push_back(other.id());
+  for (const auto& listed : groups) {
+    const auto& group = *listed.param_groups().front();
+    require(&group.process_group() == &own.process_group(), own.where(operation),
+            "expected groups over the process group of '", own.name(), "', found '", group.name(),
+            "' over another. List groups of the same model");
+    ids.push_back(group.id());
   }
   return ids;
 }
@@ -113,17 +115,20 @@ void Group::set_reduce_scatter_unused_params(bool reduce, bool recurse) const {
 
 void Group::set_gradient_divide_factor(double factor) const {
   const auto& own = view_->groups.front();
-  require(factor > 0, own->where("set_gradient_divide_factor"), "expected a factor above 0, found ", factor);
+  require(factor > 0 && std::isfinite(factor), own->where("set_gradient_divide_factor"),
+          "expected a finite factor above 0, found ", factor);
   std::lock_guard lock(own->rank_state().mutex);
   own->reducer().divide_factor = factor;
 }
 
 void Group::set_modules_to_forward_prefetch(const std::vector<Group>& groups) const {
-  change_policy(view_->groups, false, [&](auto& policy) { policy.forward_prefetch = ids_of(groups, *view_->groups.front()); });
+  auto ids = ids_of(*view_->groups.front(), groups, "set_modules_to_forward_prefetch");
+  change_policy(view_->groups, false, [&](auto& policy) { policy.forward_prefetch = ids; });
 }
 
 void Group::set_modules_to_backward_prefetch(const std::vector<Group>& groups) const {
-  change_policy(view_->groups, false, [&](auto& policy) { policy.backward_prefetch = ids_of(groups, *view_->groups.front()); });
+  auto ids = ids_of(*view_->groups.front(), groups, "set_modules_to_backward_prefetch");
+  change_policy(view_->groups, false, [&](auto& policy) { policy.backward_prefetch = ids; });
 }
 
 void Group::reset_iter_state() const { runtime::reset_iteration(view_->groups); }

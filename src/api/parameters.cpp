@@ -2,8 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "comm/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -11,26 +13,41 @@
 namespace fsdp {
 namespace {
 
-std::optional<runtime::Part> part_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage()) return std::nullopt;
+std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* operation) {
+  require(tensor.defined(), "fsdp::", operation, ": expected a parameter, found an undefined tensor");
+  if (!tensor.has_storage()) return std::nullopt;
   return runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
 }
 
-// Gathers rows that lie densely on each rank into a tensor of the slot's sizes and strides.
+// A part of the rows, or rows seen in another order, says nothing about the whole.
+void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const char* operation) {
+  const auto& slot = part.group->slots()[part.slot];
+  const auto& all = part.kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
+  require(tensor.sizes() == all.sizes() && tensor.strides() == all.strides(), part.group->where(operation),
+          "expected parameter '", slot.name(), "' or its gradient as it is, of sizes ", all.sizes(),
+          ", found a view of sizes ", tensor.sizes(), ". Take the view of the result");
+}
+
+// Gathers tensors of the rows' sizes into one of the slot's sizes and strides.
 at::Tensor gather_rows(runtime::Part& part, const at::Tensor& rows, const char* operation) {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
   auto& group = *part.group;
   std::lock_guard lock(group.rank_state().mutex);
   auto& slot = group.slots()[part.slot];
+  require(rows.sizes() == slot.rows_tensor.sizes(), group.where(operation), "parameter '", slot.name(),
+          "': expected the sizes of this rank's rows, ", slot.rows_tensor.sizes(), ", found ", rows.sizes(),
+          ". Give each rank the gradient of its rows");
+  auto strides = slot.rows_tensor.strides();
+  auto dense = rows.strides() == strides ? rows : at::empty_strided(rows.sizes(), strides, rows.options()).copy_(rows);
   auto place = group.place(part.slot);
   const auto& layout = group.flats()[place.flat].layout();
   std::vector<int64_t> offsets{0};
   for (int r = 0; r < layout.world_size(); ++r)
     offsets.push_back(offsets.back() + layout.rows_of(place.item, r).count * slot.row_numel());
-  auto flat = at::empty({slot.numel()}, rows.options());
+  auto flat = at::empty({slot.numel()}, dense.options());
   // Without the mark: the communicator's threads must not come back to the runtime.
-  auto input = at::empty({0}, rows.options()).set_(rows.storage(), rows.storage_offset(), {slot.rows_numel()}, {1});
+  auto input = at::empty({0}, dense.options()).set_(dense.storage(), dense.storage_offset(), {slot.rows_numel()}, {1});
   group.process_group()
       .communicator()
       .all_gather(flat, input, offsets, {std::string(operation) + " " + slot.name(), {}})
@@ -41,25 +58,27 @@ at::Tensor gather_rows(runtime::Part& part, const at::Tensor& rows, const char* 
 }  // namespace
 
 std::vector<int64_t> global_sizes(const at::Tensor& parameter) {
-  auto part = part_of(parameter);
+  auto part = part_of(parameter, "global_sizes");
   return part ? part->group->slots()[part->slot].sizes().vec() : parameter.sizes().vec();
 }
 
 LocalRowRange local_rows(const at::Tensor& parameter) {
-  auto part = part_of(parameter);
+  auto part = part_of(parameter, "local_rows");
   if (!part) return {0, parameter.dim() == 0 ? 1 : parameter.size(0)};
   auto rows = part->group->slots()[part->slot].rows();
   return {rows.first, rows.count};
 }
 
 at::Tensor full_tensor(const at::Tensor& parameter) {
-  auto part = part_of(parameter);
+  auto part = part_of(parameter, "full_tensor");
   if (!part) return parameter.detach().clone();
+  require_all_rows(*part, parameter, "full_tensor");
+  if (part->kind == runtime::PartKind::kGradient) return gather_rows(*part, parameter, "full_grad");
   return gather_rows(*part, part->group->slots()[part->slot].rows_tensor, "full_tensor");
 }
 
 at::Tensor full_grad(const at::Tensor& parameter) {
-  auto part = part_of(parameter);
+  auto part = part_of(parameter, "full_grad");
   if (!parameter.grad().defined()) return {};
   if (!part) return parameter.grad().detach().clone();
   return gather_rows(*part, parameter.grad(), "full_grad");

@@ -5,8 +5,11 @@
 #include "comm/check.h"
 #include "comm/verdict.h"
 
+#include <future>
 #include <map>
 #include <mutex>
+#include <stdexcept>
+#include <thread>
 
 namespace fsdp {
 namespace {
@@ -38,6 +41,18 @@ Connections& connections() {
                        " running, and is that its address? (", detail, ")"));
 }
 
+// LibTorch waits for ever for the answer of a program that accepts connections and is no store, and for longer than the
+// timeout where nobody listens; a thread of its own is left waiting then.
+c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
+  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> open(
+      [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+  auto store = open.get_future();
+  std::thread(std::move(open)).detach();
+  if (store.wait_for(options.timeout) == std::future_status::timeout)
+    throw std::runtime_error("nobody answers there, or not as a store does");
+  return store.get();
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
@@ -54,7 +69,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std:
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    auto store = c10::make_intrusive<c10d::TCPStore>(rendezvous.host, options);
+    auto store = open_store(rendezvous.host, options);
     std::lock_guard lock(mutex);
     return open[{address, hosts}] = store;
   } catch (const std::exception& error) {

@@ -22,6 +22,9 @@ std::vector<at::Tensor> row_gradients(const std::vector<std::shared_ptr<ParamGro
   for (const auto& group : groups) {
     require(!group->is_inside(), group->where("clip_grad_norm_"), "a forward scope or a backward is open on '",
             group->name(), "'. Clip after it; after an exception in backward call reset_iter_state() first");
+    require(!group->reducer().has_gradients(), group->where("clip_grad_norm_"), "gradients of '", group->name(),
+            "' of a backward without synchronisation wait for their reduction and would be left out. Run the last "
+            "backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true)");
     for (auto& slot : group->slots()) {
       auto parameter = slot.tensor();
       gradients.push_back(parameter.defined() ? parameter.grad() : at::Tensor());
@@ -61,9 +64,11 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   bool is_max = norm_type == std::numeric_limits<double>::infinity();
   auto gradients = row_gradients(groups);
   auto norms = partial_norms(gradients, norm_type, is_max);
+  // With the bounds, in which ranks could differ unseen.
+  Tag tag{c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type), {}};
   first.process_group()
       .communicator()
-      .all_reduce(norms, is_max ? ReduceOp::kMax : ReduceOp::kSum, {"clip_grad_norm_ of " + model.name(), {}})
+      .all_reduce(norms, is_max ? ReduceOp::kMax : ReduceOp::kSum, std::move(tag))
       ->wait();
   double norm = total_norm(norms, norm_type, is_max);
   if (error_if_nonfinite && !std::isfinite(norm))

@@ -17,14 +17,15 @@ Verdict judge_whole(const Access& a) {
 bool is_row_wise(const Access& a) {
   switch (a.op) {
     case OperatorKind::kView:
-    case OperatorKind::kCopy:
     case OperatorKind::kClone:
     case OperatorKind::kFill:
     case OperatorKind::kForeach:
     case OperatorKind::kFused:
       return true;
-    case OperatorKind::kPointwise:
+    case OperatorKind::kCopy:
       return a.same_sizes;
+    case OperatorKind::kPointwise:
+      return a.same_sizes && !a.is_part_of_rows;
     default:
       return false;
   }
@@ -33,7 +34,8 @@ bool is_row_wise(const Access& a) {
 Verdict judge_rows(const Access& a) {
   auto passed = a.writes && a.part == PartKind::kRows ? Verdict::kWriteRows : Verdict::kPass;
   if (a.writes && a.inside && a.part == PartKind::kRows) return Verdict::kRefuseWriteInScope;
-  if (a.op == OperatorKind::kDetach || a.op == OperatorKind::kFactory) return Verdict::kPass;
+  if (a.op == OperatorKind::kDetach) return Verdict::kPass;
+  if (a.op == OperatorKind::kFactory) return a.random && !a.local_rows ? Verdict::kRefuseRandom : Verdict::kPass;
   if (a.op == OperatorKind::kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
   // Module::to converts under autograd, then replaces.
   if (a.op == OperatorKind::kCopy && a.is_parameter && a.recording && !a.writes) return Verdict::kRefuseReplace;

@@ -22,7 +22,7 @@ struct Access {
   bool writes = false;
   bool random = false;
   bool recording = false;   ///< autograd would record it
-  bool same_sizes = false;  ///< every tensor operand has the rows' sizes or one element
+  bool same_sizes = false;  ///< every tensor operand has this one's sizes or one element
   bool inside = false;      ///< the group has an open scope or an open backward
   bool summoned = false;    ///< inside summon_full_params, where whole parameters may be written
   bool local_rows = false;  ///< inside LocalRows

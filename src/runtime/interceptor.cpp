@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "comm/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
@@ -96,36 +98,66 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
   access.recording = at::GradMode::is_enabled() && operand.tensor.requires_grad();
-  access.same_sizes = traits.kind != OperatorKind::kPointwise || all_have_sizes(op, stack, operand.tensor.sizes());
+  bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
+  bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
+  access.same_sizes = !sizes_matter || all_have_sizes(op, stack, operand.tensor.sizes());
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
   return judge(access);
 }
 
-using OperandGroups = c10::SmallVector<std::shared_ptr<ParamGroup>, 2>;
+// The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
+// alone.
+class OperandGroups {
+ public:
+  OperandGroups() = default;
+  OperandGroups(const OperandGroups&) = delete;
+  OperandGroups& operator=(const OperandGroups&) = delete;
+  ~OperandGroups() {
+    for (const auto& group : groups_) --group->pins;
+  }
+  void add_once(const std::shared_ptr<ParamGroup>& group) {
+    if (std::find(groups_.begin(), groups_.end(), group) != groups_.end()) return;
+    groups_.push_back(group);
+    ++group->pins;
+  }
+  auto begin() const { return groups_.begin(); }
+  auto end() const { return groups_.end(); }
+  bool empty() const { return groups_.empty(); }
 
-void add_once(OperandGroups& groups, const std::shared_ptr<ParamGroup>& group) {
-  if (std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+ private:
+  c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
+};
+
+using GroupPointers = c10::SmallVector<ParamGroup*, 2>;
+
+// Those of one process group together, so that none of them is freed for another.
+void make_whole(GroupPointers groups) {
+  while (!groups.empty()) {
+    auto& rank = groups.front()->rank_state();
+    auto* others =
+        std::partition(groups.begin(), groups.end(), [&](ParamGroup* group) { return &group->rank_state() == &rank; });
+    {
+      std::lock_guard lock(rank.mutex);
+      rank.read({groups.begin(), others});
+    }
+    groups.erase(groups.begin(), others);
+  }
 }
 
-// Judges every operand and carries the verdicts out; returns the groups whose whole parameters the operator takes.
-OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+// Judges every operand and carries the verdicts out; notes the groups whose whole parameters the operator takes.
+void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, OperandGroups& takes_whole) {
   auto operands = marked_operands(op, stack);
-  if (operands.empty()) return {};
+  if (operands.empty()) return;
   const auto& traits = operator_traits(op);
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  auto& rank = operands.front().part.group->rank_state();
-  std::lock_guard lock(rank.mutex);
-  ++rank.intercepted_operators;
-  OperandGroups takes_whole;
-  c10::SmallVector<ParamGroup*, 2> reads;
+  ++operands.front().part.group->rank_state().intercepted_operators;
+  GroupPointers reads;
   for (auto& operand : operands) {
-    require(&operand.part.group->rank_state() == &rank, operand.part.group->where(op.operator_name().name),
-            "expected parameters of one process group, found '", operands.front().part.group->name(), "' and '",
-            operand.part.group->name(), "' of two. Shard both modules over one process group");
-    auto verdict = judge_operand(op, traits, stack, operand, in_backward);
     auto& group = operand.part.group;
+    std::lock_guard lock(group->rank_state().mutex);
+    auto verdict = judge_operand(op, traits, stack, operand, in_backward);
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
@@ -134,11 +166,9 @@ OperandGroups prepare(const c10::OperatorHandle& op, const torch::jit::Stack& st
     } else if (verdict != Verdict::kPass) {
       refuse(op, operand, verdict);
     }
-    if (operand.part.kind == PartKind::kWhole) add_once(takes_whole, group);
+    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(group);
   }
-  if (!reads.empty()) rank.read(reads);
-  for (const auto& group : takes_whole) ++group->pins;
-  return takes_whole;
+  make_whole(std::move(reads));
 }
 
 // Autograd recorded the operator: its node shows whole parameters before it runs backward.
@@ -157,18 +187,10 @@ void hook_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
     });
 }
 
-// Other threads of the rank leave the memory of `groups` alone while the operator computes.
-struct Unpin {
-  const OperandGroups& groups;
-  ~Unpin() {
-    for (const auto& group : groups) --group->pins;
-  }
-};
-
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  auto groups = prepare(op, *stack);
+  OperandGroups groups;
+  prepare(op, *stack, groups);
   {
-    const Unpin unpin{groups};
     c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey), stack);
   }

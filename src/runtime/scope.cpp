@@ -143,6 +143,8 @@ void OpenSummon::write_back() {
 void reset_iteration(const Groups& groups) {
   auto& rank = groups.front()->rank_state();
   std::lock_guard lock(rank.mutex);
+  require(torch::autograd::get_current_graph_task_id() == -1, groups.front()->where("reset_iter_state"),
+          "called inside a backward, whose gradients it would lose. Call it after backward() has thrown");
   rank.reset_backward();
   for (const auto& group : groups) group->reset();
 }

@@ -4,6 +4,8 @@
 #include <fsdp/process_group.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -121,6 +123,31 @@ TEST(Init, NamesThePortThatIsTaken) {
     EXPECT_THAT(error.what_without_backtrace(),
                 HasSubstr(c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")));
   }
+}
+
+// Whatever listens there never answers; LibTorch alone would wait for ever.
+TEST(Init, NamesTheAddressWhereAnotherProgramListens) {
+  int listener = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(listener, 8), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(2)};
+  options.rank = 1;
+  options.world_size = 2;
+  options.address = c10::str("127.0.0.1:", ntohs(address.sin_port));
+  try {
+    init_process_group(options);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(),
+                AllOf(HasSubstr("[fsdp rank 1/2] init_process_group"), HasSubstr("at " + *options.address),
+                      HasSubstr("within 2.0 s"), HasSubstr("Is rank 0 running")));
+  }
+  // The listener stays open: LibTorch's attempt still waits for it.
 }
 
 TEST(Init, TwiceIsAnError) {

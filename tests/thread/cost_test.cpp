@@ -149,6 +149,28 @@ TEST(Cost, WholeParametersStayWithinTheRootAndTwoGroups) {
   }
 }
 
+// Frozen blocks expect no gradient, so backward frees them as soon as it goes on.
+TEST(Cost, FrozenBlocksAreFreedAsSoonAsBackwardGoesOn) {
+  auto models = nets(2, 64);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    for (size_t i = 1; i < kDepth; ++i)
+      for (auto& parameter : net.blocks[i]->parameters()) parameter.set_requires_grad(false);
+    auto group = shard_blocks(net);
+    int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+    int64_t during_first_block = 0;
+    net.blocks[0]->as<SmallBlock>()->in->weight.register_hook(
+        [&](const torch::Tensor&) { during_first_block = group.stats().whole.current; });
+    for (int step = 0; step < 3; ++step) {
+      group.reset_peak_stats();
+      forward_loss(group, net, step).backward();
+      EXPECT_LE(group.stats().whole.peak, root + 2 * block) << "step " << step;
+      EXPECT_EQ(during_first_block, root + block) << "step " << step;
+      EXPECT_EQ(group.stats().whole.current, 0) << "after step " << step;
+    }
+  });
+}
+
 TEST(Cost, GradientsAreRowsAfterBackward) {
   auto models = nets(2, 64);
   run_thread_ranks(2, [&](int r) {
@@ -203,6 +225,25 @@ TEST(Cost, KeptCopiesSpareGathersUntilRowsAreWritten) {
     forward_loss(group, net, 2).backward();
     EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth + 1));
   }, recorded.options);
+}
+
+// Raw pointers are seen by nobody, so the rows count as written when a LocalRows closes.
+TEST(Cost, CopiesThatWereAskedForAreRenewedAfterLocalRows) {
+  auto models = nets(2);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    group.set_reshard_after_backward(false);
+    group_of(*net.blocks[2]).unshard().wait();
+    auto before = forward_loss(group, net, 0);
+    {
+      LocalRows rows(group);
+      for (auto& parameter : net.parameters()) std::fill_n(parameter.data_ptr<float>(), parameter.numel(), 0.0F);
+    }
+    torch::NoGradGuard no_grad;
+    ForwardScope scope(group);
+    for (auto& parameter : net.parameters()) EXPECT_EQ(parameter.abs().max().item<float>(), 0);
+  });
 }
 
 TEST(Cost, UnshardBringsMemoryEarly) {

@@ -98,6 +98,22 @@ TEST(AnExceptionInBackward, IsFollowedByAnErrorThatNamesTheReset) {
   });
 }
 
+TEST(ASecondBackward, ThroughAGraphThatIsGoneLeavesTheModelUsableAfterAReset) {
+  expect_training_survives([](const InTraining& t) {
+    t.optimizer.zero_grad();
+    Tensor loss;
+    {
+      ForwardScope scope(t.group);
+      loss = small_loss(t.net, share(1));
+    }
+    loss.backward();
+    auto gradients = copied_gradients(t);
+    EXPECT_THAT(message_of<c10::Error>([&] { loss.backward(); }), HasSubstr("a second time"));
+    t.group.reset_iter_state();
+    expect_gradients(t, gradients);
+  });
+}
+
 class ExceptionInBackward : public testing::TestWithParam<std::tuple<Place, Tensor (*)(const Tensor&)>> {
  protected:
   static void fail(const InTraining& t) { fail_iteration(t, std::get<0>(GetParam()), std::get<1>(GetParam())); }
@@ -165,6 +181,27 @@ TEST_P(ExceptionInBackward, InsideAScopeLeavesTheModelUsable) {
 INSTANTIATE_TEST_SUITE_P(Places, ExceptionInBackward,
                          testing::Combine(testing::Values(&SmallNetImpl::on_words, &SmallNetImpl::on_hidden),
                                           testing::Values(throw_in_backward, throw_in_hook)));
+
+TEST(AReset, InsideABackwardIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    std::string message;
+    t.net.on_words = [&](const Tensor& h) {
+      h.register_hook([&](const Tensor&) { message = message_of([&] { t.group.reset_iter_state(); }); });
+      return h;
+    };
+    t.optimizer.zero_grad();
+    Tensor loss;
+    {
+      ForwardScope scope(t.group);
+      loss = small_loss(t.net, share(1));
+    }
+    loss.backward();
+    t.net.on_words = std::identity();
+    EXPECT_THAT(message, AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] reset_iter_state: ")),
+                               HasSubstr("inside a backward"), HasSubstr("after backward() has thrown")));
+    for (const auto& item : t.net.named_parameters()) EXPECT_TRUE(item.value().grad().defined()) << item.key();
+  });
+}
 
 TEST(AReset, BetweenIterationsChangesNothing) {
   expect_training_survives([](const InTraining& t) {

@@ -1,6 +1,7 @@
 // What fully_shard refuses, before it communicates: on every rank alike, and the modules stay as they were.
 
 #include <torch/script.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "thread/misuse_net.h"
 
@@ -145,6 +146,43 @@ TEST(FullyShard, OfMetaAndSparseParametersIsRefused) {
                  {"parameter 'few'", "layout Sparse", "expected a strided tensor", "dense"});
 }
 
+TEST(FullyShard, OfComplexParametersThatTrainIsRefused) {
+  expect_refused([](BagImpl& bag) { bag.add("phase", torch::ones({3, 2}, torch::kComplexFloat)); },
+                 {"parameter 'phase'", "ComplexFloat", "expected a floating point type", "ignored_params"});
+}
+
+TEST(FullyShard, OfANullPointerIsRefused) {
+  const auto expected = AllOf(HasSubstr("fsdp::fully_shard"), HasSubstr("null pointer"));
+  EXPECT_THAT(message_of([] { fully_shard(std::shared_ptr<nn::LinearImpl>()); }), expected);
+  EXPECT_THAT(message_of([] { fully_shard(std::vector<nn::Module*>{nullptr}); }), expected);
+  EXPECT_THAT(message_of<c10::Error>([] { fully_shard(nn::Linear(nullptr)); }), HasSubstr("empty ModuleHolder"));
+}
+
+// Scopes, orders and what is in memory are kept for each process group.
+TEST(FullyShard, OverTwoProcessGroupsInOneTreeIsRefused) {
+  auto store = c10::make_intrusive<c10d::HashStore>();
+  run_thread_ranks(2, [&](int r) {
+    FullyShardOptions other;
+    other.process_group = make_thread_rank(store, r, 2, {});
+    nn::Linear inner(2, 2), outer(2, 2);
+    auto inner_group = fully_shard(*inner, other);
+    nn::Sequential both(inner, outer);
+    auto expected = AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] fully_shard: ")), HasSubstr("'Linear'"),
+                          HasSubstr("another process group"), HasSubstr("FullyShardOptions::process_group"));
+    EXPECT_THAT(message_of([&] { fully_shard(both); }), expected);
+    nn::Linear tied(2, 2);
+    tied->register_parameter("tied", inner->weight);
+    EXPECT_THAT(message_of([&] { fully_shard(tied); }), expected);
+
+    auto group = fully_shard(*outer);
+    EXPECT_THAT(message_of([&] { group.set_modules_to_forward_prefetch({inner_group}); }),
+                AllOf(HasSubstr("set_modules_to_forward_prefetch"), HasSubstr("found 'Linear' over another")));
+    EXPECT_THAT(message_of([&] { group.set_modules_to_backward_prefetch({inner_group}); }),
+                HasSubstr("set_modules_to_backward_prefetch"));
+    barrier();
+  });
+}
+
 TEST(FullyShard, IgnoresUnusualParametersWhenTold) {
   run_thread_ranks(2, [](int) {
     Bag bag;
@@ -211,6 +249,17 @@ TEST(Options, IgnoredParametersOfAnotherModuleAreRefused) {
   expect_refused([](BagImpl&) {}, {"ignored_params", "sizes [9, 9]", "no parameter under Bag"}, options);
 }
 
+TEST(Options, IgnoredParametersThatAreShardedAlreadyAreRefused) {
+  expect_training_survives([](const InTraining& t) {
+    FullyShardOptions options;
+    options.ignored_params = {t.net.up->weight};
+    nn::Sequential around(t.net.up, nn::Linear(2, 2));
+    EXPECT_THAT(message_of([&] { fully_shard(*around, options); }),
+                AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] fully_shard: ")),
+                      HasSubstr("ignored_params has '0.weight'"), HasSubstr("an earlier call has sharded")));
+  });
+}
+
 TEST(Options, AnUndefinedIgnoredParameterIsRefused) {
   FullyShardOptions options;
   options.ignored_params = {torch::Tensor()};
@@ -233,8 +282,10 @@ TEST(BeforeInitProcessGroup, FullyShardIsRefused) {
 
 TEST(AGroup, RefusesADivideFactorThatIsNotPositive) {
   expect_training_survives([](const InTraining& t) {
-    EXPECT_THAT(message_of([&] { t.group.set_gradient_divide_factor(0); }), HasSubstr("expected a factor above 0"));
+    EXPECT_THAT(message_of([&] { t.group.set_gradient_divide_factor(0); }),
+                HasSubstr("expected a finite factor above 0"));
     EXPECT_THAT(message_of([&] { t.group.set_gradient_divide_factor(std::nan("")); }), HasSubstr("found nan"));
+    EXPECT_THAT(message_of([&] { t.group.set_gradient_divide_factor(INFINITY); }), HasSubstr("found inf"));
   });
 }
 

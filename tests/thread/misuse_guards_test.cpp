@@ -42,6 +42,31 @@ TEST(ForwardScopes, OfAnInnerGroupShowNothingElse) {
   });
 }
 
+// What is gathered in inference mode serves training later.
+TEST(ForwardScopes, InInferenceModeLeaveTrainingAlone) {
+  expect_training_survives([](const InTraining& t) {
+    t.group.set_reshard_after_forward(false);
+    t.group.set_reshard_after_backward(false);
+    group_of(*t.net.up).unshard().wait();
+    torch::Tensor evaluated;
+    {
+      c10::InferenceMode inference;
+      {
+        ForwardScope scope(t.group);
+        evaluated = small_loss(t.net, share(1));
+        EXPECT_TRUE(evaluated.is_inference());
+      }
+      auto whole = summon_full_params(t.group);
+      whole.write_back();
+    }
+    ForwardScope scope(t.group);
+    auto loss = small_loss(t.net, share(1));
+    EXPECT_EQ(loss.item<double>(), evaluated.item<double>());
+    auto by_hand = torch::autograd::grad({loss}, {t.net.up->weight})[0];
+    EXPECT_EQ(by_hand.size(0), 6);
+  });
+}
+
 TEST(LocalRowsAndScopes, ExcludeOneAnother) {
   expect_training_survives([](const InTraining& t) {
     auto where = c10::str("[fsdp rank ", rank(), "/2] ");

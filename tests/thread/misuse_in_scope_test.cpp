@@ -92,6 +92,29 @@ TEST(InsideAScope, SteppingEveryOptimizerIsRefusedAndLeavesTheParameters) {
   });
 }
 
+// `.grad` stays in place until a backward begins, so what is done to it in a scope lasts.
+TEST(InsideAScope, ZeroGradTakesEffect) {
+  for (bool set_to_none : {true, false})
+    expect_training_survives([&](const InTraining& t) {
+      const auto& p = t.net.up->weight;
+      auto backward = [&](bool zeroes) {
+        torch::Tensor loss;
+        {
+          ForwardScope scope(t.group);
+          EXPECT_EQ(p.grad().size(0), local_rows(p).count);
+          if (zeroes) t.optimizer.zero_grad(set_to_none);
+          EXPECT_EQ(p.grad().defined(), !(zeroes && set_to_none));
+          loss = small_loss(t.net, share(1));
+        }
+        loss.backward();
+        return full_grad(p);
+      };
+      auto once = backward(true);
+      EXPECT_LT(relative_difference(once * 2, backward(false)), 1e-12);
+      EXPECT_TRUE(torch::equal(once, backward(true)));
+    });
+}
+
 std::string saved(const auto& what) {
   std::ostringstream file;
   torch::save(what, file);
@@ -116,6 +139,10 @@ TEST(Saving, InAScopeWritesTheWholeModelWhenItIsInMemory) {
     for (const auto& p : t.net.parameters()) expected.push_back(full_tensor(p));
     std::istringstream file([&] {
       auto whole = summon_full_params(t.group);
+      for (const auto& item : t.net.named_parameters()) {
+        auto plain = torch::empty_like(item.value()).copy_(item.value().detach()).requires_grad_();
+        EXPECT_EQ(saved(item.value()).size(), saved(plain).size()) << item.key();
+      }
       return saved(std::static_pointer_cast<SmallNetImpl>(t.net.shared_from_this()));
     }());
     auto copy = std::make_shared<SmallNetImpl>();
@@ -179,6 +206,29 @@ TEST(Clipping, InAScopeIsRefused) {
     ForwardScope scope(t.group);
     EXPECT_THAT(message_of([&] { clip_grad_norm_(t.group, 1.0); }),
                 AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] clip_grad_norm_")), HasSubstr("Clip after it")));
+  });
+}
+
+TEST(Clipping, WhileGradientsWaitForTheirReductionIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    t.optimizer.zero_grad();
+    auto backward = [&] {
+      torch::Tensor loss;
+      {
+        ForwardScope scope(t.group);
+        loss = small_loss(t.net, share(1));
+      }
+      loss.backward();
+    };
+    {
+      auto local = t.group.no_sync();
+      backward();
+    }
+    EXPECT_THAT(message_of([&] { clip_grad_norm_(t.group, 1.0); }),
+                AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] clip_grad_norm_")),
+                      HasSubstr("wait for their reduction"), HasSubstr("outside of no_sync()")));
+    backward();
+    EXPECT_GT(clip_grad_norm_(t.group, 1.0), 0);
   });
 }
 

@@ -1,5 +1,7 @@
 // Outside a scope a sharded parameter is this rank's rows: what would compute something else on them is refused.
 
+#include <torch/script.h>
+
 #include "thread/misuse_net.h"
 
 namespace fsdp::test {
@@ -154,7 +156,8 @@ TEST(OutsideAScope, RandomInitialisationIsRefused) {
              [&] { nn::init::xavier_uniform_(p); }, [&] { nn::init::kaiming_normal_(p); },
              [&] { nn::init::kaiming_uniform_(p); }, [&] { nn::init::sparse_(p, 0.5); },
              [&] { p.data().bernoulli_(0.5); }, [&] { p.data().exponential_(); }, [&] { p.data().random_(); },
-             [&] { torch::dropout(p.data(), 0.5, true); }, [&] { torch::bernoulli(p.data()); }})
+             [&] { torch::dropout(p.data(), 0.5, true); }, [&] { torch::bernoulli(p.data()); },
+             [&] { torch::rand_like(p); }, [&] { torch::randn_like(p.data()); }, [&] { torch::randint_like(p, 9); }})
       EXPECT_THAT(message_of(act),
                   AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'up.weight'"),
                         HasSubstr("every rank would draw"), HasSubstr("fsdp::summon_full_params")));
@@ -190,6 +193,105 @@ TEST(OutsideAScope, InitialisationByGlobalRowNumbersIsRefused) {
     EXPECT_THAT(message_of([&] { square->weight.narrow(0, 0, 1).copy_(torch::ones({1, 4})); }), HasSubstr("'weight'"));
     LocalRows rows(model);
     square->weight[0].fill_(1);
+  });
+}
+
+// p[0] is another row on every rank.
+TEST(OutsideAScope, ComputingWithOneOfTheRowsIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    torch::NoGradGuard no_grad;
+    auto p = t.net.up->weight;
+    EXPECT_THAT(message_of([&] { p[0] * 2; }), refuses("aten::mul", "up.weight", "fsdp::full_tensor"));
+    EXPECT_THAT(message_of([&] { p.slice(0, 0, 1) + 1; }), refuses("aten::add", "up.weight", "fsdp::full_tensor"));
+    EXPECT_THAT(message_of([&] { t.net.up->weight.grad()[0] * 2; }),
+                HasSubstr("the gradient of parameter 'up.weight'"));
+    LocalRows rows(t.group);
+    EXPECT_EQ((p[0] * 2).size(0), 4);
+  });
+}
+
+// With one row on each rank the rows would be broadcast to the whole tensor without a word.
+TEST(OutsideAScope, CopiesBetweenRowsAndWholeTensorsAreRefused) {
+  for (int rows : {2, 6})
+    run_thread_ranks(2, [&](int) {
+      nn::Linear linear(nn::LinearOptions(4, rows).bias(false));
+      fully_shard(linear);
+      auto p = linear->weight;
+      torch::NoGradGuard no_grad;
+      auto whole = torch::zeros({rows, 4});
+      EXPECT_THAT(message_of([&] { whole.copy_(p); }), refuses("aten::copy_", "weight", "fsdp::full_tensor"));
+      EXPECT_THAT(message_of([&] { p.copy_(whole); }), refuses("aten::copy_", "weight", "fsdp::summon_full_params"));
+      EXPECT_TRUE(whole.eq(0).all().item<bool>());
+      EXPECT_EQ(whole.to(p.detach()).size(0), rows) << "takes the type only";
+      whole.copy_(full_tensor(p));
+      EXPECT_FALSE(whole.eq(0).any().item<bool>());
+    });
+}
+
+TEST(OutsideAScope, AScriptModulesForwardIsRefusedByItsOptimisedGraphToo) {
+  run_thread_ranks(2, [](int r) {
+    torch::jit::Module module("Affine");
+    module.register_parameter("weight", torch::ones({4, 4}).requires_grad_(), /*is_buffer=*/false);
+    module.register_parameter("bias", torch::ones({4}).requires_grad_(), /*is_buffer=*/false);
+    module.define("def forward(self, x):\n  return torch.relu(x @ self.weight + self.bias) * 2 + self.bias\n");
+    auto model = fully_shard(module);
+    const std::vector<torch::jit::IValue> inputs{torch::ones({2, 4})};
+    for (int again = 0; again < 4; ++again) {
+      model(inputs).toTensor().sum().backward();
+      for (bool recorded : {true, false}) {
+        at::AutoGradMode mode(recorded);
+        // TorchScript throws an exception of its own.
+        EXPECT_THAT(message_of<c10::Error>([&] {
+                      try {
+                        module.forward(inputs);
+                      } catch (const std::exception& error) {
+                        throw Error(error.what());
+                      }
+                    }),
+                    AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] aten::")), HasSubstr("parameter 'weight'"),
+                          HasSubstr(kScope)));
+      }
+    }
+  });
+}
+
+TEST(FullTensor, OfAGradientIsTheGradientAndOfAViewIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    auto p = t.net.up->weight;
+    EXPECT_TRUE(torch::equal(full_tensor(p.grad()), full_grad(p)));
+    EXPECT_FALSE(torch::equal(full_tensor(p.grad()), full_tensor(p)));
+    EXPECT_TRUE(torch::equal(full_tensor(p.detach()), full_tensor(p)));
+    torch::NoGradGuard no_grad;
+    auto where = c10::str("[fsdp rank ", rank(), "/2] full_tensor: expected parameter 'up.weight'");
+    EXPECT_THAT(message_of([&] { full_tensor(p.slice(0, 0, 1)); }),
+                AllOf(HasSubstr(where), HasSubstr("found a view of sizes [1, 4]"), HasSubstr("view of the result")));
+    EXPECT_THAT(message_of([&] { full_tensor(p.t()); }), HasSubstr(where));
+    ForwardScope scope(t.group);
+    EXPECT_EQ(full_tensor(p).size(0), 6);
+    EXPECT_THAT(message_of([&] { full_tensor(p.t()); }), HasSubstr(where));
+  });
+}
+
+TEST(FullTensor, OfAnUndefinedTensorIsRefused) {
+  EXPECT_THAT(message_of([] { full_tensor({}); }), HasSubstr("fsdp::full_tensor: expected a parameter"));
+  EXPECT_THAT(message_of([] { full_grad({}); }), HasSubstr("fsdp::full_grad: expected a parameter"));
+  EXPECT_THAT(message_of([] { global_sizes({}); }), HasSubstr("fsdp::global_sizes: expected a parameter"));
+  EXPECT_THAT(message_of([] { local_rows({}); }), HasSubstr("fsdp::local_rows: expected a parameter"));
+}
+
+TEST(FullGrad, OfAGradientWithOtherSizesThanTheRowsIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    auto p = t.net.up->weight;
+    auto gradient = p.grad();
+    p.mutable_grad() = torch::ones({1, 1}, torch::kDouble);
+    EXPECT_THAT(message_of([&] { full_grad(p); }),
+                AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] full_grad: parameter 'up.weight'")),
+                      HasSubstr("expected the sizes of this rank's rows"), HasSubstr("found [1, 1]")));
+    // Columns first: the values count, not how they lie in memory.
+    p.mutable_grad() = gradient.detach().clone().t().contiguous().t();
+    auto columns_first = full_grad(p);
+    p.mutable_grad() = gradient;
+    EXPECT_TRUE(torch::equal(columns_first, full_grad(p)));
   });
 }
 

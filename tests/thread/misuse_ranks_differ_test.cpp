@@ -123,8 +123,39 @@ TEST(DifferentOperations, ForwardAgainstClippingAreFound) {
     else
       clip_grad_norm_(model, 1.0);
   });
-  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 0 runs all_gather of 'Linear'"),
-                                   HasSubstr("rank 1 runs all_reduce(sum) of 'clip_grad_norm_ of Linear'"))));
+  EXPECT_THAT(messages,
+              Each(AllOf(HasSubstr("rank 0 runs all_gather of 'Linear'"),
+                         HasSubstr("rank 1 runs all_reduce(sum) of 'clip_grad_norm_ of Linear to 1, norm 2'"))));
+}
+
+// What `act` does after a backward differs between the ranks in a number only, which changes no size and no order.
+void expect_numbers_differ(const std::function<void(Sharded<nn::Linear>&, int rank)>& act, const std::string& on_rank_0,
+                           const std::string& on_rank_1) {
+  auto messages = messages_of<Mismatch>(2, [&](int r) {
+    nn::Linear linear(4, 4);
+    auto model = fully_shard(linear);
+    model(torch::ones({1, 4})).sum().backward();
+    act(model, r);
+  });
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 0 runs " + on_rank_0), HasSubstr("rank 1 runs " + on_rank_1))));
+}
+
+TEST(DifferentNumbers, OfClippingAreFound) {
+  expect_numbers_differ([](auto& model, int r) { clip_grad_norm_(model, 1.0 + r); },
+                        "all_reduce(sum) of 'clip_grad_norm_ of Linear to 1, norm 2'",
+                        "all_reduce(sum) of 'clip_grad_norm_ of Linear to 2, norm 2'");
+  expect_numbers_differ([](auto& model, int r) { clip_grad_norm_(model, 1.0, 2.0 - r); },
+                        "all_reduce(sum) of 'clip_grad_norm_ of Linear to 1, norm 2'",
+                        "all_reduce(sum) of 'clip_grad_norm_ of Linear to 1, norm 1'");
+}
+
+TEST(DifferentNumbers, OfTheDivisorAreFound) {
+  expect_numbers_differ(
+      [](auto& model, int r) {
+        model.set_gradient_divide_factor(3.0 + r);
+        model(torch::ones({1, 4})).sum().backward();
+      },
+      "reduce_scatter of 'Linear divided by 3'", "reduce_scatter of 'Linear divided by 4'");
 }
 
 // Rank 1 stays away from what rank 0 does, though it is alive, until rank 0 has given up.
@@ -177,6 +208,27 @@ TEST(OnOneRankOnly, ABackwardTimesOutAndNamesTheOther) {
   EXPECT_THAT(messages,
               Each(AllOf(HasSubstr("reduce_scatter of 'Linear'"), HasSubstr("rank 1 is alive but did not join"),
                          HasSubstr("rank 1: all_gather of 'Linear'"))));
+}
+
+// Rank 1 leaves a block out, which rank 0 takes; both go on to the same next operation.
+TEST(OnOneRankOnly, AGroupThatOnlySomeRanksReachIsAnErrorOnAll) {
+  auto messages = messages_of<Mismatch>(2,
+                                        [](int r) {
+                                          nn::Linear first(4, 4), second(4, 4);
+                                          nn::Sequential blocks(first, second);
+                                          fully_shard(second);
+                                          auto model = fully_shard(blocks);
+                                          auto loss = [&] {
+                                            ForwardScope scope(model);
+                                            auto h = first(torch::ones({1, 4}));
+                                            return (r == 0 ? second(h) : h).sum();
+                                          }();
+                                          loss.backward();
+                                        },
+                                        {.timeout = std::chrono::seconds(3), .wrap = {}});
+  EXPECT_THAT(messages,
+              Each(AllOf(HasSubstr("rank 0: all_gather of '1'"), HasSubstr("rank 1: all_gather of 'Sequential'"),
+                         HasSubstr("that only some ranks run"))));
 }
 
 TEST(OnOneRankOnly, FullTensorTimesOutAndNamesTheOther) {

@@ -1,5 +1,7 @@
 // Several models in one loss, and losses made of gradients of the model.
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
 #include "support/oracle.h"
 
 namespace fsdp::test {
@@ -199,6 +201,44 @@ struct ForceModel : nn::Module {
     return {energy, forces};
   }
 };
+
+// One operator takes parameters of both; each process group keeps its own order and its own memory.
+TEST(ZooLosses, ModelsOverTwoProcessGroupsInOneOperatorEqualTheUnshardedRun) {
+  auto loss_of = [](nn::Linear& a, nn::Linear& b, nn::Linear& c) {
+    return torch::mse_loss(a->weight, b->weight) + (a->weight + c->weight).square().sum() + b->weight.sum();
+  };
+  for (int world : worlds_up_to(3)) {
+    torch::manual_seed(5);
+    std::vector<std::vector<nn::Linear>> models(static_cast<size_t>(world) + 1);
+    for (auto& model : models)
+      for (int i = 0; i < 3; ++i) {
+        model.emplace_back(nn::LinearOptions(3, 5).bias(false));
+        torch::NoGradGuard no_grad;
+        model.back()->weight.copy_(torch::linspace(-1, 1 + i, 15).view({5, 3}));
+      }
+    auto& unsharded = models.back();
+    loss_of(unsharded[0], unsharded[1], unsharded[2]).backward();
+    auto store = c10::make_intrusive<c10d::HashStore>();
+    run_thread_ranks(world, [&](int r) {
+      auto& m = models[static_cast<size_t>(r)];
+      FullyShardOptions second;
+      second.process_group = make_thread_rank(store, r, world, {});
+      auto a = fully_shard(*m[0]), b = fully_shard(*m[1], second), c = fully_shard(*m[2], second);
+      for (int step = 0; step < 3; ++step) {
+        for (auto& linear : m) linear->zero_grad();
+        torch::Tensor loss;
+        {
+          ForwardScope of_a(a), of_b(b), of_c(c);
+          loss = loss_of(m[0], m[1], m[2]);
+        }
+        loss.backward();
+        for (size_t i : {0, 1, 2})
+          EXPECT_LT(relative_difference(unsharded[i]->weight.grad(), full_grad(m[i]->weight)), 1e-6) << i;
+      }
+      barrier();
+    });
+  }
+}
 
 TEST(ZooLosses, ForceModelEqualsTheUnshardedRun) {
   Program<ForceModel> program;

@@ -26,23 +26,26 @@ TEST(MetadataAndDetach, PassEverywhere) {
 
 TEST(Rows, PassWhatMeansTheSameOnRowsUnlessItIsRecorded) {
   for (auto op : {Op::kView, Op::kCopy, Op::kFill, Op::kForeach, Op::kFused}) {
-    EXPECT_EQ(judge({.op = op}), Verdict::kPass) << static_cast<int>(op);
-    EXPECT_EQ(judge({.op = op, .recording = true}), Verdict::kRefuseOutsideScope) << static_cast<int>(op);
+    EXPECT_EQ(judge({.op = op, .same_sizes = true}), Verdict::kPass) << static_cast<int>(op);
+    EXPECT_EQ(judge({.op = op, .recording = true, .same_sizes = true}), Verdict::kRefuseOutsideScope)
+        << static_cast<int>(op);
   }
 }
 
 TEST(Rows, CountAWrite) {
   for (auto op : {Op::kCopy, Op::kFill, Op::kForeach, Op::kFused})
-    EXPECT_EQ(judge({.op = op, .writes = true}), Verdict::kWriteRows) << static_cast<int>(op);
+    EXPECT_EQ(judge({.op = op, .writes = true, .same_sizes = true}), Verdict::kWriteRows) << static_cast<int>(op);
   EXPECT_EQ(judge({.op = Op::kPointwise, .writes = true, .same_sizes = true}), Verdict::kWriteRows);
-  EXPECT_EQ(judge({.op = Op::kCopy, .part = PartKind::kGradient, .writes = true}), Verdict::kPass)
+  EXPECT_EQ(judge({.op = Op::kCopy, .part = PartKind::kGradient, .writes = true, .same_sizes = true}), Verdict::kPass)
       << "a gradient is not part of the whole copy";
 }
 
-TEST(Rows, PassPointwiseOperatorsOnOperandsOfTheirSizesOnly) {
-  EXPECT_EQ(judge({.op = Op::kPointwise, .same_sizes = true}), Verdict::kPass);
-  EXPECT_EQ(judge({.op = Op::kPointwise, .same_sizes = false}), Verdict::kRefuseOutsideScope);
-  EXPECT_EQ(judge({.op = Op::kPointwise, .writes = true, .same_sizes = false}), Verdict::kRefuseOutsideScope);
+TEST(Rows, PassPointwiseOperatorsAndCopiesOnOperandsOfTheirSizesOnly) {
+  for (auto op : {Op::kPointwise, Op::kCopy}) {
+    EXPECT_EQ(judge({.op = op, .same_sizes = true}), Verdict::kPass);
+    EXPECT_EQ(judge({.op = op, .same_sizes = false}), Verdict::kRefuseOutsideScope);
+    EXPECT_EQ(judge({.op = op, .writes = true, .same_sizes = false}), Verdict::kRefuseOutsideScope);
+  }
 }
 
 TEST(Rows, RefuseEverythingElse) {
@@ -54,13 +57,18 @@ TEST(Rows, RefuseEverythingElse) {
 TEST(Rows, RefuseRandomNumbers) {
   for (auto op : {Op::kPointwise, Op::kOther, Op::kFill})
     EXPECT_EQ(judge({.op = op, .writes = true, .random = true, .same_sizes = true}), Verdict::kRefuseRandom);
+  EXPECT_EQ(judge({.op = Op::kFactory, .random = true}), Verdict::kRefuseRandom) << "rand_like";
+  EXPECT_EQ(judge({.op = Op::kFactory, .random = true, .local_rows = true}), Verdict::kPass);
+  EXPECT_EQ(judge({.op = Op::kFactory, .part = PartKind::kWhole, .random = true, .inside = true}), Verdict::kPass);
 }
 
-TEST(Rows, RefuseAWriteToSomeOfThem) {
+TEST(Rows, RefuseAWriteToSomeOfThemAndComputingWithThem) {
   for (auto op : {Op::kCopy, Op::kFill, Op::kPointwise})
     EXPECT_EQ(judge({.op = op, .is_part_of_rows = true, .writes = true, .same_sizes = true}),
               Verdict::kRefuseOutsideScope);
-  EXPECT_EQ(judge({.op = Op::kCopy, .is_part_of_rows = true}), Verdict::kPass) << "reading them is fine";
+  EXPECT_EQ(judge({.op = Op::kPointwise, .is_part_of_rows = true, .same_sizes = true}), Verdict::kRefuseOutsideScope);
+  EXPECT_EQ(judge({.op = Op::kCopy, .is_part_of_rows = true, .same_sizes = true}), Verdict::kPass)
+      << "copying them is fine";
   EXPECT_EQ(judge({.op = Op::kFill, .is_part_of_rows = true, .writes = true, .local_rows = true}), Verdict::kWriteRows);
 }
 
