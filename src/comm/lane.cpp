@@ -137,7 +137,7 @@ std::shared_ptr<Work> Lane::State::push(Job job) {
 void Lane::State::stop() {
   std::lock_guard lock(mutex_);
   stopping_ = true;
-  if (busy_) wire_->interrupt();
+  wire_->interrupt();  // also if nothing is in progress: a job may just have been taken from the queue
   changed_.notify_all();
 }
 

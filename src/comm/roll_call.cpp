@@ -96,16 +96,16 @@ std::optional<Verdict> RollCall::verdict() const {
 }
 
 void RollCall::leave() {
-  {
-    std::unique_lock lock(mutex_);
-    leaving_ = true;
-    changed_.notify_all();
-    changed_.wait_for(lock, std::chrono::seconds(3), [&] { return finished_; });
-    if (!thread_.joinable()) return;
-    // A store that does not answer must not keep this process: the thread stays behind.
-    if (!finished_) return thread_.detach();
-  }
-  thread_.join();
+  std::unique_lock lock(mutex_);
+  leaving_ = true;
+  changed_.notify_all();
+  changed_.wait_for(lock, std::chrono::seconds(3), [&] { return finished_; });
+  if (!thread_.joinable()) return;  // another call was faster
+  std::thread thread = std::exchange(thread_, {});
+  // A store that does not answer must not keep this process: the thread stays behind.
+  if (!finished_) return thread.detach();
+  lock.unlock();
+  thread.join();
 }
 
 void RollCall::run() {

@@ -182,6 +182,7 @@ void hook_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
       last_node = node;
       for (const auto& group : groups) {
         hook_result(result, group);
+        std::lock_guard lock(group->rank_state().mutex);
         if (group->scope) group->scope->recorded = true;
       }
     });

@@ -234,6 +234,26 @@ TEST(ZooAutograd, ForwardOnAnotherThreadInsideTheScopeEqualsTheUnshardedRun) {
   }));
 }
 
+// One group, so that neither thread frees what the other one reads.
+TEST(ZooAutograd, TwoThreadsAtOnceInsideTheScopeEqualTheUnshardedRun) {
+  auto program = net_program([](Net& net, const Role& role) {
+    return train(net, role, [](Net& m, const Batch& batch) {
+      auto often = [&] {
+        auto loss = net_loss(m, batch);
+        for (int i = 1; i < 10; ++i) loss = loss + net_loss(m, batch);
+        return loss / 20;
+      };
+      torch::Tensor other;
+      std::thread thread([&] { other = often(); });
+      auto loss = often();
+      thread.join();
+      return loss + other;
+    });
+  });
+  program.shard = shard_as_one_group;
+  expect_equals_unsharded(program);
+}
+
 TEST(ZooAutograd, BackwardOnAnotherThreadEqualsTheUnshardedRun) {
   expect_equals_unsharded(net_program([](Net& net, const Role& role) {
                             auto optimizer = sgd(net.parameters());
