@@ -53,63 +53,77 @@ TEST(Cost, CollectivesOfAStepWithReshard) {
   for (int world : worlds_up_to(3)) {
     auto models = nets(world);
     Recorded recorded(world);
-    run_thread_ranks(world, [&](int r) {
-      auto& net = *models[static_cast<size_t>(r)];
-      auto group = shard_blocks(net);
-      for (int step = 0; step < 3; ++step) {
-        recorded.clear(r);
-        auto loss = forward_loss(group, net, step);
-        EXPECT_EQ(recorded.count(r, "all_gather"), world == 1 ? 0 : gathers(kDepth + 1)) << "step " << step;
-        if (test_backend() == "shm") EXPECT_EQ(recorded.count(r, "barrier"), 1) << "step " << step;
-        recorded.clear(r);
-        loss.backward();
-        if (world == 1) continue;
-        EXPECT_LE(recorded.count(r, "all_gather"), gathers(kDepth)) << "step " << step;
-        EXPECT_EQ(recorded.count(r, "barrier"), 0) << "step " << step;
-        EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1) << "step " << step;
-      }
-    }, recorded.options);
+    run_thread_ranks(
+        world,
+        [&](int r) {
+          auto& net = *models[static_cast<size_t>(r)];
+          auto group = shard_blocks(net);
+          for (int step = 0; step < 3; ++step) {
+            recorded.clear(r);
+            auto loss = forward_loss(group, net, step);
+            EXPECT_EQ(recorded.count(r, "all_gather"), world == 1 ? 0 : gathers(kDepth + 1)) << "step " << step;
+            if (test_backend() == "shm") {
+              EXPECT_EQ(recorded.count(r, "barrier"), 1) << "step " << step;
+            }
+            recorded.clear(r);
+            loss.backward();
+            if (world == 1) continue;
+            EXPECT_LE(recorded.count(r, "all_gather"), gathers(kDepth)) << "step " << step;
+            EXPECT_EQ(recorded.count(r, "barrier"), 0) << "step " << step;
+            EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1) << "step " << step;
+          }
+        },
+        recorded.options);
   }
 }
 
 TEST(Cost, NoCollectivesAtWorldSizeOne) {
   auto models = nets(1);
   Recorded recorded(1);
-  run_thread_ranks(1, [&](int r) {
-    auto group = shard_blocks(*models[0]);
-    recorded.clear(r);
-    forward_loss(group, *models[0], 0).backward();
-    for (const auto& entry : recorded.logs[0]->entries()) EXPECT_NE(entry.operation, "all_gather") << entry.subject;
-    EXPECT_EQ(group.stats().whole.peak, 0);
-  }, recorded.options);
+  run_thread_ranks(
+      1,
+      [&](int r) {
+        auto group = shard_blocks(*models[0]);
+        recorded.clear(r);
+        forward_loss(group, *models[0], 0).backward();
+        for (const auto& entry : recorded.logs[0]->entries()) EXPECT_NE(entry.operation, "all_gather") << entry.subject;
+        EXPECT_EQ(group.stats().whole.peak, 0);
+      },
+      recorded.options);
 }
 
 TEST(Cost, ReshardNeverGathersOncePerGroup) {
   auto models = nets(2);
   Recorded recorded(2);
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    FullyShardOptions options;
-    options.reshard_after_forward = Reshard::never();
-    auto group = shard_blocks(net, options);
-    recorded.clear(r);
-    forward_loss(group, net, 0).backward();
-    EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth + 1));
-    EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1);
-  }, recorded.options);
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        auto& net = *models[static_cast<size_t>(r)];
+        FullyShardOptions options;
+        options.reshard_after_forward = Reshard::never();
+        auto group = shard_blocks(net, options);
+        recorded.clear(r);
+        forward_loss(group, net, 0).backward();
+        EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth + 1));
+        EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1);
+      },
+      recorded.options);
 }
 
 TEST(Cost, ReductionsRunInTheReverseOrderOfFirstReads) {
   auto models = nets(2);
   Recorded recorded(2);
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    auto group = shard_blocks(net);
-    recorded.clear(r);
-    forward_loss(group, net, 0).backward();
-    const std::vector<std::string> expected{"blocks.3", "blocks.2", "blocks.1", "blocks.0", "SmallNet"};
-    EXPECT_EQ(recorded.subjects(r, "reduce_scatter"), expected);
-  }, recorded.options);
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        auto& net = *models[static_cast<size_t>(r)];
+        auto group = shard_blocks(net);
+        recorded.clear(r);
+        forward_loss(group, net, 0).backward();
+        const std::vector<std::string> expected{"blocks.3", "blocks.2", "blocks.1", "blocks.0", "SmallNet"};
+        EXPECT_EQ(recorded.subjects(r, "reduce_scatter"), expected);
+      },
+      recorded.options);
 }
 
 TEST(Cost, RightAfterShardingARankHoldsItsRowsOnly) {
@@ -119,7 +133,8 @@ TEST(Cost, RightAfterShardingARankHoldsItsRowsOnly) {
     auto stats = group.stats();
     EXPECT_EQ(stats.whole.current, 0);
     EXPECT_EQ(stats.gradient.current, 0);
-    EXPECT_LE(stats.rows.current, static_cast<int64_t>(sizeof(float)) * (stats.parameter_numel / 4 + stats.parameter_numel / 10));
+    EXPECT_LE(stats.rows.current,
+              static_cast<int64_t>(sizeof(float)) * (stats.parameter_numel / 4 + stats.parameter_numel / 10));
   });
 }
 
@@ -210,21 +225,24 @@ TEST(Cost, OperatorsThatTouchNoParameterNeverEnterTheLibrary) {
 TEST(Cost, KeptCopiesSpareGathersUntilRowsAreWritten) {
   auto models = nets(2);
   Recorded recorded(2);
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    auto group = shard_blocks(net);
-    torch::optim::SGD optimizer(net.parameters(), 0.1);
-    group.set_reshard_after_forward(false);
-    group.set_reshard_after_backward(false);
-    forward_loss(group, net, 0).backward();
-    recorded.clear(r);
-    forward_loss(group, net, 1).backward();
-    EXPECT_EQ(recorded.count(r, "all_gather"), 0);
-    optimizer.step();
-    recorded.clear(r);
-    forward_loss(group, net, 2).backward();
-    EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth + 1));
-  }, recorded.options);
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        auto& net = *models[static_cast<size_t>(r)];
+        auto group = shard_blocks(net);
+        torch::optim::SGD optimizer(net.parameters(), 0.1);
+        group.set_reshard_after_forward(false);
+        group.set_reshard_after_backward(false);
+        forward_loss(group, net, 0).backward();
+        recorded.clear(r);
+        forward_loss(group, net, 1).backward();
+        EXPECT_EQ(recorded.count(r, "all_gather"), 0);
+        optimizer.step();
+        recorded.clear(r);
+        forward_loss(group, net, 2).backward();
+        EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth + 1));
+      },
+      recorded.options);
 }
 
 // Raw pointers are seen by nobody, so the rows count as written when a LocalRows closes.
@@ -249,17 +267,20 @@ TEST(Cost, CopiesThatWereAskedForAreRenewedAfterLocalRows) {
 TEST(Cost, UnshardBringsMemoryEarly) {
   auto models = nets(2);
   Recorded recorded(2);
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    auto group = shard_blocks(net);
-    group_of(*net.blocks[2]).unshard().wait();
-    recorded.clear(r);
-    auto loss = forward_loss(group, net, 0);
-    EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth));
-    loss.backward();
-    group_of(*net.blocks[2]).reshard();
-    EXPECT_EQ(group.stats().whole.current, 0);
-  }, recorded.options);
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        auto& net = *models[static_cast<size_t>(r)];
+        auto group = shard_blocks(net);
+        group_of(*net.blocks[2]).unshard().wait();
+        recorded.clear(r);
+        auto loss = forward_loss(group, net, 0);
+        EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth));
+        loss.backward();
+        group_of(*net.blocks[2]).reshard();
+        EXPECT_EQ(group.stats().whole.current, 0);
+      },
+      recorded.options);
 }
 
 }  // namespace

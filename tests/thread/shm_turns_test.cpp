@@ -30,7 +30,8 @@ void run_over_shm(int world, const Run& run) {
   for (int r = 0; r < world; ++r) {
     models.push_back(std::make_shared<SmallNetImpl>(12, 3));
     torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < source->parameters().size(); ++i) models.back()->parameters()[i].copy_(source->parameters()[i]);
+    for (size_t i = 0; i < source->parameters().size(); ++i)
+      models.back()->parameters()[i].copy_(source->parameters()[i]);
   }
   run_thread_ranks(world, [&](int rank) { run(rank, *models[static_cast<size_t>(rank)]); }, {.backend = "shm"});
 }
@@ -77,7 +78,10 @@ TEST(Turns, AReaderWaitsForASlowWriter) {
     auto group = fully_shard(net);
     const double before = whole_sum(group, net);
     int64_t numel = 0;
-    for (const auto& parameter : net.parameters()) numel += torch::IntArrayRef(global_sizes(parameter)).vec().empty() ? 1 : c10::multiply_integers(global_sizes(parameter));
+    for (const auto& parameter : net.parameters())
+      numel += torch::IntArrayRef(global_sizes(parameter)).vec().empty()
+                   ? 1
+                   : c10::multiply_integers(global_sizes(parameter));
     if (rank == 1) std::this_thread::sleep_for(kDelay);
     add_to_rows(net, 1.0);
     EXPECT_NEAR(whole_sum(group, net), before + static_cast<double>(numel), 1e-2);

@@ -8,23 +8,17 @@
 
 namespace fsdp::shm {
 
-class Collectives::Started : public Work {
+class Collectives::Started {
  public:
-  Started(std::weak_ptr<Collectives> owner, std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
-          std::vector<uint8_t> votes, Steps steps)
-      : rounds_(std::move(rounds)),
-        owner_(std::move(owner)),
-        fingerprint_(fingerprint),
-        votes_(std::move(votes)),
-        steps_(std::move(steps)) {}
+  Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes, Steps steps)
+      : rounds_(std::move(rounds)), fingerprint_(fingerprint), votes_(std::move(votes)), steps_(std::move(steps)) {}
 
-  void wait() override {
-    if (is_done()) return;
-    const auto owner = owner_.lock();
-    if (!owner) throw Error("[fsdp] " + describe(fingerprint_) + ": the process group was destroyed before it ended.");
-    owner->wait_for(*this);
+  std::span<const uint8_t> votes() const { return votes_; }
+  std::string operation() const { return describe(fingerprint_); }
+  /// Nobody wants the result any more: lets tensors go that peers do not need.
+  void abandon() {
+    if (is_all_posted()) steps_ = {.count = steps_.count};
   }
-  std::span<const uint8_t> votes() const override { return votes_; }
 
   bool is_done() const { return read_ == steps_.count; }
   bool is_posted() const { return posted_ > 0; }
@@ -70,11 +64,30 @@ class Collectives::Started : public Work {
   }
 
   const std::shared_ptr<Rounds> rounds_;
-  const std::weak_ptr<Collectives> owner_;
   const Fingerprint fingerprint_;
   std::vector<uint8_t> votes_;
   Steps steps_;
   int64_t posted_ = 0, read_ = 0;
+};
+
+// What the caller holds.
+class Collectives::Handle : public Work {
+ public:
+  Handle(std::weak_ptr<Collectives> owner, std::shared_ptr<Started> started)
+      : owner_(std::move(owner)), started_(std::move(started)) {}
+  ~Handle() override { started_->abandon(); }
+
+  void wait() override {
+    if (started_->is_done()) return;
+    const auto owner = owner_.lock();
+    if (!owner) throw Error("[fsdp] " + started_->operation() + ": the process group was destroyed before it ended.");
+    owner->wait_for(*started_);
+  }
+  std::span<const uint8_t> votes() const override { return started_->votes(); }
+
+ private:
+  const std::weak_ptr<Collectives> owner_;
+  const std::shared_ptr<Started> started_;
 };
 
 size_t vote_bytes_in_slot(size_t votes) {
@@ -93,7 +106,7 @@ std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerp
     while (!work->is_posted()) advance(/*block=*/true);
     go_on();
   });
-  return work;
+  return std::make_shared<Handle>(weak_from_this(), std::move(work));
 }
 
 void Collectives::go_on() {

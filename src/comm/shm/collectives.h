@@ -57,6 +57,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
 
  private:
   class Started;
+  class Handle;
   bool post_next(bool block);
   bool read_next(bool block);
   void advance(bool block);
