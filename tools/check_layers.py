@@ -36,6 +36,7 @@ PUBLIC_HEADERS = {
     "wrap_policy": "api",
     "parameters": "api",
     "clip_grad": "optim",
+    "optim": "optim",
 }
 # Includes every public header; for programs, never for a layer.
 UMBRELLA = "fsdp"

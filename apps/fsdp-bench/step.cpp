@@ -25,7 +25,6 @@ struct Series {
 struct Memory {
   double pss_mb = 0;
   fsdp::GroupStats stats;
-  int64_t optimizer_bytes = 0;
 };
 
 /// In the dtype of the losses, as the peer does it.
@@ -64,7 +63,7 @@ Json result(const StepArguments& arguments, const Series& series, const Memory& 
   json["bytes"] = {{"rows", byte_class(now.rows.current, last.rows.peak)},
                    {"whole", byte_class(now.whole.current, last.whole.peak)},
                    {"gradient", byte_class(now.gradient.current, last.gradient.peak)},
-                   {"optimizer", byte_class(memory.optimizer_bytes, memory.optimizer_bytes)}};
+                   {"optimizer", byte_class(now.optimizer.current, last.optimizer.peak)}};
   json["gathers_per_step"] = static_cast<double>(last.gathers) / static_cast<double>(arguments.steps);
   json["reductions_per_step"] = static_cast<double>(last.reductions) / static_cast<double>(arguments.steps);
   json["losses"] = series.losses;
@@ -76,12 +75,11 @@ Json result(const StepArguments& arguments, const Series& series, const Memory& 
 void run_step(const StepArguments& arguments) {
   join_ranks(arguments.backend, arguments.world);
   Trainee trainee = make_trainee(arguments);
-  FusedAdamW optimizer(trainee.parameters);
   Series series;
   Memory memory;
   for (int64_t step = 0; step < arguments.steps; ++step) {
-    append(series, train_step(trainee, optimizer, batch_of(arguments, step), [&] {
-             if (step == kWarmUpSteps) memory = {pss_mb(), trainee.stats(), optimizer.state_bytes()};
+    append(series, train_step(trainee, batch_of(arguments, step), [&] {
+             if (step == kWarmUpSteps) memory = {pss_mb(), trainee.stats()};
            }));
   }
   if (fsdp::rank() == 0) std::cout << result(arguments, series, memory, trainee.stats()).dump() << std::endl;

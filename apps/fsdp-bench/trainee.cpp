@@ -17,18 +17,23 @@ fsdp::FullyShardOptions sharding(const std::string& reshard) {
   return options;
 }
 
+std::shared_ptr<fsdp::optim::AdamW> make_optimizer(const std::vector<at::Tensor>& parameters) {
+  return std::make_shared<fsdp::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+}
+
 Trainee make_sharded(models::GPT gpt, const std::string& reshard) {
   const auto options = sharding(reshard);
   for (auto& block : *gpt->blocks) fsdp::fully_shard(*block, options);
   auto model = std::make_shared<fsdp::Sharded<models::GPT>>(fsdp::fully_shard(gpt, options));
   return {.forward = [model](const at::Tensor& ids) { return (*model)(ids); },
-          .parameters = gpt->parameters(),
+          .optimizer = make_optimizer(model->parameters()),
           .stats = [model] { return model->stats(); }};
 }
 
 Trainee make_unsharded(models::GPT gpt) {
   auto peak = std::make_shared<int64_t>(0);
-  const auto measure = [gpt, peak] {
+  const auto optimizer = make_optimizer(gpt->parameters());
+  const auto measure = [gpt, peak, optimizer] {
     fsdp::GroupStats stats;
     for (const auto& parameter : gpt->parameters()) {
       stats.parameter_numel += parameter.numel();
@@ -38,11 +43,11 @@ Trainee make_unsharded(models::GPT gpt) {
     *peak = std::max(*peak, stats.gradient.current);
     stats.whole.peak = stats.whole.current;
     stats.gradient.peak = *peak;
+    stats.optimizer.current = stats.optimizer.peak = optimizer->state_bytes();
     return stats;
   };
-  return {.forward = [gpt](const at::Tensor& ids) mutable { return gpt(ids); },
-          .parameters = gpt->parameters(),
-          .stats = measure};
+  return {
+      .forward = [gpt](const at::Tensor& ids) mutable { return gpt(ids); }, .optimizer = optimizer, .stats = measure};
 }
 
 }  // namespace

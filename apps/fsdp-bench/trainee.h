@@ -1,11 +1,12 @@
 #pragma once
 /// \file
-/// The model of `fsdp-bench step`, sharded or not, behind one interface.
+/// The model of `fsdp-bench step` and its optimizer, sharded or not, behind one interface.
 
 #include <fsdp/group.h>
+#include <fsdp/optim.h>
 
 #include <functional>
-#include <vector>
+#include <memory>
 
 #include "arguments.h"
 
@@ -14,8 +15,9 @@ namespace bench {
 struct Trainee {
   /// Token numbers to logits.
   std::function<at::Tensor(const at::Tensor&)> forward;
-  std::vector<at::Tensor> parameters;
-  /// Of a model that is not sharded, whole parameters and gradients are measured at the tensors.
+  /// With the settings of torch.optim.AdamW(lr=1e-3), as the peer's.
+  std::shared_ptr<fsdp::optim::AdamW> optimizer;
+  /// Of a model that is not sharded, bytes are measured at the tensors.
   std::function<fsdp::GroupStats()> stats;
 };
 

@@ -24,18 +24,17 @@ at::Tensor batch_of(const StepArguments& arguments, int64_t step) {
   return joined.narrow(0, fsdp::rank() * arguments.batch, arguments.batch);
 }
 
-Step train_step(Trainee& trainee, FusedAdamW& optimizer, const at::Tensor& batch,
-                const std::function<void()>& after_backward) {
+Step train_step(Trainee& trainee, const at::Tensor& batch, const std::function<void()>& after_backward) {
   const int64_t seq = batch.size(1) - 1;
   const auto start = Clock::now();
-  optimizer.zero_grad();
+  trainee.optimizer->zero_grad();
   const auto loss = models::next_token_loss(trainee.forward(batch.narrow(1, 0, seq)), batch.narrow(1, 1, seq));
   const auto forward_end = Clock::now();
   loss.backward();
   const auto backward_end = Clock::now();
   after_backward();
   const auto optimizer_start = Clock::now();
-  optimizer.step();
+  trainee.optimizer->step();
   const auto end = Clock::now();
   return {.times = {.forward = milliseconds(forward_end - start),
                     .backward = milliseconds(backward_end - forward_end),

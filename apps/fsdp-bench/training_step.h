@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "arguments.h"
-#include "fused_adamw.h"
 #include "step_times.h"
 #include "trainee.h"
 
@@ -28,9 +27,7 @@ struct Step {
 at::Tensor batch_of(const StepArguments& arguments, int64_t step);
 
 /// Predicts each token of `batch` from those before it. `after_backward` is not timed. Collective for sharded trainees.
-Step train_step(
-    Trainee& trainee, FusedAdamW& optimizer, const at::Tensor& batch,
-    const std::function<void()>& after_backward = [] {});
+Step train_step(Trainee& trainee, const at::Tensor& batch, const std::function<void()>& after_backward = [] {});
 
 /// The median without the values of the steps that warm up.
 double median_after_warm_up(const std::vector<double>& values);

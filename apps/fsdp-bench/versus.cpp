@@ -17,10 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// An engine with a model and an optimizer of its own.
+/// An engine with a trainee of its own.
 struct Contestant {
   Trainee trainee;
-  FusedAdamW optimizer;
   /// Whether the bound of its steps is compared and not the steps.
   bool is_bound = false;
   /// Of this rank, a value for each step.
@@ -31,9 +30,7 @@ struct Contestant {
 
 Contestant make_contestant(StepArguments arguments, const std::string& engine) {
   arguments.engine = engine;
-  Trainee trainee = make_trainee(arguments);
-  FusedAdamW optimizer(trainee.parameters);
-  return {.trainee = std::move(trainee), .optimizer = std::move(optimizer)};
+  return {.trainee = make_trainee(arguments)};
 }
 
 double of_slowest_rank(double value) {
@@ -44,7 +41,7 @@ double of_slowest_rank(double value) {
 
 void take_step(Contestant& contestant, const at::Tensor& batch) {
   fsdp::barrier();
-  const auto times = train_step(contestant.trainee, contestant.optimizer, batch).times;
+  const auto times = train_step(contestant.trainee, batch).times;
   contestant.forward.push_back(times.forward);
   contestant.backward.push_back(times.backward);
   contestant.optimizer_step.push_back(times.optimizer);

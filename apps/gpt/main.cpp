@@ -46,7 +46,7 @@ void run(const Arguments& arguments) {
 
   auto optimizer = make_optimizer(model->parameters(), arguments);
   const Outcome outcome = train(model, optimizer, text, arguments);
-  const HeldBytes held = held_bytes(model->parameters(), optimizer);
+  const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);
   const std::string sample = write_sample(model, text, arguments);
   const std::string table = memory_table(model, held, config, arguments);
   if (is_first) print_result(outcome, sample, table);

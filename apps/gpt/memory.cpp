@@ -12,15 +12,12 @@ int64_t bytes_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-HeldBytes held_bytes(const std::vector<at::Tensor>& parameters, torch::optim::AdamW& optimizer) {
+HeldBytes held_bytes(const std::vector<at::Tensor>& parameters, int64_t optimizer_state) {
   HeldBytes held;
+  held.optimizer_state = optimizer_state;
   for (const auto& parameter : parameters) {
     held.parameters += bytes_of(parameter);
     held.gradients += bytes_of(parameter.grad());
-    const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
-    if (state == optimizer.state().end()) continue;
-    const auto& moments = static_cast<const torch::optim::AdamWParamState&>(*state->second);
-    held.optimizer_state += bytes_of(moments.exp_avg()) + bytes_of(moments.exp_avg_sq());
   }
   return held;
 }

@@ -1,22 +1,23 @@
 #pragma once
 /// \file
-/// What training holds in memory, measured at the tensors.
+/// What training holds in memory.
 
-#include <torch/optim/adamw.h>
+#include <ATen/core/Tensor.h>
 
 #include <string>
 #include <vector>
 
 namespace gpt {
 
-/// Bytes of tensors. Of a sharded parameter those are the rows that the rank holds.
+/// Bytes. Of a sharded parameter those are of the rows that the rank holds.
 struct HeldBytes {
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t optimizer_state = 0;
 };
 
-HeldBytes held_bytes(const std::vector<at::Tensor>& parameters, torch::optim::AdamW& optimizer);
+/// Parameters and gradients are measured at the tensors.
+HeldBytes held_bytes(const std::vector<at::Tensor>& parameters, int64_t optimizer_state);
 
 /// "3.2 MB"; a megabyte is 10^6 bytes.
 std::string bytes_text(int64_t bytes);

@@ -7,7 +7,7 @@
 
 namespace gpt {
 
-using torch::optim::AdamW;
+using fsdp::optim::AdamW;
 using torch::optim::AdamWOptions;
 
 AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments& arguments) {

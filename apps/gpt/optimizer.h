@@ -1,8 +1,8 @@
 #pragma once
 /// \file
-/// torch::optim::AdamW as it comes, with decay on matrices only and a learning rate that follows a schedule.
+/// fsdp::optim::AdamW with decay on matrices only and a learning rate that follows a schedule.
 
-#include <torch/optim/adamw.h>
+#include <fsdp/optim.h>
 
 #include <vector>
 
@@ -11,11 +11,11 @@
 namespace gpt {
 
 /// Takes parameters whole or as rows: rows of a matrix are a matrix.
-torch::optim::AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments& arguments);
+fsdp::optim::AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments& arguments);
 
 /// Rises for `warmup` steps, then falls along half a cosine to a tenth of `lr`. `step` counts from 0.
 double learning_rate(const Arguments& arguments, int64_t step);
 
-void set_learning_rate(torch::optim::AdamW& optimizer, double lr);
+void set_learning_rate(fsdp::optim::AdamW& optimizer, double lr);
 
 }  // namespace gpt

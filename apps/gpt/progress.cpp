@@ -30,7 +30,7 @@ std::string line_text(const StepReport& report, int64_t steps, double tokens_per
        << "  " << std::setprecision(0) << tokens_per_second << " tokens/s  " << time_text(seconds_left)
        << " left  rows " << bytes_text(report.memory.rows.current) << ", whole at most "
        << bytes_text(report.memory.whole.peak) << ", gradients " << bytes_text(report.memory.gradient.current)
-       << ", optimizer " << bytes_text(report.optimizer_bytes);
+       << ", optimizer " << bytes_text(report.memory.optimizer.current);
   return text.str();
 }
 

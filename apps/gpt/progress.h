@@ -14,7 +14,6 @@ struct StepReport {
   int64_t step = 0;  ///< steps done
   double loss = 0;
   fsdp::GroupStats memory;
-  int64_t optimizer_bytes = 0;
 };
 
 /// Prints to stdout: one line that is written again and again on a terminal, a line every few seconds elsewhere.

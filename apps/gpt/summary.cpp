@@ -39,7 +39,7 @@ Row unsharded_row(const models::GPTConfig& config, const Arguments& arguments) {
   const auto ids = torch::zeros({1, config.seq}, torch::kInt64);
   models::next_token_loss(model(ids), ids).backward();
   optimizer.step();
-  const HeldBytes held = held_bytes(model->parameters(), optimizer);
+  const HeldBytes held = held_bytes(model->parameters(), optimizer.state_bytes());
   return {held.parameters, held.gradients, held.optimizer_state, held.parameters};
 }
 

@@ -7,7 +7,6 @@
 #include <cstdio>
 
 #include "batches.h"
-#include "memory.h"
 #include "optimizer.h"
 #include "progress.h"
 
@@ -26,7 +25,7 @@ double mean_over_ranks(double value) {
 }
 
 /// One optimizer step. Returns the loss of the joined batch.
-double train_step(Model& model, torch::optim::AdamW& optimizer, const Batch& batch, double max_grad_norm) {
+double train_step(Model& model, fsdp::optim::AdamW& optimizer, const Batch& batch, double max_grad_norm) {
   optimizer.zero_grad();
   const auto loss = models::next_token_loss(model(batch.inputs), batch.targets);
   loss.backward();
@@ -55,7 +54,7 @@ double validation_loss(Model& model, const Text& text, const Arguments& argument
   return mean_over_ranks(sum / static_cast<double>(sequences));
 }
 
-Outcome train(Model& model, torch::optim::AdamW& optimizer, const Text& text, const Arguments& arguments) {
+Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const Text& text, const Arguments& arguments) {
   const int64_t tokens_per_step = fsdp::world_size() * arguments.batch * arguments.seq;
   Progress progress(arguments.steps, tokens_per_step, arguments.log_seconds, /*is_silent=*/fsdp::rank() != 0);
   Outcome outcome;
@@ -64,9 +63,7 @@ Outcome train(Model& model, torch::optim::AdamW& optimizer, const Text& text, co
     set_learning_rate(optimizer, learning_rate(arguments, step));
     const double loss = train_step(model, optimizer, batch, arguments.max_grad_norm);
     const int64_t done = step + 1;
-    if (progress.is_due(done)) {
-      progress.show({done, loss, model.stats(), held_bytes(model->parameters(), optimizer).optimizer_state});
-    }
+    if (progress.is_due(done)) progress.show({done, loss, model.stats()});
     const bool is_last = done == arguments.steps;
     if (is_last || (arguments.eval_every > 0 && done % arguments.eval_every == 0)) {
       progress.pause();

@@ -2,8 +2,8 @@
 /// \file
 /// The training loop.
 
+#include <fsdp/optim.h>
 #include <fsdp/sharded.h>
-#include <torch/optim/adamw.h>
 
 #include "arguments.h"
 #include "models/gpt.h"
@@ -22,7 +22,7 @@ struct Outcome {
 };
 
 /// Trains on this rank's share of every batch; rank 0 prints progress. Collective.
-Outcome train(Model& model, torch::optim::AdamW& optimizer, const Text& text, const Arguments& arguments);
+Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const Text& text, const Arguments& arguments);
 
 /// Mean loss over the validation text. Collective.
 double validation_loss(Model& model, const Text& text, const Arguments& arguments);

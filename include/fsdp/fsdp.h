@@ -6,6 +6,7 @@
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/group.h>
+#include <fsdp/optim.h>
 #include <fsdp/options.h>
 #include <fsdp/parameters.h>
 #include <fsdp/process_group.h>

@@ -37,8 +37,8 @@ struct GroupStats {
   int64_t intercepted_operators = 0;  ///< operators that took a sharded tensor, over all groups of this rank
   /// Over all groups of this rank and process group. Rows with their padding; whole parameters that were gathered;
   /// whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has
-  /// packed.
-  ByteCount rows, whole, gradient;
+  /// packed; the state of fsdp::optim's optimizers with the padding that lies in it.
+  ByteCount rows, whole, gradient, optimizer;
 };
 
 /// Gradients stay local while the guard lives: they accumulate whole on each rank, and the first backward after it

@@ -156,6 +156,7 @@ GroupStats Group::stats() const {
   stats.rows = byte_count(rank, memory::ByteClass::kRows);
   stats.whole = byte_count(rank, memory::ByteClass::kWhole);
   stats.gradient = byte_count(rank, memory::ByteClass::kGradient);
+  stats.optimizer = byte_count(rank, memory::ByteClass::kOptimizer);
   return stats;
 }
 

@@ -3,11 +3,20 @@
 #include "memory/part_storage.h"
 
 namespace fsdp::memory {
+namespace {
+
+void drop_reference(void* context) { delete static_cast<std::shared_ptr<FlatBuffer>*>(context); }
+
+}  // namespace
 
 c10::DataPtr part_of(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset) {
   auto* reference = new std::shared_ptr<FlatBuffer>(buffer);
-  return {static_cast<char*>(buffer->data()) + byte_offset, reference,
-          [](void* context) { delete static_cast<std::shared_ptr<FlatBuffer>*>(context); }, buffer->device()};
+  return {static_cast<char*>(buffer->data()) + byte_offset, reference, &drop_reference, buffer->device()};
+}
+
+std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor) {
+  const auto* reference = tensor.storage().data_ptr().cast_context<std::shared_ptr<FlatBuffer>>(&drop_reference);
+  return reference == nullptr ? nullptr : *reference;
 }
 
 at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,

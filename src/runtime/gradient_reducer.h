@@ -20,7 +20,9 @@ enum class ReductionState : uint8_t { kIdle, kReducing };
 
 /// Collects the whole gradients of one group and reduces them: the sum over the ranks in rank order, then one
 /// multiplication by 1/divisor. A parameter that some rank used gets a gradient on every rank, one that no rank used
-/// keeps `.grad` as it was: one presence bit per parameter travels with the reduction.
+/// keeps `.grad` as it was: one presence bit per parameter travels with the reduction. The gradients handed out are
+/// parts of one buffer, which lies as the flat shard does and is zero between them: optimizers walk through both at
+/// once.
 class GradientReducer {
  public:
   explicit GradientReducer(ParamGroup& group) : group_(group) {}

@@ -1,0 +1,58 @@
+#pragma once
+/// \file
+/// Optimizers that update flat memory.
+
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+
+namespace fsdp::optim {
+
+/// torch::optim::AdamW with one fused pass over memory instead of a dozen operators for each parameter.
+///
+/// Constructors, options, groups of options, `add_param_group`, `zero_grad`, state and files are those of the base
+/// class, so schedulers take it and each loads what the other saved. It takes rows of sharded parameters, of several
+/// models, and plain tensors, in any mixture, and may be made before or after `fully_shard`.
+///
+/// A step calls LibTorch's fused kernel once per run: a stretch of a group's rows whose parameters have equal options
+/// and step counts and whose gradients lie as the rows do, as backward hands them out. Nothing is copied. State is made
+/// when a parameter first has a gradient, as parts of blocks that lie as the rows do; `Group::stats().optimizer` counts
+/// it, two numbers for each of the rows' elements (three with amsgrad). The result is torch::optim::AdamW's up to
+/// rounding:
+///
+///     p <- p (1 - lr weight_decay),  m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,
+///     p <- p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)        (Loshchilov and Hutter, 2019, algorithm 2)
+///
+/// `step` is not collective, but every rank has to call it; ranks that share memory may have to wait in it for the
+/// readers of their rows. `load` takes what the same rank saved with the same number of ranks.
+///
+/// Errors: UsageError, before anything is written, when `step` is called in a forward scope or a backward, when a
+/// gradient or a loaded state has other sizes than the rows, and for plain tensors with gaps in memory. Thread safety:
+/// as its base class; groups are locked while their rows are written.
+///
+///     fsdp::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
+///     loss.backward();
+///     optimizer.step();
+class AdamW : public torch::optim::AdamW {
+ public:
+  using torch::optim::AdamW::AdamW;
+  at::Tensor step(LossClosure closure = nullptr) override;
+  void load(torch::serialize::InputArchive& archive) override;
+  /// Bytes of this rank's state, also that of plain tensors, which no group counts.
+  int64_t state_bytes() const;
+};
+
+/// torch::optim::SGD in the same way: momentum, dampening, Nesterov's momentum, weight decay. With momentum it keeps
+/// one number for each of the rows' elements, without it nothing.
+///
+///     d <- g + weight_decay p,  v <- momentum v + (1 - dampening) d  (at first v <- d),
+///     p <- p - lr v,  with Nesterov's momentum  p <- p - lr (d + momentum v)       (Sutskever et al., 2013)
+class SGD : public torch::optim::SGD {
+ public:
+  using torch::optim::SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override;
+  void load(torch::serialize::InputArchive& archive) override;
+  /// As AdamW's.
+  int64_t state_bytes() const;
+};
+
+}  // namespace fsdp::optim

@@ -1,0 +1,56 @@
+#pragma once
+/// \file
+/// The state of parameters, which torch::optim keeps in a map.
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "optim/flat_runs.h"
+#include "runtime/compat.h"
+
+namespace fsdp::optim {
+
+/// For each group of options, the first one that is equal to it. `Options` is a torch::optim class.
+template <class Options>
+std::vector<int64_t> equal_options(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::vector<int64_t> firsts;
+  for (const auto& group : groups) {
+    int64_t first = 0;
+    while (!(static_cast<const Options&>(groups[static_cast<size_t>(first)].options()) ==
+             static_cast<const Options&>(group.options())))
+      ++first;
+    firsts.push_back(first);
+  }
+  return firsts;
+}
+
+/// The state of `update`'s parameter, made if there is none. `State` is a torch::optim class.
+template <class State>
+State& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
+  auto& state = optimizer.state()[update.parameter.unsafeGetTensorImpl()];
+  if (!state) state = std::make_unique<State>();
+  return static_cast<State&>(*state);
+}
+
+/// `tensors_of` a state gives its tensors, undefined where there is none.
+template <class State, class TensorsOf>
+int64_t bytes_of_states(const torch::optim::Optimizer& optimizer, const TensorsOf& tensors_of) {
+  int64_t bytes = 0;
+  for (const auto& [parameter, state] : optimizer.state())
+    for (const at::Tensor& tensor : tensors_of(static_cast<const State&>(*state)))
+      if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+  return bytes;
+}
+
+/// After loading: `settle` is called with all parameters that have state, each once.
+inline void settle_loaded(torch::optim::Optimizer& optimizer, const std::function<void(Updates&)>& settle) {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
+  auto rounds = rounds_of(optimizer.param_groups(), [&](const at::Tensor& parameter) {
+    return optimizer.state().find(parameter.unsafeGetTensorImpl()) != optimizer.state().end();
+  });
+  auto locks = lock_ranks(rounds);
+  if (!rounds.empty()) settle(rounds.front());
+}
+
+}  // namespace fsdp::optim

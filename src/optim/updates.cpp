@@ -1,0 +1,126 @@
+#include "optim/updates.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/irange.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <set>
+
+#include "comm/check.h"
+#include "optim/gradient_layout.h"
+#include "runtime/access_rules.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+
+namespace fsdp::optim {
+namespace {
+
+using runtime::ParamGroup;
+using torch::optim::OptimizerParamGroup;
+
+Update describe(const at::Tensor& parameter, size_t options, size_t index) {
+  Update update;
+  update.parameter = update.rows = parameter;
+  update.options = options;
+  update.index = index;
+  const auto& impl = *parameter.unsafeGetTensorImpl();
+  if (!runtime::is_marked(impl) || !impl.has_storage()) return update;
+  update.part = runtime::registry().find(parameter.storage().unsafeGetStorageImpl());
+  if (update.part) update.rows = update.part->group->slots()[update.part->slot].rows_tensor;
+  return update;
+}
+
+// An operator that writes the parameter would be refused in the same situations.
+void require_outside_scope(const Update& update, const std::string& operation) {
+  if (!update.part) return;
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  require(!in_backward && !update.part->group->is_inside(), where(update, operation), name_of(update),
+          " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",
+          runtime::ways_out(runtime::Verdict::kRefuseWriteInScope));
+}
+
+void take_gradient(Update& update, const std::string& operation) {
+  const auto& gradient = update.parameter.grad();
+  require(gradient.sizes() == update.rows.sizes(), where(update, operation), name_of(update),
+          " has a gradient of other sizes: expected ", update.rows.sizes(), ", found ", gradient.sizes(),
+          ". Assign a gradient of the rows' sizes, or leave it to backward");
+  require(update.rows.is_non_overlapping_and_dense(), where(update, operation), name_of(update),
+          " has gaps in its memory: expected a dense tensor, found strides ", update.rows.strides(), " for sizes ",
+          update.rows.sizes(), ". Use an optimizer of torch::optim for it");
+  update.gradient = laid_out_as(update.rows, gradient);
+}
+
+// Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale.
+void announce_writes(const std::vector<Updates>& rounds) {
+  std::set<ParamGroup*> groups;
+  for (const auto& updates : rounds)
+    for (const auto& update : updates)
+      if (update.part) groups.insert(update.part->group.get());
+  for (auto* group : groups)
+    group->note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
+}
+
+}  // namespace
+
+std::string name_of(const Update& update) {
+  if (update.part) return "parameter '" + update.part->group->slots()[update.part->slot].name() + "'";
+  return c10::str("parameter ", update.index, " of parameter group ", update.options);
+}
+
+std::string where(const Update& update, const std::string& operation) {
+  return update.part ? update.part->group->where(operation) : "[fsdp] " + operation + ": ";
+}
+
+std::vector<Updates> rounds_of(const std::vector<OptimizerParamGroup>& groups,
+                               const std::function<bool(const at::Tensor&)>& is_wanted) {
+  std::vector<Updates> rounds;
+  std::map<const void*, size_t> seen;
+  for (size_t options : c10::irange(groups.size())) {
+    const auto& parameters = groups[options].params();
+    for (size_t index : c10::irange(parameters.size())) {
+      if (!is_wanted(parameters[index])) continue;
+      const size_t round = seen[parameters[index].unsafeGetTensorImpl()]++;
+      if (round == rounds.size()) rounds.emplace_back();
+      rounds[round].push_back(describe(parameters[index], options, index));
+    }
+  }
+  return rounds;
+}
+
+std::vector<std::unique_lock<std::recursive_mutex>> lock_ranks(const std::vector<Updates>& rounds) {
+  std::set<runtime::RankState*> ranks;  // ordered, so that two threads cannot wait for each other
+  for (const auto& updates : rounds)
+    for (const auto& update : updates)
+      if (update.part) ranks.insert(&update.part->group->rank_state());
+  std::vector<std::unique_lock<std::recursive_mutex>> locks;
+  for (auto* rank : ranks) locks.emplace_back(rank->mutex);
+  return locks;
+}
+
+at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer::LossClosure& closure,
+                     const std::vector<OptimizerParamGroup>& groups,
+                     const std::function<void(Updates&)>& update_round) {
+  at::Tensor loss;
+  if (closure) {
+    at::AutoGradMode recording(true);
+    loss = closure();
+  }
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
+  auto rounds = rounds_of(groups, [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  auto locks = lock_ranks(rounds);
+  for (const auto& updates : rounds)
+    for (const auto& update : updates) require_outside_scope(update, operation);
+  for (auto& updates : rounds)
+    for (auto& update : updates) take_gradient(update, operation);
+  announce_writes(rounds);
+  for (auto& updates : rounds) {
+    update_round(updates);
+    for (auto& update : updates) update.parameter.unsafeGetTensorImpl()->bump_version();
+  }
+  return loss;
+}
+
+}  // namespace fsdp::optim

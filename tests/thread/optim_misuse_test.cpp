@@ -1,0 +1,119 @@
+// Steps that are refused, before anything is written.
+
+#include <fsdp/optim.h>
+#include <gmock/gmock.h>
+
+#include <sstream>
+
+#include "thread/misuse_net.h"
+#include "thread/optim_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+
+struct Trained {
+  std::shared_ptr<OptimNet> net = std::make_shared<OptimNet>();
+  std::optional<Group> group;
+  std::unique_ptr<optim::AdamW> optimizer;
+
+  void start(int rank) {
+    shard_in_two(*net);
+    group = group_of(*net);
+    optimizer = std::make_unique<optim::AdamW>(group->parameters(), AdamWOptions(0.1));
+    backward(*net, {2, rank}, 1);
+  }
+  int64_t states() const { return static_cast<int64_t>(optimizer->state().size()); }
+};
+
+void on_two_ranks(const std::function<void(Trained&, int)>& fn) {
+  std::vector<Trained> trained(2);
+  run_thread_ranks(2, [&](int rank) {
+    auto& mine = trained[static_cast<size_t>(rank)];
+    mine.start(rank);
+    fn(mine, rank);
+  });
+}
+
+TEST(OptimMisuse, AStepInAScopeNamesTheParameterAndTheWaysOutAndWritesNothing) {
+  on_two_ranks([](Trained& t, int rank) {
+    auto before = full_tensor(t.net->out->weight);
+    {
+      ForwardScope scope(*t.group);
+      EXPECT_THAT(message_of([&] { t.optimizer->step(); }),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/2] optim::AdamW::step")),
+                        HasSubstr("parameter 'scale'"), HasSubstr("optimizer.step() belongs after it")));
+    }
+    EXPECT_EQ(t.states(), 0);
+    EXPECT_TRUE(torch::equal(before, full_tensor(t.net->out->weight)));
+    t.optimizer->step();
+    EXPECT_FALSE(torch::equal(before, full_tensor(t.net->out->weight)));
+  });
+}
+
+TEST(OptimMisuse, AStepInAScopeOfOneOfSeveralModelsWritesNoneOfThem) {
+  on_two_ranks([](Trained& t, int) {
+    auto plain = torch::ones({3}).requires_grad_();
+    plain.mutable_grad() = torch::ones({3});
+    optim::SGD optimizer({plain, t.net->in->weight}, SGDOptions(0.1));
+    ForwardScope scope(*t.group);
+    EXPECT_THROW(optimizer.step(), UsageError);
+    EXPECT_TRUE(torch::equal(plain.detach(), torch::ones({3})));
+  });
+}
+
+TEST(OptimMisuse, AStepInBackwardIsRefused) {
+  on_two_ranks([](Trained& t, int) {
+    std::string message;
+    auto loss = [&] {
+      ForwardScope scope(*t.group);
+      return t.net->loss({1, 0, 2});
+    }();
+    loss.register_hook([&](const torch::Tensor&) { message = message_of([&] { t.optimizer->step(); }); });
+    loss.backward();
+    EXPECT_THAT(message, AllOf(HasSubstr("optim::AdamW::step"), HasSubstr("a backward that is open")));
+    EXPECT_EQ(t.states(), 0);
+  });
+}
+
+TEST(OptimMisuse, AGradientOfTheWholeParametersSizesIsRefusedWithBothSizes) {
+  on_two_ranks([](Trained& t, int) {
+    t.net->in->weight.mutable_grad() = torch::ones({9, 5});
+    EXPECT_THAT(message_of([&] { t.optimizer->step(); }),
+                AllOf(HasSubstr("parameter 'in.weight' has a gradient of other sizes"), HasSubstr("found [9, 5]")));
+    EXPECT_EQ(t.states(), 0);
+  });
+}
+
+TEST(OptimMisuse, StateOfOtherRowsIsRefusedWhenItIsLoaded) {
+  std::stringstream file;
+  {
+    OptimNet whole;
+    torch::optim::AdamW optimizer(whole.in->parameters(), AdamWOptions(0.1));
+    whole.loss({1, 0, 2}).backward();
+    optimizer.step();
+    torch::save(optimizer, file);
+  }
+  on_two_ranks([&](Trained& t, int) {
+    std::stringstream own_file(file.str());
+    optim::AdamW optimizer(t.net->in->parameters(), AdamWOptions(0.1));
+    EXPECT_THAT(message_of([&] { torch::load(optimizer, own_file); }),
+                AllOf(HasSubstr("optim::AdamW::load"), HasSubstr("parameter 'in.weight'"), HasSubstr("found [9, 5]"),
+                      HasSubstr("the same number of ranks")));
+  });
+}
+
+TEST(OptimMisuse, APlainTensorWithGapsIsRefusedByItsPlace) {
+  auto parameter = torch::ones({4, 6}).narrow(1, 0, 3).requires_grad_();
+  parameter.mutable_grad() = torch::ones({4, 3});
+  optim::SGD optimizer({torch::ones({2}), parameter}, SGDOptions(0.1));
+  EXPECT_THAT(message_of([&] { optimizer.step(); }),
+              AllOf(HasSubstr("parameter 1 of parameter group 0 has gaps"), HasSubstr("strides [6, 1]")));
+}
+
+}  // namespace
+}  // namespace fsdp::test

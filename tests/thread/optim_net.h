@@ -1,0 +1,62 @@
+#pragma once
+/// \file
+/// The model of the optimizers' tests: nothing divides evenly, one part has a gradient in some steps only.
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+
+struct OptimNet : torch::nn::Module {
+  torch::nn::Embedding embedding{17, 5};
+  torch::nn::LayerNorm norm{torch::nn::LayerNormOptions({5})};
+  torch::nn::Linear in{5, 9}, sometimes{9, 9}, never{2, 2}, out{9, 3};
+  torch::nn::Conv1d conv{torch::nn::Conv1dOptions(1, 2, 3)};
+  torch::Tensor scale, frozen;
+  OptimNet() {
+    register_module("embedding", embedding);
+    register_module("norm", norm);
+    register_module("in", in);
+    register_module("sometimes", sometimes);
+    register_module("never", never);
+    register_module("conv", conv);
+    register_module("out", out);
+    scale = register_parameter("scale", torch::tensor(1.5));
+    frozen = register_parameter("frozen", torch::full({3}, 0.5), /*requires_grad=*/false);
+  }
+  torch::Tensor forward(const torch::Tensor& ids, bool uses_sometimes) {
+    auto h = torch::tanh(in->forward(norm->forward(embedding->forward(ids))));
+    if (uses_sometimes) h = h + sometimes->forward(h);
+    auto bumps = conv->forward(h.unsqueeze(1)).mean({1, 2}).unsqueeze(1);
+    return (out->forward(h) + bumps) * scale + frozen;
+  }
+  torch::Tensor loss(const Batch& batch) {
+    return distance_from_targets(forward(labels(batch, {}, 17), batch.step % 2 == 1), batch);
+  }
+};
+
+using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
+
+/// Matrices, the rest but the scale, and the scale, each with options of its own.
+template <class Options>
+ParamGroups three_groups(OptimNet& net, const Options& matrices, const Options& vectors, const Options& scale) {
+  std::vector<torch::Tensor> of_matrices, of_vectors;
+  for (const auto& parameter : net.parameters())
+    if (!parameter.is_same(net.scale)) (parameter.dim() > 1 ? of_matrices : of_vectors).push_back(parameter);
+  ParamGroups groups;
+  groups.emplace_back(of_matrices, std::make_unique<Options>(matrices));
+  groups.emplace_back(of_vectors, std::make_unique<Options>(vectors));
+  groups.emplace_back(std::vector<torch::Tensor>{net.scale}, std::make_unique<Options>(scale));
+  return groups;
+}
+
+inline void backward(OptimNet& net, const Role& role, int step) {
+  role.whole(net, [&] { return net.loss(role.batch(step)); }).backward();
+}
+
+/// The first is sharded as two groups, the root as the second.
+inline void shard_in_two(OptimNet& net, const FullyShardOptions& options = {}) {
+  fully_shard(*net.in, options);
+  fully_shard(static_cast<torch::nn::Module&>(net), options);
+}
+
+}  // namespace fsdp::test
