@@ -97,8 +97,7 @@ size_t vote_bytes_in_slot(size_t votes) {
 std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
                                          std::vector<uint8_t> votes, Steps steps) {
   fingerprint.sequence = rounds->next_sequence();
-  auto work =
-      std::make_shared<Started>(weak_from_this(), std::move(rounds), fingerprint, std::move(votes), std::move(steps));
+  auto work = std::make_shared<Started>(std::move(rounds), fingerprint, std::move(votes), std::move(steps));
   guarded([&] {
     peers_->announce(describe(fingerprint));
     peers_->check();

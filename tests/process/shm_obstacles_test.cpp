@@ -1,0 +1,162 @@
+// What shared memory needs and a machine may not give: one sentence on every rank, no signal and no hang.
+
+#include <fsdp/fsdp.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+
+#include <array>
+#include <cstdlib>
+#include <fstream>
+
+#include "support/process_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+const ProcessGroupOptions kShm{.backend = "shm", .timeout = std::chrono::seconds(20)};
+
+void expect_on_every_rank(const std::string& case_name, const testing::Matcher<const std::string&>& message,
+                          std::map<std::string, std::string> environment = {}) {
+  ProcessRanks ranks(case_name, {.world_size = 2, .environment = std::move(environment)});
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranks.wait(rank).exit_code, 1) << ranks.wait(rank).output;
+    EXPECT_THAT(ranks.wait(rank).output, message) << "rank " << rank;
+  }
+}
+
+bool is_rank_1() { return std::string(std::getenv("RANK")) == "1"; }
+
+TEST(ShmObstacles, ALimitOnAddressSpaceIsNamed) {
+  expect_on_every_rank("shm_without_address_space",
+                       AllOf(HasSubstr("rank 1 cannot share memory for the rows of 'Linear'"),
+                             HasSubstr("could not be mapped"), HasSubstr("ulimit -v")));
+}
+
+PROCESS_CASE(shm_without_address_space) {
+  init_process_group(kShm);
+  torch::nn::Linear linear(4096, 4096);
+  if (is_rank_1()) {
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlimit limit{pages * 4096 + (24u << 20), RLIM_INFINITY};
+    TORCH_CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+  }
+  fully_shard(linear);
+}
+
+PROCESS_CASE(shm_without_descriptors) {
+  init_process_group(kShm);
+  torch::nn::Linear linear(8, 8);
+  if (is_rank_1()) {
+    const int next = dup(0);
+    close(next);
+    const rlimit limit{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
+    TORCH_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  }
+  fully_shard(linear);
+}
+
+TEST(ShmObstacles, ALimitOnOpenFilesIsNamed) {
+  expect_on_every_rank("shm_without_descriptors",
+                       AllOf(HasSubstr("rank 1 cannot share memory"), HasSubstr("ulimit -n")));
+}
+
+// As a container's profile does.
+void forbid_memfd() {
+  std::array<sock_filter, 4> program{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog filter{program.size(), program.data()};
+  TORCH_CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+  TORCH_CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+PROCESS_CASE(shm_without_memfd) {
+  if (is_rank_1()) forbid_memfd();
+  init_process_group(kShm);
+}
+
+TEST(ShmObstacles, ASandboxWithoutMemfdIsNamed) {
+  expect_on_every_rank(
+      "shm_without_memfd",
+      AllOf(HasSubstr("the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed"),
+            HasSubstr("A sandbox may forbid it"), HasSubstr("gloo")));
+}
+
+PROCESS_CASE(cpu_without_memfd) {
+  if (is_rank_1()) forbid_memfd();
+  init_process_group({.backend = "cpu"});
+  barrier();
+  TORCH_CHECK(default_process_group()->communicator().share(64, at::kCPU, {"test"}) == nullptr);
+}
+
+TEST(ShmObstacles, TheBackendCpuDoesWithoutAndSaysWhy) {
+  ProcessRanks ranks("cpu_without_memfd", {.world_size = 2});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
+  EXPECT_THAT(ranks.wait(0).output,
+              HasSubstr("fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: memfd_create failed"));
+}
+
+PROCESS_CASE(shm_of_another_user) {
+  if (is_rank_1()) TORCH_CHECK(setuid(65534) == 0);
+  init_process_group(kShm);
+}
+
+TEST(ShmObstacles, RanksOfDifferentUsersAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can start ranks of two users";
+  expect_on_every_rank("shm_of_another_user", HasSubstr("ranks of one user can share memory, found a process of user"));
+}
+
+PROCESS_CASE(shm_on_two_hosts) {
+  if (is_rank_1()) TORCH_CHECK(unshare(CLONE_NEWNET) == 0);
+  auto options = kShm;
+  options.store = c10::make_intrusive<c10d::FileStore>(std::getenv("FSDP_TEST_STORE"), 2);
+  options.rank = is_rank_1() ? 1 : 0;
+  options.world_size = 2;
+  init_process_group(options);
+}
+
+TEST(ShmObstacles, RanksOnTwoHostsAreRefused) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can make a network namespace";
+  const std::string store = testing::TempDir() + "/fsdp_two_hosts_" + std::to_string(getpid());
+  expect_on_every_rank("shm_on_two_hosts", HasSubstr("rank 0 and rank 1 are on different hosts"),
+                       {{"FSDP_TEST_STORE", store}});
+  std::remove(store.c_str());
+}
+
+PROCESS_CASE(shm_leaves_nothing) {
+  init_process_group(kShm);
+  torch::nn::Linear linear(64, 64);
+  auto model = fully_shard(linear);
+  model(torch::ones({1, 64})).sum().backward();
+  // Segments have no name: no file in /dev/shm, no path on disk, no descriptor beyond the mapping.
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("fsdp") == std::string::npos || line.find("memfd:fsdp") != std::string::npos) continue;
+    TORCH_CHECK(line.find("/dev/shm") == std::string::npos, line);
+  }
+}
+
+TEST(ShmObstacles, SegmentsAndSocketsHaveNoNamesThatCouldStay) {
+  ProcessRanks ranks("shm_leaves_nothing", {.world_size = 2});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);) EXPECT_EQ(line.find("@fsdp-"), std::string::npos) << line;
+}
+
+}  // namespace
+}  // namespace fsdp::test
