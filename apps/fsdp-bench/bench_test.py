@@ -70,10 +70,12 @@ class Step(unittest.TestCase):
 
     def test_gathers_and_reductions_per_step_are_those_of_the_schedule(self):
         # Two blocks and a root: forward gathers all, backward all but the root, which forward left whole, at most.
+        # Over shared memory whole parameters are there.
+        least, most = (0, 0) if BACKEND == "shm" else (3, 5)
         result = step("--world", 2)
-        self.assertTrue(3 <= result["gathers_per_step"] <= 5, result["gathers_per_step"])
+        self.assertTrue(least <= result["gathers_per_step"] <= most, result["gathers_per_step"])
         self.assertEqual(result["reductions_per_step"], 3)
-        self.assertEqual(step("--world", 2, "--reshard", "never")["gathers_per_step"], 3)
+        self.assertEqual(step("--world", 2, "--reshard", "never")["gathers_per_step"], least)
 
 
 class Versus(unittest.TestCase):

@@ -82,15 +82,32 @@ std::vector<Member> meet(const Membership& membership, const Member& own, c10d::
   store.set(member_key(membership.rank()), own.encode());
   wait_for_members(membership, store, timeout);
   std::vector<Member> members;
-  for (int rank = 0; rank < membership.world_size(); ++rank) {
+  for (int rank = 0; rank < membership.world_size(); ++rank)
     members.push_back(Member::decode(store.get_to_str(member_key(rank))));
-    if (members.back().claims != own.claims) {
-      throw Mismatch(c10::str(where(membership.rank(), membership.world_size(), kOperation), "ranks disagree: rank ",
-                              membership.rank(), " has ", own.claims, "; rank ", rank, " has ", members.back().claims,
-                              ". Start every rank with the same settings."));
-    }
-  }
+  store.set(c10::str("read/", membership.rank()), "");
   return members;
+}
+
+void compare_claims(const Membership& membership, const std::vector<Member>& members) {
+  const auto& own = members[static_cast<size_t>(membership.rank())].claims;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].claims == own) continue;
+    throw Mismatch(c10::str(where(membership.rank(), membership.world_size(), kOperation), "ranks disagree: rank ",
+                            membership.rank(), " has ", own, "; rank ", rank, " has ", members[rank].claims,
+                            ". Start every rank with the same settings."));
+  }
+}
+
+// Rank 0 may host the store: before it fails it lets the others read what it read, so that they fail alike.
+void let_others_read(const Membership& membership, c10d::Store& store) {
+  if (membership.rank() != 0) return;
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < membership.world_size(); ++rank) keys.push_back(c10::str("read/", rank));
+  try {
+    store.wait(keys, std::chrono::seconds(5));
+  } catch (const std::exception&) {
+    // Whoever is gone need not read.
+  }
 }
 
 // Why the ranks cannot share memory, in one sentence; empty if they can.
@@ -164,14 +181,17 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
   const bool one_host =
       std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
   try {
+    compare_claims(membership, members);
     if (!uses_shared_memory(membership, members))
       return join_over_network(membership, own, one_host, timeout, store_in_rank_0);
     std::vector<std::string> names;
     for (const auto& member : members) names.push_back(member.listener);
     return make_shm_communicator(*listener, names, membership.rank(), timeout);
   } catch (const Error&) {
+    let_others_read(membership, *own);
     throw;
   } catch (const std::exception& error) {
+    let_others_read(membership, *own);
     throw Error(c10::str(where(membership.rank(), membership.world_size(), kOperation),
                          "could not connect to the other ranks: ", error.what()));
   }

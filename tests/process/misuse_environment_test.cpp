@@ -81,13 +81,16 @@ PROCESS_CASE(forward_on_rank_1_only) {
 }
 
 TEST(AForwardOnOneRankOnly, EndsBothAndNamesTheRankThatDidNotCome) {
+  const bool shares = test_backend() == "shm";
   ProcessRanks ranks("forward_on_rank_1_only", {.world_size = 2});
   for (int r : {0, 1}) {
     EXPECT_EQ(ranks.wait(r).exit_code, 1) << ranks.wait(r).output;
     EXPECT_FALSE(ranks.wait(r).timed_out);
     EXPECT_THAT(ranks.wait(r).output,
-                AllOf(HasSubstr("all_gather of 'Linear'"), HasSubstr("rank 0 is alive but did not join"),
-                      HasSubstr("rank 0: barrier of 'fully_shard Linear")));
+                AllOf(HasSubstr(shares ? "barrier of 'forward scope of Linear'" : "all_gather of 'Linear'"),
+                      HasSubstr("rank 0 is alive but did not join"),
+                      HasSubstr(shares ? "rank 0: sharing memory for the rows of 'Linear', done"
+                                       : "rank 0: barrier of 'fully_shard Linear")));
   }
 }
 

@@ -62,7 +62,7 @@ TEST(Cost, CollectivesOfAStepWithReshard) {
             recorded.clear(r);
             auto loss = forward_loss(group, net, step);
             EXPECT_EQ(recorded.count(r, "all_gather"), world == 1 ? 0 : gathers(kDepth + 1)) << "step " << step;
-            if (test_backend() == "shm") {
+            if (test_backend() == "shm" && world > 1) {
               EXPECT_EQ(recorded.count(r, "barrier"), 1) << "step " << step;
             }
             recorded.clear(r);
@@ -180,7 +180,7 @@ TEST(Cost, FrozenBlocksAreFreedAsSoonAsBackwardGoesOn) {
       group.reset_peak_stats();
       forward_loss(group, net, step).backward();
       EXPECT_LE(group.stats().whole.peak, root + 2 * block) << "step " << step;
-      EXPECT_EQ(during_first_block, root + block) << "step " << step;
+      EXPECT_EQ(during_first_block, gathers(root + block)) << "step " << step;
       EXPECT_EQ(group.stats().whole.current, 0) << "after step " << step;
     }
   });

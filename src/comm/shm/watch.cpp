@@ -89,8 +89,8 @@ Verdict Watch::timed_out() const {
   if (page_ == nullptr || !links_.is_running(culprit)) return lost(culprit, "was silent for " + time);
   return {
       Verdict::Kind::kMismatch, culprit,
-      c10::str(page_->ranks[rank_].operation.get(), " timed out after ", time, ": rank ", culprit,
-               " is alive but did not join.", last_operations(*page_, world_size_),
+      c10::str(page_->ranks[rank_].operation.get(), " timed out: rank ", culprit, " is alive but did not join.",
+               last_operations(*page_, world_size_),
                " Every rank must issue the same collectives in the same order: look for a forward, a save or a loop "
                "that only some ranks run; or raise the timeout if rank ",
                culprit, " needs longer.")};
