@@ -14,7 +14,10 @@ namespace fsdp::memory {
 class FlatBuffer {
  public:
   FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
-      : account_(std::move(account)), charge_(*account_, cls, static_cast<int64_t>(bytes)), data_(std::move(data)), bytes_(bytes) {}
+      : account_(std::move(account)),
+        charge_(*account_, cls, static_cast<int64_t>(bytes)),
+        data_(std::move(data)),
+        bytes_(bytes) {}
 
   void* data() const { return data_.get(); }
   size_t bytes() const { return bytes_; }

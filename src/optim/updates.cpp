@@ -52,14 +52,16 @@ void take_gradient(Update& update, const std::string& operation) {
   update.gradient = laid_out_as(update.rows, gradient);
 }
 
-// Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale.
+// Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale. In
+// the order of the parameters, which is the same on every rank: a rank may wait here for the readers of a group.
 void announce_writes(const std::vector<Updates>& rounds) {
-  std::set<ParamGroup*> groups;
+  std::set<ParamGroup*> told;
   for (const auto& updates : rounds)
-    for (const auto& update : updates)
-      if (update.part) groups.insert(update.part->group.get());
-  for (auto* group : groups)
-    group->note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
+    for (const auto& update : updates) {
+      if (!update.part || !told.insert(update.part->group.get()).second) continue;
+      auto& group = *update.part->group;
+      group.note_write(group.local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
+    }
 }
 
 }  // namespace

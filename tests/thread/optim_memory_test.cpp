@@ -169,6 +169,26 @@ TEST(OptimMemory, AStepIsNotInterceptedBumpsVersionsAndMakesWholeCopiesStale) {
   });
 }
 
+// Over shared memory the ranks are still readers of rows, of two groups, when they begin to write them.
+TEST(OptimMemory, AStepAfterAScopeWithoutBackwardWritesOnEveryRank) {
+  auto nets = make_nets(3);
+  run_thread_ranks(3, [&](int rank) {
+    auto& net = *nets[static_cast<size_t>(rank)];
+    shard_in_two(net);
+    auto group = group_of(net);
+    optim::SGD optimizer(group.parameters(), SGDOptions(0.5));
+    backward(net, {3, rank}, 1);
+    const auto expected = full_tensor(net.in->weight) - 0.5 * full_grad(net.in->weight);
+    {
+      ForwardScope scope(group);
+      net.loss({1, 0, 2});
+    }
+    optimizer.step();
+    fsdp::barrier();
+    EXPECT_EQ(relative_difference(expected, full_tensor(net.in->weight)), 0.0);
+  });
+}
+
 TEST(OptimMemory, StateIsMadeWithTheFirstGradientAndCountedWhileItLives) {
   for (int world : worlds_up_to(3)) {
     auto nets = make_nets(world);
