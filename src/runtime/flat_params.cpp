@@ -27,7 +27,7 @@ FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLay
       layout_(std::move(layout)),
       rank_(communicator.rank()),
       account_(std::move(account)),
-      shared_(communicator.share(static_cast<size_t>(layout_.total_numel()) * element_size(), device, {subject})) {
+      shared_(communicator.share(static_cast<size_t>(layout_.total_numel()) * element_size(), device, {subject, {}})) {
   size_t slice_bytes = static_cast<size_t>(layout_.slice_numel(rank_)) * element_size();
   if (shared_) {
     shard_ = flat_buffer_on(shared_, device_, slice_bytes, account_);

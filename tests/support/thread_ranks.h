@@ -20,7 +20,7 @@ struct ThreadRanksOptions {
   /// "shm", "gloo"; empty: test_backend().
   std::string backend = {};
   /// Wraps a rank's communicator before the group is made of it, e.g. in a RecordingCommunicator.
-  std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap;
+  std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap = {};
 };
 
 /// Runs `fn(rank)` in `world_size` threads. In each, a process group (one rank: local) is the default group,
