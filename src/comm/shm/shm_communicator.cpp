@@ -31,7 +31,7 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 std::byte* bytes_of(const at::Tensor& tensor) { return static_cast<std::byte*>(tensor.mutable_data_ptr()); }
 
 // An empty tensor may have no address, which memcpy must not get.
-void copy(std::byte* target, const std::byte* source, size_t bytes) {
+void copy_bytes(std::byte* target, const std::byte* source, size_t bytes) {
   if (bytes > 0 && source != target) std::memcpy(target, source, bytes);
 }
 
@@ -135,7 +135,7 @@ class Gather {
   void write(int64_t round, std::byte* slot) const {
     const size_t element = output_.element_size();
     const auto first = static_cast<size_t>(windows_.begin(rank_, round) - windows_.offsets[rank_]);
-    copy(slot, bytes_of(input_) + first * element, static_cast<size_t>(windows_.numel(rank_, round)) * element);
+    copy_bytes(slot, bytes_of(input_) + first * element, static_cast<size_t>(windows_.numel(rank_, round)) * element);
   }
 
   void read(int64_t round, const Slots& slots) const {
@@ -145,7 +145,7 @@ class Gather {
       const size_t bytes = static_cast<size_t>(windows_.numel(rank, round)) * element;
       const auto own = static_cast<size_t>(windows_.begin(rank_, round) - windows_.offsets[rank_]) * element;
       const auto* source = rank == rank_ ? bytes_of(input_) + own : slots.of(static_cast<size_t>(rank));
-      copy(target, source, bytes);
+      copy_bytes(target, source, bytes);
     }
   }
 
@@ -307,10 +307,10 @@ class ShmCommunicator : public Communicator {
     Steps steps{.count = std::max<int64_t>(1, divide_up(bytes, length))};
     if (bytes == 0) return steps;
     if (writes)
-      steps.write = [=](int64_t round, std::byte* slot) { copy(slot, part(round).first, part(round).second); };
+      steps.write = [=](int64_t round, std::byte* slot) { copy_bytes(slot, part(round).first, part(round).second); };
     else
       steps.read = [=](int64_t round, const Slots& slots) {
-        copy(part(round).first, slots.of(static_cast<size_t>(writer)), part(round).second);
+        copy_bytes(part(round).first, slots.of(static_cast<size_t>(writer)), part(round).second);
       };
     return steps;
   }
