@@ -74,7 +74,7 @@ bool Attempt::writes_through_pipes() const {
          flags.shown_local_ranks || !flags.redirects.is_empty() || !flags.tee.is_empty();
 }
 
-RankStream Attempt::stream(Console::Stream which, Descriptor pipe, const Rank& rank) {
+RankStream Attempt::stream(Console::Stream which, fsdp::Descriptor pipe, const Rank& rank) {
   const Flags& flags = context_.flags;
   const int local = rank.local_number;
   const bool is_out = which == Console::Stream::kOut;

@@ -60,7 +60,7 @@ class Attempt {
 
   void start(int local_rank);
   bool writes_through_pipes() const;
-  RankStream stream(Console::Stream which, Descriptor pipe, const Rank& rank);
+  RankStream stream(Console::Stream which, fsdp::Descriptor pipe, const Rank& rank);
   bool any_running() const;
   void wait_for_news();
   void handle_signals();

@@ -53,8 +53,8 @@ bool is_loopback(const sockaddr_storage& address) {
 }
 
 /// Not open, with errno set, if that fails. Listening at once shows whether the port is taken.
-Descriptor listen_at(const sockaddr_storage& address) {
-  Descriptor file(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+fsdp::Descriptor listen_at(const sockaddr_storage& address) {
+  fsdp::Descriptor file(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!file.is_open()) return file;
   const int on = 1;
   const int off = 0;
@@ -74,11 +74,11 @@ Descriptor listen_at(const sockaddr_storage& address) {
 }
 
 /// Every address of this host, IPv6 and IPv4, or IPv4 alone where there is no IPv6.
-Descriptor listen_everywhere(uint16_t port) {
+fsdp::Descriptor listen_everywhere(uint16_t port) {
   sockaddr_storage address{};
   address.ss_family = AF_INET6;
   set_port(address, port);
-  Descriptor file = listen_at(address);
+  fsdp::Descriptor file = listen_at(address);
   if (file.is_open() || errno == EADDRINUSE || errno == EACCES) return file;
   address = {};
   address.ss_family = AF_INET;
@@ -95,7 +95,7 @@ Listener bind_store_port(const std::string& host, uint16_t port) {
   set_port(address, 0);
   if (!listen_at(address).is_open()) return {.result = Listener::Result::kNotHere, .socket = {}};
   set_port(address, port);
-  Descriptor file = is_loopback(address) ? listen_at(address) : listen_everywhere(port);
+  fsdp::Descriptor file = is_loopback(address) ? listen_at(address) : listen_everywhere(port);
   if (file.is_open()) {
     const uint16_t actual = port_of(file.number());
     return {.result = Listener::Result::kListens, .socket = std::move(file), .port = actual};

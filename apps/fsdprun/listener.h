@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "descriptor.h"
+#include "comm/descriptor.h"
 
 namespace fsdprun {
 
@@ -13,7 +13,7 @@ struct Listener {
   enum class Result { kListens, kOccupied, kNotHere };
 
   Result result;
-  Descriptor socket;
+  fsdp::Descriptor socket;
   uint16_t port = 0;
 };
 

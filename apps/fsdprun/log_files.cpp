@@ -33,23 +33,23 @@ LogFiles::LogFiles(const Flags& flags) : redirects_(flags.redirects), tee_(flags
   say("the ranks' output is also or only in " + folder);
 }
 
-Descriptor LogFiles::open_stdout(int attempt, int local_rank) const {
-  if (!redirects_.has_stdout(local_rank) && !tee_.has_stdout(local_rank)) return Descriptor();
+fsdp::Descriptor LogFiles::open_stdout(int attempt, int local_rank) const {
+  if (!redirects_.has_stdout(local_rank) && !tee_.has_stdout(local_rank)) return fsdp::Descriptor();
   return open(attempt, local_rank, "stdout.log");
 }
 
-Descriptor LogFiles::open_stderr(int attempt, int local_rank) const {
-  if (!redirects_.has_stderr(local_rank) && !tee_.has_stderr(local_rank)) return Descriptor();
+fsdp::Descriptor LogFiles::open_stderr(int attempt, int local_rank) const {
+  if (!redirects_.has_stderr(local_rank) && !tee_.has_stderr(local_rank)) return fsdp::Descriptor();
   return open(attempt, local_rank, "stderr.log");
 }
 
-Descriptor LogFiles::open(int attempt, int local_rank, const char* name) const {
+fsdp::Descriptor LogFiles::open(int attempt, int local_rank, const char* name) const {
   const fs::path folder =
       folder_ / ("attempt_" + std::to_string(attempt)) / std::to_string(local_rank);
   std::error_code error;
   fs::create_directories(folder, error);
   const fs::path path = folder / name;
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  fsdp::Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file.is_open()) refuse(path, strerror(errno));
   return file;
 }

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "descriptor.h"
+#include "comm/descriptor.h"
 #include "flags.h"
 
 namespace fsdprun {
@@ -16,11 +16,11 @@ class LogFiles {
   /// Makes the job's folder if a flag asks for files. Throws Exit if it cannot be made.
   explicit LogFiles(const Flags& flags);
 
-  Descriptor open_stdout(int attempt, int local_rank) const;
-  Descriptor open_stderr(int attempt, int local_rank) const;
+  fsdp::Descriptor open_stdout(int attempt, int local_rank) const;
+  fsdp::Descriptor open_stderr(int attempt, int local_rank) const;
 
  private:
-  Descriptor open(int attempt, int local_rank, const char* name) const;
+  fsdp::Descriptor open(int attempt, int local_rank, const char* name) const;
 
   StreamChoice redirects_, tee_;
   std::filesystem::path folder_;

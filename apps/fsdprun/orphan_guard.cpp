@@ -46,7 +46,7 @@ void leave_the_terminal(int pipe) {
   _exit(0);
 }
 
-void send(const Descriptor& pipe, pid_t group) {
+void send(const fsdp::Descriptor& pipe, pid_t group) {
   // Shorter than PIPE_BUF: written whole or not at all.
   while (write(pipe.number(), &group, sizeof(group)) < 0 && errno == EINTR) {
   }
@@ -61,7 +61,7 @@ OrphanGuard::OrphanGuard() {
   }
   if (pid_ == 0) watch(ends[0]);
   close(ends[0]);
-  pipe_ = Descriptor(ends[1]);
+  pipe_ = fsdp::Descriptor(ends[1]);
 }
 
 OrphanGuard::~OrphanGuard() {

@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "descriptor.h"
+#include "comm/descriptor.h"
 
 namespace fsdprun {
 
@@ -26,7 +26,7 @@ class OrphanGuard {
 
  private:
   pid_t pid_;
-  Descriptor pipe_;
+  fsdp::Descriptor pipe_;
 };
 
 }  // namespace fsdprun

@@ -67,7 +67,7 @@ void Console::write(Stream stream, const void* source, std::string_view prefix,
   if (!is_closed_) is_closed_ = !write_all(static_cast<int>(stream), text);
 }
 
-RankStream::RankStream(Descriptor pipe, Options options, Console& console)
+RankStream::RankStream(fsdp::Descriptor pipe, Options options, Console& console)
     : pipe_(std::move(pipe)), options_(std::move(options)), console_(console) {}
 
 bool RankStream::read_some() {

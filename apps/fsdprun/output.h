@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "descriptor.h"
+#include "comm/descriptor.h"
 
 namespace fsdprun {
 
@@ -54,10 +54,10 @@ class RankStream {
     std::string prefix;
     bool is_shown = true;
     /// Gets every byte as it came. Not open: no file.
-    Descriptor file;
+    fsdp::Descriptor file;
   };
 
-  RankStream(Descriptor pipe, Options options, Console& console);
+  RankStream(fsdp::Descriptor pipe, Options options, Console& console);
 
   /// -1 at the end of the stream.
   int descriptor() const { return pipe_.number(); }
@@ -72,7 +72,7 @@ class RankStream {
   void pass_on(std::string_view piece, bool starts_line);
   void remember(std::string_view piece);
 
-  Descriptor pipe_;
+  fsdp::Descriptor pipe_;
   Options options_;
   Console& console_;
   LineSplitter lines_;

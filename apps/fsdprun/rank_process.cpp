@@ -21,7 +21,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 }
 
 struct Pipe {
-  Descriptor reading, writing;
+  fsdp::Descriptor reading, writing;
 };
 
 Pipe make_pipe() {
@@ -29,10 +29,10 @@ Pipe make_pipe() {
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
     throw Exit(kFailure, std::string("no pipe can be made: ") + strerror(errno));
   }
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
+  return {fsdp::Descriptor(ends[0]), fsdp::Descriptor(ends[1])};
 }
 
-void set_nonblocking(const Descriptor& pipe) {
+void set_nonblocking(const fsdp::Descriptor& pipe) {
   fcntl(pipe.number(), F_SETFL, fcntl(pipe.number(), F_GETFL) | O_NONBLOCK);
 }
 

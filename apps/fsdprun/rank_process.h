@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "descriptor.h"
+#include "comm/descriptor.h"
 #include "signals.h"
 
 namespace fsdprun {
@@ -31,7 +31,7 @@ class Execution {
 
 struct RankPipes {
   /// The launcher's ends. Not open: the rank writes where the launcher does.
-  Descriptor out, err;
+  fsdp::Descriptor out, err;
 };
 
 struct StartOptions {

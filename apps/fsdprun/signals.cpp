@@ -15,7 +15,7 @@ SignalQueue::SignalQueue() {
   }
   sigprocmask(SIG_BLOCK, &handled_, &previous_);
   signal(SIGPIPE, SIG_IGN);
-  descriptor_ = Descriptor(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
+  descriptor_ = fsdp::Descriptor(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
 std::optional<int> SignalQueue::next() {

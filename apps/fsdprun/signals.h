@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "descriptor.h"
+#include "comm/descriptor.h"
 
 namespace fsdprun {
 
@@ -36,7 +36,7 @@ class SignalQueue {
  private:
   sigset_t handled_;
   sigset_t previous_;
-  Descriptor descriptor_;
+  fsdp::Descriptor descriptor_;
 };
 
 /// Whether `number` asks for the end of the program.

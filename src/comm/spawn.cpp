@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fsdp/error.h>
 #include <fsdp/spawn.h>
+
 #include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
@@ -11,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "comm/descriptor.h"
 
 #include <algorithm>
 #include <array>
@@ -43,26 +45,9 @@ constexpr std::chrono::seconds kCauseGrace{1};
   throw Error(std::string("fsdp::spawn: ") + what + ": " + strerror(errno));
 }
 
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int number) : number_(number) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  FileDescriptor& operator=(FileDescriptor&&) = delete;
-  ~FileDescriptor() { close(); }
-
-  int number() const { return number_; }
-  void close() {
-    if (number_ >= 0) ::close(number_);
-    number_ = -1;
-  }
-
- private:
-  int number_;
-};
-
 /// Asks the system for a port that nobody uses now. Somebody else may take it before rank 0 does.
 int free_port() {
-  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -77,8 +62,7 @@ int free_port() {
 
 void check_can_fork(int nprocs) {
   if (nprocs < 1) {
-    throw UsageError("fsdp::spawn: nprocs is " + std::to_string(nprocs) +
-                     ", expected at least 1.");
+    throw UsageError("fsdp::spawn: nprocs is " + std::to_string(nprocs) + ", expected at least 1.");
   }
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   const auto threads = std::distance(begin(tasks), end(tasks));
@@ -96,9 +80,7 @@ int processors() {
 }
 
 void set_rank_environment(int rank, int nprocs, int port) {
-  const auto set = [](const char* name, const std::string& value) {
-    setenv(name, value.c_str(), /*overwrite=*/1);
-  };
+  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), /*overwrite=*/1); };
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(rank));
   set("WORLD_SIZE", std::to_string(nprocs));
@@ -147,8 +129,7 @@ enum class Failure { kNone, kLostPeer, kOwn, kSignal };
 /// One forked rank. Killed and waited for when it goes out of scope.
 class RankProcess {
  public:
-  RankProcess(int rank, pid_t pid, FileDescriptor errors)
-      : rank_(rank), pid_(pid), errors_(std::move(errors)) {}
+  RankProcess(int rank, pid_t pid, Descriptor errors) : rank_(rank), pid_(pid), errors_(std::move(errors)) {}
   RankProcess(RankProcess&& other) noexcept
       : rank_(other.rank_),
         pid_(std::exchange(other.pid_, -1)),
@@ -183,8 +164,8 @@ class RankProcess {
     const std::string who = "fsdp::spawn: rank " + std::to_string(rank_);
     if (WIFSIGNALED(status_)) {
       const char* name = sigabbrev_np(WTERMSIG(status_));
-      return who + " was killed by signal " +
-             (name ? std::string("SIG") + name : std::to_string(WTERMSIG(status_))) + ".";
+      return who + " was killed by signal " + (name ? std::string("SIG") + name : std::to_string(WTERMSIG(status_))) +
+             ".";
     }
     if (message_.empty()) {
       return who + " exited with status " + std::to_string(WEXITSTATUS(status_)) + ".";
@@ -208,15 +189,15 @@ class RankProcess {
   int rank_;
   pid_t pid_;
   int status_ = 0;
-  FileDescriptor errors_;
+  Descriptor errors_;
   std::string message_;
 };
 
 RankProcess fork_rank(const std::function<void(int)>& fn, int rank, int nprocs, int port) {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0) throw_system_error("no pipe could be made");
-  FileDescriptor reading(ends[0]);
-  FileDescriptor writing(ends[1]);
+  Descriptor reading(ends[0]);
+  Descriptor writing(ends[1]);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid < 0) throw_system_error("no process could be started");

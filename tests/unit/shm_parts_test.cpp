@@ -54,8 +54,8 @@ TEST(Segment, IsZeroSealedAndAsLargeAsAskedFor) {
   const auto segment = make_segment(5000);
   const Mapping mapping(segment, 5000);
   for (size_t i = 0; i < 5000; ++i) ASSERT_EQ(mapping.data()[i], std::byte{0});
-  EXPECT_EQ(ftruncate(segment.get(), 10), -1);
-  EXPECT_EQ(ftruncate(segment.get(), 100000), -1);
+  EXPECT_EQ(ftruncate(segment.number(), 10), -1);
+  EXPECT_EQ(ftruncate(segment.number(), 100000), -1);
 }
 
 TEST(Segment, OfMoreThanThereIsIsRefusedBeforeItIsMade) {

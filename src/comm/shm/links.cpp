@@ -30,7 +30,7 @@ std::string problem(const std::string& what) {
 
 Descriptor unix_socket() {
   Descriptor result(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!result) throw Obstacle(problem("socket(AF_UNIX)"));
+  if (!result.is_open()) throw Obstacle(problem("socket(AF_UNIX)"));
   return result;
 }
 
@@ -53,7 +53,7 @@ std::string random_name() {
 ucred process_behind(const Descriptor& socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw Obstacle(problem("SO_PEERCRED"));
+  if (getsockopt(socket.number(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) throw Obstacle(problem("SO_PEERCRED"));
   return peer;
 }
 
@@ -67,12 +67,12 @@ void require_same_user(const Descriptor& socket, const std::string& place) {
 
 Listener::Listener() : socket_(unix_socket()), name_(random_name()) {
   auto [address, length] = address_of(name_);
-  while (bind(socket_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+  while (bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno != EADDRINUSE) throw Obstacle(problem("binding an abstract Unix socket"));
     name_ = random_name();
     std::tie(address, length) = address_of(name_);
   }
-  if (listen(socket_.get(), SOMAXCONN) != 0) throw Obstacle(problem("listening on a Unix socket"));
+  if (listen(socket_.number(), SOMAXCONN) != 0) throw Obstacle(problem("listening on a Unix socket"));
 }
 
 Links::Links(const Listener& listener, const std::vector<std::string>& names, int rank,
@@ -89,7 +89,7 @@ std::string Links::place() const { return where(rank_, static_cast<int>(sockets_
 void Links::connect_to(int peer, const std::string& name) {
   auto socket = unix_socket();
   const auto [address, length] = address_of(name);
-  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+  if (connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
     throw PeerLost(peer, c10::str(place(), "nobody listens at rank ", peer, "'s socket (", std::strerror(errno),
                                   "): it ended. Look at its output, then start all ranks again."));
   require_same_user(socket, place());
@@ -105,17 +105,17 @@ void Links::accept_from(const Listener& listener, Deadline deadline) {
                                        " did not connect within the timeout. Look at its output, then start all ranks "
                                        "again."));
   Descriptor socket(accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!socket) throw Obstacle(problem("accepting a Unix connection"));
+  if (!socket.is_open()) throw Obstacle(problem("accepting a Unix connection"));
   require_same_user(socket, place());
   Message hello;
-  if (recv(socket.get(), &hello, sizeof(hello), 0) != sizeof(hello))
+  if (recv(socket.number(), &hello, sizeof(hello), 0) != sizeof(hello))
     throw PeerLost(missing(), c10::str(place(), "rank ", missing(), " ended while it connected."));
   sockets_.at(hello.number) = std::move(socket);
 }
 
 int Links::missing() const {
   for (int peer = rank_ + 1; peer < static_cast<int>(sockets_.size()); ++peer)
-    if (!sockets_[peer]) return peer;
+    if (!sockets_[peer].is_open()) return peer;
   return -1;
 }
 
@@ -125,22 +125,22 @@ void Links::send(int peer, const Message& message, const Descriptor& attached) {
   header.msg_iov = &content;
   header.msg_iovlen = 1;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> space{};
-  if (attached) {
+  if (attached.is_open()) {
     header.msg_control = space.data();
     header.msg_controllen = space.size();
     cmsghdr* control = CMSG_FIRSTHDR(&header);
     control->cmsg_level = SOL_SOCKET;
     control->cmsg_type = SCM_RIGHTS;
     control->cmsg_len = CMSG_LEN(sizeof(int));
-    const int number = attached.get();
+    const int number = attached.number();
     std::memcpy(CMSG_DATA(control), &number, sizeof(int));
   }
   // A peer that is gone is noticed by whoever waits for it.
-  sendmsg(sockets_[peer].get(), &header, MSG_NOSIGNAL);
+  sendmsg(sockets_[peer].number(), &header, MSG_NOSIGNAL);
 }
 
 std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chrono::milliseconds limit) {
-  pollfd waiting{sockets_[peer].get(), POLLIN, 0};
+  pollfd waiting{sockets_[peer].number(), POLLIN, 0};
   if (poll(&waiting, 1, static_cast<int>(limit.count())) <= 0) return std::nullopt;
   Message message;
   iovec content{&message, sizeof(message)};
@@ -150,7 +150,7 @@ std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chro
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> space{};
   header.msg_control = space.data();
   header.msg_controllen = space.size();
-  if (recvmsg(sockets_[peer].get(), &header, MSG_CMSG_CLOEXEC) != sizeof(message)) return std::nullopt;
+  if (recvmsg(sockets_[peer].number(), &header, MSG_CMSG_CLOEXEC) != sizeof(message)) return std::nullopt;
   Descriptor attached;
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr; control = CMSG_NXTHDR(&header, control)) {
     int number = -1;
@@ -161,7 +161,7 @@ std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chro
 }
 
 bool Links::is_closed(int peer) const {
-  pollfd state{sockets_[peer].get(), POLLRDHUP, 0};
+  pollfd state{sockets_[peer].number(), POLLRDHUP, 0};
   return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 

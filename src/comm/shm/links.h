@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/shm/descriptor.h"
+#include "comm/descriptor.h"
 
 namespace fsdp::shm {
 
@@ -30,7 +30,7 @@ class Listener {
  public:
   Listener();
   const std::string& name() const { return name_; }
-  int descriptor() const { return socket_.get(); }
+  int descriptor() const { return socket_.number(); }
 
  private:
   Descriptor socket_;

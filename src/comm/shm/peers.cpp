@@ -179,7 +179,8 @@ std::shared_ptr<Mapping> Peers::accept(size_t bytes) {
   if (message.address == nullptr) return nullptr;  // rank 0 says why
   if (message.process == process_number())
     return *static_cast<const SegmentHeader*>(message.address)->owner.load(std::memory_order_acquire);
-  if (!segment) throw Obstacle("no descriptor arrived with the segment. Raise the limit on open files (ulimit -n)");
+  if (!segment.is_open())
+    throw Obstacle("no descriptor arrived with the segment. Raise the limit on open files (ulimit -n)");
   return std::make_shared<Mapping>(segment, bytes);
 }
 

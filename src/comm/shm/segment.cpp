@@ -67,21 +67,21 @@ std::optional<uint64_t> available_bytes(const std::string& meminfo, const std::s
 Descriptor make_segment(size_t bytes) {
   require_room(bytes);
   Descriptor segment(memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!segment) {
+  if (!segment.is_open()) {
     throw Obstacle(c10::str("memfd_create failed: ", std::strerror(errno),
                             errno == EMFILE ? ". Raise the limit on open files (ulimit -n)"
                                             : ". A sandbox may forbid it; use the backend \"gloo\""));
   }
-  if (const int error = posix_fallocate(segment.get(), 0, static_cast<off_t>(bytes)); error != 0)
+  if (const int error = posix_fallocate(segment.number(), 0, static_cast<off_t>(bytes)); error != 0)
     throw Obstacle(c10::str("no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
                             ". Use a smaller model, more memory or the backend \"gloo\""));
-  if (fcntl(segment.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+  if (fcntl(segment.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw Obstacle(c10::str("a shared segment could not be sealed: ", std::strerror(errno)));
   return segment;
 }
 
 Mapping::Mapping(const Descriptor& segment, size_t bytes) : bytes_(bytes) {
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.get(), 0);
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.number(), 0);
   if (address == MAP_FAILED)
     throw Obstacle(c10::str("a shared segment of ", mebibytes(bytes), " could not be mapped: ", std::strerror(errno),
                             ". Raise the limit on address space (ulimit -v) or use the backend \"gloo\""));

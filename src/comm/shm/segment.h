@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "comm/shm/descriptor.h"
+#include "comm/descriptor.h"
 
 namespace fsdp::shm {
 

@@ -1,12 +1,12 @@
 #pragma once
 /// \file
-/// Owning file descriptors.
+/// A file descriptor with an owner.
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace fsdprun {
+namespace fsdp {
 
 class Descriptor {
  public:
@@ -34,4 +34,4 @@ class Descriptor {
   int number_ = -1;
 };
 
-}  // namespace fsdprun
+}  // namespace fsdp
