@@ -25,12 +25,6 @@ struct Family {
   }
 };
 
-std::vector<int64_t> even_split(int64_t numel, int world_size) {
-  std::vector<int64_t> offsets;
-  for (int rank = 0; rank <= world_size; ++rank) offsets.push_back(numel * rank / world_size);
-  return offsets;
-}
-
 class C10dCommunicator : public Communicator {
  public:
   /// `path` is the same on every rank and no other communicator's.

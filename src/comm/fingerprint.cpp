@@ -99,6 +99,10 @@ void merge_votes(std::span<uint8_t> votes, std::span<const uint8_t> bits) {
   for (size_t i = 0; i < votes.size(); ++i) votes[i] |= (bits[i / 8] >> (i % 8)) & 1u;
 }
 
+bool is_voted_down(std::span<const uint8_t> votes) {
+  return !votes.empty() && std::all_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote == 0; });
+}
+
 std::string describe(const Fingerprint& fingerprint) {
   std::string text(name_of(fingerprint.operation));
   if (fingerprint.subject[0] != '\0') text += c10::str(" of '", fingerprint.subject.data(), "'");

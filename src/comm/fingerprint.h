@@ -66,6 +66,8 @@ void describe_data(Fingerprint& fingerprint, const at::Tensor& data, std::span<c
 std::vector<uint8_t> pack_votes(std::span<const uint8_t> votes);
 /// votes[i] |= bit i.
 void merge_votes(std::span<uint8_t> votes, std::span<const uint8_t> bits);
+/// Whether nobody contributes, so that no data moves; see Tag::votes.
+bool is_voted_down(std::span<const uint8_t> votes);
 
 /// "reduce_scatter of 'blocks.1' (#17)"
 std::string describe(const Fingerprint& fingerprint);

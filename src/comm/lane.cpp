@@ -24,11 +24,6 @@ std::string first_line(const std::string& what) {
   return what.substr(begin, what.find('\n', begin) - begin);
 }
 
-// Nobody contributes: see Tag::votes.
-bool is_voted_down(std::span<const uint8_t> votes) {
-  return !votes.empty() && std::all_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote == 0; });
-}
-
 }  // namespace
 
 // What wait() waits for.

@@ -49,7 +49,7 @@ class LocalCommunicator : public Communicator {
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
     arguments_.check_reduce_scatter(output, input, offsets, tag);
-    assemble(input, output.detach());
+    assemble_into(output.detach(), std::move(input));
     if (scale != 1.0) output.detach().mul_(scale);
     return done(tag);
   }

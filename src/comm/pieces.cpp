@@ -7,26 +7,26 @@
 
 namespace fsdp {
 
+std::vector<int64_t> even_split(int64_t numel, int world_size) {
+  std::vector<int64_t> offsets;
+  for (int rank = 0; rank <= world_size; ++rank) offsets.push_back(numel * rank / world_size);
+  return offsets;
+}
+
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options) {
   if (pieces.size() == 1 && pieces[0].values.numel() == numel) return pieces[0].values.detach();
   auto whole = at::empty({numel}, options);
-  int64_t end = 0;
-  for (auto& [first, values] : pieces) {
-    whole.narrow(0, end, first - end).zero_();
-    whole.narrow(0, first, values.numel()).copy_(values.detach());
-    end = first + values.numel();
-    values.reset();
-  }
-  whole.narrow(0, end, numel - end).zero_();
+  assemble_into(whole, std::move(pieces));
   return whole;
 }
 
-void assemble(std::span<const Piece> pieces, const at::Tensor& output) {
+void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
   int64_t end = 0;
-  for (const auto& [first, values] : pieces) {
+  for (auto& [first, values] : pieces) {
     output.narrow(0, end, first - end).zero_();
     output.narrow(0, first, values.numel()).copy_(values.detach());
     end = first + values.numel();
+    values.reset();
   }
   output.narrow(0, end, output.numel() - end).zero_();
 }

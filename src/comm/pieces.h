@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Flat tensors in pieces.
+/// Flat tensors in pieces: contributions that lie in several places, slices that belong to ranks.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/communicator.h>
@@ -13,11 +13,13 @@
 
 namespace fsdp {
 
+/// Where the slices begin and end when `numel` elements are dealt out evenly: world_size + 1 offsets.
+std::vector<int64_t> even_split(int64_t numel, int world_size);
+
 /// The flat tensor of `numel` elements that `pieces` make up, zeros between them: the piece itself if it is all of it.
-/// Lets each piece go once it is copied.
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options);
-/// The same into `output`, a flat tensor.
-void assemble(std::span<const Piece> pieces, const at::Tensor& output);
+/// The same into `output`, a flat tensor. Lets each piece go once it is copied.
+void assemble_into(const at::Tensor& output, std::vector<Piece> pieces);
 
 /// Visits [begin, end) of the flat tensor in ascending stretches, `memory` null where no piece lies.
 void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,

@@ -72,7 +72,8 @@ void RankState::free_others(std::span<ParamGroup* const> groups, std::span<Param
   std::vector<Resident> residents;
   for (GroupId id : residents_) {
     auto& resident = *group(id);
-    bool stays = resident.stays_after_forward() || resident.pins > 0 || std::find(next.begin(), next.end(), &resident) != next.end();
+    bool stays = resident.stays_after_forward() || resident.pins > 0 ||
+                 std::find(next.begin(), next.end(), &resident) != next.end();
     for (auto* group : groups) stays |= group == &resident || group->is_related(resident);
     residents.push_back({id, stays});
   }
@@ -86,9 +87,9 @@ void RankState::free_finished(const ParamGroup& group) {
     auto& resident = *this->group(id);
     bool expects = std::any_of(resident.slots().begin(), resident.slots().end(),
                                [](const ParamSlot& slot) { return slot.is_expected && !slot.has_arrived; });
-    bool stays = expects || resident.pins > 0 || resident.open_tasks.empty() || resident.gather_state() == GatherState::kGathering ||
-                 resident.stays_after_forward() || !resident.policy.reshard_after_backward || &resident == &group ||
-                 resident.is_related(group);
+    bool stays = expects || resident.pins > 0 || resident.open_tasks.empty() ||
+                 resident.gather_state() == GatherState::kGathering || resident.stays_after_forward() ||
+                 !resident.policy.reshard_after_backward || &resident == &group || resident.is_related(group);
     residents.push_back({id, stays});
   }
   for (GroupId id : groups_to_free(residents, 0)) this->group(id)->free_whole();

@@ -78,10 +78,7 @@ TEST(Turns, AReaderWaitsForASlowWriter) {
     auto group = fully_shard(net);
     const double before = whole_sum(group, net);
     int64_t numel = 0;
-    for (const auto& parameter : net.parameters())
-      numel += torch::IntArrayRef(global_sizes(parameter)).vec().empty()
-                   ? 1
-                   : c10::multiply_integers(global_sizes(parameter));
+    for (const auto& parameter : net.parameters()) numel += c10::multiply_integers(global_sizes(parameter));
     if (rank == 1) std::this_thread::sleep_for(kDelay);
     add_to_rows(net, 1.0);
     EXPECT_NEAR(whole_sum(group, net), before + static_cast<double>(numel), 1e-2);

@@ -42,7 +42,7 @@ class Collectives::Started {
   void read() {
     rounds_->meet();
     if (read_ == 0) collect_votes();
-    if (steps_.read && !is_voted_down()) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
+    if (steps_.read && !is_voted_down(votes_)) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
     rounds_->close();
     if (++read_ == steps_.count) steps_ = {.count = steps_.count};  // lets tensors go
   }
@@ -57,10 +57,6 @@ class Collectives::Started {
       else
         merge_votes(votes_, {in_slot, (votes_.size() + 7) / 8});
     }
-  }
-  // Nobody contributes: see Tag::votes.
-  bool is_voted_down() const {
-    return !votes_.empty() && std::all_of(votes_.begin(), votes_.end(), [](uint8_t vote) { return vote == 0; });
   }
 
   const std::shared_ptr<Rounds> rounds_;
@@ -102,7 +98,7 @@ std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerp
     peers_->announce(describe(fingerprint));
     peers_->check();
     queue_.push_back(work);
-    while (!work->is_posted()) advance(/*block=*/true);
+    while (!work->is_posted()) advance();
     go_on();
   });
   return std::make_shared<Handle>(weak_from_this(), std::move(work));
@@ -119,13 +115,13 @@ void Collectives::progress() {
 
 void Collectives::finish_all() {
   guarded([&] {
-    while (!queue_.empty()) advance(/*block=*/true);
+    while (!queue_.empty()) advance();
   });
 }
 
 void Collectives::wait_for(Started& work) {
   guarded([&] {
-    while (!work.is_done()) advance(/*block=*/true);
+    while (!work.is_done()) advance();
   });
 }
 
@@ -145,9 +141,9 @@ void Collectives::guarded(const std::function<void()>& act) {
   }
 }
 
-void Collectives::advance(bool block) {
-  if (post_next(/*block=*/false) || read_next(block)) return;
-  post_next(block);
+void Collectives::advance() {
+  if (post_next(/*block=*/false) || read_next(/*block=*/true)) return;
+  post_next(/*block=*/true);
 }
 
 // Posts a round of the first collective that is not all posted.

@@ -60,7 +60,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   class Handle;
   bool post_next(bool block);
   bool read_next(bool block);
-  void advance(bool block);
+  void advance();
   void go_on();
   void wait_for(Started& work);
   /// Runs `act`; a failure ends this and every later collective.

@@ -39,12 +39,6 @@ at::Tensor tensor_at(const std::byte* memory, int64_t numel, const at::TensorOpt
   return at::from_blob(const_cast<std::byte*>(memory), {numel}, options);
 }
 
-std::vector<int64_t> even_split(int64_t numel, int world_size) {
-  std::vector<int64_t> offsets;
-  for (int rank = 0; rank <= world_size; ++rank) offsets.push_back(numel * rank / world_size);
-  return offsets;
-}
-
 /// A flat tensor whose slices belong to ranks, passed on window by window: in a round, every slice's next `length`
 /// elements.
 struct Windows {
