@@ -4,7 +4,8 @@
 asm(".pushsection .rodata\n"
     ".balign 16\n"
     "fsdp_tiny_shakespeare_begin:\n"
-    ".incbin \"" FSDP_TINY_SHAKESPEARE "\"\n"
+    ".incbin \"" FSDP_TINY_SHAKESPEARE
+    "\"\n"
     "fsdp_tiny_shakespeare_end:\n"
     ".byte 0\n"
     ".popsection\n");
@@ -17,8 +18,7 @@ extern "C" {
 namespace fsdp {
 
 std::string_view tiny_shakespeare() {
-  return {fsdp_tiny_shakespeare_begin,
-          static_cast<size_t>(fsdp_tiny_shakespeare_end - fsdp_tiny_shakespeare_begin)};
+  return {fsdp_tiny_shakespeare_begin, static_cast<size_t>(fsdp_tiny_shakespeare_end - fsdp_tiny_shakespeare_begin)};
 }
 
 }  // namespace fsdp

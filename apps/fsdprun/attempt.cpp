@@ -58,9 +58,8 @@ void Attempt::start(int local_rank) {
   rank.number = context_.nodes.first_rank() + local_rank;
   rank.local_number = local_rank;
   rank.status = ExitStatus();  // Not running, should the start fail.
-  rank.pid = start_rank(
-      execution, {.pipe_output = piped, .inherit_stdin = alone && isatty(STDIN_FILENO) == 0},
-      context_.signals, pipes);
+  rank.pid = start_rank(execution, {.pipe_output = piped, .inherit_stdin = alone && isatty(STDIN_FILENO) == 0},
+                        context_.signals, pipes);
   rank.status.reset();
   context_.guard.add(rank.pid);
   if (!piped) return;
@@ -70,8 +69,8 @@ void Attempt::start(int local_rank) {
 
 bool Attempt::writes_through_pipes() const {
   const Flags& flags = context_.flags;
-  return context_.nodes.world_size() > 1 || flags.prefix == Prefix::kAlways ||
-         flags.shown_local_ranks || !flags.redirects.is_empty() || !flags.tee.is_empty();
+  return context_.nodes.world_size() > 1 || flags.prefix == Prefix::kAlways || flags.shown_local_ranks ||
+         !flags.redirects.is_empty() || !flags.tee.is_empty();
 }
 
 RankStream Attempt::stream(Console::Stream which, fsdp::Descriptor pipe, const Rank& rank) {
@@ -79,17 +78,13 @@ RankStream Attempt::stream(Console::Stream which, fsdp::Descriptor pipe, const R
   const int local = rank.local_number;
   const bool is_out = which == Console::Stream::kOut;
   const bool has_prefix =
-      flags.prefix == Prefix::kAlways ||
-      (flags.prefix == Prefix::kSeveralRanks && context_.nodes.world_size() > 1);
-  const bool redirected =
-      is_out ? flags.redirects.has_stdout(local) : flags.redirects.has_stderr(local);
+      flags.prefix == Prefix::kAlways || (flags.prefix == Prefix::kSeveralRanks && context_.nodes.world_size() > 1);
+  const bool redirected = is_out ? flags.redirects.has_stdout(local) : flags.redirects.has_stderr(local);
   const bool teed = is_out ? flags.tee.has_stdout(local) : flags.tee.has_stderr(local);
   RankStream::Options options{.stream = which, .prefix = "", .is_shown = true, .file = {}};
   if (has_prefix) options.prefix = "[rank " + std::to_string(rank.number) + "] ";
-  options.is_shown = (!redirected || teed) &&
-                     (!flags.shown_local_ranks || flags.shown_local_ranks->contains(local));
-  options.file = is_out ? context_.files.open_stdout(number_, local)
-                        : context_.files.open_stderr(number_, local);
+  options.is_shown = (!redirected || teed) && (!flags.shown_local_ranks || flags.shown_local_ranks->contains(local));
+  options.file = is_out ? context_.files.open_stdout(number_, local) : context_.files.open_stderr(number_, local);
   return RankStream(std::move(pipe), std::move(options), context_.console);
 }
 
@@ -143,9 +138,8 @@ void Attempt::reap() {
   for (;;) {
     siginfo_t info{};
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) break;
-    const auto rank = std::ranges::find_if(ranks_, [&](const Rank& candidate) {
-      return candidate.is_running() && candidate.pid == info.si_pid;
-    });
+    const auto rank = std::ranges::find_if(
+        ranks_, [&](const Rank& candidate) { return candidate.is_running() && candidate.pid == info.si_pid; });
     if (rank == ranks_.end()) {
       waitpid(info.si_pid, nullptr, 0);  // Started by a rank and orphaned.
       continue;
@@ -177,8 +171,7 @@ void Attempt::note_failures(const std::vector<Rank*>& ended) {
   }
   if (first == nullptr || !result_.is_success()) return;
   result_.failed = first->local_number;
-  context_.nodes.tell_failure(
-      number_, "rank " + std::to_string(first->number) + " " + first->status->describe());
+  context_.nodes.tell_failure(number_, "rank " + std::to_string(first->number) + " " + first->status->describe());
   if (phase_ == Phase::kRunning) enter(Phase::kPeersMayEnd);
 }
 

@@ -29,9 +29,7 @@ class UsageLine : public CLI::Formatter {
   }
 };
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw Exit(kWrongFlags, message + " (see fsdprun --help)");
-}
+[[noreturn]] void refuse(const std::string& message) { throw Exit(kWrongFlags, message + " (see fsdprun --help)"); }
 
 /// "--master-addr" as CLI11 wants it, also spelled "--master_addr".
 std::string both_spellings(const std::string& names) {
@@ -62,8 +60,7 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
              "ranks on this node: a number, cpu, gpu or auto (GPUs, else CPUs); default 1");
   add_option(app, "--node-rank", text.node_rank, "number of this node, from 0 (default 0)");
   add_option(app, "--master-addr", text.master_address, "host of node 0 (default 127.0.0.1)");
-  add_option(app, "--master-port", text.master_port,
-             "port on node 0 (default 29500; on one node a free port)");
+  add_option(app, "--master-port", text.master_port, "port on node 0 (default 29500; on one node a free port)");
   app.add_flag("--standalone", text.standalone, "one node, on a free port");
   add_option(app, "--rdzv-endpoint", text.endpoint, "HOST:PORT where the nodes meet");
   add_option(app, "--rdzv-backend", text.backend,
@@ -72,8 +69,7 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   add_option(app, "--role", flags.role, "ROLE_NAME of the ranks");
   add_option(app, "--max-restarts", text.max_restarts,
              "how often all ranks are started again after a failure (default 0)");
-  add_option(app, "--shutdown-timeout", text.shutdown_timeout,
-             "seconds from SIGTERM to SIGKILL (default 10)");
+  add_option(app, "--shutdown-timeout", text.shutdown_timeout, "seconds from SIGTERM to SIGKILL (default 10)");
 
   add_option(app, "--log-dir", flags.log_dir, "folder for the files of --redirects and --tee");
   add_option(app, "-r,--redirects", text.redirects,
@@ -88,8 +84,7 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   app.add_flag("-m,--module", text.module, "not supported: programs are not Python modules");
 }
 
-int number(const std::string& flag, const std::string& text, int least,
-           int most = std::numeric_limits<int>::max()) {
+int number(const std::string& flag, const std::string& text, int least, int most = std::numeric_limits<int>::max()) {
   const auto value = parse_number(text, least, most);
   if (!value) {
     const std::string range = most == std::numeric_limits<int>::max()
@@ -137,8 +132,7 @@ MeetingPlace choose_meeting_place(const Text& text, int nodes) {
   if (!is_c10d && text.backend != "static") {
     refuse("--rdzv-backend is '" + text.backend + "', expected static or c10d");
   }
-  const bool names_no_place =
-      text.endpoint.empty() && (is_c10d || (text.master_port.empty() && nodes == 1));
+  const bool names_no_place = text.endpoint.empty() && (is_c10d || (text.master_port.empty() && nodes == 1));
   if (text.standalone || names_no_place) {
     if (nodes > 1 && text.standalone) {
       refuse("--standalone is for one node, but --nnodes is " + std::to_string(nodes));
@@ -150,8 +144,7 @@ MeetingPlace choose_meeting_place(const Text& text, int nodes) {
   if (!text.endpoint.empty()) {
     place = parse_endpoint(text.endpoint, is_c10d ? kC10dPort : kStaticPort);
   } else {
-    place = parse_endpoint(text.master_address + ":" +
-                               (text.master_port.empty() ? "29500" : text.master_port),
+    place = parse_endpoint(text.master_address + ":" + (text.master_port.empty() ? "29500" : text.master_port),
                            kStaticPort);
   }
   if (place.port == 0 && nodes > 1) refuse("several nodes need a port that all of them know");
@@ -162,8 +155,7 @@ MeetingPlace choose_meeting_place(const Text& text, int nodes) {
 StreamChoice streams(const std::string& flag, const std::string& text) {
   const auto choice = StreamChoice::parse(text);
   if (!choice) {
-    refuse(flag + " is '" + text +
-           "', expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:NUMBER,...");
+    refuse(flag + " is '" + text + "', expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:NUMBER,...");
   }
   return *choice;
 }
@@ -192,8 +184,7 @@ void complete(Flags& flags, const Text& text) {
            std::to_string(flags.nodes));
   }
   flags.max_restarts = number("--max-restarts", text.max_restarts, 0);
-  flags.shutdown_timeout =
-      std::chrono::seconds(number("--shutdown-timeout", text.shutdown_timeout, 0));
+  flags.shutdown_timeout = std::chrono::seconds(number("--shutdown-timeout", text.shutdown_timeout, 0));
   if (text.prefix) flags.prefix = Prefix::kAlways;
   if (text.no_prefix) flags.prefix = Prefix::kNever;
   flags.redirects = streams("--redirects", text.redirects);

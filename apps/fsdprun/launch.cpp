@@ -13,13 +13,11 @@ namespace {
 std::string name_of(const Rank& rank, const Nodes& nodes) {
   std::string name = "rank " + std::to_string(rank.number);
   if (nodes.count() == 1) return name;
-  return name + " (local rank " + std::to_string(rank.local_number) + " of node " +
-         std::to_string(nodes.node()) + ")";
+  return name + " (local rank " + std::to_string(rank.local_number) + " of node " + std::to_string(nodes.node()) + ")";
 }
 
 void report_first_failure(const Rank& rank, const Nodes& nodes) {
-  say(name_of(rank, nodes) + " (pid " + std::to_string(rank.pid) + ") failed first: it " +
-      rank.status->describe());
+  say(name_of(rank, nodes) + " (pid " + std::to_string(rank.pid) + ") failed first: it " + rank.status->describe());
   const auto lines = rank.last_error_lines();
   if (!lines.empty()) say("its last lines on stderr:");
   for (const std::string& line : lines) say("  " + line);

@@ -39,9 +39,8 @@ uint16_t port_of(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.ss_family == AF_INET6
-                   ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                   : reinterpret_cast<sockaddr_in&>(address).sin_port);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
 bool is_loopback(const sockaddr_storage& address) {
@@ -62,8 +61,7 @@ fsdp::Descriptor listen_at(const sockaddr_storage& address) {
   if (address.ss_family == AF_INET6) {
     setsockopt(file.number(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   }
-  const socklen_t size =
-      address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  const socklen_t size = address.ss_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   if (bind(file.number(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
       listen(file.number(), SOMAXCONN) != 0) {
     const int error = errno;

@@ -23,8 +23,7 @@ namespace fs = std::filesystem;
 LogFiles::LogFiles(const Flags& flags) : redirects_(flags.redirects), tee_(flags.tee) {
   if (redirects_.is_empty() && tee_.is_empty()) return;
   std::error_code error;
-  const fs::path base =
-      flags.log_dir.empty() ? fs::temp_directory_path(error) / "fsdprun" : fs::path(flags.log_dir);
+  const fs::path base = flags.log_dir.empty() ? fs::temp_directory_path(error) / "fsdprun" : fs::path(flags.log_dir);
   fs::create_directories(base, error);
   if (error) refuse(base, error.message());
   std::string folder = (base / (flags.run_id + "_XXXXXX")).string();
@@ -44,8 +43,7 @@ fsdp::Descriptor LogFiles::open_stderr(int attempt, int local_rank) const {
 }
 
 fsdp::Descriptor LogFiles::open(int attempt, int local_rank, const char* name) const {
-  const fs::path folder =
-      folder_ / ("attempt_" + std::to_string(attempt)) / std::to_string(local_rank);
+  const fs::path folder = folder_ / ("attempt_" + std::to_string(attempt)) / std::to_string(local_rank);
   std::error_code error;
   fs::create_directories(folder, error);
   const fs::path path = folder / name;

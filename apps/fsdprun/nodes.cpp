@@ -80,8 +80,7 @@ void Nodes::connect(SignalQueue& signals) {
   options.waitWorkers = false;
   options.timeout = kJoinTimeout;
   try {
-    signals.while_interruptible(
-        [&] { store_ = c10::make_intrusive<c10d::TCPStore>(host_, options); });
+    signals.while_interruptible([&] { store_ = c10::make_intrusive<c10d::TCPStore>(host_, options); });
   } catch (const c10::Error&) {
     throw Exit(kFailure, "node 0 did not answer at " + host_ + ":" + std::to_string(port_) +
                              " within 10 minutes: is its launcher running, and is --master-addr "
@@ -93,17 +92,15 @@ int Nodes::choose_number(bool is_host, const Flags& flags) {
   if (!flags.meeting_place.numbers_nodes_by_arrival) return flags.node_rank;
   const auto number = is_host ? 0 : static_cast<int>(store_->add(key("arrivals"), 1));
   if (number >= flags.nodes) {
-    throw Exit(kFailure, "the job '" + run_id_ + "' at " + host_ + ":" + std::to_string(port_) +
-                             " has its " + std::to_string(flags.nodes) +
-                             " nodes already: give this one another --rdzv-id and port");
+    throw Exit(kFailure, "the job '" + run_id_ + "' at " + host_ + ":" + std::to_string(port_) + " has its " +
+                             std::to_string(flags.nodes) + " nodes already: give this one another --rdzv-id and port");
   }
   return number;
 }
 
 void Nodes::publish(int local_ranks) {
   if (store_->add(key("claims", node_), 1) > 1) {
-    throw Exit(kFailure, "two nodes have --node-rank " + std::to_string(node_) +
-                             ": each needs a number of its own");
+    throw Exit(kFailure, "two nodes have --node-rank " + std::to_string(node_) + ": each needs a number of its own");
   }
   store_->set(key("ranks", node_), bytes(std::to_string(local_ranks)));
 }
@@ -113,8 +110,8 @@ void Nodes::wait_for_all(int count, SignalQueue& signals) {
   for (int node = 0; node < count; ++node) {
     while (!store_->check({key("ranks", node)})) {
       if (Clock::now() > give_up) {
-        throw Exit(kFailure, "node " + std::to_string(node) + " of " + std::to_string(count) +
-                                 " did not join within 10 minutes");
+        throw Exit(kFailure,
+                   "node " + std::to_string(node) + " of " + std::to_string(count) + " did not join within 10 minutes");
       }
       pause(signals);
     }
@@ -122,20 +119,15 @@ void Nodes::wait_for_all(int count, SignalQueue& signals) {
   }
 }
 
-int Nodes::first_rank() const {
-  return std::accumulate(local_ranks_.begin(), local_ranks_.begin() + node_, 0);
-}
+int Nodes::first_rank() const { return std::accumulate(local_ranks_.begin(), local_ranks_.begin() + node_, 0); }
 
-int Nodes::world_size() const {
-  return std::accumulate(local_ranks_.begin(), local_ranks_.end(), 0);
-}
+int Nodes::world_size() const { return std::accumulate(local_ranks_.begin(), local_ranks_.end(), 0); }
 
 void Nodes::tell_failure(int attempt, const std::string& what) {
   if (count() == 1) return;
   try {
     // The first one stays.
-    store_->compareSet(key("failure", attempt), {},
-                       bytes("node " + std::to_string(node_) + ": " + what));
+    store_->compareSet(key("failure", attempt), {}, bytes("node " + std::to_string(node_) + ": " + what));
   } catch (const c10::Error&) {
     // Without node 0 the others end by themselves.
   }

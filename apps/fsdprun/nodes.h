@@ -52,9 +52,7 @@ class Nodes {
   void wait_for_all(int count, SignalQueue& signals);
   void wait_until_all_have_ended(int attempt, SignalQueue& signals);
   std::string key(const std::string& name) const { return "fsdprun/" + run_id_ + "/" + name; }
-  std::string key(const std::string& name, int number) const {
-    return key(name + "/" + std::to_string(number));
-  }
+  std::string key(const std::string& name, int number) const { return key(name + "/" + std::to_string(number)); }
   /// Counts this node in; true when every node has been.
   bool all_counted(const std::string& counter, int increment);
 

@@ -28,8 +28,8 @@ int count_processes(const std::string& text) {
   }
   const auto count = parse_number(text, 1);
   if (!count) {
-    throw Exit(kWrongFlags, "--nproc-per-node is '" + text +
-                                "', expected a whole number not below 1, auto, gpu or cpu");
+    throw Exit(kWrongFlags,
+               "--nproc-per-node is '" + text + "', expected a whole number not below 1, auto, gpu or cpu");
   }
   return *count;
 }

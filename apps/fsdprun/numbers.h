@@ -10,8 +10,7 @@
 namespace fsdprun {
 
 /// `text` as a whole number from `least` to `most`, without signs, spaces or anything after it.
-inline std::optional<int> parse_number(std::string_view text, int least,
-                                       int most = std::numeric_limits<int>::max()) {
+inline std::optional<int> parse_number(std::string_view text, int least, int most = std::numeric_limits<int>::max()) {
   int value = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, value);

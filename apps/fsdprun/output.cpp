@@ -55,8 +55,8 @@ void LineSplitter::finish(const Sink& sink) {
 
 Console::Console() : is_terminal_(isatty(STDOUT_FILENO) != 0) {}
 
-void Console::write(Stream stream, const void* source, std::string_view prefix,
-                    std::string_view piece, bool starts_line) {
+void Console::write(Stream stream, const void* source, std::string_view prefix, std::string_view piece,
+                    bool starts_line) {
   std::string text;
   if (overwritable_ != nullptr && overwritable_ != source && is_terminal_) {
     text += kEraseToEndOfLine;

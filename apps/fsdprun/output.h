@@ -34,8 +34,7 @@ class Console {
 
   Console();
   /// Writes one piece as a whole. `source` tells the ranks apart.
-  void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece,
-             bool starts_line);
+  void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece, bool starts_line);
   /// Whoever read the output is gone.
   bool is_closed() const { return is_closed_; }
 

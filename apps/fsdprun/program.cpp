@@ -30,9 +30,8 @@ std::string find_program(const std::string& name) {
       const std::string file = (folder.empty() ? "." : folder) + "/" + name;
       if (look_at(file) == Found::kProgram) return file;
     }
-    const std::string here = look_at("./" + name) == Found::kNothing
-                                 ? ""
-                                 : "; for the file in this folder write ./" + name;
+    const std::string here =
+        look_at("./" + name) == Found::kNothing ? "" : "; for the file in this folder write ./" + name;
     throw Exit(kNotFound, "the program '" + name + "' is in no folder of PATH" + here);
   }
   switch (look_at(name)) {
@@ -45,8 +44,10 @@ std::string find_program(const std::string& name) {
     case Found::kFile:
       break;
   }
-  throw Exit(kNotExecutable, "'" + name + "' is not executable: make it so with chmod +x, or name "
-                             "the program that runs it, e.g. python3 " + name);
+  throw Exit(kNotExecutable, "'" + name +
+                                 "' is not executable: make it so with chmod +x, or name "
+                                 "the program that runs it, e.g. python3 " +
+                                 name);
 }
 
 }  // namespace fsdprun

@@ -9,8 +9,7 @@
 
 namespace fsdprun {
 
-std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank,
-                                          int attempt) {
+std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank, int attempt) {
   const std::string rank = std::to_string(nodes.first_rank() + local_rank);
   const std::string world_size = std::to_string(nodes.world_size());
   std::map<std::string, std::string> ours{

@@ -37,9 +37,8 @@ void set_nonblocking(const fsdp::Descriptor& pipe) {
 }
 
 /// The child's side of the fork. Only async-signal-safe calls.
-[[noreturn]] void become_rank(const Execution& execution, const StartOptions& options,
-                              const SignalQueue& signals, pid_t launcher, const Pipe& out,
-                              const Pipe& err, const Pipe& failure) {
+[[noreturn]] void become_rank(const Execution& execution, const StartOptions& options, const SignalQueue& signals,
+                              pid_t launcher, const Pipe& out, const Pipe& err, const Pipe& failure) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(kFailure);
@@ -65,12 +64,10 @@ Execution::Execution(const std::string& program, const std::vector<std::string>&
       argument_pointers_(pointers_to(arguments_)),
       environment_pointers_(pointers_to(environment_)) {}
 
-void Execution::start() const {
-  execve(program_.c_str(), argument_pointers_.data(), environment_pointers_.data());
-}
+void Execution::start() const { execve(program_.c_str(), argument_pointers_.data(), environment_pointers_.data()); }
 
-pid_t start_rank(const Execution& execution, const StartOptions& options,
-                 const SignalQueue& signals, RankPipes& pipes) {
+pid_t start_rank(const Execution& execution, const StartOptions& options, const SignalQueue& signals,
+                 RankPipes& pipes) {
   Pipe out;
   Pipe err;
   if (options.pipe_output) {
@@ -88,10 +85,8 @@ pid_t start_rank(const Execution& execution, const StartOptions& options,
   int error = 0;
   if (read(failure.reading.number(), &error, sizeof(error)) == sizeof(error)) {
     waitpid(pid, nullptr, 0);
-    const std::string hint =
-        error == ENOEXEC ? ": a script needs a first line such as #!/bin/sh" : "";
-    throw Exit(kNotExecutable,
-               std::string("the program cannot be executed: ") + strerror(error) + hint);
+    const std::string hint = error == ENOEXEC ? ": a script needs a first line such as #!/bin/sh" : "";
+    throw Exit(kNotExecutable, std::string("the program cannot be executed: ") + strerror(error) + hint);
   }
   if (options.pipe_output) {
     set_nonblocking(out.reading);

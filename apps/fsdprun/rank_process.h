@@ -42,7 +42,6 @@ struct StartOptions {
 };
 
 /// Starts a rank that dies with this thread's process. Throws Exit if the program cannot be executed.
-pid_t start_rank(const Execution& execution, const StartOptions& options,
-                 const SignalQueue& signals, RankPipes& pipes);
+pid_t start_rank(const Execution& execution, const StartOptions& options, const SignalQueue& signals, RankPipes& pipes);
 
 }  // namespace fsdprun

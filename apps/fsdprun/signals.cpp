@@ -49,9 +49,7 @@ void SignalQueue::restore_in_child() const {
   sigprocmask(SIG_SETMASK, &previous_, nullptr);
 }
 
-bool asks_for_end(int number) {
-  return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
-}
+bool asks_for_end(int number) { return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT; }
 
 std::string signal_name(int number) {
   const char* name = sigabbrev_np(number);

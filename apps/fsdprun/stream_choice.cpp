@@ -41,9 +41,7 @@ std::optional<StreamChoice> StreamChoice::parse(const std::string& text) {
 }
 
 bool StreamChoice::is_empty() const {
-  return everywhere_ == 0 && std::ranges::all_of(by_local_rank_, [](const auto& entry) {
-           return entry.second == 0;
-         });
+  return everywhere_ == 0 && std::ranges::all_of(by_local_rank_, [](const auto& entry) { return entry.second == 0; });
 }
 
 int StreamChoice::streams(int local_rank) const {

@@ -31,7 +31,8 @@ LocalRowRange local_rows(const at::Tensor& parameter);
 ///     auto weight = fsdp::full_tensor(model->head->weight);  // on every rank
 at::Tensor full_tensor(const at::Tensor& parameter);
 /// The whole gradient, reduced, as a new tensor of the parameter's sizes; undefined if the parameter has none. Outside
-/// backward. Collective. Throws UsageError for a gradient that has not the sizes of the rows, and what Work::wait throws.
+/// backward. Collective. Throws UsageError for a gradient that has not the sizes of the rows, and what Work::wait
+/// throws.
 at::Tensor full_grad(const at::Tensor& parameter);
 
 }  // namespace fsdp

@@ -21,10 +21,10 @@ class RankState;
 ///
 ///     fsdp::init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(60)});
 struct ProcessGroupOptions {
-  /// "auto": "nccl" where fsdp was built with NCCL and there is a CUDA device, else "cpu". With "nccl" the rank's tensors
-  /// are on the CUDA device with the number local_rank, which becomes the calling thread's current one, or on the CPU,
-  /// whose data goes over Gloo. "cpu": shared memory where all ranks are on one host, else Gloo; "shm" and "gloo" insist
-  /// on one of them. These three are for tensors on the CPU.
+  /// "auto": "nccl" where fsdp was built with NCCL and there is a CUDA device, else "cpu". With "nccl" the rank's
+  /// tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current one, or on
+  /// the CPU, whose data goes over Gloo. "cpu": shared memory where all ranks are on one host, else Gloo; "shm" and
+  /// "gloo" insist on one of them. These three are for tensors on the CPU.
   std::string backend = "auto";
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
@@ -64,9 +64,10 @@ class ProcessGroup {
 /// variables of Open MPI, PMI or Slurm; with none of them set, makes a group of one rank. Collective.
 /// Makes the result the default process group. Call it once, before fully_shard, from one thread.
 ///
-/// Throws UsageError naming the variable or option that is missing or wrong, a local rank without a CUDA device for "nccl", or if there is a default group already;
-/// PeerLost naming the ranks that do not come within the timeout; Mismatch if ranks disagree about the world size or
-/// the backend; Error if nobody answers at the address. docs/launching.md lists the variables.
+/// Throws UsageError naming the variable or option that is missing or wrong, a local rank without a CUDA device for
+/// "nccl", or if there is a default group already; PeerLost naming the ranks that do not come within the timeout;
+/// Mismatch if ranks disagree about the world size or the backend; Error if nobody answers at the address.
+/// docs/launching.md lists the variables.
 ///
 ///     fsdp::init_process_group();  // started by fsdprun --nproc_per_node 2 ./app
 void init_process_group(ProcessGroupOptions options = {});

@@ -18,9 +18,9 @@ struct ModuleNode {
   std::string name;  // below its parent
   std::string path;  // below the root; empty for the root
   std::string type;
-  const void* identity = nullptr;    // the module's address, for the registry
-  torch::nn::Module* module = nullptr;  // null for TorchScript
-  bool has_training_flag = true;     // a frozen TorchScript module has none
+  const void* identity = nullptr;                   // the module's address, for the registry
+  torch::nn::Module* module = nullptr;              // null for TorchScript
+  bool has_training_flag = true;                    // a frozen TorchScript module has none
   std::vector<runtime::NamedParameter> parameters;  // its own, named by their full path
   std::vector<std::unique_ptr<ModuleNode>> children;
 };

@@ -5,8 +5,7 @@
 
 namespace fsdp {
 
-ForwardScope::ForwardScope(const Group& model)
-    : scope_(std::make_unique<runtime::OpenScope>(model.param_groups())) {}
+ForwardScope::ForwardScope(const Group& model) : scope_(std::make_unique<runtime::OpenScope>(model.param_groups())) {}
 ForwardScope::~ForwardScope() = default;
 
 LocalRows::LocalRows(const Group& model) : rows_(std::make_unique<runtime::OpenLocalRows>(model.param_groups())) {}

@@ -24,9 +24,9 @@ struct BackendChoice {
   std::optional<c10::Device> device = std::nullopt;
 };
 
-/// "auto" is NCCL where it is compiled in and there is a device, else "cpu". With NCCL, a rank takes the device that has its local
-/// rank's number. Pure; throws UsageError for another name, for "nccl" where it is not available, and for a local rank
-/// that has no device.
+/// "auto" is NCCL where it is compiled in and there is a device, else "cpu". With NCCL, a rank takes the device that
+/// has its local rank's number. Pure; throws UsageError for another name, for "nccl" where it is not available, and for
+/// a local rank that has no device.
 BackendChoice choose_backend(const std::string& asked, int local_rank, const CudaSupport& cuda);
 
 /// Asks LibTorch; makes no CUDA context.

@@ -13,10 +13,10 @@ constexpr uint16_t kDefaultPort = 29500;
 constexpr int kLargest = std::numeric_limits<int>::max();
 constexpr const char* kHowToStart = "start the program with fsdprun, which sets it";
 
-[[noreturn]] void refuse(const std::string& variable, const std::string& found,
-                         const std::string& expected, const std::string& remedy = kHowToStart) {
-  throw UsageError("fsdp::init_process_group: the environment variable " + variable + " is " +
-                   found + ", expected " + expected + ": " + remedy + ".");
+[[noreturn]] void refuse(const std::string& variable, const std::string& found, const std::string& expected,
+                         const std::string& remedy = kHowToStart) {
+  throw UsageError("fsdp::init_process_group: the environment variable " + variable + " is " + found + ", expected " +
+                   expected + ": " + remedy + ".");
 }
 
 class Environment {
@@ -38,10 +38,9 @@ class Environment {
   }
 
   int whole_number(const char* name, int least, int most) const {
-    const std::string expected =
-        most == kLargest ? "a whole number not below " + std::to_string(least)
-                         : "a whole number from " + std::to_string(least) + " to " +
-                               std::to_string(most);
+    const std::string expected = most == kLargest
+                                     ? "a whole number not below " + std::to_string(least)
+                                     : "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
     const auto text = find(name);
     if (!text) refuse(name, "not set", expected);
     int value = 0;
@@ -74,8 +73,7 @@ Rendezvous read_place(const Environment& environment, const PlaceVariables& name
   place.rank = environment.whole_number(names.rank, 0, kLargest);
   if (place.rank >= place.world_size) {
     refuse(names.rank, std::to_string(place.rank),
-           "less than " + std::string(names.world_size) + ", which is " +
-               std::to_string(place.world_size),
+           "less than " + std::string(names.world_size) + ", which is " + std::to_string(place.world_size),
            "each rank needs a number of its own from 0 up, as fsdprun sets it");
   }
   place.local_rank = environment.whole_number(names.local_rank, 0, kLargest);
@@ -108,9 +106,8 @@ void find_address(const Environment& environment, const char* local_size, Rendez
     return;
   }
   const bool one_host =
-      place.world_size == 1 ||
-      (local_size != nullptr && environment.find(local_size) &&
-       environment.whole_number(local_size, 1, kLargest) == place.world_size);
+      place.world_size == 1 || (local_size != nullptr && environment.find(local_size) &&
+                                environment.whole_number(local_size, 1, kLargest) == place.world_size);
   if (!one_host) {
     refuse("MASTER_ADDR", "not set", "the host of rank 0",
            "set it and pass it to every rank, or start the program with fsdprun");
@@ -133,15 +130,13 @@ Rendezvous from_torchrun(const Environment& environment) {
 
 Rendezvous from_open_mpi(const Environment& environment) {
   Rendezvous place =
-      read_place(environment, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-                               "OMPI_COMM_WORLD_LOCAL_RANK"});
+      read_place(environment, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"});
   find_address(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", place);
   return place;
 }
 
 Rendezvous from_pmi(const Environment& environment) {
-  const char* local_rank =
-      environment.first_set({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"});
+  const char* local_rank = environment.first_set({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"});
   if (local_rank == nullptr) local_rank = "MPI_LOCALRANKID";
   Rendezvous place = read_place(environment, {"PMI_RANK", "PMI_SIZE", local_rank});
   find_address(environment, environment.first_set({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}), place);

@@ -46,9 +46,7 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 /// Returns nullopt if no launcher set anything. Throws UsageError naming the variable that is
 /// missing or wrong.
 std::optional<Rendezvous> rendezvous_from_environment(
-    const EnvironmentLookup& lookup = [](const char* name) -> const char* {
-      return std::getenv(name);
-    });
+    const EnvironmentLookup& lookup = [](const char* name) -> const char* { return std::getenv(name); });
 
 /// The first host of a Slurm node list: "node[03-05,9],other7" gives "node03". nullopt if `hosts` is
 /// not such a list.

@@ -38,7 +38,8 @@ struct Verdict {
   std::string text;
 };
 
-/// The verdict when rank `a` and rank `b` run what `fingerprint_a` and `fingerprint_b` say, which differ in `difference`.
+/// The verdict when rank `a` and rank `b` run what `fingerprint_a` and `fingerprint_b` say, which differ in
+/// `difference`.
 Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
                      const std::string& difference);
 /// Throws what the verdict calls for; `place` begins the message.

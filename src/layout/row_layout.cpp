@@ -66,8 +66,9 @@ std::vector<int64_t> slice_candidates(std::span<const Item> items, int64_t small
 std::optional<RowLayout> plan_equal(std::span<const Item> items, std::span<const std::vector<size_t>> orders,
                                     int world_size, int64_t alignment) {
   int64_t total = numel_of(items);
-  if (total == 0) return RowLayout{{items.begin(), items.end()}, std::vector<int64_t>(items.size()),
-                                   std::vector<int64_t>(world_size + 1), true};
+  if (total == 0)
+    return RowLayout{
+        {items.begin(), items.end()}, std::vector<int64_t>(items.size()), std::vector<int64_t>(world_size + 1), true};
   auto largest = static_cast<int64_t>(static_cast<double>(total) * kMaxPadding) / world_size;
   for (int64_t slice : slice_candidates(items, (total + world_size - 1) / world_size, largest, alignment))
     for (const auto& order : orders)
@@ -93,8 +94,7 @@ int64_t nearest_boundary(const RowLayout& layout, std::span<const size_t> order,
   return layout.total_numel();
 }
 
-RowLayout plan_unequal(std::span<const Item> items, std::span<const size_t> order, int world_size,
-                       int64_t alignment) {
+RowLayout plan_unequal(std::span<const Item> items, std::span<const size_t> order, int world_size, int64_t alignment) {
   RowLayout layout{{items.begin(), items.end()}, std::vector<int64_t>(items.size()), {}, false};
   int64_t end = 0;
   for (size_t i : order) {
@@ -105,8 +105,7 @@ RowLayout plan_unequal(std::span<const Item> items, std::span<const size_t> orde
   layout.boundaries[0] = 0;
   int64_t total = numel_of(items);
   for (int k = 1; k < world_size; ++k)
-    layout.boundaries[k] =
-        std::max(layout.boundaries[k - 1], nearest_boundary(layout, order, total * k / world_size));
+    layout.boundaries[k] = std::max(layout.boundaries[k - 1], nearest_boundary(layout, order, total * k / world_size));
   return layout;
 }
 
@@ -129,8 +128,7 @@ int64_t RowLayout::owned_numel(int rank) const {
 RowLayout plan_rows(std::span<const Item> items, int world_size, int64_t alignment) {
   std::vector<size_t> as_given(items.size());
   std::iota(as_given.begin(), as_given.end(), size_t{0});
-  std::stable_sort(as_given.begin(), as_given.end(),
-                   [&](size_t a, size_t b) { return items[a].run < items[b].run; });
+  std::stable_sort(as_given.begin(), as_given.end(), [&](size_t a, size_t b) { return items[a].run < items[b].run; });
   std::vector<size_t> by_size = as_given;
   std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
     return items[a].run != items[b].run ? items[a].run < items[b].run : items[a].numel > items[b].numel;

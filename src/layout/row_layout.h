@@ -3,9 +3,9 @@
 /// Where the parameters of a group lie in its flat buffer, and which rows belong to which rank. Integers only.
 ///
 /// Note [Layout rule]. Parameters start on an aligned element; a boundary between two ranks that falls inside a
-/// parameter falls on one of its rows (dim 0), so a rank owns whole rows. Slices are equal when that costs at most 2 % of
-/// padding (then native collectives of equal parts fit); otherwise boundary k is the row boundary nearest to k/world of
-/// the elements, and parts are unequal. A slice that is a multiple of every row size would be simpler and explodes:
+/// parameter falls on one of its rows (dim 0), so a rank owns whole rows. Slices are equal when that costs at most 2 %
+/// of padding (then native collectives of equal parts fit); otherwise boundary k is the row boundary nearest to k/world
+/// of the elements, and parts are unequal. A slice that is a multiple of every row size would be simpler and explodes:
 /// an MLP 1000-333-77-13 would take thousands of times its size.
 
 #include <cstdint>

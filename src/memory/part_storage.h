@@ -13,8 +13,8 @@ namespace fsdp::memory {
 
 /// The StorageImpl of one parameter's rows, whole or gradient: a part of a flat buffer.
 ///
-/// Views that autograd saved alias it, so freeing and refilling goes unseen by them. It has exactly the part's bytes, so
-/// saving a tensor writes no more than the tensor. Thread safety: the caller serialises.
+/// Views that autograd saved alias it, so freeing and refilling goes unseen by them. It has exactly the part's bytes,
+/// so saving a tensor writes no more than the tensor. Thread safety: the caller serialises.
 class PartStorage {
  public:
   /// Starts without memory. `bytes` is its size from the start, so that views can be taken of it.

@@ -30,11 +30,8 @@ std::string error_of(const Variables& variables) {
 }
 
 Variables torchrun(const Variables& changes = {}) {
-  Variables variables{{"RANK", "3"},
-                      {"WORLD_SIZE", "4"},
-                      {"LOCAL_RANK", "1"},
-                      {"MASTER_ADDR", "head"},
-                      {"MASTER_PORT", "1234"}};
+  Variables variables{
+      {"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "1234"}};
   for (const auto& [name, value] : changes) variables[name] = value;
   return variables;
 }
@@ -68,8 +65,7 @@ TEST(Environment, ReadsTorchrun) {
 }
 
 TEST(Environment, KnowsTheStoreOfTheLauncher) {
-  const auto place = read(
-      torchrun({{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}));
+  const auto place = read(torchrun({{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}));
   EXPECT_TRUE(place->agent_hosts_store);
   EXPECT_EQ(place->attempt, 2);
   EXPECT_FALSE(read(torchrun({{"TORCHELASTIC_USE_AGENT_STORE", "False"}}))->agent_hosts_store);
@@ -105,8 +101,7 @@ TEST(Environment, PortsAreFrom1To65535) {
 }
 
 TEST(Environment, ARankMustBeLessThanTheWorldSize) {
-  EXPECT_THAT(error_of(torchrun({{"RANK", "4"}})),
-              HasSubstr("RANK is 4, expected less than WORLD_SIZE, which is 4"));
+  EXPECT_THAT(error_of(torchrun({{"RANK", "4"}})), HasSubstr("RANK is 4, expected less than WORLD_SIZE, which is 4"));
 }
 
 TEST(Environment, ReadsOpenMpiOnOneHost) {
@@ -153,8 +148,7 @@ TEST(Environment, ReadsASlurmStep) {
   EXPECT_EQ(place->host, "node03");
   EXPECT_EQ(place->port, 29500);
   EXPECT_EQ(read(slurm({{"MASTER_ADDR", "head"}}))->host, "head");
-  EXPECT_THAT(error_of(slurm({{"SLURM_STEP_NODELIST", "node[1"}})),
-              HasSubstr("SLURM_STEP_NODELIST is 'node[1'"));
+  EXPECT_THAT(error_of(slurm({{"SLURM_STEP_NODELIST", "node[1"}})), HasSubstr("SLURM_STEP_NODELIST is 'node[1'"));
 }
 
 TEST(Environment, ASlurmStepWithoutItsOwnTaskCountUsesTheJobs) {

@@ -56,7 +56,8 @@ std::vector<Item> random_group(std::mt19937& random) {
   std::vector<Item> items(std::uniform_int_distribution<>(1, 40)(random));
   for (auto& item : items) {
     item.rows = std::uniform_int_distribution<>(0, 1 << std::uniform_int_distribution<>(0, 10)(random))(random);
-    item.numel = item.rows * std::uniform_int_distribution<>(1, 1 << std::uniform_int_distribution<>(0, 11)(random))(random);
+    item.numel =
+        item.rows * std::uniform_int_distribution<>(1, 1 << std::uniform_int_distribution<>(0, 11)(random))(random);
     item.run = std::uniform_int_distribution<>(0, 1)(random);
   }
   return items;
@@ -77,8 +78,17 @@ TEST(RowLayout, ThousandRandomGroupsStayWithinTheBounds) {
 
 TEST(RowLayout, TransformerBlockGetsEqualSlices) {
   const int64_t d = 256;
-  std::vector<Item> block{{3 * d * d, 3 * d}, {3 * d, 3 * d}, {d * d, d},     {d, d}, {4 * d * d, 4 * d},
-                          {4 * d, 4 * d},     {4 * d * d, d}, {d, d}, {d, d}, {d, d}, {d, d}};
+  std::vector<Item> block{{3 * d * d, 3 * d},
+                          {3 * d, 3 * d},
+                          {d * d, d},
+                          {d, d},
+                          {4 * d * d, 4 * d},
+                          {4 * d, 4 * d},
+                          {4 * d * d, d},
+                          {d, d},
+                          {d, d},
+                          {d, d},
+                          {d, d}};
   for (int world : {1, 2, 3, 4, 8}) {
     auto layout = plan_rows(block, world, kAlignment);
     EXPECT_TRUE(layout.equal_slices) << world;
@@ -102,8 +112,9 @@ TEST(RowLayout, MoreRanksThanRowsLeavesRanksWithoutRows) {
   std::vector<Item> items{{6, 3}};
   auto layout = plan_rows(items, 8, kAlignment);
   expect_rows_are_partitioned(layout);
-  EXPECT_EQ(std::count_if(layout.boundaries.begin() + 1, layout.boundaries.end(),
-                          [](int64_t b) { return b == 6; }) >= 1, true);
+  EXPECT_EQ(
+      std::count_if(layout.boundaries.begin() + 1, layout.boundaries.end(), [](int64_t b) { return b == 6; }) >= 1,
+      true);
 }
 
 TEST(RowLayout, EmptyGroupsAndEmptyItemsAreLegal) {

@@ -62,13 +62,10 @@ TEST(Flags, ANamedPortIsUsed) {
 }
 
 TEST(Flags, SeveralNodesMeetAtTorchrunsPort) {
-  EXPECT_EQ(parse({"--nnodes=2", "--master-addr=head"}).meeting_place,
-            (MeetingPlace{.host = "head", .port = 29500}));
-  EXPECT_EQ(parse({"--nnodes=2", "--rdzv-endpoint=head:77"}).meeting_place,
-            (MeetingPlace{.host = "head", .port = 77}));
-  EXPECT_EQ(
-      parse({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head"}).meeting_place,
-      (MeetingPlace{.host = "head", .port = 29400, .numbers_nodes_by_arrival = true}));
+  EXPECT_EQ(parse({"--nnodes=2", "--master-addr=head"}).meeting_place, (MeetingPlace{.host = "head", .port = 29500}));
+  EXPECT_EQ(parse({"--nnodes=2", "--rdzv-endpoint=head:77"}).meeting_place, (MeetingPlace{.host = "head", .port = 77}));
+  EXPECT_EQ(parse({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=head"}).meeting_place,
+            (MeetingPlace{.host = "head", .port = 29400, .numbers_nodes_by_arrival = true}));
 }
 
 TEST(Flags, Ipv6EndpointsHaveBrackets) {
@@ -114,8 +111,7 @@ TEST(Flags, WrongValuesAreShown) {
   EXPECT_THAT(refusal_of({"--node-rank=1", "prog"}), HasSubstr("less than --nnodes"));
   EXPECT_THAT(refusal_of({"--nnodes=2", "--standalone", "prog"}), HasSubstr("for one node"));
   EXPECT_THAT(refusal_of({"--rdzv-backend=etcd", "prog"}), HasSubstr("static or c10d"));
-  EXPECT_THAT(refusal_of({"--nnodes=2", "--rdzv-backend=c10d", "prog"}),
-              HasSubstr("needs --rdzv-endpoint"));
+  EXPECT_THAT(refusal_of({"--nnodes=2", "--rdzv-backend=c10d", "prog"}), HasSubstr("needs --rdzv-endpoint"));
   EXPECT_THAT(refusal_of({"--bogus", "prog"}), HasSubstr("unknown flag --bogus"));
   EXPECT_THAT(refusal_of({"--nnodes", "1"}), HasSubstr("no program"));
   EXPECT_THAT(refusal_of({}), HasSubstr("no program"));

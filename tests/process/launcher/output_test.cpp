@@ -47,9 +47,7 @@ TEST(LineSplitter, ReturnAndNewlineAreOneEnd) {
   EXPECT_THAT(pieces({"one\r", "two\n"}), ElementsAre("one\r", "two\n"));
 }
 
-TEST(LineSplitter, ALineWithoutEndIsNotKeptForEver) {
-  EXPECT_EQ(pieces({std::string(1 << 20, 'x')}).size(), 1U);
-}
+TEST(LineSplitter, ALineWithoutEndIsNotKeptForEver) { EXPECT_EQ(pieces({std::string(1 << 20, 'x')}).size(), 1U); }
 
 }  // namespace
 }  // namespace fsdprun

@@ -30,8 +30,7 @@ class Spawn : public testing::Test {
 #if defined(__SANITIZE_THREAD__)
     GTEST_SKIP() << "the thread sanitizer starts a thread of its own";
 #endif
-    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);
     shared_ = static_cast<Shared*>(memory);
   }
@@ -96,8 +95,7 @@ TEST_F(Spawn, AnExceptionIsRethrownNamingItsRank) {
 }
 
 TEST_F(Spawn, AnErrorLargerThanAPipeArrivesWhole) {
-  const std::string error =
-      error_of([](int) { throw std::runtime_error(std::string(300000, 'x')); }, 1);
+  const std::string error = error_of([](int) { throw std::runtime_error(std::string(300000, 'x')); }, 1);
   EXPECT_EQ(error.size(), std::string("fsdp::spawn: rank 0 failed: ").size() + 300000);
 }
 
@@ -148,8 +146,7 @@ TEST_F(Spawn, TheFirstFailureEndsTheOthers) {
 TEST_F(Spawn, RanksShareTheProcessors) {
   unsetenv("OMP_NUM_THREADS");
   const int alone = at::get_num_threads();
-  const std::string error = error_of(
-      [alone](int) { TORCH_CHECK(at::get_num_threads() == std::max(1, alone / 2)); }, 2);
+  const std::string error = error_of([alone](int) { TORCH_CHECK(at::get_num_threads() == std::max(1, alone / 2)); }, 2);
   EXPECT_EQ(error, "no error");
 }
 
