@@ -11,14 +11,14 @@ namespace fsdp {
 ///
 /// The norm is (sum |g|^p)^(1/p) over all gradients of sharded parameters under `model`, p = `norm_type` > 0, or the
 /// maximum for infinity. Every gradient is multiplied by min(1, max_norm / (norm + 1e-6)), as
-/// torch.nn.utils.clip_grad_norm_ does. Parameters without a gradient count as zero. Call it after backward, outside
-/// scopes. Collective; one thread.
+/// torch.nn.utils.clip_grad_norm_ does; a norm that is NaN makes every gradient NaN. Parameters without a gradient
+/// count as zero. Call it after backward, outside scopes. Collective; one thread.
 ///
 /// On the CPU the norm has the same bits for any number of ranks, any groups and any cut of the rows, if the gradients
 /// have: |g|^p is summed in fp64 over each row of dim 0, which one rank has whole, in an order given by the row's
 /// length; the rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital Computer,
-/// 1986), which is exact and therefore the same in any order; the total is rounded once. On other devices LibTorch sums
-/// the rows. Gradients are not copied, and ranks exchange 552 bytes.
+/// 1986), which is exact and therefore the same in any order. On other devices LibTorch sums the rows. Gradients are
+/// not copied, and ranks exchange 552 bytes.
 ///
 /// Throws UsageError inside a scope, for a negative `max_norm` and while gradients wait for a backward that
 /// synchronises, Mismatch if ranks give different arguments, and Error if `error_if_nonfinite` and the norm is not

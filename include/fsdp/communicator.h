@@ -2,7 +2,8 @@
 /// \file
 /// The collectives that sharding needs, behind one interface.
 ///
-/// Kinds: `local` (one rank), `c10d` (Gloo, NCCL, any c10d backend); decorators record or inject faults. Sums run in
+/// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend); decorators record or
+/// inject faults. Sums run in
 /// rank order, so two runs give the same bits; only a backend's own reduction of equal parts (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
@@ -76,7 +77,7 @@ enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 /// ranks concerned), with tensors of the same sizes and dtype. Calls that give `Work` wait for no more than two earlier
 /// ones; tensors belong to the collective until `Work::wait()`. Tensors are contiguous, on a device that the backend
 /// moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a UsageError before
-/// anything is communicated. Thread safety: one thread at a time.
+/// anything is communicated. Thread safety: one thread at a time, over shared memory with all duplicates together.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
 ///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
@@ -125,6 +126,12 @@ class Communicator {
   /// Memory of `bytes` zeros that all ranks see (one rank counts), so that gathering moves nothing; null where ranks
   /// share none on `device`. It outlives the communicator.
   virtual std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) = 0;
+
+  /// Begins anew after a failure, with all duplicates: what is in flight on any rank is dropped (its `wait` throws
+  /// Error), and every order starts from here. A rank that goes on meanwhile gets a `Mismatch` that says so.
+  /// Collective; returns when every rank has called it. Throws `PeerLost` if a rank was lost or does not come within
+  /// the timeout: then there is no new beginning.
+  virtual void start_over() = 0;
 
   /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers.
   virtual void reserve(size_t bytes) = 0;

@@ -26,8 +26,8 @@ struct ByteCount {
   int64_t peak = 0;
 };
 
-/// Figures of the groups under a module, on this rank. Counts run since the groups were made; with one rank they count
-/// gathers and reductions that move nothing.
+/// Figures of the groups under a module, on this rank. Counts run since the groups were made; gathers
+/// count where they move data: not with one rank, nor where ranks share memory.
 struct GroupStats {
   int64_t groups = 0;
   int64_t parameter_numel = 0;  ///< elements of whole parameters
@@ -105,8 +105,13 @@ class Group {
   void set_modules_to_forward_prefetch(const std::vector<Group>& groups) const;
   void set_modules_to_backward_prefetch(const std::vector<Group>& groups) const;
 
-  /// After an exception in forward or backward: forgets open backwards and gradients that were not handed out, frees
-  /// whole parameters; `.grad` is as before the iteration. Call it on every rank. Not collective.
+  /// After an exception in forward or backward, also on some ranks only: forgets open backwards and gradients that were
+  /// not handed out, frees whole parameters; `.grad` is as before the iteration. Ranks that go on instead, or wait for
+  /// this one, get a `Mismatch`, after which they call it too. Also after a `Mismatch` of another cause. Rows that an
+  /// optimizer step changed on some ranks only stay so. Collective; outside backward. Throws PeerLost if a rank was
+  /// lost or does not come within the timeout.
+  ///
+  ///     try { step(model); } catch (const fsdp::Mismatch&) { model.reset_iter_state(); }
   void reset_iter_state() const;
 
   /// The parameters under the module, a tied one once: rows of this rank outside scopes.

@@ -10,8 +10,9 @@
 namespace fsdp {
 
 /// Shows whole parameters of all groups under a module: forward code may read them. Parameters come to memory when an
-/// operator is about to read them. `model(...)` opens one; this is for every other way in. Opening and closing is not
-/// collective, the operators that read parameters are. Scopes nest; the outermost decides when memory goes.
+/// operator is about to read them. `model(...)` opens one; this is for every other way in. Open it on every rank alike:
+/// where ranks share memory they meet when the outermost one opens, elsewhere at the operators that read parameters.
+/// Closing is not collective. Scopes nest; the outermost decides when memory goes.
 ///
 ///     fsdp::ForwardScope scope(model);
 ///     auto logits = model->decode(model->encode(x));

@@ -111,7 +111,7 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
     bool is_given = &node == &tree ||
                     (tree.identity == nullptr && std::any_of(tree.children.begin(), tree.children.end(),
                                                              [&](const auto& child) { return child.get() == &node; }));
-    require(!is_given || runtime::registry().find_module(node.identity) == nullptr, where, "module ", node.type,
+    require(!is_given || group_at(node) == nullptr, where, "module ", node.type,
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
   });
   auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
@@ -120,7 +120,7 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
             "' sharded over another process group. Set FullyShardOptions::process_group alike");
   };
   visit_nodes(tree, [&](const ModuleNode& node) {
-    check_group(runtime::registry().find_module(node.identity));
+    check_group(group_at(node));
     for (const auto& parameter : node.parameters) check_group(group_of_parameter(parameter.tensor));
   });
   // Modules built in C++ have no flag either, but they have parameters.

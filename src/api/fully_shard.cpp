@@ -67,7 +67,7 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& ancestor) {
   std::unordered_set<const ParamGroup*> adopted;
   std::unordered_set<const void*> named;
   visit_nodes(tree, [&](const ModuleNode& node) {
-    auto group = runtime::registry().find_module(node.identity);
+    auto group = group_at(node);
     if (group && group.get() != &ancestor && adopted.insert(group.get()).second) {
       group->add_ancestor(ancestor);
       group->rename(node.path);
@@ -83,9 +83,7 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& ancestor) {
 std::shared_ptr<ParamGroup> shard_node(const ModuleNode& node, const std::string& name,
                                        const std::shared_ptr<ProcessGroup>& process_group,
                                        const FullyShardOptions& options) {
-  auto where = fsdp::where(process_group->rank(), process_group->world_size(), "fully_shard");
   auto parameters = free_parameters(node, options.ignored_params);
-  check_parameters(parameters, where);
   agree(*process_group, name, parameters, options);
   ParamGroup::Spec spec{name, std::move(parameters), process_group, rank_state_of(*process_group), {}};
   if (options.reshard_after_forward) spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
@@ -98,25 +96,23 @@ std::shared_ptr<ParamGroup> shard_node(const ModuleNode& node, const std::string
   return group;
 }
 
-// Children first; a module that a group has taken whole is not asked. Returns the elements taken by groups.
-int64_t wrap_below(const ModuleNode& node, const std::shared_ptr<ProcessGroup>& process_group,
-                   const FullyShardOptions& options, bool is_root, std::vector<std::shared_ptr<ParamGroup>>& made) {
-  if (!is_root && runtime::registry().find_module(node.identity)) return 0;
+// Children first; a module that a group has taken whole is not asked, nor one into which the policy does not descend
+// (FSDP1's _recursive_wrap).
+void wrap_below(const ModuleNode& node, const std::shared_ptr<ProcessGroup>& process_group,
+                const FullyShardOptions& options, bool is_root, std::vector<std::shared_ptr<ParamGroup>>& made) {
+  if (!is_root && group_at(node)) return;
   const auto& policy = options.auto_wrap_policy;
-  auto numel = [&] {
+  const auto free_numel = [&] {
     int64_t sum = 0;
     for (const auto& parameter : free_parameters(node, options.ignored_params)) sum += parameter.tensor.numel();
     return sum;
   };
-  int64_t before = numel();
-  if (before == 0) return 0;
-  if (!policy.descends || policy.descends({node.path, *node.module, before}))
-    for (const auto& child : node.children) wrap_below(*child, process_group, options, false, made);
-  int64_t left = numel();
-  if (!is_root && left > 0 && policy.wraps({node.path, *node.module, left})) {
+  const int64_t before = free_numel();
+  if (before == 0 || (policy.descends && !policy.descends({node.path, *node.module, before}))) return;
+  for (const auto& child : node.children) wrap_below(*child, process_group, options, false, made);
+  const int64_t left = free_numel();
+  if (!is_root && left > 0 && policy.wraps({node.path, *node.module, left}))
     made.push_back(shard_node(node, node.path, process_group, options));
-  }
-  return before - left;
 }
 
 Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options) {
@@ -151,10 +147,11 @@ Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyS
 }
 
 Group group_of(const torch::nn::Module& module) {
-  auto own = runtime::registry().find_module(&module);
+  auto tree = module_tree(const_cast<torch::nn::Module&>(module));
+  auto own = group_at(*tree);
   require(own != nullptr, "fsdp::group_of: module ", module.name(),
           " has no group of its own. Call fsdp::fully_shard on it first");
-  return make_group(std::move(own), module_tree(const_cast<torch::nn::Module&>(module)));
+  return make_group(std::move(own), std::move(tree));
 }
 
 }  // namespace fsdp

@@ -51,7 +51,7 @@ Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tr
       view->groups.push_back(group);
   };
   visit_nodes(*tree, [&](const ModuleNode& node) {
-    add(runtime::registry().find_module(node.identity));
+    add(group_at(node));
     for (const auto& parameter : node.parameters) {
       if (!parameter.tensor.has_storage()) continue;  // an ignored one
       if (auto part = runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl())) add(part->group);
@@ -88,6 +88,8 @@ UnshardHandle Group::unshard() const {
 void Group::reshard() const {
   const auto& own = view_->groups.front();
   std::lock_guard lock(own->rank_state().mutex);
+  require(own->summon_depth == 0, own->where("reshard"), "a summon_full_params is open on '", own->name(),
+          "', whose values it would lose. Close it first");
   own->free_whole();
 }
 

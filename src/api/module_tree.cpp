@@ -1,6 +1,10 @@
 #include "api/module_tree.h"
 
+#include <algorithm>
 #include <unordered_set>
+
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp {
 namespace {
@@ -68,6 +72,18 @@ std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node) 
       if (seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
   });
   return parameters;
+}
+
+std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
+  auto group = runtime::registry().find_module(node.identity);
+  if (!group || group->slots().empty()) return group;
+  const auto parameters = subtree_parameters(node);
+  const bool is_here = std::any_of(group->slots().begin(), group->slots().end(), [&](const runtime::ParamSlot& slot) {
+    const auto tensor = slot.tensor();
+    return std::any_of(parameters.begin(), parameters.end(),
+                       [&](const auto& parameter) { return parameter.tensor.is_same(tensor); });
+  });
+  return is_here ? group : nullptr;
 }
 
 }  // namespace fsdp

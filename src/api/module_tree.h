@@ -14,6 +14,10 @@
 
 namespace fsdp {
 
+namespace runtime {
+class ParamGroup;
+}
+
 struct ModuleNode {
   std::string name;  // below its parent
   std::string path;  // below the root; empty for the root
@@ -32,6 +36,10 @@ std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& m
 
 /// Calls `visit` on the node and everything below it, parents first.
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
+
+/// The group that `fully_shard` made of the node's module; null if it made none. A module that is gone may have left
+/// its address to this one: its group has no parameter here.
+std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node);
 
 /// The parameters of the subtree in the order of the tree, a shared one once.
 std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "api/group_view.h"
+#include "api/module_tree.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -60,7 +61,7 @@ std::string balance_text(runtime::ParamGroup& group) {
 void print_node(std::ostream& out, const ModuleNode& node, int depth, const std::shared_ptr<runtime::ParamGroup>& own) {
   std::string indent(static_cast<size_t>(depth) * 2, ' ');
   out << indent << (node.name.empty() ? "" : node.name + ": ") << node.type;
-  if (auto group = depth == 0 ? own : runtime::registry().find_module(node.identity))
+  if (auto group = depth == 0 ? own : group_at(node))
     out << "  (group '" << group->name() << "': " << balance_text(*group) << ')';
   out << '\n';
   for (const auto& parameter : node.parameters) {

@@ -5,6 +5,7 @@
 #include "comm/arguments.h"
 #include "comm/check.h"
 #include "comm/exchange.h"
+#include "comm/fault_point.h"
 #include "comm/lane.h"
 #include "comm/native_exchange.h"
 #include "comm/pieces.h"
@@ -14,39 +15,46 @@
 namespace fsdp {
 namespace {
 
+class C10dCommunicator;
+
 // What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
 struct Family {
-  c10::intrusive_ptr<c10d::Store> store;
-  C10dOptions options;
-  std::shared_ptr<RollCall> roll_call;
-
-  ~Family() {
-    if (roll_call) roll_call->leave();
+  Family(c10::intrusive_ptr<c10d::Store> meeting_place, C10dOptions wanted)
+      : store(std::move(meeting_place)), options(std::move(wanted)) {
+    begin();
   }
+  ~Family() { roll_call->leave(); }
+
+  // Again under keys of its own.
+  void begin() {
+    if (roll_call) roll_call->leave();
+    // A connection of its own: the other one may be in the middle of a wait.
+    auto prefix = c10::make_intrusive<c10d::PrefixStore>(c10::str("roll_call/", beginnings), store->clone());
+    roll_call = RollCall::start(std::move(prefix), options.rank, options.world_size, options.roll_call);
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store;
+  const C10dOptions options;
+  std::shared_ptr<RollCall> roll_call;
+  int beginnings = 0;
+  std::vector<C10dCommunicator*> members;  // in the order in which they were made, the same on every rank
 };
 
 class C10dCommunicator : public Communicator {
  public:
   /// `path` is the same on every rank and no other communicator's.
   C10dCommunicator(std::shared_ptr<Family> family, const std::string& name, const std::string& path)
-      : family_(std::move(family)), arguments_{family_->options.rank, family_->options.world_size}, path_(path) {
-    const auto& options = family_->options;
-    const auto connect = [&](const BackendFactory& factory, const char* purpose) {
-      auto store = c10::make_intrusive<c10d::PrefixStore>(c10::str("lane/", path, '/', purpose), family_->store);
-      return factory(store, options.rank, options.world_size, options.timeout);
-    };
-    wire_ = std::make_shared<Wire>(connect(options.control, "control"), options.timeout);
-    messages_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
-    if (options.data) {
-      native_ = std::make_shared<NativeExchange>(connect(options.data, "data"), options.timeout, options.rank,
-                                                 options.world_size);
-    }
-    lane_ = std::make_unique<Lane>(wire_, family_->roll_call,
-                                   Lane::Options{name, options.rank, options.world_size, options.timeout});
+      : family_(std::move(family)),
+        arguments_{family_->options.rank, family_->options.world_size},
+        name_(name),
+        path_(path) {
+    connect();
+    family_->members.push_back(this);
   }
 
   // The goodbye comes before the connections break, so that peers can tell leaving from dying.
   ~C10dCommunicator() override {
+    std::erase(family_->members, this);
     if (family_.use_count() == 1) family_->roll_call->leave();
   }
 
@@ -128,7 +136,78 @@ class C10dCommunicator : public Communicator {
   std::shared_ptr<SharedBuffer> share(size_t, c10::Device, Tag) override { return nullptr; }
   void reserve(size_t) override {}
 
+  void start_over() override {
+    announce_restart();
+    ++family_->beginnings;
+    meet_again();
+    family_->begin();
+    for (auto* member : family_->members) member->connect();
+  }
+
  private:
+  std::string place(const char* operation) const { return where(rank(), world_size(), operation); }
+
+  // A rank that dies meanwhile does not answer the roll call.
+  void connect() {
+    try {
+      make_connections();
+    } catch (const std::exception& error) {
+      const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", error.what());
+      raise(verdict, place("connecting"));
+    }
+  }
+
+  void make_connections() {
+    const auto& options = family_->options;
+    const std::string prefix = c10::str("lane/", path_, '/', family_->beginnings, '/');
+    const auto over = [&](const BackendFactory& factory, const char* purpose) {
+      auto store = c10::make_intrusive<c10d::PrefixStore>(prefix + purpose, family_->store);
+      return factory(store, options.rank, options.world_size, options.timeout);
+    };
+    wire_ = std::make_shared<Wire>(over(options.control, "control"), options.timeout);
+    messages_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
+    if (options.data) {
+      native_ = std::make_shared<NativeExchange>(over(options.data, "data"), options.timeout, options.rank,
+                                                 options.world_size);
+    }
+    lane_ = std::make_unique<Lane>(wire_, family_->roll_call,
+                                   Lane::Options{name_, options.rank, options.world_size, options.timeout});
+  }
+
+  // Ranks that go on learn it; where there is a verdict already, that one stays.
+  void announce_restart() const {
+    const auto& roll_call = family_->roll_call;
+    roll_call->pronounce({Verdict::Kind::kMismatch, rank(),
+                          c10::str("rank ", rank(),
+                                   " starts over after an exception, other ranks went on. Call "
+                                   "reset_iter_state() on the model on every rank.")});
+    const auto verdict = roll_call->verdict();
+    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, place("starting over"));
+  }
+
+  // Returns when every rank has come.
+  void meet_again() const {
+    const auto key = [&](int who) { return c10::str("again/", family_->beginnings, '/', who); };
+    std::vector<std::string> keys;
+    for (int peer = 0; peer < world_size(); ++peer) keys.push_back(key(peer));
+    int missing = 0;
+    try {
+      family_->store->set(key(rank()), "");
+      fault_point("starting over");
+      family_->store->wait(keys, family_->options.timeout);
+    } catch (const std::exception&) {
+      try {
+        while (missing + 1 < world_size() && family_->store->check({key(missing)})) ++missing;
+      } catch (const std::exception&) {
+        missing = 0;  // it hosted the store
+      }
+      throw PeerLost(missing, c10::str(place("starting over"), "rank ", missing, " did not start over within ",
+                                       in_seconds(family_->options.timeout),
+                                       ". Call reset_iter_state() on every rank; if it has ended, look at its output "
+                                       "and start all ranks again."));
+    }
+  }
+
   std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
     arguments_.check_tensor(tensor, name_of(operation), tag);
     arguments_.check_rank(peer, name_of(operation), tag, /*may_be_self=*/false);
@@ -160,7 +239,7 @@ class C10dCommunicator : public Communicator {
 
   std::shared_ptr<Family> family_;
   const Arguments arguments_;
-  const std::string path_;
+  const std::string name_, path_;
   int duplicates_ = 0;
   std::shared_ptr<Wire> wire_;
   std::shared_ptr<Exchange> messages_, native_;
@@ -171,12 +250,7 @@ class C10dCommunicator : public Communicator {
 
 std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      C10dOptions options) {
-  auto family = std::make_shared<Family>();
-  family->store = store;
-  // A connection of its own: the other one may be in the middle of a wait.
-  family->roll_call = RollCall::start(c10::make_intrusive<c10d::PrefixStore>("roll_call", store->clone()), options.rank,
-                                      options.world_size, options.roll_call);
-  family->options = std::move(options);
+  auto family = std::make_shared<Family>(store, std::move(options));
   return std::make_shared<C10dCommunicator>(std::move(family), "", "main");
 }
 

@@ -60,6 +60,7 @@ class Decorator : public Communicator {
     return inner_->share(bytes, device, std::move(tag));
   }
   void reserve(size_t bytes) override { inner_->reserve(bytes); }
+  void start_over() override { inner_->start_over(); }
 
  protected:
   virtual void before(Operation operation, uint64_t bytes, Tag& tag) = 0;

@@ -1,5 +1,6 @@
 #include "comm/exchange.h"
 
+#include "comm/fault_point.h"
 #include "comm/rank_ordered_sum.h"
 
 #include <algorithm>
@@ -89,6 +90,7 @@ void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& inpu
     // Not copy_(), which would use a pool of threads.
     std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
   }
+  fault_point("gather sent");
   for (const auto& message : messages) wire_.wait(message);
 }
 
@@ -109,6 +111,7 @@ void DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& 
   }
   const at::Tensor own = part(input, offsets, rank_);
   for (int64_t i = 0; i < arrivals.count(); ++i) {
+    fault_point("piece sent");
     arrivals.sum(i, own, op);
     arrivals.expect(i + 2);
   }

@@ -4,6 +4,7 @@
 
 #include "comm/c10d_communicator.h"
 #include "comm/check.h"
+#include "comm/fault_point.h"
 #include "comm/gloo_backend.h"
 #include "comm/local_communicator.h"
 #include "comm/nccl_backend.h"
@@ -79,12 +80,14 @@ struct Member {
 // Every rank's Member, in the order of ranks.
 std::vector<Member> meet(const Membership& membership, const Member& own, c10d::Store& store,
                          std::chrono::milliseconds timeout) {
+  fault_point("joining");
   store.set(member_key(membership.rank()), own.encode());
   wait_for_members(membership, store, timeout);
   std::vector<Member> members;
   for (int rank = 0; rank < membership.world_size(); ++rank)
     members.push_back(Member::decode(store.get_to_str(member_key(rank))));
   store.set(c10::str("read/", membership.rank()), "");
+  fault_point("joined");
   return members;
 }
 
@@ -133,6 +136,20 @@ bool uses_shared_memory(const Membership& membership, const std::vector<Member>&
   if (one_host && membership.rank() == 0)
     std::cerr << "fsdp: the ranks of this host use Gloo instead of shared memory: " << obstacle << ".\n";
   return false;
+}
+
+// Ranks that lost another one while they set up shared memory name the same one: the first that any of them lost.
+// Whoever ends because of it is lost to the others too.
+[[noreturn]] void agree_on_lost(const Membership& membership, c10d::Store& store, const PeerLost& error) {
+  int first = error.rank();
+  try {
+    first = std::stoi(store.compareSet("lost", "", c10::str(first)));
+  } catch (const std::exception&) {
+    // The store went with the rank that hosted it.
+  }
+  if (first == error.rank()) throw error;
+  throw PeerLost(first, c10::str(where(membership.rank(), membership.world_size(), kOperation), "rank ", first,
+                                 " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
 std::shared_ptr<Communicator> join_over_network(const Membership& membership, const StorePtr& store, bool one_host,
@@ -187,6 +204,8 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
     std::vector<std::string> names;
     for (const auto& member : members) names.push_back(member.listener);
     return make_shm_communicator(*listener, names, membership.rank(), timeout);
+  } catch (const PeerLost& error) {
+    agree_on_lost(membership, *own, error);
   } catch (const Error&) {
     let_others_read(membership, *own);
     throw;

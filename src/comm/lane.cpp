@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "comm/check.h"
+#include "comm/fault_point.h"
 
 namespace fsdp {
 
@@ -209,9 +210,12 @@ void Lane::State::attempt(Job& job) {
     since_ = begin;
   }
   try {
+    fault_point("lane handshake");
     const Disagreement found = handshake_.exchange(mine, job.ticket->votes_of_lane());
     if (found.peer >= 0) disagree(mine, found);
+    fault_point("lane agreed");
     if (!is_voted_down(job.ticket->votes_of_lane())) job.move_data();
+    fault_point("lane done");
   } catch (const Error&) {
     throw;
   } catch (const Interrupted&) {

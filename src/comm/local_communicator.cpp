@@ -78,6 +78,7 @@ class LocalCommunicator : public Communicator {
     return std::make_shared<LocalBuffer>(std::move(memory));
   }
   void reserve(size_t) override {}
+  void start_over() override {}
 
  private:
   [[noreturn]] static void no_peer(std::string_view operation) {

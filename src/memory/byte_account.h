@@ -8,8 +8,8 @@
 
 namespace fsdp::memory {
 
-enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation };
-constexpr size_t kByteClasses = 5;
+enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer };
+constexpr size_t kByteClasses = 4;
 
 /// Thread safety: all of it.
 class ByteAccount {
@@ -49,7 +49,6 @@ class Charge {
   ~Charge() {
     if (account_ != nullptr) account_->add(class_, -bytes_);
   }
-  int64_t bytes() const { return bytes_; }
 
  private:
   void swap(Charge& other) noexcept {

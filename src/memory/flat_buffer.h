@@ -14,20 +14,15 @@ namespace fsdp::memory {
 class FlatBuffer {
  public:
   FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
-      : account_(std::move(account)),
-        charge_(*account_, cls, static_cast<int64_t>(bytes)),
-        data_(std::move(data)),
-        bytes_(bytes) {}
+      : account_(std::move(account)), charge_(*account_, cls, static_cast<int64_t>(bytes)), data_(std::move(data)) {}
 
   void* data() const { return data_.get(); }
-  size_t bytes() const { return bytes_; }
   c10::Device device() const { return data_.device(); }
 
  private:
   std::shared_ptr<ByteAccount> account_;
   Charge charge_;
   c10::DataPtr data_;
-  size_t bytes_;
 };
 
 /// A pointer into `buffer` that holds a reference to it.

@@ -88,7 +88,9 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   if (error_if_nonfinite && !std::isfinite(norm))
     throw Error(where + "the gradients' norm is not finite (" + std::to_string(norm) +
                 "). Look for an overflow in the loss, or pass error_if_nonfinite = false");
-  const double scale = std::min(1.0, max_norm / (norm + 1e-6));  // as torch.nn.utils.clip_grad_norm_
+  // As torch.nn.utils.clip_grad_norm_: a norm that is not a number makes every gradient so.
+  const double ratio = max_norm / (norm + 1e-6);
+  const double scale = ratio > 1.0 ? 1.0 : ratio;
   for (auto& row : gradients) row.gradient.mul_(scale);
   return norm;
 }

@@ -111,10 +111,13 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
   }
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
-  auto rounds = rounds_of(groups, [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  auto rounds = rounds_of(groups, [](const at::Tensor& parameter) { return parameter.defined(); });
   auto locks = lock_ranks(rounds);
+  // Also parameters without a gradient: a backward that is open has put theirs aside.
   for (const auto& updates : rounds)
     for (const auto& update : updates) require_outside_scope(update, operation);
+  for (auto& updates : rounds)
+    std::erase_if(updates, [](const Update& update) { return !update.parameter.grad().defined(); });
   for (auto& updates : rounds)
     for (auto& update : updates) take_gradient(update, operation);
   announce_writes(rounds);

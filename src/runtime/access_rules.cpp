@@ -17,12 +17,13 @@ Verdict judge_whole(const Access& a) {
 bool is_row_wise(const Access& a) {
   switch (a.op) {
     case OperatorKind::kView:
+    case OperatorKind::kViewOrCopy:
     case OperatorKind::kClone:
     case OperatorKind::kFill:
-    case OperatorKind::kForeach:
     case OperatorKind::kFused:
       return true;
     case OperatorKind::kCopy:
+    case OperatorKind::kForeach:
       return a.same_sizes;
     case OperatorKind::kPointwise:
       return a.same_sizes && !a.is_part_of_rows;
@@ -43,7 +44,7 @@ Verdict judge_rows(const Access& a) {
   if (a.local_rows) return passed;
   if (a.random) return Verdict::kRefuseRandom;
   // Rows are numbered locally: p[0] is another row on every rank.
-  if (a.writes && a.is_part_of_rows) return Verdict::kRefuseOutsideScope;
+  if (a.selects_rows || (a.writes && a.is_part_of_rows)) return Verdict::kRefuseOutsideScope;
   return is_row_wise(a) ? passed : Verdict::kRefuseOutsideScope;
 }
 

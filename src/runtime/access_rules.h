@@ -18,6 +18,7 @@ struct Access {
   PartKind part = PartKind::kRows;
   bool is_parameter = false;     ///< the parameter itself, not a view of it
   bool is_part_of_rows = false;  ///< a view of some of the rows' elements
+  bool selects_rows = false;     ///< a view of some of the rows by their numbers
   bool is_first = false;         ///< the operator's first argument, which `set_` and its kin replace
   bool writes = false;
   bool random = false;

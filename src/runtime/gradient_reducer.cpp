@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "comm/fault_point.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 
@@ -16,7 +17,12 @@ using memory::ByteClass;
 void GradientReducer::add(size_t slot_index, at::Tensor gradient) {
   auto& slot = group_.slots()[slot_index];
   slot.has_arrived = true;
-  if (gradient.requires_grad()) gradient = gradient.detach().clone();
+  if (gradient.requires_grad()) {
+    TORCH_WARN_ONCE(group_.where("backward"), "with create_graph = true the gradient of parameter '", slot.name(),
+                    "' in .grad is no part of a graph. For a penalty on gradients of parameters take "
+                    "torch::autograd::grad(..., create_graph) in the forward scope.");
+    gradient = gradient.detach().clone();
+  }
   if (slot.arrived_gradient.defined()) {
     slot.arrived_gradient.add_(gradient);
     return;
@@ -85,6 +91,7 @@ void GradientReducer::start() {
     if (trains) in_flight_.push_back(start_flat(flat));
   }
   ++group_.counts.reductions;
+  fault_point("gradients reducing");
 }
 
 void GradientReducer::finish() {
@@ -98,6 +105,7 @@ void GradientReducer::finish() {
     flat.charges.clear();
     hand_out(flat);
   }
+  fault_point("gradients reduced");
 }
 
 void GradientReducer::hand_out(const InFlight& reduced) {

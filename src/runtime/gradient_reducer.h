@@ -33,7 +33,6 @@ class GradientReducer {
   /// Whether each parameter that expects a gradient in the open backward has it.
   bool is_complete() const;
 
-  ReductionState state() const { return state_; }
   /// Starts the reduction of what has arrived; kIdle -> kReducing. Collective.
   void start();
   /// Waits for it and adds the result to the slots' reduced gradients; kReducing -> kIdle.

@@ -59,6 +59,30 @@ bool all_have_sizes(const c10::OperatorHandle& op, const torch::jit::Stack& stac
   return same;
 }
 
+// The same of lists, in which element i belongs to element i of the others.
+bool lists_have_sizes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const at::Tensor& tensor) {
+  const size_t begin = stack.size() - op.schema().arguments().size();
+  c10::SmallVector<c10::List<at::Tensor>, 4> lists;
+  for (size_t i = begin; i < stack.size(); ++i)
+    if (stack[i].isTensorList()) lists.push_back(stack[i].toTensorList());
+  for (const auto& list : lists)
+    for (size_t i = 0; i < list.size(); ++i) {
+      if (!list.get(i).is_same(tensor)) continue;
+      for (const auto& other : lists)
+        if (i < other.size() && other.get(i).sizes() != tensor.sizes() && other.get(i).numel() != 1) return false;
+    }
+  return true;
+}
+
+// Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
+bool selects_rows(const OperatorTraits& traits, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                  const at::Tensor& tensor) {
+  if (!traits.selecting_argument) return false;
+  if (*traits.selecting_argument == OperatorTraits::kAllDims) return true;
+  const auto& dim = stack[stack.size() - op.schema().arguments().size() + *traits.selecting_argument];
+  return !dim.isInt() || dim.toInt() == 0 || dim.toInt() == -tensor.dim();
+}
+
 bool is_parameter(const Operand& operand) {
   auto parameter = operand.part.group->slots()[operand.part.slot].tensor();
   return parameter.is_same(operand.tensor);
@@ -100,7 +124,10 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
   access.recording = at::GradMode::is_enabled() && operand.tensor.requires_grad();
   bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
   bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
-  access.same_sizes = !sizes_matter || all_have_sizes(op, stack, operand.tensor.sizes());
+  access.same_sizes = traits.kind == OperatorKind::kForeach ? lists_have_sizes(op, stack, operand.tensor)
+                      : sizes_matter                        ? all_have_sizes(op, stack, operand.tensor.sizes())
+                                                            : true;
+  access.selects_rows = selects_rows(traits, op, stack, operand.tensor);
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
@@ -161,8 +188,7 @@ void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Oper
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
-      bool alone = operand.part.group->local_rows_depth > 0 || is_part_of_rows(operand);
-      group->note_write(alone ? WriteKind::kThisRank : WriteKind::kEveryRank);
+      group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank);
     } else if (verdict != Verdict::kPass) {
       refuse(op, operand, verdict);
     }

@@ -41,6 +41,11 @@ const Names kReplaceNames{"set_", "set_data", "_has_compatible_shallow_copy_type
 // Element-wise or views, but the first half of something that needs the whole parameter and goes on with plain tensors:
 // of a norm (abs in torch::nn::utils::clip_grad_norm_), of an initialisation (view_as in torch::nn::init::orthogonal_).
 const Names kWholeOnlyNames{"abs", "view_as", "reshape_as", "expand_as"};
+const Names kViewOrCopyNames{"reshape", "flatten", "ravel", "pin_memory"};
+const Names kSelectingNames{
+    "select",   "slice",        "narrow", "split",  "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes",
+    "chunk",    "tensor_split", "unbind", "unfold", "hsplit",           "vsplit",       "dsplit",
+    "diagonal", "as_strided"};
 const Names kReducingForeach{"_foreach_norm", "_foreach_max", "_foreach_powsum"};
 
 bool is_view(const c10::FunctionSchema& schema) {
@@ -70,6 +75,7 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   if (name == "clone") return OperatorKind::kClone;
   if (kCopyNames.contains(name)) return OperatorKind::kCopy;
   if (kFillNames.contains(name)) return OperatorKind::kFill;
+  if (kViewOrCopyNames.contains(name)) return OperatorKind::kViewOrCopy;
   if (kWholeOnlyNames.contains(name)) return OperatorKind::kOther;
   if (name.starts_with("_foreach_"))
     return kReducingForeach.contains(name) ? OperatorKind::kOther : OperatorKind::kForeach;
@@ -78,8 +84,18 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   return is_view(op.schema()) ? OperatorKind::kView : OperatorKind::kOther;
 }
 
+// E.g. 1 of select(Tensor self, int dim, int index).
+std::optional<size_t> selecting_argument(const c10::OperatorHandle& op) {
+  std::string_view name = op.operator_name().name;
+  if (!name.starts_with("aten::") || !kSelectingNames.contains(name.substr(6))) return std::nullopt;
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == "dim" || arguments[i].name() == "dimension") return i;
+  return OperatorTraits::kAllDims;
+}
+
 OperatorTraits work_out(const c10::OperatorHandle& op) {
-  OperatorTraits traits{kind_of(op), op.hasTag(at::Tag::nondeterministic_seeded), 0};
+  OperatorTraits traits{kind_of(op), op.hasTag(at::Tag::nondeterministic_seeded), selecting_argument(op), 0};
   const auto& arguments = op.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i)
     if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite())

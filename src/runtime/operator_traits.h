@@ -5,21 +5,23 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace fsdp::runtime {
 
 enum class OperatorKind : uint8_t {
-  kMetadata,   ///< reads sizes only
-  kDetach,     ///< the same data without autograd
-  kFactory,    ///< *_like, new_*: a new tensor of the operand's sizes
-  kView,       ///< another tensor on the same storage
-  kCopy,       ///< moves values without computing
-  kClone,      ///< a copy of the operand; of a parameter itself it is Module::clone
-  kFill,       ///< writes one value
-  kForeach,    ///< element-wise over lists
-  kFused,      ///< fused optimizers
-  kPointwise,  ///< element i of the result depends on element i of the operands
-  kReplace,    ///< gives a tensor another storage or type
+  kMetadata,    ///< reads sizes only
+  kDetach,      ///< the same data without autograd
+  kFactory,     ///< *_like, new_*: a new tensor of the operand's sizes
+  kView,        ///< another tensor on the same storage
+  kViewOrCopy,  ///< the same where strides allow it, else a copy
+  kCopy,        ///< moves values without computing
+  kClone,       ///< a copy of the operand; of a parameter itself it is Module::clone
+  kFill,        ///< writes one value
+  kForeach,     ///< element-wise over lists
+  kFused,       ///< fused optimizers
+  kPointwise,   ///< element i of the result depends on element i of the operands
+  kReplace,     ///< gives a tensor another storage or type
   kOther
 };
 
@@ -27,6 +29,9 @@ struct OperatorTraits {
   OperatorKind kind = OperatorKind::kOther;
   /// Draws random numbers: with one seed every rank would draw the same ones for other rows.
   bool random = false;
+  /// Of a view: which argument names the dim along which it takes some elements; kAllDims: it may be any.
+  std::optional<size_t> selecting_argument = std::nullopt;
+  static constexpr size_t kAllDims = SIZE_MAX;
   /// Bit i: argument i is written (the last bit stands for all later ones).
   uint64_t written_arguments = 0;
 

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "comm/check.h"
+#include "comm/fault_point.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/registry.h"
@@ -131,9 +132,11 @@ void ParamGroup::start_gather() {
   if (gather_state_ != GatherState::kSharded) return;
   writes_in_copy_ = writes_;
   bool moves = std::any_of(flats_.begin(), flats_.end(), [](const FlatParams& flat) { return !flat.shares_memory(); });
-  Tag tag{name_, {}, moves && take_written()};
+  gather_tells_write_ = moves && take_written();
+  const Tag tag{name_, {}, gather_tells_write_};
   for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag);
   gather_state_ = GatherState::kGathering;
+  fault_point("group gathering");
   counts.gathers += moves;
   rank_state_->note_resident(id_);
 }
@@ -144,11 +147,13 @@ void ParamGroup::finish_gather() {
   try {
     for (auto& flat : flats_) flat.finish_gather();
   } catch (...) {
+    if (gather_tells_write_) give_back_written();
     drop_whole_buffers();
     throw;
   }
   gather_state_ = GatherState::kWhole;
   attach_whole();
+  fault_point("group whole");
 }
 
 void ParamGroup::free_whole() {
@@ -169,6 +174,7 @@ void ParamGroup::copy_whole() {
 void ParamGroup::drop_whole_buffers() {
   for (auto& flat : flats_) flat.free_whole();
   gather_state_ = GatherState::kSharded;
+  fault_point("group sharded");
   unshard_was_asked = false;
   rank_state_->forget_resident(id_);
 }
@@ -202,11 +208,13 @@ void ParamGroup::drop_stale_copy() {
 
 void ParamGroup::enter() {
   if (depth_++ > 0) return;
+  fault_point("group entered");
   for (auto& slot : slots_) slot.show_whole();
 }
 
 void ParamGroup::leave() {
   if (--depth_ > 0) return;
+  fault_point("group left");
   for (auto& slot : slots_) slot.show_rows();
 }
 
@@ -220,6 +228,11 @@ bool ParamGroup::begin_scope() {
   }
   reads_ = true;
   return shares && process_group_->world_size() > 1;
+}
+
+void ParamGroup::cancel_scope() {
+  end_reading();
+  --scopes_;
 }
 
 void ParamGroup::resume_reading() {
@@ -242,10 +255,8 @@ void ParamGroup::note_write(WriteKind kind) {
     written_in_scope_ = scopes_;
   }
   ++writes_;
-  if (kind == WriteKind::kEveryRank) written_ = true;
+  if (kind == WriteKind::kEveryRank && !std::exchange(written_, true)) ++write_periods_;
 }
-
-bool ParamGroup::take_written() { return std::exchange(written_, false); }
 
 void ParamGroup::park_gradients() {
   for (auto& slot : slots_)
@@ -254,17 +265,26 @@ void ParamGroup::park_gradients() {
 }
 
 void ParamGroup::unpark_gradients() {
+  std::string error;  // every parameter gets back what it had all the same
   for (size_t i : c10::irange(slots_.size())) {
     auto& slot = slots_[i];
     auto gradient = std::exchange(slot.parked_gradient, at::Tensor());
     auto reduced = std::exchange(slot.reduced_gradient, at::Tensor());
-    if (gradient.defined() && reduced.defined()) gradient.add_(reduced);
+    if (gradient.defined() && reduced.defined()) {
+      if (gradient.sizes() == reduced.sizes())
+        gradient.add_(reduced);
+      else
+        error = c10::str("parameter '", slot.name(), "' had a gradient of other sizes before: expected ",
+                         reduced.sizes(), ", found ", gradient.sizes(),
+                         ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
+    }
     if (!gradient.defined() && reduced.defined()) {
       register_gradient(i, reduced);
       gradient = std::move(reduced);
     }
     if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
   }
+  require(error.empty(), where("backward"), error);
 }
 
 void ParamGroup::register_gradient(size_t index, const at::Tensor& gradient) {
@@ -282,6 +302,8 @@ void ParamGroup::reset() {
   for (; !open_tasks.empty(); open_tasks.pop_back()) leave();
   free_whole();
   if (!is_inside()) end_reading();
+  written_ = false;
+  write_periods_ = 0;
   first_read = 0;
   reduced_in_task = false;
 }

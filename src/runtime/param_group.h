@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/flat_params.h"
@@ -108,13 +109,19 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   // write to rows after it waits for peers that still read. Elsewhere these only count.
   /// A scope opens on the group; true if the ranks must meet before they read.
   bool begin_scope();
+  /// The ranks did not meet, so that every rank has counted the same scopes.
+  void cancel_scope();
   /// A backward begins: it reads what its scope saw.
   void resume_reading();
   void end_reading();
   /// Call before rows are written.
   void note_write(WriteKind kind);
   /// Whether every rank has written rows since this was asked last.
-  bool take_written();
+  bool take_written() { return std::exchange(written_, false); }
+  /// What was taken did not reach the other ranks.
+  void give_back_written() { written_ = true; }
+  /// How many times every rank wrote rows and then said so; the same on every rank that ran the same program.
+  int64_t write_periods() const { return write_periods_; }
 
   // What parameters show: a count of open scopes and open graph tasks.
   bool is_inside() const { return depth_ > 0; }
@@ -169,7 +176,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GatherState gather_state_ = GatherState::kSharded;
   int depth_ = 0;
   int64_t writes_ = 0, writes_in_copy_ = 0;
-  bool written_ = false;                    // by every rank, since the last gather or scope
+  bool written_ = false;             // by every rank, since the last gather or scope
+  bool gather_tells_write_ = false;  // the gather in flight took written_
+  int64_t write_periods_ = 0;
   bool reads_ = false;                      // peers must not write their rows
   uint64_t scopes_ = 0;                     // opened so far, the same on every rank
   uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write

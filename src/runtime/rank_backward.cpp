@@ -8,6 +8,8 @@
 
 #include <algorithm>
 
+#include "comm/check.h"
+#include "comm/fault_point.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/rank_state.h"
@@ -52,8 +54,9 @@ bool expects_any(ParamGroup& group) {
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
 bool takes_part(ParamGroup& group, bool restricted) {
   if (!group.policy.requires_gradient_sync || !trains(group)) return false;
-  if (group.reducer().has_gradients() || expects_any(group)) return true;
-  return !restricted && (group.first_read != 0 || group.policy.reduces_unused);
+  if (expects_any(group)) return true;
+  // Gradients that wait since a backward without synchronisation wait on.
+  return !restricted && (group.reducer().has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
 }
 
 }  // namespace
@@ -62,10 +65,14 @@ void RankState::enter_backward(ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
   if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return;
-  auto [it, is_new] = tasks_.try_emplace(id, BackwardTask{id, is_restricted_to_inputs(), {}});
+  for (const auto& [other, task] : tasks_) require(!task.runs.expired(), group.where("backward"), kUnfinishedBackward);
+  auto [it, is_new] = tasks_.try_emplace(id);
   if (is_new) {
+    fault_point("backward open");
+    const auto token = std::make_shared<char>();
+    it->second = {id, is_restricted_to_inputs(), torch::autograd::get_current_graph_task_keep_graph(), {}, token};
     auto self = group.rank_state_ptr();
-    torch::autograd::Engine::get_default_engine().queue_callback([self, id] { self->end_task(id); });
+    torch::autograd::Engine::get_default_engine().queue_callback([self, id, token] { self->end_task(id); });
   }
   auto covered = group.scope ? group.scope->groups : std::vector<GroupId>{group.id()};
   if (group.scope)
@@ -159,26 +166,35 @@ void RankState::end_task(int id) {
   reduce_rest(it->second);
   auto task = std::move(it->second);
   tasks_.erase(it);
+  std::exception_ptr error;  // the first one; every group is left all the same
   for (GroupId member_id : task.groups) {
     auto* member = group(member_id);
     if (member == nullptr) continue;
     std::erase(member->open_tasks, id);
     if (member->open_tasks.empty()) {
-      member->unpark_gradients();
       member->reduced_in_task = false;
       for (auto& slot : member->slots()) slot.is_expected = slot.has_arrived = false;
+      try {
+        member->unpark_gradients();
+      } catch (...) {
+        if (!error) error = std::current_exception();
+      }
     }
     member->leave();
     if (member->is_inside()) continue;
     if (!member->stays_after_backward()) member->free_whole();
-    member->end_reading();
+    if (!task.keeps_graph) member->end_reading();
   }
+  fault_point("backward closed");
+  if (error) std::rethrow_exception(error);
 }
 
 void RankState::reset_backward() {
   tasks_.clear();
   reducing_.clear();
   current_ = 0;
+  // Ranks that got unequally far, in whatever model, would predict differently.
+  for (const auto& [id, group] : groups_) group->forward_order = group->backward_order = {};
 }
 
 }  // namespace fsdp::runtime

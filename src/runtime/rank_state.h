@@ -19,11 +19,17 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
+constexpr const char* kUnfinishedBackward =
+    "an earlier backward did not finish, because an exception ended it or because it runs on another thread. Call "
+    "reset_iter_state() on the model on every rank, then start the iteration again";
+
 /// A graph task (one run of autograd's engine) that entered groups of this rank.
 struct BackwardTask {
   int id = -1;
   bool restricted = false;      // autograd::grad, backward(inputs): parameters outside the inputs are left alone
+  bool keeps_graph = false;     // another one may follow that reads the same values
   std::vector<GroupId> groups;  // in the order in which they were entered
+  std::weak_ptr<void> runs;     // expires with the task, also if an exception ends it
 };
 
 /// One per process group and rank. Groups refer to it; it refers to them by number.
@@ -62,8 +68,7 @@ class RankState {
   /// ends.
   void enter_backward(ParamGroup& group);
   void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
-  bool has_open_task() const { return !tasks_.empty(); }
-  /// Forgets open graph tasks and reductions, after an exception.
+  /// Forgets open graph tasks, reductions and all predictions, after an exception.
   void reset_backward();
 
   uint64_t next_read() { return ++reads_; }

@@ -1,12 +1,14 @@
 #include "runtime/scope.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 
 #include "comm/check.h"
+#include "comm/fault_point.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 
@@ -16,9 +18,7 @@ namespace {
 void require_no_unfinished_backward(const Groups& groups, const char* operation) {
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   for (const auto& group : groups)
-    require(group->open_tasks.empty(), group->where(operation), "a backward through '", group->name(),
-            "' did not finish, because an exception ended it or because it runs on another thread. Call "
-            "reset_iter_state() on the model on every rank, then start the iteration again");
+    require(group->open_tasks.empty(), group->where(operation), "'", group->name(), "': ", kUnfinishedBackward);
 }
 
 void require_no_local_rows(const Groups& groups) {
@@ -27,27 +27,66 @@ void require_no_local_rows(const Groups& groups) {
             group->name(), "': close it before forward");
 }
 
+// A whole copy that may be written is made from rows at rest.
+Groups require_outside(Groups groups) {
+  std::lock_guard lock(groups.front()->rank_state().mutex);
+  require_no_unfinished_backward(groups, "summon_full_params");
+  for (const auto& group : groups)
+    require(!group->is_inside(), group->where("summon_full_params"), "'", group->name(),
+            "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, or "
+            "read single parameters with fsdp::full_tensor");
+  return groups;
+}
+
 bool shares_memory(ParamGroup& group) {
   return std::any_of(group.flats().begin(), group.flats().end(),
                      [](const FlatParams& flat) { return flat.shares_memory(); });
 }
 
-// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective.
+// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, it is
+// as if it had not been tried.
 void meet(const Groups& groups) {
-  bool shares = false, written = false;
+  Groups sharing, written;
   for (const auto& group : groups) {
     if (!group->begin_scope()) continue;
-    shares = true;
-    written |= group->take_written();
+    sharing.push_back(group);
+    if (group->take_written()) written.push_back(group);
   }
-  if (!shares) return;
+  if (sharing.empty()) return;
   const auto& first = *groups.front();
   try {
-    first.process_group().communicator().barrier({"forward scope of " + first.name(), {}, written})->wait();
+    first.process_group().communicator().barrier({"forward scope of " + first.name(), {}, !written.empty()})->wait();
   } catch (...) {
-    for (const auto& group : groups) group->end_reading();
+    for (const auto& group : groups) group->cancel_scope();
+    for (const auto& group : written) group->give_back_written();
     throw;
   }
+}
+
+// Brings the ranks together after an exception: where all of them got equally far two collectives do, else everything
+// that is in flight is dropped. Returns whether `count` is the same on every rank. Collective.
+bool meet_after_exception(ProcessGroup& process_group, const std::string& name, int64_t count) {
+  auto& main = process_group.communicator();
+  const Tag tag{"reset_iter_state of " + name, {}};
+  const auto value = static_cast<double>(count);
+  auto extremes = at::empty({2}, at::kDouble);
+  const auto compare = [&] {
+    extremes.mutable_data_ptr<double>()[0] = value;
+    extremes.mutable_data_ptr<double>()[1] = -value;
+    return main.all_reduce(extremes, ReduceOp::kMax, tag);
+  };
+  try {
+    // Both at once: a peer may wait for this rank in either order.
+    const auto comparison = compare(), reductions = process_group.reductions().barrier(tag);
+    comparison->wait();
+    reductions->wait();
+  } catch (const PeerLost&) {
+    throw;
+  } catch (const Error&) {
+    main.start_over();
+    compare()->wait();
+  }
+  return extremes.const_data_ptr<double>()[0] == value && extremes.const_data_ptr<double>()[1] == -value;
 }
 
 }  // namespace
@@ -75,6 +114,7 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   }
   rank.forget_current();
   if (outermost) groups_.front()->forward_order.start();
+  fault_point("scope open");
 }
 
 OpenScope::~OpenScope() {
@@ -85,6 +125,7 @@ OpenScope::~OpenScope() {
     if (!group->stays_after_backward()) group->free_whole();
     group->end_reading();
   }
+  fault_point("scope closed");
 }
 
 OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
@@ -105,16 +146,16 @@ OpenLocalRows::~OpenLocalRows() {
   }
 }
 
-OpenSummon::OpenSummon(Groups groups) : groups_(groups), scope_(std::move(groups)) {
+OpenSummon::OpenSummon(Groups groups) : groups_(require_outside(std::move(groups))), scope_(groups_) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) group->start_gather();
   for (const auto& group : groups_) group->finish_gather();
+  // What is written to whole parameters must not reach other ranks.
+  for (const auto& group : groups_)
+    if (shares_memory(*group)) group->copy_whole();
   for (const auto& group : groups_) {
     ++group->summon_depth;
-    if (!shares_memory(*group)) continue;
-    // What is written to whole parameters must not reach other ranks.
-    group->copy_whole();
-    group->end_reading();
+    if (shares_memory(*group)) group->end_reading();
   }
 }
 
@@ -122,9 +163,7 @@ OpenSummon::~OpenSummon() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->summon_depth;
-    if (!shares_memory(*group)) continue;
-    group->free_whole();
-    if (group->is_inside()) group->resume_reading();  // for a scope around this one
+    if (shares_memory(*group)) group->free_whole();
   }
 }
 
@@ -145,8 +184,19 @@ void reset_iteration(const Groups& groups) {
   std::lock_guard lock(rank.mutex);
   require(torch::autograd::get_current_graph_task_id() == -1, groups.front()->where("reset_iter_state"),
           "called inside a backward, whose gradients it would lose. Call it after backward() has thrown");
+  for (const auto& group : groups)
+    require(group->summon_depth == 0, group->where("reset_iter_state"), "a summon_full_params is open on '",
+            group->name(), "', whose values it would lose. Close it first");
+  int64_t writes = 0;
+  for (const auto& group : groups) writes += group->write_periods();
+  const bool are_alike = meet_after_exception(groups.front()->process_group(), groups.front()->name(), writes);
   rank.reset_backward();
   for (const auto& group : groups) group->reset();
+  if (!are_alike)
+    throw Mismatch(
+        groups.front()->where("reset_iter_state") +
+        "some ranks made an optimizer step that others did not make, so rows of two steps are mixed. The model "
+        "can be used again: load a checkpoint on every rank, or start all ranks again");
 }
 
 }  // namespace fsdp::runtime

@@ -60,7 +60,8 @@ class OpenSummon {
   OpenScope scope_;
 };
 
-/// Forgets the iteration that an exception ended: open graph tasks, gradients in flight, whole copies.
+/// Forgets the iteration that an exception ended, on every rank alike: open graph tasks, gradients in flight, whole
+/// copies, counts of scopes and writes, predictions. Collective.
 void reset_iteration(const Groups& groups);
 
 }  // namespace fsdp::runtime

@@ -105,7 +105,7 @@ PROCESS_CASE(cpu_without_memfd) {
   if (is_rank_1()) forbid_memfd();
   init_process_group({.backend = "cpu"});
   barrier();
-  TORCH_CHECK(default_process_group()->communicator().share(64, at::kCPU, {"test"}) == nullptr);
+  TORCH_CHECK(default_process_group()->communicator().share(64, at::kCPU, {"test", {}}) == nullptr);
 }
 
 TEST(ShmObstacles, TheBackendCpuDoesWithoutAndSaysWhy) {

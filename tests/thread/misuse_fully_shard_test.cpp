@@ -3,6 +3,8 @@
 #include <torch/script.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <optional>
+
 #include "thread/misuse_net.h"
 
 namespace fsdp::test {
@@ -286,6 +288,20 @@ TEST(AGroup, RefusesADivideFactorThatIsNotPositive) {
                 HasSubstr("expected a finite factor above 0"));
     EXPECT_THAT(message_of([&] { t.group.set_gradient_divide_factor(std::nan("")); }), HasSubstr("found nan"));
     EXPECT_THAT(message_of([&] { t.group.set_gradient_divide_factor(INFINITY); }), HasSubstr("found inf"));
+  });
+}
+
+// The optimizer keeps the first module's parameters, and with them its groups.
+TEST(FullyShard, OfANewModuleAtTheAddressOfOneThatIsGoneWorks) {
+  run_thread_ranks(2, [](int) {
+    std::optional<SmallNetImpl> net;
+    std::vector<torch::Tensor> kept;
+    for (int again = 0; again < 3; ++again) {
+      net.emplace();
+      auto group = shard(*net);
+      EXPECT_EQ(group.stats().groups, 4);
+      for (const auto& parameter : net->parameters()) kept.push_back(parameter);
+    }
   });
 }
 

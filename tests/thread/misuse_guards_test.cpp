@@ -150,5 +150,20 @@ TEST(NoSync, NestedEndsWithTheOutermost) {
   });
 }
 
+TEST(Summoning, InsideAnotherOneOrAScopeIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    const auto refused = AllOf(HasSubstr("summon_full_params"), HasSubstr("is whole already"));
+    {
+      auto whole = summon_full_params(t.group);
+      EXPECT_THAT(message_of([&] { auto again = summon_full_params(t.group); }), refused);
+      EXPECT_THAT(message_of([&] { auto again = summon_full_params(group_of(*t.net.up)); }), refused);
+      EXPECT_THAT(message_of([&] { group_of(*t.net.up).reshard(); }), HasSubstr("summon_full_params is open"));
+      EXPECT_THAT(message_of([&] { t.group.reset_iter_state(); }), HasSubstr("summon_full_params is open"));
+    }
+    ForwardScope scope(t.group);
+    EXPECT_THAT(message_of([&] { auto again = summon_full_params(t.group); }), refused);
+  });
+}
+
 }  // namespace
 }  // namespace fsdp::test

@@ -201,12 +201,53 @@ TEST(OutsideAScope, ComputingWithOneOfTheRowsIsRefused) {
   expect_training_survives([](const InTraining& t) {
     torch::NoGradGuard no_grad;
     auto p = t.net.up->weight;
-    EXPECT_THAT(message_of([&] { p[0] * 2; }), refuses("aten::mul", "up.weight", "fsdp::full_tensor"));
-    EXPECT_THAT(message_of([&] { p.slice(0, 0, 1) + 1; }), refuses("aten::add", "up.weight", "fsdp::full_tensor"));
+    EXPECT_THAT(message_of([&] { p[0] * 2; }), refuses("aten::select", "up.weight", "fsdp::full_tensor"));
+    EXPECT_THAT(message_of([&] { p.slice(0, 0, 1) + 1; }), refuses("aten::slice", "up.weight", "fsdp::full_tensor"));
     EXPECT_THAT(message_of([&] { t.net.up->weight.grad()[0] * 2; }),
                 HasSubstr("the gradient of parameter 'up.weight'"));
     LocalRows rows(t.group);
     EXPECT_EQ((p[0] * 2).size(0), 4);
+  });
+}
+
+// A slice that ends behind this rank's rows has all of them, and is another one on every rank.
+TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
+  for (int rows : {2, 8})
+    run_thread_ranks(2, [&](int) {
+      nn::Linear linear(nn::LinearOptions(4, rows).bias(false));
+      auto group = fully_shard(linear);
+      auto p = linear->weight;
+      torch::NoGradGuard no_grad;
+      const auto before = full_tensor(p);
+      for (const auto& act : std::vector<std::function<void()>>{
+               [&] { p.slice(0, 0, rows - 1).zero_(); }, [&] { p.slice(-2, 0, rows - 1).clone(); },
+               [&] { p[0].zero_(); }, [&] { p.narrow(0, 0, 1).fill_(1); }, [&] { p.split(1)[0].zero_(); },
+               [&] { p.chunk(1)[0].zero_(); }, [&] { p.unbind()[0].zero_(); }, [&] { p.tensor_split(1)[0].zero_(); },
+               [&] { p.index_put_({torch::indexing::Slice(0, rows)}, 0.0); },
+               [&] { p.as_strided({1, 4}, {4, 1}).zero_(); }})
+        EXPECT_THAT(message_of(act), AllOf(HasSubstr("parameter 'weight'"), HasSubstr("fsdp::LocalRows")));
+      EXPECT_TRUE(torch::equal(full_tensor(p), before));
+      EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);  // columns are the same on every rank
+      LocalRows open(group);
+      p[0].fill_(1);
+    });
+}
+
+TEST(OutsideAScope, ListsOfRowsAndWholeTensorsAreRefused) {
+  run_thread_ranks(2, [&](int) {
+    nn::Linear linear(nn::LinearOptions(4, 2).bias(false));
+    fully_shard(linear);
+    torch::NoGradGuard no_grad;
+    auto p = linear->weight, whole = torch::zeros({2, 4});
+    std::vector<torch::Tensor> wholes{whole}, parameters{p};
+    EXPECT_THAT(message_of([&] { at::_foreach_copy_(wholes, parameters); }),
+                refuses("aten::_foreach_copy_", "weight", "fsdp::full_tensor"));
+    EXPECT_THAT(message_of([&] { at::_foreach_lerp_(wholes, parameters, 0.5); }),
+                refuses("aten::_foreach_lerp_", "weight", "fsdp::full_tensor"));
+    EXPECT_TRUE(whole.eq(0).all().item<bool>());
+    std::vector<torch::Tensor> rows{torch::zeros_like(p)};
+    at::_foreach_lerp_(rows, parameters, 0.5);
+    EXPECT_TRUE(torch::equal(rows[0], p.detach() * 0.5));
   });
 }
 
@@ -263,8 +304,8 @@ TEST(FullTensor, OfAGradientIsTheGradientAndOfAViewIsRefused) {
     EXPECT_TRUE(torch::equal(full_tensor(p.detach()), full_tensor(p)));
     torch::NoGradGuard no_grad;
     auto where = c10::str("[fsdp rank ", rank(), "/2] full_tensor: expected parameter 'up.weight'");
-    EXPECT_THAT(message_of([&] { full_tensor(p.slice(0, 0, 1)); }),
-                AllOf(HasSubstr(where), HasSubstr("found a view of sizes [1, 4]"), HasSubstr("view of the result")));
+    EXPECT_THAT(message_of([&] { full_tensor(p.slice(1, 0, 1)); }),
+                AllOf(HasSubstr(where), HasSubstr("found a view of sizes"), HasSubstr("view of the result")));
     EXPECT_THAT(message_of([&] { full_tensor(p.t()); }), HasSubstr(where));
     ForwardScope scope(t.group);
     EXPECT_EQ(full_tensor(p).size(0), 6);

@@ -100,6 +100,12 @@ TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
         const double norm = clip_grad_norm_(group, 1.0, norm_type);
         EXPECT_EQ(std::isnan(norm), std::isnan(bad)) << norm_type;
         EXPECT_FALSE(std::isfinite(norm)) << norm_type;
+        // As torch::nn::utils::clip_grad_norm_ leaves them.
+        if (rank == 1) return;
+        for (auto& parameter : mine.parameters()) {
+          const bool becomes_nan = std::isnan(bad) && parameter.numel() > 0;
+          EXPECT_EQ(parameter.grad().isnan().any().item<bool>(), becomes_nan);
+        }
       });
     }
   }

@@ -80,6 +80,49 @@ TEST(OptimMisuse, AStepInBackwardIsRefused) {
   });
 }
 
+// Backward has put all gradients aside by then.
+TEST(OptimMisuse, AStepDeepInBackwardOrAfterOneThatThrewIsRefused) {
+  on_two_ranks([](Trained& t, int) {
+    std::string message;
+    auto loss = [&] {
+      ForwardScope scope(*t.group);
+      return t.net->loss({1, 0, 2});
+    }();
+    auto hook = t.net->embedding->weight.register_hook([&](const torch::Tensor& gradient) {
+      message = message_of([&] { t.optimizer->step(); });
+      throw std::runtime_error("out of eggs");
+      return gradient;
+    });
+    EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);
+    EXPECT_THAT(message, HasSubstr("optim::AdamW::step"));
+    EXPECT_THAT(message_of([&] { t.optimizer->step(); }), HasSubstr("optim::AdamW::step"));
+    t.net->embedding->weight.remove_hook(hook);
+    EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("reset_iter_state()"));
+    EXPECT_EQ(t.states(), 0);
+    t.group->reset_iter_state();
+  });
+}
+
+TEST(OptimMisuse, AGradientOfTheWholeParametersSizesBeforeBackwardIsRefusedAndForgotten) {
+  on_two_ranks([](Trained& t, int) {
+    const auto backward = [&] {
+      torch::Tensor loss;
+      {
+        ForwardScope scope(*t.group);
+        loss = t.net->loss({1, 0, 2});
+      }
+      loss.backward();
+    };
+    t.net->in->weight.mutable_grad() = torch::ones({9, 5});
+    EXPECT_THAT(message_of(backward),
+                AllOf(HasSubstr("parameter 'in.weight' had a gradient of other sizes"), HasSubstr("found [9, 5]")));
+    t.group->reset_iter_state();
+    t.optimizer->zero_grad();
+    backward();
+    t.optimizer->step();
+  });
+}
+
 TEST(OptimMisuse, AGradientOfTheWholeParametersSizesIsRefusedWithBothSizes) {
   on_two_ranks([](Trained& t, int) {
     t.net->in->weight.mutable_grad() = torch::ones({9, 5});

@@ -121,6 +121,24 @@ TEST(Turns, OneRankMayWriteItsRowsAloneUnderLocalRows) {
   });
 }
 
+// Another task over the same graph reads the same rows, though a fast peer would like to write its own.
+TEST(Turns, ARankThatKeepsItsGraphReadsWhatItsForwardRead) {
+  run_over_shm(2, [](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    auto x = torch::ones({2, 5}, torch::requires_grad());
+    torch::Tensor y;
+    {
+      ForwardScope scope(group);
+      y = net.forward(x).sum();
+    }
+    const auto first = torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true)[0];
+    if (rank == 0) std::this_thread::sleep_for(kDelay);
+    const auto second = torch::autograd::grad({y}, {x})[0];
+    add_to_rows(net, 1.0);
+    EXPECT_TRUE(torch::equal(first, second));
+  });
+}
+
 TEST(Turns, AnExceptionInAScopeOfEveryRankLeavesTheModelUsable) {
   run_over_shm(2, [](int rank, SmallNetImpl& net) {
     auto group = fully_shard(net);

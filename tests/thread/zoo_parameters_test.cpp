@@ -153,5 +153,26 @@ TEST(ZooParameters, IgnoredParametersStayWholeAndAreNotReduced) {
   }
 }
 
+// These give a view or a copy, as strides have it.
+TEST(ZooParameters, AnOperatorThatMayCopyBringsTheParameter) {
+  std::vector<nn::Linear> linears(2, nullptr);
+  for (auto& linear : linears) {
+    torch::manual_seed(3);
+    linear = nn::Linear(nn::LinearOptions(4, 6).bias(false));
+  }
+  run_thread_ranks(2, [&](int r) {
+    auto& linear = linears[static_cast<size_t>(r)];
+    const auto whole = linear->weight.detach().clone();
+    auto group = fully_shard(*linear);
+    for (const auto& act : std::vector<std::function<torch::Tensor(const torch::Tensor&)>>{
+             [](const auto& w) { return w.transpose(0, 1).reshape({3, 8}); },
+             [](const auto& w) { return w.t().flatten(); }, [](const auto& w) { return w.t().ravel(); }}) {
+      ForwardScope scope(group);
+      EXPECT_TRUE(torch::equal(act(linear->weight), act(whole)));
+      group.reshard();
+    }
+  });
+}
+
 }  // namespace
 }  // namespace fsdp::test

@@ -10,45 +10,46 @@ namespace {
 
 TEST(FindCulprit, IsThePeerThatComputes) {
   const std::array<Waiting, 2> ranks{Waiting{1, true}, Waiting{-1, false}};
-  EXPECT_EQ(find_culprit(ranks, 0).rank, 1);
-  EXPECT_FALSE(find_culprit(ranks, 0).is_deadlock);
+  EXPECT_EQ(find_culprit(ranks, 0), 1);
 }
 
 TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
   const std::array<Waiting, 4> ranks{Waiting{1, true}, Waiting{2, true}, Waiting{-1, false}, Waiting{0, true}};
-  EXPECT_EQ(find_culprit(ranks, 3).rank, 2);
-  EXPECT_EQ(find_culprit(ranks, 0).rank, 2);
+  EXPECT_FALSE(all_wait(ranks));  // rank 2 may still do what the others need
+  EXPECT_EQ(find_culprit(ranks, 3), 2);
+  EXPECT_EQ(find_culprit(ranks, 0), 2);
 }
 
 TEST(FindCulprit, IsARankThatWasStoppedWhileItWaited) {
   const std::array<Waiting, 3> ranks{Waiting{1, true}, Waiting{0, false}, Waiting{0, true}};
-  EXPECT_EQ(find_culprit(ranks, 0).rank, 1);
-  EXPECT_EQ(find_culprit(ranks, 2).rank, 1);
-  EXPECT_FALSE(find_culprit(ranks, 2).is_deadlock);
+  EXPECT_EQ(find_culprit(ranks, 0), 1);
+  EXPECT_EQ(find_culprit(ranks, 2), 1);
+  EXPECT_FALSE(all_wait(ranks));
 }
 
 TEST(FindCulprit, SeesRanksThatWaitForEachOther) {
   const std::array<Waiting, 3> ranks{Waiting{1, true}, Waiting{2, true}, Waiting{0, true}};
   for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(find_culprit(ranks, rank).is_deadlock);
-    EXPECT_EQ(find_culprit(ranks, rank).rank, (rank + 1) % 3);
+    EXPECT_TRUE(all_wait(ranks));
+    EXPECT_EQ(find_culprit(ranks, rank), (rank + 1) % 3);
   }
 }
 
-constexpr const char* kMeminfo = "MemTotal:       1000 kB\nMemAvailable:    600 kB\n";
-
-TEST(AvailableBytes, IsTheMachinesWithoutALimit) {
-  EXPECT_EQ(available_bytes(kMeminfo, "max\n", "1000\n"), 600u * 1024);
-  EXPECT_EQ(available_bytes(kMeminfo, "", ""), 600u * 1024);
+TEST(LeftByLimit, IsNothingKnownWithoutALimit) {
+  EXPECT_EQ(left_by_limit("max\n", "1000\n", ""), std::nullopt);
+  EXPECT_EQ(left_by_limit("", "", ""), std::nullopt);
 }
 
-TEST(AvailableBytes, IsWhatTheControlGroupLeaves) {
-  EXPECT_EQ(available_bytes(kMeminfo, "500000\n", "100000\n"), 400000u);
-  EXPECT_EQ(available_bytes(kMeminfo, "500000\n", "600000\n"), 0u);
-  EXPECT_EQ(available_bytes("", "500000\n", "100000\n"), 400000u);
+TEST(LeftByLimit, IsWhatTheControlGroupLeaves) {
+  EXPECT_EQ(left_by_limit("500000\n", "100000\n", ""), 400000u);
+  EXPECT_EQ(left_by_limit("500000\n", "600000\n", ""), 0u);
 }
 
-TEST(AvailableBytes, IsUnknownWithoutEither) { EXPECT_EQ(available_bytes("", "max", ""), std::nullopt); }
+TEST(LeftByLimit, DoesNotCountPagesOfFiles) {
+  const char* stat = "anon 1\nfile 250000\ninactive_file 200000\nactive_file 50000\ntotal_inactive_file 7\n";
+  EXPECT_EQ(left_by_limit("500000\n", "500000\n", stat), 250000u);
+  EXPECT_EQ(left_by_limit("500000\n", "500000\n", "total_inactive_file 7\n"), 0u);
+}
 
 TEST(Segment, IsZeroSealedAndAsLargeAsAskedFor) {
   const auto segment = make_segment(5000);

@@ -20,6 +20,10 @@ class Collectives::Started {
     if (is_all_posted()) steps_ = {.count = steps_.count};
   }
 
+  /// It will never be done.
+  void drop() { is_dropped_ = true; }
+  bool is_dropped() const { return is_dropped_; }
+
   bool is_done() const { return read_ == steps_.count; }
   bool is_posted() const { return posted_ > 0; }
   /// Whether the next round may be posted, as far as this collective is concerned.
@@ -64,6 +68,7 @@ class Collectives::Started {
   std::vector<uint8_t> votes_;
   Steps steps_;
   int64_t posted_ = 0, read_ = 0;
+  bool is_dropped_ = false;
 };
 
 // What the caller holds.
@@ -113,6 +118,11 @@ void Collectives::progress() {
   if (!is_active_ && !failure_ && !queue_.empty()) guarded([&] { go_on(); });
 }
 
+void Collectives::drop() {
+  for (const auto& work : queue_) work->drop();
+  queue_.clear();
+}
+
 void Collectives::finish_all() {
   guarded([&] {
     while (!queue_.empty()) advance();
@@ -120,6 +130,8 @@ void Collectives::finish_all() {
 }
 
 void Collectives::wait_for(Started& work) {
+  if (!failure_ && work.is_dropped())
+    throw Error("[fsdp] " + work.operation() + " was dropped: the ranks started over.");
   guarded([&] {
     while (!work.is_done()) advance();
   });
@@ -136,7 +148,7 @@ void Collectives::guarded(const std::function<void()>& act) {
   } catch (...) {
     is_active_ = false;
     failure_ = std::current_exception();
-    queue_.clear();
+    drop();
     throw;
   }
 }

@@ -53,7 +53,10 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
                               Steps steps);
   /// Finishes everything that was started.
   void finish_all();
+
   void progress() override;
+  void drop() override;
+  void begin_anew() override { failure_ = nullptr; }
 
  private:
   class Started;

@@ -14,13 +14,11 @@ struct Waiting {
   bool is_awake = false;
 };
 
-struct Culprit {
-  int rank = -1;
-  /// The ranks wait for each other, and will for ever; `rank` is the one that the asker waits for.
-  bool is_deadlock = false;
-};
+/// Whether every rank waits and is awake: then nobody is left to do what they wait for.
+bool all_wait(std::span<const Waiting> ranks);
 
-/// Follows who waits for whom from `rank`, which waits, to the first one that does not wait or is not awake.
-Culprit find_culprit(std::span<const Waiting> ranks, int rank);
+/// Follows who waits for whom from `rank`, which waits, to the first one that does not wait or is not awake; the one
+/// that `rank` waits for if there is none.
+int find_culprit(std::span<const Waiting> ranks, int rank);
 
 }  // namespace fsdp::shm

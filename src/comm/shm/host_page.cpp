@@ -26,17 +26,14 @@ std::string SharedText::get() const {
   return text.data();
 }
 
-void FailureRecord::set(const Verdict& verdict) {
-  uint32_t none = kNone;
-  if (!state_.compare_exchange_strong(none, kBeingWritten)) return;
-  kind_ = static_cast<int32_t>(verdict.kind);
-  rank_ = verdict.rank;
-  length_ = static_cast<uint32_t>(verdict.text.copy(text_.data(), text_.size()));
-  state_.store(kThere, std::memory_order_release);
+void SharedVerdict::set(const Verdict& verdict) {
+  kind = static_cast<int32_t>(verdict.kind);
+  rank = verdict.rank;
+  length = static_cast<uint32_t>(verdict.text.copy(text.data(), text.size()));
 }
 
-Verdict FailureRecord::get() const {
-  return {static_cast<Verdict::Kind>(kind_), rank_, std::string(text_.data(), length_)};
+Verdict SharedVerdict::get() const {
+  return {static_cast<Verdict::Kind>(kind), rank, std::string(text.data(), length)};
 }
 
 }  // namespace fsdp::shm

@@ -22,6 +22,16 @@ class SharedText {
   std::array<std::atomic<uint64_t>, 32> words_;
 };
 
+/// A verdict in shared memory.
+struct SharedVerdict {
+  int32_t kind, rank;
+  uint32_t length;
+  std::array<char, 2000> text;
+
+  void set(const Verdict& verdict);
+  Verdict get() const;
+};
+
 /// Note [Bells]. A rank that publishes something (in any shared word) rings its own bell, and whoever waits for that
 /// rank sleeps on its bell. `sleepers` spares the system call when nobody sleeps.
 struct alignas(64) RankStatus {
@@ -30,28 +40,16 @@ struct alignas(64) RankStatus {
   std::atomic<int64_t> looked_at_ms;  // when it looked last at what it waits for, by the machine's steady clock
   std::atomic<uint32_t> is_busy;      // whether `operation` is in progress
   std::atomic<uint32_t> has_left;     // it destroyed its process group
+  std::atomic<uint32_t> restarts;     // stages of Peers::start_over that it has reached
   SharedText operation;               // what it does or did last
-};
-
-/// The first failure on the host ends every collective of all its ranks alike.
-class FailureRecord {
- public:
-  /// Keeps `verdict` unless there is one already.
-  void set(const Verdict& verdict);
-  bool is_set() const { return state_.load(std::memory_order_acquire) == kThere; }
-  Verdict get() const;
-
- private:
-  static constexpr uint32_t kNone = 0, kBeingWritten = 1, kThere = 2;
-  std::atomic<uint32_t> state_;
-  int32_t kind_, rank_;
-  uint32_t length_;
-  std::array<char, 2000> text_;
+  SharedVerdict verdict;              // why it says that the ranks failed; see HostPage::failed
 };
 
 /// `ranks` is as long as there are ranks.
 struct HostPage {
-  FailureRecord failure;
+  /// The rank + 1 whose verdict ends every collective of all ranks alike, the first one that came; 0: none. A rank
+  /// writes its verdict before it puts itself here, so one that dies in between leaves nothing half done.
+  std::atomic<int32_t> failed;
   RankStatus ranks[1];
 
   static size_t bytes(int world_size) {

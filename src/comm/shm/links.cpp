@@ -89,7 +89,9 @@ std::string Links::place() const { return where(rank_, static_cast<int>(sockets_
 void Links::connect_to(int peer, const std::string& name) {
   auto socket = unix_socket();
   const auto [address, length] = address_of(name);
-  if (connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0)
+  const bool connected = connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0;
+  if (!connected && errno != ECONNREFUSED) throw Obstacle(problem("connecting to a Unix socket"));
+  if (!connected)
     throw PeerLost(peer, c10::str(place(), "nobody listens at rank ", peer, "'s socket (", std::strerror(errno),
                                   "): it ended. Look at its output, then start all ranks again."));
   require_same_user(socket, place());
@@ -97,20 +99,33 @@ void Links::connect_to(int peer, const std::string& name) {
   send(peer, {.number = static_cast<uint64_t>(rank_)});
 }
 
+// A rank that dies before it has said who it is counts as one that did not come.
 void Links::accept_from(const Listener& listener, Deadline deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  pollfd waiting{listener.descriptor(), POLLIN, 0};
-  if (left.count() <= 0 || poll(&waiting, 1, static_cast<int>(left.count())) <= 0)
+  while (true) {
+    wait_for_arrival(listener.descriptor(), deadline);
+    Descriptor socket(accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (!socket.is_open()) throw Obstacle(problem("accepting a Unix connection"));
+    require_same_user(socket, place());
+    wait_for_arrival(socket.number(), deadline);
+    Message hello;
+    if (recv(socket.number(), &hello, sizeof(hello), 0) != sizeof(hello)) continue;
+    sockets_.at(hello.number) = std::move(socket);
+    return;
+  }
+}
+
+void Links::wait_for_arrival(int descriptor, Deadline deadline) const {
+  pollfd waiting{descriptor, POLLIN, 0};
+  while (true) {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    const auto left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
+    const int arrived = left_ms > 0 ? poll(&waiting, 1, static_cast<int>(left_ms)) : 0;
+    if (arrived > 0) return;
+    if (arrived < 0 && errno == EINTR) continue;
     throw PeerLost(missing(), c10::str(place(), "rank ", missing(),
                                        " did not connect within the timeout. Look at its output, then start all ranks "
                                        "again."));
-  Descriptor socket(accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!socket.is_open()) throw Obstacle(problem("accepting a Unix connection"));
-  require_same_user(socket, place());
-  Message hello;
-  if (recv(socket.number(), &hello, sizeof(hello), 0) != sizeof(hello))
-    throw PeerLost(missing(), c10::str(place(), "rank ", missing(), " ended while it connected."));
-  sockets_.at(hello.number) = std::move(socket);
+  }
 }
 
 int Links::missing() const {

@@ -57,6 +57,7 @@ class Links {
  private:
   void connect_to(int peer, const std::string& name);
   void accept_from(const Listener& listener, Deadline deadline);
+  void wait_for_arrival(int descriptor, Deadline deadline) const;
   int missing() const;
   std::string place() const;
 

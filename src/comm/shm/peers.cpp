@@ -8,6 +8,7 @@
 #include <random>
 
 #include "comm/check.h"
+#include "comm/fault_point.h"
 #include "comm/shm/futex.h"
 #include "comm/shm/watch.h"
 
@@ -67,7 +68,7 @@ Peers::Peers(Links links, int rank, int world_size, std::chrono::milliseconds ti
 }
 
 Peers::~Peers() {
-  if (page_ == nullptr) return;
+  if (page_ == nullptr || !is_own_process()) return;
   status(rank_).has_left = 1;
   ring();
 }
@@ -87,15 +88,30 @@ void Peers::ring() {
   if (own.sleepers.load() > 0) wake_all(own.bell);
 }
 
+// What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.
+std::optional<Verdict> Peers::failure() const {
+  if (lost_ || page_ == nullptr || is_starting_over_) return lost_;
+  const int failed = page_->failed.load(std::memory_order_acquire);
+  return failed == 0 ? std::nullopt : std::optional(status(failed - 1).verdict.get());
+}
+
+// The first one holds.
+void Peers::record(const Verdict& verdict) {
+  if (page_->failed.load() != 0) return;
+  status(rank_).verdict.set(verdict);
+  fault_point("verdict written");
+  int32_t none = 0;
+  page_->failed.compare_exchange_strong(none, rank_ + 1);
+}
+
 void Peers::check() const {
-  if (page_ != nullptr && page_->failure.is_set()) raise(page_->failure.get(), place());
+  if (const auto verdict = failure()) raise(*verdict, place());
 }
 
 void Peers::fail(const Verdict& verdict) {
-  if (page_ == nullptr) raise(verdict, place());
-  page_->failure.set(verdict);
-  while (!page_->failure.is_set()) pause_briefly();
-  raise(page_->failure.get(), place());
+  if (is_starting_over_) lost_ = {Verdict::Kind::kPeerLost, verdict.rank, verdict.text};
+  if (page_ != nullptr && !lost_) record(verdict);
+  raise(failure().value_or(verdict), place());
 }
 
 void Peers::wait_for(int peer, const std::function<bool()>& ready) {
@@ -112,15 +128,55 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready) {
     sleep_while(its.bell, heard, kLook);
     if (ready()) return;
     const auto verdict = watch.look();
-    check();  // a rank that ends because of a failure has recorded it before
+    // In this order: a rank that ends because of a failure has recorded it before, and what was ready before a failure
+    // is ready on every rank.
+    const auto failed = failure();
     if (ready()) return;
+    if (failed) raise(*failed, place());
     if (verdict) fail(*verdict);
   }
+}
+
+void Peers::start_over() {
+  if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost) raise(*before, place());
+  announce("starting over");
+  record({Verdict::Kind::kMismatch, rank_,
+          c10::str("rank ", rank_, " starts over after an exception, other ranks went on.",
+                   last_operations(*page_, world_size_), " Call reset_iter_state() on the model on every rank.")});
+  is_starting_over_ = true;
+  const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
+  for (auto* other : others_) other->drop();
+  meet_again();
+  // Every rank is here, and none goes on before the next meeting.
+  fault_point("starting over");
+  empty_links();
+  for (auto* other : others_) other->begin_anew();
+  if (rank_ == 0) page_->failed = 0;
+  meet_again();
+  announce_end();
+}
+
+// Returns when every rank has come as often as this one.
+void Peers::meet_again() {
+  status(rank_).restarts.store(++restarts_);
+  ring();
+  for (int peer = 0; peer < world_size_; ++peer)
+    if (peer != rank_) wait_for(peer, [&] { return status(peer).restarts.load() >= restarts_; });
+}
+
+// Messages of a segment that was never shared.
+void Peers::empty_links() {
+  for (int peer = 0; peer < world_size_; ++peer)
+    while (peer != rank_ && links_.receive(peer, std::chrono::milliseconds(0))) {
+    }
+  segments_ = uint64_t{restarts_} << 32;
+  offered_.reset();
 }
 
 Message Peers::receive(int peer, Descriptor& attached) {
   Watch watch(page_, links_, world_size_, rank_, peer, timeout_);
   while (true) {
+    for (auto* other : others_) other->progress();
     if (auto arrived = links_.receive(peer, kLook)) {
       attached = std::move(arrived->second);
       return arrived->first;
@@ -135,6 +191,7 @@ Message Peers::receive(int peer, Descriptor& attached) {
 std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose) {
   if (page_ != nullptr) announce("sharing memory for " + purpose);
   check();
+  fault_point("segment wanted");
   ++segments_;
   std::string error;
   std::shared_ptr<Mapping> mapping;
@@ -144,9 +201,12 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   } catch (const Obstacle& obstacle) {
     error = c10::str("rank ", rank_, " cannot share memory for ", purpose, ": ", obstacle.what());
   }
-  agree(std::move(error));
+  fault_point("segment mapped");
+  error = agree(std::move(error));
+  fault_point("segment agreed");
   offered_.reset();
   if (page_ != nullptr) announce_end();
+  if (!error.empty()) throw Error(place() + error + '.');
   return {mapping, mapping->data() + sizeof(SegmentHeader)};
 }
 
@@ -184,8 +244,8 @@ std::shared_ptr<Mapping> Peers::accept(size_t bytes) {
   return std::make_shared<Mapping>(segment, bytes);
 }
 
-// Throws on every rank alike if one of them has an error.
-void Peers::agree(std::string error) {
+// An error of one of the ranks, the same on all of them; empty if none has one.
+std::string Peers::agree(std::string error) {
   const auto message_of = [&](const std::string& text) {
     Message message{segments_, 0, 0, nullptr, {}};
     text.copy(message.error.data(), message.error.size() - 1);
@@ -202,7 +262,7 @@ void Peers::agree(std::string error) {
     links_.send(0, message_of(error));
     error = receive(0, none).error.data();
   }
-  if (!error.empty()) throw Error(place() + error + '.');
+  return error;
 }
 
 }  // namespace fsdp::shm

@@ -2,9 +2,12 @@
 /// \file
 /// The other ranks of this host: what they share, waiting for them, and what happens when they do not come.
 
+#include <unistd.h>
+
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,12 +18,16 @@
 
 namespace fsdp::shm {
 
-/// Something that can go on while this rank waits for something else.
+/// Something of this rank's that goes on while it waits for something else, and begins anew after a failure.
 class Progress {
  public:
   virtual ~Progress() = default;
   /// Does what can be done without waiting.
   virtual void progress() = 0;
+  /// Drops what is in flight.
+  virtual void drop() = 0;
+  /// Counts from the beginning again; every rank has dropped what was in flight.
+  virtual void begin_anew() = 0;
 };
 
 /// Every wait ends: with what it waited for, with the loss of a rank, with a deadlock between the ranks, or with the
@@ -55,6 +62,12 @@ class Peers {
   void remove(Progress& other) { std::erase(others_, &other); }
   /// Whether the peer's process ended or left.
   bool has_left(int peer) const { return links_.is_closed(peer); }
+  /// Not in a child that was forked: there nothing must be written for this rank.
+  bool is_own_process() const { return getpid() == process_; }
+
+  /// Begins anew, whatever happened before: everything in flight is dropped on every rank, and so is the failure. Until
+  /// all ranks are here, those that go on fail. Collective. Throws PeerLost if one was lost or does not come.
+  void start_over();
 
   /// Records the failure for every rank and throws the one that was recorded first.
   [[noreturn]] void fail(const Verdict& verdict);
@@ -63,18 +76,26 @@ class Peers {
 
  private:
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
+  std::optional<Verdict> failure() const;
+  void record(const Verdict& verdict);
   std::string place() const;
   Message receive(int peer, Descriptor& attached);
   std::shared_ptr<Mapping> offer(size_t bytes);
   std::shared_ptr<Mapping> accept(size_t bytes);
-  void agree(std::string error);
+  std::string agree(std::string error);
+  void meet_again();
+  void empty_links();
 
+  const pid_t process_ = getpid();
   Links links_;
   int rank_, world_size_;
   std::chrono::milliseconds timeout_;
   bool may_spin_;
   std::vector<Progress*> others_;
   uint64_t segments_ = 0;
+  uint32_t restarts_ = 0;
+  bool is_starting_over_ = false;
+  std::optional<Verdict> lost_;  // why starting over came to nothing
   std::shared_ptr<Mapping> offered_;
   std::shared_ptr<std::byte> memory_;
   HostPage* page_ = nullptr;

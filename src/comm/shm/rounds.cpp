@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "comm/fault_point.h"
+
 namespace fsdp::shm {
 
 Rounds::Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
@@ -11,6 +13,13 @@ Rounds::Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, std::shar
   slots_ = memory_.get() + members_.size() * sizeof(Post);
   const auto place = std::find(members_.begin(), members_.end(), peers_->rank());
   own_ = static_cast<size_t>(place - members_.begin());
+  peers_->add(*this);
+}
+
+void Rounds::begin_anew() {
+  posted_ = closed_ = sequence_ = 0;
+  posts_[own_].posted = 0;
+  posts_[own_].closed = 0;
 }
 
 bool Rounds::can_open() const {
@@ -24,13 +33,16 @@ std::byte* Rounds::open() {
     if (i == own_) continue;
     peers_->wait_for(members_[i], [&] { return posts_[i].closed.load(std::memory_order_acquire) + 2 > posted_; });
   }
+  fault_point("round open");
   return slot(own_, posted_);
 }
 
 void Rounds::post(const Fingerprint& fingerprint) {
   auto& own = posts_[own_];
   own.fingerprints[posted_ % 2] = fingerprint;
+  fault_point("round written");
   own.posted.store(++posted_, std::memory_order_release);
+  fault_point("round posted");
   peers_->ring();
 }
 
@@ -46,6 +58,7 @@ void Rounds::meet() {
     peers_->wait_for(members_[i], [&] { return posts_[i].posted.load(std::memory_order_acquire) > closed_; });
     compare(i);
   }
+  fault_point("round met");
 }
 
 void Rounds::compare(size_t index) {
@@ -56,7 +69,9 @@ void Rounds::compare(size_t index) {
 }
 
 void Rounds::close() {
+  fault_point("round read");
   posts_[own_].closed.store(++closed_, std::memory_order_release);
+  fault_point("round closed");
   peers_->ring();
 }
 

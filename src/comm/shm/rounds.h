@@ -17,7 +17,7 @@ namespace fsdp::shm {
 /// (`meet`), reads their slots and closes. A member has two slots, so it may post two rounds before it closes the
 /// first; then it waits for the slowest reader. Ranks that post different operations in one round fail with Mismatch.
 /// Thread safety: one thread at a time.
-class Rounds {
+class Rounds : public Progress {
   struct alignas(64) Post {
     std::atomic<uint64_t> posted, closed;
     Fingerprint fingerprints[2];
@@ -26,6 +26,7 @@ class Rounds {
  public:
   /// `members`: their ranks, ascending, this rank among them. `memory`: `bytes_needed` zeros that they share.
   Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory, size_t slot_bytes);
+  ~Rounds() override { peers_->remove(*this); }
   /// `slot_bytes`: a multiple of 64.
   static size_t bytes_needed(size_t members, size_t slot_bytes) { return members * (sizeof(Post) + 2 * slot_bytes); }
 
@@ -51,6 +52,10 @@ class Rounds {
   const Fingerprint& fingerprint_of(size_t index) const { return posts_[index].fingerprints[closed_ % 2]; }
   /// This rank has read what it needs of the round.
   void close();
+
+  void progress() override {}
+  void drop() override {}
+  void begin_anew() override;
 
  private:
   std::byte* slot(size_t index, uint64_t round) const { return slots_ + (2 * index + round % 2) * slot_bytes_; }

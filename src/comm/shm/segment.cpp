@@ -8,8 +8,10 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 namespace fsdp::shm {
 namespace {
@@ -26,21 +28,50 @@ std::optional<uint64_t> number_at(const std::string& text, size_t position) {
   return error == std::errc() ? std::optional(number) : std::nullopt;
 }
 
-// The folder of this process' control group (version 2), as the container sees it.
-std::string control_group() {
-  const std::string text = text_of("/proc/self/cgroup");
-  const size_t begin = text.find("0::/");
-  if (begin == std::string::npos) return "/sys/fs/cgroup";
-  std::string folder = "/sys/fs/cgroup" + text.substr(begin + 3, text.find('\n', begin) - begin - 3);
-  return std::ifstream(folder + "/memory.max") ? folder : "/sys/fs/cgroup";
+// The number after `key` at the beginning of a line such as "inactive_file 4096" or "MemAvailable:  12 kB".
+std::optional<uint64_t> field(const std::string& text, const std::string& key) {
+  const size_t place = ('\n' + text).find('\n' + key);
+  return place == std::string::npos ? std::nullopt : number_at(text, place + key.size());
+}
+
+// Where this process' control group has its limits, and where the outermost group visible from here has them.
+struct ControlGroup {
+  std::filesystem::path folder, root = "/sys/fs/cgroup";
+  bool is_version_1 = false;
+};
+
+ControlGroup control_group() {
+  ControlGroup group{"/sys/fs/cgroup"};
+  std::istringstream lines(text_of("/proc/self/cgroup"));
+  for (std::string line; std::getline(lines, line);) {
+    const bool is_version_1 = line.find(":memory:/") != std::string::npos;
+    if (!is_version_1 && (!line.starts_with("0::/") || group.is_version_1)) continue;
+    group = {"", is_version_1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup", is_version_1};
+    group.folder = group.root.string() + line.substr(line.find('/'));
+  }
+  return group;
+}
+
+// What the control groups around this process leave.
+std::optional<uint64_t> left_by_control_groups() {
+  const auto [own, root, is_version_1] = control_group();
+  std::optional<uint64_t> left;
+  for (auto folder = own;; folder = folder.parent_path()) {
+    const auto read = [&](const char* name) { return text_of((folder / name).string()); };
+    const auto here =
+        left_by_limit(read(is_version_1 ? "memory.limit_in_bytes" : "memory.max"),
+                      read(is_version_1 ? "memory.usage_in_bytes" : "memory.current"), read("memory.stat"));
+    if (here) left = std::min(left.value_or(*here), *here);
+    if (folder.string().size() <= root.string().size()) return left;
+  }
 }
 
 std::string mebibytes(uint64_t bytes) { return c10::str((bytes + (1u << 20) - 1) >> 20, " MiB"); }
 
 void require_room(size_t bytes) {
-  const std::string group = control_group();
-  const auto available =
-      available_bytes(text_of("/proc/meminfo"), text_of(group + "/memory.max"), text_of(group + "/memory.current"));
+  auto available = field(text_of("/proc/meminfo"), "MemAvailable:");
+  if (available) *available *= 1024;
+  if (const auto left = left_by_control_groups()) available = std::min(available.value_or(*left), *left);
   if (!available || bytes <= *available) return;
   throw Obstacle(c10::str("expected ", mebibytes(bytes), " of memory for a shared segment, found ",
                           mebibytes(*available),
@@ -49,19 +80,13 @@ void require_room(size_t bytes) {
 
 }  // namespace
 
-std::optional<uint64_t> available_bytes(const std::string& meminfo, const std::string& limit, const std::string& used) {
-  constexpr std::string_view kKey = "MemAvailable:";
-  std::optional<uint64_t> available;
-  if (const size_t place = meminfo.find(kKey); place != std::string::npos) {
-    available = number_at(meminfo, place + kKey.size());
-    if (available) *available *= 1024;
-  }
+std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat) {
   const auto most = number_at(limit, 0), now = number_at(used, 0);  // "max" is no number: no limit
-  if (most && now) {
-    const uint64_t left = *most > *now ? *most - *now : 0;
-    available = available ? std::min(*available, left) : left;
-  }
-  return available;
+  if (!most || !now) return std::nullopt;
+  // Pages of files are given up when memory is short.
+  const uint64_t files = field(stat, "inactive_file ").value_or(0) + field(stat, "active_file ").value_or(0);
+  const uint64_t held = *now > files ? *now - files : 0;
+  return *most > held ? *most - held : 0;
 }
 
 Descriptor make_segment(size_t bytes) {
@@ -72,7 +97,9 @@ Descriptor make_segment(size_t bytes) {
                             errno == EMFILE ? ". Raise the limit on open files (ulimit -n)"
                                             : ". A sandbox may forbid it; use the backend \"gloo\""));
   }
-  if (const int error = posix_fallocate(segment.number(), 0, static_cast<off_t>(bytes)); error != 0)
+  int error = EINTR;  // a signal, or SIGSTOP and SIGCONT, must not end it
+  while (error == EINTR) error = posix_fallocate(segment.number(), 0, static_cast<off_t>(bytes));
+  if (error != 0)
     throw Obstacle(c10::str("no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
                             ". Use a smaller model, more memory or the backend \"gloo\""));
   if (fcntl(segment.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)

@@ -27,7 +27,6 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   std::byte* data() const { return data_; }
-  size_t bytes() const { return bytes_; }
 
  private:
   std::byte* data_;
@@ -38,8 +37,8 @@ class Mapping {
 /// SIGBUS. Throws Obstacle.
 Descriptor make_segment(size_t bytes);
 
-/// The bytes that may still be taken: what the machine has available, and what is left of the control group's limit.
-/// `meminfo`: /proc/meminfo; `limit`, `used`: the control group's memory.max and memory.current.
-std::optional<uint64_t> available_bytes(const std::string& meminfo, const std::string& limit, const std::string& used);
+/// The bytes that a control group still gives, none if it has no limit. `limit`, `used`, `stat`: the texts of its
+/// memory.max, memory.current and memory.stat (version 1: memory.limit_in_bytes, memory.usage_in_bytes, memory.stat).
+std::optional<uint64_t> left_by_limit(const std::string& limit, const std::string& used, const std::string& stat);
 
 }  // namespace fsdp::shm

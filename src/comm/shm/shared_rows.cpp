@@ -1,5 +1,7 @@
 #include "comm/shm/shared_rows.h"
 
+#include "comm/fault_point.h"
+
 namespace fsdp::shm {
 
 SharedRows::SharedRows(std::shared_ptr<Peers> peers, size_t bytes, std::string subject)
@@ -9,11 +11,15 @@ SharedRows::SharedRows(std::shared_ptr<Peers> peers, size_t bytes, std::string s
 
 void* SharedRows::data() const { return words() + peers_->world_size(); }
 
-void SharedRows::begin_read(uint64_t epoch) { words()[peers_->rank()].epoch.store(epoch, std::memory_order_release); }
+void SharedRows::begin_read(uint64_t epoch) {
+  words()[peers_->rank()].epoch.store(epoch, std::memory_order_release);
+  fault_point("rows reading");
+}
 
 void SharedRows::end_read() {
   auto& own = words()[peers_->rank()].epoch;
-  if (own.load(std::memory_order_relaxed) == 0) return;
+  if (own.load(std::memory_order_relaxed) == 0 || !peers_->is_own_process()) return;
+  fault_point("rows read");
   own.store(0, std::memory_order_release);
   peers_->ring();
 }
@@ -21,6 +27,7 @@ void SharedRows::end_read() {
 void SharedRows::begin_write(uint64_t epoch) {
   end_read();
   peers_->announce("a write to " + subject_);
+  fault_point("rows gate");
   for (int peer = 0; peer < peers_->world_size(); ++peer) {
     const auto& reading = words()[peer].epoch;
     peers_->wait_for(peer, [&] {
@@ -28,6 +35,7 @@ void SharedRows::begin_write(uint64_t epoch) {
       return read == 0 || read > epoch || peers_->has_left(peer);  // who has left reads no more
     });
   }
+  fault_point("rows writing");
   peers_->announce_end();
 }
 

@@ -80,8 +80,6 @@ class Reduction {
         op_(op),
         scale_(scale) {}
 
-  const Windows& windows() const { return windows_; }
-
   void write(int64_t round, std::byte* slot) const {
     const size_t element = output_.element_size();
     for (int rank = 0; rank + 1 < static_cast<int>(windows_.offsets.size()); ++rank) {
@@ -123,8 +121,6 @@ class Gather {
  public:
   Gather(at::Tensor output, at::Tensor input, Windows windows, int rank)
       : output_(std::move(output)), input_(std::move(input)), windows_(std::move(windows)), rank_(rank) {}
-
-  const Windows& windows() const { return windows_; }
 
   void write(int64_t round, std::byte* slot) const {
     const size_t element = output_.element_size();
@@ -248,7 +244,10 @@ class ShmCommunicator : public Communicator {
     return std::make_shared<shm::SharedRows>(peers_, bytes, tag.subject);
   }
 
-  // A rank publishes what others own, which is its share less than everything; slices differ by 2 % at most.
+  void start_over() override { peers_->start_over(); }
+
+  // A rank publishes what others own, which is its share less than everything. Where slices are very unequal, a
+  // reduction takes more rounds.
   void reserve(size_t bytes) override {
     const auto others = static_cast<size_t>(world_size() - 1);
     const size_t needed = round_up(bytes / static_cast<size_t>(world_size()) * others + bytes / 32 + 4096);

@@ -13,8 +13,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Ranks that wait for each other for this many looks, while nobody rings a bell, do so for ever.
-constexpr int kLooksOfDeadlock = 10;
+// If all ranks wait for this long and nobody rings a bell, they do so for ever.
+constexpr milliseconds kQuiet{1000};
+// Rank 0 hands out the host page: it is the first to say who did not come.
+constexpr milliseconds kPatienceWithRank0{2000};
 
 int64_t now_ms() { return std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count(); }
 
@@ -53,7 +55,7 @@ Watch::Watch(HostPage* page, const Links& links, int world_size, int rank, int p
       world_size_(world_size),
       rank_(rank),
       peer_(peer),
-      timeout_(timeout),
+      timeout_(page == nullptr && rank != 0 ? timeout + kPatienceWithRank0 : timeout),
       last_look_(Clock::now()) {
   if (page_ == nullptr) return;
   page_->ranks[rank_].looked_at_ms = now_ms();
@@ -84,7 +86,7 @@ Verdict Watch::lost(int rank, const std::string& how) const {
 }
 
 Verdict Watch::timed_out() const {
-  const int culprit = page_ == nullptr ? peer_ : find_culprit(who_waits(*page_, world_size_), rank_).rank;
+  const int culprit = page_ == nullptr ? peer_ : find_culprit(who_waits(*page_, world_size_), rank_);
   const std::string time = in_seconds(timeout_);
   if (page_ == nullptr || !links_.is_running(culprit)) return lost(culprit, "was silent for " + time);
   return {
@@ -105,10 +107,10 @@ uint32_t Watch::bells() const {
 std::optional<Verdict> Watch::find_deadlock() {
   if (page_ == nullptr) return std::nullopt;
   const uint32_t bells_now = bells();
-  const auto culprit = find_culprit(who_waits(*page_, world_size_), rank_);
-  quiet_looks_ = culprit.is_deadlock && bells_now == last_bells_ ? quiet_looks_ + 1 : 0;
+  // A rank that computes may still do what the others need.
+  if (!all_wait(who_waits(*page_, world_size_)) || bells_now != last_bells_) quiet_since_ = Clock::now();
   last_bells_ = bells_now;
-  if (quiet_looks_ < kLooksOfDeadlock) return std::nullopt;
+  if (Clock::now() - quiet_since_ < kQuiet) return std::nullopt;
   return Verdict{
       Verdict::Kind::kMismatch, peer_,
       c10::str("ranks wait for each other: rank ", rank_, " runs ", page_->ranks[rank_].operation.get(), "; rank ",

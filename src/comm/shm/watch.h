@@ -42,7 +42,7 @@ class Watch {
   std::chrono::milliseconds waited_{0};
   std::chrono::steady_clock::time_point last_look_;
   uint32_t last_bells_ = 0;
-  int quiet_looks_ = 0;
+  std::chrono::steady_clock::time_point quiet_since_ = std::chrono::steady_clock::now();
 };
 
 /// "Last operations: rank 0: ...; rank 1: ..."

@@ -1,0 +1,170 @@
+// Ends, stops or leads astray one rank of a training at random places, and judges what the ranks make of it. The same
+// seed gives the same trials.
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <random>
+
+#include "process/fault_trials/trial.h"
+
+namespace fsdp::test {
+namespace {
+
+struct Options {
+  uint64_t seed = 1;
+  int kills = 10, stops = 5, mismatches = 10;
+  int timeout_ms = 3000;
+  std::vector<std::string> backends{"shm", "gloo"};
+  std::vector<int> world_sizes{2, 3, 4};
+  bool verbose = false;
+};
+
+// An undisturbed training: what its ranks pass, and its result.
+class Model {
+ public:
+  explicit Model(Trial trial) {
+    trial.kind = FaultKind::kNone;
+    report_ = run(trial);
+    hash_ = report_.ranks[0].hash;
+    const auto findings = judge(trial, report_, hash_);
+    TORCH_CHECK(findings.empty() && hash_ != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
+  }
+  uint64_t hash() const { return hash_; }
+  FaultPlace draw_place(int rank, std::mt19937_64& random) const {
+    const auto& passages = report_.ranks[static_cast<size_t>(rank)].passages;
+    auto point = passages.begin();
+    std::advance(point, std::uniform_int_distribution<size_t>(0, passages.size() - 1)(random));
+    return {point->first, std::uniform_int_distribution<int>(1, point->second)(random)};
+  }
+
+ private:
+  TrialReport report_;
+  uint64_t hash_ = 0;
+};
+
+class Trials {
+ public:
+  explicit Trials(const Options& options) : options_(options), random_(options.seed) {}
+
+  // Returns the number of trials that went wrong.
+  int run_all() {
+    for (int i = 0; i < options_.kills; ++i) run_one(FaultKind::kKill);
+    for (int i = 0; i < options_.stops; ++i) run_one(i % 2 == 0 ? FaultKind::kShortStop : FaultKind::kLongStop);
+    for (int i = 0; i < options_.mismatches; ++i) run_one(FaultKind::kDivergence);
+    print_summary();
+    return failed_;
+  }
+
+ private:
+  struct Count {
+    int trials = 0, reached = 0, failed = 0;
+    std::chrono::milliseconds slowest{};
+  };
+
+  int draw(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
+
+  const Model& model_of(const Trial& trial) {
+    const auto key = std::tuple(trial.backend, trial.world_size, trial.reshards);
+    auto found = models_.find(key);
+    if (found == models_.end()) found = models_.emplace(key, Model(trial)).first;
+    return found->second;
+  }
+
+  Trial draw_trial(FaultKind kind) {
+    Trial trial{.kind = kind, .timeout = std::chrono::milliseconds(options_.timeout_ms)};
+    trial.backend = options_.backends[static_cast<size_t>(draw(0, static_cast<int>(options_.backends.size()) - 1))];
+    trial.world_size =
+        options_.world_sizes[static_cast<size_t>(draw(0, static_cast<int>(options_.world_sizes.size()) - 1))];
+    trial.reshards = draw(0, 1) == 1;
+    trial.victim = draw(0, trial.world_size - 1);
+    if (kind == FaultKind::kDivergence) {
+      trial.divergence = static_cast<Divergence>(draw(1, kDivergences - 1));
+      // A larger timeout: over Gloo ranks that wait in two orders of collectives learn it by the timeout.
+    } else {
+      trial.place = model_of(trial).draw_place(trial.victim, random_);
+      trial.stop = std::chrono::milliseconds(draw(1, options_.timeout_ms / 2));
+    }
+    return trial;
+  }
+
+  void run_one(FaultKind kind) {
+    const Trial trial = draw_trial(kind);
+    const uint64_t hash = model_of(trial).hash();
+    const auto report = run(trial);
+    const auto findings = judge(trial, report, hash);
+    auto& count = counts_[{name_of(kind), trial.backend}];
+    ++count.trials;
+    count.reached += report.happened || kind == FaultKind::kDivergence;
+    count.failed += !findings.empty();
+    for (size_t rank = 0; rank < report.ranks.size(); ++rank)
+      if (static_cast<int>(rank) != trial.victim)
+        count.slowest = std::max(count.slowest, report.ranks[rank].after_fault);
+    failed_ += !findings.empty();
+    if (options_.verbose || !findings.empty())
+      std::cout << (findings.empty() ? "ok   " : "WRONG ") << trial.describe() << std::endl;
+    for (const auto& finding : findings) std::cout << "      " << finding << std::endl;
+  }
+
+  void print_summary() const {
+    std::cout << std::left << std::setw(12) << "fault" << std::setw(9) << "backend" << std::setw(8) << "trials"
+              << std::setw(12) << "took place" << std::setw(8) << "wrong" << "slowest survivor\n";
+    for (const auto& [key, count] : counts_)
+      std::cout << std::setw(12) << key.first << std::setw(9) << key.second << std::setw(8) << count.trials
+                << std::setw(12) << count.reached << std::setw(8) << count.failed << count.slowest.count() << " ms\n";
+    std::cout << "seed " << options_.seed << ": " << failed_ << " wrong (a hang, a wrong number, another error, "
+              << "something left behind)" << std::endl;
+  }
+
+  const Options options_;
+  std::mt19937_64 random_;
+  std::map<std::tuple<std::string, int, bool>, Model> models_;
+  std::map<std::pair<std::string, std::string>, Count> counts_;
+  int failed_ = 0;
+};
+
+// Of this program alone, so that what ranks leave there can be told.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "fsdp-fault-trials-XXXXXX").string()) {
+    TORCH_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make ", path_);
+    setenv("TMPDIR", path_.c_str(), /*overwrite=*/1);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  std::string path_;
+};
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Kills, stops and leads astray ranks of a training at random places and judges what becomes of it.");
+  app.add_option("--seed", options.seed, "of the choice of trials")->capture_default_str();
+  app.add_option("--kills", options.kills, "trials in which a rank is killed")->capture_default_str();
+  app.add_option("--stops", options.stops, "trials in which a rank is stopped, every other one for ever")
+      ->capture_default_str();
+  app.add_option("--mismatches", options.mismatches, "trials in which one rank runs something else")
+      ->capture_default_str();
+  app.add_option("--timeout-ms", options.timeout_ms, "of the process groups")->capture_default_str();
+  app.add_option("--backends", options.backends, "shm, gloo")->delimiter(',')->capture_default_str();
+  app.add_option("--worlds", options.world_sizes, "numbers of ranks")->delimiter(',')->capture_default_str();
+  app.add_flag("--verbose", options.verbose, "a line for each trial, not only for those that went wrong");
+  CLI11_PARSE(app, argc, argv);
+  at::set_num_threads(1);
+  const TemporaryFolder folder;
+  return Trials(options).run_all() == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace fsdp::test
+
+int main(int argc, char** argv) { return fsdp::test::main(argc, argv); }

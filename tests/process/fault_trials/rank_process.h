@@ -1,0 +1,15 @@
+#pragma once
+/// \file
+/// A rank of a trial.
+
+#include <sys/types.h>
+
+#include "process/fault_trials/shared_report.h"
+#include "process/fault_trials/trial.h"
+
+namespace fsdp::test {
+
+/// Forks the rank, which trains, meets its fault and says in `report` how it ended.
+pid_t start_rank(const Trial& trial, int rank, int port, SharedReport& report);
+
+}  // namespace fsdp::test

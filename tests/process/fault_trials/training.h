@@ -1,0 +1,46 @@
+#pragma once
+/// \file
+/// What the ranks of a trial do: they train a small model by every part of the library that communicates.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace fsdp::test {
+
+/// How the program of one rank differs from that of the others.
+enum class Divergence : uint8_t {
+  kNone,
+  kOtherModel,        ///< a layer of another size
+  kOtherGroups,       ///< blocks that are no groups of their own
+  kOtherDtype,        ///< a collective of another dtype
+  kOtherSize,         ///< a collective of another size
+  kOtherOrder,        ///< two collectives the other way round
+  kOtherOperation,    ///< a broadcast instead of a sum
+  kForwardAlone,      ///< a forward more
+  kBackwardAlone,     ///< a backward more
+  kStepAlone,         ///< an optimizer step more
+  kWholeTensorAlone,  ///< a full_tensor more
+  kNormAlone,         ///< a clip_grad_norm_ more
+  kExceptionAlone,    ///< an exception in forward, then reset_iter_state
+};
+constexpr int kDivergences = 13;
+
+const char* name_of(Divergence divergence);
+
+struct TrainingPlan {
+  std::string backend;
+  int rank = 0, world_size = 1, port = 0;
+  std::chrono::milliseconds timeout{};
+  bool reshards = true;
+  Divergence divergence = Divergence::kNone;
+  /// The rank that diverges.
+  int divergent_rank = -1;
+};
+
+/// Runs in a process of its own. Returns a hash of the trained parameters, the same on every rank. `tell_mismatch` gets
+/// the Mismatch that a divergence after `fully_shard` causes; the ranks then start over and train on.
+uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch);
+
+}  // namespace fsdp::test

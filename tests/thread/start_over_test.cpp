@@ -1,0 +1,298 @@
+// After an exception on one rank only: the others learn it, and reset_iter_state() on all ranks makes the model usable.
+
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "support/small_net.h"
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using torch::Tensor;
+
+struct ThrowInBackward : torch::autograd::Function<ThrowInBackward> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x * 1; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw std::runtime_error("out of eggs");
+  }
+};
+
+// A rank of a training with plain SGD, whose parameters after some steps are compared with a run without exceptions.
+struct Trainer {
+  int rank;
+  std::shared_ptr<SmallNetImpl> net;
+  Group group;
+  torch::optim::SGD optimizer;
+
+  Trainer(int r, std::shared_ptr<SmallNetImpl> model, const FullyShardOptions& options)
+      : rank(r), net(std::move(model)), group(shard_blocks(*net, options)), optimizer(net->parameters(), 0.1) {}
+
+  Tensor forward(int step) {
+    ForwardScope scope(group);
+    return small_net_loss(*net, {step * 8, rank * 2, 2});
+  }
+  void step(int number) {
+    optimizer.zero_grad();
+    forward(number).backward();
+    optimizer.step();
+  }
+  std::vector<Tensor> values() {
+    std::vector<Tensor> values;
+    for (auto& parameter : net->parameters()) values.push_back(full_tensor(parameter));
+    return values;
+  }
+};
+
+using Incident = std::function<void(Trainer&)>;
+
+// Trains with `incident` after each step, a reset after each incident, and without; the results are bitwise equal.
+void expect_survived(int world, const Incident& incident, const FullyShardOptions& options = {}) {
+  std::vector<std::shared_ptr<SmallNetImpl>> nets, plain;
+  for (auto* models : {&nets, &plain})
+    for (int r = 0; r < world; ++r) {
+      torch::manual_seed(3);
+      models->push_back(std::make_shared<SmallNetImpl>());
+    }
+  run_thread_ranks(world, [&](int r) {
+    Trainer disturbed(r, nets[static_cast<size_t>(r)], options), quiet(r, plain[static_cast<size_t>(r)], options);
+    for (int step = 0; step < 3; ++step) {
+      disturbed.step(step);
+      quiet.step(step);
+      incident(disturbed);
+      disturbed.group.reset_iter_state();
+    }
+    disturbed.step(3);
+    quiet.step(3);
+    const auto found = disturbed.values(), expected = quiet.values();
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(found[i], expected[i])) << i;
+    EXPECT_EQ(disturbed.group.stats().whole.current, 0);
+  });
+}
+
+void expect_told(const std::function<void()>& go_on, int thrower) {
+  try {
+    go_on();
+    ADD_FAILURE() << "went on while rank " << thrower << " did not";
+  } catch (const Mismatch& error) {
+    EXPECT_THAT(error.what_without_backtrace(), AllOf(AnyOf(HasSubstr(c10::str("rank ", thrower, " runs ")),
+                                                            HasSubstr(c10::str("rank ", thrower, " starts over"))),
+                                                      HasSubstr("reset_iter_state")));
+  }
+}
+
+class StartOver : public testing::TestWithParam<std::tuple<int, bool>> {
+ protected:
+  int world() const { return std::get<0>(GetParam()); }
+  FullyShardOptions options() const {
+    return {.reshard_after_forward = std::get<1>(GetParam()) ? Reshard::always() : Reshard::never()};
+  }
+};
+
+TEST_P(StartOver, AfterAnExceptionInForwardOfOneRank) {
+  for (int thrower : {0, world() - 1})
+    expect_survived(
+        world(),
+        [&](Trainer& t) {
+          if (t.rank != thrower)
+            return expect_told(
+                [&] {
+                  t.forward(0).backward();
+                  t.forward(1);
+                },
+                thrower);
+          EXPECT_THROW(
+              {
+                ForwardScope scope(t.group);
+                t.net->first->forward(torch::ones({1, 5}));
+                throw std::runtime_error("out of eggs");
+              },
+              std::runtime_error);
+        },
+        options());
+}
+
+TEST_P(StartOver, AfterAnExceptionInBackwardOfOneRank) {
+  for (int thrower : {0, world() - 1})
+    expect_survived(
+        world(),
+        [&](Trainer& t) {
+          if (t.rank != thrower)
+            return expect_told(
+                [&] {
+                  t.forward(0).backward();
+                  t.forward(1);
+                },
+                thrower);
+          Tensor loss;
+          {
+            ForwardScope scope(t.group);
+            auto hidden = t.net->blocks[0]->as<SmallBlock>()->forward(t.net->first->forward(torch::ones({1, 5})));
+            loss = t.net->head->forward(ThrowInBackward::apply(hidden)).sum();
+          }
+          EXPECT_THROW(loss.backward(), std::runtime_error);
+        },
+        options());
+}
+
+TEST_P(StartOver, AfterRanksRanDifferentOperations) {
+  expect_survived(
+      world(),
+      [&](Trainer& t) {
+        EXPECT_THROW(
+            {
+              if (t.rank == 0) full_tensor(t.net->head->weight);
+              t.forward(0).backward();
+              t.forward(1);
+            },
+            Mismatch);
+      },
+      options());
+}
+
+TEST_P(StartOver, AfterAForwardOnOneRankWhileTheOthersComputed) {
+  expect_survived(
+      world(),
+      [&](Trainer& t) {
+        if (t.rank == 0) return expect_told([&] { t.forward(0); }, 1);
+        std::this_thread::sleep_for(std::chrono::milliseconds(30 * t.rank));
+      },
+      options());
+}
+
+TEST_P(StartOver, WhenEveryRankThrewAlikeItIsABarrier) {
+  expect_survived(
+      world(),
+      [&](Trainer& t) {
+        EXPECT_THROW(
+            {
+              ForwardScope scope(t.group);
+              small_net_loss(*t.net, {0, t.rank * 2, 2});
+              throw std::runtime_error("out of eggs");
+            },
+            std::runtime_error);
+      },
+      options());
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, StartOver, testing::Combine(testing::Values(2, 3), testing::Bool()),
+                         [](const auto& its) {
+                           return c10::str(std::get<0>(its.param), "Ranks", std::get<1>(its.param) ? "" : "Not",
+                                           "Resharded");
+                         });
+
+TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
+  // Rank 1 had one scope and one optimizer step less.
+  expect_survived(3, [](Trainer& t) {
+    EXPECT_THROW(
+        {
+          if (t.rank == 1) throw std::runtime_error("out of eggs");
+          t.forward(5);
+        },
+        std::exception);
+  });
+}
+
+TEST(StartOver, AfterAnOptimizerStepOnSomeRanksOnlySaysSoOnce) {
+  run_thread_ranks(3, [&](int r) {
+    Trainer t(r, std::make_shared<SmallNetImpl>(), {});
+    t.step(0);
+    t.optimizer.zero_grad();
+    t.forward(1).backward();
+    if (r == 1) t.optimizer.step();
+    EXPECT_THROW(
+        {
+          if (r != 1) throw std::runtime_error("out of eggs");
+          t.forward(2);
+        },
+        std::exception);
+    try {
+      t.group.reset_iter_state();
+      ADD_FAILURE() << "no word of mixed steps";
+    } catch (const Mismatch& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/3] reset_iter_state")),
+                        HasSubstr("some ranks made an optimizer step"), HasSubstr("checkpoint")));
+    }
+    t.group.reset_iter_state();
+    t.step(3);
+  });
+}
+
+// Rank 0 opened the other model's scope, rank 1 did not.
+TEST(StartOver, OfOneModelLeavesTheOtherOneUsable) {
+  run_thread_ranks(2, [&](int r) {
+    Trainer one(r, std::make_shared<SmallNetImpl>(), {}), other(r, std::make_shared<SmallNetImpl>(), {});
+    one.step(0);
+    other.step(0);
+    if (r == 0) expect_told([&] { other.forward(1); }, 1);
+    one.group.reset_iter_state();
+    for (int step = 0; step < 3; ++step) {
+      const auto before = other.values();
+      std::this_thread::sleep_for(std::chrono::milliseconds(r * 5));
+      other.step(step);
+      one.step(step);
+      EXPECT_FALSE(torch::equal(other.values()[0], before[0]));
+    }
+  });
+}
+
+TEST(StartOver, WithoutARankThatLeftIsPeerLost) {
+  for (int leaver : {0, 2}) {
+    try {
+      run_thread_ranks(3, [&](int r) {
+        Trainer t(r, std::make_shared<SmallNetImpl>(), {});  // a rank leaves when its groups are gone
+        t.step(0);
+        if (r == leaver) throw std::runtime_error("out of eggs");
+        EXPECT_THROW(
+            {
+              t.group.reset_iter_state();
+              t.step(1);
+            },
+            PeerLost);
+        EXPECT_THROW(t.group.reset_iter_state(), PeerLost);  // and so it stays
+      });
+      ADD_FAILURE();
+    } catch (const std::exception& error) {
+      EXPECT_THAT(error.what(), HasSubstr("out of eggs"));
+    }
+  }
+}
+
+// Of communicators themselves.
+TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryOrderAnew) {
+  for (int world : {2, 4})
+    run_thread_ranks(world, [&](int rank) {
+      auto& main = default_process_group()->communicator();
+      auto other = main.duplicate("other");
+      for (int round = 0; round < 3; ++round) {
+        auto sum = torch::full({300}, rank + 1.0), mine = torch::zeros({4});
+        auto pending = rank == 0 ? other->all_reduce(mine, ReduceOp::kSum, {"only rank 0", {}}) : nullptr;
+        if (rank == 1) {
+          EXPECT_THROW(main.send(mine, 0, {"nobody receives", {}})->wait(); main.barrier({"never", {}})->wait(), Error);
+        }
+        main.start_over();
+        other->start_over();
+        if (pending) {
+          EXPECT_THROW(pending->wait(), Error);
+        }
+        main.all_reduce(sum, ReduceOp::kSum, {"sum", {}})->wait();
+        EXPECT_EQ(sum[299].item<double>(), world * (world + 1) / 2.0);
+        other->barrier({"together", {}})->wait();
+        auto message = torch::full({5}, rank + 10.0);
+        if (rank == 0) main.send(message, 1, {"message", {}})->wait();
+        if (rank == 1) {
+          main.recv(message, 0, {"message", {}})->wait();
+          EXPECT_EQ(message[4].item<double>(), 10.0);
+        }
+      }
+    });
+}
+
+}  // namespace
+}  // namespace fsdp::test
