@@ -163,6 +163,8 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   options.world_size = membership.world_size();
   options.timeout = timeout;
   options.roll_call.store_in_rank_0 = store_in_rank_0;
+  options.roll_call.answer_time =
+      std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
     return make_gloo_backend(lane, rank, world_size, limit, address);
   };

@@ -78,7 +78,9 @@ Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operati
   changed_.notify_all();
   const auto patience = 2 * options_.answer_time + 4 * options_.poll;
   changed_.wait_for(lock, patience, [&] { return verdict_.has_value() || finished_; });
-  return verdict_ ? *verdict_ : store_is_gone("it does not answer");
+  if (verdict_) return *verdict_;
+  lock.unlock();
+  return store_is_gone("it does not answer");
 }
 
 Verdict RollCall::pronounce(Verdict verdict) {

@@ -219,13 +219,19 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
       auto p = linear->weight;
       torch::NoGradGuard no_grad;
       const auto before = full_tensor(p);
-      for (const auto& act : std::vector<std::function<void()>>{
-               [&] { p.slice(0, 0, rows - 1).zero_(); }, [&] { p.slice(-2, 0, rows - 1).clone(); },
-               [&] { p[0].zero_(); }, [&] { p.narrow(0, 0, 1).fill_(1); }, [&] { p.split(1)[0].zero_(); },
-               [&] { p.chunk(1)[0].zero_(); }, [&] { p.unbind()[0].zero_(); }, [&] { p.tensor_split(1)[0].zero_(); },
-               [&] { p.index_put_({torch::indexing::Slice(0, rows)}, 0.0); },
-               [&] { p.as_strided({1, 4}, {4, 1}).zero_(); }})
-        EXPECT_THAT(message_of(act), AllOf(HasSubstr("parameter 'weight'"), HasSubstr("fsdp::LocalRows")));
+      const std::vector<std::function<void()>> takings{[&] { p.slice(0, 0, rows - 1).zero_(); },
+                                                       [&] { p.slice(-2, 0, rows - 1).clone(); },
+                                                       [&] { p[0].zero_(); },
+                                                       [&] { p.narrow(0, 0, 1).fill_(1); },
+                                                       [&] { p.split(1)[0].zero_(); },
+                                                       [&] { p.chunk(1)[0].zero_(); },
+                                                       [&] { p.unbind()[0].zero_(); },
+                                                       [&] { p.tensor_split(1)[0].zero_(); },
+                                                       [&] { p.index_put_({torch::indexing::Slice(1, rows)}, 0.0); },
+                                                       [&] { p.as_strided({1, 4}, {4, 1}).zero_(); }};
+      for (size_t i = 0; i < takings.size(); ++i)
+        EXPECT_THAT(message_of(takings[i]), AllOf(HasSubstr("parameter 'weight'"), HasSubstr("fsdp::LocalRows")))
+            << "taking " << i << " of " << rows << " rows";
       EXPECT_TRUE(torch::equal(full_tensor(p), before));
       EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);  // columns are the same on every rank
       LocalRows open(group);

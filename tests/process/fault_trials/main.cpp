@@ -23,6 +23,7 @@ struct Options {
   int timeout_ms = 3000;
   std::vector<std::string> backends{"shm", "gloo"};
   std::vector<int> world_sizes{2, 3, 4};
+  int only = 0;
   bool verbose = false;
 };
 
@@ -31,6 +32,7 @@ class Model {
  public:
   explicit Model(Trial trial) {
     trial.kind = FaultKind::kNone;
+    trial.divergence = Divergence::kNone;
     report_ = run(trial);
     hash_ = report_.ranks[0].hash;
     const auto findings = judge(trial, report_, hash_);
@@ -86,7 +88,6 @@ class Trials {
     trial.victim = draw(0, trial.world_size - 1);
     if (kind == FaultKind::kDivergence) {
       trial.divergence = static_cast<Divergence>(draw(1, kDivergences - 1));
-      // A larger timeout: over Gloo ranks that wait in two orders of collectives learn it by the timeout.
     } else {
       trial.place = model_of(trial).draw_place(trial.victim, random_);
       trial.stop = std::chrono::milliseconds(draw(1, options_.timeout_ms / 2));
@@ -96,6 +97,8 @@ class Trials {
 
   void run_one(FaultKind kind) {
     const Trial trial = draw_trial(kind);
+    ++number_;
+    if (options_.only != 0 && options_.only != number_) return;
     const uint64_t hash = model_of(trial).hash();
     const auto report = run(trial);
     const auto findings = judge(trial, report, hash);
@@ -108,7 +111,7 @@ class Trials {
         count.slowest = std::max(count.slowest, report.ranks[rank].after_fault);
     failed_ += !findings.empty();
     if (options_.verbose || !findings.empty())
-      std::cout << (findings.empty() ? "ok   " : "WRONG ") << trial.describe() << std::endl;
+      std::cout << (findings.empty() ? "ok   " : "WRONG ") << number_ << ' ' << trial.describe() << std::endl;
     for (const auto& finding : findings) std::cout << "      " << finding << std::endl;
   }
 
@@ -126,7 +129,7 @@ class Trials {
   std::mt19937_64 random_;
   std::map<std::tuple<std::string, int, bool>, Model> models_;
   std::map<std::pair<std::string, std::string>, Count> counts_;
-  int failed_ = 0;
+  int failed_ = 0, number_ = 0;
 };
 
 // Of this program alone, so that what ranks leave there can be told.
@@ -157,6 +160,7 @@ int main(int argc, char** argv) {
   app.add_option("--timeout-ms", options.timeout_ms, "of the process groups")->capture_default_str();
   app.add_option("--backends", options.backends, "shm, gloo")->delimiter(',')->capture_default_str();
   app.add_option("--worlds", options.world_sizes, "numbers of ranks")->delimiter(',')->capture_default_str();
+  app.add_option("--only", options.only, "run the trial with this number alone");
   app.add_flag("--verbose", options.verbose, "a line for each trial, not only for those that went wrong");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);

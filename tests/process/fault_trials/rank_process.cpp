@@ -1,5 +1,6 @@
 #include "process/fault_trials/rank_process.h"
 
+#include <fcntl.h>
 #include <fsdp/error.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -69,6 +70,8 @@ pid_t start_rank(const Trial& trial, int rank, int port, SharedReport& report) {
   const pid_t pid = fork();
   if (pid != 0) return pid;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // c10d writes backtraces of every broken connection.
+  if (const int silence = open("/dev/null", O_WRONLY); silence >= 0) dup2(silence, STDERR_FILENO);
   if (getppid() != parent) _exit(1);
   fate.report = &report;
   fate.rank = &report.ranks[rank];
