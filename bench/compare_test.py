@@ -72,6 +72,7 @@ class Compare(unittest.TestCase):
         for row in ("| figure | 9M |",
                     "| tokens/s, ours : torch-fsdp2 | 2.000 (1.000 to 3.000) |",
                     "| tokens/s, ours : torch-ddp | 0.500 (0.250 to 0.750) |",
+                    "| tokens/s, at the bound : torch-fsdp2 | 2.100 |",
                     "| PSS of rank 0, ours : torch-fsdp2 | 0.500 (0.500 to 0.500) |",
                     "| our step : bound | 1.050 (1.040 to 1.062) |",
                     "| losses, largest relative difference | 0.0e+00 |",

@@ -42,6 +42,9 @@ def against_bound(result):
 def column(rounds, bound, peers):
     """{figure: text} of one size. rounds: what take_round gives; bound: what step_against_bound gives."""
     cells = {f"tokens/s, ours : torch-{peer}": with_range(ratios(rounds, "tokens_per_s", peer)) for peer in peers}
+    for peer in peers:  # what a step of the bound's length would reach
+        most = statistics.median(ratios(rounds, "tokens_per_s", peer)) * bound["ratio"]
+        cells[f"tokens/s, at the bound : torch-{peer}"] = f"{most:.3f}"
     if SHARDED_PEER in peers:
         cells[f"PSS of rank 0, ours : torch-{SHARDED_PEER}"] = with_range(ratios(rounds, "pss_mb", SHARDED_PEER))
     cells["our step : bound"] = against_bound(bound)

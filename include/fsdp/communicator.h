@@ -24,9 +24,9 @@ struct Tag {
   /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
   /// are votes and all of them are 0 on every rank, no data moves.
   std::vector<uint8_t> votes;
-  /// Whether this rank wrote the rows that are gathered since they were gathered last: an optimizer step that only some
-  /// ranks make is a `Mismatch`.
-  bool after_write = false;
+  /// How often this rank wrote the rows that are gathered since they were gathered last: an optimizer step that only
+  /// some ranks make is a `Mismatch`.
+  uint32_t writes = 0;
 };
 
 /// A stretch of a flat tensor that lies elsewhere in memory.
@@ -133,7 +133,8 @@ class Communicator {
   /// the timeout: then there is no new beginning.
   virtual void start_over() = 0;
 
-  /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers.
+  /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers; larger ones
+  /// than a backend has room for take several rounds.
   virtual void reserve(size_t bytes) = 0;
 };
 

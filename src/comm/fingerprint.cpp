@@ -72,7 +72,7 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
   // The last byte stays zero.
   const size_t kept = std::min(tag.subject.size(), Fingerprint::kSubjectBytes - 1);
   std::memcpy(fingerprint.subject.data(), tag.subject.data(), kept);
-  fingerprint.after_write = tag.after_write;
+  fingerprint.writes = tag.writes;
   fingerprint.vote_count = static_cast<uint32_t>(tag.votes.size());
   if (fingerprint.votes_fit()) {
     const auto bits = pack_votes(tag.votes);
@@ -118,7 +118,8 @@ std::string describe_fully(const Fingerprint& fingerprint) {
         c10::str(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
   }
   if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", fingerprint.peer);
-  if (fingerprint.after_write != 0) text += ", after a write to the rows";
+  if (fingerprint.writes == 1) text += ", after a write to the rows";
+  if (fingerprint.writes > 1) text += c10::str(", after ", fingerprint.writes, " writes to the rows");
   if (fingerprint.vote_count > 0) text += c10::str(", ", fingerprint.vote_count, " votes");
   return text;
 }
@@ -137,7 +138,7 @@ std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b
   note(a.dtype != b.dtype, "dtype");
   note(a.layout != b.layout, "boundaries of the ranks' parts");
   note(a.vote_count != b.vote_count, "number of votes");
-  note(a.after_write != b.after_write, "writes to the rows, such as an optimizer step");
+  note(a.writes != b.writes, "writes to the rows, such as an optimizer step");
   if (is_point_to_point(a.operation) && is_point_to_point(b.operation)) {
     note(a.peer != rank_of_b || b.peer != rank_of_a, "peer");
   } else if (a.operation == b.operation) {

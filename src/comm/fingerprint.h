@@ -48,8 +48,8 @@ struct Fingerprint {
   Operation operation = Operation::kBarrier;
   int8_t dtype = -1;
   /// Of the tag.
-  uint8_t after_write = 0;
-  std::array<uint8_t, 5> unused{};
+  std::array<uint8_t, 2> unused{};
+  uint32_t writes = 0;
   std::array<char, kSubjectBytes> subject{};
   /// The votes as bits, when they fit.
   std::array<uint8_t, kInlineVoteBytes> votes{};

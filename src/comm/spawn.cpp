@@ -1,6 +1,7 @@
 #include <ATen/Parallel.h>
 #include <fcntl.h>
 #include <fsdp/error.h>
+#include <fsdp/process_group.h>
 #include <fsdp/spawn.h>
 
 #include <netinet/in.h>
@@ -211,6 +212,7 @@ RankProcess fork_rank(const std::function<void(int)>& fn, int rank, int nprocs, 
     fn(rank);
   };
   const int status = run_rank(body, writing.number());
+  destroy_process_group();  // _exit() runs nothing that says goodbye to the others
   std::cout.flush();
   std::clog.flush();
   fflush(nullptr);

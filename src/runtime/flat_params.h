@@ -9,6 +9,7 @@
 
 #include "layout/row_layout.h"
 #include "memory/flat_buffer.h"
+#include "memory/reused_block.h"
 
 namespace fsdp::runtime {
 
@@ -38,6 +39,9 @@ class FlatParams {
   /// The whole buffer; null while it is away.
   const std::shared_ptr<memory::FlatBuffer>& whole_buffer() const { return whole_; }
 
+  /// Where this rank's reduced gradients lie.
+  memory::ReusedBlock& gradient_memory() { return gradient_memory_; }
+
   /// Allocates the whole buffer and starts gathering into it. Collective unless ranks share memory.
   void start_gather(Communicator& communicator, Tag tag);
   /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.
@@ -55,6 +59,7 @@ class FlatParams {
   std::shared_ptr<SharedBuffer> shared_;
   std::shared_ptr<memory::FlatBuffer> shard_, whole_;
   size_t shard_byte_offset_ = 0;
+  memory::ReusedBlock gradient_memory_{device_};
   std::shared_ptr<Work> gather_;
 };
 

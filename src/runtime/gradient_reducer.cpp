@@ -69,7 +69,7 @@ GradientReducer::InFlight GradientReducer::start_flat(size_t flat_index) {
   auto& process_group = group_.process_group();
   int64_t slice = flat.layout().slice_numel(process_group.rank());
   size_t bytes = static_cast<size_t>(slice) * flat.element_size();
-  result.output = std::make_shared<memory::FlatBuffer>(c10::GetAllocator(flat.device().type())->allocate(bytes), bytes,
+  result.output = std::make_shared<memory::FlatBuffer>(flat.gradient_memory().take(bytes), bytes,
                                                        group_.rank_state().shared_account(), ByteClass::kGradient);
   double divisor = divide_factor.value_or(process_group.world_size());
   result.work = process_group.reductions().reduce_scatter(memory::flat_tensor(result.output, 0, slice, flat.dtype()),

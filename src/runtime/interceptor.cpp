@@ -188,7 +188,7 @@ void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Oper
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
-      group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank);
+      group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
     } else if (verdict != Verdict::kPass) {
       refuse(op, operand, verdict);
     }

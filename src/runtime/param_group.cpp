@@ -132,8 +132,8 @@ void ParamGroup::start_gather() {
   if (gather_state_ != GatherState::kSharded) return;
   writes_in_copy_ = writes_;
   bool moves = std::any_of(flats_.begin(), flats_.end(), [](const FlatParams& flat) { return !flat.shares_memory(); });
-  gather_tells_write_ = moves && take_written();
-  const Tag tag{name_, {}, gather_tells_write_};
+  writes_told_ = moves ? take_writes() : 0;
+  const Tag tag{name_, {}, writes_told_};
   for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag);
   gather_state_ = GatherState::kGathering;
   fault_point("group gathering");
@@ -147,7 +147,7 @@ void ParamGroup::finish_gather() {
   try {
     for (auto& flat : flats_) flat.finish_gather();
   } catch (...) {
-    if (gather_tells_write_) give_back_written();
+    give_back_writes(writes_told_);
     drop_whole_buffers();
     throw;
   }
@@ -247,7 +247,7 @@ void ParamGroup::end_reading() {
     if (flat.shared()) flat.shared()->end_read();
 }
 
-void ParamGroup::note_write(WriteKind kind) {
+void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   if (written_in_scope_ != scopes_ || reads_) {
     for (auto& flat : flats_)
       if (flat.shared()) flat.shared()->begin_write(scopes_);
@@ -255,7 +255,21 @@ void ParamGroup::note_write(WriteKind kind) {
     written_in_scope_ = scopes_;
   }
   ++writes_;
-  if (kind == WriteKind::kEveryRank && !std::exchange(written_, true)) ++write_periods_;
+  if (kind != WriteKind::kEveryRank) return;
+  writes_to_slot_.resize(slots_.size());
+  uint32_t most = 0;
+  for (size_t i : c10::irange(slots_.size())) {
+    if (!slot || *slot == i) ++writes_to_slot_[i];
+    most = std::max(most, writes_to_slot_[i]);
+  }
+  if (most <= writes_by_all_) return;
+  ++writes_by_all_;
+  ++total_writes_;
+}
+
+uint32_t ParamGroup::take_writes() {
+  writes_to_slot_.clear();
+  return std::exchange(writes_by_all_, 0);
 }
 
 void ParamGroup::park_gradients() {
@@ -302,8 +316,8 @@ void ParamGroup::reset() {
   for (; !open_tasks.empty(); open_tasks.pop_back()) leave();
   free_whole();
   if (!is_inside()) end_reading();
-  written_ = false;
-  write_periods_ = 0;
+  take_writes();
+  total_writes_ = 0;
   first_read = 0;
   reduced_in_task = false;
 }

@@ -114,14 +114,15 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// A backward begins: it reads what its scope saw.
   void resume_reading();
   void end_reading();
-  /// Call before rows are written.
-  void note_write(WriteKind kind);
-  /// Whether every rank has written rows since this was asked last.
-  bool take_written() { return std::exchange(written_, false); }
+  /// Call before rows are written, those of one slot or of all.
+  void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
+  /// How often every rank has written rows since this was asked last: the most that any one parameter was, so that
+  /// ranks without rows of some parameters count alike.
+  uint32_t take_writes();
   /// What was taken did not reach the other ranks.
-  void give_back_written() { written_ = true; }
-  /// How many times every rank wrote rows and then said so; the same on every rank that ran the same program.
-  int64_t write_periods() const { return write_periods_; }
+  void give_back_writes(uint32_t writes) { writes_by_all_ += writes; }
+  /// All that were counted, the same on every rank that ran the same program.
+  int64_t total_writes() const { return total_writes_; }
 
   // What parameters show: a count of open scopes and open graph tasks.
   bool is_inside() const { return depth_ > 0; }

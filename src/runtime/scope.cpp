@@ -46,19 +46,17 @@ bool shares_memory(ParamGroup& group) {
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, it is
 // as if it had not been tried.
 void meet(const Groups& groups) {
-  Groups sharing, written;
-  for (const auto& group : groups) {
-    if (!group->begin_scope()) continue;
-    sharing.push_back(group);
-    if (group->take_written()) written.push_back(group);
-  }
-  if (sharing.empty()) return;
+  std::vector<std::pair<ParamGroup*, uint32_t>> writes;
+  uint32_t sum = 0;
+  for (const auto& group : groups)
+    if (group->begin_scope()) sum += writes.emplace_back(group.get(), group->take_writes()).second;
+  if (writes.empty()) return;
   const auto& first = *groups.front();
   try {
-    first.process_group().communicator().barrier({"forward scope of " + first.name(), {}, !written.empty()})->wait();
+    first.process_group().communicator().barrier({"forward scope of " + first.name(), {}, sum})->wait();
   } catch (...) {
     for (const auto& group : groups) group->cancel_scope();
-    for (const auto& group : written) group->give_back_written();
+    for (const auto& [group, count] : writes) group->give_back_writes(count);
     throw;
   }
 }
@@ -188,7 +186,7 @@ void reset_iteration(const Groups& groups) {
     require(group->summon_depth == 0, group->where("reset_iter_state"), "a summon_full_params is open on '",
             group->name(), "', whose values it would lose. Close it first");
   int64_t writes = 0;
-  for (const auto& group : groups) writes += group->write_periods();
+  for (const auto& group : groups) writes += group->total_writes();
   const bool are_alike = meet_after_exception(groups.front()->process_group(), groups.front()->name(), writes);
   rank.reset_backward();
   for (const auto& group : groups) group->reset();

@@ -23,6 +23,9 @@ using shm::Slots;
 using shm::Steps;
 
 constexpr size_t kLeastSlotBytes = size_t{256} << 10;
+// Larger reductions go through in several rounds: slots stay in caches and cost no memory that only the largest group
+// needs once a step.
+constexpr size_t kMostSlotBytes = size_t{2} << 20;
 constexpr size_t kPairSlotBytes = size_t{64} << 10;
 
 size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -250,7 +253,8 @@ class ShmCommunicator : public Communicator {
   // reduction takes more rounds.
   void reserve(size_t bytes) override {
     const auto others = static_cast<size_t>(world_size() - 1);
-    const size_t needed = round_up(bytes / static_cast<size_t>(world_size()) * others + bytes / 32 + 4096);
+    const size_t needed =
+        std::min(kMostSlotBytes, round_up(bytes / static_cast<size_t>(world_size()) * others + bytes / 32 + 4096));
     if (needed <= rounds_->slot_bytes()) return;
     collectives_->finish_all();
     make_rounds(needed);

@@ -29,6 +29,11 @@ struct NetImpl : torch::nn::Module {
   }
 };
 
+// However a rank ends, it says goodbye.
+struct Leave {
+  ~Leave() { destroy_process_group(); }
+};
+
 class Trainee {
  public:
   explicit Trainee(const TrainingPlan& plan)
@@ -154,6 +159,7 @@ uint64_t train(const TrainingPlan& plan, const std::function<void(const std::str
                       .local_rank = plan.rank,
                       .address = "127.0.0.1:" + std::to_string(plan.port)});
   uint64_t hash = 0;
+  const Leave leave;
   {
     torch::manual_seed(7);
     Trainee trainee(plan);
@@ -171,7 +177,6 @@ uint64_t train(const TrainingPlan& plan, const std::function<void(const std::str
     }
     hash = trainee.hash();
   }
-  destroy_process_group();
   return hash;
 }
 

@@ -1,0 +1,63 @@
+#include "memory/reused_block.h"
+
+#include <sys/mman.h>
+
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace fsdp::memory {
+namespace {
+
+// The general allocator keeps smaller blocks and has use for them in between.
+constexpr size_t kLeastBytes = size_t{10} << 20;
+
+}  // namespace
+
+// The block that nobody has, if there is one.
+struct ReusedBlock::Spare {
+  std::mutex mutex;
+  void* address = nullptr;
+  size_t bytes = 0;
+
+  ~Spare() {
+    if (address != nullptr) munmap(address, bytes);
+  }
+
+  void* take(size_t wanted) {
+    std::lock_guard lock(mutex);
+    return bytes == wanted ? std::exchange(address, nullptr) : nullptr;
+  }
+
+  void give_back(void* block, size_t block_bytes) {
+    std::lock_guard lock(mutex);
+    if (address != nullptr) {
+      munmap(block, block_bytes);
+      return;
+    }
+    madvise(block, block_bytes, MADV_FREE);
+    address = block;
+    bytes = block_bytes;
+  }
+};
+
+c10::DataPtr ReusedBlock::take(size_t bytes) {
+  if (!device_.is_cpu() || bytes < kLeastBytes) return c10::GetAllocator(device_.type())->allocate(bytes);
+  if (!spare_) spare_ = std::make_shared<Spare>();
+  void* address = spare_->take(bytes);
+  if (address == nullptr) address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) throw std::bad_alloc();
+  struct Loan {
+    std::shared_ptr<Spare> spare;
+    void* address;
+    size_t bytes;
+  };
+  return {address, new Loan{spare_, address, bytes},
+          [](void* context) {
+            const std::unique_ptr<Loan> loan(static_cast<Loan*>(context));
+            loan->spare->give_back(loan->address, loan->bytes);
+          },
+          device_};
+}
+
+}  // namespace fsdp::memory
