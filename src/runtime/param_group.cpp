@@ -255,13 +255,11 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
     written_in_scope_ = scopes_;
   }
   ++writes_;
-  if (kind != WriteKind::kEveryRank) return;
+  if (kind != WriteKind::kEveryRank || slots_.empty()) return;
   writes_to_slot_.resize(slots_.size());
-  uint32_t most = 0;
-  for (size_t i : c10::irange(slots_.size())) {
+  for (size_t i : c10::irange(slots_.size()))
     if (!slot || *slot == i) ++writes_to_slot_[i];
-    most = std::max(most, writes_to_slot_[i]);
-  }
+  const uint32_t most = *std::max_element(writes_to_slot_.begin(), writes_to_slot_.end());
   if (most <= writes_by_all_) return;
   ++writes_by_all_;
   ++total_writes_;

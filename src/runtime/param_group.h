@@ -177,9 +177,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GatherState gather_state_ = GatherState::kSharded;
   int depth_ = 0;
   int64_t writes_ = 0, writes_in_copy_ = 0;
-  bool written_ = false;             // by every rank, since the last gather or scope
-  bool gather_tells_write_ = false;  // the gather in flight took written_
-  int64_t write_periods_ = 0;
+  uint32_t writes_by_all_ = 0;            // since the last gather or scope
+  uint32_t writes_told_ = 0;              // by the gather in flight
+  std::vector<uint32_t> writes_to_slot_;  // since the last gather or scope
+  int64_t total_writes_ = 0;
   bool reads_ = false;                      // peers must not write their rows
   uint64_t scopes_ = 0;                     // opened so far, the same on every rank
   uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write

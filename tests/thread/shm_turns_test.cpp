@@ -186,6 +186,16 @@ TEST(Turns, AnOptimizerStepOnOneRankOnlyIsAMismatch) {
                                    HasSubstr("after a write to the rows"))));
 }
 
+TEST(Turns, ASecondOptimizerStepOnOneRankOnlyIsAMismatch) {
+  const auto messages = mismatches(2, [](int rank, SmallNetImpl& net, const Group& group) {
+    for (int step = 0; step < 1 + rank; ++step) add_to_rows(net, 1.0);
+    whole_sum(group, net);
+  });
+  EXPECT_THAT(messages, SizeIs(2));
+  EXPECT_THAT(messages,
+              Each(AllOf(HasSubstr("writes to the rows"), HasSubstr("rank 1 runs barrier of 'forward scope"))));
+}
+
 TEST(Turns, ABackwardOnOneRankOnlyIsAMismatchAndNoHang) {
   const auto messages = mismatches(2, [](int rank, SmallNetImpl& net, const Group& group) {
     torch::Tensor loss;
