@@ -79,6 +79,7 @@ Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operati
   const auto patience = 2 * options_.answer_time + 4 * options_.poll;
   changed_.wait_for(lock, patience, [&] { return verdict_.has_value() || finished_; });
   if (verdict_) return *verdict_;
+  store_is_silent_ = !finished_;
   lock.unlock();
   return store_is_gone("it does not answer");
 }
@@ -101,7 +102,7 @@ void RollCall::leave() {
   std::unique_lock lock(mutex_);
   leaving_ = true;
   changed_.notify_all();
-  changed_.wait_for(lock, std::chrono::seconds(3), [&] { return finished_; });
+  changed_.wait_for(lock, std::chrono::seconds(3), [&] { return finished_ || store_is_silent_; });
   if (!thread_.joinable()) return;  // another call was faster
   std::thread thread = std::exchange(thread_, {});
   // A store that does not answer must not keep this process: the thread stays behind.

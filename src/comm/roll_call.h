@@ -84,7 +84,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   std::vector<std::weak_ptr<Member>> members_;
   std::optional<Report> alarm_;
   std::optional<Verdict> pronounced_, verdict_;
-  bool leaving_ = false, finished_ = false;
+  bool leaving_ = false, finished_ = false, store_is_silent_ = false;
   std::thread thread_;
 };
 
