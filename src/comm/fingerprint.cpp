@@ -84,6 +84,7 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
 void describe_data(Fingerprint& fingerprint, const at::Tensor& data, std::span<const int64_t> offsets) {
   fingerprint.bytes = data.nbytes();
   fingerprint.dtype = static_cast<int8_t>(data.scalar_type());
+  fingerprint.device = static_cast<int8_t>(data.device().type());
   fingerprint.layout = offsets.empty() ? 0 : hash_bytes(offsets.data(), offsets.size_bytes());
 }
 
@@ -116,6 +117,8 @@ std::string describe_fully(const Fingerprint& fingerprint) {
   if (fingerprint.dtype >= 0) {
     text +=
         c10::str(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
+    const auto device = static_cast<c10::DeviceType>(fingerprint.device);
+    if (device != c10::kCPU) text += " on " + c10::DeviceTypeName(device, /*lower_case=*/true);
   }
   if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", fingerprint.peer);
   if (fingerprint.writes == 1) text += ", after a write to the rows";
@@ -136,6 +139,7 @@ std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b
   note(a.sequence != b.sequence, "position in the order");
   note(a.bytes != b.bytes, "bytes");
   note(a.dtype != b.dtype, "dtype");
+  note(a.device != b.device, "device");
   note(a.layout != b.layout, "boundaries of the ranks' parts");
   note(a.vote_count != b.vote_count, "number of votes");
   note(a.writes != b.writes, "writes to the rows, such as an optimizer step");

@@ -47,8 +47,10 @@ struct Fingerprint {
   int32_t peer = -1;
   Operation operation = Operation::kBarrier;
   int8_t dtype = -1;
+  /// c10::DeviceType; -1: no data.
+  int8_t device = -1;
   /// Of the tag.
-  std::array<uint8_t, 2> unused{};
+  std::array<uint8_t, 1> unused{};
   uint32_t writes = 0;
   std::array<char, kSubjectBytes> subject{};
   /// The votes as bits, when they fit.

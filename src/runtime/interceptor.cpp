@@ -59,17 +59,18 @@ bool all_have_sizes(const c10::OperatorHandle& op, const torch::jit::Stack& stac
   return same;
 }
 
-// The same of lists, in which element i belongs to element i of the others.
-bool lists_have_sizes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const at::Tensor& tensor) {
-  const size_t begin = stack.size() - op.schema().arguments().size();
-  c10::SmallVector<c10::List<at::Tensor>, 4> lists;
-  for (size_t i = begin; i < stack.size(); ++i)
-    if (stack[i].isTensorList()) lists.push_back(stack[i].toTensorList());
+// Whether in lists, where element i belongs to element i of the others, marked tensors meet equal sizes or one element.
+bool lists_fit(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  c10::SmallVector<c10::ArrayRef<c10::IValue>, 4> lists;
+  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
+    if (stack[i].isTensorList()) lists.push_back(stack[i].toListRef());
   for (const auto& list : lists)
     for (size_t i = 0; i < list.size(); ++i) {
-      if (!list.get(i).is_same(tensor)) continue;
+      const auto& tensor = list[i].toTensor();
+      if (!tensor.defined() || !is_marked(*tensor.unsafeGetTensorImpl())) continue;
       for (const auto& other : lists)
-        if (i < other.size() && other.get(i).sizes() != tensor.sizes() && other.get(i).numel() != 1) return false;
+        if (i < other.size() && other[i].toTensor().sizes() != tensor.sizes() && other[i].toTensor().numel() != 1)
+          return false;
     }
   return true;
 }
@@ -106,7 +107,7 @@ bool is_part_of_rows(const Operand& operand) {
 
 // The verdict about one operand. In backward the group shows whole parameters first.
 Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
-                      Operand& operand, bool in_backward) {
+                      Operand& operand, bool in_backward, bool lists_match) {
   auto& group = *operand.part.group;
   bool own = is_parameter(operand);
   if (in_backward && operand.part.kind != PartKind::kGradient && (own || operand.part.kind == PartKind::kWhole)) {
@@ -124,9 +125,7 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
   access.recording = at::GradMode::is_enabled() && operand.tensor.requires_grad();
   bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
   bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
-  access.same_sizes = traits.kind == OperatorKind::kForeach ? lists_have_sizes(op, stack, operand.tensor)
-                      : sizes_matter                        ? all_have_sizes(op, stack, operand.tensor.sizes())
-                                                            : true;
+  access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(op, stack, operand.tensor.sizes()));
   access.selects_rows = selects_rows(traits, op, stack, operand.tensor);
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
@@ -179,12 +178,13 @@ void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Oper
   if (operands.empty()) return;
   const auto& traits = operator_traits(op);
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  bool lists_match = traits.kind != OperatorKind::kForeach || lists_fit(op, stack);
   ++operands.front().part.group->rank_state().intercepted_operators;
   GroupPointers reads;
   for (auto& operand : operands) {
     auto& group = operand.part.group;
     std::lock_guard lock(group->rank_state().mutex);
-    auto verdict = judge_operand(op, traits, stack, operand, in_backward);
+    auto verdict = judge_operand(op, traits, stack, operand, in_backward, lists_match);
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {

@@ -186,7 +186,10 @@ void reset_iteration(const Groups& groups) {
     require(group->summon_depth == 0, group->where("reset_iter_state"), "a summon_full_params is open on '",
             group->name(), "', whose values it would lose. Close it first");
   int64_t writes = 0;
-  for (const auto& group : groups) writes += group->total_writes();
+  for (const auto& group : groups) {
+    writes += group->total_writes();
+    if (!group->is_in_scope()) group->end_reading();  // a peer may wait to write before it comes here
+  }
   const bool are_alike = meet_after_exception(groups.front()->process_group(), groups.front()->name(), writes);
   rank.reset_backward();
   for (const auto& group : groups) group->reset();

@@ -198,5 +198,29 @@ TEST(ZooAccumulation, ModelWithNothingToTrainRunsForwardOnly) {
   expect_equals_unsharded(program);
 }
 
+// autograd::grad reduces nothing outside its inputs, not even gradients that wait for their reduction.
+TEST(ZooAccumulation, AutogradGradLeavesGradientsThatWaitAlone) {
+  run_thread_ranks(2, [](int r) {
+    nn::Linear linear(4, 3);
+    auto group = fully_shard(*linear);
+    const auto x = torch::full({2, 4}, r + 1.0, torch::requires_grad());
+    const auto loss = [&] {
+      ForwardScope scope(group);
+      return linear->forward(x).square().sum();
+    };
+    {
+      auto guard = group.no_sync();
+      loss().backward();
+    }
+    const auto before = group.stats().reductions;
+    torch::autograd::grad({loss()}, {x});
+    EXPECT_EQ(group.stats().reductions, before);
+    EXPECT_FALSE(linear->weight.grad().defined());
+    loss().backward();
+    EXPECT_EQ(group.stats().reductions, before + 1);
+    EXPECT_TRUE(linear->weight.grad().defined());
+  });
+}
+
 }  // namespace
 }  // namespace fsdp::test

@@ -34,11 +34,13 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
   b.sequence = 18;
   b.bytes = 4;
   b.dtype = static_cast<int8_t>(at::kHalf);
+  b.device = static_cast<int8_t>(at::kCUDA);
   b.layout = 5;
   b.vote_count = 4;
   EXPECT_EQ(difference(a, 0, b, 1),
-            "operation, subject, position in the order, bytes, dtype, boundaries of the ranks' "
+            "operation, subject, position in the order, bytes, dtype, device, boundaries of the ranks' "
             "parts, number of votes");
+  EXPECT_THAT(describe_fully(b), HasSubstr("4 bytes of Half on cuda"));
 }
 
 TEST(Fingerprint, DiffersByTheBoundariesOfEqualTensors) {
