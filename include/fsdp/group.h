@@ -108,8 +108,8 @@ class Group {
   /// After an exception in forward or backward, also on some ranks only: forgets open backwards and gradients that were
   /// not handed out, frees whole parameters; `.grad` is as before the iteration. Ranks that go on instead, or wait for
   /// this one, get a `Mismatch`, after which they call it too. Also after a `Mismatch` of another cause. Rows that an
-  /// optimizer step changed on some ranks only stay so. Collective; outside backward. Throws PeerLost if a rank was
-  /// lost or does not come within the timeout.
+  /// optimizer step changed on some ranks only stay so: that is a Mismatch thrown once, with the model usable.
+  /// Collective; outside backward. Throws PeerLost if a rank was lost or does not come within the timeout.
   ///
   ///     try { step(model); } catch (const fsdp::Mismatch&) { model.reset_iter_state(); }
   void reset_iter_state() const;

@@ -177,10 +177,7 @@ class C10dCommunicator : public Communicator {
   // Ranks that go on learn it; where there is a verdict already, that one stays.
   void announce_restart() const {
     const auto& roll_call = family_->roll_call;
-    roll_call->pronounce({Verdict::Kind::kMismatch, rank(),
-                          c10::str("rank ", rank(),
-                                   " starts over after an exception, other ranks went on. Call "
-                                   "reset_iter_state() on the model on every rank.")});
+    roll_call->pronounce(starts_over(rank(), ""));
     const auto verdict = roll_call->verdict();
     if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, place("starting over"));
   }

@@ -75,6 +75,12 @@ Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint&
                    "that depends on the rank or on its data.")};
 }
 
+Verdict starts_over(int rank, const std::string& last_operations) {
+  return {Verdict::Kind::kMismatch, rank,
+          c10::str("rank ", rank, " starts over after an exception, other ranks went on.", last_operations,
+                   " Call reset_iter_state() on the model on every rank.")};
+}
+
 void raise(const Verdict& verdict, const std::string& place) {
   const std::string message = place + verdict.text;
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);

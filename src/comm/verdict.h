@@ -42,6 +42,8 @@ struct Verdict {
 /// `difference`.
 Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
                      const std::string& difference);
+/// The verdict for ranks that go on while `rank` starts over; `last_operations` is empty or begins with a space.
+Verdict starts_over(int rank, const std::string& last_operations);
 /// Throws what the verdict calls for; `place` begins the message.
 [[noreturn]] void raise(const Verdict& verdict, const std::string& place);
 

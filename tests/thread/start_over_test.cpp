@@ -92,52 +92,46 @@ class StartOver : public testing::TestWithParam<std::tuple<int, bool>> {
   FullyShardOptions options() const {
     return {.reshard_after_forward = std::get<1>(GetParam()) ? Reshard::always() : Reshard::never()};
   }
+  // The first rank throws, then the last one; the others go on until they are told.
+  void expect_survived_by_all_but_one(const Incident& exception) const {
+    for (int thrower : {0, world() - 1})
+      expect_survived(
+          world(),
+          [&](Trainer& t) {
+            if (t.rank == thrower) return exception(t);
+            expect_told(
+                [&] {
+                  t.forward(0).backward();
+                  t.forward(1);
+                },
+                thrower);
+          },
+          options());
+  }
 };
 
 TEST_P(StartOver, AfterAnExceptionInForwardOfOneRank) {
-  for (int thrower : {0, world() - 1})
-    expect_survived(
-        world(),
-        [&](Trainer& t) {
-          if (t.rank != thrower)
-            return expect_told(
-                [&] {
-                  t.forward(0).backward();
-                  t.forward(1);
-                },
-                thrower);
-          EXPECT_THROW(
-              {
-                ForwardScope scope(t.group);
-                t.net->first->forward(torch::ones({1, 5}));
-                throw std::runtime_error("out of eggs");
-              },
-              std::runtime_error);
+  expect_survived_by_all_but_one([](Trainer& t) {
+    EXPECT_THROW(
+        {
+          ForwardScope scope(t.group);
+          t.net->first->forward(torch::ones({1, 5}));
+          throw std::runtime_error("out of eggs");
         },
-        options());
+        std::runtime_error);
+  });
 }
 
 TEST_P(StartOver, AfterAnExceptionInBackwardOfOneRank) {
-  for (int thrower : {0, world() - 1})
-    expect_survived(
-        world(),
-        [&](Trainer& t) {
-          if (t.rank != thrower)
-            return expect_told(
-                [&] {
-                  t.forward(0).backward();
-                  t.forward(1);
-                },
-                thrower);
-          Tensor loss;
-          {
-            ForwardScope scope(t.group);
-            auto hidden = t.net->blocks[0]->as<SmallBlock>()->forward(t.net->first->forward(torch::ones({1, 5})));
-            loss = t.net->head->forward(ThrowInBackward::apply(hidden)).sum();
-          }
-          EXPECT_THROW(loss.backward(), std::runtime_error);
-        },
-        options());
+  expect_survived_by_all_but_one([](Trainer& t) {
+    Tensor loss;
+    {
+      ForwardScope scope(t.group);
+      auto hidden = t.net->blocks[0]->as<SmallBlock>()->forward(t.net->first->forward(torch::ones({1, 5})));
+      loss = t.net->head->forward(ThrowInBackward::apply(hidden)).sum();
+    }
+    EXPECT_THROW(loss.backward(), std::runtime_error);
+  });
 }
 
 TEST_P(StartOver, AfterRanksRanDifferentOperations) {

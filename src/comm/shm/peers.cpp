@@ -140,9 +140,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready) {
 void Peers::start_over() {
   if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost) raise(*before, place());
   announce("starting over");
-  record({Verdict::Kind::kMismatch, rank_,
-          c10::str("rank ", rank_, " starts over after an exception, other ranks went on.",
-                   last_operations(*page_, world_size_), " Call reset_iter_state() on the model on every rank.")});
+  record(starts_over(rank_, last_operations(*page_, world_size_)));
   is_starting_over_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
   for (auto* other : others_) other->drop();

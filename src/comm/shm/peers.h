@@ -23,9 +23,9 @@ class Progress {
  public:
   virtual ~Progress() = default;
   /// Does what can be done without waiting.
-  virtual void progress() = 0;
+  virtual void progress() {}
   /// Drops what is in flight.
-  virtual void drop() = 0;
+  virtual void drop() {}
   /// Counts from the beginning again; every rank has dropped what was in flight.
   virtual void begin_anew() = 0;
 };

@@ -53,8 +53,6 @@ class Rounds : public Progress {
   /// This rank has read what it needs of the round.
   void close();
 
-  void progress() override {}
-  void drop() override {}
   void begin_anew() override;
 
  private:
