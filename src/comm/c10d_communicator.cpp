@@ -28,9 +28,18 @@ struct Family {
   // Again under keys of its own.
   void begin() {
     if (roll_call) roll_call->leave();
-    // A connection of its own: the other one may be in the middle of a wait.
-    auto prefix = c10::make_intrusive<c10d::PrefixStore>(c10::str("roll_call/", beginnings), store->clone());
+    auto prefix = c10::make_intrusive<c10d::PrefixStore>(c10::str("roll_call/", beginnings), own_connection());
     roll_call = RollCall::start(std::move(prefix), options.rank, options.world_size, options.roll_call);
+  }
+
+  // The other one may be in the middle of a wait.
+  c10::intrusive_ptr<c10d::Store> own_connection() const {
+    try {
+      return store->clone();
+    } catch (const c10::DistError& error) {
+      raise(store_lost(options.roll_call.store_in_rank_0 && options.rank != 0, first_line(error.what()), ""),
+            where(options.rank, options.world_size, "connecting"));
+    }
   }
 
   const c10::intrusive_ptr<c10d::Store> store;

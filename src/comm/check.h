@@ -15,6 +15,9 @@ inline std::string where(int rank, int world_size, std::string_view operation) {
   return c10::str("[fsdp rank ", rank, '/', world_size, "] ", operation, ": ");
 }
 
+/// The words of a transport's error without the backtrace that may follow them.
+inline std::string first_line(const std::string& what) { return what.substr(0, what.find('\n')); }
+
 /// Throws UsageError made of `message` unless `ok`; the message is put together only then.
 template <class... Message>
 void require(bool ok, const Message&... message) {

@@ -178,13 +178,8 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   return make_c10d_communicator(store, std::move(options));
 }
 
-}  // namespace
-
-std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
-                                   std::chrono::milliseconds timeout, bool store_in_rank_0) {
-  if (membership.world_size() == 1) return make_local_communicator();
-  const StorePtr own = group_store(membership, store);
-  own->setTimeout(timeout);
+std::shared_ptr<Communicator> join_members(const Membership& membership, const StorePtr& own,
+                                           std::chrono::milliseconds timeout, bool store_in_rank_0) {
   Member self{c10::str("world size ", membership.world_size(), ", backend ", membership.backend), loopback_domain(), "",
               ""};
   std::optional<shm::Listener> listener;
@@ -211,10 +206,27 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
   } catch (const Error&) {
     let_others_read(membership, *own);
     throw;
+  } catch (const c10::DistError&) {
+    throw;
   } catch (const std::exception& error) {
     let_others_read(membership, *own);
     throw Error(c10::str(where(membership.rank(), membership.world_size(), kOperation),
-                         "could not connect to the other ranks: ", error.what()));
+                         "could not connect to the other ranks: ", first_line(error.what())));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
+                                   std::chrono::milliseconds timeout, bool store_in_rank_0) {
+  if (membership.world_size() == 1) return make_local_communicator();
+  try {
+    const StorePtr own = group_store(membership, store);
+    own->setTimeout(timeout);
+    return join_members(membership, own, timeout, store_in_rank_0);
+  } catch (const c10::DistError& error) {
+    raise(store_lost(store_in_rank_0 && membership.rank() != 0, first_line(error.what()), ""),
+          where(membership.rank(), membership.world_size(), kOperation));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "comm/check.h"
 #include "comm/fault_point.h"
+#include "comm/pipe_signal.h"
 
 namespace fsdp {
 
@@ -18,11 +19,10 @@ std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
 }
 
-// The transport's words without the source line that they begin with and the backtrace that may follow.
-std::string first_line(const std::string& what) {
+// Without the source line that Gloo's words begin with.
+std::string without_source_line(const std::string& what) {
   const size_t bracket = what.starts_with('[') ? what.find("] ") : std::string::npos;
-  const size_t begin = bracket == std::string::npos ? 0 : bracket + 2;
-  return what.substr(begin, what.find('\n', begin) - begin);
+  return bracket == std::string::npos ? what : what.substr(bracket + 2);
 }
 
 }  // namespace
@@ -155,6 +155,7 @@ std::string Lane::State::status() const {
 
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
+  const PipeSignalBlocked no_pipe_signal;
   // Collectives write into parameters' memory: no graph, no version bumps.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
@@ -225,7 +226,7 @@ void Lane::State::attempt(Job& job) {
     const int peer = wire_->waiting_for();
     const bool timed_out = since(begin) >= options_.timeout;
     raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, describe(mine),
-                            first_line(error.what())),
+                            without_source_line(first_line(error.what()))),
           mine);
   }
 }

@@ -3,6 +3,9 @@
 #include <c10/util/StringUtil.h>
 #include <c10/util/thread_name.h>
 
+#include "comm/check.h"
+#include "comm/pipe_signal.h"
+
 namespace fsdp {
 namespace {
 
@@ -113,6 +116,7 @@ void RollCall::leave() {
 
 void RollCall::run() {
   c10::setThreadName("fsdp-roll-call");
+  const PipeSignalBlocked no_pipe_signal;
   bool store_works = true;
   while (true) {
     std::unique_lock lock(mutex_);
@@ -150,8 +154,7 @@ void RollCall::conclude() {
     settle(verdict);
     acknowledge();
   } catch (const std::exception& error) {
-    const std::string what = error.what();
-    settle(store_is_gone(what.substr(0, what.find('\n'))));  // without the backtrace
+    settle(store_is_gone(first_line(error.what())));
   }
 }
 
@@ -220,15 +223,8 @@ void RollCall::acknowledge() {
 }
 
 Verdict RollCall::store_is_gone(const std::string& detail) const {
-  if (options_.store_in_rank_0 && rank_ != 0) {
-    return {Verdict::Kind::kPeerLost, 0,
-            c10::str("rank 0, which hosts the rendezvous store, is lost: the store is gone (", detail,
-                     "). This rank's last operations: ", operations(),
-                     ". Look at the output of rank 0, then start all ranks again.")};
-  }
-  return {Verdict::Kind::kError, -1,
-          c10::str("a collective failed and the rendezvous store is gone (", detail,
-                   "): the launcher has ended. This rank's last operations: ", operations(), ".")};
+  return store_lost(options_.store_in_rank_0 && rank_ != 0, detail,
+                    " This rank's last operations: " + operations() + '.');
 }
 
 std::string RollCall::operations() const {

@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/check.h"
+#include "comm/pipe_signal.h"
 #include "comm/verdict.h"
 
 #include <future>
@@ -29,7 +30,7 @@ Connections& connections() {
 [[noreturn]] void explain(const Rendezvous& rendezvous, bool hosts, const std::string& address,
                           std::chrono::milliseconds timeout, const std::string& what) {
   const std::string place = where(rendezvous.rank, rendezvous.world_size, "init_process_group");
-  const std::string detail = what.substr(0, what.find('\n'));
+  const std::string detail = first_line(what);
   if (hosts && what.find("EADDRINUSE") != std::string::npos) {
     throw UsageError(c10::str(place, "port ", rendezvous.port, " of ", rendezvous.host,
                               " is taken by another program, or by another run. Choose another "
@@ -44,8 +45,10 @@ Connections& connections() {
 // LibTorch waits for ever for the answer of a program that accepts connections and is no store, and for longer than the
 // timeout where nobody listens; a thread of its own is left waiting then.
 c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
-  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> open(
-      [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> open([=] {
+    const PipeSignalBlocked no_pipe_signal;
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  });
   auto store = open.get_future();
   std::thread(std::move(open)).detach();
   if (store.wait_for(options.timeout) == std::future_status::timeout)

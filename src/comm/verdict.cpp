@@ -81,6 +81,16 @@ Verdict starts_over(int rank, const std::string& last_operations) {
                    " Call reset_iter_state() on the model on every rank.")};
 }
 
+Verdict store_lost(bool in_rank_0, const std::string& detail, const std::string& last_operations) {
+  if (in_rank_0) {
+    return {Verdict::Kind::kPeerLost, 0,
+            c10::str("rank 0, which hosts the rendezvous store, is lost: the store is gone (", detail, ").",
+                     last_operations, " Look at the output of rank 0, then start all ranks again.")};
+  }
+  return {Verdict::Kind::kError, -1,
+          c10::str("the rendezvous store is gone (", detail, "): the launcher has ended.", last_operations)};
+}
+
 void raise(const Verdict& verdict, const std::string& place) {
   const std::string message = place + verdict.text;
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);

@@ -42,6 +42,7 @@ class Ranks {
     for (int rank = 0; rank < trial.world_size; ++rank) {
       pids_.push_back(start_rank(trial, rank, port, *report_));
       ended_.push_back({});
+      status_.push_back(0);
     }
   }
 
@@ -65,7 +66,7 @@ class Ranks {
 
   void collect() {
     for (int rank = 0; rank < trial_.world_size; ++rank)
-      if (!has_ended(rank) && waitpid(pids_[rank], nullptr, WNOHANG) == pids_[rank]) ended_[rank] = Clock::now();
+      if (!has_ended(rank) && waitpid(pids_[rank], &status_[rank], WNOHANG) == pids_[rank]) ended_[rank] = Clock::now();
   }
 
   // A stopped rank goes on: after its time, or when the others have ended.
@@ -104,7 +105,8 @@ class Ranks {
         of_rank.lost_rank = shared.lost_rank;
       }
       of_rank.hash = shared.hash;
-      of_rank.message = shared.message.characters.data();
+      of_rank.message = of_rank.ending == Ending::kKilled ? c10::str("signal ", WTERMSIG(status_[rank]))
+                                                          : shared.message.characters.data();
       of_rank.noticed = shared.noticed.characters.data();
       for (const auto& point : shared.points)
         if (point.passages > 0) of_rank.passages[point.name.data()] = point.passages;
@@ -118,6 +120,7 @@ class Ranks {
   const Clock::time_point begin_;
   std::vector<pid_t> pids_;
   std::vector<Clock::time_point> ended_;
+  std::vector<int> status_;  // as waitpid tells it
   bool has_resumed_ = false;
   Clock::time_point resumed_at_;
 };

@@ -1,0 +1,55 @@
+#include "comm/pipe_signal.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+
+namespace fsdp {
+namespace {
+
+// Returns errno.
+int write_to_nobody() {
+  int ends[2];
+  if (pipe(ends) != 0) return -1;
+  close(ends[0]);
+  const bool wrote = write(ends[1], "x", 1) == 1;
+  const int error = wrote ? 0 : errno;
+  close(ends[1]);
+  return error;
+}
+
+TEST(PipeSignal, EndsAProgramThatDoesNotBlockIt) {
+  EXPECT_EXIT(write_to_nobody(), testing::KilledBySignal(SIGPIPE), "");
+}
+
+TEST(PipeSignal, BlockedTheWriteFailsAndNothingComesAfterwards) {
+  std::thread([] {
+    {
+      const PipeSignalBlocked block;
+      EXPECT_EQ(write_to_nobody(), EPIPE);
+    }
+    sigset_t mask, pending;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    EXPECT_EQ(sigismember(&mask, SIGPIPE), 0);
+    sigpending(&pending);
+    EXPECT_EQ(sigismember(&pending, SIGPIPE), 0);
+  }).join();
+}
+
+TEST(PipeSignal, ThreadsThatStartMeanwhileInheritTheBlock) {
+  const PipeSignalBlocked block;
+  std::thread([] { EXPECT_EQ(write_to_nobody(), EPIPE); }).join();
+}
+
+TEST(PipeSignal, StaysBlockedForWhoeverHadBlockedIt) {
+  const PipeSignalBlocked outer;
+  {
+    const PipeSignalBlocked inner;
+  }
+  EXPECT_EQ(write_to_nobody(), EPIPE);
+}
+
+}  // namespace
+}  // namespace fsdp
