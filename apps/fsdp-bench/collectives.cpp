@@ -10,7 +10,7 @@
 #include "collective_timing.h"
 #include "collectives_report.h"
 #include "process_memory.h"
-#include "start_ranks.h"
+#include "join_ranks.h"
 
 namespace bench {
 namespace {

@@ -7,23 +7,9 @@
 #include "arguments.h"
 #include "collectives.h"
 #include "intercept.h"
-#include "start_ranks.h"
+#include "join_ranks.h"
 #include "step.h"
 #include "versus.h"
-
-namespace {
-
-// Ranks run the same command line as the process that starts them.
-template <class Arguments>
-void run_as_ranks(char** argv, const Arguments& arguments, void (*run)(const Arguments&)) {
-  if (bench::is_rank()) {
-    run(arguments);
-  } else {
-    bench::start_ranks(argv, arguments.world);
-  }
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Times what fsdp does and prints the figures, as one line of JSON or as a table.");
@@ -40,9 +26,9 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   try {
     if (step->parsed()) {
-      run_as_ranks(argv, step_arguments, step_arguments.versus.empty() ? bench::run_step : bench::run_versus);
+      bench::run_as_ranks(step_arguments, step_arguments.versus.empty() ? bench::run_step : bench::run_versus);
     }
-    if (collectives->parsed()) run_as_ranks(argv, collectives_arguments, bench::run_collectives);
+    if (collectives->parsed()) bench::run_as_ranks(collectives_arguments, bench::run_collectives);
     if (intercept->parsed()) bench::run_intercept(intercept_arguments);
     return 0;
   } catch (const c10::Error& error) {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "process_memory.h"
-#include "start_ranks.h"
+#include "join_ranks.h"
 #include "statistics.h"
 #include "training_step.h"
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bootstrap.h"
-#include "start_ranks.h"
+#include "join_ranks.h"
 #include "statistics.h"
 #include "training_step.h"
 

@@ -3,8 +3,8 @@
 /// The collectives that sharding needs, behind one interface.
 ///
 /// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend); decorators record or
-/// inject faults. Sums run in
-/// rank order, so two runs give the same bits; only a backend's own reduction of equal parts (NCCL) has its own order.
+/// inject faults. Sums run in rank order, so two runs give the same bits; only a backend's own reduction of equal parts
+/// (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
 
@@ -73,11 +73,12 @@ enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
 /// Ranks that exchange tensors.
 ///
-/// Every call but `rank()` and `world_size()` is collective: all ranks call in the same order (send and recv: the two
-/// ranks concerned), with tensors of the same sizes and dtype. Calls that give `Work` wait for no more than two earlier
-/// ones; tensors belong to the collective until `Work::wait()`. Tensors are contiguous, on a device that the backend
-/// moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a UsageError before
-/// anything is communicated. Thread safety: one thread at a time, over shared memory with all duplicates together.
+/// Every call but `rank()`, `world_size()` and `progress()` is collective: all ranks call in the same order (send and
+/// recv: the two ranks concerned), with tensors of the same sizes and dtype. Calls that give `Work` wait for no more
+/// than two earlier ones; tensors belong to the collective until `Work::wait()`. Tensors are contiguous, on a device
+/// that the backend moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a
+/// UsageError before anything is communicated. Thread safety: one thread at a time, over shared memory with all
+/// duplicates together.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
 ///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
@@ -136,6 +137,10 @@ class Communicator {
   /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers; larger ones
   /// than a backend has room for take several rounds.
   virtual void reserve(size_t bytes) = 0;
+
+  /// Moves on what is in flight as far as that needs no waiting; for backends that have no thread for it. Called by any
+  /// rank at any time. Throws what `Work::wait()` would.
+  virtual void progress() {}
 };
 
 }  // namespace fsdp

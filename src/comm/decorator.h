@@ -61,6 +61,7 @@ class Decorator : public Communicator {
   }
   void reserve(size_t bytes) override { inner_->reserve(bytes); }
   void start_over() override { inner_->start_over(); }
+  void progress() override { inner_->progress(); }
 
  protected:
   virtual void before(Operation operation, uint64_t bytes, Tag& tag) = 0;

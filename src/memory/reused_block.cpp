@@ -3,16 +3,11 @@
 #include <sys/mman.h>
 
 #include <mutex>
-#include <new>
 #include <utility>
 
+#include "memory/block.h"
+
 namespace fsdp::memory {
-namespace {
-
-// The general allocator keeps smaller blocks and has use for them in between.
-constexpr size_t kLeastBytes = size_t{10} << 20;
-
-}  // namespace
 
 // The block that nobody has, if there is one.
 struct ReusedBlock::Spare {
@@ -21,7 +16,7 @@ struct ReusedBlock::Spare {
   size_t bytes = 0;
 
   ~Spare() {
-    if (address != nullptr) munmap(address, bytes);
+    if (address != nullptr) unmap_block(address, bytes);
   }
 
   void* take(size_t wanted) {
@@ -32,7 +27,7 @@ struct ReusedBlock::Spare {
   void give_back(void* block, size_t block_bytes) {
     std::lock_guard lock(mutex);
     if (address != nullptr) {
-      munmap(block, block_bytes);
+      unmap_block(block, block_bytes);
       return;
     }
     madvise(block, block_bytes, MADV_FREE);
@@ -42,11 +37,10 @@ struct ReusedBlock::Spare {
 };
 
 c10::DataPtr ReusedBlock::take(size_t bytes) {
-  if (!device_.is_cpu() || bytes < kLeastBytes) return c10::GetAllocator(device_.type())->allocate(bytes);
+  if (!device_.is_cpu() || bytes < kLeastMappedBytes) return c10::GetAllocator(device_.type())->allocate(bytes);
   if (!spare_) spare_ = std::make_shared<Spare>();
   void* address = spare_->take(bytes);
-  if (address == nullptr) address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) throw std::bad_alloc();
+  if (address == nullptr) address = map_block(bytes);
   struct Loan {
     std::shared_ptr<Spare> spare;
     void* address;

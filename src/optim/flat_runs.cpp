@@ -1,13 +1,13 @@
 #include "optim/flat_runs.h"
 
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/Allocator.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
 #include <map>
 
 #include "comm/check.h"
+#include "memory/block.h"
 #include "memory/part_storage.h"
 #include "runtime/param_group.h"
 
@@ -112,7 +112,7 @@ void settle_run(std::span<Update* const> run, int64_t numel, size_t kind) {
   const auto& rows = run.front()->rows;
   const auto bytes = static_cast<size_t>(numel) * rows.element_size();
   const auto& account = run.front()->part->group->rank_state().shared_account();
-  auto block = std::make_shared<FlatBuffer>(c10::GetAllocator(rows.device().type())->allocate(bytes), bytes, account,
+  auto block = std::make_shared<FlatBuffer>(memory::allocate_block(rows.device(), bytes), bytes, account,
                                             memory::ByteClass::kOptimizer);
   memory::flat_tensor(block, 0, numel, rows.scalar_type()).zero_();  // the padding, too
   for (auto* update : run) {

@@ -79,9 +79,8 @@ void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGrou
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, slot));
 }
 
-void hook_result(const at::Tensor& result, const std::shared_ptr<ParamGroup>& group) {
-  if (!result.defined()) return;
-  if (const auto& node = result.grad_fn()) node->add_pre_hook(std::make_unique<BeforeBackward>(group));
+void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group) {
+  node.add_pre_hook(std::make_unique<BeforeBackward>(group));
 }
 
 }  // namespace fsdp::runtime

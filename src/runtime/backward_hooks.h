@@ -6,6 +6,10 @@
 
 #include <memory>
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace fsdp::runtime {
 
 class ParamGroup;
@@ -14,9 +18,9 @@ class ParamGroup;
 /// group, so a group lives as long as one of its parameters.
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot);
 
-/// Hooks the node that made `result` from parameters of `group`: when it starts in backward, parameters show their
-/// whole sizes first. Does nothing if autograd recorded nothing.
-void hook_result(const at::Tensor& result, const std::shared_ptr<ParamGroup>& group);
+/// Hooks a node that autograd recorded for an operator on parameters of `group`: when it starts in backward, parameters
+/// show their whole sizes first.
+void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);
 
 /// From now on, in this process, a node whose edges lead straight to parameters shows their whole sizes before it runs.
 void observe_backward_nodes();

@@ -2,6 +2,8 @@
 
 #include <c10/core/Allocator.h>
 
+#include "memory/block.h"
+
 namespace fsdp::runtime {
 namespace {
 
@@ -33,8 +35,8 @@ FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLay
     shard_ = flat_buffer_on(shared_, device_, slice_bytes, account_);
     shard_byte_offset_ = static_cast<size_t>(layout_.boundaries[rank_]) * element_size();
   } else {
-    shard_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(slice_bytes), slice_bytes,
-                                          account_, ByteClass::kRows);
+    shard_ = std::make_shared<FlatBuffer>(memory::allocate_block(device_, slice_bytes), slice_bytes, account_,
+                                          ByteClass::kRows);
     shard().zero_();  // padding between parameters travels too
   }
 }

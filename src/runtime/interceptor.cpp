@@ -7,6 +7,8 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "comm/check.h"
 #include "runtime/backward_hooks.h"
@@ -20,7 +22,7 @@ namespace {
 
 // A marked operand of the current operator.
 struct Operand {
-  at::Tensor tensor;
+  const at::Tensor* tensor;  // on the stack
   size_t argument;
   Part part;
 };
@@ -30,9 +32,6 @@ template <class Visit>
 void visit_tensors(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     if (const auto& tensor = value.toTensor(); tensor.defined()) visit(tensor);
-  } else if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorList())
-      if (tensor.defined()) visit(tensor);
   } else if (value.isList()) {
     for (const c10::IValue& element : value.toListRef()) visit_tensors(element, visit);
   }
@@ -45,7 +44,7 @@ Operands marked_operands(const c10::OperatorHandle& op, const torch::jit::Stack&
     visit_tensors(stack[begin + i], [&](const at::Tensor& tensor) {
       if (!is_marked(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) return;
       if (auto part = registry().find(tensor.storage().unsafeGetStorageImpl()))
-        operands.push_back({tensor, i, std::move(*part)});
+        operands.push_back({&tensor, i, std::move(*part)});
     });
   return operands;
 }
@@ -84,21 +83,16 @@ bool selects_rows(const OperatorTraits& traits, const c10::OperatorHandle& op, c
   return !dim.isInt() || dim.toInt() == 0 || dim.toInt() == -tensor.dim();
 }
 
-bool is_parameter(const Operand& operand) {
-  auto parameter = operand.part.group->slots()[operand.part.slot].tensor();
-  return parameter.is_same(operand.tensor);
-}
-
 bool is_part_of_rows(const Operand& operand) {
   const auto& [group, slot, kind] = operand.part;
-  return kind != PartKind::kWhole && operand.tensor.numel() != group->slots()[slot].rows_numel();
+  return kind != PartKind::kWhole && operand.tensor->numel() != group->slots()[slot].rows_numel();
 }
 
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const Operand& operand, Verdict verdict) {
   const auto& slot = operand.part.group->slots()[operand.part.slot];
   const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
   std::ostringstream sizes;
-  sizes << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor.sizes();
+  sizes << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor->sizes();
   if (operand.part.kind != PartKind::kWhole)
     sizes << ", this rank's rows " << slot.rows().first << " to " << slot.rows().first + slot.rows().count;
   throw UsageError(operand.part.group->where(op.operator_name().name) + noun + slot.name() + "' is sharded (" +
@@ -109,7 +103,7 @@ bool is_part_of_rows(const Operand& operand) {
 Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
                       Operand& operand, bool in_backward, bool lists_match) {
   auto& group = *operand.part.group;
-  bool own = is_parameter(operand);
+  bool own = group.slots()[operand.part.slot].is(*operand.tensor);
   if (in_backward && operand.part.kind != PartKind::kGradient && (own || operand.part.kind == PartKind::kWhole)) {
     group.rank_state().enter_backward(group);
     operand.part.kind = PartKind::kWhole;
@@ -122,11 +116,13 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
   access.is_first = operand.argument == 0;
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
-  access.recording = at::GradMode::is_enabled() && operand.tensor.requires_grad();
-  bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
-  bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
-  access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(op, stack, operand.tensor.sizes()));
-  access.selects_rows = selects_rows(traits, op, stack, operand.tensor);
+  access.recording = at::GradMode::is_enabled() && operand.tensor->requires_grad();
+  if (access.part != PartKind::kWhole) {
+    bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
+    bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
+    access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(op, stack, operand.tensor->sizes()));
+    access.selects_rows = selects_rows(traits, op, stack, *operand.tensor);
+  }
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
@@ -143,47 +139,42 @@ class OperandGroups {
   ~OperandGroups() {
     for (const auto& group : groups_) --group->pins;
   }
-  void add_once(const std::shared_ptr<ParamGroup>& group) {
+  /// Under the rank's lock.
+  void add_once(std::shared_ptr<ParamGroup> group) {
     if (std::find(groups_.begin(), groups_.end(), group) != groups_.end()) return;
-    groups_.push_back(group);
     ++group->pins;
+    scopes_know_ &= !group->scope || group->scope->recorded;
+    groups_.push_back(std::move(group));
   }
   auto begin() const { return groups_.begin(); }
   auto end() const { return groups_.end(); }
   bool empty() const { return groups_.empty(); }
 
+  /// Autograd recorded the operator.
+  void tell_scopes() {
+    if (std::exchange(scopes_know_, true)) return;
+    for (const auto& group : groups_) {
+      std::lock_guard lock(group->rank_state().mutex);
+      if (group->scope) group->scope->recorded = true;
+    }
+  }
+
  private:
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
+  bool scopes_know_ = true;
 };
 
-using GroupPointers = c10::SmallVector<ParamGroup*, 2>;
-
-// Those of one process group together, so that none of them is freed for another.
-void make_whole(GroupPointers groups) {
-  while (!groups.empty()) {
-    auto& rank = groups.front()->rank_state();
-    auto* others =
-        std::partition(groups.begin(), groups.end(), [&](ParamGroup* group) { return &group->rank_state() == &rank; });
-    {
-      std::lock_guard lock(rank.mutex);
-      rank.read({groups.begin(), others});
-    }
-    groups.erase(groups.begin(), others);
-  }
-}
-
-// Judges every operand and carries the verdicts out; notes the groups whose whole parameters the operator takes.
-void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, OperandGroups& takes_whole) {
-  auto operands = marked_operands(op, stack);
-  if (operands.empty()) return;
-  const auto& traits = operator_traits(op);
+// Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
+// together, so that none of them is freed for another.
+void prepare(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
+             std::span<Operand> operands, bool lists_match, OperandGroups& takes_whole) {
+  auto& rank = operands.front().part.group->rank_state();
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  bool lists_match = traits.kind != OperatorKind::kForeach || lists_fit(op, stack);
-  ++operands.front().part.group->rank_state().intercepted_operators;
-  GroupPointers reads;
+  c10::SmallVector<ParamGroup*, 2> reads;
+  std::lock_guard lock(rank.mutex);
+  ++rank.intercepted_operators;
   for (auto& operand : operands) {
     auto& group = operand.part.group;
-    std::lock_guard lock(group->rank_state().mutex);
     auto verdict = judge_operand(op, traits, stack, operand, in_backward, lists_match);
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
@@ -192,25 +183,37 @@ void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, Oper
     } else if (verdict != Verdict::kPass) {
       refuse(op, operand, verdict);
     }
-    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(group);
+    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(std::move(group));
   }
-  make_whole(std::move(reads));
+  if (!reads.empty()) rank.read({reads.begin(), reads.end()});
+}
+
+// Notes the groups whose whole parameters the operator takes.
+void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, OperandGroups& takes_whole) {
+  auto operands = marked_operands(op, stack);
+  if (operands.empty()) return;
+  const auto traits = operator_traits(op);
+  bool lists_match = traits.kind != OperatorKind::kForeach || lists_fit(op, stack);
+  for (auto* begin = operands.begin(); begin != operands.end();) {
+    const auto* rank = &begin->part.group->rank_state();
+    auto* end = std::partition(begin, operands.end(),
+                               [&](const Operand& operand) { return &operand.part.group->rank_state() == rank; });
+    prepare(op, traits, stack, {begin, end}, lists_match, takes_whole);
+    begin = end;
+  }
 }
 
 // Autograd recorded the operator: its node shows whole parameters before it runs backward.
-void hook_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack, const OperandGroups& groups) {
+void hook_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack, OperandGroups& groups) {
   if (!at::GradMode::is_enabled()) return;
   const void* last_node = nullptr;
   for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i)
     visit_tensors(stack[i], [&](const at::Tensor& result) {
-      const void* node = result.grad_fn().get();
+      auto* node = result.grad_fn().get();
       if (node == nullptr || node == last_node) return;
       last_node = node;
-      for (const auto& group : groups) {
-        hook_result(result, group);
-        std::lock_guard lock(group->rank_state().mutex);
-        if (group->scope) group->scope->recorded = true;
-      }
+      for (const auto& group : groups) hook_node(*node, group);
+      groups.tell_scopes();
     });
 }
 

@@ -1,10 +1,10 @@
 #include "runtime/operator_traits.h"
 
 #include <ATen/core/enum_tag.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 
 namespace fsdp::runtime {
@@ -105,9 +105,9 @@ OperatorTraits work_out(const c10::OperatorHandle& op) {
 
 }  // namespace
 
-const OperatorTraits& operator_traits(const c10::OperatorHandle& op) {
+OperatorTraits operator_traits(const c10::OperatorHandle& op) {
   // Keyed by the schema's address: schemas live as long as the dispatcher's operators.
-  thread_local std::unordered_map<const c10::FunctionSchema*, OperatorTraits> known;
+  thread_local ska::flat_hash_map<const c10::FunctionSchema*, OperatorTraits> known;
   const auto* key = &op.schema();
   auto it = known.find(key);
   if (it == known.end()) it = known.emplace(key, work_out(op)).first;

@@ -39,6 +39,6 @@ struct OperatorTraits {
 };
 
 /// The traits of an operator; worked out once per operator and thread. Thread safety: all of it.
-const OperatorTraits& operator_traits(const c10::OperatorHandle& op);
+OperatorTraits operator_traits(const c10::OperatorHandle& op);
 
 }  // namespace fsdp::runtime

@@ -35,6 +35,8 @@ class ParamSlot {
 
   /// The parameter, undefined when nobody holds it any more.
   at::Tensor tensor() const;
+  /// Whether `tensor` is the parameter itself.
+  bool is(const at::Tensor& tensor) const { return tensor_._unsafe_get_target() == tensor.unsafeGetTensorImpl(); }
   bool requires_grad() const;
 
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.

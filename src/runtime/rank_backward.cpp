@@ -101,6 +101,7 @@ void RankState::gradient_arrived(ParamGroup& group, size_t slot, at::Tensor grad
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   enter_backward(group);
   group.reducer().add(slot, std::move(gradient));
+  group.process_group().reductions().progress();  // earlier groups' gradients go the sooner
   auto it = tasks_.find(torch::autograd::get_current_graph_task_id());
   if (group.reducer().is_complete()) advance_reductions(it->second);
 }

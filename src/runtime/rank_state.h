@@ -2,7 +2,6 @@
 /// \file
 /// What the groups of one rank share: the lock, the byte account, and who is in memory.
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -52,7 +51,7 @@ class RankState {
   ParamGroup* group(GroupId id) const;
 
   /// Operators that took a sharded tensor.
-  std::atomic<int64_t> intercepted_operators{0};
+  int64_t intercepted_operators = 0;
 
   // Reading. An operator is about to read `groups`.
   void read(std::span<ParamGroup* const> groups);

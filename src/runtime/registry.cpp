@@ -1,22 +1,20 @@
 #include "runtime/registry.h"
 
-#include <mutex>
-
 namespace fsdp::runtime {
 
 void Registry::add(const c10::StorageImpl* storage, const std::shared_ptr<ParamGroup>& group, size_t slot,
                    PartKind kind) {
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   storages_[storage] = {group, slot, kind};
 }
 
 void Registry::remove(const c10::StorageImpl* storage) {
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   storages_.erase(storage);
 }
 
 std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
-  std::shared_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   auto it = storages_.find(storage);
   if (it == storages_.end()) return std::nullopt;
   auto group = it->second.group.lock();
@@ -25,13 +23,13 @@ std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
 }
 
 void Registry::add_module(const void* module, const std::shared_ptr<ParamGroup>& group) {
-  std::unique_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
   modules_[module] = group;
 }
 
 std::shared_ptr<ParamGroup> Registry::find_module(const void* module) const {
-  std::shared_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   auto it = modules_.find(module);
   return it == modules_.end() ? nullptr : it->second.lock();
 }

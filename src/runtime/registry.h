@@ -3,10 +3,11 @@
 /// Which group a storage or a module belongs to. The only process-wide state of the runtime.
 
 #include <c10/core/StorageImpl.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <unordered_map>
 
 #include "runtime/access_rules.h"
@@ -38,8 +39,8 @@ class Registry {
     size_t slot;
     PartKind kind;
   };
-  mutable std::shared_mutex mutex_;
-  std::unordered_map<const c10::StorageImpl*, Entry> storages_;
+  mutable std::mutex mutex_;  // held for a look-up: a shared one costs more than it saves
+  ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_;
   std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_;
 };
 

@@ -8,15 +8,19 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include <array>
+#include <cerrno>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <set>
 #include <sstream>
 
@@ -76,18 +80,24 @@ TEST(ShmObstacles, ALimitOnOpenFilesIsNamed) {
                        AllOf(HasSubstr("rank 1 cannot share memory"), HasSubstr("ulimit -n")));
 }
 
-// As a container's profile does.
-void forbid_memfd() {
-  std::array<sock_filter, 4> program{{
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_memfd_create, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+// From now on a system call fails, as under a container's profile. With `first_argument` only calls that have it.
+void make_fail(long system_call, int error, std::optional<uint32_t> first_argument = std::nullopt) {
+  const auto number = static_cast<uint32_t>(system_call);
+  std::array<sock_filter, 6> program{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // its lower half comes first
+      BPF_JUMP(static_cast<uint16_t>(BPF_JMP | (first_argument ? BPF_JEQ : BPF_JGE) | BPF_K),
+               first_argument.value_or(0), 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   }};
   const sock_fprog filter{program.size(), program.data()};
   TORCH_CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
   TORCH_CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
+
+void forbid_memfd() { make_fail(SYS_memfd_create, EPERM); }
 
 PROCESS_CASE(shm_without_memfd) {
   if (is_rank_1()) forbid_memfd();
@@ -99,6 +109,43 @@ TEST(ShmObstacles, ASandboxWithoutMemfdIsNamed) {
       "shm_without_memfd",
       AllOf(HasSubstr("the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed"),
             HasSubstr("A sandbox may forbid it"), HasSubstr("gloo")));
+}
+
+PROCESS_CASE(shm_without_unix_sockets) {
+  if (is_rank_1()) make_fail(SYS_socket, EPERM, AF_UNIX);
+  init_process_group(kShm);
+}
+
+TEST(ShmObstacles, ASandboxWithoutUnixSocketsIsNamed) {
+  expect_on_every_rank("shm_without_unix_sockets",
+                       AllOf(HasSubstr("rank 1: socket(AF_UNIX) failed: Operation not permitted"),
+                             HasSubstr("A sandbox may forbid it"), HasSubstr("gloo")));
+}
+
+PROCESS_CASE(shm_without_abstract_names) {
+  // Rank 1 hosts nothing else that has to be bound.
+  if (is_rank_1()) make_fail(SYS_bind, EPERM);
+  init_process_group(kShm);
+}
+
+TEST(ShmObstacles, ASandboxWithoutAbstractSocketNamesIsNamed) {
+  expect_on_every_rank(
+      "shm_without_abstract_names",
+      AllOf(HasSubstr("rank 1: binding an abstract Unix socket failed: Operation not permitted"), HasSubstr("gloo")));
+}
+
+// As the kernel says when a memory file system, or its control group, is full.
+PROCESS_CASE(shm_without_memory) {
+  init_process_group(kShm);
+  torch::nn::Linear linear(512, 512);
+  if (is_rank_1()) make_fail(SYS_fallocate, ENOSPC);
+  fully_shard(linear);
+}
+
+TEST(ShmObstacles, ASegmentThatGetsNoMemoryIsNamed) {
+  expect_on_every_rank("shm_without_memory", AllOf(HasSubstr("rank 1 cannot share memory"),
+                                                   HasSubstr("MiB for a shared segment: No space left on device"),
+                                                   HasSubstr("Use a smaller model")));
 }
 
 PROCESS_CASE(cpu_without_memfd) {

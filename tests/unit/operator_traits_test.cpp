@@ -12,7 +12,7 @@ namespace {
 
 using Op = OperatorKind;
 
-const OperatorTraits& traits_of(const std::string& name, const std::string& overload = "") {
+OperatorTraits traits_of(const std::string& name, const std::string& overload = "") {
   return operator_traits(c10::Dispatcher::singleton().findSchemaOrThrow(("aten::" + name).c_str(), overload.c_str()));
 }
 

@@ -1,8 +1,12 @@
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 
 #include "comm/shm/culprit.h"
+#include "comm/shm/links.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {
@@ -68,6 +72,27 @@ TEST(Segment, OfMoreThanThereIsIsRefusedBeforeItIsMade) {
               std::string::npos)
         << obstacle.what();
   }
+}
+
+void expect_lost(const Listener& own, const std::vector<std::string>& names, int rank, int lost, const char* how) {
+  try {
+    const Links links(own, names, rank, std::chrono::milliseconds(200));
+    FAIL() << "no exception";
+  } catch (const PeerLost& error) {
+    EXPECT_EQ(error.rank(), lost);
+    EXPECT_THAT(error.what(), testing::HasSubstr(how));
+  }
+}
+
+TEST(Links, ANameWhoseProcessHasEndedIsALostRank) {
+  const std::string stale = Listener().name();
+  const Listener own;
+  expect_lost(own, {stale, own.name()}, 1, 0, "nobody listens at rank 0's socket");
+}
+
+TEST(Links, ARankThatDoesNotComeIsALostRank) {
+  const Listener own;
+  expect_lost(own, {own.name(), "nobody"}, 0, 1, "rank 1 did not connect within the timeout");
 }
 
 }  // namespace

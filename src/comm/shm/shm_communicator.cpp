@@ -248,6 +248,7 @@ class ShmCommunicator : public Communicator {
   }
 
   void start_over() override { peers_->start_over(); }
+  void progress() override { collectives_->progress(); }
 
   // A rank publishes what others own, which is its share less than everything. Where slices are very unequal, a
   // reduction takes more rounds.

@@ -1,27 +1,14 @@
-#include "start_ranks.h"
+#include "join_ranks.h"
 
 #include <ATen/Parallel.h>
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
-#include <fsdp/spawn.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <system_error>
 
 namespace bench {
 
 bool is_rank() { return std::getenv("RANK") != nullptr; }
-
-void start_ranks(char** argv, int world) {
-  fsdp::spawn(
-      [argv](int) {
-        execv("/proc/self/exe", argv);
-        throw std::system_error(errno, std::generic_category(), "cannot run this program again as a rank");
-      },
-      world);
-}
 
 void join_ranks(const std::string& backend, int world) {
   at::set_num_threads(1);

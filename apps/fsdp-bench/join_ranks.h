@@ -1,0 +1,29 @@
+#pragma once
+/// \file
+/// How this program becomes the ranks of a job.
+
+#include <fsdp/spawn.h>
+
+#include <string>
+
+namespace bench {
+
+/// Whether a launcher has started this process as a rank.
+bool is_rank();
+
+/// Runs `run(arguments)` in this process if a launcher has started it as a rank, else in `arguments.world` forks, which
+/// share the memory that LibTorch has filled by now. Throws fsdp::Error if a rank fails.
+template <class Arguments>
+void run_as_ranks(const Arguments& arguments, void (*run)(const Arguments&)) {
+  if (is_rank()) {
+    run(arguments);
+  } else {
+    fsdp::spawn([&](int) { run(arguments); }, static_cast<int>(arguments.world));
+  }
+}
+
+/// Makes this process, which computes with one thread from now on, a rank of the default process group. Collective.
+/// Throws fsdp::UsageError when a launcher started another number of ranks than `world`.
+void join_ranks(const std::string& backend, int world);
+
+}  // namespace bench

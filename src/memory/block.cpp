@@ -1,0 +1,35 @@
+#include "memory/block.h"
+
+#include <sys/mman.h>
+
+#include <memory>
+#include <new>
+
+namespace fsdp::memory {
+
+void* map_block(size_t bytes) {
+  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (address == MAP_FAILED) throw std::bad_alloc();
+  madvise(address, bytes, MADV_HUGEPAGE);  // only a wish
+  return address;
+}
+
+void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes); }
+
+c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
+  if (!device.is_cpu() || bytes < kLeastMappedBytes) return c10::GetAllocator(device.type())->allocate(bytes);
+  struct Mapped {
+    void* address;
+    size_t bytes;
+  };
+  auto mapped = std::make_unique<Mapped>(map_block(bytes), bytes);
+  void* address = mapped->address;
+  return {address, mapped.release(),
+          [](void* context) {
+            const std::unique_ptr<Mapped> block(static_cast<Mapped*>(context));
+            unmap_block(block->address, block->bytes);
+          },
+          device};
+}
+
+}  // namespace fsdp::memory

@@ -1,0 +1,24 @@
+#pragma once
+/// \file
+/// Memory that the library takes in one piece.
+
+#include <c10/core/Allocator.h>
+
+#include <cstddef>
+
+namespace fsdp::memory {
+
+/// Blocks of this size and more are mappings of their own on the CPU. The general allocator has use for smaller ones in
+/// between.
+constexpr size_t kLeastMappedBytes = size_t{10} << 20;
+
+/// A mapping of private memory, zeros, in huge pages where the system has them. Throws std::bad_alloc.
+void* map_block(size_t bytes);
+void unmap_block(void* address, size_t bytes) noexcept;
+
+/// Memory of any content for something that stays, e.g. optimizer state. A large block on the CPU is a mapping of its
+/// own: among the activations that come and go in the general allocator's memory it would leave holes that nothing
+/// fits into.
+c10::DataPtr allocate_block(c10::Device device, size_t bytes);
+
+}  // namespace fsdp::memory
