@@ -67,6 +67,14 @@ class Compare(unittest.TestCase):
     def runs(self):
         return (self.folder / "log").read_text(encoding="utf-8").splitlines()
 
+    def test_starts_ours_by_the_launcher_too(self):
+        self.write("fsdprun", """
+            #!/usr/bin/env bash
+            [[ "$1 $2 $3" == "--no-prefix --nproc_per_node 2" ]] && exec "${@:4}"
+        """)
+        self.lines("--rounds", 1, "--launch", "fsdprun", "--fsdprun", self.folder / "fsdprun")
+        self.assertEqual(sum(run.startswith("ours step") for run in self.runs()), 2)
+
     def test_prints_medians_and_ranges_as_markdown(self):
         lines = self.lines("--rounds", 3)
         for row in ("| figure | 9M |",

@@ -35,8 +35,11 @@ def flags(size):
 
 def ours(arguments, size, *words):
     """A step of fsdp-bench."""
-    return run([arguments.bench, "step", "--world", arguments.world, "--backend", arguments.backend, "--reshard",
-                arguments.reshard, *flags(size), *words])
+    launcher = []
+    if arguments.launch == "fsdprun":
+        launcher = [arguments.fsdprun, "--no-prefix", "--nproc_per_node", arguments.world]
+    return run([*launcher, arguments.bench, "step", "--world", arguments.world, "--backend", arguments.backend,
+                "--reshard", arguments.reshard, *flags(size), *words])
 
 
 def torchs(arguments, size, engine):

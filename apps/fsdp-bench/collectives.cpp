@@ -9,8 +9,8 @@
 
 #include "collective_timing.h"
 #include "collectives_report.h"
-#include "process_memory.h"
 #include "join_ranks.h"
+#include "process_memory.h"
 
 namespace bench {
 namespace {

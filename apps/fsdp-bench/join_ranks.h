@@ -18,7 +18,7 @@ void run_as_ranks(const Arguments& arguments, void (*run)(const Arguments&)) {
   if (is_rank()) {
     run(arguments);
   } else {
-    fsdp::spawn([&](int) { run(arguments); }, static_cast<int>(arguments.world));
+    fsdp::spawn([&](int) { run(arguments); }, arguments.world);
   }
 }
 

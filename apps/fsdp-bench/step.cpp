@@ -6,8 +6,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "process_memory.h"
 #include "join_ranks.h"
+#include "process_memory.h"
 #include "statistics.h"
 #include "training_step.h"
 

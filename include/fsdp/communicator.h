@@ -138,8 +138,8 @@ class Communicator {
   /// than a backend has room for take several rounds.
   virtual void reserve(size_t bytes) = 0;
 
-  /// Moves on what is in flight as far as that needs no waiting; for backends that have no thread for it. Called by any
-  /// rank at any time. Throws what `Work::wait()` would.
+  /// Moves on what is in flight as far as that needs no waiting; for backends that have no thread for it. Any rank may
+  /// call it between other calls. Throws a failure that it finds; after one it does nothing.
   virtual void progress() {}
 };
 

@@ -1,5 +1,6 @@
 #include "comm/c10d_communicator.h"
 
+#include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/arguments.h"
@@ -9,6 +10,7 @@
 #include "comm/lane.h"
 #include "comm/native_exchange.h"
 #include "comm/pieces.h"
+#include "comm/pipe_signal.h"
 #include "comm/rank_ordered_sum.h"
 #include "comm/stream_order.h"
 
@@ -37,8 +39,22 @@ struct Family {
     try {
       return store->clone();
     } catch (const c10::DistError& error) {
-      raise(store_lost(options.roll_call.store_in_rank_0 && options.rank != 0, first_line(error.what()), ""),
-            where(options.rank, options.world_size, "connecting"));
+      const std::string place = where(options.rank, options.world_size, "connecting"),
+                        detail = first_line(error.what());
+      if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
+        throw Error(c10::str(place, "no second connection to the rendezvous store: ", detail));
+      raise(lost_store(detail), place);
+    }
+  }
+  Verdict lost_store(const std::string& detail) const {
+    return store_lost(options.roll_call.store_in_rank_0 && options.rank != 0, detail, "");
+  }
+  bool answers() const {
+    try {
+      store->check({"roll_call"});
+      return true;
+    } catch (const std::exception&) {
+      return false;
     }
   }
 
@@ -161,12 +177,13 @@ class C10dCommunicator : public Communicator {
     try {
       make_connections();
     } catch (const std::exception& error) {
-      const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", error.what());
+      const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
       raise(verdict, place("connecting"));
     }
   }
 
   void make_connections() {
+    const PipeSignalBlocked no_pipe_signal;
     const auto& options = family_->options;
     const std::string prefix = c10::str("lane/", path_, '/', family_->beginnings, '/');
     const auto over = [&](const BackendFactory& factory, const char* purpose) {
@@ -204,8 +221,8 @@ class C10dCommunicator : public Communicator {
     } catch (const std::exception&) {
       try {
         while (missing + 1 < world_size() && family_->store->check({key(missing)})) ++missing;
-      } catch (const std::exception&) {
-        missing = 0;  // it hosted the store
+      } catch (const std::exception& error) {
+        raise(family_->lost_store(first_line(error.what())), place("starting over"));
       }
       throw PeerLost(missing, c10::str(place("starting over"), "rank ", missing, " did not start over within ",
                                        in_seconds(family_->options.timeout),

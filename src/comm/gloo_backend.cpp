@@ -5,8 +5,6 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
-#include "comm/pipe_signal.h"
-
 #include <cstdlib>
 #include <sstream>
 
@@ -16,7 +14,6 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     const std::string& address) {
   using Gloo = c10d::ProcessGroupGloo;
-  const PipeSignalBlocked no_pipe_signal;
   auto options = Gloo::Options::create(timeout);
   // Messages are sent and received by the device's thread; the pool runs whole collectives, which are not used.
   options->threads = 1;

@@ -40,23 +40,18 @@ void wait_for_members(const Membership& membership, c10d::Store& store, std::chr
   for (int rank = 0; rank < membership.world_size(); ++rank) keys.push_back(member_key(rank));
   try {
     store.wait(keys, timeout);
-  } catch (const std::exception& error) {
-    const std::string place = where(membership.rank(), membership.world_size(), kOperation);
+  } catch (const std::exception&) {
     std::string missing;
     int first = -1;
-    try {
-      for (int rank = 0; rank < membership.world_size(); ++rank) {
-        if (store.check({member_key(rank)})) continue;
-        missing += c10::str(missing.empty() ? "" : ", ", rank);
-        if (first < 0) first = rank;
-      }
-    } catch (const std::exception&) {
-      throw PeerLost(0, c10::str(place, "the rendezvous store is gone (", error.what(), ")"));
+    for (int rank = 0; rank < membership.world_size(); ++rank) {
+      if (store.check({member_key(rank)})) continue;
+      missing += c10::str(missing.empty() ? "" : ", ", rank);
+      if (first < 0) first = rank;
     }
     if (first < 0) return;
-    throw PeerLost(
-        first, c10::str(place, "waited ", in_seconds(timeout), " for ", membership.world_size(),
-                        " ranks; missing: rank ", missing, ". Start every rank with the same address and world size."));
+    throw PeerLost(first, c10::str(where(membership.rank(), membership.world_size(), kOperation), "waited ",
+                                   in_seconds(timeout), " for ", membership.world_size(), " ranks; missing: rank ",
+                                   missing, ". Start every rank with the same address and world size."));
   }
 }
 
@@ -203,15 +198,11 @@ std::shared_ptr<Communicator> join_members(const Membership& membership, const S
     return make_shm_communicator(*listener, names, membership.rank(), timeout);
   } catch (const PeerLost& error) {
     agree_on_lost(membership, *own, error);
-  } catch (const Error&) {
-    let_others_read(membership, *own);
-    throw;
   } catch (const c10::DistError&) {
-    throw;
-  } catch (const std::exception& error) {
+    throw;  // the store's own
+  } catch (const std::exception&) {
     let_others_read(membership, *own);
-    throw Error(c10::str(where(membership.rank(), membership.world_size(), kOperation),
-                         "could not connect to the other ranks: ", first_line(error.what())));
+    throw;
   }
 }
 
@@ -220,13 +211,17 @@ std::shared_ptr<Communicator> join_members(const Membership& membership, const S
 std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
                                    std::chrono::milliseconds timeout, bool store_in_rank_0) {
   if (membership.world_size() == 1) return make_local_communicator();
+  const std::string place = where(membership.rank(), membership.world_size(), kOperation);
   try {
     const StorePtr own = group_store(membership, store);
     own->setTimeout(timeout);
     return join_members(membership, own, timeout, store_in_rank_0);
+  } catch (const Error&) {
+    throw;
   } catch (const c10::DistError& error) {
-    raise(store_lost(store_in_rank_0 && membership.rank() != 0, first_line(error.what()), ""),
-          where(membership.rank(), membership.world_size(), kOperation));
+    raise(store_lost(store_in_rank_0 && membership.rank() != 0, first_line(error.what()), ""), place);
+  } catch (const std::exception& error) {
+    throw Error(c10::str(place, "could not connect to the other ranks: ", first_line(error.what())));
   }
 }
 

@@ -7,11 +7,11 @@
 namespace fsdp {
 
 // Note [SIGPIPE]
-// Gloo and the rendezvous store write to sockets without MSG_NOSIGNAL: a write to a connection whose other end has gone
-// raises SIGPIPE in the thread that writes, which ends a program that did not ask for anything else. (Python ignores
-// the signal, so its users do not see this.) What a program does about a signal is its own business, so the library
-// leaves the disposition alone and blocks the signal in the threads that write: its own, and those that Gloo and the
-// store start, which inherit the mask of the thread that starts them. The write fails with EPIPE then.
+// Gloo and the server of the rendezvous store write to sockets without MSG_NOSIGNAL: a write to a connection whose
+// other end has gone raises SIGPIPE in the thread that writes, which ends a program that did not ask for anything else.
+// (Python ignores the signal, so its users do not see this.) What a program does about a signal is its own business, so
+// the library leaves the disposition alone and blocks the signal in the threads that write: its own, and those that
+// Gloo and the store start, which inherit the mask of the thread that starts them. The write fails with EPIPE then.
 
 /// Blocks SIGPIPE in this thread while it lives. See Note [SIGPIPE].
 class PipeSignalBlocked {
@@ -26,7 +26,7 @@ class PipeSignalBlocked {
     // One that came meanwhile would be delivered as soon as it is let through.
     const timespec at_once{};
     sigtimedwait(&pipe_, nullptr, &at_once);
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+    pthread_sigmask(SIG_UNBLOCK, &pipe_, nullptr);
   }
   PipeSignalBlocked(const PipeSignalBlocked&) = delete;
   PipeSignalBlocked& operator=(const PipeSignalBlocked&) = delete;

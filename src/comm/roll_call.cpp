@@ -4,7 +4,6 @@
 #include <c10/util/thread_name.h>
 
 #include "comm/check.h"
-#include "comm/pipe_signal.h"
 
 namespace fsdp {
 namespace {
@@ -116,7 +115,6 @@ void RollCall::leave() {
 
 void RollCall::run() {
   c10::setThreadName("fsdp-roll-call");
-  const PipeSignalBlocked no_pipe_signal;
   bool store_works = true;
   while (true) {
     std::unique_lock lock(mutex_);

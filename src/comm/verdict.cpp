@@ -88,7 +88,8 @@ Verdict store_lost(bool in_rank_0, const std::string& detail, const std::string&
                      last_operations, " Look at the output of rank 0, then start all ranks again.")};
   }
   return {Verdict::Kind::kError, -1,
-          c10::str("the rendezvous store is gone (", detail, "): the launcher has ended.", last_operations)};
+          c10::str("the rendezvous store is gone (", detail,
+                   "): the process that hosts it, as a rule the launcher, has ended.", last_operations)};
 }
 
 void raise(const Verdict& verdict, const std::string& place) {

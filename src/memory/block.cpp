@@ -1,15 +1,18 @@
 #include "memory/block.h"
 
+#include <c10/util/Exception.h>
 #include <sys/mman.h>
 
+#include <cerrno>
+#include <cstring>
 #include <memory>
-#include <new>
 
 namespace fsdp::memory {
 
 void* map_block(size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) throw std::bad_alloc();
+  TORCH_CHECK(address != MAP_FAILED, "[fsdp] no memory: ", bytes, " bytes could not be mapped (", std::strerror(errno),
+              "). Use a smaller model or more ranks, or raise the limit on address space (ulimit -v).");
   madvise(address, bytes, MADV_HUGEPAGE);  // only a wish
   return address;
 }

@@ -12,7 +12,7 @@ namespace fsdp::memory {
 /// between.
 constexpr size_t kLeastMappedBytes = size_t{10} << 20;
 
-/// A mapping of private memory, zeros, in huge pages where the system has them. Throws std::bad_alloc.
+/// A mapping of private memory, zeros, in huge pages where the system has them. Throws c10::Error.
 void* map_block(size_t bytes);
 void unmap_block(void* address, size_t bytes) noexcept;
 

@@ -165,7 +165,7 @@ class OperandGroups {
 };
 
 // Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
-// together, so that none of them is freed for another.
+// together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
 void prepare(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
              std::span<Operand> operands, bool lists_match, OperandGroups& takes_whole) {
   auto& rank = operands.front().part.group->rank_state();

@@ -138,12 +138,12 @@ TEST(ShmObstacles, ASandboxWithoutAbstractSocketNamesIsNamed) {
 PROCESS_CASE(shm_without_memory) {
   init_process_group(kShm);
   torch::nn::Linear linear(512, 512);
-  if (is_rank_1()) make_fail(SYS_fallocate, ENOSPC);
+  if (!is_rank_1()) make_fail(SYS_fallocate, ENOSPC);  // rank 0 makes segments
   fully_shard(linear);
 }
 
 TEST(ShmObstacles, ASegmentThatGetsNoMemoryIsNamed) {
-  expect_on_every_rank("shm_without_memory", AllOf(HasSubstr("rank 1 cannot share memory"),
+  expect_on_every_rank("shm_without_memory", AllOf(HasSubstr("rank 0 cannot share memory"),
                                                    HasSubstr("MiB for a shared segment: No space left on device"),
                                                    HasSubstr("Use a smaller model")));
 }

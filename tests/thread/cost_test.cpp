@@ -164,6 +164,26 @@ TEST(Cost, WholeParametersStayWithinTheRootAndTwoGroups) {
   }
 }
 
+// Beside the rows' gradients: the root's, which arrive first and last, those of the block that computes and of two that
+// are being reduced.
+TEST(Cost, WholeGradientsStayWithinTheRootAndThreeGroups) {
+  for (int world : {2, 3}) {
+    auto models = nets(world, 64);
+    run_thread_ranks(world, [&](int r) {
+      auto& net = *models[static_cast<size_t>(r)];
+      auto group = shard_blocks(net);
+      const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+      for (int step = 0; step < 3; ++step) {
+        net.zero_grad();
+        group.reset_peak_stats();
+        forward_loss(group, net, step).backward();
+        EXPECT_LE(group.stats().gradient.peak, group.stats().rows.current + root + 3 * block) << "step " << step;
+        EXPECT_GT(group.stats().gradient.peak, group.stats().rows.current) << "step " << step;
+      }
+    });
+  }
+}
+
 // Frozen blocks expect no gradient, so backward frees them as soon as it goes on.
 TEST(Cost, FrozenBlocksAreFreedAsSoonAsBackwardGoesOn) {
   auto models = nets(2, 64);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <barrier>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -82,6 +84,51 @@ TEST(Turns, AReaderWaitsForASlowWriter) {
     if (rank == 1) std::this_thread::sleep_for(kDelay);
     add_to_rows(net, 1.0);
     EXPECT_NEAR(whole_sum(group, net), before + static_cast<double>(numel), 1e-2);
+  });
+}
+
+// Ranks that are threads have one mapping of what they share.
+TEST(Turns, RowsAreThereOncePerHost) {
+  for (int world : {2, 3}) {
+    std::vector<std::vector<const void*>> seen(static_cast<size_t>(world));
+    int64_t rows_bytes = 0, parameter_bytes = 0;
+    std::mutex mutex;
+    run_over_shm(world, [&](int rank, SmallNetImpl& net) {
+      auto group = fully_shard(net);
+      ForwardScope scope(group);
+      for (const auto& parameter : net.parameters()) {
+        (parameter * 1.0).sum();  // reads it
+        seen[static_cast<size_t>(rank)].push_back(parameter.const_data_ptr());
+      }
+      const std::lock_guard lock(mutex);
+      rows_bytes += group.stats().rows.current;
+      parameter_bytes = group.stats().parameter_numel * static_cast<int64_t>(sizeof(float));
+      EXPECT_EQ(group.stats().whole.peak, 0);
+    });
+    EXPECT_THAT(seen, Each(seen[0]));
+    EXPECT_GE(rows_bytes, parameter_bytes);
+    EXPECT_LE(rows_bytes, parameter_bytes * 102 / 100 + 64 * static_cast<int64_t>(seen[0].size()));
+  }
+}
+
+// Of several rounds, while nobody waits for it.
+TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
+  constexpr int kWorld = 2;
+  constexpr int64_t kNumel = int64_t{1} << 20;  // half of it takes 8 slots of 256 KiB
+  std::barrier together(kWorld);
+  run_over_shm(kWorld, [&](int rank, SmallNetImpl&) {
+    const auto ranks = default_process_group()->communicator().duplicate("alone");
+    const auto input = torch::full({kNumel}, rank + 1.0), output = torch::zeros({kNumel / kWorld});
+    const std::array<int64_t, 3> offsets{0, kNumel / 2, kNumel};
+    const auto work = ranks->reduce_scatter(output, input, offsets, {"slow", {}});
+    together.arrive_and_wait();
+    EXPECT_EQ(output[-1].item<double>(), 0.0);
+    for (int round = 0; round < 16; ++round) {
+      ranks->progress();
+      together.arrive_and_wait();
+    }
+    EXPECT_TRUE(output.eq(3.0).all().item<bool>());
+    work->wait();
   });
 }
 

@@ -34,6 +34,10 @@ std::unique_ptr<SharedReport, Unmap> make_report() {
   return std::unique_ptr<SharedReport, Unmap>(static_cast<SharedReport*>(memory));
 }
 
+std::string how_it_ended(int status) {
+  return WIFSIGNALED(status) ? c10::str("signal ", WTERMSIG(status)) : c10::str("exit status ", WEXITSTATUS(status));
+}
+
 // The ranks' processes, until all of them have ended.
 class Ranks {
  public:
@@ -105,8 +109,8 @@ class Ranks {
         of_rank.lost_rank = shared.lost_rank;
       }
       of_rank.hash = shared.hash;
-      of_rank.message = of_rank.ending == Ending::kKilled ? c10::str("signal ", WTERMSIG(status_[rank]))
-                                                          : shared.message.characters.data();
+      of_rank.message =
+          of_rank.ending == Ending::kKilled ? how_it_ended(status_[rank]) : shared.message.characters.data();
       of_rank.noticed = shared.noticed.characters.data();
       for (const auto& point : shared.points)
         if (point.passages > 0) of_rank.passages[point.name.data()] = point.passages;
@@ -162,7 +166,9 @@ class Judge {
   }
 
   void judge_victim(const RankReport& its) {
-    if (trial_.kind == FaultKind::kKill) return expect(its.ending == Ending::kKilled, trial_.victim, "lived on");
+    if (trial_.kind == FaultKind::kKill)
+      return expect(its.ending == Ending::kKilled && its.message == c10::str("signal ", SIGKILL), trial_.victim,
+                    "lived on, or ended otherwise: " + its.message);
     // It was stopped, for so long that the others gave it up.
     expect(its.ending == Ending::kFinished || its.ending == Ending::kPeerLost, trial_.victim,
            "ended otherwise: " + its.message);

@@ -48,7 +48,7 @@ enum class Ending : uint8_t { kKilled, kFinished, kPeerLost, kMismatch, kOtherEr
 struct RankReport {
   Ending ending = Ending::kHung;
   int lost_rank = -1;                       // of kPeerLost
-  std::string message;                      // of the exception that ended it
+  std::string message;                      // of the exception that ended it, or how it ended without one
   std::string noticed;                      // the Mismatch that it survived
   uint64_t hash = 0;                        // of kFinished
   std::chrono::milliseconds after_fault{};  // from the fault, or from the beginning, to the end
