@@ -20,17 +20,17 @@ using testing::SizeIs;
 
 constexpr std::array<int64_t, 4> kOffsets{0, 4, 8, 12};
 
-Communicator& communicator() { return default_process_group()->communicator(); }
+Communicator& all_ranks() { return default_process_group()->communicator(); }
 
 void reduce(int rank, const std::string& subject, int64_t numel = 12) {
   const std::array<int64_t, 4> offsets{0, 4, 8, numel};
-  communicator()
+  all_ranks()
       .reduce_scatter(at::empty({offsets[rank + 1] - offsets[rank]}), at::ones({numel}), offsets, {subject, {}})
       ->wait();
 }
 
 void gather(int rank, const std::string& subject) {
-  communicator()
+  all_ranks()
       .all_gather(at::empty({12}), at::ones({kOffsets[rank + 1] - kOffsets[rank]}), kOffsets, {subject, {}})
       ->wait();
 }
@@ -84,7 +84,7 @@ TEST(MismatchedSize, IsFoundBeforeDataMoves) {
 
 TEST(MismatchedVotes, AreFound) {
   const auto messages =
-      mismatches([](int rank) { communicator().barrier({"w", std::vector<uint8_t>(rank == 0 ? 3 : 4)})->wait(); });
+      mismatches([](int rank) { all_ranks().barrier({"w", std::vector<uint8_t>(rank == 0 ? 3 : 4)})->wait(); });
   EXPECT_THAT(messages, SizeIs(3));
   EXPECT_THAT(messages, Each(HasSubstr("number of votes")));
 }
@@ -102,8 +102,8 @@ TEST(MismatchedOrder, IsFoundAtTheFirstDifference) {
 TEST(MismatchedPeers, OfSendAndRecvAreFound) {
   const auto messages = mismatches([](int rank) {
     const at::Tensor tensor = at::zeros({5});
-    if (rank == 0) communicator().send(tensor, 1, {"w", {}})->wait();
-    if (rank == 1) communicator().send(tensor, 0, {"w", {}})->wait();
+    if (rank == 0) all_ranks().send(tensor, 1, {"w", {}})->wait();
+    if (rank == 1) all_ranks().send(tensor, 0, {"w", {}})->wait();
     if (rank == 2) fsdp::barrier();
   });
   EXPECT_THAT(messages, SizeIs(3));
@@ -115,7 +115,7 @@ TEST(AfterAMismatch, EveryLaneFailsAtOnceWithTheSameError) {
   std::mutex mutex;
   run_thread_ranks(2, [&](int rank) {
     auto group = default_process_group();
-    EXPECT_THROW(rank == 0 ? fsdp::barrier() : communicator().barrier({"other", {}})->wait(), Mismatch);
+    EXPECT_THROW(rank == 0 ? fsdp::barrier() : all_ranks().barrier({"other", {}})->wait(), Mismatch);
     for (Communicator* lane : {&group->communicator(), &group->reductions()}) {
       try {
         lane->barrier({"later", {}})->wait();
@@ -186,7 +186,7 @@ TEST(ARankThatThrows, IsTheFirstFailureThatTheTestSees) {
 
 TEST(WrongArguments, AreUsageErrorsBeforeAnythingIsCommunicated) {
   run_thread_ranks(2, [](int rank) {
-    auto& lane = communicator();
+    auto& lane = all_ranks();
     const at::Tensor four = at::zeros({4}), two = at::zeros({2});
     const std::array<int64_t, 3> good{0, 2, 4}, descending{0, 5, 4};
     const std::array<int64_t, 2> few{0, 4};

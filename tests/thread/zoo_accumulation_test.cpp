@@ -7,9 +7,9 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct Net : nn::Module {
+struct AccumulationNet : nn::Module {
   nn::Linear in{4, 6}, left{6, 3}, right{6, 3}, never{6, 3};
-  Net() {
+  AccumulationNet() {
     register_module("in", in);
     register_module("left", left);
     register_module("right", right);
@@ -17,7 +17,7 @@ struct Net : nn::Module {
   }
 };
 
-torch::Tensor loss_of(Net& net, const Batch& batch, bool left = true, bool right = true) {
+torch::Tensor loss_of(AccumulationNet& net, const Batch& batch, bool left = true, bool right = true) {
   auto h = torch::tanh(net.in->forward(samples(batch, {4})));
   torch::Tensor output = torch::zeros({batch.count, 3}, torch::kDouble);
   if (left) output = output + net.left->forward(h);
@@ -25,23 +25,23 @@ torch::Tensor loss_of(Net& net, const Batch& batch, bool left = true, bool right
   return distance_from_targets(output, batch);
 }
 
-Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
-  Program<Net> program;
-  program.build = [] { return std::make_shared<Net>(); };
+Program<AccumulationNet> accumulation_program(std::function<Values(AccumulationNet&, const Role&)> run) {
+  Program<AccumulationNet> program;
+  program.build = [] { return std::make_shared<AccumulationNet>(); };
   program.shard = shard_as_one_group;
   program.run = std::move(run);
   return program;
 }
 
 // `in` and the two branches are groups; `never` and nothing else belongs to the root.
-void shard_used_children(Net& net, const FullyShardOptions& options) {
+void shard_used_children(AccumulationNet& net, const FullyShardOptions& options) {
   for (auto* linear : {&net.in, &net.left, &net.right}) fully_shard(**linear, options);
   fully_shard(static_cast<nn::Module&>(net), options);
 }
 
 // Three micro-batches per step; `before` sees the number of each before its forward.
 template <class Before>
-Values accumulate(Net& net, const Role& role, const Before& before) {
+Values accumulate(AccumulationNet& net, const Role& role, const Before& before) {
   auto optimizer = sgd(net.parameters());
   Values losses;
   for (int step = 0; step < 4; ++step) {
@@ -58,14 +58,15 @@ Values accumulate(Net& net, const Role& role, const Before& before) {
 }
 
 TEST(ZooAccumulation, MicroBatchesReducedEachTimeEqualTheUnshardedRun) {
-  auto program = net_program([](Net& net, const Role& role) { return accumulate(net, role, [](int) {}); });
+  auto program =
+      accumulation_program([](AccumulationNet& net, const Role& role) { return accumulate(net, role, [](int) {}); });
   expect_equals_unsharded(program);
   program.shard = shard_used_children;
   expect_equals_unsharded(program);
 }
 
 TEST(ZooAccumulation, MicroBatchesReducedWithTheLastEqualTheUnshardedRun) {
-  auto program = net_program([](Net& net, const Role& role) {
+  auto program = accumulation_program([](AccumulationNet& net, const Role& role) {
     return accumulate(net, role, [&](int micro) {
       if (role.is_sharded()) group_of(net).set_requires_gradient_sync(micro == 2);
     });
@@ -76,7 +77,7 @@ TEST(ZooAccumulation, MicroBatchesReducedWithTheLastEqualTheUnshardedRun) {
 }
 
 TEST(ZooAccumulation, NoSyncGuardKeepsWholeGradientsUntilTheNextBackward) {
-  auto program = net_program([](Net& net, const Role& role) {
+  auto program = accumulation_program([](AccumulationNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
@@ -106,7 +107,7 @@ TEST(ZooAccumulation, NoSyncGuardKeepsWholeGradientsUntilTheNextBackward) {
 }
 
 TEST(ZooAccumulation, ParameterUsedByNoRankKeepsItsGradient) {
-  auto program = net_program([](Net& net, const Role& role) {
+  auto program = accumulation_program([](AccumulationNet& net, const Role& role) {
     auto optimizer = torch::optim::AdamW(net.parameters(), 0.01);
     for (int step = 0; step < 2; ++step) {
       optimizer.zero_grad();
@@ -125,7 +126,7 @@ TEST(ZooAccumulation, ParameterUsedByNoRankKeepsItsGradient) {
 
 // Rank 0 uses `left`, the others `right`: each gets the sum, zeros from those that did not use it.
 TEST(ZooAccumulation, ParameterUsedBySomeRanksGetsTheirSumEverywhere) {
-  auto program = net_program([](Net& net, const Role& role) {
+  auto program = accumulation_program([](AccumulationNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values values;
     for (int step = 0; step < 4; ++step) {
@@ -152,11 +153,11 @@ void set_trainable(nn::Module& module, bool trainable) {
 }
 
 TEST(ZooAccumulation, ParametersFrozenFromTheStartEqualTheUnshardedRun) {
-  auto program = net_program([](Net& net, const Role& role) {
-    return train(net, role, [](Net& m, const Batch& batch) { return loss_of(m, batch); });
+  auto program = accumulation_program([](AccumulationNet& net, const Role& role) {
+    return train(net, role, [](AccumulationNet& m, const Batch& batch) { return loss_of(m, batch); });
   });
   program.build = [] {
-    auto net = std::make_shared<Net>();
+    auto net = std::make_shared<AccumulationNet>();
     set_trainable(*net->in, false);
     net->left->bias.set_requires_grad(false);
     return net;
@@ -167,7 +168,7 @@ TEST(ZooAccumulation, ParametersFrozenFromTheStartEqualTheUnshardedRun) {
 }
 
 TEST(ZooAccumulation, ParametersFrozenAndUnfrozenBetweenStepsEqualTheUnshardedRun) {
-  auto program = net_program([](Net& net, const Role& role) {
+  auto program = accumulation_program([](AccumulationNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 6; ++step) {
@@ -188,10 +189,11 @@ TEST(ZooAccumulation, ParametersFrozenAndUnfrozenBetweenStepsEqualTheUnshardedRu
 }
 
 TEST(ZooAccumulation, ModelWithNothingToTrainRunsForwardOnly) {
-  auto program = net_program(
-      [](Net& net, const Role& role) { return Values{role.whole(net, [&] { return loss_of(net, role.batch(0)); })}; });
+  auto program = accumulation_program([](AccumulationNet& net, const Role& role) {
+    return Values{role.whole(net, [&] { return loss_of(net, role.batch(0)); })};
+  });
   program.build = [] {
-    auto net = std::make_shared<Net>();
+    auto net = std::make_shared<AccumulationNet>();
     set_trainable(*net, false);
     return net;
   };

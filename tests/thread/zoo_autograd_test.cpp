@@ -12,9 +12,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::grad;
 using torch::autograd::variable_list;
 
-struct Net : nn::Module {
+struct AutogradNet : nn::Module {
   nn::Linear in{4, 6}, middle{6, 5}, out{5, 3};
-  Net() {
+  AutogradNet() {
     register_module("in", in);
     register_module("middle", middle);
     register_module("out", out);
@@ -24,19 +24,19 @@ struct Net : nn::Module {
   }
 };
 
-Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
-  Program<Net> program;
-  program.build = [] { return std::make_shared<Net>(); };
+Program<AutogradNet> autograd_program(std::function<Values(AutogradNet&, const Role&)> run) {
+  Program<AutogradNet> program;
+  program.build = [] { return std::make_shared<AutogradNet>(); };
   program.shard = shard_children_then_root;
   program.run = std::move(run);
   return program;
 }
 
-torch::Tensor net_loss(Net& net, const Batch& batch) {
+torch::Tensor net_loss(AutogradNet& net, const Batch& batch) {
   return distance_from_targets(net.forward(samples(batch, {4})), batch);
 }
 
-Values gradients_of(const Net& net, const Role& role) {
+Values gradients_of(const AutogradNet& net, const Role& role) {
   Values gradients;
   for (const auto& parameter : net.parameters()) gradients.push_back(role.gradient(parameter));
   return gradients;
@@ -44,7 +44,7 @@ Values gradients_of(const Net& net, const Role& role) {
 
 // The penalty is taken outside the scope: its backward creates a graph of the parameters once more.
 TEST(ZooAutograd, GradientPenaltyOutsideTheScopeEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 4; ++step) {
@@ -62,7 +62,7 @@ TEST(ZooAutograd, GradientPenaltyOutsideTheScopeEqualsTheUnshardedRun) {
 }
 
 TEST(ZooAutograd, ThirdDerivativesEqualTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
                             auto x = samples(role.batch(0), {4}).requires_grad_();
                             auto y = role.whole(net, [&] { return net.forward(x).sum(); });
                             for (int i = 0; i < 2; ++i) y = grad({y}, {x}, {}, true, true)[0].pow(2).sum();
@@ -73,7 +73,7 @@ TEST(ZooAutograd, ThirdDerivativesEqualTheUnshardedRun) {
 }
 
 TEST(ZooAutograd, GradByInputsLeavesGradientsOfParametersAlone) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto x = samples(role.batch(0), {4}).requires_grad_();
     auto y = role.whole(net, [&] { return net.forward(x).sum(1); });
     auto slope = grad({y.mean()}, {x})[0];
@@ -83,7 +83,7 @@ TEST(ZooAutograd, GradByInputsLeavesGradientsOfParametersAlone) {
 }
 
 TEST(ZooAutograd, GradByParametersReturnsThisRanksWholeGradients) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto loss = role.whole(net, [&] { return net_loss(net, role.batch(0)); });
     auto wanted = std::vector<torch::Tensor>{net.in->weight, net.out->bias, net.middle->weight};
     auto gradients = grad({loss}, wanted);
@@ -93,7 +93,7 @@ TEST(ZooAutograd, GradByParametersReturnsThisRanksWholeGradients) {
 }
 
 TEST(ZooAutograd, GradByParametersInsideTheScopeCanBeDifferentiated) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     // The mean over samples of something linear in each sample's gradient, so that ranks average.
     auto loss = role.whole(net, [&] {
       auto output = net.forward(samples(role.batch(0), {4}));
@@ -108,7 +108,7 @@ TEST(ZooAutograd, GradByParametersInsideTheScopeCanBeDifferentiated) {
 }
 
 TEST(ZooAutograd, BackwardWithInputsReducesOnlyThose) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto loss = role.whole(net, [&] { return net_loss(net, role.batch(0)); });
     torch::autograd::backward({loss}, {}, /*retain_graph=*/true, false, {net.middle->weight, net.in->bias});
     auto values = gradients_of(net, role);
@@ -120,7 +120,7 @@ TEST(ZooAutograd, BackwardWithInputsReducesOnlyThose) {
 }
 
 TEST(ZooAutograd, TwoBackwardsOverOneForwardAddTheirGradients) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto loss = role.whole(net, [&] { return net_loss(net, role.batch(0)); });
     loss.backward({}, /*retain_graph=*/true);
     auto values = gradients_of(net, role);
@@ -131,7 +131,7 @@ TEST(ZooAutograd, TwoBackwardsOverOneForwardAddTheirGradients) {
 }
 
 TEST(ZooAutograd, SeveralForwardsBeforeOneBackwardEqualTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 4; ++step) {
@@ -148,7 +148,7 @@ TEST(ZooAutograd, SeveralForwardsBeforeOneBackwardEqualTheUnshardedRun) {
 }
 
 TEST(ZooAutograd, BackwardInsideTheScopeEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 4; ++step) {
@@ -182,8 +182,8 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
 };
 
 TEST(ZooAutograd, CustomFunctionReadingTheSizesOfASavedParameterFirstEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    return train(net, role, [](Net& m, const Batch& batch) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
+    return train(net, role, [](AutogradNet& m, const Batch& batch) {
       auto h = ScaledLinear::apply(samples(batch, {4}), m.in->weight);
       return distance_from_targets(ScaledLinear::apply(torch::tanh(h), m.middle->weight), batch);
     });
@@ -192,7 +192,7 @@ TEST(ZooAutograd, CustomFunctionReadingTheSizesOfASavedParameterFirstEqualsTheUn
 
 // The function is the first node of backward: nothing else has shown it the whole parameter.
 TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
     auto output = role.whole(net, [&] { return ScaledLinear::apply(samples(role.batch(0), {4}), net.in->weight); });
     output.backward(torch::ones_like(output) / static_cast<double>(role.batch(0).count));
     return Values{role.gradient(net.in->weight)};
@@ -216,8 +216,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 };
 
 TEST(ZooAutograd, BackwardInsideBackwardEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    return train(net, role, [](Net& m, const Batch& batch) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
+    return train(net, role, [](AutogradNet& m, const Batch& batch) {
       auto h = torch::tanh(m.in->forward(samples(batch, {4})));
       return distance_from_targets(m.out->forward(Recomputed::apply(h, m.middle.get())), batch);
     });
@@ -225,8 +225,8 @@ TEST(ZooAutograd, BackwardInsideBackwardEqualsTheUnshardedRun) {
 }
 
 TEST(ZooAutograd, ForwardOnAnotherThreadInsideTheScopeEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    return train(net, role, [](Net& m, const Batch& batch) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
+    return train(net, role, [](AutogradNet& m, const Batch& batch) {
       torch::Tensor loss;
       std::thread([&] { loss = net_loss(m, batch); }).join();
       return loss;
@@ -236,8 +236,8 @@ TEST(ZooAutograd, ForwardOnAnotherThreadInsideTheScopeEqualsTheUnshardedRun) {
 
 // One group, so that neither thread frees what the other one reads.
 TEST(ZooAutograd, TwoThreadsAtOnceInsideTheScopeEqualTheUnshardedRun) {
-  auto program = net_program([](Net& net, const Role& role) {
-    return train(net, role, [](Net& m, const Batch& batch) {
+  auto program = autograd_program([](AutogradNet& net, const Role& role) {
+    return train(net, role, [](AutogradNet& m, const Batch& batch) {
       auto often = [&] {
         auto loss = net_loss(m, batch);
         for (int i = 1; i < 10; ++i) loss = loss + net_loss(m, batch);
@@ -255,7 +255,7 @@ TEST(ZooAutograd, TwoThreadsAtOnceInsideTheScopeEqualTheUnshardedRun) {
 }
 
 TEST(ZooAutograd, BackwardOnAnotherThreadEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
                             auto optimizer = sgd(net.parameters());
                             for (int step = 0; step < 4; ++step) {
                               optimizer.zero_grad();

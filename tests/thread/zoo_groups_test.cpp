@@ -9,10 +9,10 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct Net : nn::Module {
+struct GroupsNet : nn::Module {
   nn::Conv2d conv1{nn::Conv2dOptions(1, 32, 3)}, conv2{nn::Conv2dOptions(32, 64, 3)};
   nn::Linear fc1{9216, 128}, fc2{128, 10};
-  Net() {
+  GroupsNet() {
     register_module("conv1", conv1);
     register_module("conv2", conv2);
     register_module("fc1", fc1);
@@ -33,10 +33,11 @@ bool has_own_group(const nn::Module& module) {
   }
 }
 
-Program<Net> policy_program(AutoWrapPolicy policy, std::function<std::vector<const nn::Module*>(Net&)> expected) {
-  Program<Net> program;
-  program.build = [] { return std::make_shared<Net>(); };
-  program.shard = [=](Net& net, const FullyShardOptions& given) {
+Program<GroupsNet> policy_program(AutoWrapPolicy policy,
+                                  std::function<std::vector<const nn::Module*>(GroupsNet&)> expected) {
+  Program<GroupsNet> program;
+  program.build = [] { return std::make_shared<GroupsNet>(); };
+  program.shard = [=](GroupsNet& net, const FullyShardOptions& given) {
     auto options = given;
     options.auto_wrap_policy = policy;
     auto model = fully_shard(net, options);
@@ -45,7 +46,7 @@ Program<Net> policy_program(AutoWrapPolicy policy, std::function<std::vector<con
     for (const auto& child : net.children())
       EXPECT_EQ(has_own_group(*child), std::find(groups.begin(), groups.end(), child.get()) != groups.end());
   };
-  program.run = [](Net& net, const Role& role) {
+  program.run = [](GroupsNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     optimizer.zero_grad();
     auto batch = role.batch(0);
@@ -61,23 +62,23 @@ Program<Net> policy_program(AutoWrapPolicy policy, std::function<std::vector<con
 }
 
 TEST(ZooGroups, SizeBasedPolicyWrapsOnlyWhatIsLargeEnough) {
-  auto fc1_only = [](Net& net) { return std::vector<const nn::Module*>{net.fc1.get()}; };
+  auto fc1_only = [](GroupsNet& net) { return std::vector<const nn::Module*>{net.fc1.get()}; };
   expect_equals_unsharded(policy_program(size_based_auto_wrap_policy(20000), fc1_only), worlds_up_to(3));
 }
 
 TEST(ZooGroups, SizeBasedPolicyTakesModulesOfExactlyItsSize) {
-  auto conv2_too = [](Net& net) { return std::vector<const nn::Module*>{net.conv2.get(), net.fc1.get()}; };
+  auto conv2_too = [](GroupsNet& net) { return std::vector<const nn::Module*>{net.conv2.get(), net.fc1.get()}; };
   expect_equals_unsharded(policy_program(size_based_auto_wrap_policy(64 * 32 * 9 + 64), conv2_too), {1});
 }
 
 TEST(ZooGroups, ModulePolicyWrapsTheTypesItNames) {
-  auto linears = [](Net& net) { return std::vector<const nn::Module*>{net.fc1.get(), net.fc2.get()}; };
+  auto linears = [](GroupsNet& net) { return std::vector<const nn::Module*>{net.fc1.get(), net.fc2.get()}; };
   expect_equals_unsharded(policy_program(module_wrap_policy<nn::LinearImpl>(), linears), {1, 2});
 }
 
 TEST(ZooGroups, FunctionAsAPolicyDecidesByName) {
   AutoWrapPolicy policy = [](const WrapCandidate& candidate) { return candidate.name.starts_with("conv"); };
-  auto convolutions = [](Net& net) { return std::vector<const nn::Module*>{net.conv1.get(), net.conv2.get()}; };
+  auto convolutions = [](GroupsNet& net) { return std::vector<const nn::Module*>{net.conv1.get(), net.conv2.get()}; };
   expect_equals_unsharded(policy_program(policy, convolutions), {2});
 }
 

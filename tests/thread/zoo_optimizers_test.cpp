@@ -8,10 +8,10 @@ namespace {
 namespace nn = torch::nn;
 namespace optim = torch::optim;
 
-struct Net : nn::Module {
+struct OptimizersNet : nn::Module {
   nn::Linear in{4, 6}, out{6, 3};
   torch::Tensor scale;
-  Net() {
+  OptimizersNet() {
     register_module("in", in);
     register_module("out", out);
     scale = register_parameter("scale", torch::tensor(1.5));
@@ -19,16 +19,16 @@ struct Net : nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
 };
 
-using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(Net&)>;
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(OptimizersNet&)>;
 
-Program<Net> program_with(const MakeOptimizer& make) {
-  Program<Net> program;
-  program.build = [] { return std::make_shared<Net>(); };
-  program.shard = [](Net& net, const FullyShardOptions& options) {
+Program<OptimizersNet> program_with(const MakeOptimizer& make) {
+  Program<OptimizersNet> program;
+  program.build = [] { return std::make_shared<OptimizersNet>(); };
+  program.shard = [](OptimizersNet& net, const FullyShardOptions& options) {
     fully_shard(*net.in, options);
     fully_shard(static_cast<nn::Module&>(net), options);
   };
-  program.run = [make](Net& net, const Role& role) {
+  program.run = [make](OptimizersNet& net, const Role& role) {
     auto optimizer = make(net);
     Values losses;
     for (int step = 0; step < 4; ++step) {
@@ -46,7 +46,8 @@ Program<Net> program_with(const MakeOptimizer& make) {
 
 template <class Optimizer, class Options>
 void expect_optimizer_equals_unsharded(Options options) {
-  auto program = program_with([=](Net& net) { return std::make_unique<Optimizer>(net.parameters(), options); });
+  auto program =
+      program_with([=](OptimizersNet& net) { return std::make_unique<Optimizer>(net.parameters(), options); });
   expect_equals_unsharded(program, worlds_up_to(3));
 }
 
@@ -75,7 +76,7 @@ TEST(ZooOptimizers, CenteredRmspropEqualsTheUnshardedRun) {
 }
 
 TEST(ZooOptimizers, LearningRatesPerParameterGroupInsideOneShardedGroupEqualTheUnshardedRun) {
-  auto program = program_with([](Net& net) {
+  auto program = program_with([](OptimizersNet& net) {
     std::vector<torch::Tensor> decayed{net.in->weight, net.out->weight}, others{net.in->bias, net.out->bias, net.scale};
     std::vector<optim::OptimizerParamGroup> groups;
     groups.emplace_back(decayed, std::make_unique<optim::AdamWOptions>(optim::AdamWOptions(0.02).weight_decay(0.1)));
@@ -88,10 +89,11 @@ TEST(ZooOptimizers, LearningRatesPerParameterGroupInsideOneShardedGroupEqualTheU
 
 TEST(ZooOptimizers, OptimizerMadeBeforeShardingIsAsGoodAsOneMadeAfter) {
   for (int world : worlds_up_to(2)) {
-    auto program = program_with([](Net& net) { return std::make_unique<optim::Adam>(net.parameters(), 0.01); });
+    auto program =
+        program_with([](OptimizersNet& net) { return std::make_unique<optim::Adam>(net.parameters(), 0.01); });
     auto shard = program.shard;
-    program.shard = [](Net&, const FullyShardOptions&) {};
-    program.run = [=](Net& net, const Role& role) {
+    program.shard = [](OptimizersNet&, const FullyShardOptions&) {};
+    program.run = [=](OptimizersNet& net, const Role& role) {
       auto optimizer = std::make_unique<optim::Adam>(net.parameters(), 0.01);
       if (role.is_sharded()) shard(net, {});
       for (int step = 0; step < 4; ++step) {

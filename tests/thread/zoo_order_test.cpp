@@ -7,11 +7,11 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct Net : nn::Module {
+struct OrderNet : nn::Module {
   nn::Linear in{4, 6};
   nn::ModuleList blocks;
   nn::Linear out{6, 3};
-  Net() {
+  OrderNet() {
     register_module("in", in);
     for (int i = 0; i < 4; ++i) blocks->push_back(nn::Linear(6, 6));
     register_module("blocks", blocks);
@@ -24,10 +24,10 @@ struct Net : nn::Module {
   }
 };
 
-Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
-  Program<Net> program;
-  program.build = [] { return std::make_shared<Net>(); };
-  program.shard = [](Net& net, const FullyShardOptions& options) {
+Program<OrderNet> order_program(std::function<Values(OrderNet&, const Role&)> run) {
+  Program<OrderNet> program;
+  program.build = [] { return std::make_shared<OrderNet>(); };
+  program.shard = [](OrderNet& net, const FullyShardOptions& options) {
     for (auto& block : *net.blocks) fully_shard(*block, options);
     fully_shard(static_cast<nn::Module&>(net), options);
   };
@@ -35,13 +35,13 @@ Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
   return program;
 }
 
-torch::Tensor net_loss(Net& net, const Batch& batch, const std::vector<size_t>& order = {0, 1, 2, 3}) {
+torch::Tensor net_loss(OrderNet& net, const Batch& batch, const std::vector<size_t>& order = {0, 1, 2, 3}) {
   return distance_from_targets(net.forward(samples(batch, {4}), order), batch);
 }
 
 // Training in which step i takes the blocks in the order `orders[i]`.
-Program<Net> program_of_orders(const std::vector<std::vector<size_t>>& orders) {
-  return net_program([=](Net& net, const Role& role) {
+Program<OrderNet> program_of_orders(const std::vector<std::vector<size_t>>& orders) {
+  return order_program([=](OrderNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (size_t step = 0; step < orders.size(); ++step) {
@@ -64,7 +64,7 @@ TEST(ZooOrder, BlocksLeftOutAndRepeatedEqualTheUnshardedRun) {
 }
 
 TEST(ZooOrder, EvaluationBetweenForwardAndBackwardEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(order_program([](OrderNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 4; ++step) {
@@ -83,8 +83,8 @@ TEST(ZooOrder, EvaluationBetweenForwardAndBackwardEqualsTheUnshardedRun) {
 }
 
 TEST(ZooOrder, PartOfForwardWithoutGradEqualsTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    return train(net, role, [](Net& m, const Batch& batch) {
+  expect_equals_unsharded(order_program([](OrderNet& net, const Role& role) {
+    return train(net, role, [](OrderNet& m, const Batch& batch) {
       torch::Tensor target;
       {
         torch::NoGradGuard no_grad;
@@ -96,7 +96,7 @@ TEST(ZooOrder, PartOfForwardWithoutGradEqualsTheUnshardedRun) {
 }
 
 TEST(ZooOrder, ForwardWithoutABackwardLeavesTrainingAlone) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(order_program([](OrderNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 4; ++step) {
@@ -114,8 +114,8 @@ TEST(ZooOrder, ForwardWithoutABackwardLeavesTrainingAlone) {
 // As unsharded: what backward needs was changed after forward.
 TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
   for (int world : worlds_up_to(2)) {
-    std::vector<std::shared_ptr<Net>> nets;
-    for (int r = 0; r < world; ++r) nets.push_back(std::make_shared<Net>());
+    std::vector<std::shared_ptr<OrderNet>> nets;
+    for (int r = 0; r < world; ++r) nets.push_back(std::make_shared<OrderNet>());
     run_thread_ranks(world, [&](int r) {
       auto model = fully_shard(nets[static_cast<size_t>(r)]);
       auto loss = model(torch::ones({2, 4})).sum();
@@ -131,8 +131,8 @@ TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
 
 // One operator takes parameters of three groups, then a penalty takes all.
 TEST(ZooOrder, OperatorsOnParametersOfSeveralGroupsEqualTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
-    return train(net, role, [](Net& m, const Batch& batch) {
+  expect_equals_unsharded(order_program([](OrderNet& net, const Role& role) {
+    return train(net, role, [](OrderNet& m, const Batch& batch) {
       auto weight = [&](size_t i) { return m.blocks[i]->as<nn::Linear>()->weight; };
       auto h = torch::linear(m.in->forward(samples(batch, {4})), torch::cat({weight(0), weight(2), weight(3)}));
       h = torch::einsum("bi,ij,jk->bk", {h.slice(1, 0, 6), weight(1), m.out->weight.t()});
@@ -144,7 +144,7 @@ TEST(ZooOrder, OperatorsOnParametersOfSeveralGroupsEqualTheUnshardedRun) {
 }
 
 TEST(ZooOrder, GradientsChangedByHandBeforeTheStepEqualTheUnshardedRun) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(order_program([](OrderNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     for (int step = 0; step < 4; ++step) {
       optimizer.zero_grad();
@@ -162,34 +162,34 @@ TEST(ZooOrder, GradientsChangedByHandBeforeTheStepEqualTheUnshardedRun) {
 
 // Hooks of the user on a parameter see whole gradients of this rank, before they are summed.
 TEST(ZooOrder, HooksOnParametersSeeWholeGradients) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(order_program([](OrderNet& net, const Role& role) {
     net.in->weight.register_hook([](const torch::Tensor& gradient) {
       EXPECT_EQ(gradient.sizes(), (std::vector<int64_t>{6, 4}));
       return gradient * 2.0;
     });
-    return train(net, role, [](Net& m, const Batch& batch) { return net_loss(m, batch); });
+    return train(net, role, [](OrderNet& m, const Batch& batch) { return net_loss(m, batch); });
   }));
 }
 
-Program<Net> program_with(const std::function<void(Net&)>& configure) {
-  return net_program([=](Net& net, const Role& role) {
+Program<OrderNet> program_with(const std::function<void(OrderNet&)>& configure) {
+  return order_program([=](OrderNet& net, const Role& role) {
     if (role.is_sharded()) configure(net);
-    return train(net, role, [](Net& m, const Batch& batch) { return net_loss(m, batch); });
+    return train(net, role, [](OrderNet& m, const Batch& batch) { return net_loss(m, batch); });
   });
 }
 
 TEST(ZooOrder, WholeParametersKeptAfterBackwardAreRenewedAfterTheStep) {
-  expect_equals_unsharded(program_with([](Net& net) { group_of(net).set_reshard_after_backward(false); }));
+  expect_equals_unsharded(program_with([](OrderNet& net) { group_of(net).set_reshard_after_backward(false); }));
 }
 
 TEST(ZooOrder, WholeParametersKeptForBackwardEqualTheUnshardedRun) {
-  expect_equals_unsharded(program_with([](Net& net) {
+  expect_equals_unsharded(program_with([](OrderNet& net) {
     for (auto& block : *net.blocks) group_of(*block).set_unshard_in_backward(false);
   }));
 }
 
 TEST(ZooOrder, PrefetchListsEvenUselessOnesEqualTheUnshardedRun) {
-  expect_equals_unsharded(program_with([](Net& net) {
+  expect_equals_unsharded(program_with([](OrderNet& net) {
     auto group = [&](size_t i) { return group_of(*net.blocks[i]); };
     group(0).set_modules_to_forward_prefetch({group(1), group(3)});
     group(1).set_modules_to_forward_prefetch({group(0)});
@@ -199,7 +199,7 @@ TEST(ZooOrder, PrefetchListsEvenUselessOnesEqualTheUnshardedRun) {
 }
 
 TEST(ZooOrder, DivideFactorOfOneGivesTheSumOverTheRanks) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(order_program([](OrderNet& net, const Role& role) {
     if (role.is_sharded()) group_of(net).set_gradient_divide_factor(1.0);  // of the root only
     role.whole(net, [&] { return net_loss(net, role.batch(0)); }).backward();
     auto factor = role.is_sharded() ? 1.0 : static_cast<double>(role.world);
@@ -209,7 +209,7 @@ TEST(ZooOrder, DivideFactorOfOneGivesTheSumOverTheRanks) {
 
 // The first block is whole on every rank; only rank 0 uses it, and the others say that they take part in its reduction.
 TEST(ZooOrder, GroupReachedBySomeRanksIsReducedByThoseThatAskForIt) {
-  auto program = net_program([](Net& net, const Role& role) {
+  auto program = order_program([](OrderNet& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 4; ++step) {

@@ -9,10 +9,10 @@ namespace {
 
 namespace nn = torch::nn;
 
-struct Net : nn::Module {
+struct WholeValuesNet : nn::Module {
   nn::Linear in{4, 6}, unused{3, 3}, out{6, 3};
   torch::Tensor scale;
-  Net() {
+  WholeValuesNet() {
     register_module("in", in);
     register_module("unused", unused);
     register_module("out", out);
@@ -21,10 +21,10 @@ struct Net : nn::Module {
   torch::Tensor forward(const torch::Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
 };
 
-Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
-  Program<Net> program;
-  program.build = [] { return std::make_shared<Net>(); };
-  program.shard = [](Net& net, const FullyShardOptions& options) {
+Program<WholeValuesNet> whole_values_program(std::function<Values(WholeValuesNet&, const Role&)> run) {
+  Program<WholeValuesNet> program;
+  program.build = [] { return std::make_shared<WholeValuesNet>(); };
+  program.shard = [](WholeValuesNet& net, const FullyShardOptions& options) {
     fully_shard(*net.in, options);
     fully_shard(static_cast<nn::Module&>(net), options);
   };
@@ -32,7 +32,7 @@ Program<Net> net_program(std::function<Values(Net&, const Role&)> run) {
   return program;
 }
 
-void backward(Net& net, const Role& role, int step = 0) {
+void backward(WholeValuesNet& net, const Role& role, int step = 0) {
   auto batch = role.batch(step);
   role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
 }
@@ -42,7 +42,7 @@ class ZooClipping : public testing::TestWithParam<double> {};
 // Above and below the norm, against torch's function on the unsharded model.
 TEST_P(ZooClipping, NormAndClippedGradientsEqualTorchsOnTheUnshardedModel) {
   double norm_type = GetParam();
-  expect_equals_unsharded(net_program([=](Net& net, const Role& role) {
+  expect_equals_unsharded(whole_values_program([=](WholeValuesNet& net, const Role& role) {
     Values values;
     for (double max_norm : {0.01, 100.0}) {
       net.zero_grad();
@@ -62,7 +62,7 @@ INSTANTIATE_TEST_SUITE_P(Norms, ZooClipping, testing::Values(2.0, 1.0, 3.0, std:
                          });
 
 TEST(ZooWholeValues, NonFiniteNormsAreErrorsOnEveryRankOnlyWhenAsked) {
-  auto net = std::make_shared<Net>();
+  auto net = std::make_shared<WholeValuesNet>();
   run_thread_ranks(1, [&](int) {
     auto model = fully_shard(net);
     (model(torch::ones({2, 4})).sum() * std::numeric_limits<float>::infinity()).backward();
@@ -72,7 +72,7 @@ TEST(ZooWholeValues, NonFiniteNormsAreErrorsOnEveryRankOnlyWhenAsked) {
 }
 
 TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
     std::optional<SummonFullParams> whole;
     if (role.is_sharded()) whole.emplace(group_of(net));
     Values values;
@@ -85,7 +85,7 @@ TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
 
 TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
   for (bool write_back : {false, true}) {
-    expect_equals_unsharded(net_program([=](Net& net, const Role& role) {
+    expect_equals_unsharded(whole_values_program([=](WholeValuesNet& net, const Role& role) {
       if (role.is_sharded()) {
         auto whole = summon_full_params(group_of(net));
         torch::NoGradGuard no_grad;
@@ -106,7 +106,7 @@ TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
 }
 
 TEST(ZooWholeValues, SummoningForEvaluationBetweenStepsLeavesTrainingAlone) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
                             auto optimizer = sgd(net.parameters());
                             for (int step = 0; step < 4; ++step) {
                               optimizer.zero_grad();
@@ -124,7 +124,7 @@ TEST(ZooWholeValues, SummoningForEvaluationBetweenStepsLeavesTrainingAlone) {
 
 // Weight decay by hand on this rank's rows; outside the guard the same code is refused.
 TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
     torch::NoGradGuard no_grad;
     std::optional<LocalRows> rows;
     if (role.is_sharded()) {
@@ -142,7 +142,7 @@ TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
 }
 
 TEST(ZooWholeValues, WholeTensorsGradientsAndSizesAreThoseOfTheUnshardedModel) {
-  expect_equals_unsharded(net_program([](Net& net, const Role& role) {
+  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
     backward(net, role);
     Values values;
     for (const auto& parameter : net.parameters()) {
@@ -166,7 +166,7 @@ TEST(ZooWholeValues, WholeTensorsGradientsAndSizesAreThoseOfTheUnshardedModel) {
 // Whole tensors may also be asked for inside a scope.
 TEST(ZooWholeValues, FullTensorInsideAScopeIsTheWholeParameter) {
   expect_equals_unsharded(
-      net_program([](Net& net, const Role& role) {
+      whole_values_program([](WholeValuesNet& net, const Role& role) {
         return role.whole(net, [&] {
           auto before = role.is_sharded() ? full_tensor(net.in->weight) : net.in->weight.detach().clone();
           net.forward(samples(role.batch(0), {4}));
