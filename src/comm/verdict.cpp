@@ -155,6 +155,11 @@ Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::mill
                 alarm, reports);
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
+    // While ranks connect, Gloo does not say whose end was closed: a rank that was faster may have left already.
+    for (size_t rank = 0; rank < reports.size(); ++rank) {
+      if (reports[rank]->cause == Cause::kLeft)
+        return lost(static_cast<int>(rank), c10::str("rank ", rank, " has left the process group"), alarm, reports);
+    }
     return {Verdict::Kind::kError, -1,
             c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(reports))};
   }

@@ -50,6 +50,15 @@ TEST(Verdict, OfATimeoutWithAllAliveBlamesTheRankThatDidNotJoin) {
               AllOf(HasSubstr("rank 1 is alive but did not join"), HasSubstr("barrier (#1), done 9 s ago")));
 }
 
+// Ranks that connect do not know whose end was closed.
+TEST(Verdict, OfABrokenConnectionWithNobodyInParticularNamesTheRankThatLeft) {
+  const Report left{Cause::kLeft, -1, "left", "", ""};
+  const auto verdict = decide(Reports{alarm(Cause::kTransport, -1), alarm(Cause::kTransport, 2), left}, kAnswerTime);
+  EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(verdict.text, HasSubstr("rank 2 has left the process group"));
+}
+
 TEST(Verdict, TellsARankThatLeftFromOneThatDied) {
   const auto verdict =
       decide(Reports{alarm(Cause::kTransport, 1), Report{Cause::kLeft, -1, "left", "", ""}}, kAnswerTime);
