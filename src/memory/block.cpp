@@ -9,6 +9,12 @@
 
 namespace fsdp::memory {
 
+bool is_mapped(c10::Device device, size_t bytes) {
+  // The general allocator keeps smaller blocks and has use for them in between.
+  constexpr size_t kLeastBytes = size_t{10} << 20;
+  return device.is_cpu() && bytes >= kLeastBytes;
+}
+
 void* map_block(size_t bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   TORCH_CHECK(address != MAP_FAILED, "[fsdp] no memory: ", bytes, " bytes could not be mapped (", std::strerror(errno),
@@ -20,7 +26,7 @@ void* map_block(size_t bytes) {
 void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes); }
 
 c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
-  if (!device.is_cpu() || bytes < kLeastMappedBytes) return c10::GetAllocator(device.type())->allocate(bytes);
+  if (!is_mapped(device, bytes)) return c10::GetAllocator(device.type())->allocate(bytes);
   struct Mapped {
     void* address;
     size_t bytes;

@@ -8,9 +8,8 @@
 
 namespace fsdp::memory {
 
-/// Blocks of this size and more are mappings of their own on the CPU. The general allocator has use for smaller ones in
-/// between.
-constexpr size_t kLeastMappedBytes = size_t{10} << 20;
+/// Whether such a block is a mapping of its own: large ones on the CPU are.
+bool is_mapped(c10::Device device, size_t bytes);
 
 /// A mapping of private memory, zeros, in huge pages where the system has them. Throws c10::Error.
 void* map_block(size_t bytes);

@@ -37,7 +37,7 @@ struct ReusedBlock::Spare {
 };
 
 c10::DataPtr ReusedBlock::take(size_t bytes) {
-  if (!device_.is_cpu() || bytes < kLeastMappedBytes) return c10::GetAllocator(device_.type())->allocate(bytes);
+  if (!is_mapped(device_, bytes)) return allocate_block(device_, bytes);
   if (!spare_) spare_ = std::make_shared<Spare>();
   void* address = spare_->take(bytes);
   if (address == nullptr) address = map_block(bytes);
