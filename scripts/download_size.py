@@ -1,9 +1,10 @@
-"""Prints what `pip install --dry-run --report FILE` would fetch: first the sum in MiB, then one line for each large file.
+"""Prints what `pip install --dry-run --report FILE` would fetch: first the sum in MiB, then a line for each large file.
 
-Sizes come from the disk, or from the server's answer to a HEAD request; a server that does not answer counts as 0 and
-is named as unknown.
+Sizes come from the disk, or from the server's answer to a HEAD request. Where the server does not tell the size of a
+large package, the sum is at least what a build of torch with all its packages is known to need.
 """
 
+import http.client
 import json
 import os
 import re
@@ -15,13 +16,18 @@ import urllib.request
 
 MIB = 1024 * 1024
 LISTED_MIB = 20
+CPU_BUILD_MIB = 300
+GPU_BUILD_MIB = 3000
+CUDA = ("nvidia", "cuda")
+LARGE = ("torch", "triton", *CUDA)
 
 
 def certificates():
     """The certificates that pip trusts; a small system has none of its own."""
     if os.environ.get("PIP_CERT"):
         return os.environ["PIP_CERT"]
-    settings = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    settings = subprocess.run(command, capture_output=True, text=True, check=False)
     named = re.search(r"^(?:global|install)\.cert='(.*)'$", settings.stdout, re.MULTILINE)
     if named:
         return named[1]
@@ -41,13 +47,14 @@ def size_of(url, context):
         request = urllib.request.Request(url, method="HEAD")
         with urllib.request.urlopen(request, timeout=10, context=context) as answer:
             return int(answer.headers["Content-Length"])
-    except (OSError, TypeError, ValueError):
+    except (OSError, TypeError, ValueError, http.client.HTTPException):
         return None
 
 
 def describe(install):
     """Splits pip's plan into a sum in MiB and the lines to print."""
-    total = unknown = small = 0
+    total = small = 0
+    unknown = []
     lines = []
     context = ssl.create_default_context(cafile=certificates())
     for item in install:
@@ -56,7 +63,7 @@ def describe(install):
         size = size_of(url, context)
         where = "on disk" if url.startswith("file:") else "to download"
         if size is None:
-            unknown += 1
+            unknown.append(name)
             lines.append(f"  {name}: size unknown")
         elif size < LISTED_MIB * MIB:
             small += 1
@@ -65,12 +72,20 @@ def describe(install):
         total += size or 0
     if small:
         lines.append(f"  {small} smaller packages")
-    at_least = "at least " if unknown else ""
-    kind = "CPU build" if any("+cpu" in i["metadata"]["version"] for i in install) else None
-    if any(i["metadata"]["name"].startswith(("nvidia", "cuda")) for i in install):
-        kind = "GPU build; a CPU one is much smaller: point pip to it, or name a LibTorch by FSDP_TORCH"
-    lines.append(f"  together {at_least}{total / MIB:.0f} MiB" + (f" ({kind})" if kind else ""))
-    return total // MIB + 1, lines
+    total, together = sum_up(total, unknown, install)
+    return total // MIB + 1, lines + ["  together " + together]
+
+
+def sum_up(total, unknown, install):
+    """The bytes to count with, and a text that tells them and the kind of build."""
+    build_mib, kind = GPU_BUILD_MIB, ""
+    if any("+cpu" in i["metadata"]["version"] for i in install):
+        build_mib, kind = CPU_BUILD_MIB, " (CPU build)"
+    elif any(i["metadata"]["name"].startswith(CUDA) for i in install):
+        kind = " (GPU build; a CPU one is much smaller: point pip to it, or name a LibTorch by FSDP_TORCH)"
+    if any(name.startswith(LARGE) for name in unknown) and total < build_mib * MIB:
+        return build_mib * MIB, f"unknown, counted as {build_mib} MiB{kind}"
+    return total, f'{"at least " if unknown else ""}{total / MIB:.0f} MiB{kind}'
 
 
 def main():

@@ -27,6 +27,8 @@ struct Tag {
   /// How often this rank wrote the rows that are gathered since they were gathered last: an optimizer step that only
   /// some ranks make is a `Mismatch`.
   uint32_t writes = 0;
+  /// The number of the parameter group, counted alike on every rank; 0: none. Groups of twin models have one name.
+  uint32_t group = 0;
 };
 
 /// A stretch of a flat tensor that lies elsewhere in memory.
@@ -121,7 +123,7 @@ class Communicator {
   [[nodiscard]] virtual std::shared_ptr<Work> barrier(Tag tag) = 0;
 
   /// A communicator over the same ranks with an order of its own: what runs on one does not wait for the other. `name`
-  /// stands in errors. Collective; returns when every rank has it.
+  /// stands in errors. Collective; returns when this rank can use it.
   virtual std::shared_ptr<Communicator> duplicate(const std::string& name) = 0;
 
   /// Memory of `bytes` zeros that all ranks see (one rank counts), so that gathering moves nothing; null where ranks

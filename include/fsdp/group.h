@@ -42,7 +42,9 @@ struct GroupStats {
 };
 
 /// Gradients stay local while the guard lives: they accumulate whole on each rank, and the first backward after it
-/// reduces their sum. Last in, first out. See Group::no_sync.
+/// reduces their sum. Until then they are not in `.grad`: an optimizer step is refused, zero_grad() does not drop them
+/// (Group::reset_iter_state does). A tied parameter's group is covered whole, also where it lies in another model. Last
+/// in, first out. See Group::no_sync.
 class [[nodiscard]] NoSync {
  public:
   ~NoSync();

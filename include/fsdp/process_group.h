@@ -2,7 +2,9 @@
 /// \file
 /// The ranks of this program and how they found each other.
 
+#include <c10/core/Device.h>
 #include <fsdp/communicator.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
@@ -17,6 +19,18 @@ namespace runtime {
 class RankState;
 }
 
+/// Makes a c10d backend whose ranks meet in `store`, whose keys are this backend's alone. Collective; called once for
+/// gathers and once for reductions, and again after a failure.
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
+
+/// What carries the data of the tensors of one device, by its own collectives where these fit (ranks with equal parts),
+/// else by its messages.
+struct DeviceBackend {
+  c10::Device device;
+  BackendFactory make;
+};
+
 /// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
 ///
 ///     fsdp::init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(60)});
@@ -26,6 +40,9 @@ struct ProcessGroupOptions {
   /// the CPU, whose data goes over Gloo. "cpu": shared memory where all ranks are on one host, else Gloo; "shm" and
   /// "gloo" insist on one of them. These three are for tensors on the CPU.
   std::string backend = "auto";
+  /// A backend of one's own for this rank's tensors, e.g. of an accelerator that fsdp does not know; `backend` is
+  /// "auto" or "gloo" then. Fingerprints, and tensors on the CPU unless that is its device, go over Gloo.
+  std::optional<DeviceBackend> device_backend = std::nullopt;
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Unset: taken from the environment (see init_process_group). rank and world_size go together.

@@ -29,7 +29,8 @@ class [[nodiscard]] ForwardScope {
 };
 
 /// Lets every operator that autograd does not record compute on this rank's rows, and raw pointers write them.
-/// Not collective.
+/// Not collective; but where copies of whole parameters are kept from one iteration to the next
+/// (set_reshard_after_backward(false), unshard()) every rank opens it, because it makes them stale.
 ///
 ///     fsdp::LocalRows rows(model);
 ///     torch::NoGradGuard no_grad;
@@ -46,7 +47,8 @@ class [[nodiscard]] LocalRows {
   std::unique_ptr<runtime::OpenLocalRows> rows_;
 };
 
-/// Whole parameters, all at once, which may be written. See summon_full_params.
+/// Whole parameters, all at once, which may be written; backward would not see them, so operators that autograd would
+/// record are refused. See summon_full_params.
 class [[nodiscard]] SummonFullParams {
  public:
   /// Collective. Throws UsageError as ForwardScope does, and what Work::wait throws.

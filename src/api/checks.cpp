@@ -128,6 +128,17 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
           " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
 }
 
+void check_order(const ModuleNode& tree, const std::string& where) {
+  if (tree.identity == nullptr) return;
+  for (const auto& parameter : subtree_parameters(tree)) {
+    const auto owner = group_of_parameter(parameter.tensor);
+    require(!owner || !owner->covers(tree.identity), where, "all parameters of ", tree.type, " are in the group '",
+            owner ? owner->name() : "",
+            "' of a module around it, which was sharded before. Shard the inner modules first, "
+            "then what contains them");
+  }
+}
+
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const std::string& where) {
   for (const auto& parameter : parameters) check_parameter(parameter, where);
   check_overlap(parameters, where);

@@ -17,6 +17,9 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
 /// Throws UsageError unless the module can be sharded over `process_group` now.
 void check_module(const ModuleNode& tree, const ProcessGroup& process_group, const std::string& where);
 
+/// Throws UsageError if a module around this one, which has no free parameter, was sharded before it.
+void check_order(const ModuleNode& tree, const std::string& where);
+
 /// Throws UsageError naming the first parameter that cannot be sharded.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const std::string& where);
 

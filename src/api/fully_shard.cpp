@@ -87,6 +87,9 @@ std::shared_ptr<ParamGroup> shard_node(const ModuleNode& node, const std::string
   agree(*process_group, name, parameters, options);
   ParamGroup::Spec spec{name, std::move(parameters), process_group, rank_state_of(*process_group), {}};
   if (options.reshard_after_forward) spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
+  visit_nodes(node, [&](const ModuleNode& module) {
+    if (module.identity != nullptr) spec.modules.push_back(module.identity);
+  });
   auto group = ParamGroup::create(std::move(spec));
   if (node.identity != nullptr)
     runtime::registry().add_module(node.identity, group);
@@ -120,7 +123,9 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   auto where = fsdp::where(process_group->rank(), process_group->world_size(), "fully_shard");
   check_module(*tree, *process_group, where);
   check_options(options, *tree, where);
-  check_parameters(free_parameters(*tree, options.ignored_params), where);
+  const auto parameters = free_parameters(*tree, options.ignored_params);
+  check_parameters(parameters, where);
+  if (parameters.empty()) check_order(*tree, where);
   runtime::install_interceptor();
   std::vector<std::shared_ptr<ParamGroup>> made;  // alive until the view holds them
   if (options.auto_wrap_policy.wraps) wrap_below(*tree, process_group, options, /*is_root=*/true, made);

@@ -50,7 +50,7 @@ at::Tensor gather_rows(runtime::Part& part, const at::Tensor& rows, const char* 
   auto input = at::empty({0}, dense.options()).set_(dense.storage(), dense.storage_offset(), {slot.rows_numel()}, {1});
   group.process_group()
       .communicator()
-      .all_gather(flat, input, offsets, {std::string(operation) + " " + slot.name(), {}})
+      .all_gather(flat, input, offsets, group.tag(std::string(operation) + " " + slot.name()))
       ->wait();
   return flat.as_strided(slot.sizes(), slot.whole_tensor.strides());
 }

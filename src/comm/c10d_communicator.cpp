@@ -47,7 +47,7 @@ struct Family {
     }
   }
   Verdict lost_store(const std::string& detail) const {
-    return store_lost(options.roll_call.store_in_rank_0 && options.rank != 0, detail, "");
+    return store_lost(options.rank, options.roll_call.store_in_rank_0, detail, "");
   }
   bool answers() const {
     try {

@@ -3,20 +3,14 @@
 /// A communicator over c10d backends.
 
 #include <fsdp/communicator.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <fsdp/process_group.h>
 
 #include "comm/roll_call.h"
 
 #include <chrono>
-#include <functional>
 #include <memory>
 
 namespace fsdp {
-
-/// Makes a backend whose ranks meet in `store`. Collective.
-using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
 
 struct C10dOptions {
   int rank = 0, world_size = 1;

@@ -123,6 +123,7 @@ void DirectExchange::broadcast(const at::Tensor& tensor, int root) {
   const int position = (rank_ - root + world_size_) % world_size_;
   std::vector<Wire::Message> sent;
   for (int reach = 1; reach < world_size_; reach *= 2) {
+    fault_point("broadcast spreading");
     if (position >= reach && position < 2 * reach) {
       wire_.wait(wire_.recv(tensor, (rank_ - reach + world_size_) % world_size_, kData));
     } else if (position < reach && position + reach < world_size_) {
@@ -132,8 +133,16 @@ void DirectExchange::broadcast(const at::Tensor& tensor, int root) {
   for (const auto& message : sent) wire_.wait(message);
 }
 
-void DirectExchange::send(const at::Tensor& tensor, int peer) { wire_.wait(wire_.send(tensor, peer, kData)); }
+void DirectExchange::send(const at::Tensor& tensor, int peer) {
+  const auto message = wire_.send(tensor, peer, kData);
+  fault_point("message sent");
+  wire_.wait(message);
+}
 
-void DirectExchange::recv(const at::Tensor& tensor, int peer) { wire_.wait(wire_.recv(tensor, peer, kData)); }
+void DirectExchange::recv(const at::Tensor& tensor, int peer) {
+  const auto message = wire_.recv(tensor, peer, kData);
+  fault_point("message wanted");
+  wire_.wait(message);
+}
 
 }  // namespace fsdp

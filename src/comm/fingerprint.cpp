@@ -73,6 +73,7 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
   const size_t kept = std::min(tag.subject.size(), Fingerprint::kSubjectBytes - 1);
   std::memcpy(fingerprint.subject.data(), tag.subject.data(), kept);
   fingerprint.writes = tag.writes;
+  fingerprint.group = tag.group;
   fingerprint.vote_count = static_cast<uint32_t>(tag.votes.size());
   if (fingerprint.votes_fit()) {
     const auto bits = pack_votes(tag.votes);
@@ -120,6 +121,7 @@ std::string describe_fully(const Fingerprint& fingerprint) {
     const auto device = static_cast<c10::DeviceType>(fingerprint.device);
     if (device != c10::kCPU) text += " on " + c10::DeviceTypeName(device, /*lower_case=*/true);
   }
+  if (fingerprint.group > 0) text += c10::str(", group ", fingerprint.group);
   if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", fingerprint.peer);
   if (fingerprint.writes == 1) text += ", after a write to the rows";
   if (fingerprint.writes > 1) text += c10::str(", after ", fingerprint.writes, " writes to the rows");
@@ -136,6 +138,7 @@ std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b
   };
   note(!operations_fit(a, b), "operation");
   note(a.subject_hash != b.subject_hash, "subject");
+  note(a.group != b.group, "group");
   note(a.sequence != b.sequence, "position in the order");
   note(a.bytes != b.bytes, "bytes");
   note(a.dtype != b.dtype, "dtype");

@@ -33,7 +33,7 @@ Operation all_reduce_operation(ReduceOp op);
 /// One rank's description of the collective that it is about to run. Sent as it lies in memory.
 struct Fingerprint {
   static constexpr size_t kSubjectBytes = 128;
-  static constexpr size_t kInlineVoteBytes = 80;
+  static constexpr size_t kInlineVoteBytes = 76;
 
   uint64_t sequence = 0;
   /// Of the whole operation, so that it is the same on every rank.
@@ -52,6 +52,7 @@ struct Fingerprint {
   /// Of the tag.
   std::array<uint8_t, 1> unused{};
   uint32_t writes = 0;
+  uint32_t group = 0;
   std::array<char, kSubjectBytes> subject{};
   /// The votes as bits, when they fit.
   std::array<uint8_t, kInlineVoteBytes> votes{};

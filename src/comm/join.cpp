@@ -7,7 +7,6 @@
 #include "comm/fault_point.h"
 #include "comm/gloo_backend.h"
 #include "comm/local_communicator.h"
-#include "comm/nccl_backend.h"
 #include "comm/network.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/shm_communicator.h"
@@ -55,9 +54,17 @@ void wait_for_members(const Membership& membership, c10d::Store& store, std::chr
   }
 }
 
+// What must be the same on every rank.
+std::string claims_of(const Membership& membership) {
+  std::string claims = c10::str("world size ", membership.world_size(), ", backend ", membership.backend);
+  if (membership.device_backend)
+    claims += c10::str(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+  return claims;
+}
+
 // What a rank tells the others about itself. One line per field.
 struct Member {
-  std::string claims;    // what must be the same on every rank
+  std::string claims;    // see claims_of()
   std::string domain;    // see loopback_domain()
   std::string obstacle;  // why it cannot share memory; empty if it can
   std::string listener;  // the name of its Unix socket
@@ -163,20 +170,16 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
     return make_gloo_backend(lane, rank, world_size, limit, address);
   };
-  if (membership.device) {
-    options.data_device = *membership.device;
-    options.data = [device = *membership.device](const StorePtr& lane, int rank, int world_size,
-                                                 std::chrono::milliseconds limit) {
-      return make_nccl_backend(lane, rank, world_size, limit, device);
-    };
+  if (membership.device_backend) {
+    options.data_device = membership.device_backend->device;
+    options.data = membership.device_backend->make;
   }
   return make_c10d_communicator(store, std::move(options));
 }
 
 std::shared_ptr<Communicator> join_members(const Membership& membership, const StorePtr& own,
                                            std::chrono::milliseconds timeout, bool store_in_rank_0) {
-  Member self{c10::str("world size ", membership.world_size(), ", backend ", membership.backend), loopback_domain(), "",
-              ""};
+  Member self{claims_of(membership), loopback_domain(), "", ""};
   std::optional<shm::Listener> listener;
   try {
     if (membership.backend == "shm" || membership.backend == "cpu") {
@@ -219,7 +222,7 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {
-    raise(store_lost(store_in_rank_0 && membership.rank() != 0, first_line(error.what()), ""), place);
+    raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), place);
   } catch (const std::exception& error) {
     throw Error(c10::str(place, "could not connect to the other ranks: ", first_line(error.what())));
   }

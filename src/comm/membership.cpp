@@ -2,6 +2,7 @@
 
 #include "comm/backend_choice.h"
 #include "comm/check.h"
+#include "comm/nccl_backend.h"
 
 #include <charconv>
 
@@ -25,6 +26,20 @@ void parse_address(const std::string& address, Rendezvous& rendezvous) {
           "expected a port from 1 to 65535 in the address, found \"", address, "\".");
   rendezvous.host = host;
   rendezvous.agent_hosts_store = false;
+}
+
+DeviceBackend over_nccl(c10::Device device) {
+  return {device, [device](const auto& store, int rank, int world_size, auto timeout) {
+            return make_nccl_backend(store, rank, world_size, timeout, device);
+          }};
+}
+
+const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
+  require(options.backend == "auto" || options.backend == "gloo", kPlace,
+          "with the option device_backend, expected the backend \"auto\" or \"gloo\", found \"", options.backend,
+          "\".");
+  require(options.device_backend->make != nullptr, kPlace, "the option device_backend has no function that makes it.");
+  return *options.device_backend;
 }
 
 }  // namespace
@@ -55,8 +70,10 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
           ".");
   require(world_size == 1 || options.store || !rendezvous.host.empty(), kPlace, world_size,
           " ranks need a place to meet: set MASTER_ADDR and MASTER_PORT, or the option address.");
+  if (options.device_backend) return {rendezvous, "gloo", callers_backend(options)};
   auto [backend, device] = choose_backend(options.backend, rendezvous.local_rank, cuda_support());
-  return {rendezvous, std::move(backend), device};
+  if (!device) return {rendezvous, std::move(backend)};
+  return {rendezvous, std::move(backend), over_nccl(*device)};
 }
 
 }  // namespace fsdp

@@ -16,8 +16,8 @@ struct Membership {
   Rendezvous rendezvous;
   /// "nccl", "shm", "gloo", or "cpu": shared memory if all ranks are on one host, else Gloo.
   std::string backend;
-  /// With "nccl": the CUDA device of this rank.
-  std::optional<c10::Device> device = std::nullopt;
+  /// With "nccl", or the caller's own.
+  std::optional<DeviceBackend> device_backend = std::nullopt;
 
   int rank() const { return rendezvous.rank; }
   int world_size() const { return rendezvous.world_size; }

@@ -42,7 +42,7 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
 
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   const Membership membership = resolve_membership(options);
-  if (membership.device) make_current(*membership.device);
+  if (membership.device_backend) make_current(membership.device_backend->device);
   auto store = options.store;
   if (!store && membership.world_size() > 1) {
     store = connect_store(membership.rendezvous, options.timeout);

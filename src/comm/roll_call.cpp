@@ -221,8 +221,7 @@ void RollCall::acknowledge() {
 }
 
 Verdict RollCall::store_is_gone(const std::string& detail) const {
-  return store_lost(options_.store_in_rank_0 && rank_ != 0, detail,
-                    " This rank's last operations: " + operations() + '.');
+  return store_lost(rank_, options_.store_in_rank_0, detail, " This rank's last operations: " + operations() + '.');
 }
 
 std::string RollCall::operations() const {

@@ -81,8 +81,8 @@ Verdict starts_over(int rank, const std::string& last_operations) {
                    " Call reset_iter_state() on the model on every rank.")};
 }
 
-Verdict store_lost(bool in_rank_0, const std::string& detail, const std::string& last_operations) {
-  if (in_rank_0) {
+Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations) {
+  if (store_in_rank_0 && rank != 0) {
     return {Verdict::Kind::kPeerLost, 0,
             c10::str("rank 0, which hosts the rendezvous store, is lost: the store is gone (", detail, ").",
                      last_operations, " Look at the output of rank 0, then start all ranks again.")};

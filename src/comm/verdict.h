@@ -44,9 +44,9 @@ Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint&
                      const std::string& difference);
 /// The verdict for ranks that go on while `rank` starts over; `last_operations` is empty or begins with a space.
 Verdict starts_over(int rank, const std::string& last_operations);
-/// The verdict when the rendezvous store does not answer; `in_rank_0`: rank 0 hosts it, and is not this one. `detail`:
-/// the transport's words; `last_operations` is empty or begins with a space.
-Verdict store_lost(bool in_rank_0, const std::string& detail, const std::string& last_operations);
+/// The verdict of `rank` when the rendezvous store does not answer; rank 0 or another process hosts it. `detail`: the
+/// transport's words; `last_operations` is empty or begins with a space.
+Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
 /// Throws what the verdict calls for; `place` begins the message.
 [[noreturn]] void raise(const Verdict& verdict, const std::string& place);
 

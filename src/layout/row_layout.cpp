@@ -128,11 +128,8 @@ int64_t RowLayout::owned_numel(int rank) const {
 RowLayout plan_rows(std::span<const Item> items, int world_size, int64_t alignment) {
   std::vector<size_t> as_given(items.size());
   std::iota(as_given.begin(), as_given.end(), size_t{0});
-  std::stable_sort(as_given.begin(), as_given.end(), [&](size_t a, size_t b) { return items[a].run < items[b].run; });
   std::vector<size_t> by_size = as_given;
-  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) {
-    return items[a].run != items[b].run ? items[a].run < items[b].run : items[a].numel > items[b].numel;
-  });
+  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return items[a].numel > items[b].numel; });
   const std::vector<size_t> orders[] = {as_given, by_size};
   if (auto layout = plan_equal(items, orders, world_size, alignment)) return *std::move(layout);
   return plan_unequal(items, as_given, world_size, alignment);

@@ -18,8 +18,6 @@ namespace fsdp::layout {
 struct Item {
   int64_t numel = 0;
   int64_t rows = 1;
-  /// Items of one run lie together, runs in ascending order (e.g. trainable before frozen parameters).
-  int run = 0;
 
   int64_t row_numel() const { return rows == 0 ? 0 : numel / rows; }
 };

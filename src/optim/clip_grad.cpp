@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <unordered_set>
 
 #include "comm/check.h"
 #include "optim/gradient_layout.h"
@@ -25,24 +26,32 @@ struct RowGradient {
   int64_t row_numel;
 };
 
-// The gradients of this rank's rows.
-std::vector<RowGradient> row_gradients(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
+// The gradients of this rank's rows of the model's parameters. A tied parameter's group may lie in another model, whose
+// other parameters are not this one's.
+std::vector<RowGradient> row_gradients(const Group& model) {
+  std::unordered_set<const at::TensorImpl*> own;
+  for (const auto& parameter : model.parameters()) own.insert(parameter.unsafeGetTensorImpl());
   std::vector<RowGradient> gradients;
-  for (const auto& group : groups) {
+  for (const auto& group : model.param_groups()) {
     require(!group->is_inside(), group->where("clip_grad_norm_"), "a forward scope or a backward is open on '",
             group->name(), "'. Clip after it; after an exception in backward call reset_iter_state() first");
-    require(!group->reducer().has_gradients(), group->where("clip_grad_norm_"), "gradients of '", group->name(),
-            "' of a backward without synchronisation wait for their reduction and would be left out. Run the last "
-            "backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true)");
-    for (auto& slot : group->slots())
-      if (auto parameter = slot.tensor(); parameter.defined() && parameter.grad().defined())
-        gradients.push_back({parameter.grad(), slot.rows_tensor, slot.row_numel()});
+    group->require_no_waiting_gradients("clip_grad_norm_");
+    for (auto& slot : group->slots()) {
+      const auto parameter = slot.tensor();
+      if (!parameter.defined() || !own.contains(parameter.unsafeGetTensorImpl())) continue;
+      const auto& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      require(gradient.sizes() == slot.rows_tensor.sizes(), group->where("clip_grad_norm_"), "parameter '", slot.name(),
+              "' has a gradient of other sizes: expected ", slot.rows_tensor.sizes(), ", found ", gradient.sizes(),
+              ". Assign a gradient of the rows' sizes, or leave it to backward");
+      gradients.push_back({gradient, slot.rows_tensor, slot.row_numel()});
+    }
   }
   return gradients;
 }
 
 void reduce(const ParamGroup& group, const at::Tensor& values, ReduceOp op, const std::string& subject) {
-  group.process_group().communicator().all_reduce(values, op, {subject, {}})->wait();
+  group.process_group().communicator().all_reduce(values, op, group.tag(subject))->wait();
 }
 
 double max_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradients, const std::string& subject) {
@@ -72,15 +81,14 @@ double p_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradie
 }  // namespace
 
 double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
-  const auto& groups = model.param_groups();
-  auto& first = *groups.front();
+  auto& first = *model.param_groups().front();
   std::lock_guard lock(first.rank_state().mutex);
   auto where = first.where("clip_grad_norm_");
   require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
   require(norm_type > 0, where, "expected norm_type > 0 or infinity, found ", norm_type);
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
-  auto gradients = row_gradients(groups);
+  auto gradients = row_gradients(model);
   // With the bounds, in which ranks could differ unseen.
   const auto subject = c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
   const bool is_max = norm_type == std::numeric_limits<double>::infinity();

@@ -33,12 +33,14 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index) {
 }
 
 // An operator that writes the parameter would be refused in the same situations.
-void require_outside_scope(const Update& update, const std::string& operation) {
+void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   require(!in_backward && !update.part->group->is_inside(), where(update, operation), name_of(update),
           " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",
           runtime::ways_out(runtime::Verdict::kRefuseWriteInScope));
+  if (update.part->group->slots()[update.part->slot].arrived_gradient.defined())
+    update.part->group->require_no_waiting_gradients(operation);
 }
 
 void take_gradient(Update& update, const std::string& operation) {
@@ -115,7 +117,7 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
   auto locks = lock_ranks(rounds);
   // Also parameters without a gradient: a backward that is open has put theirs aside.
   for (const auto& updates : rounds)
-    for (const auto& update : updates) require_outside_scope(update, operation);
+    for (const auto& update : updates) require_may_be_written(update, operation);
   for (auto& updates : rounds)
     std::erase_if(updates, [](const Update& update) { return !update.parameter.grad().defined(); });
   for (auto& updates : rounds)

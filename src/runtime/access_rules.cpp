@@ -10,6 +10,8 @@ bool reads_no_values(OperatorKind op) {
 Verdict judge_whole(const Access& a) {
   if (a.writes) return a.inside && a.summoned ? Verdict::kReadWhole : Verdict::kRefuseWriteInScope;
   if (reads_no_values(a.op)) return Verdict::kPass;
+  // Backward reads rows, which do not know what was written to this copy.
+  if (a.inside && a.summoned && a.recording) return Verdict::kRefuseRecording;
   return a.inside ? Verdict::kReadWhole : Verdict::kRefuseOutsideScope;
 }
 
@@ -38,8 +40,9 @@ Verdict judge_rows(const Access& a) {
   if (a.op == OperatorKind::kDetach) return Verdict::kPass;
   if (a.op == OperatorKind::kFactory) return a.random && !a.local_rows ? Verdict::kRefuseRandom : Verdict::kPass;
   if (a.op == OperatorKind::kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
-  // Module::to converts under autograd, then replaces.
-  if (a.op == OperatorKind::kCopy && a.is_parameter && a.recording && !a.writes) return Verdict::kRefuseReplace;
+  // Module::to and Module::clone(device) convert, then replace.
+  if (a.op == OperatorKind::kCopy && a.is_parameter && a.is_first && !a.writes && (a.recording || !a.local_rows))
+    return Verdict::kRefuseReplace;
   if (a.recording) return Verdict::kRefuseOutsideScope;
   if (a.local_rows) return passed;
   if (a.random) return Verdict::kRefuseRandom;
@@ -74,11 +77,14 @@ std::string ways_out(Verdict verdict) {
              "write_back(); after an exception in backward call reset_iter_state() first";
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
-             "values with copy_ (rows) or fsdp::summon_full_params and write_back() (whole values); convert, move and "
-             "load the model before fsdp::fully_shard. To read the rows use p.detach()";
+             "values with copy_ (rows) or fsdp::summon_full_params and write_back() (whole values); convert, move, "
+             "clone and load the model before fsdp::fully_shard. To read the rows use p.detach()";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
              "fsdp::fully_shard; for the rows use p.detach().clone(), for the whole value fsdp::full_tensor(p)";
+    case Verdict::kRefuseRecording:
+      return "whole parameters in summon_full_params are this rank's own copy, which backward would not see. Evaluate "
+             "under a torch::NoGradGuard there, and train in a forward scope";
     default:
       return "";
   }

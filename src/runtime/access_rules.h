@@ -38,6 +38,7 @@ enum class Verdict : uint8_t {
   kRefuseWriteInScope,
   kRefuseReplace,
   kRefuseClone,
+  kRefuseRecording,
 };
 
 /// The rules of docs/architecture.md, "What may touch a sharded tensor".

@@ -60,7 +60,7 @@ std::vector<Piece> GradientReducer::take_pieces(size_t flat_index, std::vector<m
 
 GradientReducer::InFlight GradientReducer::start_flat(size_t flat_index) {
   auto& flat = group_.flats()[flat_index];
-  Tag tag{group_.name(), {}};
+  Tag tag = group_.tag(group_.name());
   if (divide_factor) tag.subject += c10::str(" divided by ", *divide_factor);  // or ranks could differ unseen
   for (size_t i : c10::irange(group_.slots().size()))
     if (group_.place(i).flat == flat_index) tag.votes.push_back(group_.slots()[i].arrived_gradient.defined());

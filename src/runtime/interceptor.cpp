@@ -76,9 +76,15 @@ bool lists_fit(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
 
 // Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
 bool selects_rows(const OperatorTraits& traits, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                  const at::Tensor& tensor) {
+                  const Operand& operand) {
   if (!traits.selecting_argument) return false;
   if (*traits.selecting_argument == OperatorTraits::kAllDims) return true;
+  const auto& tensor = *operand.tensor;
+  const auto& rows = operand.part.group->slots()[operand.part.slot].rows_tensor;
+  // In a view, such as a transposed one, rows may be another dimension than the first.
+  if (tensor.dim() != rows.dim() || tensor.dim() == 0 || tensor.size(0) != rows.size(0) ||
+      tensor.stride(0) != rows.stride(0))
+    return true;
   const auto& dim = stack[stack.size() - op.schema().arguments().size() + *traits.selecting_argument];
   return !dim.isInt() || dim.toInt() == 0 || dim.toInt() == -tensor.dim();
 }
@@ -121,7 +127,7 @@ Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& trait
     bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
     bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
     access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(op, stack, operand.tensor->sizes()));
-    access.selects_rows = selects_rows(traits, op, stack, *operand.tensor);
+    access.selects_rows = selects_rows(traits, op, stack, operand);
   }
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
@@ -179,6 +185,8 @@ void prepare(const c10::OperatorHandle& op, const OperatorTraits& traits, const 
     if (verdict == Verdict::kReadWhole) {
       if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
+      if (group->slots()[operand.part.slot].arrived_gradient.defined())
+        group->require_no_waiting_gradients(op.operator_name().name);
       group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
     } else if (verdict != Verdict::kPass) {
       refuse(op, operand, verdict);

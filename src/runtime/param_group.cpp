@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "comm/check.h"
 #include "comm/fault_point.h"
@@ -19,7 +20,17 @@ namespace {
 
 constexpr int64_t kCpuAlignmentBytes = 64;
 constexpr int64_t kCudaAlignmentBytes = 256;
-constexpr int kTrainableRun = 0, kFrozenRun = 1;
+
+// What one flat buffer holds. Frozen parameters have their own, so that reductions, gradients and optimizer state are
+// those of what trains, shared evenly.
+struct BufferKind {
+  c10::ScalarType dtype;
+  c10::Device device;
+  bool is_frozen;
+
+  auto key() const { return std::tuple(dtype, device.type(), device.index(), is_frozen); }
+  bool operator<(const BufferKind& other) const { return key() < other.key(); }
+};
 
 std::string no_memory_message(const ParamGroup& group, const ParamSlot& slot) {
   return group.where("raw access") + "parameter '" + slot.name() +
@@ -43,7 +54,8 @@ ParamGroup::ParamGroup(Spec& spec)
     : policy(std::move(spec.policy)),
       name_(std::move(spec.name)),
       process_group_(std::move(spec.process_group)),
-      rank_state_(std::move(spec.rank_state)) {
+      rank_state_(std::move(spec.rank_state)),
+      modules_(std::move(spec.modules)) {
   id_ = rank_state_->add(*this);
 }
 
@@ -70,20 +82,18 @@ void ParamGroup::rename_slot(size_t index, std::string name) {
 
 void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters) {
   places_.resize(parameters.size());
-  std::map<std::pair<c10::ScalarType, c10::Device>, std::vector<size_t>, decltype([](const auto& a, const auto& b) {
-             return std::pair(a.first, a.second.str()) < std::pair(b.first, b.second.str());
-           })>
-      by_dtype;
-  for (size_t i : c10::irange(parameters.size()))
-    by_dtype[{parameters[i].tensor.scalar_type(), parameters[i].tensor.device()}].push_back(i);
-  for (const auto& [kind, members] : by_dtype) {
-    auto [dtype, device] = kind;
+  std::map<BufferKind, std::vector<size_t>> by_kind;
+  for (size_t i : c10::irange(parameters.size())) {
+    const auto& tensor = parameters[i].tensor;
+    by_kind[{tensor.scalar_type(), tensor.device(), !tensor.requires_grad()}].push_back(i);
+  }
+  for (const auto& [kind, members] : by_kind) {
+    auto [dtype, device, is_frozen] = kind;
     std::vector<layout::Item> items;
     for (size_t i : members) {
       const auto& tensor = parameters[i].tensor;
       places_[i] = {flats_.size(), items.size()};
-      items.push_back({tensor.numel(), tensor.dim() == 0 ? 1 : tensor.size(0),
-                       tensor.requires_grad() ? kTrainableRun : kFrozenRun});
+      items.push_back({tensor.numel(), tensor.dim() == 0 ? 1 : tensor.size(0)});
     }
     int64_t alignment = device.is_cpu() ? kCpuAlignmentBytes : kCudaAlignmentBytes;
     auto layout = layout::plan_rows(items, process_group_->world_size(),
@@ -93,6 +103,10 @@ void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters)
     process_group_->reductions().reserve(static_cast<size_t>(flats_.back().layout().total_numel()) *
                                          c10::elementSize(dtype));
   }
+  every_rank_has_rows_ = true;
+  for (int rank : c10::irange(process_group_->world_size()))
+    every_rank_has_rows_ &= std::any_of(flats_.begin(), flats_.end(),
+                                        [&](const FlatParams& flat) { return flat.layout().owned_numel(rank) > 0; });
 }
 
 void ParamGroup::take_rows(const std::vector<NamedParameter>& parameters) {
@@ -133,8 +147,7 @@ void ParamGroup::start_gather() {
   writes_in_copy_ = writes_;
   bool moves = std::any_of(flats_.begin(), flats_.end(), [](const FlatParams& flat) { return !flat.shares_memory(); });
   writes_told_ = moves ? take_writes() : 0;
-  const Tag tag{name_, {}, writes_told_};
-  for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag);
+  for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag(name_, {}, writes_told_));
   gather_state_ = GatherState::kGathering;
   fault_point("group gathering");
   counts.gathers += moves;
@@ -247,6 +260,14 @@ void ParamGroup::end_reading() {
     if (flat.shared()) flat.shared()->end_read();
 }
 
+void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
+  require(
+      !reducer_.has_gradients(), where(operation), "gradients of '", name_,
+      "' of a backward without synchronisation wait for their reduction and would be left out. Run the last backward "
+      "of the iteration outside of no_sync(), with set_requires_gradient_sync(true); to drop them call "
+      "reset_iter_state()");
+}
+
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   if (written_in_scope_ != scopes_ || reads_) {
     for (auto& flat : flats_)
@@ -255,7 +276,7 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
     written_in_scope_ = scopes_;
   }
   ++writes_;
-  if (kind != WriteKind::kEveryRank || slots_.empty()) return;
+  if (kind != WriteKind::kEveryRank || !every_rank_has_rows_) return;
   writes_to_slot_.resize(slots_.size());
   for (size_t i : c10::irange(slots_.size()))
     if (!slot || *slot == i) ++writes_to_slot_[i];

@@ -4,6 +4,7 @@
 
 #include <fsdp/process_group.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -58,6 +59,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     std::shared_ptr<ProcessGroup> process_group;
     std::shared_ptr<RankState> rank_state;
     GroupPolicy policy;
+    /// The group's module and those inside it, by address.
+    std::vector<const void*> modules = {};
   };
   /// Copies this rank's rows out of the parameters and makes the parameters show them.
   static std::shared_ptr<ParamGroup> create(Spec spec);
@@ -66,6 +69,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ParamGroup& operator=(const ParamGroup&) = delete;
 
   GroupId id() const { return id_; }
+  /// Of a collective on this group.
+  Tag tag(std::string subject, std::vector<uint8_t> votes = {}, uint32_t writes = 0) const {
+    return {std::move(subject), std::move(votes), writes, static_cast<uint32_t>(id_)};
+  }
   const std::string& name() const { return name_; }
   RankState& rank_state() const { return *rank_state_; }
   const std::shared_ptr<RankState>& rank_state_ptr() const { return rank_state_; }
@@ -90,6 +97,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     if (ancestor.slots_.empty()) kept_alive_.push_back(ancestor.shared_from_this());
   }
   bool is_related(const ParamGroup& other) const;
+  /// Whether it was made from this module or from one around it.
+  bool covers(const void* module) const { return std::ranges::find(modules_, module) != modules_.end(); }
 
   // Whole parameters.
   GatherState gather_state() const { return gather_state_; }
@@ -114,6 +123,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// A backward begins: it reads what its scope saw.
   void resume_reading();
   void end_reading();
+  /// Throws UsageError while gradients of a backward without synchronisation wait for their reduction.
+  void require_no_waiting_gradients(const std::string& operation) const;
   /// Call before rows are written, those of one slot or of all.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
   /// How often every rank has written rows since this was asked last: the most that any one parameter was, so that
@@ -168,6 +179,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::string name_;
   std::shared_ptr<ProcessGroup> process_group_;
   std::shared_ptr<RankState> rank_state_;
+  std::vector<const void*> modules_;
   std::vector<GroupId> ancestors_;
   std::vector<std::shared_ptr<ParamGroup>> kept_alive_;  // ancestors without parameters, which own nothing below them
   std::vector<ParamSlot> slots_;
@@ -181,6 +193,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint32_t writes_told_ = 0;              // by the gather in flight
   std::vector<uint32_t> writes_to_slot_;  // since the last gather or scope
   int64_t total_writes_ = 0;
+  bool every_rank_has_rows_ = false;
   bool reads_ = false;                      // peers must not write their rows
   uint64_t scopes_ = 0;                     // opened so far, the same on every rank
   uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write

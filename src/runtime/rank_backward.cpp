@@ -66,6 +66,11 @@ void RankState::enter_backward(ParamGroup& group) {
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
   if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return;
   for (const auto& [other, task] : tasks_) require(!task.runs.expired(), group.where("backward"), kUnfinishedBackward);
+  auto covered = group.scope ? group.scope->groups : std::vector<GroupId>{group.id()};
+  for (GroupId member_id : covered)
+    if (const auto* member = this->group(member_id))
+      require(member->local_rows_depth == 0, member->where("backward"), "a fsdp::LocalRows is open on '",
+              member->name(), "': close it before backward");
   auto [it, is_new] = tasks_.try_emplace(id);
   if (is_new) {
     fault_point("backward open");
@@ -74,7 +79,6 @@ void RankState::enter_backward(ParamGroup& group) {
     auto self = group.rank_state_ptr();
     torch::autograd::Engine::get_default_engine().queue_callback([self, id, token] { self->end_task(id); });
   }
-  auto covered = group.scope ? group.scope->groups : std::vector<GroupId>{group.id()};
   if (group.scope)
     if (auto* root = this->group(group.scope->root); root != nullptr && root->open_tasks.empty())
       root->backward_order.start();

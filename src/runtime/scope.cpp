@@ -53,7 +53,7 @@ void meet(const Groups& groups) {
   if (writes.empty()) return;
   const auto& first = *groups.front();
   try {
-    first.process_group().communicator().barrier({"forward scope of " + first.name(), {}, sum})->wait();
+    first.process_group().communicator().barrier(first.tag("forward scope of " + first.name(), {}, sum))->wait();
   } catch (...) {
     for (const auto& group : groups) group->cancel_scope();
     for (const auto& [group, count] : writes) group->give_back_writes(count);
@@ -63,9 +63,10 @@ void meet(const Groups& groups) {
 
 // Brings the ranks together after an exception: where all of them got equally far two collectives do, else everything
 // that is in flight is dropped. Returns whether `count` is the same on every rank. Collective.
-bool meet_after_exception(ProcessGroup& process_group, const std::string& name, int64_t count) {
+bool meet_after_exception(const ParamGroup& group, int64_t count) {
+  auto& process_group = group.process_group();
   auto& main = process_group.communicator();
-  const Tag tag{"reset_iter_state of " + name, {}};
+  const Tag tag = group.tag("reset_iter_state of " + group.name());
   const auto value = static_cast<double>(count);
   auto extremes = at::empty({2}, at::kDouble);
   const auto compare = [&] {
@@ -161,7 +162,7 @@ OpenSummon::~OpenSummon() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->summon_depth;
-    if (shares_memory(*group)) group->free_whole();
+    group->free_whole();  // what was written to it is this rank's alone
   }
 }
 
@@ -190,7 +191,7 @@ void reset_iteration(const Groups& groups) {
     writes += group->total_writes();
     if (!group->is_in_scope()) group->end_reading();  // a peer may wait to write before it comes here
   }
-  const bool are_alike = meet_after_exception(groups.front()->process_group(), groups.front()->name(), writes);
+  const bool are_alike = meet_after_exception(*groups.front(), writes);
   rank.reset_backward();
   for (const auto& group : groups) group->reset();
   if (!are_alike)

@@ -89,14 +89,24 @@ TEST(FaultyCommunicator, AnotherSubjectOnOneRankIsAMismatchOnAll) {
 }
 
 TEST(FaultyCommunicator, ADelayedRankIsWaitedFor) {
+  constexpr auto kDelay = std::chrono::milliseconds(300);
   ThreadRanksOptions options;
   options.wrap = [](auto inner, int rank) {
     if (rank != 1) return inner;
-    return make_faulty_communicator(
-        std::move(inner),
-        {.kind = Fault::Kind::kDelay, .at = 1, .lane = "main", .delay = std::chrono::milliseconds(700)});
+    return make_faulty_communicator(std::move(inner),
+                                    {.kind = Fault::Kind::kDelay, .at = 1, .lane = "main", .delay = kDelay});
   };
-  run_thread_ranks(2, [](int) { fsdp::barrier(); }, options);
+  std::atomic<bool> was_late = false;
+  run_thread_ranks(
+      2,
+      [&](int rank) {
+        const auto begin = std::chrono::steady_clock::now();
+        if (rank == 1) was_late = true;
+        fsdp::barrier();
+        if (rank == 1) EXPECT_GE(std::chrono::steady_clock::now() - begin, kDelay);
+        EXPECT_TRUE(was_late) << "rank " << rank << " went on alone";
+      },
+      options);
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <array>
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -54,6 +56,44 @@ void run(int world_size, const std::function<void(Communicator&, int)>& fn,
     });
   }
   for (auto& thread : threads) thread.join();
+}
+
+// Counts what comes to it.
+struct CountingBackend : c10d::Backend {
+  CountingBackend(c10::intrusive_ptr<c10d::Backend> inner, int rank, int world_size)
+      : c10d::Backend(rank, world_size), inner_(std::move(inner)) {}
+  ~CountingBackend() override = default;
+
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& whole, at::Tensor& own,
+                                                 const c10d::AllgatherOptions& options) override {
+    ++gathers;
+    return inner_->_allgather_base(whole, own, options);
+  }
+  static inline std::atomic<int> gathers;
+
+ private:
+  const c10::intrusive_ptr<c10d::Backend> inner_;
+};
+
+TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
+  CountingBackend::gathers = 0;
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto counting = [](const auto& lane, int rank, int world_size, auto timeout) {
+    return c10::make_intrusive<CountingBackend>(make_gloo_backend(lane, rank, world_size, timeout, "127.0.0.1"), rank,
+                                                world_size);
+  };
+  const auto run_rank = [&](int rank) {
+    const auto group = new_process_group(
+        {.device_backend = DeviceBackend{c10::kCPU, counting}, .rank = rank, .world_size = 2, .store = store});
+    const at::Tensor own = at::full({3}, static_cast<float>(rank)), whole = at::zeros({6});
+    group->communicator().all_gather(whole, own, std::array<int64_t, 3>{0, 3, 6}, {"gather", {}})->wait();
+    EXPECT_EQ(whole[4].item<float>(), 1);
+    group->communicator().barrier({})->wait();
+  };
+  std::thread other([&] { run_rank(1); });
+  run_rank(0);
+  other.join();
+  EXPECT_EQ(CountingBackend::gathers, 2);
 }
 
 class NativeCollectives : public testing::TestWithParam<std::vector<int64_t>> {};

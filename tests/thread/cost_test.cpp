@@ -127,14 +127,17 @@ TEST(Cost, ReductionsRunInTheReverseOrderOfFirstReads) {
 }
 
 TEST(Cost, RightAfterShardingARankHoldsItsRowsOnly) {
-  auto models = nets(4, 64);
+  constexpr int64_t kDim = 64, kLargestRow = 3 * kDim + 1, kAlignment = 64, kFloat = sizeof(float);
+  auto models = nets(4, kDim);
   run_thread_ranks(4, [&](int r) {
-    auto group = shard_blocks(*models[static_cast<size_t>(r)]);
-    auto stats = group.stats();
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    const auto stats = group.stats();
     EXPECT_EQ(stats.whole.current, 0);
     EXPECT_EQ(stats.gradient.current, 0);
+    const int64_t share = kFloat * stats.parameter_numel / 4, groups = std::ssize(group.param_groups());
     EXPECT_LE(stats.rows.current,
-              static_cast<int64_t>(sizeof(float)) * (stats.parameter_numel / 4 + stats.parameter_numel / 10));
+              share * 102 / 100 + groups * kFloat * kLargestRow + kAlignment * std::ssize(net.parameters()));
   });
 }
 
@@ -180,6 +183,33 @@ TEST(Cost, WholeGradientsStayWithinTheRootAndThreeGroups) {
         EXPECT_LE(group.stats().gradient.peak, group.stats().rows.current + root + 3 * block) << "step " << step;
         EXPECT_GT(group.stats().gradient.peak, group.stats().rows.current) << "step " << step;
       }
+    });
+  }
+}
+
+struct Adapted : torch::nn::Module {
+  torch::nn::Linear frozen{torch::nn::LinearOptions(64, 64).bias(false)},
+      adapter{torch::nn::LinearOptions(64, 8).bias(false)};
+  Adapted() {
+    register_module("adapter", adapter);
+    register_module("frozen", frozen)->weight.set_requires_grad(false);
+  }
+};
+
+TEST(Cost, AFrozenParametersGradientIsNeitherHeldNorReduced) {
+  for (int world : {2, 4}) {
+    std::vector<std::shared_ptr<Adapted>> models;
+    for (int r = 0; r < world; ++r) models.push_back(std::make_shared<Adapted>());
+    run_thread_ranks(world, [&](int r) {
+      auto& net = *models[static_cast<size_t>(r)];
+      auto group = fully_shard(static_cast<torch::nn::Module&>(net));
+      {
+        ForwardScope scope(group);
+        net.adapter(net.frozen(torch::ones({2, 64}))).sum().backward();
+      }
+      constexpr int64_t kTrained = 8 * 64;
+      EXPECT_EQ(net.adapter->weight.grad().numel(), kTrained / world) << "evenly shared";
+      EXPECT_EQ(group.stats().gradient.current, kTrained / world * static_cast<int64_t>(sizeof(float)));
     });
   }
 }

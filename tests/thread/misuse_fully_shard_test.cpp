@@ -48,6 +48,17 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
   });
 }
 
+TEST(FullyShard, OfABlockAfterTheModelAroundItIsRefused) {
+  run_thread_ranks(2, [](int) {
+    nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4));
+    auto sharded = fully_shard(model);
+    EXPECT_THAT(message_of([&] { fully_shard(*model->ptr(0)); }),
+                AllOf(HasSubstr("all parameters of"), HasSubstr("are in the group"),
+                      HasSubstr("Shard the inner modules first")));
+    EXPECT_EQ(sharded(torch::ones({1, 4})).sizes(), torch::IntArrayRef({1, 4}));
+  });
+}
+
 TEST(FullyShard, AfterABackwardIsRefused) {
   expect_refused([](BagImpl& bag) { bag.add("used", torch::ones({3, 2})).sum().backward(); },
                  {"parameter 'used'", "already has a gradient", "zero_grad()"});

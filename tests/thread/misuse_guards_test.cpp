@@ -77,6 +77,15 @@ TEST(LocalRowsAndScopes, ExcludeOneAnother) {
                   AllOf(HasSubstr(where + "forward scope"), HasSubstr("LocalRows is open"), HasSubstr("close it")));
       EXPECT_THAT(message_of([&] { auto whole = summon_full_params(t.group); }), HasSubstr("LocalRows is open"));
     }
+    torch::Tensor loss;
+    {
+      ForwardScope scope(t.group);
+      loss = small_loss(t.net, share(1));
+    }
+    {
+      LocalRows rows(t.group);
+      EXPECT_THAT(message_of([&] { loss.backward(); }), AllOf(HasSubstr(where + "backward"), HasSubstr("close it")));
+    }
     {
       ForwardScope scope(group_of(*t.net.up));
       EXPECT_THAT(message_of([&] { LocalRows rows(t.group); }),
@@ -147,6 +156,37 @@ TEST(NoSync, NestedEndsWithTheOutermost) {
     }
     backward();
     EXPECT_EQ(reductions(), before + 4);
+  });
+}
+
+TEST(NoSync, WritesToRowsWhoseGradientsWaitAreRefused) {
+  expect_training_survives([](const InTraining& t) {
+    t.net.zero_grad();
+    {
+      const auto no_sync = t.group.no_sync();
+      torch::Tensor loss;
+      {
+        ForwardScope scope(t.group);
+        loss = small_loss(t.net, share(1));
+      }
+      loss.backward();
+    }
+    const auto refused = AllOf(HasSubstr("wait for their reduction"), HasSubstr("outside of no_sync()"));
+    optim::AdamW ours(t.net.parameters());
+    EXPECT_THAT(message_of([&] { ours.step(); }), refused);
+    torch::NoGradGuard no_grad;
+    EXPECT_THAT(message_of([&] { t.net.up->weight.mul_(0.9); }), refused);
+    t.group.reset_iter_state();
+  });
+}
+
+TEST(Summoning, AForwardThatAutogradRecordsIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    const auto whole = summon_full_params(t.group);
+    EXPECT_THAT(message_of([&] { small_loss(t.net, share(1)); }),
+                AllOf(HasSubstr("parameter 'words.weight'"), HasSubstr("Evaluate under a torch::NoGradGuard")));
+    torch::NoGradGuard no_grad;
+    EXPECT_TRUE(small_loss(t.net, share(1)).defined());
   });
 }
 

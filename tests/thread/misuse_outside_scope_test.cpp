@@ -228,6 +228,8 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
                                                        [&] { p.unbind()[0].zero_(); },
                                                        [&] { p.tensor_split(1)[0].zero_(); },
                                                        [&] { p.index_put_({torch::indexing::Slice(1, rows)}, 0.0); },
+                                                       [&] { p.t().select(1, 0).clone(); },
+                                                       [&] { p.unsqueeze(0).select(1, 0).clone(); },
                                                        [&] { p.as_strided({1, 4}, {4, 1}).zero_(); }};
       for (size_t i = 0; i < takings.size(); ++i)
         EXPECT_THAT(message_of(takings[i]), AllOf(HasSubstr("parameter 'weight'"), HasSubstr("fsdp::LocalRows")))

@@ -125,6 +125,33 @@ TEST(DifferentOrder, OfReadingBlocksIsFound) {
                          HasSubstr(shares ? "rank 1 runs reduce_scatter of '0'" : "rank 1 runs all_gather of '1'"))));
 }
 
+// Names, sizes and counts are the same: only the numbers of the groups tell them apart.
+TEST(DifferentOrder, OfTwinModelsIsFound) {
+  const auto expect_found = [](const std::string& operation,
+                               const std::function<void(int rank, nn::Linear& first, nn::Linear& second)>& use) {
+    const auto messages = messages_of<Mismatch>(2, [&](int r) {
+      nn::Linear one(4, 4), other(4, 4);
+      fully_shard(one);
+      fully_shard(other);
+      use(r, r == 0 ? one : other, r == 0 ? other : one);
+    });
+    EXPECT_THAT(messages,
+                Each(AllOf(HasSubstr("(group)"), HasSubstr("rank 0 runs " + operation),
+                           HasSubstr("rank 1 runs " + operation), HasSubstr(", group 1"), HasSubstr(", group 2"))));
+  };
+  expect_found(reading("Linear"), [](int, nn::Linear& first, nn::Linear& second) {
+    auto x = torch::ones({1, 4});
+    for (auto* linear : {&first, &second}) {
+      ForwardScope scope(group_of(**linear));
+      x = (*linear)->forward(x);
+    }
+  });
+  expect_found("all_gather of 'full_tensor weight'",
+               [](int, nn::Linear& first, nn::Linear&) { full_tensor(first->weight); });
+  expect_found("all_reduce(sum) of 'clip_grad_norm_ of Linear to 1, norm 2'",
+               [](int, nn::Linear& first, nn::Linear&) { clip_grad_norm_(group_of(*first), 1.0); });
+}
+
 TEST(DifferentOperations, ForwardAgainstClippingAreFound) {
   auto messages = messages_of<Mismatch>(2, [](int r) {
     nn::Linear linear(4, 4);

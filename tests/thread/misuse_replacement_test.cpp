@@ -122,6 +122,7 @@ TEST(Clone, OfAShardedModuleIsRefused) {
     auto expected = AllOf(HasSubstr("aten::clone"), HasSubstr("parameter 'up.weight'"),
                           HasSubstr("Clone the module before fsdp::fully_shard"));
     EXPECT_THAT(message_of([&] { t.net.up->clone(); }), expected);
+    EXPECT_THAT(message_of([&] { t.net.up->clone(torch::Device(torch::kMeta)); }), refuses_to_replace("up.weight"));
   });
 }
 

@@ -88,6 +88,32 @@ INSTANTIATE_TEST_SUITE_P(Norms, OptimClipping, testing::Values(2.0, 1.0, 3.0, st
                            return std::isinf(norm.param) ? std::string("Inf") : "L" + std::to_string(int(norm.param));
                          });
 
+struct Tied : torch::nn::Module {
+  torch::nn::Linear own{3, 3};
+  torch::Tensor tied;
+  explicit Tied(const torch::Tensor& weight) {
+    register_module("own", own);
+    tied = register_parameter("tied", weight);
+  }
+};
+
+TEST(OptimClipping, CoversTheModelsOwnParametersOnlyWhereTheGroupOfATiedOneHasMore) {
+  std::vector<torch::nn::Linear> encoders{torch::nn::Linear(3, 3), torch::nn::Linear(3, 3)};
+  std::vector<std::shared_ptr<Tied>> decoders;
+  for (auto& encoder : encoders) decoders.push_back(std::make_shared<Tied>(encoder->weight));
+  run_thread_ranks(2, [&](int rank) {
+    auto& encoder = encoders[static_cast<size_t>(rank)];
+    auto& decoder = *decoders[static_cast<size_t>(rank)];
+    fully_shard(encoder);
+    const auto group = fully_shard(static_cast<torch::nn::Module&>(decoder));
+    for (auto& parameter : encoder->parameters()) parameter.mutable_grad() = torch::ones_like(parameter.detach());
+    for (auto& parameter : decoder.parameters()) parameter.mutable_grad() = torch::ones_like(parameter.detach());
+    EXPECT_NEAR(clip_grad_norm_(group, 1.0), std::sqrt(9.0 + 3.0 + 9.0), 1e-6);
+    if (encoder->bias.numel() > 0) EXPECT_EQ(encoder->bias.grad().min().item<float>(), 1.0F) << "was scaled";
+    EXPECT_NEAR(clip_grad_norm_(group_of(*encoder), 100.0), std::sqrt(3.0 + 9.0 / 21.0), 1e-5);
+  });
+}
+
 TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
   for (double norm_type : {2.0, 3.0, std::numeric_limits<double>::infinity()}) {
     for (double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {

@@ -129,6 +129,8 @@ TEST(OptimMisuse, AGradientOfTheWholeParametersSizesIsRefusedWithBothSizes) {
     EXPECT_THAT(message_of([&] { t.optimizer->step(); }),
                 AllOf(HasSubstr("parameter 'in.weight' has a gradient of other sizes"), HasSubstr("found [9, 5]")));
     EXPECT_EQ(t.states(), 0);
+    EXPECT_THAT(message_of([&] { clip_grad_norm_(*t.group, 1.0); }),
+                AllOf(HasSubstr("parameter 'in.weight' has a gradient of other sizes"), HasSubstr("found [9, 5]")));
   });
 }
 

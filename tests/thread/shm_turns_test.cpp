@@ -135,6 +135,7 @@ TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
 TEST(Turns, AScopeThatRecordedAndHasNoBackwardHoldsNobodyUp) {
   run_over_shm(2, [](int rank, SmallNetImpl& net) {
     auto group = fully_shard(net);
+    const double before = whole_sum(group, net);
     torch::Tensor loss;
     for (int step = 0; step < 3; ++step) {
       {
@@ -142,8 +143,9 @@ TEST(Turns, AScopeThatRecordedAndHasNoBackwardHoldsNobodyUp) {
         loss = small_net_loss(net, {step, rank * 2, 2});
       }
       if (rank == 0) std::this_thread::sleep_for(kDelay);
-      add_to_rows(net, 0.1);
+      add_to_rows(net, 0.5);
     }
+    EXPECT_NEAR(whole_sum(group, net) - before, 1.5 * static_cast<double>(group.stats().parameter_numel), 1e-3);
   });
 }
 

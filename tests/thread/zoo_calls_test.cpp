@@ -106,7 +106,7 @@ void expect_call_equals(const torch::Tensor& expected, const Shard& shard) {
       auto model = shard(mine);
       auto x = samples({0, 0, 2}, {4}, torch::kFloat);
       auto output = model(x, x);
-      expect_close(expected, output, 1e-5);
+      expect_close(expected, output, 5e-6);
       output.sum().backward();
       EXPECT_EQ(model->parameters().size(), 4U);
       EXPECT_EQ(model.parameters().size(), 4U);

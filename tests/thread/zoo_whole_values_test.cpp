@@ -83,10 +83,11 @@ TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
   }));
 }
 
-TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
+void expect_writes_last_only_with_write_back(bool keeps_copies) {
   for (bool write_back : {false, true}) {
     expect_equals_unsharded(whole_values_program([=](WholeValuesNet& net, const Role& role) {
       if (role.is_sharded()) {
+        group_of(net).set_reshard_after_backward(!keeps_copies);
         auto whole = summon_full_params(group_of(net));
         torch::NoGradGuard no_grad;
         for (auto& parameter : net.parameters()) parameter.mul_(2.0).add_(1.0);
@@ -103,6 +104,14 @@ TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
       return Values{role.gradient(net.in->weight)};
     }));
   }
+}
+
+TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
+  expect_writes_last_only_with_write_back(/*keeps_copies=*/false);
+}
+
+TEST(ZooWholeValues, WritesToSummonedParametersThatWouldBeKeptLastOnlyWithWriteBack) {
+  expect_writes_last_only_with_write_back(/*keeps_copies=*/true);
 }
 
 TEST(ZooWholeValues, SummoningForEvaluationBetweenStepsLeavesTrainingAlone) {

@@ -51,6 +51,19 @@ TEST(Membership, NeedsNoAddressWithAStoreOrAlone) {
   EXPECT_EQ(resolve_membership(options).world_size(), 2);
 }
 
+TEST(Membership, TakesABackendOfTheCallersForOneDevice) {
+  const auto make = [](const auto&, int, int, auto) { return c10::intrusive_ptr<c10d::Backend>(); };
+  const DeviceBackend own{c10::Device("cuda:1"), make};
+  EXPECT_THAT(error_of([&](auto& options) { options.device_backend = own; }), "no error");
+  EXPECT_THAT(error_of([&](auto& options) {
+                options.device_backend = own;
+                options.backend = "shm";
+              }),
+              HasSubstr("expected the backend \"auto\" or \"gloo\", found \"shm\""));
+  EXPECT_THAT(error_of([](auto& options) { options.device_backend = DeviceBackend{c10::kCPU, nullptr}; }),
+              HasSubstr("no function that makes it"));
+}
+
 TEST(Membership, RefusesARankOutsideTheWorld) {
   EXPECT_THAT(error_of([](auto& options) { options.rank = 2; }),
               HasSubstr("expected a rank from 0 to 1 (world_size is 2), found 2"));

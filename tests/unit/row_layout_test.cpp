@@ -58,7 +58,6 @@ std::vector<Item> random_group(std::mt19937& random) {
     item.rows = std::uniform_int_distribution<>(0, 1 << std::uniform_int_distribution<>(0, 10)(random))(random);
     item.numel =
         item.rows * std::uniform_int_distribution<>(1, 1 << std::uniform_int_distribution<>(0, 11)(random))(random);
-    item.run = std::uniform_int_distribution<>(0, 1)(random);
   }
   return items;
 }
@@ -121,12 +120,6 @@ TEST(RowLayout, EmptyGroupsAndEmptyItemsAreLegal) {
   EXPECT_EQ(plan_rows({}, 3, kAlignment).total_numel(), 0);
   std::vector<Item> items{{0, 0}, {0, 7}, {5, 5}};
   expect_rows_are_partitioned(plan_rows(items, 2, kAlignment));
-}
-
-TEST(RowLayout, RunsLieTogether) {
-  std::vector<Item> items{{64, 8, 1}, {64, 8, 0}, {64, 8, 1}, {64, 8, 0}};
-  auto layout = plan_rows(items, 2, kAlignment);
-  EXPECT_LT(std::max(layout.offsets[1], layout.offsets[3]), std::min(layout.offsets[0], layout.offsets[2]));
 }
 
 }  // namespace
