@@ -1,6 +1,7 @@
 #include "memory/block.h"
 
 #include <c10/util/Exception.h>
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <cerrno>
@@ -21,6 +22,12 @@ void* map_block(size_t bytes) {
               "). Use a smaller model or more ranks, or raise the limit on address space (ulimit -v).");
   madvise(address, bytes, MADV_HUGEPAGE);  // only a wish
   return address;
+}
+
+void return_free_pages() noexcept {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
 }
 
 void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes); }

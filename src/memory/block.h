@@ -20,4 +20,7 @@ void unmap_block(void* address, size_t bytes) noexcept;
 /// fits into.
 c10::DataPtr allocate_block(c10::Device device, size_t bytes);
 
+/// Gives pages that the general allocator has no use for at the moment back to the system. It walks the whole heap.
+void return_free_pages() noexcept;
+
 }  // namespace fsdp::memory

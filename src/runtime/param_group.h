@@ -193,7 +193,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint32_t writes_told_ = 0;              // by the gather in flight
   std::vector<uint32_t> writes_to_slot_;  // since the last gather or scope
   int64_t total_writes_ = 0;
-  bool every_rank_has_rows_ = false;
+  bool every_rank_has_rows_ = false;        // else an update by hand may leave out ranks, so writes are not counted
   bool reads_ = false;                      // peers must not write their rows
   uint64_t scopes_ = 0;                     // opened so far, the same on every rank
   uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write

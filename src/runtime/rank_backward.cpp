@@ -10,6 +10,7 @@
 
 #include "comm/check.h"
 #include "comm/fault_point.h"
+#include "memory/block.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/rank_state.h"
@@ -19,6 +20,9 @@ namespace fsdp::runtime {
 namespace {
 
 constexpr size_t kReductionsInFlight = 2;
+// The whole gradients of a backward from which on the allocator keeps much of what they took. Smaller ones are soon
+// needed again.
+constexpr int64_t kLargeGradientBytes = int64_t{64} << 20;
 
 // Whether the current graph task will accumulate a gradient into the parameter.
 bool expects_gradient(const ParamSlot& slot) {
@@ -44,6 +48,14 @@ bool is_restricted_to_inputs() {
 bool trains(ParamGroup& group) {
   return std::any_of(group.slots().begin(), group.slots().end(),
                      [](const ParamSlot& slot) { return slot.requires_grad(); });
+}
+
+// Of whole gradients on the CPU.
+int64_t gradient_bytes(ParamGroup& group) {
+  int64_t bytes = 0;
+  for (const auto& flat : group.flats())
+    if (flat.device().is_cpu()) bytes += flat.layout().total_numel() * static_cast<int64_t>(flat.element_size());
+  return bytes;
 }
 
 bool expects_any(ParamGroup& group) {
@@ -172,9 +184,11 @@ void RankState::end_task(int id) {
   auto task = std::move(it->second);
   tasks_.erase(it);
   std::exception_ptr error;  // the first one; every group is left all the same
+  int64_t freed = 0;
   for (GroupId member_id : task.groups) {
     auto* member = group(member_id);
     if (member == nullptr) continue;
+    freed += gradient_bytes(*member);
     std::erase(member->open_tasks, id);
     if (member->open_tasks.empty()) {
       member->reduced_in_task = false;
@@ -190,6 +204,7 @@ void RankState::end_task(int id) {
     if (!member->stays_after_backward()) member->free_whole();
     if (!task.keeps_graph) member->end_reading();
   }
+  if (tasks_.empty() && freed >= kLargeGradientBytes) memory::return_free_pages();
   fault_point("backward closed");
   if (error) std::rethrow_exception(error);
 }

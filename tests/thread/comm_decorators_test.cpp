@@ -103,7 +103,9 @@ TEST(FaultyCommunicator, ADelayedRankIsWaitedFor) {
         const auto begin = std::chrono::steady_clock::now();
         if (rank == 1) was_late = true;
         fsdp::barrier();
-        if (rank == 1) EXPECT_GE(std::chrono::steady_clock::now() - begin, kDelay);
+        if (rank == 1) {
+          EXPECT_GE(std::chrono::steady_clock::now() - begin, kDelay);
+        }
         EXPECT_TRUE(was_late) << "rank " << rank << " went on alone";
       },
       options);

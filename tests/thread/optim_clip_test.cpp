@@ -109,7 +109,9 @@ TEST(OptimClipping, CoversTheModelsOwnParametersOnlyWhereTheGroupOfATiedOneHasMo
     for (auto& parameter : encoder->parameters()) parameter.mutable_grad() = torch::ones_like(parameter.detach());
     for (auto& parameter : decoder.parameters()) parameter.mutable_grad() = torch::ones_like(parameter.detach());
     EXPECT_NEAR(clip_grad_norm_(group, 1.0), std::sqrt(9.0 + 3.0 + 9.0), 1e-6);
-    if (encoder->bias.numel() > 0) EXPECT_EQ(encoder->bias.grad().min().item<float>(), 1.0F) << "was scaled";
+    if (encoder->bias.numel() > 0) {
+      EXPECT_EQ(encoder->bias.grad().min().item<float>(), 1.0F) << "was scaled";
+    }
     EXPECT_NEAR(clip_grad_norm_(group_of(*encoder), 100.0), std::sqrt(3.0 + 9.0 / 21.0), 1e-5);
   });
 }

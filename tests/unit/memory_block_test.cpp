@@ -1,0 +1,40 @@
+#include "memory/block.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+namespace fsdp::memory {
+namespace {
+
+int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * getpagesize();
+}
+
+TEST(ReturnFreePages, GivesBackWhatABlockInUsePins) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+  GTEST_SKIP() << "another allocator than glibc's";
+#endif
+  constexpr size_t kBlocks = 1000, kBytes = size_t{100} << 10;  // too small for mappings of their own
+  std::vector<std::unique_ptr<char[]>> blocks;
+  for (size_t i = 0; i < kBlocks; ++i) {
+    blocks.push_back(std::make_unique<char[]>(kBytes));
+    std::memset(blocks.back().get(), 1, kBytes);
+  }
+  const auto last = std::move(blocks.back());
+  blocks.clear();
+  const int64_t before = resident_bytes();
+  return_free_pages();
+  EXPECT_LT(resident_bytes(), before - static_cast<int64_t>(kBlocks * kBytes) * 9 / 10);
+  EXPECT_EQ(last[kBytes - 1], 1);
+}
+
+}  // namespace
+}  // namespace fsdp::memory
