@@ -6,6 +6,7 @@
 #include "comm/check.h"
 #include "comm/fault_point.h"
 #include "comm/gloo_backend.h"
+#include "comm/in_time.h"
 #include "comm/local_communicator.h"
 #include "comm/network.h"
 #include "comm/shm/segment.h"
@@ -15,6 +16,7 @@
 #include <iostream>
 #include <optional>
 #include <sstream>
+#include <thread>
 #include <vector>
 
 namespace fsdp {
@@ -23,6 +25,29 @@ namespace {
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
+
+// How long the rank that hosts the store waits for the others before it fails.
+constexpr std::chrono::seconds kFarewell{4};
+// How long a rank that looks lost has to say that it is not.
+constexpr std::chrono::seconds kReportTime{1};
+
+// Whose store it is. One in a rank that is stopped never answers.
+struct StorePlace {
+  const Membership& membership;
+  bool is_in_rank_0 = false;
+  std::chrono::milliseconds timeout;
+
+  bool hosts() const { return is_in_rank_0 && membership.rank() == 0; }
+  // What `ask` finds in the store. Throws PeerLost or Error if it takes longer than `limit`; `ask` must own what it
+  // uses.
+  template <class Ask>
+  auto ask(std::chrono::milliseconds limit, Ask ask) const {
+    if (hosts()) return ask();
+    if (auto answer = run_in_time(limit, std::move(ask))) return *std::move(answer);
+    raise(store_lost(membership.rank(), is_in_rank_0, "it does not answer", ""),
+          where(membership.rank(), membership.world_size(), kOperation));
+  }
+};
 
 std::string member_key(int rank) { return c10::str("member/", rank); }
 
@@ -103,13 +128,15 @@ void compare_claims(const Membership& membership, const std::vector<Member>& mem
   }
 }
 
-// Rank 0 may host the store: before it fails it lets the others read what it read, so that they fail alike.
-void let_others_read(const Membership& membership, c10d::Store& store) {
-  if (membership.rank() != 0) return;
+// The rank that hosts the store may end: before it fails it lets the others, but for one that is lost, get as far as it
+// got, so that they fail alike.
+void let_others_follow(const StorePlace& place, c10d::Store& store, const std::string& step, int lost = -1) {
+  if (!place.hosts()) return;
   std::vector<std::string> keys;
-  for (int rank = 1; rank < membership.world_size(); ++rank) keys.push_back(c10::str("read/", rank));
+  for (int rank = 1; rank < place.membership.world_size(); ++rank)
+    if (rank != lost) keys.push_back(c10::str(step, '/', rank));
   try {
-    store.wait(keys, std::chrono::seconds(5));
+    store.wait(keys, kFarewell);
   } catch (const std::exception&) {
     // Whoever is gone need not read.
   }
@@ -140,12 +167,37 @@ bool uses_shared_memory(const Membership& membership, const std::vector<Member>&
   return false;
 }
 
-// Ranks that lost another one while they set up shared memory name the same one: the first that any of them lost.
-// Whoever ends because of it is lost to the others too.
-[[noreturn]] void agree_on_lost(const Membership& membership, c10d::Store& store, const PeerLost& error) {
+// Whom this rank takes for lost, after the ranks that it does not hear of have had time to say that they are there and
+// whom they lost: a rank that gives up closes its sockets and looks lost to the next one.
+int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
+  const auto key = [](int rank) { return c10::str("lost_by/", rank); };
+  store.set(key(membership.rank()), c10::str(lost));
+  for (int hop = 1; hop < membership.world_size(); ++hop) {
+    const auto deadline = std::chrono::steady_clock::now() + kReportTime;
+    while (!store.check({key(lost)})) {
+      if (std::chrono::steady_clock::now() > deadline) return lost;
+      std::this_thread::sleep_for(std::chrono::milliseconds(25));
+    }
+    const int next = std::stoi(store.get_to_str(key(lost)));
+    if (next == membership.rank()) return lost;
+    lost = next;
+  }
+  return lost;
+}
+
+// Ranks that lost another one while they met or set up shared memory name the same one.
+[[noreturn]] void agree_on_lost(const StorePlace& place, const StorePtr& store, const PeerLost& error) {
+  const auto& membership = place.membership;
   int first = error.rank();
   try {
-    first = std::stoi(store.compareSet("lost", "", c10::str(first)));
+    first = place.ask(kFarewell / 2, [store, first, who = membership] {
+      const int agreed = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, who, first))));
+      store->set(c10::str("told/", who.rank()), "");
+      return agreed;
+    });
+    let_others_follow(place, *store, "told", first);
+  } catch (const Error&) {
+    throw;
   } catch (const std::exception&) {
     // The store went with the rank that hosted it.
   }
@@ -177,8 +229,8 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   return make_c10d_communicator(store, std::move(options));
 }
 
-std::shared_ptr<Communicator> join_members(const Membership& membership, const StorePtr& own,
-                                           std::chrono::milliseconds timeout, bool store_in_rank_0) {
+std::shared_ptr<Communicator> join_members(const StorePlace& place, const StorePtr& own) {
+  const auto& [membership, store_in_rank_0, timeout] = place;
   Member self{claims_of(membership), loopback_domain(), "", ""};
   std::optional<shm::Listener> listener;
   try {
@@ -189,10 +241,11 @@ std::shared_ptr<Communicator> join_members(const Membership& membership, const S
   } catch (const shm::Obstacle& obstacle) {
     self.obstacle = obstacle.what();
   }
-  const auto members = meet(membership, self, *own, timeout);
-  const bool one_host =
-      std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
   try {
+    const auto members = place.ask(timeout + kFarewell / 2,
+                                   [=, limit = timeout, who = membership] { return meet(who, self, *own, limit); });
+    const bool one_host =
+        std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
     compare_claims(membership, members);
     if (!uses_shared_memory(membership, members))
       return join_over_network(membership, own, one_host, timeout, store_in_rank_0);
@@ -200,11 +253,12 @@ std::shared_ptr<Communicator> join_members(const Membership& membership, const S
     for (const auto& member : members) names.push_back(member.listener);
     return make_shm_communicator(*listener, names, membership.rank(), timeout);
   } catch (const PeerLost& error) {
-    agree_on_lost(membership, *own, error);
+    listener.reset();  // whoever still waits for this rank there need not
+    agree_on_lost(place, own, error);
   } catch (const c10::DistError&) {
     throw;  // the store's own
   } catch (const std::exception&) {
-    let_others_read(membership, *own);
+    let_others_follow(place, *own, "read");
     throw;
   }
 }
@@ -216,9 +270,11 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
   if (membership.world_size() == 1) return make_local_communicator();
   const std::string place = where(membership.rank(), membership.world_size(), kOperation);
   try {
-    const StorePtr own = group_store(membership, store);
+    const StorePlace store_place{membership, store_in_rank_0, timeout};
+    const StorePtr own =
+        store_place.ask(timeout + kFarewell / 2, [membership, store] { return group_store(membership, store); });
     own->setTimeout(timeout);
-    return join_members(membership, own, timeout, store_in_rank_0);
+    return join_members(store_place, own);
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {

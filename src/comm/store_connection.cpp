@@ -3,14 +3,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/check.h"
-#include "comm/pipe_signal.h"
+#include "comm/in_time.h"
 #include "comm/verdict.h"
 
-#include <future>
 #include <map>
 #include <mutex>
 #include <stdexcept>
-#include <thread>
 
 namespace fsdp {
 namespace {
@@ -37,23 +35,20 @@ Connections& connections() {
                               "MASTER_PORT. (",
                               detail, ")"));
   }
-  throw Error(c10::str(place, "no connection to the rendezvous store at ", address, " within ", in_seconds(timeout),
-                       ". Is ", rendezvous.agent_hosts_store ? "the launcher" : "rank 0",
-                       " running, and is that its address? (", detail, ")"));
+  const bool rank_0_hosts = !rendezvous.agent_hosts_store;
+  const std::string text =
+      c10::str(place, "no connection to the rendezvous store at ", address, " within ", in_seconds(timeout), ". Is ",
+               rank_0_hosts ? "rank 0" : "the launcher", " running, and is that its address? (", detail, ")");
+  if (rank_0_hosts && !hosts) throw PeerLost(0, text);
+  throw Error(text);
 }
 
 // LibTorch waits for ever for the answer of a program that accepts connections and is no store, and for longer than the
 // timeout where nobody listens; a thread of its own is left waiting then.
 c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, const c10d::TCPStoreOptions& options) {
-  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> open([=] {
-    const PipeSignalBlocked no_pipe_signal;
-    return c10::make_intrusive<c10d::TCPStore>(host, options);
-  });
-  auto store = open.get_future();
-  std::thread(std::move(open)).detach();
-  if (store.wait_for(options.timeout) == std::future_status::timeout)
-    throw std::runtime_error("nobody answers there, or not as a store does");
-  return store.get();
+  auto store = run_in_time(options.timeout, [=] { return c10::make_intrusive<c10d::TCPStore>(host, options); });
+  if (!store) throw std::runtime_error("nobody answers there, or not as a store does");
+  return *std::move(store);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iomanip>
@@ -23,6 +24,7 @@ struct Options {
   int timeout_ms = 3000;
   std::vector<std::string> backends{"shm", "gloo"};
   std::vector<int> world_sizes{2, 3, 4};
+  std::vector<std::string> points;
   int only = 0;
   bool verbose = false;
 };
@@ -39,8 +41,13 @@ class Model {
     TORCH_CHECK(findings.empty() && hash_ != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
   }
   uint64_t hash() const { return hash_; }
-  FaultPlace draw_place(int rank, std::mt19937_64& random) const {
-    const auto& passages = report_.ranks[static_cast<size_t>(rank)].passages;
+  // One of `points`, if there are any.
+  FaultPlace draw_place(int rank, const std::vector<std::string>& points, std::mt19937_64& random) const {
+    auto passages = report_.ranks[static_cast<size_t>(rank)].passages;
+    if (!points.empty())
+      std::erase_if(passages,
+                    [&](const auto& point) { return std::ranges::find(points, point.first) == points.end(); });
+    TORCH_CHECK(!passages.empty(), "rank ", rank, " passes none of the points");
     auto point = passages.begin();
     std::advance(point, std::uniform_int_distribution<size_t>(0, passages.size() - 1)(random));
     return {point->first, std::uniform_int_distribution<int>(1, point->second)(random)};
@@ -97,7 +104,7 @@ class Trials {
 
   Trial draw_fault(FaultKind kind) {
     Trial trial = draw_trial(kind);
-    trial.place = model_of(trial).draw_place(trial.victim, random_);
+    trial.place = model_of(trial).draw_place(trial.victim, options_.points, random_);
     trial.stop = std::chrono::milliseconds(draw(1, options_.timeout_ms / 2));
     return trial;
   }
@@ -175,6 +182,7 @@ int main(int argc, char** argv) {
   app.add_option("--timeout-ms", options.timeout_ms, "of the process groups")->capture_default_str();
   app.add_option("--backends", options.backends, "shm, gloo")->delimiter(',')->capture_default_str();
   app.add_option("--worlds", options.world_sizes, "numbers of ranks")->delimiter(',')->capture_default_str();
+  app.add_option("--points", options.points, "fault points, e.g. 'joining,joined'; none: all of them")->delimiter(',');
   app.add_option("--only", options.only, "run the trial with this number alone");
   app.add_flag("--verbose", options.verbose, "a line for each trial, not only for those that went wrong");
   CLI11_PARSE(app, argc, argv);
