@@ -35,8 +35,8 @@ Running& running() {
 //   left/R            rank R destroyed its process group; stands in for its answer
 //   verdict           set once; every rank throws it
 //   acknowledged/R    rank R has read the verdict
-// The rank that hosts the store waits, a few seconds at most, for the others' acknowledgement: it may be about to
-// exit, and would take the verdict with it.
+// The rank that hosts the store waits, a few seconds at most, for the others' acknowledgement before it throws: the
+// program may end of it, and would take the verdict with it.
 
 std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
                                           RollCallOptions options) {
@@ -79,7 +79,7 @@ Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operati
   if (!alarm_) alarm_ = Report{cause, waiting_for, last, c10::str("rank ", rank_, "'s ", operation), detail};
   changed_.notify_all();
   const auto patience = 2 * options_.answer_time + 4 * options_.poll;
-  changed_.wait_for(lock, patience, [&] { return verdict_.has_value() || finished_; });
+  changed_.wait_for(lock, patience + farewell(), [&] { return may_throw(); });
   if (verdict_) return *verdict_;
   store_is_silent_ = !finished_;
   lock.unlock();
@@ -91,11 +91,24 @@ Verdict RollCall::pronounce(Verdict verdict) {
   pronounced_ = verdict;
   changed_.notify_all();
   const auto patience = options_.answer_time + 4 * options_.poll;
-  changed_.wait_for(lock, patience, [&] { return verdict_.has_value() || finished_; });
+  changed_.wait_for(lock, patience + farewell(), [&] { return may_throw(); });
   return verdict;
 }
 
+// How long the rank that hosts the store waits for the others.
+std::chrono::milliseconds RollCall::farewell() const {
+  return hosts_store() ? std::max(options_.answer_time, 6 * options_.poll) : std::chrono::milliseconds(0);
+}
+
+bool RollCall::may_throw() const { return finished_ || (verdict_.has_value() && !hosts_store()); }
+
 std::optional<Verdict> RollCall::verdict() const {
+  std::unique_lock lock(mutex_);
+  if (verdict_) changed_.wait_for(lock, farewell(), [&] { return may_throw(); });
+  return verdict_;
+}
+
+std::optional<Verdict> RollCall::known() const {
   std::lock_guard lock(mutex_);
   return verdict_;
 }
@@ -133,7 +146,7 @@ void RollCall::run() {
     }
   }
   try {
-    if (!verdict() && store_works) {
+    if (!known() && store_works) {
       const std::string last = operations();
       store_->set(left_key(rank_), encode(Report{Cause::kLeft, -1, "left; before: " + last, {}, {}}));
     }
@@ -210,11 +223,11 @@ std::vector<std::optional<Report>> RollCall::collect_reports() {
 
 void RollCall::acknowledge() {
   store_->set(acknowledged_key(rank_), "1");
-  if (!options_.store_in_rank_0 || rank_ != 0) return;
-  const auto deadline = Clock::now() + std::min(options_.answer_time, 6 * options_.poll);
+  if (!hosts_store()) return;
+  const auto deadline = Clock::now() + farewell();
   for (int rank = 1; rank < world_size_; ++rank) {
     while (!store_->check({acknowledged_key(rank)}) && Clock::now() < deadline) {
-      if (verdict()->rank == rank || store_->check({left_key(rank)})) break;
+      if (known()->rank == rank || store_->check({left_key(rank)})) break;
       std::this_thread::sleep_for(kStep);
     }
   }

@@ -56,7 +56,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   /// Publishes a verdict that needs no roll call. Returns `verdict`.
   Verdict pronounce(Verdict verdict);
 
-  /// The verdict, if there is one.
+  /// The verdict, if there is one; the rank that hosts the store gets it when the others have it too.
   std::optional<Verdict> verdict() const;
 
   /// Tells the others that this rank leaves on purpose, and ends the thread. Bounded; idempotent.
@@ -75,12 +75,16 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   void settle(Verdict verdict);
   Verdict store_is_gone(const std::string& detail) const;
   std::string operations() const;
+  bool hosts_store() const { return options_.store_in_rank_0 && rank_ == 0; }
+  std::chrono::milliseconds farewell() const;
+  bool may_throw() const;
+  std::optional<Verdict> known() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, world_size_;
   const RollCallOptions options_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
+  mutable std::condition_variable changed_;
   std::vector<std::weak_ptr<Member>> members_;
   std::optional<Report> alarm_;
   std::optional<Verdict> pronounced_, verdict_;
