@@ -41,9 +41,8 @@ std::vector<RowGradient> row_gradients(const Group& model) {
       if (!parameter.defined() || !own.contains(parameter.unsafeGetTensorImpl())) continue;
       const auto& gradient = parameter.grad();
       if (!gradient.defined()) continue;
-      require(gradient.sizes() == slot.rows_tensor.sizes(), group->where("clip_grad_norm_"), "parameter '", slot.name(),
-              "' has a gradient of other sizes: expected ", slot.rows_tensor.sizes(), ", found ", gradient.sizes(),
-              ". Assign a gradient of the rows' sizes, or leave it to backward");
+      optim::require_sizes_of(slot.rows_tensor, gradient,
+                              group->where("clip_grad_norm_") + "parameter '" + slot.name() + "'");
       gradients.push_back({gradient, slot.rows_tensor, slot.row_numel()});
     }
   }

@@ -4,7 +4,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 namespace fsdp::optim {
+
+/// Throws UsageError if the gradient, which anybody may have assigned, has other sizes than the rows. `whose`: the
+/// message's beginning, "... parameter 'name'".
+void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const std::string& whose);
 
 /// The gradient with the rows' dtype and device and its elements in memory in the rows' order: itself, as it nearly
 /// always is, otherwise (a sparse one, or one that somebody assigned) a copy. Both have the same sizes, and the rows

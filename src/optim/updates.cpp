@@ -39,15 +39,12 @@ void require_may_be_written(const Update& update, const std::string& operation) 
   require(!in_backward && !update.part->group->is_inside(), where(update, operation), name_of(update),
           " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",
           runtime::ways_out(runtime::Verdict::kRefuseWriteInScope));
-  if (update.part->group->slots()[update.part->slot].arrived_gradient.defined())
-    update.part->group->require_no_waiting_gradients(operation);
+  update.part->group->require_no_waiting_gradient(update.part->slot, operation);
 }
 
 void take_gradient(Update& update, const std::string& operation) {
   const auto& gradient = update.parameter.grad();
-  require(gradient.sizes() == update.rows.sizes(), where(update, operation), name_of(update),
-          " has a gradient of other sizes: expected ", update.rows.sizes(), ", found ", gradient.sizes(),
-          ". Assign a gradient of the rows' sizes, or leave it to backward");
+  require_sizes_of(update.rows, gradient, where(update, operation) + name_of(update));
   require(update.rows.is_non_overlapping_and_dense(), where(update, operation), name_of(update),
           " has gaps in its memory: expected a dense tensor, found strides ", update.rows.strides(), " for sizes ",
           update.rows.sizes(), ". Use an optimizer of torch::optim for it");

@@ -29,7 +29,7 @@ FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLay
       layout_(std::move(layout)),
       rank_(communicator.rank()),
       account_(std::move(account)),
-      shared_(communicator.share(static_cast<size_t>(layout_.total_numel()) * element_size(), device, {subject, {}})) {
+      shared_(communicator.share(whole_bytes(), device, {subject, {}})) {
   size_t slice_bytes = static_cast<size_t>(layout_.slice_numel(rank_)) * element_size();
   if (shared_) {
     shard_ = flat_buffer_on(shared_, device_, slice_bytes, account_);
@@ -45,22 +45,23 @@ at::Tensor FlatParams::shard() const {
   return memory::flat_tensor(shard_, shard_byte_offset_, layout_.slice_numel(rank_), dtype_);
 }
 
+void FlatParams::allocate_whole() {
+  whole_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(whole_bytes()), whole_bytes(),
+                                        account_, ByteClass::kWhole);
+}
+
 void FlatParams::start_gather(Communicator& communicator, Tag tag) {
   if (shared_) {
     whole_ = shard_;
     return;
   }
-  size_t bytes = static_cast<size_t>(layout_.total_numel()) * element_size();
-  whole_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(bytes), bytes, account_,
-                                        ByteClass::kWhole);
+  allocate_whole();
   auto output = memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_);
   gather_ = communicator.all_gather(output, shard(), layout_.boundaries, std::move(tag));
 }
 
 void FlatParams::copy_whole() {
-  size_t bytes = static_cast<size_t>(layout_.total_numel()) * element_size();
-  whole_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(bytes), bytes, account_,
-                                        ByteClass::kWhole);
+  allocate_whole();
   memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_)
       .copy_(memory::flat_tensor(shard_, 0, layout_.total_numel(), dtype_));
 }

@@ -27,6 +27,8 @@ class FlatParams {
   c10::Device device() const { return device_; }
   /// Bytes of one element.
   size_t element_size() const { return c10::elementSize(dtype_); }
+  /// Bytes of the whole buffer.
+  size_t whole_bytes() const { return static_cast<size_t>(layout_.total_numel()) * element_size(); }
   /// The memory of this rank's slice, and where the slice begins in it.
   const std::shared_ptr<memory::FlatBuffer>& shard_buffer() const { return shard_; }
   size_t shard_byte_offset() const { return shard_byte_offset_; }
@@ -51,6 +53,8 @@ class FlatParams {
   void free_whole();
 
  private:
+  void allocate_whole();
+
   c10::ScalarType dtype_;
   c10::Device device_;
   layout::RowLayout layout_;

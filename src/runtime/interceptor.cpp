@@ -1,32 +1,34 @@
 #include "runtime/interceptor.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/batch_norm_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/conv1d_ops.h>
+#include <ATen/ops/conv2d_ops.h>
+#include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/group_norm_ops.h>
+#include <ATen/ops/layer_norm_ops.h>
+#include <ATen/ops/linear_ops.h>
+#include <ATen/ops/matmul_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/t_ops.h>
+#include <ATen/ops/transpose_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
-#include <algorithm>
-#include <span>
 #include <utility>
 
-#include "comm/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
-#include "runtime/param_group.h"
-#include "runtime/registry.h"
-#include "runtime/scope.h"
+#include "runtime/operand_access.h"
 
 namespace fsdp::runtime {
 namespace {
 
-// A marked operand of the current operator.
-struct Operand {
-  const at::Tensor* tensor;  // on the stack
-  size_t argument;
-  Part part;
-};
-using Operands = c10::SmallVector<Operand, 4>;
+constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
 
 template <class Visit>
 void visit_tensors(const c10::IValue& value, const Visit& visit) {
@@ -37,214 +39,79 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-Operands marked_operands(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  Operands operands;
-  size_t count = op.schema().arguments().size(), begin = stack.size() - count;
+// Any operator.
+void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const size_t count = op.schema().arguments().size();
+  OperatorCall call{.op = op, .traits = operator_traits(op), .arguments = std::span(*stack).last(count)};
   for (size_t i = 0; i < count; ++i)
-    visit_tensors(stack[begin + i], [&](const at::Tensor& tensor) {
-      if (!is_marked(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) return;
-      if (auto part = registry().find(tensor.storage().unsafeGetStorageImpl()))
-        operands.push_back({&tensor, i, std::move(*part)});
-    });
-  return operands;
-}
-
-// Whether each tensor operand has `sizes` or one element.
-bool all_have_sizes(const c10::OperatorHandle& op, const torch::jit::Stack& stack, c10::IntArrayRef sizes) {
-  bool same = true;
-  size_t count = op.schema().arguments().size();
-  for (size_t i = stack.size() - count; i < stack.size(); ++i)
-    visit_tensors(stack[i], [&](const at::Tensor& tensor) { same &= tensor.sizes() == sizes || tensor.numel() == 1; });
-  return same;
-}
-
-// Whether in lists, where element i belongs to element i of the others, marked tensors meet equal sizes or one element.
-bool lists_fit(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
-  c10::SmallVector<c10::ArrayRef<c10::IValue>, 4> lists;
-  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i)
-    if (stack[i].isTensorList()) lists.push_back(stack[i].toListRef());
-  for (const auto& list : lists)
-    for (size_t i = 0; i < list.size(); ++i) {
-      const auto& tensor = list[i].toTensor();
-      if (!tensor.defined() || !is_marked(*tensor.unsafeGetTensorImpl())) continue;
-      for (const auto& other : lists)
-        if (i < other.size() && other[i].toTensor().sizes() != tensor.sizes() && other[i].toTensor().numel() != 1)
-          return false;
-    }
-  return true;
-}
-
-// Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
-bool selects_rows(const OperatorTraits& traits, const c10::OperatorHandle& op, const torch::jit::Stack& stack,
-                  const Operand& operand) {
-  if (!traits.selecting_argument) return false;
-  if (*traits.selecting_argument == OperatorTraits::kAllDims) return true;
-  const auto& tensor = *operand.tensor;
-  const auto& rows = operand.part.group->slots()[operand.part.slot].rows_tensor;
-  // In a view, such as a transposed one, rows may be another dimension than the first.
-  if (tensor.dim() != rows.dim() || tensor.dim() == 0 || tensor.size(0) != rows.size(0) ||
-      tensor.stride(0) != rows.stride(0))
-    return true;
-  const auto& dim = stack[stack.size() - op.schema().arguments().size() + *traits.selecting_argument];
-  return !dim.isInt() || dim.toInt() == 0 || dim.toInt() == -tensor.dim();
-}
-
-bool is_part_of_rows(const Operand& operand) {
-  const auto& [group, slot, kind] = operand.part;
-  return kind != PartKind::kWhole && operand.tensor->numel() != group->slots()[slot].rows_numel();
-}
-
-[[noreturn]] void refuse(const c10::OperatorHandle& op, const Operand& operand, Verdict verdict) {
-  const auto& slot = operand.part.group->slots()[operand.part.slot];
-  const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
-  std::ostringstream sizes;
-  sizes << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor->sizes();
-  if (operand.part.kind != PartKind::kWhole)
-    sizes << ", this rank's rows " << slot.rows().first << " to " << slot.rows().first + slot.rows().count;
-  throw UsageError(operand.part.group->where(op.operator_name().name) + noun + slot.name() + "' is sharded (" +
-                   sizes.str() + "): " + ways_out(verdict));
-}
-
-// The verdict about one operand. In backward the group shows whole parameters first.
-Verdict judge_operand(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
-                      Operand& operand, bool in_backward, bool lists_match) {
-  auto& group = *operand.part.group;
-  bool own = group.slots()[operand.part.slot].is(*operand.tensor);
-  if (in_backward && operand.part.kind != PartKind::kGradient && (own || operand.part.kind == PartKind::kWhole)) {
-    group.rank_state().enter_backward(group);
-    operand.part.kind = PartKind::kWhole;
+    visit_tensors(call.arguments[i], [&](const at::Tensor& tensor) { call.tensors.push_back({&tensor, i}); });
+  OperandGroups groups;
+  prepare(call, groups);
+  {
+    const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
+    op.redispatchBoxed(keys & kBelow, stack);
   }
-  Access access;
-  access.op = traits.kind;
-  access.part = operand.part.kind;
-  access.is_parameter = own;
-  access.is_part_of_rows = is_part_of_rows(operand);
-  access.is_first = operand.argument == 0;
-  access.writes = traits.writes(operand.argument);
-  access.random = traits.random;
-  access.recording = at::GradMode::is_enabled() && operand.tensor->requires_grad();
-  if (access.part != PartKind::kWhole) {
-    bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
-    bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
-    access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(op, stack, operand.tensor->sizes()));
-    access.selects_rows = selects_rows(traits, op, stack, operand);
-  }
-  access.inside = group.is_inside();
-  access.summoned = group.summon_depth > 0;
-  access.local_rows = group.local_rows_depth > 0;
-  return judge(access);
+  if (groups.empty() || !at::GradMode::is_enabled()) return;
+  for (const auto& result : std::span(*stack).last(op.schema().returns().size()))
+    visit_tensors(result, [&](const at::Tensor& tensor) { groups.hook(tensor); });
 }
 
-// The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
-// alone.
-class OperandGroups {
- public:
-  OperandGroups() = default;
-  OperandGroups(const OperandGroups&) = delete;
-  OperandGroups& operator=(const OperandGroups&) = delete;
-  ~OperandGroups() {
-    for (const auto& group : groups_) --group->pins;
-  }
-  /// Under the rank's lock.
-  void add_once(std::shared_ptr<ParamGroup> group) {
-    if (std::find(groups_.begin(), groups_.end(), group) != groups_.end()) return;
-    ++group->pins;
-    scopes_know_ &= !group->scope || group->scope->recorded;
-    groups_.push_back(std::move(group));
-  }
-  auto begin() const { return groups_.begin(); }
-  auto end() const { return groups_.end(); }
-  bool empty() const { return groups_.empty(); }
+// The same for one operator that models call often, without the cost of moving its arguments to a stack and back.
+template <class Operator, class Signature = decltype(Operator::redispatch)>
+struct Unboxed;
 
-  /// Autograd recorded the operator.
-  void tell_scopes() {
-    if (std::exchange(scopes_know_, true)) return;
-    for (const auto& group : groups_) {
-      std::lock_guard lock(group->rank_state().mutex);
-      if (group->scope) group->scope->recorded = true;
-    }
+template <class Operator, class... Arguments>
+struct Unboxed<Operator, at::Tensor(c10::DispatchKeySet, Arguments...)> {
+  static at::Tensor intercept(c10::DispatchKeySet keys, Arguments... arguments) {
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
+    static const auto traits = operator_traits(op);
+    OperatorCall call{.op = op, .traits = traits};
+    size_t i = 0;
+    (add(call, i++, arguments), ...);
+    OperandGroups groups;
+    prepare(call, groups);
+    auto result = [&] {
+      const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
+      return Operator::redispatch(keys & kBelow, std::forward<Arguments>(arguments)...);
+    }();
+    if (!groups.empty() && at::GradMode::is_enabled()) groups.hook(result);
+    return result;
   }
 
- private:
-  c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
-  bool scopes_know_ = true;
+  static void add(OperatorCall& call, size_t i, const at::Tensor& tensor) {
+    if (tensor.defined()) call.tensors.push_back({&tensor, i});
+  }
+  static void add(OperatorCall& call, size_t i, const std::optional<at::Tensor>& tensor) {
+    if (tensor) add(call, i, *tensor);
+  }
+  template <class Other>
+  static void add(OperatorCall&, size_t, const Other&) {}
 };
 
-// Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
-// together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
-void prepare(const c10::OperatorHandle& op, const OperatorTraits& traits, const torch::jit::Stack& stack,
-             std::span<Operand> operands, bool lists_match, OperandGroups& takes_whole) {
-  auto& rank = operands.front().part.group->rank_state();
-  bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  c10::SmallVector<ParamGroup*, 2> reads;
-  std::lock_guard lock(rank.mutex);
-  ++rank.intercepted_operators;
-  for (auto& operand : operands) {
-    auto& group = operand.part.group;
-    auto verdict = judge_operand(op, traits, stack, operand, in_backward, lists_match);
-    if (verdict == Verdict::kReadWhole) {
-      if (std::find(reads.begin(), reads.end(), group.get()) == reads.end()) reads.push_back(group.get());
-    } else if (verdict == Verdict::kWriteRows) {
-      if (group->slots()[operand.part.slot].arrived_gradient.defined())
-        group->require_no_waiting_gradients(op.operator_name().name);
-      group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
-    } else if (verdict != Verdict::kPass) {
-      refuse(op, operand, verdict);
-    }
-    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(std::move(group));
-  }
-  if (!reads.empty()) rank.read({reads.begin(), reads.end()});
-}
-
-// Notes the groups whose whole parameters the operator takes.
-void prepare(const c10::OperatorHandle& op, const torch::jit::Stack& stack, OperandGroups& takes_whole) {
-  auto operands = marked_operands(op, stack);
-  if (operands.empty()) return;
-  const auto traits = operator_traits(op);
-  bool lists_match = traits.kind != OperatorKind::kForeach || lists_fit(op, stack);
-  for (auto* begin = operands.begin(); begin != operands.end();) {
-    const auto* rank = &begin->part.group->rank_state();
-    auto* end = std::partition(begin, operands.end(),
-                               [&](const Operand& operand) { return &operand.part.group->rank_state() == rank; });
-    prepare(op, traits, stack, {begin, end}, lists_match, takes_whole);
-    begin = end;
-  }
-}
-
-// Autograd recorded the operator: its node shows whole parameters before it runs backward.
-void hook_results(const c10::OperatorHandle& op, const torch::jit::Stack& stack, OperandGroups& groups) {
-  if (!at::GradMode::is_enabled()) return;
-  const void* last_node = nullptr;
-  for (size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i)
-    visit_tensors(stack[i], [&](const at::Tensor& result) {
-      auto* node = result.grad_fn().get();
-      if (node == nullptr || node == last_node) return;
-      last_node = node;
-      for (const auto& group : groups) hook_node(*node, group);
-      groups.tell_scopes();
-    });
-}
-
-void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  OperandGroups groups;
-  prepare(op, *stack, groups);
-  {
-    c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kShardedKey), stack);
-  }
-  if (!groups.empty()) hook_results(op, *stack, groups);
+template <class... Operators>
+void register_unboxed(torch::Library& library) {
+  const auto full_name = [](std::string name, std::string_view overload) {
+    return overload.empty() ? name : name.append(".").append(overload);
+  };
+  (library.impl(full_name(Operators::name, Operators::overload_name).c_str(),
+                TORCH_FN((Unboxed<Operators>::intercept))),
+   ...);
 }
 
 }  // namespace
 
 void install_interceptor() {
   // Kept for ever: tensors that outlive main() still dispatch.
-  static auto* library = [] {
-    auto* fallback = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
-    fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
-    return fallback;
+  static auto* libraries = [] {
+    auto* any = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
+    any->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
+    auto* often = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);
+    using namespace at::_ops;
+    register_unboxed<add_Tensor, addmm, batch_norm, bmm, conv1d, conv2d, embedding, group_norm, layer_norm, linear,
+                     matmul, mm, mul_Tensor, t, transpose_int>(*often);
+    return new std::pair(any, often);
   }();
-  static_cast<void>(library);
+  static_cast<void>(libraries);
   observe_backward_nodes();
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The boxed fallback that sees every operator which takes a sharded tensor.
+/// Where the dispatcher calls before an operator that takes a sharded tensor.
 
 namespace fsdp::runtime {
 

@@ -100,8 +100,7 @@ void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters)
                                     std::max<int64_t>(1, alignment / static_cast<int64_t>(c10::elementSize(dtype))));
     flats_.emplace_back(dtype, device, std::move(layout), process_group_->communicator(), rank_state_->shared_account(),
                         name_);
-    process_group_->reductions().reserve(static_cast<size_t>(flats_.back().layout().total_numel()) *
-                                         c10::elementSize(dtype));
+    process_group_->reductions().reserve(flats_.back().whole_bytes());
   }
   every_rank_has_rows_ = true;
   for (int rank : c10::irange(process_group_->world_size()))

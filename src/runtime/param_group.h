@@ -125,6 +125,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void end_reading();
   /// Throws UsageError while gradients of a backward without synchronisation wait for their reduction.
   void require_no_waiting_gradients(const std::string& operation) const;
+  /// The same if that of the slot is among them.
+  void require_no_waiting_gradient(size_t slot, const std::string& operation) const {
+    if (slots_[slot].arrived_gradient.defined()) require_no_waiting_gradients(operation);
+  }
   /// Call before rows are written, those of one slot or of all.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
   /// How often every rank has written rows since this was asked last: the most that any one parameter was, so that

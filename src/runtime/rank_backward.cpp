@@ -50,11 +50,12 @@ bool trains(ParamGroup& group) {
                      [](const ParamSlot& slot) { return slot.requires_grad(); });
 }
 
-// Of whole gradients on the CPU.
+// Of whole gradients on the CPU that have arrived.
 int64_t gradient_bytes(ParamGroup& group) {
   int64_t bytes = 0;
-  for (const auto& flat : group.flats())
-    if (flat.device().is_cpu()) bytes += flat.layout().total_numel() * static_cast<int64_t>(flat.element_size());
+  for (const auto& slot : group.slots())
+    if (slot.has_arrived && slot.rows_tensor.is_cpu())
+      bytes += slot.numel() * static_cast<int64_t>(c10::elementSize(slot.dtype()));
   return bytes;
 }
 

@@ -144,7 +144,7 @@ TEST(Cost, RightAfterShardingARankHoldsItsRowsOnly) {
 // Bytes of the group's whole buffers.
 int64_t whole_bytes(runtime::ParamGroup& group) {
   int64_t bytes = 0;
-  for (auto& flat : group.flats()) bytes += flat.layout().total_numel() * static_cast<int64_t>(flat.element_size());
+  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole_bytes());
   return bytes;
 }
 

@@ -1,0 +1,178 @@
+#include "runtime/operand_access.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "comm/check.h"
+#include "runtime/backward_hooks.h"
+#include "runtime/compat.h"
+#include "runtime/registry.h"
+#include "runtime/scope.h"
+
+namespace fsdp::runtime {
+namespace {
+
+// A marked operand of the current operator.
+struct MarkedOperand : OperatorCall::Operand {
+  Part part;
+};
+using MarkedOperands = c10::SmallVector<MarkedOperand, 4>;
+
+MarkedOperands marked_operands(const OperatorCall& call) {
+  MarkedOperands marked;
+  for (const auto& operand : call.tensors) {
+    if (!is_marked(*operand.tensor->unsafeGetTensorImpl()) || !operand.tensor->has_storage()) continue;
+    if (auto part = registry().find(operand.tensor->storage().unsafeGetStorageImpl()))
+      marked.push_back({operand, std::move(*part)});
+  }
+  return marked;
+}
+
+// Whether each tensor operand has `sizes` or one element.
+bool all_have_sizes(const OperatorCall& call, c10::IntArrayRef sizes) {
+  return std::ranges::all_of(call.tensors, [&](const OperatorCall::Operand& operand) {
+    return operand.tensor->sizes() == sizes || operand.tensor->numel() == 1;
+  });
+}
+
+// Whether in lists, where element i belongs to element i of the others, marked tensors meet equal sizes or one element.
+bool lists_fit(const OperatorCall& call) {
+  c10::SmallVector<c10::ArrayRef<c10::IValue>, 4> lists;
+  for (const auto& argument : call.arguments)
+    if (argument.isTensorList()) lists.push_back(argument.toListRef());
+  for (const auto& list : lists)
+    for (size_t i = 0; i < list.size(); ++i) {
+      const auto& tensor = list[i].toTensor();
+      if (!tensor.defined() || !is_marked(*tensor.unsafeGetTensorImpl())) continue;
+      for (const auto& other : lists)
+        if (i < other.size() && other[i].toTensor().sizes() != tensor.sizes() && other[i].toTensor().numel() != 1)
+          return false;
+    }
+  return true;
+}
+
+// Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
+bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
+  const auto& selecting = call.traits.selecting_argument;
+  if (!selecting) return false;
+  if (*selecting >= call.arguments.size()) return true;
+  const auto& tensor = *operand.tensor;
+  const auto& rows = operand.part.group->slots()[operand.part.slot].rows_tensor;
+  // In a view, such as a transposed one, rows may be another dimension than the first.
+  if (tensor.dim() != rows.dim() || tensor.dim() == 0 || tensor.size(0) != rows.size(0) ||
+      tensor.stride(0) != rows.stride(0))
+    return true;
+  const auto& dim = call.arguments[*selecting];
+  return !dim.isInt() || dim.toInt() == 0 || dim.toInt() == -tensor.dim();
+}
+
+bool is_part_of_rows(const MarkedOperand& operand) {
+  const auto& [group, slot, kind] = operand.part;
+  return kind != PartKind::kWhole && operand.tensor->numel() != group->slots()[slot].rows_numel();
+}
+
+[[noreturn]] void refuse(const c10::OperatorHandle& op, const MarkedOperand& operand, Verdict verdict) {
+  const auto& slot = operand.part.group->slots()[operand.part.slot];
+  const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
+  std::ostringstream sizes;
+  sizes << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor->sizes();
+  if (operand.part.kind != PartKind::kWhole)
+    sizes << ", this rank's rows " << slot.rows().first << " to " << slot.rows().first + slot.rows().count;
+  throw UsageError(operand.part.group->where(op.operator_name().name) + noun + slot.name() + "' is sharded (" +
+                   sizes.str() + "): " + ways_out(verdict));
+}
+
+// The verdict about one operand. In backward the group shows whole parameters first.
+Verdict judge_operand(const OperatorCall& call, MarkedOperand& operand, bool in_backward, bool lists_match) {
+  const auto& traits = call.traits;
+  auto& group = *operand.part.group;
+  bool own = group.slots()[operand.part.slot].is(*operand.tensor);
+  if (in_backward && operand.part.kind != PartKind::kGradient && (own || operand.part.kind == PartKind::kWhole)) {
+    group.rank_state().enter_backward(group);
+    operand.part.kind = PartKind::kWhole;
+  }
+  Access access;
+  access.op = traits.kind;
+  access.part = operand.part.kind;
+  access.is_parameter = own;
+  access.is_part_of_rows = is_part_of_rows(operand);
+  access.is_first = operand.argument == 0;
+  access.writes = traits.writes(operand.argument);
+  access.random = traits.random;
+  access.recording = at::GradMode::is_enabled() && operand.tensor->requires_grad();
+  if (access.part != PartKind::kWhole) {
+    bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
+    bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
+    access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(call, operand.tensor->sizes()));
+    access.selects_rows = selects_rows(call, operand);
+  }
+  access.inside = group.is_inside();
+  access.summoned = group.summon_depth > 0;
+  access.local_rows = group.local_rows_depth > 0;
+  return judge(access);
+}
+
+// Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
+// together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
+void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands, bool lists_match,
+                OperandGroups& takes_whole) {
+  bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  c10::SmallVector<ParamGroup*, 2> reads;
+  std::lock_guard lock(rank.mutex);
+  ++rank.intercepted_operators;
+  for (auto& operand : operands) {
+    auto& group = operand.part.group;
+    auto verdict = judge_operand(call, operand, in_backward, lists_match);
+    if (verdict == Verdict::kReadWhole) {
+      if (std::ranges::find(reads, group.get()) == reads.end()) reads.push_back(group.get());
+    } else if (verdict == Verdict::kWriteRows) {
+      group->require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);
+      group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
+    } else if (verdict != Verdict::kPass) {
+      refuse(call.op, operand, verdict);
+    }
+    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(std::move(group));
+  }
+  if (!reads.empty()) rank.read({reads.begin(), reads.end()});
+}
+
+}  // namespace
+
+void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
+  if (std::ranges::find(groups_, group) != groups_.end()) return;
+  ++group->pins;
+  scopes_know_ &= !group->scope || group->scope->recorded;
+  groups_.push_back(std::move(group));
+}
+
+void OperandGroups::hook(const at::Tensor& result) {
+  auto* node = result.grad_fn().get();
+  if (node == nullptr || node == last_node_) return;
+  last_node_ = node;
+  for (const auto& group : groups_) hook_node(*node, group);
+  if (std::exchange(scopes_know_, true)) return;
+  for (const auto& group : groups_) {
+    std::lock_guard lock(group->rank_state().mutex);
+    if (group->scope) group->scope->recorded = true;
+  }
+}
+
+void prepare(const OperatorCall& call, OperandGroups& takes_whole) {
+  auto operands = marked_operands(call);
+  if (operands.empty()) return;
+  bool lists_match = call.traits.kind != OperatorKind::kForeach || lists_fit(call);
+  for (auto* begin = operands.begin(); begin != operands.end();) {
+    auto& rank = begin->part.group->rank_state();
+    auto* end = std::partition(begin, operands.end(), [&](const MarkedOperand& operand) {
+      return &operand.part.group->rank_state() == &rank;
+    });
+    prepare_on(rank, call, {begin, end}, lists_match, takes_whole);
+    begin = end;
+  }
+}
+
+}  // namespace fsdp::runtime

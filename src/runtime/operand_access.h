@@ -1,0 +1,57 @@
+#pragma once
+/// \file
+/// What happens before an operator computes with sharded parameters, and after.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <span>
+
+#include "runtime/operator_traits.h"
+#include "runtime/param_group.h"
+
+namespace fsdp::runtime {
+
+/// An operator with what it is called with.
+struct OperatorCall {
+  struct Operand {
+    const at::Tensor* tensor;
+    size_t argument;
+  };
+  const c10::OperatorHandle& op;
+  OperatorTraits traits;
+  /// Every defined tensor, those in lists too.
+  c10::SmallVector<Operand, 4> tensors = {};
+  /// All arguments; empty for operators without lists and dims, of which only tensors matter.
+  std::span<const c10::IValue> arguments = {};
+};
+
+/// The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory
+/// alone.
+class OperandGroups {
+ public:
+  OperandGroups() = default;
+  OperandGroups(const OperandGroups&) = delete;
+  OperandGroups& operator=(const OperandGroups&) = delete;
+  ~OperandGroups() {
+    for (const auto& group : groups_) --group->pins;
+  }
+  /// Under the rank's lock.
+  void add_once(std::shared_ptr<ParamGroup> group);
+  bool empty() const { return groups_.empty(); }
+  /// Autograd recorded the operator that gave `result`: its node shows whole parameters before it runs backward.
+  void hook(const at::Tensor& result);
+
+ private:
+  c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
+  const void* last_node_ = nullptr;
+  bool scopes_know_ = true;  // that autograd recorded an operator in them
+};
+
+/// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it writes
+/// and whose whole parameters it takes. Collective with the other ranks if a group must be gathered. UsageError if the
+/// operator would mean something else on this rank's rows. Any thread.
+void prepare(const OperatorCall& call, OperandGroups& takes_whole);
+
+}  // namespace fsdp::runtime
