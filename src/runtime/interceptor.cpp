@@ -7,6 +7,8 @@
 #include <ATen/ops/bmm_ops.h>
 #include <ATen/ops/conv1d_ops.h>
 #include <ATen/ops/conv2d_ops.h>
+#include <ATen/ops/conv3d_ops.h>
+#include <ATen/ops/div_ops.h>
 #include <ATen/ops/embedding_ops.h>
 #include <ATen/ops/group_norm_ops.h>
 #include <ATen/ops/layer_norm_ops.h>
@@ -14,6 +16,9 @@
 #include <ATen/ops/matmul_ops.h>
 #include <ATen/ops/mm_ops.h>
 #include <ATen/ops/mul_ops.h>
+#include <ATen/ops/mv_ops.h>
+#include <ATen/ops/prelu_ops.h>
+#include <ATen/ops/sub_ops.h>
 #include <ATen/ops/t_ops.h>
 #include <ATen/ops/transpose_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -107,8 +112,8 @@ void install_interceptor() {
     any->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
     auto* often = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);
     using namespace at::_ops;
-    register_unboxed<add_Tensor, addmm, batch_norm, bmm, conv1d, conv2d, embedding, group_norm, layer_norm, linear,
-                     matmul, mm, mul_Tensor, t, transpose_int>(*often);
+    register_unboxed<add_Tensor, addmm, batch_norm, bmm, conv1d, conv2d, conv3d, div_Tensor, embedding, group_norm,
+                     layer_norm, linear, matmul, mm, mul_Tensor, mv, prelu, sub_Tensor, t, transpose_int>(*often);
     return new std::pair(any, often);
   }();
   static_cast<void>(libraries);
