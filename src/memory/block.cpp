@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -27,6 +28,14 @@ void* map_block(size_t bytes) {
 void return_free_pages() noexcept {
 #ifdef __GLIBC__
   malloc_trim(0);
+#endif
+}
+
+void keep_free_pages() noexcept {
+#ifdef __GLIBC__
+  if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr || std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
+  mallopt(M_TRIM_THRESHOLD, 128 << 20);  // which ends the automatic choice of the next
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);   // the most that is allowed
 #endif
 }
 

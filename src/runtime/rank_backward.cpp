@@ -20,8 +20,8 @@ namespace fsdp::runtime {
 namespace {
 
 constexpr size_t kReductionsInFlight = 2;
-// The whole gradients of a backward from which on the allocator keeps much of what they took. Smaller ones are soon
-// needed again.
+// The whole gradients of a backward from which on the pages that they took go back to the system. Pages of smaller ones
+// stay for the next step.
 constexpr int64_t kLargeGradientBytes = int64_t{64} << 20;
 
 // Whether the current graph task will accumulate a gradient into the parameter.
@@ -206,6 +206,7 @@ void RankState::end_task(int id) {
     if (!task.keeps_graph) member->end_reading();
   }
   if (tasks_.empty() && freed >= kLargeGradientBytes) memory::return_free_pages();
+  if (tasks_.empty() && freed > 0 && freed < kLargeGradientBytes) memory::keep_free_pages();
   fault_point("backward closed");
   if (error) std::rethrow_exception(error);
 }
