@@ -33,9 +33,10 @@ void return_free_pages() noexcept {
 
 void keep_free_pages() noexcept {
 #ifdef __GLIBC__
-  if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr || std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
-  mallopt(M_TRIM_THRESHOLD, 128 << 20);  // which ends the automatic choice of the next
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);   // the most that is allowed
+  for (const char* limit : {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"})
+    if (std::getenv(limit) != nullptr) return;
+  // Either ends the automatic choice of both. The first is the largest that is allowed.
+  if (mallopt(M_MMAP_THRESHOLD, 32 << 20) != 0) mallopt(M_TRIM_THRESHOLD, 128 << 20);
 #endif
 }
 

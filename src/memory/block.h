@@ -23,9 +23,10 @@ c10::DataPtr allocate_block(c10::Device device, size_t bytes);
 /// Gives pages that the general allocator has no use for at the moment back to the system. It walks the whole heap.
 void return_free_pages() noexcept;
 
-/// From now on the general allocator keeps up to 128 MiB of pages that a step frees for the next one, which would fault
-/// them in again one by one; on its own it gives back what exceeds some 32 MiB. Does nothing if the user set the
-/// allocator's limits (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_). For the whole process.
+/// From now on the general allocator keeps up to 128 MiB at the end of its heap, which a step frees and the next one
+/// would fault in again page by page; on its own it keeps at most 64 MiB. For the whole process, over limits that the
+/// program set by mallopt; those of the environment (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES)
+/// stay.
 void keep_free_pages() noexcept;
 
 }  // namespace fsdp::memory

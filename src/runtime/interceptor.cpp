@@ -24,6 +24,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <optional>
+#include <span>
+#include <type_traits>
 #include <utility>
 
 #include "runtime/backward_hooks.h"
@@ -47,7 +50,7 @@ void visit_tensors(const c10::IValue& value, const Visit& visit) {
 // Any operator.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const size_t count = op.schema().arguments().size();
-  OperatorCall call{.op = op, .traits = operator_traits(op), .arguments = std::span(*stack).last(count)};
+  OperatorCall call{.op = op, .arguments = std::span(*stack).last(count)};
   for (size_t i = 0; i < count; ++i)
     visit_tensors(call.arguments[i], [&](const at::Tensor& tensor) { call.tensors.push_back({&tensor, i}); });
   OperandGroups groups;
@@ -70,7 +73,7 @@ struct Unboxed<Operator, at::Tensor(c10::DispatchKeySet, Arguments...)> {
   static at::Tensor intercept(c10::DispatchKeySet keys, Arguments... arguments) {
     static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
     static const auto traits = operator_traits(op);
-    OperatorCall call{.op = op, .traits = traits};
+    OperatorCall call{.op = op, .traits = &traits};
     size_t i = 0;
     (add(call, i++, arguments), ...);
     OperandGroups groups;
@@ -90,15 +93,16 @@ struct Unboxed<Operator, at::Tensor(c10::DispatchKeySet, Arguments...)> {
     if (tensor) add(call, i, *tensor);
   }
   template <class Other>
-  static void add(OperatorCall&, size_t, const Other&) {}
+  static void add(OperatorCall&, size_t, const Other&) {
+    static_assert(std::is_arithmetic_v<Other> || std::is_same_v<Other, at::Scalar> ||
+                      std::is_same_v<Other, c10::SymInt> || std::is_same_v<Other, c10::SymIntArrayRef>,
+                  "may hold tensors");
+  }
 };
 
 template <class... Operators>
 void register_unboxed(torch::Library& library) {
-  const auto full_name = [](std::string name, std::string_view overload) {
-    return overload.empty() ? name : name.append(".").append(overload);
-  };
-  (library.impl(full_name(Operators::name, Operators::overload_name).c_str(),
+  (library.impl(c10::toString(c10::OperatorName(Operators::name, Operators::overload_name)).c_str(),
                 TORCH_FN((Unboxed<Operators>::intercept))),
    ...);
 }

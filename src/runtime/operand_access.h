@@ -20,10 +20,11 @@ struct OperatorCall {
     size_t argument;
   };
   const c10::OperatorHandle& op;
-  OperatorTraits traits;
+  /// Looked up where null.
+  const OperatorTraits* traits = nullptr;
   /// Every defined tensor, those in lists too.
   c10::SmallVector<Operand, 4> tensors = {};
-  /// All arguments; empty for operators without lists and dims, of which only tensors matter.
+  /// All arguments; empty for typed kernels, whose operators neither take lists nor select along a dim.
   std::span<const c10::IValue> arguments = {};
 };
 

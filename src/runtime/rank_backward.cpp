@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <mutex>
 
 #include "comm/check.h"
 #include "comm/fault_point.h"
@@ -20,9 +21,8 @@ namespace fsdp::runtime {
 namespace {
 
 constexpr size_t kReductionsInFlight = 2;
-// The whole gradients of a backward from which on the pages that they took go back to the system. Pages of smaller ones
-// stay for the next step.
-constexpr int64_t kLargeGradientBytes = int64_t{64} << 20;
+// The bytes that groups free in a backward from which on the pages go back to the system. Fewer stay for the next step.
+constexpr int64_t kManyBytes = int64_t{64} << 20;
 
 // Whether the current graph task will accumulate a gradient into the parameter.
 bool expects_gradient(const ParamSlot& slot) {
@@ -57,6 +57,22 @@ int64_t gradient_bytes(ParamGroup& group) {
     if (slot.has_arrived && slot.rows_tensor.is_cpu())
       bytes += slot.numel() * static_cast<int64_t>(c10::elementSize(slot.dtype()));
   return bytes;
+}
+
+// Of whole parameters on the CPU.
+int64_t parameter_bytes(ParamGroup& group) {
+  int64_t bytes = 0;
+  for (const auto& flat : group.flats())
+    if (flat.device().is_cpu()) bytes += static_cast<int64_t>(flat.whole_bytes());
+  return bytes;
+}
+
+void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
+  static std::once_flag kept;
+  if (gradient_bytes >= kManyBytes)
+    memory::return_free_pages();
+  else if (gradient_bytes > 0 && parameter_bytes < kManyBytes)
+    std::call_once(kept, memory::keep_free_pages);
 }
 
 bool expects_any(ParamGroup& group) {
@@ -185,11 +201,12 @@ void RankState::end_task(int id) {
   auto task = std::move(it->second);
   tasks_.erase(it);
   std::exception_ptr error;  // the first one; every group is left all the same
-  int64_t freed = 0;
+  int64_t gradients = 0, parameters = 0;
   for (GroupId member_id : task.groups) {
     auto* member = group(member_id);
     if (member == nullptr) continue;
-    freed += gradient_bytes(*member);
+    gradients += gradient_bytes(*member);
+    parameters += parameter_bytes(*member);
     std::erase(member->open_tasks, id);
     if (member->open_tasks.empty()) {
       member->reduced_in_task = false;
@@ -205,8 +222,7 @@ void RankState::end_task(int id) {
     if (!member->stays_after_backward()) member->free_whole();
     if (!task.keeps_graph) member->end_reading();
   }
-  if (tasks_.empty() && freed >= kLargeGradientBytes) memory::return_free_pages();
-  if (tasks_.empty() && freed > 0 && freed < kLargeGradientBytes) memory::keep_free_pages();
+  if (tasks_.empty()) tidy_pages(gradients, parameters);
   fault_point("backward closed");
   if (error) std::rethrow_exception(error);
 }
