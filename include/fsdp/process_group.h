@@ -82,10 +82,9 @@ class ProcessGroup {
 /// Makes the result the default process group. Call it once, before fully_shard, from one thread.
 ///
 /// Throws UsageError naming the variable or option that is missing or wrong, a local rank without a CUDA device for
-/// "nccl", or if there is a default group already; PeerLost naming the ranks that do not come within the timeout, rank 0
-/// also if nobody answers at its address; Mismatch if ranks disagree about the world size or the backend; Error if the
-/// launcher's store does not answer.
-/// docs/launching.md lists the variables.
+/// "nccl", or if there is a default group already; PeerLost naming the ranks that do not come within the timeout, rank
+/// 0 also if nobody answers at its address; Mismatch if ranks disagree about the world size or the backend; Error if
+/// the launcher's store does not answer. docs/launching.md lists the variables.
 ///
 ///     fsdp::init_process_group();  // started by fsdprun --nproc_per_node 2 ./app
 void init_process_group(ProcessGroupOptions options = {});

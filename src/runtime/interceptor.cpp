@@ -115,9 +115,11 @@ void install_interceptor() {
     auto* any = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
     any->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
     auto* often = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);
-    using namespace at::_ops;
-    register_unboxed<add_Tensor, addmm, batch_norm, bmm, conv1d, conv2d, conv3d, div_Tensor, embedding, group_norm,
-                     layer_norm, linear, matmul, mm, mul_Tensor, mv, prelu, sub_Tensor, t, transpose_int>(*often);
+    namespace ops = at::_ops;
+    register_unboxed<ops::add_Tensor, ops::addmm, ops::batch_norm, ops::bmm, ops::conv1d, ops::conv2d, ops::conv3d,
+                     ops::div_Tensor, ops::embedding, ops::group_norm, ops::layer_norm, ops::linear, ops::matmul,
+                     ops::mm, ops::mul_Tensor, ops::mv, ops::prelu, ops::sub_Tensor, ops::t, ops::transpose_int>(
+        *often);
     return new std::pair(any, often);
   }();
   static_cast<void>(libraries);

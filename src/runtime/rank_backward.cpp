@@ -105,8 +105,8 @@ void RankState::enter_backward(ParamGroup& group) {
     fault_point("backward open");
     const auto token = std::make_shared<char>();
     it->second = {id, is_restricted_to_inputs(), torch::autograd::get_current_graph_task_keep_graph(), {}, token};
-    auto self = group.rank_state_ptr();
-    torch::autograd::Engine::get_default_engine().queue_callback([self, id, token] { self->end_task(id); });
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [self = group.rank_state_ptr(), id, token] { self->end_task(id); });
   }
   if (group.scope)
     if (auto* root = this->group(group.scope->root); root != nullptr && root->open_tasks.empty())
