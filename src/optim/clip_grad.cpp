@@ -41,8 +41,8 @@ std::vector<RowGradient> row_gradients(const Group& model) {
       if (!parameter.defined() || !own.contains(parameter.unsafeGetTensorImpl())) continue;
       const auto& gradient = parameter.grad();
       if (!gradient.defined()) continue;
-      optim::require_sizes_of(slot.rows_tensor, gradient,
-                              group->where("clip_grad_norm_") + "parameter '" + slot.name() + "'");
+      optim::require_sizes_of(slot.rows_tensor, gradient, group->where("clip_grad_norm_"), "parameter '", slot.name(),
+                              "'");
       gradients.push_back({gradient, slot.rows_tensor, slot.row_numel()});
     }
   }

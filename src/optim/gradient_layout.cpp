@@ -2,14 +2,7 @@
 
 #include <ATen/ops/empty_strided.h>
 
-#include "comm/check.h"
-
 namespace fsdp::optim {
-
-void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const std::string& whose) {
-  require(gradient.sizes() == rows.sizes(), whose, " has a gradient of other sizes: expected ", rows.sizes(),
-          ", found ", gradient.sizes(), ". Assign a gradient of the rows' sizes, or leave it to backward");
-}
 
 at::Tensor laid_out_as(const at::Tensor& rows, const at::Tensor& gradient) {
   const bool is_dense = gradient.layout() == at::kStrided;

@@ -4,13 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
+#include "comm/check.h"
 
 namespace fsdp::optim {
 
 /// Throws UsageError if the gradient, which anybody may have assigned, has other sizes than the rows. `whose`: the
-/// message's beginning, "... parameter 'name'".
-void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const std::string& whose);
+/// pieces of the message's beginning, "... parameter 'name'", put together only for an error.
+template <class... Pieces>
+void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const Pieces&... whose) {
+  require(gradient.sizes() == rows.sizes(), whose..., " has a gradient of other sizes: expected ", rows.sizes(),
+          ", found ", gradient.sizes(), ". Assign a gradient of the rows' sizes, or leave it to backward");
+}
 
 /// The gradient with the rows' dtype and device and its elements in memory in the rows' order: itself, as it nearly
 /// always is, otherwise (a sparse one, or one that somebody assigned) a copy. Both have the same sizes, and the rows

@@ -44,7 +44,7 @@ void require_may_be_written(const Update& update, const std::string& operation) 
 
 void take_gradient(Update& update, const std::string& operation) {
   const auto& gradient = update.parameter.grad();
-  require_sizes_of(update.rows, gradient, where(update, operation) + name_of(update));
+  require_sizes_of(update.rows, gradient, where(update, operation), name_of(update));
   require(update.rows.is_non_overlapping_and_dense(), where(update, operation), name_of(update),
           " has gaps in its memory: expected a dense tensor, found strides ", update.rows.strides(), " for sizes ",
           update.rows.sizes(), ". Use an optimizer of torch::optim for it");
