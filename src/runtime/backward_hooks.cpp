@@ -1,10 +1,13 @@
 #include "runtime/backward_hooks.h"
 
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include <typeinfo>
 
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
@@ -15,17 +18,19 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// A node, or the accumulation of a gradient, is about to start.
+// A node of the group, or the accumulation of a gradient, is about to start.
+void begin_node(ParamGroup& group) {
+  std::lock_guard lock(group.rank_state().mutex);
+  group.rank_state().enter_backward(group);
+  group.rank_state().free_finished(group);
+}
+
 class BeforeBackward : public torch::autograd::FunctionPreHook {
  public:
   explicit BeforeBackward(std::weak_ptr<ParamGroup> group) : group_(std::move(group)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    if (auto group = group_.lock()) {
-      std::lock_guard lock(group->rank_state().mutex);
-      group->rank_state().enter_backward(*group);
-      group->rank_state().free_finished(*group);
-    }
+    if (auto group = group_.lock()) begin_node(*group);
     return gradients;
   }
 
@@ -48,20 +53,16 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
-// The node of a custom Function is hooked by no operator, and may ask the parameters it saved for their sizes before
-// any operator takes them. Its edges lead to their accumulators.
+// Most nodes that read a parameter lead straight to it; a hook on each would cost more than the rest of the operator's
+// interception. So does the node of a custom Function, which no operator hooks, and which may ask the parameters it
+// saved for their sizes before any operator takes them.
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (!node) return nullptr;
   for (const auto& edge : node->next_edges()) {
-    const auto* accumulator = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
-    if (accumulator == nullptr || !accumulator->variable.defined()) continue;
-    const auto& parameter = accumulator->variable;
-    if (!is_marked(*parameter.unsafeGetTensorImpl()) || !parameter.has_storage()) continue;
-    if (auto part = registry().find(parameter.storage().unsafeGetStorageImpl())) {
-      std::lock_guard lock(part->group->rank_state().mutex);
-      part->group->rank_state().enter_backward(*part->group);
-    }
+    const auto* tensor = accumulated_by(edge);
+    if (tensor == nullptr || !is_marked(*tensor) || !tensor->has_storage()) continue;
+    if (auto part = registry().find(tensor->storage().unsafeGetStorageImpl())) begin_node(*part->group);
   }
   return nullptr;
 }
@@ -72,6 +73,13 @@ void observe_backward_nodes() {
   static const auto callback =
       at::addGlobalCallback(at::RecordFunctionCallback(before_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
   static_cast<void>(callback);
+}
+
+const at::TensorImpl* accumulated_by(const torch::autograd::Edge& edge) {
+  // A node's own type, not one derived from it: an exact comparison is cheaper than a cast.
+  const auto* node = edge.function.get();
+  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
+  return static_cast<const torch::autograd::AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
 }
 
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot) {

@@ -7,8 +7,9 @@
 #include <memory>
 
 namespace torch::autograd {
+struct Edge;
 struct Node;
-}
+}  // namespace torch::autograd
 
 namespace fsdp::runtime {
 
@@ -22,7 +23,11 @@ void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGrou
 /// show their whole sizes first.
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);
 
-/// From now on, in this process, a node whose edges lead straight to parameters shows their whole sizes before it runs.
+/// From now on, in this process, what `hook_node` does happens without a hook for nodes that lead straight to a
+/// parameter.
 void observe_backward_nodes();
+
+/// The tensor whose gradient the edge accumulates; null if it leads to another node.
+const at::TensorImpl* accumulated_by(const torch::autograd::Edge& edge);
 
 }  // namespace fsdp::runtime

@@ -1,6 +1,7 @@
 #include "runtime/operand_access.h"
 
 #include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ MarkedOperands marked_operands(const OperatorCall& call) {
   for (const auto& operand : call.tensors) {
     if (!is_marked(*operand.tensor->unsafeGetTensorImpl()) || !operand.tensor->has_storage()) continue;
     if (auto part = registry().find(operand.tensor->storage().unsafeGetStorageImpl()))
-      marked.push_back({operand, std::move(*part)});
+      marked.emplace_back(operand, std::move(*part));
   }
   return marked;
 }
@@ -103,7 +104,6 @@ Verdict judge_operand(const OperatorCall& call, const OperatorTraits& traits, Ma
   access.is_first = operand.argument == 0;
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
-  access.recording = at::GradMode::is_enabled() && operand.tensor->requires_grad();
   if (access.part != PartKind::kWhole) {
     bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
     bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
@@ -113,6 +113,8 @@ Verdict judge_operand(const OperatorCall& call, const OperatorTraits& traits, Ma
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
+  if (access.part != PartKind::kWhole || access.summoned)  // no rule asks otherwise
+    access.recording = at::GradMode::is_enabled() && operand.tensor->requires_grad();
   return judge(access);
 }
 
@@ -135,25 +137,38 @@ void prepare_on(RankState& rank, const OperatorCall& call, const OperatorTraits&
     } else if (verdict != Verdict::kPass) {
       refuse(call.op, operand, verdict);
     }
-    if (operand.part.kind == PartKind::kWhole) takes_whole.add_once(std::move(group));
+    if (operand.part.kind != PartKind::kWhole) continue;
+    bool is_parameter = group->slots()[operand.part.slot].is(*operand.tensor);
+    takes_whole.add_once(std::move(group), is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
   }
   if (!reads.empty()) rank.read({reads.begin(), reads.end()});
 }
 
 }  // namespace
 
-void OperandGroups::add_once(std::shared_ptr<ParamGroup> group) {
+void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
+  if (parameter != nullptr) parameters_.push_back({parameter, group.get()});
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   ++group->pins;
   scopes_know_ &= !group->scope || group->scope->recorded;
   groups_.push_back(std::move(group));
 }
 
+// Whether the observer of backward sees that the node belongs to the group.
+bool OperandGroups::leads_to(const torch::autograd::Node& node, const ParamGroup* group) const {
+  return std::ranges::any_of(parameters_, [&](const Parameter& parameter) {
+    return parameter.group == group && std::ranges::any_of(node.next_edges(), [&](const auto& edge) {
+             return accumulated_by(edge) == parameter.tensor;
+           });
+  });
+}
+
 void OperandGroups::hook(const at::Tensor& result) {
   auto* node = result.grad_fn().get();
   if (node == nullptr || node == last_node_) return;
   last_node_ = node;
-  for (const auto& group : groups_) hook_node(*node, group);
+  for (const auto& group : groups_)
+    if (!leads_to(*node, group.get())) hook_node(*node, group);
   if (std::exchange(scopes_know_, true)) return;
   for (const auto& group : groups_) {
     std::lock_guard lock(group->rank_state().mutex);

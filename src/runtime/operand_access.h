@@ -11,6 +11,10 @@
 #include "runtime/operator_traits.h"
 #include "runtime/param_group.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace fsdp::runtime {
 
 /// An operator with what it is called with.
@@ -38,14 +42,21 @@ class OperandGroups {
   ~OperandGroups() {
     for (const auto& group : groups_) --group->pins;
   }
-  /// Under the rank's lock.
-  void add_once(std::shared_ptr<ParamGroup> group);
+  /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
+  void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
   bool empty() const { return groups_.empty(); }
   /// Autograd recorded the operator that gave `result`: its node shows whole parameters before it runs backward.
   void hook(const at::Tensor& result);
 
  private:
+  struct Parameter {
+    const at::TensorImpl* tensor;
+    const ParamGroup* group;
+  };
+  bool leads_to(const torch::autograd::Node& node, const ParamGroup* group) const;
+
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
+  c10::SmallVector<Parameter, 2> parameters_;  // among the operands
   const void* last_node_ = nullptr;
   bool scopes_know_ = true;  // that autograd recorded an operator in them
 };

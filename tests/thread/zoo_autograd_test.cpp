@@ -1,5 +1,7 @@
 // What autograd can do besides loss.backward(): higher derivatives, gradients by name, custom functions, other threads.
 
+#include <ATen/record_function.h>
+
 #include <thread>
 
 #include "support/oracle.h"
@@ -196,6 +198,17 @@ TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
     auto output = role.whole(net, [&] { return ScaledLinear::apply(samples(role.batch(0), {4}), net.in->weight); });
     output.backward(torch::ones_like(output) / static_cast<double>(role.batch(0).count));
     return Values{role.gradient(net.in->weight)};
+  }));
+}
+
+// Profilers and inference libraries turn LibTorch's observers off, of which the runtime is one.
+TEST(ZooAutograd, BackwardWithoutObserversEqualsTheUnshardedRun) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
+    const at::RecordFunctionGuard no_observers(false);
+    return train(net, role, [](AutogradNet& m, const Batch& batch) {
+      auto h = torch::matmul(samples(batch, {4}), m.in->weight.t()) * m.in->bias;
+      return distance_from_targets(torch::mm(torch::tanh(h), m.middle->weight.t()) + m.middle->bias.exp(), batch);
+    });
   }));
 }
 
