@@ -35,25 +35,30 @@ fsdp_precompile(
   <torch/csrc/distributed/c10d/PrefixStore.hpp>)
 fsdp_precompile(fsdp_precompiled_torch <torch/torch.h>)
 
+# A file takes the compiler 4 s before its own code counts, and 12 s where it uses torch/torch.h: what the headers leave
+# to be instantiated. So the files of a target are compiled in batches, and share one namespace.
+function(fsdp_compile_in_batches name)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${FSDP_BATCHES} UNITY_BUILD_BATCH_SIZE 4)
+endfunction()
+
 # fsdp_library(NAME SOURCES... DEPENDS...): one layer.
 function(fsdp_library name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_library(${name} STATIC ${arg_SOURCES})
   set_property(GLOBAL APPEND PROPERTY FSDP_LAYERS ${name}) # what cmake/Install.cmake installs
   target_link_libraries(${name} PUBLIC fsdp_settings ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:fsdp_private_settings>)
+  fsdp_compile_in_batches(${name})
   target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_core)
 endfunction()
 
 # fsdp_program(NAME SOURCES... DEPENDS...): an executable.
-# A file that uses torch/torch.h takes the compiler 12 s before its own code counts, however little that is: what the
-# header leaves to be instantiated. So programs and tests are compiled in batches. Their files share one namespace then.
 function(fsdp_program name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} fsdp_settings fsdp_private_settings)
   # The precompiled header is compiled with -fPIC; CMake would compile executables with -fPIE and not use it.
-  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF UNITY_BUILD ${FSDP_BATCHES}
-                                           UNITY_BUILD_BATCH_SIZE 4)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  fsdp_compile_in_batches(${name})
   target_compile_options(${name} PRIVATE -fPIC)
   target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_torch)
 endfunction()
