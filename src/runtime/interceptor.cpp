@@ -38,21 +38,27 @@ namespace {
 
 constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
 
+// Every defined tensor with the index of its value, those in lists too.
 template <class Visit>
-void visit_tensors(const c10::IValue& value, const Visit& visit) {
-  if (value.isTensor()) {
-    if (const auto& tensor = value.toTensor(); tensor.defined()) visit(tensor);
-  } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) visit_tensors(element, visit);
+void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
+  const auto visit_one = [&](const c10::IValue& value, size_t i) {
+    if (const auto& tensor = value.toTensor(); tensor.defined()) visit(tensor, i);
+  };
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].isTensor()) {
+      visit_one(values[i], i);
+    } else if (values[i].isList()) {
+      for (const c10::IValue& element : values[i].toListRef())
+        if (element.isTensor()) visit_one(element, i);
+    }
   }
 }
 
 // Any operator.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const size_t count = op.schema().arguments().size();
-  OperatorCall call{.op = op, .arguments = std::span(*stack).last(count)};
-  for (size_t i = 0; i < count; ++i)
-    visit_tensors(call.arguments[i], [&](const at::Tensor& tensor) { call.tensors.push_back({&tensor, i}); });
+  const auto& schema = op.schema();
+  OperatorCall call{.op = op, .arguments = std::span(*stack).last(schema.arguments().size())};
+  visit_tensors(call.arguments, [&](const at::Tensor& tensor, size_t i) { call.tensors.push_back({&tensor, i}); });
   OperandGroups groups;
   prepare(call, groups);
   {
@@ -60,8 +66,8 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
     op.redispatchBoxed(keys & kBelow, stack);
   }
   if (groups.empty() || !at::GradMode::is_enabled()) return;
-  for (const auto& result : std::span(*stack).last(op.schema().returns().size()))
-    visit_tensors(result, [&](const at::Tensor& tensor) { groups.hook(tensor); });
+  visit_tensors(std::span(*stack).last(schema.returns().size()),
+                [&](const at::Tensor& tensor, size_t) { groups.hook(tensor); });
 }
 
 // The same for one operator that models call often, without the cost of moving its arguments to a stack and back.
@@ -82,7 +88,7 @@ struct Unboxed<Operator, at::Tensor(c10::DispatchKeySet, Arguments...)> {
       const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
       return Operator::redispatch(keys & kBelow, std::forward<Arguments>(arguments)...);
     }();
-    if (!groups.empty() && at::GradMode::is_enabled()) groups.hook(result);
+    if (!groups.empty()) groups.hook(result);  // of a new tensor: no node unless autograd records
     return result;
   }
 

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <sstream>
@@ -164,7 +165,9 @@ bool OperandGroups::leads_to(const torch::autograd::Node& node, const ParamGroup
 }
 
 void OperandGroups::hook(const at::Tensor& result) {
-  auto* node = result.grad_fn().get();
+  // Not grad_fn(), which looks whether something wrote to the base of a view since.
+  const auto* autograd = torch::autograd::impl::get_autograd_meta(result);
+  auto* node = autograd == nullptr ? nullptr : autograd->grad_fn_.get();
   if (node == nullptr || node == last_node_) return;
   last_node_ = node;
   for (const auto& group : groups_)
