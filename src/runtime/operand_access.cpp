@@ -77,15 +77,33 @@ bool is_part_of_rows(const MarkedOperand& operand) {
   return kind != PartKind::kWhole && operand.tensor->numel() != group->slots()[slot].rows_numel();
 }
 
-[[noreturn]] void refuse(const c10::OperatorHandle& op, const MarkedOperand& operand, Verdict verdict) {
+std::string expected_and_found(const MarkedOperand& operand, Verdict verdict) {
   const auto& slot = operand.part.group->slots()[operand.part.slot];
+  std::ostringstream text;
+  if (operand.part.kind == PartKind::kWhole) {
+    text << "expected "
+         << (verdict == Verdict::kRefuseOutsideScope ? "an open forward scope"
+             : verdict == Verdict::kRefuseRecording  ? "a forward scope or a torch::NoGradGuard"
+                                                     : "this rank's rows")
+         << ", found the whole parameter, sizes " << slot.sizes();
+  } else {
+    text << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor->sizes()
+         << ", this rank's rows " << slot.rows().first << " to " << slot.rows().first + slot.rows().count;
+  }
+  return text.str();
+}
+
+// As the user called it.
+std::string name_of(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name().name;
+  return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;
+}
+
+[[noreturn]] void refuse(const c10::OperatorHandle& op, const MarkedOperand& operand, Verdict verdict) {
   const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
-  std::ostringstream sizes;
-  sizes << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor->sizes();
-  if (operand.part.kind != PartKind::kWhole)
-    sizes << ", this rank's rows " << slot.rows().first << " to " << slot.rows().first + slot.rows().count;
-  throw UsageError(operand.part.group->where(op.operator_name().name) + noun + slot.name() + "' is sharded (" +
-                   sizes.str() + "): " + ways_out(verdict));
+  auto& group = *operand.part.group;
+  throw UsageError(group.where(name_of(op)) + noun + group.slots()[operand.part.slot].name() + "' is sharded (" +
+                   expected_and_found(operand, verdict) + "): " + ways_out(verdict));
 }
 
 // The verdict about one operand. In backward the group shows whole parameters first.

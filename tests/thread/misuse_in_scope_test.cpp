@@ -19,7 +19,9 @@ TEST(InsideAScope, WritesToParametersAreRefused) {
     const char* remedy = "write_back()";
     for (bool in_memory : {false, true}) {
       if (in_memory) (void)p.sum();
-      EXPECT_THAT(message_of([&] { p.mul_(2); }), refuses("aten::mul_", "up.weight", remedy));
+      EXPECT_THAT(message_of([&] { p.mul_(2); }),
+                  AllOf(refuses("aten::mul_", "up.weight", remedy),
+                        HasSubstr("expected this rank's rows, found the whole parameter, sizes [6, 4]")));
       EXPECT_THAT(message_of([&] { p.data().mul_(2); }), refuses("aten::mul_", "up.weight", remedy));
       EXPECT_THAT(message_of([&] { p[0].zero_(); }), refuses("aten::zero_", "up.weight", remedy));
       EXPECT_THAT(message_of([&] { p.copy_(torch::ones_like(p)); }), refuses("aten::copy_", "up.weight", remedy));

@@ -33,7 +33,7 @@ TEST(SetData, OfAParameterIsRefused) {
       [](const InTraining& t) {
         return message_of([&] { t.net.up->weight.set_data(torch::zeros({6, 4}, torch::kDouble)); });
       },
-      [] { return refuses_to_replace("up.weight"); });
+      [] { return AllOf(refuses_to_replace("up.weight"), HasSubstr("aten::set_data: ")); });
   expect_refused_everywhere(
       [](const InTraining& t) {
         return message_of([&] { t.net.up->weight.set_data(torch::zeros({6, 4}, torch::kFloat)); });
