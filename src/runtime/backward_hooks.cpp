@@ -7,7 +7,10 @@
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <mutex>
 #include <typeinfo>
+#include <utility>
 
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
@@ -53,9 +56,16 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
-// Most nodes that read a parameter lead straight to it; a hook on each would cost more than the rest of the operator's
-// interception. So does the node of a custom Function, which no operator hooks, and which may ask the parameters it
-// saved for their sizes before any operator takes them.
+// The tensor whose gradient the edge accumulates; null if it leads to another node.
+const at::TensorImpl* accumulated_by(const torch::autograd::Edge& edge) {
+  // Nothing derives from this type: an exact comparison is cheaper than a cast.
+  const auto* node = edge.function.get();
+  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
+  return static_cast<const torch::autograd::AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
+}
+
+// Most nodes that read a parameter lead straight to it, also those of custom Functions, which no operator hooks. They
+// may ask the parameters they saved for their sizes before any operator takes them.
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (!node) return nullptr;
@@ -75,11 +85,8 @@ void observe_backward_nodes() {
   static_cast<void>(callback);
 }
 
-const at::TensorImpl* accumulated_by(const torch::autograd::Edge& edge) {
-  // A node's own type, not one derived from it: an exact comparison is cheaper than a cast.
-  const auto* node = edge.function.get();
-  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
-  return static_cast<const torch::autograd::AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
+bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter) {
+  return std::ranges::any_of(node.next_edges(), [&](const auto& edge) { return accumulated_by(edge) == parameter; });
 }
 
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot) {

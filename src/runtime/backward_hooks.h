@@ -7,9 +7,8 @@
 #include <memory>
 
 namespace torch::autograd {
-struct Edge;
 struct Node;
-}  // namespace torch::autograd
+}
 
 namespace fsdp::runtime {
 
@@ -24,10 +23,11 @@ void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGrou
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);
 
 /// From now on, in this process, what `hook_node` does happens without a hook for nodes that lead straight to a
-/// parameter.
+/// parameter, while LibTorch's observers are on (at::RecordFunctionGuard). LibTorch logs and drops what an observer
+/// throws; the operator or the accumulation that comes next throws it again. Any thread.
 void observe_backward_nodes();
 
-/// The tensor whose gradient the edge accumulates; null if it leads to another node.
-const at::TensorImpl* accumulated_by(const torch::autograd::Edge& edge);
+/// Whether the node hands a gradient straight to this tensor, so that the observer knows it.
+bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter);
 
 }  // namespace fsdp::runtime

@@ -6,7 +6,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <sstream>
+#include <mutex>
+#include <string>
 #include <utility>
 
 #include "comm/check.h"
@@ -21,6 +22,7 @@ namespace {
 // A marked operand of the current operator.
 struct MarkedOperand : OperatorCall::Operand {
   Part part;
+  bool is_parameter = false;  // not a view of it
 };
 using MarkedOperands = c10::SmallVector<MarkedOperand, 4>;
 
@@ -28,8 +30,10 @@ MarkedOperands marked_operands(const OperatorCall& call) {
   MarkedOperands marked;
   for (const auto& operand : call.tensors) {
     if (!is_marked(*operand.tensor->unsafeGetTensorImpl()) || !operand.tensor->has_storage()) continue;
-    if (auto part = registry().find(operand.tensor->storage().unsafeGetStorageImpl()))
-      marked.emplace_back(operand, std::move(*part));
+    if (auto part = registry().find(operand.tensor->storage().unsafeGetStorageImpl())) {
+      bool is_parameter = part->group->slots()[part->slot].is(*operand.tensor);
+      marked.push_back({operand, std::move(*part), is_parameter});
+    }
   }
   return marked;
 }
@@ -77,20 +81,20 @@ bool is_part_of_rows(const MarkedOperand& operand) {
   return kind != PartKind::kWhole && operand.tensor->numel() != group->slots()[slot].rows_numel();
 }
 
-std::string expected_and_found(const MarkedOperand& operand, Verdict verdict) {
+std::string expected(const MarkedOperand& operand, Verdict verdict) {
+  if (verdict == Verdict::kRefuseReplace) return "a parameter that is not sharded";
+  if (operand.part.kind != PartKind::kWhole)
+    return c10::str("a whole tensor of sizes ", operand.part.group->slots()[operand.part.slot].sizes());
+  if (verdict == Verdict::kRefuseOutsideScope) return "an open forward scope";
+  if (verdict == Verdict::kRefuseRecording) return "a forward scope or a torch::NoGradGuard";
+  return "this rank's rows";
+}
+
+std::string found(const MarkedOperand& operand) {
   const auto& slot = operand.part.group->slots()[operand.part.slot];
-  std::ostringstream text;
-  if (operand.part.kind == PartKind::kWhole) {
-    text << "expected "
-         << (verdict == Verdict::kRefuseOutsideScope ? "an open forward scope"
-             : verdict == Verdict::kRefuseRecording  ? "a forward scope or a torch::NoGradGuard"
-                                                     : "this rank's rows")
-         << ", found the whole parameter, sizes " << slot.sizes();
-  } else {
-    text << "expected a whole tensor of sizes " << slot.sizes() << ", found " << operand.tensor->sizes()
-         << ", this rank's rows " << slot.rows().first << " to " << slot.rows().first + slot.rows().count;
-  }
-  return text.str();
+  if (operand.part.kind == PartKind::kWhole) return c10::str("the whole parameter, sizes ", slot.sizes());
+  auto [first, count] = slot.rows();
+  return c10::str(operand.tensor->sizes(), ", this rank's rows ", first, " to ", first + count);
 }
 
 // As the user called it.
@@ -102,23 +106,37 @@ std::string name_of(const c10::OperatorHandle& op) {
 [[noreturn]] void refuse(const c10::OperatorHandle& op, const MarkedOperand& operand, Verdict verdict) {
   const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
   auto& group = *operand.part.group;
-  throw UsageError(group.where(name_of(op)) + noun + group.slots()[operand.part.slot].name() + "' is sharded (" +
-                   expected_and_found(operand, verdict) + "): " + ways_out(verdict));
+  throw UsageError(group.where(name_of(op)) + noun + group.slots()[operand.part.slot].name() +
+                   "' is sharded (expected " + expected(operand, verdict) + ", found " + found(operand) +
+                   "): " + ways_out(verdict));
+}
+
+// Nothing had shown the node that runs whole parameters. If the observer should have, the node may have taken the sizes
+// of rows for those of the parameter.
+void require_not_observed(const MarkedOperand& operand) {
+  const auto node = torch::autograd::get_current_node();
+  const auto& group = *operand.part.group;
+  require(!node || !leads_to(*node, operand.tensor->unsafeGetTensorImpl()), group.where("backward"),
+          "expected LibTorch's observers on as when the forward scope opened, found them off "
+          "(at::RecordFunctionGuard, at::clearCallbacks): fsdp did not see the node of an operator on '",
+          group.name(),
+          "' begin. Turn them off around the scope and backward or around neither, and remove callbacks one by one; "
+          "then call reset_iter_state()");
 }
 
 // The verdict about one operand. In backward the group shows whole parameters first.
 Verdict judge_operand(const OperatorCall& call, const OperatorTraits& traits, MarkedOperand& operand, bool in_backward,
                       bool lists_match) {
   auto& group = *operand.part.group;
-  bool own = group.slots()[operand.part.slot].is(*operand.tensor);
-  if (in_backward && operand.part.kind != PartKind::kGradient && (own || operand.part.kind == PartKind::kWhole)) {
-    group.rank_state().enter_backward(group);
+  if (in_backward && operand.part.kind != PartKind::kGradient &&
+      (operand.is_parameter || operand.part.kind == PartKind::kWhole)) {
+    if (group.rank_state().enter_backward(group)) require_not_observed(operand);
     operand.part.kind = PartKind::kWhole;
   }
   Access access;
   access.op = traits.kind;
   access.part = operand.part.kind;
-  access.is_parameter = own;
+  access.is_parameter = operand.is_parameter;
   access.is_part_of_rows = is_part_of_rows(operand);
   access.is_first = operand.argument == 0;
   access.writes = traits.writes(operand.argument);
@@ -157,8 +175,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, const OperatorTraits&
       refuse(call.op, operand, verdict);
     }
     if (operand.part.kind != PartKind::kWhole) continue;
-    bool is_parameter = group->slots()[operand.part.slot].is(*operand.tensor);
-    takes_whole.add_once(std::move(group), is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
+    takes_whole.add_once(std::move(group), operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
   }
   if (!reads.empty()) rank.read({reads.begin(), reads.end()});
 }
@@ -170,26 +187,24 @@ void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::Tensor
   if (std::ranges::find(groups_, group) != groups_.end()) return;
   ++group->pins;
   scopes_know_ &= !group->scope || group->scope->recorded;
+  observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));
 }
 
-// Whether the observer of backward sees that the node belongs to the group.
-bool OperandGroups::leads_to(const torch::autograd::Node& node, const ParamGroup* group) const {
-  return std::ranges::any_of(parameters_, [&](const Parameter& parameter) {
-    return parameter.group == group && std::ranges::any_of(node.next_edges(), [&](const auto& edge) {
-             return accumulated_by(edge) == parameter.tensor;
-           });
-  });
+// Whether backward's observer shows the node whole parameters of the group, so that it needs no hook.
+bool OperandGroups::is_observed(const torch::autograd::Node& node, const ParamGroup* group) const {
+  return observers_on_ && std::ranges::any_of(parameters_, [&](const Parameter& parameter) {
+           return parameter.group == group && leads_to(node, parameter.tensor);
+         });
 }
 
 void OperandGroups::hook(const at::Tensor& result) {
   // Not grad_fn(), which looks whether something wrote to the base of a view since.
-  const auto* autograd = torch::autograd::impl::get_autograd_meta(result);
-  auto* node = autograd == nullptr ? nullptr : autograd->grad_fn_.get();
+  auto* node = torch::autograd::impl::grad_fn_unsafe(result);
   if (node == nullptr || node == last_node_) return;
   last_node_ = node;
   for (const auto& group : groups_)
-    if (!leads_to(*node, group.get())) hook_node(*node, group);
+    if (!is_observed(*node, group.get())) hook_node(*node, group);
   if (std::exchange(scopes_know_, true)) return;
   for (const auto& group : groups_) {
     std::lock_guard lock(group->rank_state().mutex);

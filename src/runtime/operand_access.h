@@ -53,12 +53,13 @@ class OperandGroups {
     const at::TensorImpl* tensor;
     const ParamGroup* group;
   };
-  bool leads_to(const torch::autograd::Node& node, const ParamGroup* group) const;
+  bool is_observed(const torch::autograd::Node& node, const ParamGroup* group) const;
 
   c10::SmallVector<std::shared_ptr<ParamGroup>, 2> groups_;
   c10::SmallVector<Parameter, 2> parameters_;  // among the operands
   const void* last_node_ = nullptr;
   bool scopes_know_ = true;  // that autograd recorded an operator in them
+  bool observers_on_ = true;
 };
 
 /// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it writes

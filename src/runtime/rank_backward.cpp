@@ -90,10 +90,10 @@ bool takes_part(ParamGroup& group, bool restricted) {
 
 }  // namespace
 
-void RankState::enter_backward(ParamGroup& group) {
+bool RankState::enter_backward(ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
-  if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return;
+  if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return false;
   for (const auto& [other, task] : tasks_) require(!task.runs.expired(), group.where("backward"), kUnfinishedBackward);
   auto covered = group.scope ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
@@ -127,6 +127,7 @@ void RankState::enter_backward(ParamGroup& group) {
     member->open_tasks.push_back(id);
     it->second.groups.push_back(member_id);
   }
+  return true;
 }
 
 void RankState::gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {

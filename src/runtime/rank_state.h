@@ -64,8 +64,8 @@ class RankState {
 
   // Backward.
   /// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task
-  /// ends.
-  void enter_backward(ParamGroup& group);
+  /// ends. Returns whether it had not used it before.
+  bool enter_backward(ParamGroup& group);
   void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
   /// Forgets open graph tasks, reductions and all predictions, after an exception.
   void reset_backward();

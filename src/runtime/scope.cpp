@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -96,6 +97,7 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   require_no_unfinished_backward(groups_, "forward scope");
   require_no_local_rows(groups_);
   record_->root = groups_.front()->id();
+  record_->observed = at::isRecordFunctionEnabled();
   for (const auto& group : groups_) record_->groups.push_back(group->id());
   bool outermost = !groups_.front()->is_inside();
   Groups entered;

@@ -17,6 +17,7 @@ struct ScopeRecord {
   GroupId root = 0;
   std::vector<GroupId> groups;
   bool recorded = false;  // autograd recorded an operator on one of the groups
+  bool observed = false;  // LibTorch's observers were on when it opened
 };
 
 /// Shows whole parameters of `groups` (first the module's own) while it lives. Opening it is collective where ranks

@@ -1,5 +1,7 @@
 // Inside a scope the whole parameter is a copy that may be without memory: writes, saving and raw pointers.
 
+#include <ATen/record_function.h>
+
 #include <sstream>
 
 #include "thread/misuse_net.h"
@@ -53,6 +55,38 @@ TEST(InsideAScope, WritesInBackwardAreRefused) {
     loss.backward();
     EXPECT_THAT(message, refuses("aten::mul_", "up.weight", "in backward"));
     t.net.on_words = std::identity();
+  });
+}
+
+// A loss whose backward begins with a node that asks its parameter for its size.
+torch::Tensor loss_with_variance(const InTraining& t) {
+  t.optimizer.zero_grad();
+  ForwardScope scope(t.group);
+  auto loss = small_loss(t.net, share(0));
+  return loss + t.net.up->weight.var();  // recorded last
+}
+
+TEST(ABackward, WithObserversThatWereOnInForwardOnlyIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    auto loss = loss_with_variance(t);
+    {
+      const at::RecordFunctionGuard no_observers(false);
+      EXPECT_THAT(message_of([&] { loss.backward(); }),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] backward: ")), HasSubstr("RecordFunctionGuard"),
+                        HasSubstr("'up'"), HasSubstr("reset_iter_state()")));
+    }
+    t.group.reset_iter_state();
+  });
+}
+
+TEST(ABackward, WithLocalRowsOpenIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    auto loss = loss_with_variance(t);
+    {
+      LocalRows rows(t.group);
+      EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("close it before backward"));
+    }
+    t.group.reset_iter_state();
   });
 }
 

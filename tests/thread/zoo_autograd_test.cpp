@@ -201,15 +201,19 @@ TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
   }));
 }
 
-// Profilers and inference libraries turn LibTorch's observers off, of which the runtime is one.
-TEST(ZooAutograd, BackwardWithoutObserversEqualsTheUnshardedRun) {
-  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
-    const at::RecordFunctionGuard no_observers(false);
-    return train(net, role, [](AutogradNet& m, const Batch& batch) {
-      auto h = torch::matmul(samples(batch, {4}), m.in->weight.t()) * m.in->bias;
-      return distance_from_targets(torch::mm(torch::tanh(h), m.middle->weight.t()) + m.middle->bias.exp(), batch);
-    });
-  }));
+// The backward of a variance asks its parameter for the number of elements first. It is the first node that knows a
+// parameter. The runtime is one of LibTorch's observers, which programs may turn off.
+TEST(ZooAutograd, NodeThatAsksForSizesFirstEqualsTheUnshardedRunWithObserversAndWithout) {
+  for (bool observers : {true, false})
+    expect_equals_unsharded(autograd_program([=](AutogradNet& net, const Role& role) {
+      const at::RecordFunctionGuard guard(observers);
+      return train(net, role, [](AutogradNet& m, const Batch& batch) {
+        auto h = torch::matmul(samples(batch, {4}), m.in->weight.t()) * m.in->bias;
+        auto y = torch::mm(torch::tanh(h), m.middle->weight.t()) + m.middle->bias.exp();
+        auto loss = distance_from_targets(y, batch);
+        return loss + m.middle->weight.var();  // recorded last
+      });
+    }));
 }
 
 // Runs a layer again in backward, with a backward of its own inside the outer one.
