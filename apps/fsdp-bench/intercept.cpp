@@ -63,9 +63,11 @@ void run_intercept(const InterceptArguments& arguments) {
     operators.push_back(compare("mul, recorded", arguments, weight, plain, multiply));
     operators.push_back(
         compare("mm, recorded", arguments, weight, plain, [&](const at::Tensor& w) { return torch::mm(x, w); }));
-    // One without a typed kernel: its arguments move through a stack.
-    operators.push_back(compare("maximum, recorded, boxed", arguments, weight, plain,
+    operators.push_back(compare("maximum, recorded", arguments, weight, plain,
                                 [&](const at::Tensor& w) { return torch::maximum(w, x); }));
+    // One without a typed kernel: its arguments move through a stack.
+    operators.push_back(compare("select, recorded, boxed", arguments, weight, plain,
+                                [](const at::Tensor& w) { return w.select(0, 1); }));
     const torch::NoGradGuard no_grad;
     operators.push_back(compare("mul", arguments, weight, plain, multiply));
     operators.push_back(compare("view", arguments, weight, plain, [](const at::Tensor& w) { return w.t(); }));

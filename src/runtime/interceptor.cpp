@@ -1,29 +1,10 @@
 #include "runtime/interceptor.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add_ops.h>
-#include <ATen/ops/addmm_ops.h>
-#include <ATen/ops/batch_norm_ops.h>
-#include <ATen/ops/bmm_ops.h>
-#include <ATen/ops/conv1d_ops.h>
-#include <ATen/ops/conv2d_ops.h>
-#include <ATen/ops/conv3d_ops.h>
-#include <ATen/ops/div_ops.h>
-#include <ATen/ops/embedding_ops.h>
-#include <ATen/ops/group_norm_ops.h>
-#include <ATen/ops/layer_norm_ops.h>
-#include <ATen/ops/linear_ops.h>
-#include <ATen/ops/matmul_ops.h>
-#include <ATen/ops/mm_ops.h>
-#include <ATen/ops/mul_ops.h>
-#include <ATen/ops/mv_ops.h>
-#include <ATen/ops/prelu_ops.h>
-#include <ATen/ops/sub_ops.h>
-#include <ATen/ops/t_ops.h>
-#include <ATen/ops/transpose_ops.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -70,28 +51,83 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
                 [&](const at::Tensor& tensor, size_t) { groups.hook(tensor); });
 }
 
-// The same for one operator that models call often, without the cost of moving its arguments to a stack and back.
-template <class Operator, class Signature = decltype(Operator::redispatch)>
-struct Unboxed;
+// Whether a schema's type is a T in C++.
+template <class T>
+struct Is;
+template <c10::TypeKind kind>
+struct IsKind {
+  static bool in(const c10::Type& type) { return type.kind() == kind; }
+};
+template <>
+struct Is<at::Tensor> : IsKind<c10::TypeKind::TensorType> {};
+template <>
+struct Is<at::Scalar> : IsKind<c10::TypeKind::NumberType> {};
+template <>
+struct Is<at::ScalarType> : IsKind<c10::TypeKind::ScalarTypeType> {};
+template <>
+struct Is<c10::SymInt> : IsKind<c10::TypeKind::SymIntType> {};
+template <>
+struct Is<int64_t> : IsKind<c10::TypeKind::IntType> {};
+template <>
+struct Is<double> : IsKind<c10::TypeKind::FloatType> {};
+template <>
+struct Is<bool> : IsKind<c10::TypeKind::BoolType> {};
+template <class T>
+struct Is<c10::ArrayRef<T>> {
+  static bool in(const c10::Type& type) {
+    return type.kind() == c10::TypeKind::ListType && Is<T>::in(*type.containedType(0));
+  }
+};
+template <class T>
+struct Is<std::optional<T>> {
+  static bool in(const c10::Type& type) {
+    return type.kind() == c10::TypeKind::OptionalType && Is<T>::in(*type.containedType(0));
+  }
+};
+template <class T>
+struct Is<c10::OptionalArrayRef<T>> : Is<std::optional<c10::ArrayRef<T>>> {};
 
-template <class Operator, class... Arguments>
-struct Unboxed<Operator, at::Tensor(c10::DispatchKeySet, Arguments...)> {
-  static at::Tensor intercept(c10::DispatchKeySet keys, Arguments... arguments) {
-    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
-    static const auto traits = operator_traits(op);
-    OperatorCall call{.op = op, .traits = &traits};
+// The same for an operator of one C++ signature, without the cost of moving its arguments to a stack and back.
+template <class Signature>
+class Unboxed;
+
+template <class... Arguments>
+class Unboxed<at::Tensor(Arguments...)> {
+ public:
+  explicit Unboxed(const c10::OperatorHandle& op)
+      : op_(op.typed<at::Tensor(Arguments...)>()), traits_(operator_traits(op)) {}
+
+  at::Tensor operator()(c10::DispatchKeySet keys, Arguments... arguments) const {
+    OperatorCall call{.op = op_, .traits = &traits_};
     size_t i = 0;
     (add(call, i++, arguments), ...);
     OperandGroups groups;
     prepare(call, groups);
     auto result = [&] {
       const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
-      return Operator::redispatch(keys & kBelow, std::forward<Arguments>(arguments)...);
+      return op_.redispatch(keys & kBelow, std::forward<Arguments>(arguments)...);
     }();
-    if (!groups.empty()) groups.hook(result);  // of a new tensor: no node unless autograd records
+    // An operand that comes back, as of type_as, has a node of another operator.
+    if (!groups.empty() && std::ranges::none_of(call.tensors, [&](const OperatorCall::Operand& operand) {
+          return operand.tensor->is_same(result);
+        }))
+      groups.hook(result);
     return result;
   }
 
+  // Whether the operator has this signature, writes to none of its operands and takes no rows by number.
+  static bool fits(const c10::OperatorHandle& op) {
+    const auto& schema = op.schema();
+    if (schema.arguments().size() != sizeof...(Arguments) || schema.returns().size() != 1) return false;
+    size_t i = 0;
+    if (!Is<at::Tensor>::in(*schema.returns()[0].real_type()) ||
+        !(Is<std::decay_t<Arguments>>::in(*schema.arguments()[i++].real_type()) && ...))
+      return false;
+    const auto traits = operator_traits(op);
+    return traits.written_arguments == 0 && !traits.selecting_argument;
+  }
+
+ private:
   static void add(OperatorCall& call, size_t i, const at::Tensor& tensor) {
     if (tensor.defined()) call.tensors.push_back({&tensor, i});
   }
@@ -99,18 +135,48 @@ struct Unboxed<Operator, at::Tensor(c10::DispatchKeySet, Arguments...)> {
     if (tensor) add(call, i, *tensor);
   }
   template <class Other>
-  static void add(OperatorCall&, size_t, const Other&) {
-    static_assert(std::is_arithmetic_v<Other> || std::is_same_v<Other, at::Scalar> ||
-                      std::is_same_v<Other, c10::SymInt> || std::is_same_v<Other, c10::SymIntArrayRef>,
-                  "may hold tensors");
-  }
+  static void add(OperatorCall&, size_t, const Other&) {}
+
+  c10::TypedOperatorHandle<at::Tensor(Arguments...)> op_;
+  OperatorTraits traits_;
 };
 
-template <class... Operators>
-void register_unboxed(torch::Library& library) {
-  (library.impl(c10::toString(c10::OperatorName(Operators::name, Operators::overload_name)).c_str(),
-                TORCH_FN((Unboxed<Operators>::intercept))),
+using Tensor = const at::Tensor&;
+using OptionalTensor = const std::optional<at::Tensor>&;
+using Scalar = const at::Scalar&;
+using Sizes = c10::SymIntArrayRef;
+using Dtype = std::optional<at::ScalarType>;
+
+template <class... Signatures>
+void register_unboxed(torch::Library& library, const c10::OperatorHandle& op) {
+  const auto name = c10::toString(op.operator_name());
+  ((Unboxed<Signatures>::fits(op) && (library.impl(name.c_str(), torch::CppFunction(Unboxed<Signatures>(op))), true)) ||
    ...);
+}
+
+void register_common_signatures(torch::Library& library) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    register_unboxed<
+        at::Tensor(Tensor), at::Tensor(Tensor, Tensor), at::Tensor(Tensor, Tensor, Tensor), at::Tensor(Tensor, Scalar),
+        at::Tensor(Tensor, Tensor, Scalar), at::Tensor(Tensor, Tensor, Tensor, Scalar),
+        at::Tensor(Tensor, Tensor, Tensor, Scalar, Scalar), at::Tensor(Tensor, int64_t),
+        at::Tensor(Tensor, int64_t, int64_t), at::Tensor(Tensor, Sizes), at::Tensor(Tensor, Sizes, bool),
+        at::Tensor(Tensor, c10::IntArrayRef),                                                    // permute
+        at::Tensor(Tensor, const std::optional<at::Scalar>&, const std::optional<at::Scalar>&),  // clamp
+        at::Tensor(Tensor, Dtype), at::Tensor(Tensor, at::OptionalIntArrayRef, bool, Dtype),     // sum, mean
+        at::Tensor(Tensor, int64_t, Dtype),                                                      // softmax
+        at::Tensor(Tensor, Tensor, OptionalTensor),                                              // linear
+        at::Tensor(Tensor, Tensor, OptionalTensor, Sizes, Sizes, Sizes, c10::SymInt),            // convolutions
+        at::Tensor(Tensor, Tensor, OptionalTensor, Sizes, Sizes, Sizes, c10::SymInt, Sizes),     // conv_transpose
+        at::Tensor(Tensor, Tensor, c10::SymInt, bool, bool),                                     // embedding
+        at::Tensor(Tensor, Sizes, OptionalTensor, std::optional<double>),                        // rms_norm
+        at::Tensor(Tensor, Sizes, OptionalTensor, OptionalTensor, double, bool),                 // layer_norm
+        at::Tensor(Tensor, int64_t, OptionalTensor, OptionalTensor, double, bool),               // group_norm
+        at::Tensor(Tensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, bool, double, double, bool)>(
+        library, dispatcher.findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str()));
+  }
 }
 
 }  // namespace
@@ -120,13 +186,9 @@ void install_interceptor() {
   static auto* libraries = [] {
     auto* any = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
     any->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
-    auto* often = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);
-    namespace ops = at::_ops;
-    register_unboxed<ops::add_Tensor, ops::addmm, ops::batch_norm, ops::bmm, ops::conv1d, ops::conv2d, ops::conv3d,
-                     ops::div_Tensor, ops::embedding, ops::group_norm, ops::layer_norm, ops::linear, ops::matmul,
-                     ops::mm, ops::mul_Tensor, ops::mv, ops::prelu, ops::sub_Tensor, ops::t, ops::transpose_int>(
-        *often);
-    return new std::pair(any, often);
+    auto* common = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);
+    register_common_signatures(*common);
+    return new std::pair(any, common);
   }();
   static_cast<void>(libraries);
   observe_backward_nodes();

@@ -28,7 +28,7 @@ struct OperatorCall {
   const OperatorTraits* traits = nullptr;
   /// Every defined tensor, those in lists too.
   c10::SmallVector<Operand, 4> tensors = {};
-  /// All arguments; empty for typed kernels, whose operators neither take lists nor select along a dim.
+  /// All arguments; empty for typed kernels, whose operators take no lists of tensors and select along no dim.
   std::span<const c10::IValue> arguments = {};
 };
 
