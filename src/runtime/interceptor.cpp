@@ -147,11 +147,20 @@ using Scalar = const at::Scalar&;
 using Sizes = c10::SymIntArrayRef;
 using Dtype = std::optional<at::ScalarType>;
 
+template <class Signature>
+bool register_if_it_fits(torch::Library& library, const c10::OperatorHandle& op) {
+  if (!Unboxed<Signature>::fits(op)) return false;
+  try {
+    library.impl(c10::toString(op.operator_name()).c_str(), torch::CppFunction(Unboxed<Signature>(op)));
+  } catch (const c10::Error&) {
+    // Its kernels have another signature than its schema suggests, which no release known has: it stays boxed.
+  }
+  return true;
+}
+
 template <class... Signatures>
 void register_unboxed(torch::Library& library, const c10::OperatorHandle& op) {
-  const auto name = c10::toString(op.operator_name());
-  ((Unboxed<Signatures>::fits(op) && (library.impl(name.c_str(), torch::CppFunction(Unboxed<Signatures>(op))), true)) ||
-   ...);
+  static_cast<void>((register_if_it_fits<Signatures>(library, op) || ...));
 }
 
 void register_common_signatures(torch::Library& library) {
