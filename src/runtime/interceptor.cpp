@@ -73,11 +73,16 @@ struct Is<double> : IsKind<c10::TypeKind::FloatType> {};
 template <>
 struct Is<bool> : IsKind<c10::TypeKind::BoolType> {};
 template <class T>
-struct Is<c10::ArrayRef<T>> {
+struct IsList {
   static bool in(const c10::Type& type) {
     return type.kind() == c10::TypeKind::ListType && Is<T>::in(*type.containedType(0));
   }
 };
+// No lists of tensors: add() below would not see them.
+template <>
+struct Is<c10::SymIntArrayRef> : IsList<c10::SymInt> {};
+template <>
+struct Is<c10::IntArrayRef> : IsList<int64_t> {};
 template <class T>
 struct Is<std::optional<T>> {
   static bool in(const c10::Type& type) {
@@ -108,9 +113,9 @@ class Unboxed<at::Tensor(Arguments...)> {
       return op_.redispatch(keys & kBelow, std::forward<Arguments>(arguments)...);
     }();
     // An operand that comes back, as of type_as, has a node of another operator.
-    if (!groups.empty() && std::ranges::none_of(call.tensors, [&](const OperatorCall::Operand& operand) {
-          return operand.tensor->is_same(result);
-        }))
+    if (!groups.empty() && result.defined() &&
+        std::ranges::none_of(call.tensors,
+                             [&](const OperatorCall::Operand& operand) { return operand.tensor->is_same(result); }))
       groups.hook(result);
     return result;
   }
@@ -141,9 +146,10 @@ class Unboxed<at::Tensor(Arguments...)> {
   OperatorTraits traits_;
 };
 
-using Tensor = const at::Tensor&;
-using OptionalTensor = const std::optional<at::Tensor>&;
-using Scalar = const at::Scalar&;
+using TensorRef = const at::Tensor&;
+using OptionalTensorRef = const std::optional<at::Tensor>&;
+using ScalarRef = const at::Scalar&;
+using OptionalScalarRef = const std::optional<at::Scalar>&;
 using Sizes = c10::SymIntArrayRef;
 using Dtype = std::optional<at::ScalarType>;
 
@@ -151,7 +157,7 @@ template <class Signature>
 bool register_if_it_fits(torch::Library& library, const c10::OperatorHandle& op) {
   if (!Unboxed<Signature>::fits(op)) return false;
   try {
-    library.impl(c10::toString(op.operator_name()).c_str(), torch::CppFunction(Unboxed<Signature>(op)));
+    library.impl(c10::toString(op.operator_name()).c_str(), Unboxed<Signature>(op));
   } catch (const c10::Error&) {
     // Its kernels have another signature than its schema suggests, which no release known has: it stays boxed.
   }
@@ -166,25 +172,27 @@ void register_unboxed(torch::Library& library, const c10::OperatorHandle& op) {
 void register_common_signatures(torch::Library& library) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
-    if (!name.name.starts_with("aten::")) continue;
+    const auto op = dispatcher.findSchema(name);  // none: kernels came before the operator was defined
+    if (!op || !name.name.starts_with("aten::")) continue;
     register_unboxed<
-        at::Tensor(Tensor), at::Tensor(Tensor, Tensor), at::Tensor(Tensor, Tensor, Tensor), at::Tensor(Tensor, Scalar),
-        at::Tensor(Tensor, Tensor, Scalar), at::Tensor(Tensor, Tensor, Tensor, Scalar),
-        at::Tensor(Tensor, Tensor, Tensor, Scalar, Scalar), at::Tensor(Tensor, int64_t),
-        at::Tensor(Tensor, int64_t, int64_t), at::Tensor(Tensor, Sizes), at::Tensor(Tensor, Sizes, bool),
-        at::Tensor(Tensor, c10::IntArrayRef),                                                    // permute
-        at::Tensor(Tensor, const std::optional<at::Scalar>&, const std::optional<at::Scalar>&),  // clamp
-        at::Tensor(Tensor, Dtype), at::Tensor(Tensor, at::OptionalIntArrayRef, bool, Dtype),     // sum, mean
-        at::Tensor(Tensor, int64_t, Dtype),                                                      // softmax
-        at::Tensor(Tensor, Tensor, OptionalTensor),                                              // linear
-        at::Tensor(Tensor, Tensor, OptionalTensor, Sizes, Sizes, Sizes, c10::SymInt),            // convolutions
-        at::Tensor(Tensor, Tensor, OptionalTensor, Sizes, Sizes, Sizes, c10::SymInt, Sizes),     // conv_transpose
-        at::Tensor(Tensor, Tensor, c10::SymInt, bool, bool),                                     // embedding
-        at::Tensor(Tensor, Sizes, OptionalTensor, std::optional<double>),                        // rms_norm
-        at::Tensor(Tensor, Sizes, OptionalTensor, OptionalTensor, double, bool),                 // layer_norm
-        at::Tensor(Tensor, int64_t, OptionalTensor, OptionalTensor, double, bool),               // group_norm
-        at::Tensor(Tensor, OptionalTensor, OptionalTensor, OptionalTensor, OptionalTensor, bool, double, double, bool)>(
-        library, dispatcher.findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str()));
+        at::Tensor(TensorRef), at::Tensor(TensorRef, TensorRef), at::Tensor(TensorRef, TensorRef, TensorRef),
+        at::Tensor(TensorRef, ScalarRef), at::Tensor(TensorRef, TensorRef, ScalarRef),
+        at::Tensor(TensorRef, TensorRef, TensorRef, ScalarRef),
+        at::Tensor(TensorRef, TensorRef, TensorRef, ScalarRef, ScalarRef), at::Tensor(TensorRef, int64_t),
+        at::Tensor(TensorRef, int64_t, int64_t), at::Tensor(TensorRef, Sizes), at::Tensor(TensorRef, Sizes, bool),
+        at::Tensor(TensorRef, c10::IntArrayRef),                                                       // permute
+        at::Tensor(TensorRef, OptionalScalarRef, OptionalScalarRef),                                   // clamp
+        at::Tensor(TensorRef, Dtype), at::Tensor(TensorRef, at::OptionalIntArrayRef, bool, Dtype),     // sum, mean
+        at::Tensor(TensorRef, int64_t, Dtype),                                                         // softmax
+        at::Tensor(TensorRef, TensorRef, OptionalTensorRef),                                           // linear
+        at::Tensor(TensorRef, TensorRef, OptionalTensorRef, Sizes, Sizes, Sizes, c10::SymInt),         // convolutions
+        at::Tensor(TensorRef, TensorRef, OptionalTensorRef, Sizes, Sizes, Sizes, c10::SymInt, Sizes),  // transposed
+        at::Tensor(TensorRef, TensorRef, c10::SymInt, bool, bool),                                     // embedding
+        at::Tensor(TensorRef, Sizes, OptionalTensorRef, std::optional<double>),                        // rms_norm
+        at::Tensor(TensorRef, Sizes, OptionalTensorRef, OptionalTensorRef, double, bool),              // layer_norm
+        at::Tensor(TensorRef, int64_t, OptionalTensorRef, OptionalTensorRef, double, bool),            // group_norm
+        at::Tensor(TensorRef, OptionalTensorRef, OptionalTensorRef, OptionalTensorRef, OptionalTensorRef, bool, double,
+                   double, bool)>(library, *op);  // batch_norm
   }
 }
 
