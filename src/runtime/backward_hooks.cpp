@@ -69,10 +69,14 @@ const at::TensorImpl* accumulated_by(const torch::autograd::Edge& edge) {
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (!node) return nullptr;
+  std::shared_ptr<ParamGroup> last;  // most often a node's parameters are of one group
   for (const auto& edge : node->next_edges()) {
     const auto* tensor = accumulated_by(edge);
     if (tensor == nullptr || !is_marked(*tensor) || !tensor->has_storage()) continue;
-    if (auto part = registry().find(tensor->storage().unsafeGetStorageImpl())) begin_node(*part->group);
+    auto part = registry().find(tensor->storage().unsafeGetStorageImpl());
+    if (!part || part->group == last) continue;
+    begin_node(*part->group);
+    last = std::move(part->group);
   }
   return nullptr;
 }

@@ -172,8 +172,9 @@ void register_unboxed(torch::Library& library, const c10::OperatorHandle& op) {
 void register_common_signatures(torch::Library& library) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
-    const auto op = dispatcher.findSchema(name);  // none: kernels came before the operator was defined
-    if (!op || !name.name.starts_with("aten::")) continue;
+    if (!name.name.starts_with("aten::")) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;  // kernels came before the operator was defined
     register_unboxed<
         at::Tensor(TensorRef), at::Tensor(TensorRef, TensorRef), at::Tensor(TensorRef, TensorRef, TensorRef),
         at::Tensor(TensorRef, ScalarRef), at::Tensor(TensorRef, TensorRef, ScalarRef),
