@@ -170,7 +170,7 @@ class Intercept(unittest.TestCase):
         done = run("intercept", "--rounds", 3, "--operators", 50)
         self.assertEqual(done.returncode, 0, done.stderr)
         result = json.loads(done.stdout)
-        self.assertEqual(len(result["operators"]), 6)
+        self.assertEqual(len(result["operators"]), 8)
         self.assertIn("overhead_us", result)
 
 

@@ -2,7 +2,7 @@
 /// \file
 /// The dispatch key that sharded tensors carry, and how they come by it: no public interface offers that.
 
-#include <c10/core/DispatchKey.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
 
 namespace fsdp::runtime {
@@ -10,6 +10,8 @@ namespace fsdp::runtime {
 /// The dispatch key of sharded tensors: above autograd and autocast, and used by nothing else in LibTorch.
 constexpr auto kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 static_assert(kShardedKey > c10::DispatchKey::AutogradOther, "the key must come before autograd");
+/// The keys an operator goes on with after the interceptor.
+constexpr c10::DispatchKeySet kBelowSharded(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
 
 /// Adds the key to a tensor: every operator that takes it, or a view of it, then calls the interceptor first.
 /// The key set is protected; a pointer to member taken in a derived class reaches it.

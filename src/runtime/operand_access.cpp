@@ -62,18 +62,15 @@ bool lists_fit(const OperatorCall& call) {
 }
 
 // Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
-bool selects_rows(const OperatorCall& call, const OperatorTraits& traits, const MarkedOperand& operand) {
-  const auto& selecting = traits.selecting_argument;
-  if (!selecting) return false;
-  if (*selecting >= call.arguments.size()) return true;
+bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
+  if (!call.traits.selecting_argument) return false;
   const auto& tensor = *operand.tensor;
   const auto& rows = operand.part.group->slots()[operand.part.slot].rows_tensor;
   // In a view, such as a transposed one, rows may be another dimension than the first.
   if (tensor.dim() != rows.dim() || tensor.dim() == 0 || tensor.size(0) != rows.size(0) ||
       tensor.stride(0) != rows.stride(0))
     return true;
-  const auto& dim = call.arguments[*selecting];
-  return !dim.isInt() || dim.toInt() == 0 || dim.toInt() == -tensor.dim();
+  return !call.selecting_dim || *call.selecting_dim == 0 || *call.selecting_dim == -tensor.dim();
 }
 
 bool is_part_of_rows(const MarkedOperand& operand) {
@@ -125,8 +122,8 @@ void require_not_observed(const MarkedOperand& operand) {
 }
 
 // The verdict about one operand. In backward the group shows whole parameters first.
-Verdict judge_operand(const OperatorCall& call, const OperatorTraits& traits, MarkedOperand& operand, bool in_backward,
-                      bool lists_match) {
+Verdict judge_operand(const OperatorCall& call, MarkedOperand& operand, bool in_backward, bool lists_match) {
+  const auto& traits = call.traits;
   auto& group = *operand.part.group;
   if (in_backward && operand.part.kind != PartKind::kGradient &&
       (operand.is_parameter || operand.part.kind == PartKind::kWhole)) {
@@ -145,7 +142,7 @@ Verdict judge_operand(const OperatorCall& call, const OperatorTraits& traits, Ma
     bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
     bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
     access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(call, operand.tensor->sizes()));
-    access.selects_rows = selects_rows(call, traits, operand);
+    access.selects_rows = selects_rows(call, operand);
   }
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
@@ -157,15 +154,15 @@ Verdict judge_operand(const OperatorCall& call, const OperatorTraits& traits, Ma
 
 // Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
 // together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
-void prepare_on(RankState& rank, const OperatorCall& call, const OperatorTraits& traits,
-                std::span<MarkedOperand> operands, bool lists_match, OperandGroups& takes_whole) {
+void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands, bool lists_match,
+                OperandGroups& takes_whole) {
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   c10::SmallVector<ParamGroup*, 2> reads;
   std::lock_guard lock(rank.mutex);
   ++rank.intercepted_operators;
   for (auto& operand : operands) {
     auto& group = operand.part.group;
-    auto verdict = judge_operand(call, traits, operand, in_backward, lists_match);
+    auto verdict = judge_operand(call, operand, in_backward, lists_match);
     if (verdict == Verdict::kReadWhole) {
       if (std::ranges::find(reads, group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
@@ -215,14 +212,13 @@ void OperandGroups::hook(const at::Tensor& result) {
 void prepare(const OperatorCall& call, OperandGroups& takes_whole) {
   auto operands = marked_operands(call);
   if (operands.empty()) return;
-  const auto traits = call.traits != nullptr ? *call.traits : operator_traits(call.op);
-  bool lists_match = traits.kind != OperatorKind::kForeach || lists_fit(call);
+  bool lists_match = call.traits.kind != OperatorKind::kForeach || lists_fit(call);
   for (auto* begin = operands.begin(); begin != operands.end();) {
     auto& rank = begin->part.group->rank_state();
     auto* end = std::partition(begin, operands.end(), [&](const MarkedOperand& operand) {
       return &operand.part.group->rank_state() == &rank;
     });
-    prepare_on(rank, call, traits, {begin, end}, lists_match, takes_whole);
+    prepare_on(rank, call, {begin, end}, lists_match, takes_whole);
     begin = end;
   }
 }

@@ -6,6 +6,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "runtime/operator_traits.h"
@@ -24,11 +25,12 @@ struct OperatorCall {
     size_t argument;
   };
   const c10::OperatorHandle& op;
-  /// Looked up where null.
-  const OperatorTraits* traits = nullptr;
+  const OperatorTraits& traits;
   /// Every defined tensor, those in lists too.
   c10::SmallVector<Operand, 4> tensors = {};
-  /// All arguments; empty for typed kernels, whose operators take no lists of tensors and select along no dim.
+  /// Where the operator takes elements by their numbers along a dim that is a number.
+  std::optional<int64_t> selecting_dim = {};
+  /// All arguments, of operators over lists element by element.
   std::span<const c10::IValue> arguments = {};
 };
 

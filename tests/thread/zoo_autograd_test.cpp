@@ -203,17 +203,26 @@ TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
 
 // The backward of a variance asks its parameter for the number of elements first. It is the first node that knows a
 // parameter. The runtime is one of LibTorch's observers, which programs may turn off.
-TEST(ZooAutograd, NodeThatAsksForSizesFirstEqualsTheUnshardedRunWithObserversAndWithout) {
+void expect_node_that_asks_for_sizes_first_equals_unsharded(torch::Tensor (*variance)(const torch::Tensor&)) {
   for (bool observers : {true, false})
     expect_equals_unsharded(autograd_program([=](AutogradNet& net, const Role& role) {
       const at::RecordFunctionGuard guard(observers);
-      return train(net, role, [](AutogradNet& m, const Batch& batch) {
+      return train(net, role, [=](AutogradNet& m, const Batch& batch) {
         auto h = torch::matmul(samples(batch, {4}), m.in->weight.t()) * m.in->bias;
         auto y = torch::mm(torch::tanh(h), m.middle->weight.t()) + m.middle->bias.exp();
         auto loss = distance_from_targets(y, batch);
-        return loss + m.middle->weight.var();  // recorded last
+        return loss + variance(m.middle->weight);  // recorded last
       });
     }));
+}
+
+TEST(ZooAutograd, NodeThatAsksForSizesFirstEqualsTheUnshardedRunWithObserversAndWithout) {
+  expect_node_that_asks_for_sizes_first_equals_unsharded([](const torch::Tensor& w) { return w.var(); });
+}
+
+TEST(ZooAutograd, NodeOfSeveralResultsThatAsksForSizesFirstEqualsTheUnshardedRunToo) {
+  expect_node_that_asks_for_sizes_first_equals_unsharded(
+      [](const torch::Tensor& w) { return std::get<0>(torch::var_mean(w)); });
 }
 
 // Runs a layer again in backward, with a backward of its own inside the outer one.

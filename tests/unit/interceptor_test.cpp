@@ -1,4 +1,4 @@
-// Which operators have typed kernels: those that models call with parameters, and none that takes rows by number.
+// Which operators have typed kernels: those that models and optimizers call with parameters.
 
 #include "runtime/interceptor.h"
 
@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "runtime/compat.h"
 
@@ -17,24 +18,71 @@ bool has_typed_kernel(const char* name, const char* overload) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload).hasKernelForDispatchKey(kShardedKey);
 }
 
-TEST(Interceptor, HasTypedKernelsForWhatModelsCallOften) {
-  for (const char* name : {"addmm",     "batch_norm", "bmm",        "clamp",      "conv1d", "conv2d", "conv3d",
-                           "embedding", "exp",        "group_norm", "layer_norm", "linear", "matmul", "maximum",
-                           "mm",        "mv",         "permute",    "prelu",      "t",      "view"})
-    EXPECT_TRUE(has_typed_kernel(("aten::" + std::string(name)).c_str(), "")) << name;
-  for (const char* name : {"add", "div", "mul", "sub"})
-    EXPECT_TRUE(has_typed_kernel(("aten::" + std::string(name)).c_str(), "Tensor")) << name;
-  EXPECT_TRUE(has_typed_kernel("aten::transpose", "int"));
-  EXPECT_TRUE(has_typed_kernel("aten::sum", "dim_IntList"));
-  EXPECT_TRUE(has_typed_kernel("aten::softmax", "int"));
+// "name" or "name.overload".
+void expect_typed_kernels(const std::vector<std::string>& names) {
+  for (const auto& name : names) {
+    const auto dot = name.find('.');
+    const auto overload = dot == std::string::npos ? "" : name.substr(dot + 1);
+    EXPECT_TRUE(has_typed_kernel(("aten::" + name.substr(0, dot)).c_str(), overload.c_str())) << name;
+  }
 }
 
-TEST(Interceptor, HasNoneForWritesListsAndRowsByNumber) {
-  EXPECT_FALSE(has_typed_kernel("aten::add_", "Tensor"));
-  EXPECT_FALSE(has_typed_kernel("aten::cat", ""));
-  EXPECT_FALSE(has_typed_kernel("aten::select", "int"));
-  EXPECT_FALSE(has_typed_kernel("aten::slice", "Tensor"));
-  EXPECT_FALSE(has_typed_kernel("aten::diagonal", ""));
+TEST(Interceptor, HasTypedKernelsForArithmetic) {
+  expect_typed_kernels({"add.Tensor", "addmm",
+                        "bmm",        "clamp",
+                        "div.Tensor", "exp",
+                        "gelu",       "matmul",
+                        "maximum",    "mm",
+                        "mul.Tensor", "mv",
+                        "pow.Scalar", "softmax.int",
+                        "sub.Tensor", "sum.dim_IntList",
+                        "to.dtype",   "triu",
+                        "where.self", "max.dim",
+                        "topk",       "std_mean.correction",
+                        "zeros_like"});
+}
+
+TEST(Interceptor, HasTypedKernelsForLayers) {
+  expect_typed_kernels({"batch_norm",
+                        "bilinear",
+                        "conv1d",
+                        "conv2d",
+                        "conv2d.padding",
+                        "conv3d",
+                        "conv_transpose2d.input",
+                        "embedding",
+                        "embedding_bag",
+                        "embedding_bag.padding_idx",
+                        "group_norm",
+                        "gru.data",
+                        "gru.input",
+                        "gru_cell",
+                        "layer_norm",
+                        "linear",
+                        "lstm.data",
+                        "lstm.input",
+                        "lstm_cell",
+                        "prelu",
+                        "rms_norm",
+                        "rnn_tanh.input",
+                        "scaled_dot_product_attention"});
+}
+
+TEST(Interceptor, HasTypedKernelsForViewsElementsAndLists) {
+  expect_typed_kernels({"as_strided", "cat", "chunk", "diagonal", "einsum", "expand", "gather", "index.Tensor",
+                        "index_select", "narrow", "permute", "select.int", "slice.Tensor", "split.Tensor", "stack", "t",
+                        "transpose.int", "unbind.int", "view"});
+}
+
+TEST(Interceptor, HasTypedKernelsForWhatOptimizersDoInPlace) {
+  expect_typed_kernels({"add_.Scalar", "add_.Tensor", "addcdiv_", "addcmul_", "copy_", "lerp_.Scalar", "mul_.Scalar",
+                        "mul_.Tensor", "sqrt_", "zero_"});
+}
+
+TEST(Interceptor, HasNoneForListsElementByElementAndResultsWrittenElsewhere) {
+  EXPECT_FALSE(has_typed_kernel("aten::_foreach_add", "List"));
+  EXPECT_FALSE(has_typed_kernel("aten::_foreach_sqrt", ""));
+  EXPECT_FALSE(has_typed_kernel("aten::add", "out"));
 }
 
 }  // namespace

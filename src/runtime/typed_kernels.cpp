@@ -1,0 +1,18 @@
+#include "runtime/typed_kernels.h"
+
+#include <torch/library.h>
+
+namespace fsdp::runtime {
+
+void register_typed_kernels(torch::Library& library) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  for (const auto& name : dispatcher.getAllOpNames()) {
+    if (!name.name.starts_with("aten::")) continue;
+    const auto op = dispatcher.findSchema(name);
+    if (!op) continue;  // kernels came before the operator was defined
+    static_cast<void>(register_arithmetic(library, *op) || register_in_place(library, *op) ||
+                      register_layer(library, *op) || register_view(library, *op));
+  }
+}
+
+}  // namespace fsdp::runtime
