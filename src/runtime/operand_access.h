@@ -28,10 +28,14 @@ struct OperatorCall {
   const OperatorTraits& traits;
   /// Every defined tensor, those in lists too.
   c10::SmallVector<Operand, 4> tensors = {};
-  /// Where the operator takes elements by their numbers along a dim that is a number.
+  /// Where the operator takes elements by their numbers along a dim that is known.
   std::optional<int64_t> selecting_dim = {};
-  /// All arguments, of operators over lists element by element.
+  /// All arguments on the stack; empty in typed kernels, which no operator over lists element by element has.
   std::span<const c10::IValue> arguments = {};
+
+  void add(size_t argument, const at::Tensor& tensor) {
+    if (tensor.defined()) tensors.push_back({&tensor, argument});
+  }
 };
 
 /// The groups whose whole parameters an operator takes. While it computes, other threads of the rank leave their memory

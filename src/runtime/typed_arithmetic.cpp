@@ -11,7 +11,7 @@ bool register_arithmetic(torch::Library& library, const c10::OperatorHandle& op)
       // Element by element, products, masks, copies and tensors of the same sizes.
       Tensor(T), Tensor(T, T), Tensor(T, T, T), Tensor(T, S), Tensor(S, T), Tensor(T, S, S), Tensor(T, T, S),
       Tensor(T, S, T), Tensor(T, T, T, S), Tensor(T, T, T, S, S), Tensor(T, T, OptString), Tensor(T, String),
-      Tensor(T, double, bool), Tensor(T, I), Tensor(T, OptS, OptS), Tensor(T, OptT, OptT), Tensor(T, OptMemory),
+      Tensor(T, double, bool), Tensor(T, Sym), Tensor(T, OptS, OptS), Tensor(T, OptT, OptT), Tensor(T, OptMemory),
       Tensor(T, Type, bool, bool, OptMemory), Tensor(T, OptType, OptLayout, OptDevice, OptBool, bool, bool, OptMemory),
       Tensor(T, OptType, OptLayout, OptDevice, OptBool, OptMemory), Tensor(T, S, int64_t, S),
       // Reductions and losses.
@@ -21,7 +21,7 @@ bool register_arithmetic(torch::Library& library, const c10::OperatorHandle& op)
       Tensor(T, int64_t, OptType), Tensor(T, OptInt, bool), Tensor(T, S, OptDims, bool, OptType),
       Tensor(T, OptS, Dims, bool), Tensor(T, OptDims, OptS, bool), Tensor(T, OptDims, bool, bool),
       Two(T, OptDims, OptS, bool), Two(T, OptDims, bool, bool), Two(T, bool), Two(T, int64_t, bool),
-      Two(T, I, int64_t, bool, bool)>(library, op);
+      Two(T, Sym, int64_t, bool, bool)>(library, op);
 }
 
 bool register_in_place(torch::Library& library, const c10::OperatorHandle& op) {

@@ -49,29 +49,24 @@ class TypedKernel<Result(Arguments...)> {
   static bool fits(const c10::OperatorHandle& op) {
     const auto& schema = op.schema();
     if (schema.arguments().size() != sizeof...(Arguments)) return false;
-    // Of lists taken element by element the interceptor compares sizes, as values on the stack.
-    if (operator_traits(op).kind == OperatorKind::kForeach) return false;
     size_t i = 0;
     return Returns<Result>::in(schema) && (is<Arguments>(schema.arguments()[i++]) && ...);
   }
 
  private:
-  static void add(OperatorCall& call, size_t i, const at::Tensor& tensor) {
-    if (tensor.defined()) call.tensors.push_back({&tensor, i});
-  }
+  static void add(OperatorCall& call, size_t i, const at::Tensor& tensor) { call.add(i, tensor); }
   static void add(OperatorCall& call, size_t i, const std::optional<at::Tensor>& tensor) {
-    if (tensor) add(call, i, *tensor);
+    if (tensor) call.add(i, *tensor);
   }
   static void add(OperatorCall& call, size_t i, at::TensorList tensors) {
-    for (const at::Tensor& tensor : tensors) add(call, i, tensor);
+    for (const at::Tensor& tensor : tensors) call.add(i, tensor);
   }
   static void add(OperatorCall& call, size_t i, const at::ITensorListRef& tensors) {
-    for (const at::Tensor& tensor : tensors) add(call, i, tensor);
+    for (const at::Tensor& tensor : tensors) call.add(i, tensor);
   }
   static void add(OperatorCall& call, size_t i, const c10::List<std::optional<at::Tensor>>& tensors) {
-    const c10::IValue elements(tensors);  // the only way to them that makes no copies
-    for (const c10::IValue& element : elements.toListRef())
-      if (element.isTensor()) add(call, i, element.toTensor());
+    for (const auto& element : tensors)
+      if (element.get().isTensor()) call.add(i, element.get().toTensor());
   }
   static void add(OperatorCall& call, size_t i, int64_t number) {
     if (call.traits.selecting_argument == i) call.selecting_dim = number;
@@ -80,16 +75,12 @@ class TypedKernel<Result(Arguments...)> {
   static void add(OperatorCall&, size_t, const Other&) {}
 
   static void hook(OperandGroups& groups, const OperatorCall& call, const at::Tensor& result) {
-    if constexpr (kInPlace) {
-      if (!at::GradMode::is_enabled()) return;
-    } else {
-      // An operand that comes back, as of type_as, has a node of another operator.
-      if (!result.defined() || std::ranges::any_of(call.tensors, [&](const OperatorCall::Operand& operand) {
-            return operand.tensor->is_same(result);
-          }))
-        return;
-    }
-    groups.hook(result);
+    // What is written without autograd, and an operand that comes back, as of type_as, has a node of another operator.
+    const bool has_node_of_another =
+        kInPlace
+            ? !at::GradMode::is_enabled()
+            : std::ranges::any_of(call.tensors, [&](const auto& operand) { return operand.tensor->is_same(result); });
+    if (result.defined() && !has_node_of_another) groups.hook(result);
   }
   static void hook(OperandGroups& groups, const OperatorCall& call, const std::vector<at::Tensor>& results) {
     for (const auto& result : results) hook(groups, call, result);
@@ -106,12 +97,14 @@ class TypedKernel<Result(Arguments...)> {
 template <class Signature>
 bool register_if_it_fits(torch::Library& library, const c10::OperatorHandle& op) {
   if (!TypedKernel<Signature>::fits(op)) return false;
+  std::optional<TypedKernel<Signature>> kernel;
   try {
-    library.impl(c10::toString(op.operator_name()).c_str(), TypedKernel<Signature>(op));
-    return true;
+    kernel.emplace(op);
   } catch (const c10::Error&) {
     return false;  // Its kernels have another signature than its schema suggests, such as the other list of tensors.
   }
+  library.impl(c10::toString(op.operator_name()).c_str(), *std::move(kernel));
+  return true;
 }
 
 /// Registers the kernel for the operator if it has one of the signatures; returns whether.

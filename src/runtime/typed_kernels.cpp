@@ -7,7 +7,8 @@ namespace fsdp::runtime {
 void register_typed_kernels(torch::Library& library) {
   auto& dispatcher = c10::Dispatcher::singleton();
   for (const auto& name : dispatcher.getAllOpNames()) {
-    if (!name.name.starts_with("aten::")) continue;
+    // Of lists taken element by element the interceptor compares the sizes, as it finds them on the stack.
+    if (!name.name.starts_with("aten::") || name.name.starts_with("aten::_foreach_")) continue;
     const auto op = dispatcher.findSchema(name);
     if (!op) continue;  // kernels came before the operator was defined
     static_cast<void>(register_arithmetic(library, *op) || register_in_place(library, *op) ||

@@ -9,12 +9,12 @@ using namespace signatures;
 bool register_layer(torch::Library& library, const c10::OperatorHandle& op) {
   return register_one_of<Tensor(T, T, OptT),                                             // linear
                          Tensor(T, T, T, OptT),                                          // bilinear
-                         Tensor(T, T, OptT, Sizes, Sizes, Sizes, I),                     // convolutions
-                         Tensor(T, T, OptT, Sizes, String, Sizes, I),                    // with padding by name
-                         Tensor(T, T, OptT, Sizes, Sizes, Sizes, I, Sizes),              // transposed
-                         Tensor(T, T, OptT, Sizes, Sizes, Sizes, bool, Sizes, I),        // either
+                         Tensor(T, T, OptT, Sizes, Sizes, Sizes, Sym),                   // convolutions
+                         Tensor(T, T, OptT, Sizes, String, Sizes, Sym),                  // with padding by name
+                         Tensor(T, T, OptT, Sizes, Sizes, Sizes, Sym, Sizes),            // transposed
+                         Tensor(T, T, OptT, Sizes, Sizes, Sizes, bool, Sizes, Sym),      // either
                          Tensor(T, T, T, OptT, double, bool, OptDouble, bool),           // scaled dot products
-                         Tensor(T, T, I, bool, bool),                                    // embedding
+                         Tensor(T, T, Sym, bool, bool),                                  // embedding
                          Four(T, T, T, bool, int64_t, bool, OptT, bool),                 // embedding_bag
                          Four(T, T, T, bool, int64_t, bool, OptT, bool, OptInt),         // with padding
                          Tensor(T, T, T, T, OptT, OptT),                                 // recurrent cells

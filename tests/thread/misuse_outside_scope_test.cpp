@@ -235,7 +235,10 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
         EXPECT_THAT(message_of(takings[i]), AllOf(HasSubstr("parameter 'weight'"), HasSubstr("fsdp::LocalRows")))
             << "taking " << i << " of " << rows << " rows";
       EXPECT_TRUE(torch::equal(full_tensor(p), before));
-      EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);  // columns are the same on every rank
+      // Columns are the same on every rank.
+      EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);
+      EXPECT_EQ(p.chunk(2, -1)[1].size(1), 2);
+      EXPECT_EQ(p.unfold(1, 2, 1).size(1), 3);
       LocalRows open(group);
       p[0].fill_(1);
     });

@@ -1,9 +1,9 @@
 // Operators of every kind of signature on parameters: numbers and tensors, lists, several results, elements by number,
-// in place. They take a view of a weight, so that no node of theirs leads straight to it.
+// in place.
 
-#include <functional>
+#include <torch/csrc/autograd/function_hook.h>
+
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "support/oracle.h"
@@ -14,26 +14,32 @@ namespace {
 namespace nn = torch::nn;
 using torch::Tensor;
 
-// (inputs of 6 features, a view of the middle weight) to 6 features.
-using Middle = std::function<Tensor(const Tensor& h, const Tensor& w)>;
+// (inputs of 6 features, a view of the middle weight, a parameter of row numbers) to 6 features.
+using Middle = Tensor (*)(const Tensor& h, const Tensor& w, const Tensor& order);
 
 struct Between : nn::Module {
   nn::Linear in{4, 6}, middle{6, 6}, out{6, 3};
-  explicit Between(Middle compute) : compute_(std::move(compute)) {
+  Tensor order;
+  explicit Between(Middle compute) : compute_(compute) {
     register_module("in", in);
     register_module("middle", middle);
     register_module("out", out);
+    order = register_parameter("order", torch::tensor({3, 1, 0, 5, 4, 2}), /*requires_grad=*/false);
+  }
+  using nn::Module::to;
+  void to(torch::Dtype dtype, bool = false) override {
+    for (const auto& layer : children()) layer->to(dtype);  // the order keeps its own
   }
   Tensor forward(const Tensor& x) {
     const auto h = torch::tanh(in->forward(x));
-    return out->forward(compute_(h, middle->weight.t()) + middle->bias);
+    return out->forward(compute_(h, middle->weight.t(), order) + middle->bias);
   }
 
  private:
   Middle compute_;
 };
 
-Tensor arithmetic(const Tensor& h, const Tensor& w) {
+Tensor arithmetic(const Tensor& h, const Tensor& w, const Tensor&) {
   const auto bent =
       torch::where(w > 0, w, w * 0.1) + torch::lerp(w, w * w, 0.3) + torch::pow(1.5, w) + w.clamp_min(0.1);
   const auto copied = w.to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true) + torch::zeros_like(w) + w.triu(1);
@@ -41,32 +47,31 @@ Tensor arithmetic(const Tensor& h, const Tensor& w) {
          torch::cdist(h, w, 2.0) * torch::mse_loss(w, w * 0.5);
 }
 
-Tensor reductions(const Tensor& h, const Tensor& w) {
+Tensor reductions(const Tensor& h, const Tensor& w, const Tensor&) {
   return h * w.logsumexp(1) + w.norm(2, 1) + w.var(std::vector<int64_t>{1}, /*unbiased=*/false) + w.prod(0) +
          torch::linalg_vector_norm(w) + w.amax(0) + w.cumsum(1).sum(0);
 }
 
-Tensor attention(const Tensor& h, const Tensor& w) {
+Tensor attention(const Tensor& h, const Tensor& w, const Tensor&) {
   const auto keys = w.unsqueeze(0);
   return torch::scaled_dot_product_attention(h.unsqueeze(0), keys, keys).squeeze(0);
 }
 
-Tensor lists(const Tensor& h, const Tensor& w) {
-  const auto stacked = torch::stack({w, torch::cat({w, w * 2}, 1).slice(1, 3, 9)}).sum(0);
+Tensor lists(const Tensor& h, const Tensor& w, const Tensor&) {
+  const auto stacked = torch::stack({w, torch::cat({w, w}, 1).slice(1, 3, 9)}).sum(0);
   const auto halves = w.chunk(2, 1);
   const auto parts = w.split_with_sizes({1, 5}, 1);
   return h.mm(stacked) + torch::cat({h.mm(halves[1]), h.mm(halves[0])}, 1) + h.mm(torch::hstack({parts[1], parts[0]})) +
          h * w.unbind(1)[2] + torch::einsum("bi,ij->bj", {h, w});
 }
 
-Tensor elements(const Tensor& h, const Tensor& w) {
-  const auto order = torch::tensor({3, 1, 0, 5, 4, 2});
+Tensor elements(const Tensor& h, const Tensor& w, const Tensor& order) {
   return h.mm(w.index({order}) + w.index_select(1, order) + w.gather(0, order.expand({6, 6}))) + h * w.select(0, 1) +
          w.narrow(0, 2, 1) + w.diagonal() + w.as_strided({6}, {7}) + h.mm(w.masked_fill(w > 0.2, 0.5)) +
          w.index_put({order.slice(0, 0, 3)}, torch::ones({3, 6}, torch::kDouble)).sum(0);
 }
 
-Tensor several_results(const Tensor& h, const Tensor& w) {
+Tensor several_results(const Tensor& h, const Tensor& w, const Tensor&) {
   const auto [largest, where_largest] = w.max(1);
   const auto [top, where_top] = w.topk(2, 0);
   const auto [deviation, mean] = torch::std_mean(w, std::vector<int64_t>{1}, /*unbiased=*/false);
@@ -74,7 +79,7 @@ Tensor several_results(const Tensor& h, const Tensor& w) {
   return h * largest + top.sum(0) + h * deviation * mean + smallest - greatest;
 }
 
-Tensor in_place(const Tensor& h, const Tensor& w) {
+Tensor in_place(const Tensor& h, const Tensor& w, const Tensor&) {
   auto y = h * 1.0;
   y.mul_(w.select(0, 2)).add_(w.select(0, 1), 0.5).addcmul_(h, w.select(0, 3), 0.1).addmm_(h, w);
   return y.clamp_(-3.0, 3.0);
@@ -82,23 +87,46 @@ Tensor in_place(const Tensor& h, const Tensor& w) {
 
 struct Kind {
   const char* name;
-  Tensor (*compute)(const Tensor& h, const Tensor& w);
+  Middle compute;
 };
 
-class ZooOperators : public testing::TestWithParam<Kind> {};
+class ZooOperatorsOf : public testing::TestWithParam<Kind> {};
 
-TEST_P(ZooOperators, EqualTheUnshardedRun) {
+TEST_P(ZooOperatorsOf, EqualTheUnshardedRun) {
   auto program = regression<Between>([] { return std::make_shared<Between>(GetParam().compute); },
                                      [](Between& m, const Batch& batch) { return m.forward(samples(batch, {4})); });
   program.shard = shard_children_then_root;
   expect_equals_unsharded(program, worlds_up_to(3));
 }
 
-INSTANTIATE_TEST_SUITE_P(OfEveryKind, ZooOperators,
+INSTANTIATE_TEST_SUITE_P(Kinds, ZooOperatorsOf,
                          testing::Values(Kind{"Arithmetic", arithmetic}, Kind{"Reductions", reductions},
                                          Kind{"Attention", attention}, Kind{"Lists", lists}, Kind{"Elements", elements},
                                          Kind{"SeveralResults", several_results}, Kind{"InPlace", in_place}),
                          [](const auto& kind) { return std::string(kind.param.name); });
+
+// Nodes that read a view have no edge to the parameter: what they are to show before they run, a hook tells.
+TEST(ZooOperators, HookEachNodeOfTheirsOnceAndNoNodeOfAnother) {
+  run_thread_ranks(1, [](int) {
+    nn::Linear linear(4, 4);
+    const auto model = fully_shard(linear);
+    const ForwardScope scope(model);
+    const auto hooks = [](const Tensor& result) { return result.grad_fn()->pre_hooks().size(); };
+    const auto w = linear->weight.t();
+    EXPECT_EQ(hooks(w * 2), 1);
+    EXPECT_EQ(hooks(torch::cat({w, w})), 1);
+    EXPECT_EQ(hooks(w.chunk(2)[1]), 1);
+    EXPECT_EQ(hooks(std::get<0>(torch::max(w, 1))), 1);
+    auto y = torch::ones({4, 4}, torch::requires_grad()) * 1;
+    EXPECT_EQ(hooks(y.mul_(w)), 1);
+    const auto before = hooks(w);
+    EXPECT_TRUE(torch::dropout(w, 0.5, /*train=*/false).is_same(w));
+    EXPECT_EQ(hooks(w), before);
+    y = torch::ones({4, 4}, torch::requires_grad()) * 1;
+    const torch::NoGradGuard no_grad;
+    EXPECT_EQ(hooks(y.add_(w)), 0);
+  });
+}
 
 }  // namespace
 }  // namespace fsdp::test

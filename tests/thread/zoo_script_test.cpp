@@ -100,8 +100,9 @@ struct CallsScript : torch::nn::Module {
   torch::nn::Linear in{5, 6}, out{6, 3};
   std::shared_ptr<jit::CompilationUnit> functions = jit::compile(R"(
     def mix(x, weight, bias, out):
-      h = torch.sigmoid(torch.linear(x, weight, bias)) * weight.mean()
-      return torch.matmul(h, out.t()).cos()
+      both = torch.cat([weight, weight]).chunk(2)[1]
+      h = torch.sigmoid(torch.linear(x, both, bias)) * weight.mean() * torch.max(weight, dim=1)[0]
+      return torch.matmul(h, out.t()).cos().mul_(bias[None, 0:3])
   )");
   CallsScript() {
     register_module("in", in);
