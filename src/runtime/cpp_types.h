@@ -18,9 +18,9 @@ namespace fsdp::runtime {
 /// Whether a schema's type is a T in C++.
 template <class T>
 struct Is;
-template <c10::TypeKind kind>
+template <c10::TypeKind Kind>
 struct IsKind {
-  static bool in(const c10::Type& type) { return type.kind() == kind; }
+  static bool in(const c10::Type& type) { return type.kind() == Kind; }
 };
 template <>
 struct Is<at::Tensor> : IsKind<c10::TypeKind::TensorType> {};

@@ -2,9 +2,7 @@
 #include "runtime/typed_kernel.h"
 #include "runtime/typed_kernels.h"
 
-namespace fsdp::runtime {
-
-using namespace signatures;
+namespace fsdp::runtime::signatures {
 
 bool register_arithmetic(torch::Library& library, const c10::OperatorHandle& op) {
   return register_one_of<
@@ -31,4 +29,4 @@ bool register_in_place(torch::Library& library, const c10::OperatorHandle& op) {
                                                                                                                 op);
 }
 
-}  // namespace fsdp::runtime
+}  // namespace fsdp::runtime::signatures

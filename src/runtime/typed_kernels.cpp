@@ -11,8 +11,8 @@ void register_typed_kernels(torch::Library& library) {
     if (!name.name.starts_with("aten::") || name.name.starts_with("aten::_foreach_")) continue;
     const auto op = dispatcher.findSchema(name);
     if (!op) continue;  // kernels came before the operator was defined
-    static_cast<void>(register_arithmetic(library, *op) || register_in_place(library, *op) ||
-                      register_layer(library, *op) || register_view(library, *op));
+    static_cast<void>(signatures::register_arithmetic(library, *op) || signatures::register_in_place(library, *op) ||
+                      signatures::register_layer(library, *op) || signatures::register_view(library, *op));
   }
 }
 

@@ -16,9 +16,11 @@ namespace fsdp::runtime {
 void register_typed_kernels(torch::Library& library);
 
 /// One kind of signatures each. Returns whether the operator has one of them.
+namespace signatures {
 bool register_arithmetic(torch::Library& library, const c10::OperatorHandle& op);
 bool register_in_place(torch::Library& library, const c10::OperatorHandle& op);
 bool register_layer(torch::Library& library, const c10::OperatorHandle& op);
 bool register_view(torch::Library& library, const c10::OperatorHandle& op);
+}  // namespace signatures
 
 }  // namespace fsdp::runtime

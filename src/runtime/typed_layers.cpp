@@ -2,9 +2,7 @@
 #include "runtime/typed_kernel.h"
 #include "runtime/typed_kernels.h"
 
-namespace fsdp::runtime {
-
-using namespace signatures;
+namespace fsdp::runtime::signatures {
 
 bool register_layer(torch::Library& library, const c10::OperatorHandle& op) {
   return register_one_of<Tensor(T, T, OptT),                                             // linear
@@ -30,4 +28,4 @@ bool register_layer(torch::Library& library, const c10::OperatorHandle& op) {
                          >(library, op);
 }
 
-}  // namespace fsdp::runtime
+}  // namespace fsdp::runtime::signatures

@@ -2,9 +2,7 @@
 #include "runtime/typed_kernel.h"
 #include "runtime/typed_kernels.h"
 
-namespace fsdp::runtime {
-
-using namespace signatures;
+namespace fsdp::runtime::signatures {
 
 bool register_view(torch::Library& library, const c10::OperatorHandle& op) {
   return register_one_of<
@@ -21,4 +19,4 @@ bool register_view(torch::Library& library, const c10::OperatorHandle& op) {
       Tensor(List), Tensor(List, int64_t), Tensor(IList, int64_t), Tensor(String, List, OptDims)>(library, op);
 }
 
-}  // namespace fsdp::runtime
+}  // namespace fsdp::runtime::signatures
