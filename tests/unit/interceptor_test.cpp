@@ -84,6 +84,7 @@ TEST(Interceptor, HasNoneForListsElementByElementAndOtherSignatures) {
   EXPECT_FALSE(has_typed_kernel("aten::_foreach_sqrt", ""));
   EXPECT_FALSE(has_typed_kernel("aten::add", "out"));
   EXPECT_FALSE(has_typed_kernel("aten::aminmax", ""));  // the boxed one of fsdp-bench intercept
+  EXPECT_FALSE(has_typed_kernel("aten::kthvalue", ""));
 }
 
 }  // namespace
