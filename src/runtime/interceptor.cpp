@@ -36,6 +36,8 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   const auto& schema = op.schema();
   const auto traits = operator_traits(op);
   OperatorCall call{.op = op, .traits = traits, .arguments = std::span(*stack).last(schema.arguments().size())};
+  if (const auto dim = traits.selecting_argument; dim && *dim < call.arguments.size() && call.arguments[*dim].isInt())
+    call.selecting_dim = call.arguments[*dim].toInt();
   visit_tensors(call.arguments, [&](const at::Tensor& tensor, size_t i) { call.add(i, tensor); });
   OperandGroups groups;
   prepare(call, groups);

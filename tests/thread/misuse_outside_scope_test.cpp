@@ -239,6 +239,7 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
       EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);
       EXPECT_EQ(p.chunk(2, -1)[1].size(1), 2);
       EXPECT_EQ(p.unfold(1, 2, 1).size(1), 3);
+      EXPECT_EQ(p.narrow(1, torch::tensor(1), 2).size(1), 2);  // through the stack
       LocalRows open(group);
       p[0].fill_(1);
     });
