@@ -2,6 +2,10 @@
 /// \file
 /// Everything.
 
+#if __cplusplus < 202002L
+#error "fsdp needs C++20: compile with -std=c++20 (in CMake: target_compile_features(app PRIVATE cxx_std_20))"
+#else
+
 #include <fsdp/clip_grad.h>
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
@@ -14,3 +18,5 @@
 #include <fsdp/sharded.h>
 #include <fsdp/spawn.h>
 #include <fsdp/wrap_policy.h>
+
+#endif

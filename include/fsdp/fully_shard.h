@@ -80,4 +80,17 @@ Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
 ///     fsdp::group_of(*gpt->blocks[0]).unshard().wait();
 Group group_of(const torch::nn::Module& module);
 
+/// A handle that can be called, of a module that is sharded already: for code that has only the module, such as a
+/// training function. It refers to the module, which has to outlive it. Not collective; any thread. Throws UsageError
+/// as group_of does.
+///
+///     void train(Net& net, Loader& loader) {
+///       auto model = fsdp::handle_of(net);
+///       for (auto& batch : loader) loss(model(batch.data), batch.target).backward();
+template <std::derived_from<torch::nn::Module> M>
+  requires(!std::same_as<M, torch::nn::Module>)
+Sharded<M&> handle_of(M& module) {
+  return Sharded<M&>(module, group_of(module));
+}
+
 }  // namespace fsdp

@@ -21,6 +21,8 @@ class [[nodiscard]] ForwardScope {
   /// Throws UsageError while a backward that an exception ended is open (see Group::reset_iter_state), or a LocalRows.
   explicit ForwardScope(const Group& model);
   ~ForwardScope();
+  /// Ends the scope before the guard goes, e.g. in front of `optimizer.step()`. Idempotent.
+  void close();
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
 

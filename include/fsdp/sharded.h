@@ -36,8 +36,14 @@ class Sharded : public Group {
     ForwardScope scope(*this);
     return raw().forward(std::forward<Args>(args)...);
   }
+  /// The same as `model(...)`.
+  template <class... Args>
+  decltype(auto) forward(Args&&... args) {
+    return (*this)(std::forward<Args>(args)...);
+  }
 
-  /// The module itself: `model->parameters()`, `model->train()`. Calling forward this way needs a ForwardScope.
+  /// The module itself: `model->parameters()`, `model->train()`. `model->forward(x)` opens no scope, so it needs a
+  /// ForwardScope around it.
   auto operator->() { return &raw(); }
   auto operator->() const { return &raw(); }
   /// The module as it was given to fully_shard.

@@ -7,6 +7,7 @@ namespace fsdp {
 
 ForwardScope::ForwardScope(const Group& model) : scope_(std::make_unique<runtime::OpenScope>(model.param_groups())) {}
 ForwardScope::~ForwardScope() = default;
+void ForwardScope::close() { scope_.reset(); }
 
 LocalRows::LocalRows(const Group& model) : rows_(std::make_unique<runtime::OpenLocalRows>(model.param_groups())) {}
 LocalRows::~LocalRows() = default;

@@ -18,3 +18,11 @@ foreach(_step IN ITEMS install configure build run)
   endif()
 endforeach()
 message(STATUS "${_output}")
+
+# With an older standard the first and only thing to read is what to do about it.
+execute_process(COMMAND "${CXX}" -std=c++17 -fsyntax-only -I "${PREFIX}/include" "${SOURCE}/older_standard.cpp"
+                RESULT_VARIABLE _result ERROR_VARIABLE _output)
+string(REGEX MATCHALL "error: [^\n]*" _errors "${_output}")
+if(_result EQUAL 0 OR NOT _errors MATCHES "^error: #error \"fsdp needs C\\+\\+20: [^;]*$")
+  message(FATAL_ERROR "consumer: expected 'fsdp needs C++20' and no other error with -std=c++17, found:\n${_output}")
+endif()

@@ -73,7 +73,9 @@ void expect_needs_a_scope(const std::function<Holder()>& build, const std::strin
   auto expected = first(modules[2]->forward(inputs...));
   run_thread_ranks(2, [&](int r) {
     auto model = fully_shard(modules[static_cast<size_t>(r)]);
-    EXPECT_THAT(message_of([&] { model->forward(inputs...); }), refuses(operation, parameter, kScope));
+    EXPECT_THAT(message_of([&] { model->forward(inputs...); }),
+                AllOf(refuses(operation, parameter, kScope), HasSubstr("model.forward(...)"),
+                      HasSubstr("model->forward(...) opens no scope"), HasSubstr("fsdp::handle_of(module)")));
     EXPECT_LT(relative_difference(expected.detach(), first(model(inputs...)).detach()), 1e-12);
   });
 }

@@ -126,6 +126,82 @@ TEST(ZooCalls, HoldersSharedPointersAndConcreteModulesGiveTheSameHandle) {
   expect_call_equals(expected, [](AnyCall& m) { return fully_shard(nn::ModuleHolder<AnyCallImpl>(m.ptr())); });
 }
 
+TEST(ZooCalls, ForwardOfTheHandleIsTheSameAsCallingIt) {
+  torch::manual_seed(5);
+  AnyCall net;
+  auto x = samples({0, 0, 2}, {4}, torch::kFloat);
+  auto expected = net->forward(x, x).detach();
+  for (int world : worlds_up_to(2)) {
+    std::vector<AnyCall> nets;
+    for (int r = 0; r < world; ++r) {
+      torch::manual_seed(5);
+      nets.emplace_back();
+    }
+    run_thread_ranks(world, [&](int r) {
+      auto model = fully_shard(nets[static_cast<size_t>(r)]);
+      expect_close(expected, model.forward(x, x), 5e-6);
+      torch::Tensor out;
+      model.forward(x, &out);
+      EXPECT_TRUE(out.defined());
+      static_assert(std::is_same_v<decltype(model.forward()), const torch::Tensor&>);
+    });
+  }
+}
+
+// What a training function does that gets only the module, as LibTorch's example of MNIST.
+template <class Net>
+void train_with_the_module_only(Net& net, torch::optim::Optimizer& optimizer, const torch::Tensor& x) {
+  auto model = handle_of(net);
+  net.train();
+  optimizer.zero_grad();
+  model.forward(x, x).sum().backward();
+  optimizer.step();
+}
+
+TEST(ZooCalls, AHandleOfAModuleThatIsShardedAlreadyCanBeCalled) {
+  std::vector<AnyCall> nets;
+  for (int r = 0; r < 2; ++r) {
+    torch::manual_seed(5);
+    nets.emplace_back();
+  }
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *nets[static_cast<size_t>(r)];
+    fully_shard(*net.a);
+    auto model = fully_shard(net);
+    auto optimizer = sgd(net.parameters());
+    auto x = samples({0, 0, 2}, {4}, torch::kFloat);
+    auto before = full_tensor(net.a->weight);
+    train_with_the_module_only(net, optimizer, x);
+    EXPECT_FALSE(torch::equal(before, full_tensor(net.a->weight)));
+    EXPECT_EQ(handle_of(net).param_groups(), model.param_groups());
+    EXPECT_THROW(handle_of(*net.b), UsageError);
+  });
+}
+
+TEST(ZooCalls, AScopeThatWasClosedIsOverBeforeItsGuardGoes) {
+  std::vector<AnyCall> nets;
+  for (int r = 0; r < 2; ++r) {
+    torch::manual_seed(5);
+    nets.emplace_back();
+  }
+  run_thread_ranks(2, [&](int r) {
+    auto& net = nets[static_cast<size_t>(r)];
+    auto model = fully_shard(net);
+    auto optimizer = sgd(net->parameters());
+    auto x = samples({0, 0, 2}, {4}, torch::kFloat);
+    ForwardScope scope(model);
+    auto loss = net->forward(x, x).sum();
+    EXPECT_EQ(net->a->weight.size(0), 3);
+    scope.close();
+    EXPECT_EQ(net->a->weight.size(0), local_rows(net->a->weight).count);
+    loss.backward();
+    EXPECT_NO_THROW(optimizer.step());
+    scope.close();
+    ForwardScope again(model);
+    EXPECT_EQ(net->forward(x, x).size(0), 2);
+  });
+}
+
 TEST(ZooCalls, HandlesAreCheapAndShared) {
   AnyCall net;
   run_thread_ranks(1, [&](int) {
