@@ -15,6 +15,8 @@ namespace fsdprun {
 namespace {
 
 constexpr std::chrono::milliseconds kNodeLookInterval{500};
+// One that is in a system call that no signal ends, or another user's, may stay for ever.
+constexpr std::chrono::seconds kPatienceWithTheKilled{5};
 
 }  // namespace
 
@@ -22,13 +24,12 @@ Attempt::Attempt(AttemptContext context, int number) : context_(context), number
 
 Attempt::~Attempt() {
   send_to_all(SIGKILL);
-  for (Rank& rank : ranks_) {
-    if (!rank.is_running()) continue;
-    context_.guard.remove(rank.pid);
-    while (waitpid(rank.pid, nullptr, 0) < 0 && errno == EINTR) {
-    }
+  for (const Rank& rank : ranks_) {
+    if (rank.is_running()) context_.guard.remove(rank.pid);
   }
-  kill_descendants(context_.guard.pid());
+  for (const pid_t left : kill_descendants(context_.guard.pid(), kPatienceWithTheKilled)) {
+    context_.console.say("process " + std::to_string(left) + ", started by a rank, cannot be ended");
+  }
 }
 
 AttemptResult Attempt::run() {
@@ -91,7 +92,7 @@ RankStream Attempt::stream(Console::Stream which, fsdp::Descriptor pipe, const R
 bool Attempt::any_running() const { return std::ranges::any_of(ranks_, &Rank::is_running); }
 
 void Attempt::wait_for_news() {
-  std::vector<pollfd> files{{context_.signals.descriptor(), POLLIN, 0}};
+  std::vector<pollfd> files{{context_.signals.descriptor(), POLLIN, 0}, {context_.console.descriptor(), POLLIN, 0}};
   for (const Rank& rank : ranks_) {
     for (const RankStream& stream : rank.streams) {
       if (stream.descriptor() >= 0) files.push_back({stream.descriptor(), POLLIN, 0});
@@ -105,6 +106,7 @@ void Attempt::wait_for_news() {
     milliseconds = static_cast<int>(std::max<int64_t>(left.count(), 0));
   }
   poll(files.data(), files.size(), milliseconds);
+  context_.console.take_news();
 }
 
 void Attempt::handle_signals() {
@@ -120,12 +122,12 @@ void Attempt::handle_signals() {
 
 void Attempt::handle_request_to_end(int signal) {
   if (result_.was_asked_to_end) {
-    enter(Phase::kKilled);
+    if (phase_ < Phase::kKilled) enter(Phase::kKilled);
     return;
   }
   result_.was_asked_to_end = true;
-  say(signal_name(signal) + ": passed on to the ranks, which have " +
-      std::to_string(context_.flags.shutdown_timeout.count()) + " s to end; again kills them");
+  context_.console.say(signal_name(signal) + ": passed on to the ranks, which have " +
+                       std::to_string(context_.flags.shutdown_timeout.count()) + " s to end; again kills them");
   send_to_all(signal);
   if (phase_ < Phase::kAskedToEnd) {
     phase_ = Phase::kAskedToEnd;
@@ -190,7 +192,7 @@ void Attempt::enter(Phase phase) {
     case Phase::kRunning:
       break;
     case Phase::kPeersMayEnd:
-      deadline_ = Clock::now() + kPeerGrace;
+      deadline_ = Clock::now() + context_.flags.peer_grace;
       break;
     case Phase::kAskedToEnd:
       send_to_all(SIGTERM);
@@ -198,13 +200,26 @@ void Attempt::enter(Phase phase) {
       break;
     case Phase::kKilled:
       send_to_all(SIGKILL);
+      deadline_ = Clock::now() + kPatienceWithTheKilled;
       break;
+    case Phase::kGivenUp:
+      give_up();
+      break;
+  }
+}
+
+void Attempt::give_up() {
+  for (Rank& rank : ranks_) {
+    if (!rank.is_running()) continue;
+    context_.guard.remove(rank.pid);
+    rank.status = ExitStatus::from_wait(SIGKILL);
+    for (RankStream& stream : rank.streams) stream.finish();
   }
 }
 
 void Attempt::advance_if_due() {
   if (!deadline_ || Clock::now() < *deadline_) return;
-  enter(phase_ == Phase::kPeersMayEnd ? Phase::kAskedToEnd : Phase::kKilled);
+  enter(static_cast<Phase>(static_cast<int>(phase_) + 1));
 }
 
 void Attempt::send_to_all(int signal) const {

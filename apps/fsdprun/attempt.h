@@ -39,13 +39,11 @@ struct AttemptResult {
   bool is_success() const { return !failed && !failed_elsewhere; }
 };
 
-/// Starts the ranks and watches them. When one fails, the others get kPeerGrace to find out and say
-/// so, then SIGTERM, then after the shutdown timeout SIGKILL. When run() returns or throws, no
-/// process that a rank started is left.
+/// Starts the ranks and watches them. When one fails, the others get the time of --peer-grace to find out and say
+/// so, then SIGTERM, then after the shutdown timeout SIGKILL. When run() returned or threw and the attempt is
+/// destroyed, no process that a rank started is left, but for those that cannot be killed, which are named.
 class Attempt {
  public:
-  static constexpr std::chrono::seconds kPeerGrace{2};
-
   Attempt(AttemptContext context, int number);
   ~Attempt();
   Attempt(const Attempt&) = delete;
@@ -56,7 +54,7 @@ class Attempt {
 
  private:
   using Clock = std::chrono::steady_clock;
-  enum class Phase { kRunning, kPeersMayEnd, kAskedToEnd, kKilled };
+  enum class Phase { kRunning, kPeersMayEnd, kAskedToEnd, kKilled, kGivenUp };
 
   void start(int local_rank);
   bool writes_through_pipes() const;
@@ -67,6 +65,7 @@ class Attempt {
   void handle_request_to_end(int signal);
   void reap();
   void finish(Rank& rank);
+  void give_up();
   void note_failures(const std::vector<Rank*>& ended);
   void check_other_nodes();
   void enter(Phase phase);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "numbers.h"
@@ -29,12 +30,12 @@ pid_t parent_of(const fs::path& process) {
   return parse_number(rest.substr(0, rest.find(' ')), 0).value_or(0);
 }
 
-std::vector<pid_t> children() {
+std::vector<pid_t> children_but(pid_t spared) {
   std::vector<pid_t> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator("/proc", error)) {
     const auto pid = parse_number(entry.path().filename().string(), 1);
-    if (pid && parent_of(entry.path()) == getpid()) found.push_back(*pid);
+    if (pid && *pid != spared && parent_of(entry.path()) == getpid()) found.push_back(*pid);
   }
   return found;
 }
@@ -43,15 +44,17 @@ std::vector<pid_t> children() {
 
 void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-void kill_descendants(pid_t spared) {
-  for (bool found = true; found;) {
-    found = false;
-    for (const pid_t child : children()) {
-      if (child == spared) continue;
+std::vector<pid_t> kill_descendants(pid_t spared, std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kStep{5};
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    const std::vector<pid_t> left = children_but(spared);
+    for (const pid_t child : left) {
       kill(child, SIGKILL);
-      waitpid(child, nullptr, 0);
-      found = true;
+      waitpid(child, nullptr, WNOHANG);
     }
+    if (left.empty() || std::chrono::steady_clock::now() > deadline) return left;
+    std::this_thread::sleep_for(kStep);
   }
 }
 

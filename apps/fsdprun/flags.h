@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/diagnosis.h"
 #include "stream_choice.h"
 
 namespace fsdprun {
@@ -36,6 +37,8 @@ struct Flags {
   std::string run_id = "none";
   std::string role = "default";
   int max_restarts = 0;
+  /// From the first failure to SIGTERM for the others.
+  std::chrono::seconds peer_grace = fsdp::kLongestDiagnosis;
   /// From SIGTERM to SIGKILL.
   std::chrono::seconds shutdown_timeout{10};
   Prefix prefix = Prefix::kSeveralRanks;

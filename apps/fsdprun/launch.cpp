@@ -1,9 +1,14 @@
 #include "launch.h"
 
+#include <chrono>
+#include <optional>
+#include <utility>
+
 #include "attempt.h"
 #include "descendants.h"
 #include "exit.h"
 #include "nproc.h"
+#include "own_children.h"
 #include "program.h"
 #include "rank_environment.h"
 
@@ -16,22 +21,23 @@ std::string name_of(const Rank& rank, const Nodes& nodes) {
   return name + " (local rank " + std::to_string(rank.local_number) + " of node " + std::to_string(nodes.node()) + ")";
 }
 
-void report_first_failure(const Rank& rank, const Nodes& nodes) {
-  say(name_of(rank, nodes) + " (pid " + std::to_string(rank.pid) + ") failed first: it " + rank.status->describe());
+void report_first_failure(const Rank& rank, const Nodes& nodes, Console& console) {
+  console.say(name_of(rank, nodes) + " (pid " + std::to_string(rank.pid) + ") failed first: it " +
+              rank.status->describe());
   const auto lines = rank.last_error_lines();
-  if (!lines.empty()) say("its last lines on stderr:");
-  for (const std::string& line : lines) say("  " + line);
+  if (!lines.empty()) console.say("its last lines on stderr:");
+  for (const std::string& line : lines) console.say("  " + line);
 }
 
 /// Says on stderr who failed first and how, and how the others ended.
-void report(const AttemptResult& result, const Attempt& attempt, const Nodes& nodes) {
-  if (result.failed_elsewhere) say("ended because of a failure on " + *result.failed_elsewhere);
+void report(const AttemptResult& result, const Attempt& attempt, const Nodes& nodes, Console& console) {
+  if (result.failed_elsewhere) console.say("ended because of a failure on " + *result.failed_elsewhere);
   if (result.failed) {
-    report_first_failure(attempt.ranks()[static_cast<size_t>(*result.failed)], nodes);
+    report_first_failure(attempt.ranks()[static_cast<size_t>(*result.failed)], nodes, console);
   }
   for (const Rank& rank : attempt.ranks()) {
     if (rank.local_number == result.failed || !rank.status->is_failure()) continue;
-    say("then " + name_of(rank, nodes) + " " + rank.status->describe());
+    console.say("then " + name_of(rank, nodes) + " " + rank.status->describe());
   }
 }
 
@@ -42,36 +48,71 @@ int exit_status(const AttemptResult& result, const Attempt& attempt) {
   return result.failed_elsewhere ? kFailure : 0;
 }
 
-}  // namespace
+/// Waits for those who read the output: after a failure for `patience` at most from one piece that they take to the
+/// next, and never longer than until a signal asks for the end.
+void flush(Console& console, SignalQueue& signals, std::optional<std::chrono::seconds> patience) {
+  constexpr std::chrono::milliseconds kLook{50};
+  auto last_progress = std::chrono::steady_clock::now();
+  for (size_t written = console.written(); !console.is_idle();) {
+    if (signals.wait_for_end(kLook)) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (std::exchange(written, console.written()) != console.written()) last_progress = now;
+    if (patience && now - last_progress > *patience) return;
+  }
+}
 
-int launch(const Flags& flags) {
-  const std::string program = find_program(flags.command.front());
-  const int local_ranks = count_processes(flags.processes_per_node);
-  adopt_orphans();
-  const OrphanGuard guard;  // Before the store's threads.
-  SignalQueue signals;
-  Nodes nodes(flags, local_ranks, signals);
-  const LogFiles files(flags);
-  Console console;
-  limit_threads(local_ranks);
-
-  int status = 0;
+int run_attempts(const Flags& flags, const std::string& program, Nodes& nodes, const OrphanGuard& guard,
+                 SignalQueue& signals, Console& console) {
+  const LogFiles files(flags, console);
+  limit_threads(nodes.local_ranks(), console);
   for (int number = 0;; ++number) {
     Attempt attempt({flags, program, nodes, files, guard, signals, console}, number);
     AttemptResult result = attempt.run();
     if (result.is_success()) {
       result.failed_elsewhere = nodes.wait_until_all_are_done(number, signals);
     }
-    status = exit_status(result, attempt);
-    if (result.is_success()) break;
-    report(result, attempt, nodes);
-    if (result.was_asked_to_end || number == flags.max_restarts) break;
+    if (result.is_success()) return 0;
+    report(result, attempt, nodes, console);
+    if (result.was_asked_to_end || number == flags.max_restarts) return exit_status(result, attempt);
     nodes.prepare_restart(number, signals);
-    say("starting all ranks again, restart " + std::to_string(number + 1) + " of " +
-        std::to_string(flags.max_restarts));
+    console.say("starting all ranks again, restart " + std::to_string(number + 1) + " of " +
+                std::to_string(flags.max_restarts));
   }
-  nodes.leave();
-  return status;
+}
+
+int launch_here(const Flags& flags) {
+  const std::string program = find_program(flags.command.front());
+  const int local_ranks = count_processes(flags.processes_per_node);
+  adopt_orphans();
+  const OrphanGuard guard;  // Before the threads of the console and the store.
+  SignalQueue signals;
+  Console console;
+  try {
+    Nodes nodes(flags, local_ranks, signals);
+    const int status = run_attempts(flags, program, nodes, guard, signals, console);
+    nodes.leave();
+    flush(console, signals, status == 0 ? std::nullopt : std::optional(flags.shutdown_timeout));
+    return status;
+  } catch (const Exit&) {
+    flush(console, signals, flags.shutdown_timeout);
+    throw;
+  }
+}
+
+}  // namespace
+
+int launch(const Flags& flags) {
+  return with_own_children_only([&flags] {
+    try {
+      return launch_here(flags);
+    } catch (const Exit& exit) {
+      say(exit.what());
+      return exit.status();
+    } catch (const std::exception& error) {
+      say(error.what());
+      return kFailure;
+    }
+  });
 }
 
 }  // namespace fsdprun

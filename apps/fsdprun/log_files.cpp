@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
-LogFiles::LogFiles(const Flags& flags) : redirects_(flags.redirects), tee_(flags.tee) {
+LogFiles::LogFiles(const Flags& flags, Console& console) : redirects_(flags.redirects), tee_(flags.tee) {
   if (redirects_.is_empty() && tee_.is_empty()) return;
   std::error_code error;
   const fs::path base = flags.log_dir.empty() ? fs::temp_directory_path(error) / "fsdprun" : fs::path(flags.log_dir);
@@ -29,7 +29,7 @@ LogFiles::LogFiles(const Flags& flags) : redirects_(flags.redirects), tee_(flags
   std::string folder = (base / (flags.run_id + "_XXXXXX")).string();
   if (mkdtemp(folder.data()) == nullptr) refuse(folder, strerror(errno));
   folder_ = folder;
-  say("the ranks' output is also or only in " + folder);
+  console.say("the ranks' output is also or only in " + folder);
 }
 
 fsdp::Descriptor LogFiles::open_stdout(int attempt, int local_rank) const {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "comm/descriptor.h"
+#include "console.h"
 #include "flags.h"
 
 namespace fsdprun {
@@ -14,7 +15,7 @@ namespace fsdprun {
 class LogFiles {
  public:
   /// Makes the job's folder if a flag asks for files. Throws Exit if it cannot be made.
-  explicit LogFiles(const Flags& flags);
+  LogFiles(const Flags& flags, Console& console);
 
   fsdp::Descriptor open_stdout(int attempt, int local_rank) const;
   fsdp::Descriptor open_stderr(int attempt, int local_rank) const;

@@ -62,7 +62,6 @@ Nodes::Nodes(const Flags& flags, int local_ranks, SignalQueue& signals)
     }
   }
   if (!is_host) connect(signals);
-  ranks_port_ = port_;
   node_ = choose_number(is_host, flags);
   local_ranks_.assign(static_cast<size_t>(flags.nodes), local_ranks);
   if (flags.nodes == 1) return;
@@ -166,23 +165,9 @@ void Nodes::wait_until_all_have_ended(int attempt, SignalQueue& signals) {
   }
 }
 
-void Nodes::renew_ranks_store(int attempt, SignalQueue& signals) {
-  if (node_ != 0) {
-    while (!store_->check({key("port", attempt)})) pause(signals);
-    ranks_port_ = static_cast<uint16_t>(std::stoi(text(store_->get(key("port", attempt)))));
-    return;
-  }
-  Listener listener = bind_store_port(host_, 0);
-  if (listener.result != Listener::Result::kListens) throw Exit(kFailure, "no port is free");
-  ranks_port_ = listener.port;
-  ranks_store_ = host_store(host_, std::move(listener));
-  if (count() > 1) store_->set(key("port", attempt), bytes(std::to_string(ranks_port_)));
-}
-
 void Nodes::prepare_restart(int failed_attempt, SignalQueue& signals) {
   try {
     if (count() > 1) wait_until_all_have_ended(failed_attempt, signals);
-    renew_ranks_store(failed_attempt + 1, signals);
   } catch (const c10::Error&) {
     refuse_to_go_on_alone();
   }

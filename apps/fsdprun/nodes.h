@@ -27,9 +27,9 @@ class Nodes {
   /// Ranks of the nodes before this one.
   int first_rank() const;
   int world_size() const;
-  /// Where the ranks of the current attempt meet.
+  /// Where the ranks meet too.
   const std::string& host() const { return host_; }
-  uint16_t port() const { return ranks_port_; }
+  uint16_t port() const { return port_; }
 
   /// Tells the others that ranks failed here.
   void tell_failure(int attempt, const std::string& what);
@@ -38,15 +38,14 @@ class Nodes {
   /// Waits until the ranks of every node are done. Returns what another node told if ranks failed
   /// there after all, so that this attempt is void.
   std::optional<std::string> wait_until_all_are_done(int attempt, SignalQueue& signals);
-  /// Waits until every node has ended its ranks of a failed attempt, then gives the ranks of the next
-  /// one a store of their own, at another port, without the keys that the failed ones left.
+  /// Waits until every node has ended its ranks of a failed attempt. Those of the next one meet at the same address;
+  /// they keep their keys apart by the attempt's number.
   void prepare_restart(int failed_attempt, SignalQueue& signals);
   /// Node 0 waits a moment for the others to read their last messages: the store ends with it.
   void leave();
 
  private:
   void connect(SignalQueue& signals);
-  void renew_ranks_store(int attempt, SignalQueue& signals);
   int choose_number(bool is_host, const Flags& flags);
   void publish(int local_ranks);
   void wait_for_all(int count, SignalQueue& signals);
@@ -62,9 +61,6 @@ class Nodes {
   int node_ = 0;
   std::vector<int> local_ranks_;
   c10::intrusive_ptr<c10d::TCPStore> store_;
-  // Where the ranks of the first attempt meet too; later ones meet at ranks_store_.
-  uint16_t ranks_port_ = 0;
-  c10::intrusive_ptr<c10d::TCPStore> ranks_store_;
 };
 
 }  // namespace fsdprun

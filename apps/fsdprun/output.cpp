@@ -1,7 +1,5 @@
 #include "output.h"
 
-#include <poll.h>
-
 #include <array>
 #include <cerrno>
 
@@ -9,22 +7,6 @@ namespace fsdprun {
 namespace {
 
 constexpr size_t kLongestPiece = 64 * 1024;
-constexpr size_t kRememberedLines = 10;
-constexpr std::string_view kEraseToEndOfLine = "\x1b[K";
-
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(file, text.data(), text.size());
-    if (count < 0 && errno == EAGAIN) {  // A terminal that another program made non-blocking.
-      pollfd waiting{file, POLLOUT, 0};
-      poll(&waiting, 1, -1);
-    }
-    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count < 0) return false;
-    text.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -53,20 +35,6 @@ void LineSplitter::finish(const Sink& sink) {
   rest_.clear();
 }
 
-Console::Console() : is_terminal_(isatty(STDOUT_FILENO) != 0) {}
-
-void Console::write(Stream stream, const void* source, std::string_view prefix, std::string_view piece,
-                    bool starts_line) {
-  std::string text;
-  if (overwritable_ != nullptr && overwritable_ != source && is_terminal_) {
-    text += kEraseToEndOfLine;
-  }
-  if (starts_line) text += prefix;
-  text += piece;
-  overwritable_ = piece.ends_with('\r') ? source : nullptr;
-  if (!is_closed_) is_closed_ = !write_all(static_cast<int>(stream), text);
-}
-
 RankStream::RankStream(fsdp::Descriptor pipe, Options options, Console& console)
     : pipe_(std::move(pipe)), options_(std::move(options)), console_(console) {}
 
@@ -86,7 +54,7 @@ bool RankStream::read_some() {
 
 void RankStream::read_available() {
   constexpr int kFairShare = 16;  // A rank that never stops printing must not hold up the others.
-  for (int turn = 0; turn < kFairShare && pipe_.is_open() && read_some(); ++turn) {
+  for (int turn = 0; turn < kFairShare && descriptor() >= 0 && read_some(); ++turn) {
   }
 }
 
@@ -108,8 +76,7 @@ void RankStream::pass_on(std::string_view piece, bool starts_line) {
 void RankStream::remember(std::string_view piece) {
   const size_t last = piece.find_last_not_of("\r\n");
   if (last == std::string_view::npos) return;
-  last_lines_.emplace_back(piece.substr(0, last + 1));
-  if (last_lines_.size() > kRememberedLines) last_lines_.pop_front();
+  last_lines_.add(piece.substr(0, last + 1));
 }
 
 }  // namespace fsdprun

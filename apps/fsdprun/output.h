@@ -2,12 +2,14 @@
 /// \file
 /// What the ranks print: cut into lines, marked, shown and written to files.
 
-#include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "comm/descriptor.h"
+#include "console.h"
+#include "last_lines.h"
 
 namespace fsdprun {
 
@@ -27,24 +29,6 @@ class LineSplitter {
   bool after_return_ = false;
 };
 
-/// The launcher's stdout and stderr.
-class Console {
- public:
-  enum class Stream { kOut = STDOUT_FILENO, kErr = STDERR_FILENO };
-
-  Console();
-  /// Writes one piece as a whole. `source` tells the ranks apart.
-  void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece, bool starts_line);
-  /// Whoever read the output is gone.
-  bool is_closed() const { return is_closed_; }
-
- private:
-  bool is_terminal_;
-  bool is_closed_ = false;
-  // Who wrote the line that the cursor stands at the start of, having ended it with "\r".
-  const void* overwritable_ = nullptr;
-};
-
 /// One standard stream of one rank.
 class RankStream {
  public:
@@ -58,15 +42,16 @@ class RankStream {
 
   RankStream(fsdp::Descriptor pipe, Options options, Console& console);
 
-  /// -1 at the end of the stream.
-  int descriptor() const { return pipe_.number(); }
+  /// -1 at the end of the stream, and while the console has no room for what would be read.
+  int descriptor() const { return has_room() ? pipe_.number() : -1; }
   /// Passes on what is there, without waiting.
   void read_available();
   /// Passes on what is there and closes the pipe, also if somebody could still write to it.
   void finish();
-  const std::deque<std::string>& last_lines() const { return last_lines_; }
+  std::vector<std::string> last_lines() const { return last_lines_.lines(); }
 
  private:
+  bool has_room() const { return !options_.is_shown || console_.has_room(options_.stream); }
   bool read_some();
   void pass_on(std::string_view piece, bool starts_line);
   void remember(std::string_view piece);
@@ -75,7 +60,7 @@ class RankStream {
   Options options_;
   Console& console_;
   LineSplitter lines_;
-  std::deque<std::string> last_lines_;
+  LastLines last_lines_;
 };
 
 }  // namespace fsdprun

@@ -28,8 +28,7 @@ void Rank::send(int signal) const {
 
 std::vector<std::string> Rank::last_error_lines() const {
   if (streams.empty()) return {};
-  const auto& lines = streams.back().last_lines();
-  return {lines.begin(), lines.end()};
+  return streams.back().last_lines();
 }
 
 }  // namespace fsdprun

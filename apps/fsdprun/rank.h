@@ -42,6 +42,7 @@ struct Rank {
   bool is_running() const { return !status; }
   /// To the rank and what it started.
   void send(int signal) const;
+  /// What an uncaught exception said first.
   std::vector<std::string> last_error_lines() const;
 };
 

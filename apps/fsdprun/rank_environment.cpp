@@ -42,10 +42,10 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
   return result;
 }
 
-void limit_threads(int local_ranks) {
+void limit_threads(int local_ranks, Console& console) {
   if (local_ranks < 2 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
   setenv("OMP_NUM_THREADS", "1", /*overwrite=*/0);
-  say("OMP_NUM_THREADS is not set: each rank gets 1 thread; set it to use more");
+  console.say("OMP_NUM_THREADS is not set: each rank gets 1 thread; set it to use more");
 }
 
 }  // namespace fsdprun

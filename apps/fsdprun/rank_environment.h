@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "console.h"
 #include "flags.h"
 #include "nodes.h"
 
@@ -14,6 +15,6 @@ namespace fsdprun {
 std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank, int attempt);
 
 /// Sets OMP_NUM_THREADS=1 for several ranks if it is not set, and says so.
-void limit_threads(int local_ranks);
+void limit_threads(int local_ranks, Console& console);
 
 }  // namespace fsdprun

@@ -58,6 +58,8 @@ class FsdprunTest(unittest.TestCase):
         self.environment[MARKER] = self.marker
         self.environment["OMP_NUM_THREADS"] = "1"
         self.environment["D"] = self.folder.name
+        # Most survivors here are shells, which have no peers to lose.
+        self.environment["PET_PEER_GRACE"] = "2"
 
     def tearDown(self):
         left = marked_processes(self.marker)

@@ -2,6 +2,9 @@
 
 import os
 import pty
+import signal
+import subprocess
+import termios
 import unittest
 
 from fsdprun_case import LIMIT_S, FsdprunTest, wait_until
@@ -106,6 +109,81 @@ class Output(FsdprunTest):
         self.assertTrue(wait_until(lambda: process.poll() is not None))
         process.stderr.close()
         self.assertNotEqual(process.returncode, 0)
+
+
+class UnreadOutput(FsdprunTest):
+    """Nobody reads what the ranks print, or the terminal was stopped by Ctrl-S."""
+
+    FLOOD = "[ $RANK = 1 ] || { touch $D/0; exec yes; }; while [ ! -e $D/go ]; do sleep 0.05; done; exit 3"
+
+    def start_flood(self, *flags, **options):
+        process = self.start(*flags, "--nproc-per-node=2", "--shutdown-timeout=2", "sh", "-c", self.FLOOD, **options)
+        self.wait_for_files("0")
+        self.wait_until_blocked()
+        return process
+
+    def wait_until_blocked(self):
+        """Until the rank that floods waits for somebody to read its pipe."""
+        def is_blocked():
+            for pid in os.listdir("/proc"):
+                try:
+                    with open(f"/proc/{pid}/comm", encoding="utf-8") as name:
+                        if name.read() != "yes\n":
+                            continue
+                    with open(f"/proc/{pid}/environ", "rb") as environ:
+                        if self.marker.encode() not in environ.read():
+                            continue
+                    with open(f"/proc/{pid}/wchan", encoding="utf-8") as place:
+                        return "pipe" in place.read()
+                except OSError:
+                    pass
+            return False
+        self.assertTrue(wait_until(is_blocked))
+
+    def close(self, process):
+        for stream in (process.stdout, process.stderr):
+            if stream:
+                stream.close()
+
+    def test_a_rank_that_ends_is_noticed(self):
+        process = self.start_flood()
+        (self.path / "go").touch()
+        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
+        self.assertEqual(process.returncode, 3)
+        self.assertIn("rank 1", process.stderr.read())
+        self.close(process)
+
+    def test_a_rank_that_ends_is_noticed_though_the_errors_go_unread_too(self):
+        process = self.start_flood(stderr=subprocess.STDOUT)
+        (self.path / "go").touch()
+        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
+        self.assertEqual(process.returncode, 3)
+        self.close(process)
+
+    def test_signals_act(self):
+        process = self.start_flood()
+        process.send_signal(signal.SIGTERM)
+        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+        self.close(process)
+
+    def test_a_stopped_terminal_stops_no_supervision(self):
+        leader, follower = pty.openpty()
+        termios.tcflow(follower, termios.TCOOFF)
+        process = self.start_flood(stdout=follower, stderr=follower)
+        (self.path / "go").touch()
+        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
+        self.assertEqual(process.returncode, 3)
+        termios.tcflow(follower, termios.TCOON)
+        os.close(follower)
+        os.close(leader)
+
+    def test_everything_arrives_once_somebody_reads(self):
+        process = self.start("--nproc-per-node=2", "sh", "-c", "seq 1 40000; touch $D/$RANK", "--no-prefix")
+        self.assertFalse(wait_until(lambda: (self.path / "0").exists() and process.poll() is not None, 1))
+        out, _ = process.communicate(timeout=LIMIT_S)
+        self.assertEqual(process.returncode, 0)
+        self.assertEqual(len(out.splitlines()), 80000)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,20 @@ class Status(FsdprunTest):
         self.assertIn("  21\n", summary)
         self.assertNotIn("  20\n", summary)
 
+    def test_the_message_of_an_exception_comes_before_its_stack_frames(self):
+        result = self.shell(2, "[ $RANK != 1 ] || { echo \"terminate called after throwing an instance of 'fsdp::Error'\n"
+                               "  what():  out of eggs\nbuy some\nException raised from f at g.cpp:1\" >&2;"
+                               "for i in $(seq 0 30); do echo \"frame #$i: f() (0x1 in g.so)\" >&2; done; exit 3; }")
+        summary = result.err[result.err.index("failed first"):]
+        self.assertRegex(summary, "stderr:\n[^\n]*what\\(\\):  out of eggs\n[^\n]*buy some\n")
+        self.assertNotIn("frame #", summary)
+
+    def test_survivors_have_as_long_as_a_diagnosis_takes(self):
+        del self.environment["PET_PEER_GRACE"]
+        result = self.shell(2, "[ $RANK != 1 ] || exit 3; sleep 12; echo lost rank 1 >&2; exit 1")
+        self.assertIn("[rank 0] lost rank 1", result.err)
+        self.assertIn("then rank 0 exited with code 1", result.err)
+
     def test_survivors_can_say_that_a_peer_is_gone(self):
         result = self.shell(2, "[ $RANK != 1 ] || exit 3; sleep 0.5; echo lost rank 1 >&2; exit 1")
         self.assertEqual(result.returncode, 3)
@@ -108,9 +122,10 @@ class Restarts(FsdprunTest):
         self.assertEqual(result.returncode, 0, result.err)
         self.assertEqual(sorted(result.out.split()), ["0.0", "0.1", "0.2", "1.0", "1.1", "1.2"])
 
-    def test_each_attempt_has_a_store_of_its_own(self):
+    def test_all_attempts_meet_at_one_port(self):
         result = self.shell(1, "echo $MASTER_PORT; exit 1", "--max-restarts=2")
-        self.assertEqual(len(set(result.out.split())), 3)
+        self.assertEqual(len(result.out.split()), 3)
+        self.assertEqual(len(set(result.out.split())), 1)
 
     def test_the_last_failure_counts(self):
         result = self.shell(1, "exit $((5 + TORCHELASTIC_RESTART_COUNT))", "--max-restarts=1")

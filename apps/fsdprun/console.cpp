@@ -1,0 +1,155 @@
+#include "console.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace fsdprun {
+namespace {
+
+constexpr size_t kMostWaiting = 1 << 20;
+constexpr std::string_view kEraseToEndOfLine = "\x1b[K";
+
+bool are_one_file(int a, int b) {
+  struct stat first{};
+  struct stat second{};
+  return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
+         first.st_ino == second.st_ino;
+}
+
+}  // namespace
+
+bool write_all(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = write(file, text.data(), text.size());
+    if (count < 0 && errno == EAGAIN) {  // A terminal that another program made non-blocking.
+      pollfd waiting{file, POLLOUT, 0};
+      poll(&waiting, 1, -1);
+    }
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count < 0) return false;
+    text.remove_prefix(static_cast<size_t>(count));
+  }
+  return true;
+}
+
+/// Shared with the thread, which may outlive the Outlet.
+struct Outlet::State {
+  State(int its_file, std::shared_ptr<const fsdp::Descriptor> its_news) : file(its_file), news(std::move(its_news)) {}
+
+  const int file;
+  const std::shared_ptr<const fsdp::Descriptor> news;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string waiting;
+  size_t being_written = 0, written = 0;
+  bool is_closed = false, is_over = false;
+
+  void run() {
+    constexpr size_t kAtOnce = 4096;  // What a pipe takes whole; progress is seen after each.
+    for (std::string text; take(text);) {
+      bool is_read = true;
+      for (size_t done = 0; done < text.size() && is_read; done += kAtOnce) {
+        const auto piece = std::string_view(text).substr(done, kAtOnce);
+        is_read = write_all(file, piece);
+        note(piece.size(), is_read);
+      }
+    }
+  }
+
+  /// Waits for something to write; false: there will be nothing.
+  bool take(std::string& text) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return is_over || !waiting.empty(); });
+    text = std::exchange(waiting, {});
+    being_written = text.size();
+    return !text.empty();
+  }
+
+  void note(size_t count, bool is_read) {
+    {
+      std::lock_guard lock(mutex);
+      written += count;
+      being_written -= count;
+      if (!is_read) {
+        is_closed = true;
+        being_written = 0;
+        waiting.clear();
+      }
+    }
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t told = ::write(news->number(), &one, sizeof(one));
+  }
+};
+
+Outlet::Outlet(int file, std::shared_ptr<const fsdp::Descriptor> news)
+    : state_(std::make_shared<State>(file, std::move(news))) {
+  std::thread([state = state_] { state->run(); }).detach();
+}
+
+Outlet::~Outlet() {
+  std::lock_guard lock(state_->mutex);
+  state_->is_over = true;
+  state_->changed.notify_all();
+}
+
+void Outlet::write(std::string_view text) {
+  std::lock_guard lock(state_->mutex);
+  if (state_->is_closed) return;
+  state_->waiting += text;
+  state_->changed.notify_all();
+}
+
+bool Outlet::has_room() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->waiting.size() + state_->being_written < kMostWaiting;
+}
+
+bool Outlet::is_closed() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->is_closed;
+}
+
+size_t Outlet::written() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->written;
+}
+
+bool Outlet::is_idle() const {
+  std::lock_guard lock(state_->mutex);
+  return state_->waiting.empty() && state_->being_written == 0;
+}
+
+Console::Console()
+    : is_terminal_(isatty(STDOUT_FILENO) != 0),
+      news_(std::make_shared<const fsdp::Descriptor>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
+      out_(std::make_shared<Outlet>(STDOUT_FILENO, news_)),
+      err_(are_one_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : std::make_shared<Outlet>(STDERR_FILENO, news_)) {}
+
+void Console::write(Stream stream, const void* source, std::string_view prefix, std::string_view piece,
+                    bool starts_line) {
+  std::string text;
+  if (overwritable_ != nullptr && overwritable_ != source && is_terminal_) {
+    text += kEraseToEndOfLine;
+  }
+  if (starts_line) text += prefix;
+  text += piece;
+  overwritable_ = piece.ends_with('\r') ? source : nullptr;
+  outlet(stream).write(text);
+}
+
+void Console::say(const std::string& message) { err_->write("fsdprun: " + message + "\n"); }
+
+void Console::take_news() {
+  uint64_t count = 0;
+  [[maybe_unused]] const ssize_t taken = read(news_->number(), &count, sizeof(count));
+}
+
+}  // namespace fsdprun

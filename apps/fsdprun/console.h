@@ -1,0 +1,77 @@
+#pragma once
+/// \file
+/// The launcher's stdout and stderr, whose readers may be slow, stopped or gone.
+
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "comm/descriptor.h"
+
+namespace fsdprun {
+
+/// A file that a thread of its own writes, so that nobody else waits for whoever reads it.
+class Outlet {
+ public:
+  /// `news`, an eventfd, becomes readable when there is room again and when the file is closed.
+  Outlet(int file, std::shared_ptr<const fsdp::Descriptor> news);
+  /// Leaves the thread behind if it waits for a reader.
+  ~Outlet();
+  Outlet(const Outlet&) = delete;
+  Outlet& operator=(const Outlet&) = delete;
+
+  /// Never waits.
+  void write(std::string_view text);
+  /// Whether less waits to be written than is worth keeping here.
+  bool has_room() const;
+  /// Whoever read it is gone.
+  bool is_closed() const;
+  /// Bytes written so far; nothing waits if `is_idle`.
+  size_t written() const;
+  bool is_idle() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// What is written to one stream arrives in order, and in order with the other stream if both are one file.
+class Console {
+ public:
+  enum class Stream { kOut = STDOUT_FILENO, kErr = STDERR_FILENO };
+
+  /// Starts threads.
+  Console();
+  /// Writes one piece as a whole. `source` tells the ranks apart. Never waits.
+  void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece, bool starts_line);
+  /// Writes "fsdprun: `message`" to stderr. Never waits.
+  void say(const std::string& message);
+
+  bool has_room(Stream stream) const { return outlet(stream).has_room(); }
+  /// Whoever read the output is gone.
+  bool is_closed() const { return out_->is_closed() || err_->is_closed(); }
+  /// Readable when there may be room again, or nobody to read; `take_news` makes it unreadable.
+  int descriptor() const { return news_->number(); }
+  void take_news();
+
+  bool is_idle() const { return out_->is_idle() && err_->is_idle(); }
+  /// Bytes written so far.
+  size_t written() const { return out_->written() + err_->written(); }
+
+ private:
+  Outlet& outlet(Stream stream) const { return stream == Stream::kOut ? *out_ : *err_; }
+
+  bool is_terminal_;
+  std::shared_ptr<const fsdp::Descriptor> news_;
+  std::shared_ptr<Outlet> out_, err_;
+  // Who wrote the line that the cursor stands at the start of, having ended it with "\r".
+  const void* overwritable_ = nullptr;
+};
+
+/// Writes all of `text`, however long that takes; false if whoever reads is gone.
+bool write_all(int file, std::string_view text);
+
+}  // namespace fsdprun
