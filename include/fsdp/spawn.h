@@ -2,9 +2,16 @@
 /// \file
 /// Ranks started from inside a program.
 
+#include <chrono>
 #include <functional>
 
 namespace fsdp {
+
+struct SpawnOptions {
+  /// How long the other ranks have after a failure to find out who was lost (fsdp::PeerLost), to say so and to clean
+  /// up. The default is as long as that takes them at most.
+  std::chrono::milliseconds peer_grace = std::chrono::seconds(15);
+};
 
 /// Starts `nprocs` processes that each run `fn(rank)`, rank from 0 to nprocs - 1, with RANK, WORLD_SIZE,
 /// LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, and waits for them. Not collective: one process calls it.
@@ -14,11 +21,11 @@ namespace fsdp {
 /// without running static destructors, and with this process if it is killed. Unless
 /// OMP_NUM_THREADS is set, they share the processors evenly.
 ///
-/// The first rank that fails ends the others, and its error is rethrown here as fsdp::Error naming
-/// the rank. A rank fails by an exception, by a signal, or by leaving through exit() with another
-/// status than 0.
+/// The first rank that fails ends the others: they have `options.peer_grace` to end by themselves, then get SIGTERM,
+/// and soon SIGKILL. Its error is rethrown here as fsdp::Error naming the rank. A rank fails by an exception, by a
+/// signal, or by leaving through exit() with another status than 0.
 ///
 ///     fsdp::spawn([](int) { fsdp::init_process_group(); train(); }, 2);
-void spawn(const std::function<void(int rank)>& fn, int nprocs);
+void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions options = {});
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "comm/descriptor.h"
+#include "comm/diagnosis.h"
 
 #include <algorithm>
 #include <array>
@@ -23,7 +24,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,9 +38,9 @@ constexpr int kStatusThrew = 1;
 // As kStatusThrew, but the rank only reports that a peer is gone: that peer's own failure says more.
 constexpr int kStatusLostPeer = 2;
 constexpr int kPollMilliseconds = 20;
-// How long a peer that is reported lost gets to tell why. Its connections close before its error is
-// known here: they are destroyed while the exception travels.
-constexpr std::chrono::seconds kCauseGrace{1};
+// From SIGTERM to SIGKILL.
+constexpr std::chrono::seconds kShutdownTime{5};
+static_assert(SpawnOptions{}.peer_grace >= kLongestDiagnosis);
 
 [[noreturn]] void throw_system_error(const char* what) {
   throw Error(std::string("fsdp::spawn: ") + what + ": " + strerror(errno));
@@ -146,6 +146,9 @@ class RankProcess {
   }
 
   bool is_running() const { return pid_ > 0; }
+  void ask_to_end() const {
+    if (is_running()) kill(pid_, SIGTERM);
+  }
   int error_pipe() const { return errors_.number(); }
 
   /// Takes what there is to take, without waiting: parts of the error, then the exit status.
@@ -227,9 +230,38 @@ void wait_for_news(const std::vector<RankProcess>& ranks) {
   poll(pipes.data(), pipes.size(), kPollMilliseconds);
 }
 
+/// Waits for all ranks, of which some may fail: the others have `peer_grace` to end by themselves, then kShutdownTime
+/// after SIGTERM. Returns the rank that is to blame, null if all succeeded.
+const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace) {
+  enum class Phase { kRunning, kPeersMayEnd, kAskedToEnd } phase = Phase::kRunning;
+  Clock::time_point deadline = Clock::time_point::max();
+  const RankProcess* cause = nullptr;
+  while (std::ranges::any_of(ranks, &RankProcess::is_running)) {
+    wait_for_news(ranks);
+    for (RankProcess& rank : ranks) rank.collect();
+    const auto worst = std::ranges::max_element(ranks, {}, &RankProcess::failure_kind);
+    if (worst->failure_kind() == Failure::kNone) continue;
+    // What ranks say later may follow from the first failure, or from SIGTERM. Only the loss of a peer says less than
+    // what that peer says itself: its connections close while its exception still travels.
+    if (cause == nullptr || (cause->failure_kind() == Failure::kLostPeer && phase == Phase::kPeersMayEnd))
+      cause = &*worst;
+    if (phase == Phase::kRunning) {
+      phase = Phase::kPeersMayEnd;
+      deadline = Clock::now() + peer_grace;
+    } else if (Clock::now() > deadline && phase == Phase::kPeersMayEnd) {
+      phase = Phase::kAskedToEnd;
+      deadline = Clock::now() + kShutdownTime;
+      for (const RankProcess& rank : ranks) rank.ask_to_end();
+    } else if (Clock::now() > deadline) {
+      break;
+    }
+  }
+  return cause;
+}
+
 }  // namespace
 
-void spawn(const std::function<void(int rank)>& fn, int nprocs) {
+void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions options) {
   check_can_fork(nprocs);
   const int port = free_port();
   std::cout.flush();
@@ -239,19 +271,7 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs) {
   std::vector<RankProcess> ranks;
   ranks.reserve(static_cast<size_t>(nprocs));
   for (int rank = 0; rank < nprocs; ++rank) ranks.push_back(fork_rank(fn, rank, nprocs, port));
-
-  std::optional<Clock::time_point> give_up;
-  while (std::ranges::any_of(ranks, &RankProcess::is_running)) {
-    wait_for_news(ranks);
-    for (RankProcess& rank : ranks) rank.collect();
-    const auto worst = std::ranges::max_element(ranks, {}, &RankProcess::failure_kind);
-    if (worst->failure_kind() == Failure::kNone) continue;
-    if (!give_up) give_up = Clock::now() + kCauseGrace;
-    const bool all_ended = std::ranges::none_of(ranks, &RankProcess::is_running);
-    if (worst->failure_kind() > Failure::kLostPeer || all_ended || Clock::now() > *give_up) {
-      throw Error(worst->failure());
-    }
-  }
+  if (const RankProcess* cause = wait_for_all(ranks, options.peer_grace)) throw Error(cause->failure());
 }
 
 }  // namespace fsdp

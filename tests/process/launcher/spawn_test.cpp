@@ -1,6 +1,7 @@
 // fsdp::spawn forks, so nothing in this program may start a thread before a case calls it.
 #include <ATen/Parallel.h>
 #include <fsdp/error.h>
+#include <fsdp/process_group.h>
 #include <fsdp/spawn.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,10 +19,13 @@
 namespace fsdp {
 namespace {
 
+using namespace std::chrono_literals;
+
 /// Memory that the ranks of a case share with it.
 struct Shared {
   int sum;
   pid_t pids[4];
+  char text[1000];
 };
 
 class Spawn : public testing::Test {
@@ -38,9 +42,9 @@ class Spawn : public testing::Test {
     if (shared_ != nullptr) munmap(shared_, sizeof(Shared));
   }
 
-  static std::string error_of(const std::function<void(int)>& fn, int nprocs) {
+  static std::string error_of(const std::function<void(int)>& fn, int nprocs, SpawnOptions options = {}) {
     try {
-      spawn(fn, nprocs);
+      spawn(fn, nprocs, options);
     } catch (const Error& error) {
       return error.what_without_backtrace();
     }
@@ -105,7 +109,7 @@ TEST_F(Spawn, ASignalIsReportedByName) {
         if (rank == 0) raise(SIGKILL);
         pause();
       },
-      2);
+      2, {.peer_grace = 0s});
   EXPECT_EQ(error, "fsdp::spawn: rank 0 was killed by signal SIGKILL.");
 }
 
@@ -137,10 +141,46 @@ TEST_F(Spawn, TheFirstFailureEndsTheOthers) {
         }
         throw Error("enough");
       },
-      3);
+      3, {.peer_grace = 0s});
   EXPECT_EQ(error, "fsdp::spawn: rank 2 failed: enough");
   for (const int rank : {0, 1}) EXPECT_EQ(kill(shared_->pids[rank], 0), -1) << rank;
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child was left";
+}
+
+TEST_F(Spawn, SurvivorsSayWhomTheyLost) {
+  for (const char* backend : {"shm", "gloo"}) {
+    shared_->text[0] = '\0';
+    const std::string error = error_of(
+        [this, backend](int rank) {
+          init_process_group({.backend = backend});
+          barrier();
+          if (rank == 1) raise(SIGKILL);
+          try {
+            barrier();
+          } catch (const PeerLost& lost) {
+            std::string(lost.what_without_backtrace()).copy(shared_->text, sizeof(shared_->text) - 1);
+          }
+        },
+        2);
+    EXPECT_EQ(error, "fsdp::spawn: rank 1 was killed by signal SIGKILL.");
+    EXPECT_NE(std::string(shared_->text).find("rank 1"), std::string::npos) << backend << ": " << shared_->text;
+  }
+}
+
+TEST_F(Spawn, SurvivorsAreAskedToEndBeforeTheyAreKilled) {
+  error_of(
+      [this](int rank) {
+        if (rank == 0) {
+          static Shared* shared = shared_;
+          signal(SIGTERM, [](int) { _exit(shared->sum = 7); });
+          __atomic_store_n(&shared_->pids[0], getpid(), __ATOMIC_SEQ_CST);
+          for (;;) pause();
+        }
+        while (__atomic_load_n(&shared_->pids[0], __ATOMIC_SEQ_CST) == 0) usleep(1000);
+        throw Error("enough");
+      },
+      2, {.peer_grace = 10ms});
+  EXPECT_EQ(shared_->sum, 7);
 }
 
 TEST_F(Spawn, RanksShareTheProcessors) {
