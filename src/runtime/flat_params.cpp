@@ -45,36 +45,32 @@ at::Tensor FlatParams::shard() const {
   return memory::flat_tensor(shard_, shard_byte_offset_, layout_.slice_numel(rank_), dtype_);
 }
 
-void FlatParams::allocate_whole() {
+void FlatParams::allocate_copy() {
   whole_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(whole_bytes()), whole_bytes(),
                                         account_, ByteClass::kWhole);
 }
 
-void FlatParams::start_gather(Communicator& communicator, Tag tag) {
-  if (shared_) {
+void FlatParams::allocate_whole() {
+  if (shared_)
     whole_ = shard_;
-    return;
-  }
-  allocate_whole();
+  else
+    allocate_copy();
+}
+
+void FlatParams::start_gather(Communicator& communicator, Tag tag) {
+  if (shared_) return;
   auto output = memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_);
   gather_ = communicator.all_gather(output, shard(), layout_.boundaries, std::move(tag));
 }
 
 void FlatParams::copy_whole() {
-  allocate_whole();
+  allocate_copy();
   memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_)
       .copy_(memory::flat_tensor(shard_, 0, layout_.total_numel(), dtype_));
 }
 
 void FlatParams::finish_gather() {
-  auto gather = std::exchange(gather_, nullptr);
-  if (!gather) return;
-  try {
-    gather->wait();
-  } catch (...) {
-    whole_.reset();
-    throw;
-  }
+  if (auto gather = std::exchange(gather_, nullptr)) gather->wait();
 }
 
 void FlatParams::free_whole() {

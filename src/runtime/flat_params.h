@@ -44,16 +44,18 @@ class FlatParams {
   /// Where this rank's reduced gradients lie.
   memory::ReusedBlock& gradient_memory() { return gradient_memory_; }
 
-  /// Allocates the whole buffer and starts gathering into it. Collective unless ranks share memory.
+  /// Makes the whole buffer, as yet without values unless ranks share memory.
+  void allocate_whole();
+  /// Starts gathering into the whole buffer. Collective unless ranks share memory.
   void start_gather(Communicator& communicator, Tag tag);
   /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.
   void copy_whole();
-  /// Waits for the gather. Throws what the communicator throws; the whole buffer is then away.
+  /// Waits for the gather. Throws what the communicator throws.
   void finish_gather();
   void free_whole();
 
  private:
-  void allocate_whole();
+  void allocate_copy();
 
   c10::ScalarType dtype_;
   c10::Device device_;

@@ -143,10 +143,17 @@ bool ParamGroup::is_related(const ParamGroup& other) const {
 
 void ParamGroup::start_gather() {
   if (gather_state_ != GatherState::kSharded) return;
-  writes_in_copy_ = writes_;
   bool moves = std::any_of(flats_.begin(), flats_.end(), [](const FlatParams& flat) { return !flat.shares_memory(); });
-  writes_told_ = moves ? take_writes() : 0;
-  for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag(name_, {}, writes_told_));
+  try {
+    // All memory first: a rank that has too little of it has not begun what its peers would wait for.
+    for (auto& flat : flats_) flat.allocate_whole();
+    writes_in_copy_ = writes_;
+    writes_told_ = moves ? take_writes() : 0;
+    for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag(name_, {}, writes_told_));
+  } catch (...) {
+    abandon_gather();
+    throw;
+  }
   gather_state_ = GatherState::kGathering;
   fault_point("group gathering");
   counts.gathers += moves;
@@ -159,13 +166,19 @@ void ParamGroup::finish_gather() {
   try {
     for (auto& flat : flats_) flat.finish_gather();
   } catch (...) {
-    give_back_writes(writes_told_);
-    drop_whole_buffers();
+    abandon_gather();
     throw;
   }
   gather_state_ = GatherState::kWhole;
+  writes_told_ = 0;
   attach_whole();
   fault_point("group whole");
+}
+
+// kSharded (half way), kGathering -> kSharded: as if it had not been tried.
+void ParamGroup::abandon_gather() {
+  give_back_writes(std::exchange(writes_told_, 0));
+  drop_whole_buffers();
 }
 
 void ParamGroup::free_whole() {

@@ -102,8 +102,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // Whole parameters.
   GatherState gather_state() const { return gather_state_; }
-  void start_gather();   // kSharded -> kGathering, else nothing
-  void finish_gather();  // kSharded, kGathering -> kWhole
+  void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
+  void finish_gather();  // kSharded, kGathering -> kWhole; if it throws: kSharded
   void free_whole();     // -> kSharded
   void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees
   /// Whole parameters of this group stay after they were read in forward.
@@ -177,6 +177,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void register_gradient(size_t slot, const at::Tensor& gradient);
   void attach_whole();
   void detach_whole();
+  void abandon_gather();
   void drop_whole_buffers();
 
   GroupId id_;

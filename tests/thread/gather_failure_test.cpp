@@ -1,0 +1,131 @@
+// A gather that throws half way leaves the group as it was.
+
+#include <c10/core/CPUAllocator.h>
+#include <gmock/gmock.h>
+
+#include <cstdint>
+
+#include "comm/faulty_communicator.h"
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+// One group of two dtypes, which are gathered by two collectives.
+struct TwoDtypes : torch::nn::Module {
+  torch::Tensor a = register_parameter("a", torch::arange(6, torch::kFloat).reshape({6, 1}));
+  torch::Tensor b = register_parameter("b", torch::arange(8, torch::kDouble).reshape({8, 1}));
+  torch::Tensor forward() const { return a.sum() + b.sum(); }
+};
+constexpr double kSum = 15 + 28;
+constexpr int64_t kWholeBytesAtLeast = 6 * sizeof(float) + 8 * sizeof(double);
+
+struct TwoDtypesOnRank {
+  TwoDtypes net;
+  Group group = fully_shard(static_cast<torch::nn::Module&>(net));
+
+  double evaluate() {
+    torch::NoGradGuard no_grad;
+    ForwardScope scope(group);
+    return net.forward().item<double>();
+  }
+  // Another collective returns after those that were begun before it, on every rank.
+  void expect_nothing_whole() {
+    barrier();
+    EXPECT_EQ(group.stats().whole.current, 0);
+  }
+};
+
+// Fails the call number `at` of the lane for gathers on the ranks below `ranks`, which communicate over Gloo.
+ThreadRanksOptions failing_call(int at, int ranks) {
+  ThreadRanksOptions options;
+  options.backend = "gloo";
+  options.wrap = [=](std::shared_ptr<Communicator> inner, int rank) {
+    if (rank >= ranks) return inner;
+    return make_faulty_communicator(std::move(inner), {.kind = Fault::Kind::kThrow, .at = at, .lane = "main"});
+  };
+  return options;
+}
+constexpr int kCallsBefore = 2;  // duplicate() and the barrier of fully_shard
+
+TEST(AGatherThatThrows, BetweenTwoBuffersHoldsNoMemoryAndMayBeTriedAgain) {
+  for (int call : {0, 1})
+    run_thread_ranks(
+        2,
+        [](int) {
+          TwoDtypesOnRank rank;
+          EXPECT_THROW(rank.evaluate(), Error);
+          rank.expect_nothing_whole();
+          EXPECT_EQ(rank.group.stats().gathers, 0);
+          EXPECT_EQ(rank.evaluate(), kSum);
+          EXPECT_GE(rank.group.stats().whole.peak, kWholeBytesAtLeast);
+          rank.expect_nothing_whole();
+        },
+        failing_call(kCallsBefore + call, 2));
+}
+
+TEST(AGatherThatThrows, StillTellsTheOtherRanksOfWritesWhenItIsTriedAgain) {
+  run_thread_ranks(
+      2,
+      [](int r) {
+        TwoDtypesOnRank rank;
+        {
+          torch::NoGradGuard no_grad;
+          if (r == 0) rank.net.a.add_(1), rank.net.b.add_(1);
+        }
+        EXPECT_THROW(rank.evaluate(), Error);
+        EXPECT_THROW(rank.evaluate(), Mismatch) << "only rank 0 wrote";
+      },
+      failing_call(kCallsBefore, 2));
+}
+
+// Has no memory for blocks of `bytes` in the thread that says so.
+class PoorAllocator : public c10::Allocator {
+ public:
+  explicit PoorAllocator(c10::Allocator& rich) : rich_(rich) {}
+  c10::DataPtr allocate(size_t bytes) override {
+    TORCH_CHECK(bytes != refused, "no memory");
+    return rich_.allocate(bytes);
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return rich_.raw_deleter(); }
+  void copy_data(void* target, const void* source, std::size_t bytes) const override {
+    default_copy_data(target, source, bytes);
+  }
+
+  static thread_local size_t refused;
+
+ private:
+  c10::Allocator& rich_;
+};
+thread_local size_t PoorAllocator::refused = SIZE_MAX;
+
+TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitFor) {
+  auto& rich = *c10::GetAllocator(c10::kCPU);
+  PoorAllocator poor(rich);
+  constexpr uint8_t kPriority = 100;
+  c10::SetAllocator(c10::kCPU, &poor, kPriority);
+  ThreadRanksOptions options;
+  options.backend = "gloo";
+  run_thread_ranks(
+      2,
+      [](int r) {
+        TwoDtypesOnRank rank;
+        auto& flats = rank.group.param_groups().front()->flats();
+        ASSERT_EQ(flats.size(), 2);
+        ASSERT_NE(flats[0].whole_bytes(), flats[1].whole_bytes());
+        if (r == 0) {
+          PoorAllocator::refused = flats[1].whole_bytes();
+          EXPECT_THAT([&] { rank.evaluate(); }, testing::ThrowsMessage<c10::Error>(testing::HasSubstr("no memory")));
+          PoorAllocator::refused = SIZE_MAX;
+          EXPECT_EQ(rank.group.stats().whole.current, 0);
+          EXPECT_EQ(rank.group.stats().gathers, 0);
+        }
+        EXPECT_EQ(rank.evaluate(), kSum);
+        rank.expect_nothing_whole();
+      },
+      options);
+  c10::SetAllocator(c10::kCPU, &rich, kPriority);
+}
+
+}  // namespace
+}  // namespace fsdp::test
