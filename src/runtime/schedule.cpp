@@ -4,20 +4,46 @@
 
 namespace fsdp::runtime {
 
+namespace {
+
+constexpr GroupId kBeginning = 0;  // of a pass
+// A round may read each group this often, and a few groups more often, to be recognised.
+constexpr size_t kReadsOfAGroup = 8, kMoreReads = 64;
+
+}  // namespace
+
 void ReadOrder::start() {
-  // A pass that read nothing (an exception, an empty scope) predicts nothing and forgets nothing.
-  if (!seen_.empty()) predicted_ = std::move(seen_);
-  seen_.clear();
-  cursor_ = 0;
+  // A pass that read nothing (an exception, an empty scope) forgets nothing.
+  if (!reads_.empty() && reads_.back() == kBeginning) return;
+  place_ = pass_;
+  pass_ = end();
+  append(kBeginning);
 }
 
 std::optional<GroupId> ReadOrder::note(GroupId group) {
-  if (seen_.empty() || seen_.back() != group) seen_.push_back(group);
-  auto it = std::find(predicted_.begin() + static_cast<std::ptrdiff_t>(cursor_), predicted_.end(), group);
-  if (it == predicted_.end()) return std::nullopt;
-  cursor_ = static_cast<size_t>(it - predicted_.begin());
-  if (cursor_ + 1 == predicted_.size()) return std::nullopt;
-  return predicted_[cursor_ + 1];
+  if (reads_.empty() || reads_.back() != group) {
+    const bool goes_on = place_ != 0 && is_known(place_ + 1) && at(place_ + 1) == group;
+    place_ = goes_on ? place_ + 1 : find_place(group);
+    last_[group] = end();
+    append(group);
+  }
+  if (place_ == 0 || !is_known(place_ + 1) || at(place_ + 1) == kBeginning) return std::nullopt;
+  return at(place_ + 1);
+}
+
+// Where the group was read last. In this pass only after the same group as now: a group that a pass reads twice is
+// followed by another one each time.
+ReadOrder::Place ReadOrder::find_place(GroupId group) const {
+  auto it = last_.find(group);
+  if (it == last_.end() || !is_known(it->second)) return 0;
+  const Place place = it->second;
+  if (place < pass_) return place;
+  return is_known(place - 1) && at(place - 1) == reads_.back() ? place : 0;
+}
+
+void ReadOrder::append(GroupId group) {
+  reads_.push_back(group);
+  for (; reads_.size() > kReadsOfAGroup * last_.size() + kMoreReads; ++first_) reads_.pop_front();
 }
 
 std::vector<GroupId> groups_to_free(std::span<const Resident> residents, size_t left) {

@@ -167,6 +167,38 @@ TEST(Cost, WholeParametersStayWithinTheRootAndTwoGroups) {
   }
 }
 
+// Such as of a server, which opens its scope once.
+TEST(Cost, LaterRoundsInOneScopeAreGatheredAheadWithinTheRootAndTwoGroups) {
+  auto models = nets(2, 64);
+  Recorded recorded(2);
+  recorded.options.backend = "gloo";  // elsewhere nothing is gathered
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        auto& net = *models[static_cast<size_t>(r)];
+        auto group = shard_blocks(net);
+        const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+        torch::NoGradGuard no_grad;
+        ForwardScope scope(group);
+        for (int round = 0; round < 5; ++round) {
+          recorded.clear(r);
+          auto h = net.first(samples({round, r, 1}, {5}, torch::kFloat));
+          const auto expect_gathered_ahead = [&](int i) {
+            if (round < 2) return;
+            EXPECT_EQ(recorded.subjects(r, "all_gather").back(), c10::str("blocks.", i)) << "round " << round;
+          };
+          for (int i = 0; i < kDepth; ++i) {
+            h = net.blocks[static_cast<size_t>(i)]->as<SmallBlock>()->forward(h);
+            if (i + 1 < kDepth) expect_gathered_ahead(i + 1);
+          }
+          net.head(h);
+          expect_gathered_ahead(0);
+          EXPECT_LE(group.stats().whole.peak, root + 2 * block) << "round " << round;
+        }
+      },
+      recorded.options);
+}
+
 // Beside the rows' gradients: the root's, which arrive first and last, those of the block that computes and of two that
 // are being reduced.
 TEST(Cost, WholeGradientsStayWithinTheRootAndThreeGroups) {

@@ -63,6 +63,49 @@ TEST(ReadOrder, KeepsItsPredictionThroughAPassThatReadNothing) {
   EXPECT_EQ(note_all(order, {1, 2}), Ids({2, 0}));
 }
 
+// `groups` again and again in one pass.
+Ids rounds_of(const Ids& groups, int64_t rounds) {
+  Ids reads;
+  for (int64_t i = 0; i < rounds; ++i) reads.insert(reads.end(), groups.begin(), groups.end());
+  return reads;
+}
+
+TEST(ReadOrder, PredictsLaterRoundsOfOnePass) {
+  ReadOrder order;
+  EXPECT_EQ(note_all(order, rounds_of({1, 2, 3}, 3)), Ids({0, 0, 0, 0, 3, 1, 2, 3, 1}));
+  EXPECT_EQ(note_all(order, rounds_of({1, 2, 3}, 2)), Ids({2, 3, 1, 2, 3, 1}));
+}
+
+TEST(ReadOrder, PredictsLaterRoundsThatBeginAndEndWithOneGroup) {
+  ReadOrder order;
+  EXPECT_EQ(note_all(order, rounds_of({1, 2, 3, 1}, 3)), Ids({0, 0, 0, 0, 0, 3, 1, 2, 2, 3, 1, 2}));
+}
+
+TEST(ReadOrder, PredictsLaterRoundsInWhichAGroupIsReadSeveralTimes) {
+  ReadOrder order;
+  auto predictions = note_all(order, rounds_of({1, 2, 3, 2, 4}, 3));
+  EXPECT_EQ(Ids(predictions.end() - 5, predictions.end()), Ids({2, 3, 2, 4, 1}));
+}
+
+TEST(ReadOrder, PredictsAPassOfOneRoundAfterAPassOfMany) {
+  ReadOrder order;
+  note_all(order, rounds_of({1, 2, 3}, 1000));
+  note_all(order, {1, 2, 3});
+  EXPECT_EQ(note_all(order, {1, 2, 3}), Ids({2, 3, 0}));
+}
+
+TEST(ReadOrder, RemembersABoundedNumberOfReads) {
+  ReadOrder order;
+  const Ids round{1, 2, 3, 4};
+  note_all(order, rounds_of(round, 1000));
+  EXPECT_LE(order.size(), 100);
+  auto predictions = note_all(order, rounds_of(round, 1000));
+  EXPECT_LE(order.size(), 100);
+  EXPECT_EQ(Ids(predictions.end() - 4, predictions.end()), Ids({2, 3, 4, 1}));
+  for (int pass = 0; pass < 1000; ++pass) note_all(order, round);
+  EXPECT_LE(order.size(), 100);
+}
+
 TEST(GroupsToFree, AreTheOldestUnprotectedOnes) {
   const std::vector<Resident> residents{{5, false}, {3, false}, {9, false}};
   EXPECT_EQ(groups_to_free(residents, 0), Ids({5, 3, 9}));
