@@ -68,4 +68,14 @@ void add_flags(CLI::App& app, InterceptArguments& arguments) {
   add(app, "--operators", arguments.operators, "Operators in a row", CLI::PositiveNumber);
 }
 
+void add_flags(CLI::App& app, ScalingArguments& arguments) {
+  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
+  add(app, "--of", arguments.of, "What there are more and more of",
+      CLI::IsMember({"all", "groups", "nesting", "parameters"}));
+  add(app, "--largest", arguments.largest, "Groups or parameters; the smaller models have 10, 100, 1000 ...",
+      CLI::Range(int64_t{10}, int64_t{1'000'000}));
+  app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
+}
+
 }  // namespace bench

@@ -50,9 +50,21 @@ struct InterceptArguments {
   int64_t operators = 200;
 };
 
+struct ScalingArguments {
+  int world = 2;
+  std::string backend = "gloo";
+  /// "groups", "nesting", "parameters", or "all" of them.
+  std::string of = "all";
+  /// Number of groups or parameters.
+  int64_t largest = 10'000;
+  /// Print JSON instead of a table.
+  bool json = false;
+};
+
 /// They let `app` fill the arguments, whose values are the defaults.
 void add_flags(CLI::App& app, StepArguments& arguments);
 void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);
+void add_flags(CLI::App& app, ScalingArguments& arguments);
 
 }  // namespace bench

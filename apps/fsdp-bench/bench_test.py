@@ -174,6 +174,24 @@ class Intercept(unittest.TestCase):
         self.assertIn("overhead_us", result)
 
 
+class Scaling(unittest.TestCase):
+    def test_every_kind_of_unit_has_every_size_and_every_cost(self):
+        result = json.loads(output("scaling", "--backend", BACKEND, "--largest", 100, "--json"))
+        expected = [(of, units) for of in ("groups", "nesting", "parameters") for units in (10, 100)]
+        self.assertEqual([(row["of"], row["units"]) for row in result["rows"]], expected)
+        self.assertEqual((result["world"], result["backend"]), (2, BACKEND))
+        for row in result["rows"]:
+            for cost in ("shard", "step", "unsharded", "optimizer", "opt. unsharded"):
+                self.assertGreater(row[cost]["us_per_unit"], 0)
+                self.assertGreater(row[cost]["growth"], 0)
+                if row["units"] == 10:
+                    self.assertEqual(row[cost]["growth"], 1, row)
+
+    def test_prints_a_table_of_one_kind_without_json(self):
+        lines = output("scaling", "--backend", BACKEND, "--of", "nesting", "--largest", 10).splitlines()
+        self.assertEqual([line.split()[:2] for line in lines[-2:]], [["of", "units"], ["nesting", "10"]])
+
+
 if __name__ == "__main__":
     BENCH, BACKEND = sys.argv.pop(1), sys.argv.pop(1)
     unittest.main()

@@ -8,6 +8,7 @@
 #include "collectives.h"
 #include "intercept.h"
 #include "join_ranks.h"
+#include "scaling.h"
 #include "step.h"
 #include "versus.h"
 
@@ -23,6 +24,9 @@ int main(int argc, char** argv) {
   bench::InterceptArguments intercept_arguments;
   auto* intercept = app.add_subcommand("intercept", "What one operator that takes a sharded parameter costs more");
   bench::add_flags(*intercept, intercept_arguments);
+  bench::ScalingArguments scaling_arguments;
+  auto* scaling = app.add_subcommand("scaling", "What a group, a nested group and a parameter cost in growing models");
+  bench::add_flags(*scaling, scaling_arguments);
   CLI11_PARSE(app, argc, argv);
   try {
     if (step->parsed()) {
@@ -30,6 +34,7 @@ int main(int argc, char** argv) {
     }
     if (collectives->parsed()) bench::run_as_ranks(collectives_arguments, bench::run_collectives);
     if (intercept->parsed()) bench::run_intercept(intercept_arguments);
+    if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
     return 0;
   } catch (const c10::Error& error) {
     std::cerr << "fsdp-bench: " << error.what_without_backtrace() << std::endl;

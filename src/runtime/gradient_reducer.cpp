@@ -14,9 +14,24 @@ namespace fsdp::runtime {
 
 using memory::ByteClass;
 
+void GradientReducer::expect(const std::function<bool(const ParamSlot&)>& expects) {
+  expect_nothing();
+  for (auto& slot : group_.slots()) {
+    slot.is_expected = expects(slot);
+    expected_ += slot.is_expected ? 1 : 0;
+  }
+  missing_ = expected_;
+}
+
+void GradientReducer::expect_nothing() {
+  for (auto& slot : group_.slots()) slot.is_expected = slot.has_arrived = false;
+  expected_ = missing_ = 0;
+}
+
 void GradientReducer::add(size_t slot_index, at::Tensor gradient) {
   auto& slot = group_.slots()[slot_index];
-  slot.has_arrived = true;
+  const bool is_first = !std::exchange(slot.has_arrived, true);
+  if (is_first && slot.is_expected) --missing_;
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(group_.where("backward"), "with create_graph = true the gradient of parameter '", slot.name(),
                     "' in .grad is no part of a graph. For a penalty on gradients of parameters take "
@@ -28,18 +43,9 @@ void GradientReducer::add(size_t slot_index, at::Tensor gradient) {
     return;
   }
   slot.arrived_gradient = gradient.is_sparse() ? gradient.to_dense() : std::move(gradient);
+  ++waiting_;
   slot.arrived_charge = memory::Charge(group_.rank_state().account(), ByteClass::kGradient,
                                        static_cast<int64_t>(slot.arrived_gradient.nbytes()));
-}
-
-bool GradientReducer::has_gradients() const {
-  return std::any_of(group_.slots().begin(), group_.slots().end(),
-                     [](const ParamSlot& slot) { return slot.arrived_gradient.defined(); });
-}
-
-bool GradientReducer::is_complete() const {
-  return std::all_of(group_.slots().begin(), group_.slots().end(),
-                     [](const ParamSlot& slot) { return !slot.is_expected || slot.has_arrived; });
 }
 
 // The whole gradients of one flat buffer where they lie; the slots let them go.
@@ -50,6 +56,7 @@ std::vector<Piece> GradientReducer::take_pieces(size_t flat_index, std::vector<m
     auto& slot = group_.slots()[i];
     if (group_.place(i).flat != flat_index || !slot.arrived_gradient.defined()) continue;
     auto gradient = std::exchange(slot.arrived_gradient, at::Tensor());
+    --waiting_;
     charges.push_back(std::move(slot.arrived_charge));
     if (slot.numel() > 0)
       pieces.push_back({flat.layout().offsets[group_.place(i).item], slot.flat_in_memory_order(gradient)});
@@ -139,8 +146,9 @@ void GradientReducer::reset() {
     slot.arrived_gradient.reset();
     slot.arrived_charge = {};
     slot.reduced_gradient.reset();
-    slot.is_expected = slot.has_arrived = false;
   }
+  waiting_ = 0;
+  expect_nothing();
 }
 
 }  // namespace fsdp::runtime

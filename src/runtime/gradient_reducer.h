@@ -6,6 +6,7 @@
 #include <fsdp/communicator.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,6 +16,7 @@
 namespace fsdp::runtime {
 
 class ParamGroup;
+class ParamSlot;
 
 enum class ReductionState : uint8_t { kIdle, kReducing };
 
@@ -27,11 +29,17 @@ class GradientReducer {
  public:
   explicit GradientReducer(ParamGroup& group) : group_(group) {}
 
+  /// A backward begins, which will give gradients to the slots that `expects` picks.
+  void expect(const std::function<bool(const ParamSlot&)>& expects);
+  /// It has ended.
+  void expect_nothing();
+  bool expects_any() const { return expected_ > 0; }
+  /// Whether each parameter that expects a gradient in the open backward has it.
+  bool is_complete() const { return missing_ == 0; }
+
   /// Adds a whole gradient (dense or sparse) to its slot.
   void add(size_t slot, at::Tensor gradient);
-  bool has_gradients() const;
-  /// Whether each parameter that expects a gradient in the open backward has it.
-  bool is_complete() const;
+  bool has_gradients() const { return waiting_ > 0; }
 
   /// Starts the reduction of what has arrived; kIdle -> kReducing. Collective.
   void start();
@@ -58,6 +66,8 @@ class GradientReducer {
 
   ParamGroup& group_;  // the owner
   ReductionState state_ = ReductionState::kIdle;
+  // Slots that expect a gradient in the open backward, that still miss it, and whose gradient waits for a reduction.
+  size_t expected_ = 0, missing_ = 0, waiting_ = 0;
   std::vector<InFlight> in_flight_;
 };
 

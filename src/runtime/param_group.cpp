@@ -290,16 +290,19 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   ++writes_;
   if (kind != WriteKind::kEveryRank || !every_rank_has_rows_) return;
   writes_to_slot_.resize(slots_.size());
-  for (size_t i : c10::irange(slots_.size()))
-    if (!slot || *slot == i) ++writes_to_slot_[i];
-  const uint32_t most = *std::max_element(writes_to_slot_.begin(), writes_to_slot_.end());
-  if (most <= writes_by_all_) return;
+  if (!slot)
+    ++writes_to_all_slots_;
+  else
+    ++writes_to_slot_[*slot];
+  most_to_slot_ = std::max(most_to_slot_, slot ? writes_to_slot_[*slot] : 0);
+  if (writes_to_all_slots_ + most_to_slot_ <= writes_by_all_) return;
   ++writes_by_all_;
   ++total_writes_;
 }
 
 uint32_t ParamGroup::take_writes() {
   writes_to_slot_.clear();
+  writes_to_all_slots_ = most_to_slot_ = 0;
   return std::exchange(writes_by_all_, 0);
 }
 

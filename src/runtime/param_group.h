@@ -196,7 +196,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int64_t writes_ = 0, writes_in_copy_ = 0;
   uint32_t writes_by_all_ = 0;            // since the last gather or scope
   uint32_t writes_told_ = 0;              // by the gather in flight
-  std::vector<uint32_t> writes_to_slot_;  // since the last gather or scope
+  // Since the last gather or scope: writes to all slots at once, the others to each slot, and the most of these.
+  uint32_t writes_to_all_slots_ = 0;
+  std::vector<uint32_t> writes_to_slot_;
+  uint32_t most_to_slot_ = 0;
   int64_t total_writes_ = 0;
   bool every_rank_has_rows_ = false;        // else an update by hand may leave out ranks, so writes are not counted
   bool reads_ = false;                      // peers must not write their rows

@@ -75,15 +75,15 @@ void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
     std::call_once(kept, memory::keep_free_pages);
 }
 
-bool expects_any(ParamGroup& group) {
-  return std::any_of(group.slots().begin(), group.slots().end(),
-                     [](const ParamSlot& slot) { return slot.is_expected; });
+Turn turn_of(const ParamGroup& group) {
+  const bool is_last = group.policy.reduces_unused;
+  return {is_last, is_last ? 0 : group.first_read, group.id()};
 }
 
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
 bool takes_part(ParamGroup& group, bool restricted) {
   if (!group.policy.requires_gradient_sync || !trains(group)) return false;
-  if (expects_any(group)) return true;
+  if (group.reducer().expects_any()) return true;
   // Gradients that wait since a backward without synchronisation wait on.
   return !restricted && (group.reducer().has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
 }
@@ -104,7 +104,7 @@ bool RankState::enter_backward(ParamGroup& group) {
   if (is_new) {
     fault_point("backward open");
     const auto token = std::make_shared<char>();
-    it->second = {id, is_restricted_to_inputs(), torch::autograd::get_current_graph_task_keep_graph(), {}, token};
+    it->second = {id, is_restricted_to_inputs(), torch::autograd::get_current_graph_task_keep_graph(), {}, {}, token};
     torch::autograd::Engine::get_default_engine().queue_callback(
         [self = group.rank_state_ptr(), id, token] { self->end_task(id); });
   }
@@ -119,13 +119,11 @@ bool RankState::enter_backward(ParamGroup& group) {
     if (member->open_tasks.empty()) {
       member->resume_reading();
       member->park_gradients();
-      for (auto& slot : member->slots()) {
-        slot.is_expected = expects_gradient(slot);
-        slot.has_arrived = false;
-      }
+      member->reducer().expect(expects_gradient);
     }
     member->open_tasks.push_back(id);
     it->second.groups.push_back(member_id);
+    it->second.turns.insert(turn_of(*member));
   }
   return true;
 }
@@ -140,25 +138,22 @@ void RankState::gradient_arrived(ParamGroup& group, size_t slot, at::Tensor grad
   if (group.reducer().is_complete()) advance_reductions(it->second);
 }
 
-// Reductions are issued in the reverse order of first reads, the same on every rank. Groups that forward did not reach
-// come last, by number.
-std::vector<ParamGroup*> RankState::in_reduction_order(const BackwardTask& task) const {
-  std::vector<ParamGroup*> groups;
-  for (GroupId id : task.groups)
-    if (auto* member = group(id)) groups.push_back(member);
-  std::sort(groups.begin(), groups.end(), [](const ParamGroup* a, const ParamGroup* b) {
-    bool a_last = a->policy.reduces_unused, b_last = b->policy.reduces_unused;
-    if (a_last != b_last) return b_last;
-    if (a_last) return a->id() > b->id();
-    return a->first_read > b->first_read;
-  });
-  return groups;
+void RankState::note_first_read(ParamGroup& group) {
+  if (group.first_read != 0) return;
+  const Turn before = turn_of(group);
+  group.first_read = ++reads_;
+  for (const int id : group.open_tasks)
+    if (auto it = tasks_.find(id); it != tasks_.end()) {
+      it->second.turns.erase(before);
+      it->second.turns.insert(turn_of(group));
+    }
 }
 
-// Starts every complete group whose turn it is.
-void RankState::advance_reductions(const BackwardTask& task) {
-  for (auto* group : in_reduction_order(task)) {
-    if (group->reduced_in_task || !takes_part(*group, task.restricted)) continue;
+// Starts every complete group whose turn it is. Who takes no part by then may do so at the end.
+void RankState::advance_reductions(BackwardTask& task) {
+  for (; !task.turns.empty(); task.turns.erase(task.turns.begin())) {
+    auto* group = this->group(task.turns.begin()->group);
+    if (group == nullptr || group->reduced_in_task || !takes_part(*group, task.restricted)) continue;
     bool waits_for_end = group->open_tasks.size() > 1 || group->policy.reduces_unused;
     if (waits_for_end || !group->reducer().is_complete()) return;
     start_reduction(*group);
@@ -181,8 +176,12 @@ void RankState::start_reduction(ParamGroup& group) {
 
 // At the end of the outermost graph task: what was not reduced yet, then waits for all.
 void RankState::reduce_rest(const BackwardTask& task) {
-  for (auto* group : in_reduction_order(task)) {
-    if (group->open_tasks.size() > 1 || !takes_part(*group, task.restricted)) continue;
+  std::set<Turn> turns;
+  for (GroupId id : task.groups)
+    if (auto* member = this->group(id)) turns.insert(turn_of(*member));
+  for (const auto& turn : turns) {
+    auto* group = this->group(turn.group);
+    if (group == nullptr || group->open_tasks.size() > 1 || !takes_part(*group, task.restricted)) continue;
     if (!group->reduced_in_task || group->reducer().has_gradients()) start_reduction(*group);
   }
   for (GroupId id : task.groups)
@@ -211,7 +210,7 @@ void RankState::end_task(int id) {
     std::erase(member->open_tasks, id);
     if (member->open_tasks.empty()) {
       member->reduced_in_task = false;
-      for (auto& slot : member->slots()) slot.is_expected = slot.has_arrived = false;
+      member->reducer().expect_nothing();
       try {
         member->unpark_gradients();
       } catch (...) {

@@ -42,7 +42,7 @@ void RankState::read(std::span<ParamGroup* const> groups) {
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   std::vector<ParamGroup*> next;
   for (auto* group : groups) {
-    if (group->first_read == 0) group->first_read = next_read();
+    note_first_read(*group);
     next = predict(*group, in_backward);
   }
   // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any.
@@ -85,9 +85,7 @@ void RankState::free_finished(const ParamGroup& group) {
   std::vector<Resident> residents;
   for (GroupId id : residents_) {
     auto& resident = *this->group(id);
-    bool expects = std::any_of(resident.slots().begin(), resident.slots().end(),
-                               [](const ParamSlot& slot) { return slot.is_expected && !slot.has_arrived; });
-    bool stays = expects || resident.pins > 0 || resident.open_tasks.empty() ||
+    bool stays = !resident.reducer().is_complete() || resident.pins > 0 || resident.open_tasks.empty() ||
                  resident.gather_state() == GatherState::kGathering || resident.stays_after_forward() ||
                  !resident.policy.reshard_after_backward || &resident == &group || resident.is_related(group);
     residents.push_back({id, stays});

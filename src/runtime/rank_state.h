@@ -7,7 +7,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -22,12 +24,25 @@ constexpr const char* kUnfinishedBackward =
     "an earlier backward did not finish, because an exception ended it or because it runs on another thread. Call "
     "reset_iter_state() on the model on every rank, then start the iteration again";
 
+/// When a group is reduced in a backward: in the reverse order of first reads, the same on every rank. Groups that
+/// forward need not have reached come last, by number.
+struct Turn {
+  bool is_last = false;
+  uint64_t first_read = 0;
+  GroupId group = 0;
+
+  bool operator<(const Turn& other) const {
+    return std::tuple(is_last, other.first_read, other.group) < std::tuple(other.is_last, first_read, group);
+  }
+};
+
 /// A graph task (one run of autograd's engine) that entered groups of this rank.
 struct BackwardTask {
   int id = -1;
   bool restricted = false;      // autograd::grad, backward(inputs): parameters outside the inputs are left alone
   bool keeps_graph = false;     // another one may follow that reads the same values
   std::vector<GroupId> groups;  // in the order in which they were entered
+  std::set<Turn> turns;         // of groups whose reduction has not come up yet
   std::weak_ptr<void> runs;     // expires with the task, also if an exception ends it
 };
 
@@ -70,14 +85,12 @@ class RankState {
   /// Forgets open graph tasks, reductions and all predictions, after an exception.
   void reset_backward();
 
-  uint64_t next_read() { return ++reads_; }
-
  private:
   void free_others(std::span<ParamGroup* const> groups, std::span<ParamGroup* const> next, size_t left);
   std::vector<ParamGroup*> predict(ParamGroup& group, bool in_backward);
   void end_task(int id);
-  std::vector<ParamGroup*> in_reduction_order(const BackwardTask& task) const;
-  void advance_reductions(const BackwardTask& task);
+  void note_first_read(ParamGroup& group);
+  void advance_reductions(BackwardTask& task);
   void reduce_rest(const BackwardTask& task);
   void start_reduction(ParamGroup& group);
 
