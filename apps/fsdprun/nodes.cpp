@@ -4,8 +4,8 @@
 #include <numeric>
 #include <thread>
 
+#include "comm/store_listener.h"
 #include "exit.h"
-#include "listener.h"
 
 namespace fsdprun {
 namespace {
@@ -26,7 +26,7 @@ void pause(SignalQueue& signals) {
   }
 }
 
-c10::intrusive_ptr<c10d::TCPStore> host_store(const std::string& host, Listener listener) {
+c10::intrusive_ptr<c10d::TCPStore> host_store(const std::string& host, fsdp::StoreListener listener) {
   c10d::TCPStoreOptions options;
   options.port = listener.port;
   options.isServer = true;
@@ -46,19 +46,13 @@ Nodes::Nodes(const Flags& flags, int local_ranks, SignalQueue& signals)
   const bool by_arrival = flags.meeting_place.numbers_nodes_by_arrival;
   bool is_host = false;
   if (by_arrival || flags.node_rank == 0) {
-    Listener listener = bind_store_port(host_, port_);
-    is_host = listener.result == Listener::Result::kListens;
+    fsdp::StoreListener listener = fsdp::listen_for_store(host_, port_);
+    is_host = listener.result == fsdp::StoreListener::Result::kListens;
     if (is_host) {
       port_ = listener.port;
       store_ = host_store(host_, std::move(listener));
-    } else if (listener.result == Listener::Result::kOccupied && !by_arrival) {
-      throw Exit(kFailure, "port " + std::to_string(port_) +
-                               " of this host is occupied by another program: choose another with "
-                               "--master-port, or let --standalone choose a free one");
-    } else if (!by_arrival) {
-      throw Exit(kFailure, "'" + host_ +
-                               "' is not an address of this host, but node 0 must run there: start "
-                               "it there, or number the nodes with --node-rank");
+    } else {
+      refuse_to_host_unless(by_arrival, listener);
     }
   }
   if (!is_host) connect(signals);
@@ -70,6 +64,30 @@ Nodes::Nodes(const Flags& flags, int local_ranks, SignalQueue& signals)
     wait_for_all(flags.nodes, signals);
   } catch (const c10::Error&) {
     refuse_to_go_on_alone();
+  }
+}
+
+/// A node that may be another than node 0 can do without the port.
+void Nodes::refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const {
+  using Result = fsdp::StoreListener::Result;
+  const std::string port = "port " + std::to_string(port_);
+  switch (listener.result) {
+    case Result::kListens:
+      return;
+    case Result::kUnknownHost:
+      throw Exit(kFailure, "the host '" + host_ + "' cannot be found: " + listener.problem);
+    case Result::kRefused:
+      throw Exit(kFailure, port + " cannot be used: " + listener.problem);
+    case Result::kOccupied:
+      if (may_connect) return;
+      throw Exit(kFailure, port +
+                               " of this host is occupied by another program: choose another with "
+                               "--master-port, or let --standalone choose a free one");
+    case Result::kNotHere:
+      if (may_connect) return;
+      throw Exit(kFailure, "'" + host_ +
+                               "' is not an address of this host, but node 0 must run there: start "
+                               "it there, or number the nodes with --node-rank");
   }
 }
 

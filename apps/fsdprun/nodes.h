@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/store_listener.h"
 #include "flags.h"
 #include "signals.h"
 
@@ -46,6 +47,7 @@ class Nodes {
 
  private:
   void connect(SignalQueue& signals);
+  void refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const;
   int choose_number(bool is_host, const Flags& flags);
   void publish(int local_ranks);
   void wait_for_all(int count, SignalQueue& signals);

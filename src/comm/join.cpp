@@ -12,6 +12,8 @@
 #include "comm/shm/segment.h"
 #include "comm/shm/shm_communicator.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <iostream>
 #include <optional>
@@ -92,13 +94,14 @@ struct Member {
   std::string claims;    // see claims_of()
   std::string domain;    // see loopback_domain()
   std::string obstacle;  // why it cannot share memory; empty if it can
-  std::string listener;  // the name of its Unix socket
+  std::string user;      // its number
+  std::string listener;  // how to connect to its Unix socket
 
-  std::string encode() const { return claims + '\n' + domain + '\n' + obstacle + '\n' + listener; }
+  std::string encode() const { return claims + '\n' + domain + '\n' + obstacle + '\n' + user + '\n' + listener; }
   static Member decode(const std::string& text) {
     std::istringstream lines(text);
     Member member;
-    for (auto* field : {&member.claims, &member.domain, &member.obstacle, &member.listener})
+    for (auto* field : {&member.claims, &member.domain, &member.obstacle, &member.user, &member.listener})
       std::getline(lines, *field);
     return member;
   }
@@ -148,6 +151,9 @@ std::string obstacle_between(const std::vector<Member>& members) {
     if (members[rank].domain != members[0].domain)
       return c10::str("rank 0 and rank ", rank, " are on different hosts or in different network namespaces");
     if (!members[rank].obstacle.empty()) return c10::str("rank ", rank, ": ", members[rank].obstacle);
+    if (members[rank].user != members[0].user)
+      return c10::str("ranks of one user can share memory, found a process of user ", members[rank].user, " (rank ",
+                      rank, ") beside one of user ", members[0].user, " (rank 0)");
   }
   return "";
 }
@@ -231,12 +237,12 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
 
 std::shared_ptr<Communicator> join_members(const StorePlace& place, const StorePtr& own) {
   const auto& [membership, store_in_rank_0, timeout] = place;
-  Member self{claims_of(membership), loopback_domain(), "", ""};
+  Member self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), ""};
   std::optional<shm::Listener> listener;
   try {
     if (membership.backend == "shm" || membership.backend == "cpu") {
       self.obstacle = shared_memory_obstacle();
-      self.listener = listener.emplace().name();
+      self.listener = listener.emplace().contact();
     }
   } catch (const shm::Obstacle& obstacle) {
     self.obstacle = obstacle.what();
@@ -249,9 +255,9 @@ std::shared_ptr<Communicator> join_members(const StorePlace& place, const StoreP
     compare_claims(membership, members);
     if (!uses_shared_memory(membership, members))
       return join_over_network(membership, own, one_host, timeout, store_in_rank_0);
-    std::vector<std::string> names;
-    for (const auto& member : members) names.push_back(member.listener);
-    return make_shm_communicator(*listener, names, membership.rank(), timeout);
+    std::vector<std::string> contacts;
+    for (const auto& member : members) contacts.push_back(member.listener);
+    return make_shm_communicator(*listener, contacts, membership.rank(), timeout);
   } catch (const PeerLost& error) {
     listener.reset();  // whoever still waits for this rank there need not
     agree_on_lost(place, own, error);

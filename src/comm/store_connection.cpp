@@ -4,6 +4,7 @@
 
 #include "comm/check.h"
 #include "comm/in_time.h"
+#include "comm/store_listener.h"
 #include "comm/verdict.h"
 
 #include <map>
@@ -32,8 +33,7 @@ Connections& connections() {
   if (hosts && what.find("EADDRINUSE") != std::string::npos) {
     throw UsageError(c10::str(place, "port ", rendezvous.port, " of ", rendezvous.host,
                               " is taken by another program, or by another run. Choose another "
-                              "MASTER_PORT. (",
-                              detail, ")"));
+                              "MASTER_PORT."));
   }
   const bool rank_0_hosts = !rendezvous.agent_hosts_store;
   const std::string text =
@@ -41,6 +41,14 @@ Connections& connections() {
                rank_0_hosts ? "rank 0" : "the launcher", " running, and is that its address? (", detail, ")");
   if (rank_0_hosts && !hosts) throw PeerLost(0, text);
   throw Error(text);
+}
+
+// Only at the address that the ranks are given: LibTorch alone listens at every one. An address that is not this
+// host's, but leads here, is LibTorch's matter, and so is whatever else is wrong with it.
+void choose_listener(const Rendezvous& rendezvous, c10d::TCPStoreOptions& options) {
+  StoreListener listener = listen_for_store(rendezvous.host, rendezvous.port);
+  if (listener.result == StoreListener::Result::kOccupied) throw std::runtime_error("EADDRINUSE");
+  if (listener.result == StoreListener::Result::kListens) options.masterListenFd = listener.socket.release();
 }
 
 // LibTorch waits for ever for the answer of a program that accepts connections and is no store, and for longer than the
@@ -67,6 +75,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std:
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
+    if (hosts) choose_listener(rendezvous, options);
     auto store = open_store(rendezvous.host, options);
     std::lock_guard lock(mutex);
     return open[{address, hosts}] = store;

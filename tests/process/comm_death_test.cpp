@@ -6,6 +6,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <iostream>
 #include <thread>
 
@@ -86,6 +90,76 @@ TEST(DeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
     EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
     EXPECT_THAT(ranks.wait(rank).output, HasSubstr("PeerLost 2:"));
   }
+}
+
+// A child that a rank forked has the rank's connections too, and keeps them open.
+PROCESS_CASE(fork_and_reduce_until_a_rank_dies) {
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(120)});
+  reduce("blocks.2");
+  if (rank() == 1 && fork() == 0) {
+    alarm(60);
+    while (true) pause();
+  }
+  try {
+    for (int step = 0;; ++step) {
+      reduce("blocks.3");
+      if (step == 3) std::cout << "running" << std::endl;
+    }
+  } catch (const PeerLost& error) {
+    report(error);
+  }
+}
+
+TEST(DeathOfAnother, IsNoticedThoughAChildThatItForkedLivesOn) {
+  if (test_backend() == "gloo") GTEST_SKIP() << "over Gloo the timeout ends it, or the launcher ends the child";
+  ProcessRanks ranks("fork_and_reduce_until_a_rank_dies", {.world_size = 3, .limit = std::chrono::seconds(40)});
+  for (int rank = 0; rank < 3; ++rank) {
+    ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
+  }
+  ranks.kill(1);
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
+    EXPECT_THAT(ranks.wait(rank).output, HasSubstr("PeerLost 1:"));
+  }
+}
+
+PROCESS_CASE(fork_and_leave) {
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(120)});
+  reduce("blocks.2");
+  if (rank() == 1) {
+    if (fork() == 0) {
+      alarm(60);
+      while (true) pause();
+    }
+    destroy_process_group();
+    return;
+  }
+  try {
+    reduce("blocks.3");
+  } catch (const PeerLost& error) {
+    report(error);
+  }
+}
+
+TEST(ARankThatLeft, IsNoticedThoughAChildThatItForkedLivesOn) {
+  if (test_backend() == "gloo") GTEST_SKIP() << "over Gloo the timeout ends it, or the launcher ends the child";
+  ProcessRanks ranks("fork_and_leave", {.world_size = 2, .limit = std::chrono::seconds(40)});
+  EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
+  EXPECT_THAT(ranks.wait(0).output, HasSubstr("PeerLost 1:"));
+}
+
+PROCESS_CASE(fork_a_child_that_exits) {
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
+  const pid_t child = fork();
+  if (child == 0) std::exit(0);  // Runs static destructors and what was registered to run at exit.
+  TORCH_CHECK(waitpid(child, nullptr, 0) == child);
+  reduce("blocks.3");
+}
+
+TEST(AChildOfARank, ThatExitsDisturbsNobody) {
+  if (test_backend() == "gloo") GTEST_SKIP() << "threads that Gloo has are missing in a child, which cannot exit";
+  ProcessRanks ranks("fork_a_child_that_exits", {.world_size = 2});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
 }
 
 PROCESS_CASE(reduce_on_one_rank_only) {

@@ -9,7 +9,10 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <fstream>
+#include <iomanip>
 #include <iostream>
+#include <sstream>
 
 #include "support/backend.h"
 #include "support/process_ranks.h"
@@ -54,6 +57,34 @@ TEST(Init, UsesTheStoreOfTheLauncher) {
                                                                  {"TORCHELASTIC_RESTART_COUNT", attempt},
                                                                  {"MASTER_PORT", std::to_string(store.getPort())}}});
     expect_all_end_well(ranks, 2);
+  }
+}
+
+// Prints "listens at ADDRESS" for each socket that listens at MASTER_PORT, as the kernel writes addresses.
+PROCESS_CASE(print_where_the_store_listens) {
+  init_process_group({.backend = test_backend()});
+  barrier();
+  std::ostringstream port;
+  port << ':' << std::hex << std::uppercase << std::setw(4) << std::setfill('0')
+       << std::stoi(std::getenv("MASTER_PORT"));
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream sockets(path);
+    std::string line, number, local, remote, state;
+    for (std::getline(sockets, line); std::getline(sockets, line);) {
+      std::istringstream(line) >> number >> local >> remote >> state;
+      if (rank() == 0 && state == "0A" && local.ends_with(port.str())) std::cout << "listens at " << local << std::endl;
+    }
+  }
+  barrier();
+}
+
+TEST(TheStore, OfRank0ListensOnTheLoopbackDeviceForAnAddressThere) {
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    ProcessRanks ranks("print_where_the_store_listens", {.world_size = 2, .environment = {{"MASTER_ADDR", host}}});
+    EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
+    const std::string& output = ranks.wait(0).output;
+    EXPECT_THAT(output, HasSubstr("listens at "));
+    EXPECT_THAT(output, testing::Not(HasSubstr("listens at 00000000")));
   }
 }
 

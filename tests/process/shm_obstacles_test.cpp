@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
@@ -23,7 +24,9 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <thread>
 
+#include "comm/shm/links.h"
 #include "support/process_ranks.h"
 
 namespace fsdp::test {
@@ -189,9 +192,9 @@ TEST(ShmObstacles, RanksOnTwoHostsAreRefused) {
   std::remove(store.c_str());
 }
 
-// Prints "left: NAME" for each abstract name that one of this process' sockets has.
-void print_own_socket_names() {
-  std::set<std::string> inodes;
+// The abstract names that this process' sockets have.
+std::set<std::string> own_socket_names() {
+  std::set<std::string> inodes, names;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
     const auto target = std::filesystem::read_symlink(entry.path(), gone).string();
@@ -203,8 +206,69 @@ void print_own_socket_names() {
     std::string word, inode, name;
     for (int i = 0; i < 6; ++i) words >> word;
     words >> inode >> name;
-    if (inodes.contains(inode) && name.starts_with("@")) std::cout << "left: " << name << std::endl;
+    if (inodes.contains(inode) && name.starts_with("@")) names.insert(name);
   }
+  return names;
+}
+
+void print_own_socket_names() {
+  for (const auto& name : own_socket_names()) std::cout << "left: " << name << std::endl;
+}
+
+// Connects to an abstract name and says `text`, or nothing. The connection stays open while the process lives.
+void intrude(const std::string& name, const std::string& text) {
+  const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  name.substr(1).copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+  while (connect(connection, reinterpret_cast<const sockaddr*>(&address), length) != 0) std::this_thread::yield();
+  if (!text.empty()) TORCH_CHECK(send(connection, text.data(), text.size(), 0) > 0);
+}
+
+// Rank 0 says where it listens as soon as it does; rank 1 comes only after the others.
+PROCESS_CASE(shm_with_intruders) {
+  const std::string place = std::getenv("FSDP_TEST_PLACE");
+  std::jthread teller;
+  if (std::getenv("RANK") == std::string("0")) {
+    teller = std::jthread([place] {
+      std::set<std::string> names;
+      while (names = own_socket_names(), names.empty()) std::this_thread::yield();
+      std::ofstream(place + ".new") << *names.begin();
+      std::filesystem::rename(place + ".new", place);
+    });
+  } else if (is_rank_1()) {
+    while (!std::filesystem::exists(place)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::string name;
+    std::getline(std::ifstream(place), name);
+    intrude(name, "");
+    intrude(name, "hello");
+    for (const char rank : {0, 1, 2, 99}) {
+      std::string hello(sizeof(shm::Message), '\0');
+      hello[0] = rank;
+      intrude(name, hello);
+    }
+    std::array<int, 2> ready{};
+    TORCH_CHECK(pipe(ready.data()) == 0);
+    if (geteuid() == 0 && fork() == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (setuid(65534) != 0) _exit(1);
+      intrude(name, "");
+      if (write(ready[1], "x", 1) != 1) _exit(1);
+      while (true) pause();
+    }
+    char answer = 0;
+    TORCH_CHECK(geteuid() != 0 || read(ready[0], &answer, 1) == 1);
+  }
+  init_process_group(kShm);
+  barrier();
+}
+
+TEST(ShmLinks, ForeignAndSilentConnectionsArePassedOver) {
+  const std::string place = testing::TempDir() + "/fsdp_intruders_" + std::to_string(getpid());
+  ProcessRanks ranks("shm_with_intruders", {.world_size = 3, .environment = {{"FSDP_TEST_PLACE", place}}});
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
+  std::remove(place.c_str());
 }
 
 PROCESS_CASE(shm_leaves_nothing) {

@@ -85,14 +85,14 @@ void expect_lost(const Listener& own, const std::vector<std::string>& names, int
 }
 
 TEST(Links, ANameWhoseProcessHasEndedIsALostRank) {
-  const std::string stale = Listener().name();
+  const std::string stale = Listener().contact();
   const Listener own;
-  expect_lost(own, {stale, own.name()}, 1, 0, "nobody listens at rank 0's socket");
+  expect_lost(own, {stale, own.contact()}, 1, 0, "nobody listens at rank 0's socket");
 }
 
 TEST(Links, ARankThatDoesNotComeIsALostRank) {
   const Listener own;
-  expect_lost(own, {own.name(), "nobody"}, 0, 1, "rank 1 did not connect within the timeout");
+  expect_lost(own, {own.contact(), "nobody"}, 0, 1, "rank 1 did not connect within the timeout");
 }
 
 }  // namespace

@@ -3,14 +3,18 @@
 #include <c10/util/StringUtil.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <random>
 #include <sstream>
+#include <string_view>
 #include <tuple>
 
 #include "comm/check.h"
@@ -42,12 +46,26 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
 
-std::string random_name() {
+std::string random_word() {
   std::random_device random;
-  std::ostringstream name;
-  name << "fsdp" << std::hex;
-  for (int i = 0; i < 4; ++i) name << '-' << random();
-  return name.str();
+  std::ostringstream word;
+  word << std::hex;
+  for (int i = 0; i < 4; ++i) word << (i == 0 ? "" : "-") << random();
+  return word.str();
+}
+
+// Takes as long whatever they say.
+bool are_equal(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
+  return difference == 0;
+}
+
+// What a rank says first.
+Message hello_of(int rank, std::string_view secret) {
+  Message hello{.number = static_cast<uint64_t>(rank)};
+  secret.copy(hello.error.data(), hello.error.size() - 1);
+  return hello;
 }
 
 ucred process_behind(const Descriptor& socket) {
@@ -57,75 +75,86 @@ ucred process_behind(const Descriptor& socket) {
   return peer;
 }
 
-void require_same_user(const Descriptor& socket, const std::string& place) {
-  const ucred peer = process_behind(socket);
-  require(peer.uid == geteuid(), place, "ranks of one user can share memory, found a process of user ", peer.uid,
-          " beside one of user ", geteuid(), ". Start every rank as the same user, or use the backend \"gloo\".");
-}
-
 }  // namespace
 
-Listener::Listener() : socket_(unix_socket()), name_(random_name()) {
+Listener::Listener() : socket_(unix_socket()), name_("fsdp-" + random_word()), secret_(random_word()) {
   auto [address, length] = address_of(name_);
   while (bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno != EADDRINUSE) throw Obstacle(problem("binding an abstract Unix socket"));
-    name_ = random_name();
+    name_ = "fsdp-" + random_word();
     std::tie(address, length) = address_of(name_);
   }
   if (listen(socket_.number(), SOMAXCONN) != 0) throw Obstacle(problem("listening on a Unix socket"));
 }
 
-Links::Links(const Listener& listener, const std::vector<std::string>& names, int rank,
+Links::Links(const Listener& listener, const std::vector<std::string>& contacts, int rank,
              std::chrono::milliseconds timeout)
-    : rank_(rank), sockets_(names.size()) {
+    : rank_(rank), sockets_(contacts.size()), processes_(contacts.size()) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (int peer = 0; peer < rank; ++peer) connect_to(peer, names[peer]);
-  for (size_t waiting = names.size() - static_cast<size_t>(rank) - 1; waiting > 0; --waiting)
-    accept_from(listener, deadline);
+  for (int peer = 0; peer < rank; ++peer) connect_to(peer, contacts[peer]);
+  accept_higher_ranks(listener, deadline);
 }
 
 std::string Links::place() const { return where(rank_, static_cast<int>(sockets_.size()), kOperation); }
 
-void Links::connect_to(int peer, const std::string& name) {
+void Links::connect_to(int peer, const std::string& contact) {
   auto socket = unix_socket();
-  const auto [address, length] = address_of(name);
+  const size_t end = contact.find('/');
+  const auto [address, length] = address_of(contact.substr(0, end));
   const bool connected = connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0;
   if (!connected && errno != ECONNREFUSED) throw Obstacle(problem("connecting to a Unix socket"));
   if (!connected)
     throw PeerLost(peer, c10::str(place(), "nobody listens at rank ", peer, "'s socket (", std::strerror(errno),
                                   "): it ended. Look at its output, then start all ranks again."));
-  require_same_user(socket, place());
-  sockets_[peer] = std::move(socket);
-  send(peer, {.number = static_cast<uint64_t>(rank_)});
+  const ucred owner = process_behind(socket);
+  require(owner.uid == geteuid(), place(), "a process of user ", owner.uid, " listens at rank ", peer,
+          "'s socket, expected one of user ", geteuid(), ". Start all ranks again.");
+  keep(peer, std::move(socket));
+  send(peer, hello_of(rank_, contact.substr(end + 1)));
 }
 
 // A rank that dies before it has said who it is counts as one that did not come.
-void Links::accept_from(const Listener& listener, Deadline deadline) {
-  while (true) {
-    wait_for_arrival(listener.descriptor(), deadline);
+void Links::accept_higher_ranks(const Listener& listener, Deadline deadline) {
+  constexpr size_t kMostStrangers = 64;
+  std::deque<Descriptor> strangers;  // They have not said yet who they are; nobody waits for any one of them.
+  while (missing() >= 0) {
+    std::vector<pollfd> files{{listener.descriptor(), POLLIN, 0}};
+    for (const auto& stranger : strangers) files.push_back({stranger.number(), POLLIN, 0});
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0)
+      throw PeerLost(missing(), c10::str(place(), "rank ", missing(),
+                                         " did not connect within the timeout. Look at its output, then start all "
+                                         "ranks again."));
+    if (poll(files.data(), files.size(), static_cast<int>(left.count())) <= 0) continue;
+    for (size_t i = files.size() - 1; i > 0; --i) {
+      if (files[i].revents == 0) continue;
+      admit(std::move(strangers[i - 1]), listener);
+      strangers.erase(strangers.begin() + static_cast<std::ptrdiff_t>(i - 1));
+    }
+    if (files[0].revents == 0) continue;
     Descriptor socket(accept4(listener.descriptor(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!socket.is_open()) throw Obstacle(problem("accepting a Unix connection"));
-    require_same_user(socket, place());
-    wait_for_arrival(socket.number(), deadline);
-    Message hello;
-    if (recv(socket.number(), &hello, sizeof(hello), 0) != sizeof(hello)) continue;
-    sockets_.at(hello.number) = std::move(socket);
-    return;
+    if (!socket.is_open() && errno != ECONNABORTED) throw Obstacle(problem("accepting a Unix connection"));
+    if (!socket.is_open() || process_behind(socket).uid != geteuid()) continue;
+    strangers.push_back(std::move(socket));
+    if (strangers.size() > kMostStrangers) strangers.pop_front();
   }
 }
 
-void Links::wait_for_arrival(int descriptor, Deadline deadline) const {
-  pollfd waiting{descriptor, POLLIN, 0};
-  while (true) {
-    const auto left = deadline - std::chrono::steady_clock::now();
-    const auto left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
-    const int arrived = left_ms > 0 ? poll(&waiting, 1, static_cast<int>(left_ms)) : 0;
-    if (arrived > 0) return;
-    if (arrived < 0 && errno == EINTR) continue;
-    throw PeerLost(missing(), c10::str(place(), "rank ", missing(),
-                                       " did not connect within the timeout. Look at its output, then start all ranks "
-                                       "again."));
-  }
+// Keeps the connection of a rank that is still missing; closes any other one.
+void Links::admit(Descriptor stranger, const Listener& listener) {
+  Message hello;
+  if (recv(stranger.number(), &hello, sizeof(hello), MSG_DONTWAIT) != sizeof(hello)) return;
+  hello.error.back() = '\0';
+  if (!are_equal(hello.error.data(), listener.secret())) return;
+  const bool is_missing = hello.number > static_cast<uint64_t>(rank_) && hello.number < sockets_.size() &&
+                          !sockets_[hello.number].is_open();
+  if (is_missing) keep(static_cast<int>(hello.number), std::move(stranger));
+}
+
+void Links::keep(int peer, Descriptor socket) {
+  processes_[peer] = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process_behind(socket).pid, 0)));
+  sockets_[peer] = std::move(socket);
 }
 
 int Links::missing() const {
@@ -176,8 +205,13 @@ std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chro
 }
 
 bool Links::is_closed(int peer) const {
-  pollfd state{sockets_[peer].number(), POLLRDHUP, 0};
-  return poll(&state, 1, 0) > 0 && (state.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+  std::array<pollfd, 2> state{{{sockets_[peer].number(), POLLRDHUP, 0}, {processes_[peer].number(), POLLIN, 0}}};
+  return poll(state.data(), state.size(), 0) > 0 &&
+         ((state[0].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0 || (state[1].revents & POLLIN) != 0);
+}
+
+void Links::leave() {
+  for (const auto& socket : sockets_) shutdown(socket.number(), SHUT_RDWR);
 }
 
 bool Links::is_running(int peer) const {

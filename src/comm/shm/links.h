@@ -29,12 +29,14 @@ struct Message {
 class Listener {
  public:
   Listener();
-  const std::string& name() const { return name_; }
+  /// What the other ranks need, in one word: the socket's name, which everybody on this host can see, and a secret.
+  std::string contact() const { return name_ + '/' + secret_; }
+  const std::string& secret() const { return secret_; }
   int descriptor() const { return socket_.number(); }
 
  private:
   Descriptor socket_;
-  std::string name_;
+  std::string name_, secret_;
 };
 
 /// One connection with each other rank. Thread safety: one thread.
@@ -42,27 +44,35 @@ class Links {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  /// Connects to lower ranks by the names of their listeners and waits for the higher ones. Collective.
+  /// Connects to lower ranks by the contacts of their listeners and waits for the higher ones. Connections of other
+  /// users, and those that do not say this listener's secret, are passed over. Collective.
   /// Throws PeerLost naming a rank that is gone or does not come, UsageError for a rank of another user, Obstacle.
-  Links(const Listener& listener, const std::vector<std::string>& names, int rank, std::chrono::milliseconds timeout);
+  Links(const Listener& listener, const std::vector<std::string>& contacts, int rank,
+        std::chrono::milliseconds timeout);
 
   void send(int peer, const Message& message, const Descriptor& attached = {});
   /// The next message of `peer`, once there is one within `limit`.
   std::optional<std::pair<Message, Descriptor>> receive(int peer, std::chrono::milliseconds limit);
-  /// Whether the peer's end is closed: it died or left.
+  /// Whether the peer's end is closed: it died or left. A child that it forked and that lives on, with the same
+  /// connections, does not hide that.
   bool is_closed(int peer) const;
+  /// Closes every connection for the peers, also where a child that this process forked keeps it.
+  void leave();
   /// Whether the peer's process is there and not stopped by a signal.
   bool is_running(int peer) const;
 
  private:
-  void connect_to(int peer, const std::string& name);
-  void accept_from(const Listener& listener, Deadline deadline);
-  void wait_for_arrival(int descriptor, Deadline deadline) const;
+  void connect_to(int peer, const std::string& contact);
+  void accept_higher_ranks(const Listener& listener, Deadline deadline);
+  void admit(Descriptor stranger, const Listener& listener);
+  void keep(int peer, Descriptor socket);
   int missing() const;
   std::string place() const;
 
   int rank_;
   std::vector<Descriptor> sockets_;
+  // Readable once the peer's process has ended; not open where the kernel or a sandbox has no such thing.
+  std::vector<Descriptor> processes_;
 };
 
 }  // namespace fsdp::shm

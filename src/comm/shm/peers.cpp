@@ -71,6 +71,7 @@ Peers::~Peers() {
   if (page_ == nullptr || !is_own_process()) return;
   status(rank_).has_left = 1;
   ring();
+  links_.leave();
 }
 
 void Peers::announce(const std::string& operation) {

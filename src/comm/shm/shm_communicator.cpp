@@ -356,10 +356,10 @@ std::string shared_memory_obstacle() {
 }
 
 std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
-                                                    const std::vector<std::string>& listener_names, int rank,
+                                                    const std::vector<std::string>& contacts, int rank,
                                                     std::chrono::milliseconds timeout) {
-  shm::Links links(listener, listener_names, rank, timeout);
-  const auto world_size = static_cast<int>(listener_names.size());
+  shm::Links links(listener, contacts, rank, timeout);
+  const auto world_size = static_cast<int>(contacts.size());
   return std::make_shared<ShmCommunicator>(std::make_shared<Peers>(std::move(links), rank, world_size, timeout), "");
 }
 

@@ -16,10 +16,10 @@ namespace fsdp {
 /// Why this process cannot share memory with others, in one sentence; empty if it can.
 std::string shared_memory_obstacle();
 
-/// Connects the ranks of one host. `listener_names[r]`: the name of rank r's listener, of which `listener` is this
+/// Connects the ranks of one host. `contacts[r]`: the contact of rank r's listener, of which `listener` is this
 /// rank's. Collective. Throws what shm::Links throws, and Error when a rank has no room for what they share.
 std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
-                                                    const std::vector<std::string>& listener_names, int rank,
+                                                    const std::vector<std::string>& contacts, int rank,
                                                     std::chrono::milliseconds timeout);
 
 }  // namespace fsdp

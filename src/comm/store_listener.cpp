@@ -1,4 +1,4 @@
-#include "listener.h"
+#include "comm/store_listener.h"
 
 #include <arpa/inet.h>
 #include <netdb.h>
@@ -9,23 +9,15 @@
 #include <cstring>
 #include <memory>
 
-#include "exit.h"
-
-namespace fsdprun {
+namespace fsdp {
 namespace {
 
-using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-AddressList resolve(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found);
-  if (error != 0) {
-    throw Exit(kFailure, "the host '" + host + "' cannot be found: " + gai_strerror(error));
-  }
-  return AddressList(found, freeaddrinfo);
+bool is_address(const std::string& host) {
+  in6_addr number;
+  return inet_pton(AF_INET, host.c_str(), &number) == 1 || inet_pton(AF_INET6, host.c_str(), &number) == 1;
 }
+
+bool is_localhost(const std::string& host) { return host == "localhost" || host.starts_with("localhost."); }
 
 void set_port(sockaddr_storage& address, uint16_t port) {
   if (address.ss_family == AF_INET6) {
@@ -43,17 +35,9 @@ uint16_t port_of(int socket) {
                                              : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
-bool is_loopback(const sockaddr_storage& address) {
-  if (address.ss_family == AF_INET6) {
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
-  }
-  const auto& number = reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr;
-  return (ntohl(number) >> 24) == IN_LOOPBACKNET;
-}
-
 /// Not open, with errno set, if that fails. Listening at once shows whether the port is taken.
-fsdp::Descriptor listen_at(const sockaddr_storage& address) {
-  fsdp::Descriptor file(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+Descriptor listen_at(const sockaddr_storage& address) {
+  Descriptor file(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!file.is_open()) return file;
   const int on = 1;
   const int off = 0;
@@ -72,11 +56,11 @@ fsdp::Descriptor listen_at(const sockaddr_storage& address) {
 }
 
 /// Every address of this host, IPv6 and IPv4, or IPv4 alone where there is no IPv6.
-fsdp::Descriptor listen_everywhere(uint16_t port) {
+Descriptor listen_everywhere(uint16_t port) {
   sockaddr_storage address{};
   address.ss_family = AF_INET6;
   set_port(address, port);
-  fsdp::Descriptor file = listen_at(address);
+  Descriptor file = listen_at(address);
   if (file.is_open() || errno == EADDRINUSE || errno == EACCES) return file;
   address = {};
   address.ss_family = AF_INET;
@@ -86,20 +70,26 @@ fsdp::Descriptor listen_everywhere(uint16_t port) {
 
 }  // namespace
 
-Listener bind_store_port(const std::string& host, uint16_t port) {
-  const AddressList addresses = resolve(host);
+StoreListener listen_for_store(const std::string& host, uint16_t port) {
+  using Result = StoreListener::Result;
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found); error != 0)
+    return {.result = Result::kUnknownHost, .socket = {}, .problem = gai_strerror(error)};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   sockaddr_storage address{};
-  memcpy(&address, addresses->ai_addr, addresses->ai_addrlen);
+  memcpy(&address, found->ai_addr, found->ai_addrlen);
   set_port(address, 0);
-  if (!listen_at(address).is_open()) return {.result = Listener::Result::kNotHere, .socket = {}};
+  if (!listen_at(address).is_open()) return {.result = Result::kNotHere, .socket = {}, .problem = ""};
   set_port(address, port);
-  fsdp::Descriptor file = is_loopback(address) ? listen_at(address) : listen_everywhere(port);
+  const bool exactly = is_address(host) || is_localhost(host);
+  Descriptor file = exactly ? listen_at(address) : listen_everywhere(port);
   if (file.is_open()) {
     const uint16_t actual = port_of(file.number());
-    return {.result = Listener::Result::kListens, .socket = std::move(file), .port = actual};
+    return {.result = Result::kListens, .socket = std::move(file), .port = actual, .problem = ""};
   }
-  if (errno == EADDRINUSE) return {.result = Listener::Result::kOccupied, .socket = {}};
-  throw Exit(kFailure, "port " + std::to_string(port) + " cannot be used: " + strerror(errno));
+  if (errno == EADDRINUSE) return {.result = Result::kOccupied, .socket = {}, .problem = ""};
+  return {.result = Result::kRefused, .socket = {}, .problem = strerror(errno)};
 }
 
-}  // namespace fsdprun
+}  // namespace fsdp
