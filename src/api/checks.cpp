@@ -1,10 +1,12 @@
 #include "api/checks.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "comm/check.h"
 #include "runtime/param_group.h"
@@ -36,9 +38,20 @@ std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parame
   return part ? part->group : nullptr;
 }
 
+// What an earlier call took the memory from says so when it is read.
+void require_memory(const at::Tensor& tensor, const std::string& what) {
+  try {
+    static_cast<void>(tensor.const_data_ptr());
+  } catch (const c10::Error& error) {
+    require(false, what, "has no memory: ", error.what_without_backtrace());
+  }
+}
+
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
+  require(!tensor.is_nested() && !tensor.is_quantized(), what, "is ", tensor.is_nested() ? "nested" : "quantised",
+          ", expected a plain tensor. Ignore it (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make it dense first");
   require(!tensor.is_meta(), what, "is on the meta device and has no values. Materialise the module first");
@@ -51,31 +64,59 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           "already has a gradient: a backward came before fully_shard. Shard before the "
           "first backward, or reset the gradients with zero_grad()");
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
-          "is part of a graph that autograd recorded. Shard before forward, or let the loss and outputs go first");
+          "is part of a graph that autograd recorded, or torch::autograd::impl::grad_accumulator gave its node to "
+          "somebody. Shard before forward, or let the loss and outputs go first, and that node");
+  require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor), what,
+          "has a hook of torch::autograd::impl::set_post_acc_grad_hooks, where fsdp has to have its own. Use "
+          "register_hook, which gets the whole gradient");
+  require_memory(tensor, what);
   require(tensor.is_floating_point() || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
           ", expected a floating point type. Register its real and imaginary parts, or ignore it (ignored_params)");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
           tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
 }
 
-// Parameters that are different tensors on the same memory would stop sharing it.
-void check_overlap(const std::vector<runtime::NamedParameter>& parameters, const std::string& where) {
-  struct Extent {
-    const char *begin, *end;
-    const std::string* name;
-  };
+// Where a tensor lies in memory.
+struct Extent {
+  const char *begin = nullptr, *end = nullptr;
+  const std::string* name = nullptr;
+  bool is_sharded = false;
+};
+
+Extent extent_of(const runtime::NamedParameter& tensor, bool is_sharded) {
+  const auto& t = tensor.tensor;
+  const auto* begin = static_cast<const char*>(t.const_data_ptr());
+  return {begin, begin + at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.element_size()), &tensor.name,
+          is_sharded};
+}
+
+// Whether it lies in memory that is its own or that of another plain tensor.
+bool has_plain_memory(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_meta() && tensor.numel() > 0 &&
+         !group_of_parameter(tensor);
+}
+
+// Parameters and other tensors on the same memory would stop sharing it.
+void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
+                   const std::vector<runtime::NamedParameter>& others, const std::string& where) {
   std::vector<Extent> extents;
-  for (const auto& [name, tensor] : parameters)
-    if (tensor.numel() > 0) {
-      const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
-      extents.push_back({begin, begin + tensor.nbytes(), &name});
+  for (const auto& parameter : parameters)
+    if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
+  for (const auto& other : others)
+    if (has_plain_memory(other.tensor)) {
+      require_memory(other.tensor, where + "'" + other.name + "' ");
+      extents.push_back(extent_of(other, false));
     }
-  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < extents.size(); ++i)
-    require(extents[i - 1].end <= extents[i].begin, where, "parameters '", *extents[i - 1].name, "' and '",
-            *extents[i].name,
-            "' are different tensors on the same memory and would stop sharing it. Tie weights by "
-            "assigning the tensor itself: a->weight = b->weight");
+  std::ranges::stable_sort(extents, {}, &Extent::begin);
+  Extent any, sharded;  // of those that begin earlier, what reaches furthest
+  for (const auto& extent : extents) {
+    const auto& before = extent.is_sharded ? any : sharded;
+    require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name,
+            "' are different tensors on the same memory and would stop sharing it. Tie weights by assigning the "
+            "tensor itself (a->weight = b->weight), make views in forward, and clone() what has to stay as it is");
+    if (extent.end > any.end) any = extent;
+    if (extent.is_sharded && extent.end > sharded.end) sharded = extent;
+  }
 }
 
 }  // namespace
@@ -139,9 +180,17 @@ void check_order(const ModuleNode& tree, const std::string& where) {
   }
 }
 
-void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const std::string& where) {
+void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
+                      const std::string& where) {
   for (const auto& parameter : parameters) check_parameter(parameter, where);
-  check_overlap(parameters, where);
+  std::unordered_set<const at::TensorImpl*> sharded;
+  for (const auto& parameter : parameters) sharded.insert(parameter.tensor.unsafeGetTensorImpl());
+  auto others = subtree_buffers(tree);
+  for (auto& parameter : subtree_parameters(tree))
+    if (!sharded.contains(parameter.tensor.unsafeGetTensorImpl())) others.push_back(std::move(parameter));
+  // A tensor that is registered twice, also as a buffer, is one tensor.
+  std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
+  check_overlap(parameters, others, where);
 }
 
 }  // namespace fsdp

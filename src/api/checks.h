@@ -20,7 +20,9 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
 /// Throws UsageError if a module around this one, which has no free parameter, was sharded before it.
 void check_order(const ModuleNode& tree, const std::string& where);
 
-/// Throws UsageError naming the first parameter that cannot be sharded.
-void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const std::string& where);
+/// Throws UsageError naming the first of the parameters to be sharded, all of them under `tree`, that cannot be, or that
+/// shares its memory with another tensor of the tree.
+void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
+                      const std::string& where);
 
 }  // namespace fsdp

@@ -20,27 +20,40 @@ namespace {
 using runtime::NamedParameter;
 using runtime::ParamGroup;
 
+// A group to be made of the parameters under a module that no other one has taken.
+struct PlannedGroup {
+  const ModuleNode* node = nullptr;
+  std::string name;
+  std::vector<NamedParameter> parameters;
+};
+
 // What every rank must have alike, in words; its hash is compared.
-std::string describe(const std::vector<NamedParameter>& parameters, const FullyShardOptions& options) {
+std::string describe(const std::vector<PlannedGroup>& plan, const FullyShardOptions& options) {
   std::ostringstream text;
-  for (const auto& [name, tensor] : parameters)
-    text << name << ' ' << tensor.sizes() << ' ' << tensor.strides() << ' ' << tensor.scalar_type() << ' '
-         << tensor.requires_grad() << '\n';
+  for (const auto& group : plan) {
+    text << "group " << group.name << '\n';
+    for (const auto& [name, tensor] : group.parameters)
+      text << name << ' ' << tensor.sizes() << ' ' << tensor.strides() << ' ' << tensor.scalar_type() << ' '
+           << tensor.requires_grad() << '\n';
+  }
   if (options.reshard_after_forward) text << "reshard " << options.reshard_after_forward->after_forward() << '\n';
   return text.str();
 }
 
 // Compares the ranks' modules and options: the subject of the barrier is part of its fingerprint. Collective.
-void agree(const ProcessGroup& process_group, const std::string& module, const std::vector<NamedParameter>& parameters,
-           const FullyShardOptions& options) {
+void agree(const ProcessGroup& process_group, const std::vector<PlannedGroup>& plan, const FullyShardOptions& options) {
+  size_t parameters = 0;
   int64_t numel = 0;
-  for (const auto& parameter : parameters) numel += parameter.tensor.numel();
-  auto text = describe(parameters, options);
+  for (const auto& group : plan) {
+    parameters += group.parameters.size();
+    for (const auto& parameter : group.parameters) numel += parameter.tensor.numel();
+  }
+  auto text = describe(plan, options);
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   process_group.communicator()
-      .barrier({c10::str("fully_shard ", module, ": ", parameters.size(), " parameters, ", numel,
-                         " elements; names, sizes, dtypes and options hash to ", hash),
+      .barrier({c10::str("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel,
+                         " elements; groups, names, sizes, dtypes and options hash to ", hash),
                 {}})
       ->wait();
 }
@@ -80,42 +93,73 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& ancestor) {
   });
 }
 
-std::shared_ptr<ParamGroup> shard_node(const ModuleNode& node, const std::string& name,
-                                       const std::shared_ptr<ProcessGroup>& process_group,
-                                       const FullyShardOptions& options) {
-  auto parameters = free_parameters(node, options.ignored_params);
-  agree(*process_group, name, parameters, options);
-  ParamGroup::Spec spec{name, std::move(parameters), process_group, rank_state_of(*process_group), {}};
+// Which groups a call makes, innermost first; the last one is that of the module itself. Changes nothing.
+class Plan {
+ public:
+  Plan(const FullyShardOptions& options, const std::vector<NamedParameter>& free) : policy_(options.auto_wrap_policy) {
+    for (const auto& parameter : free) free_.insert(parameter.tensor.unsafeGetTensorImpl());
+  }
+
+  std::vector<PlannedGroup> make(const ModuleNode& tree) {
+    if (policy_.wraps) wrap_below(tree, /*is_root=*/true);
+    take(tree, tree.type, free_under(tree));
+    return std::move(groups_);
+  }
+
+ private:
+  std::vector<NamedParameter> free_under(const ModuleNode& node) const {
+    auto parameters = subtree_parameters(node);
+    std::erase_if(parameters, [&](const auto& p) { return !free_.contains(p.tensor.unsafeGetTensorImpl()); });
+    return parameters;
+  }
+
+  static int64_t numel_of(const std::vector<NamedParameter>& parameters) {
+    int64_t sum = 0;
+    for (const auto& parameter : parameters) sum += parameter.tensor.numel();
+    return sum;
+  }
+
+  void take(const ModuleNode& node, const std::string& name, std::vector<NamedParameter> parameters) {
+    for (const auto& parameter : parameters) free_.erase(parameter.tensor.unsafeGetTensorImpl());
+    groups_.push_back({&node, name, std::move(parameters)});
+  }
+
+  // Children first; a module that a group has taken whole is not asked, nor one into which the policy does not descend
+  // (FSDP1's _recursive_wrap).
+  void wrap_below(const ModuleNode& node, bool is_root) {
+    if (!is_root && group_at(node)) return;
+    const int64_t before = numel_of(free_under(node));
+    if (before == 0 || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) return;
+    for (const auto& child : node.children) wrap_below(*child, false);
+    if (is_root) return;
+    auto left = free_under(node);
+    const int64_t numel = numel_of(left);
+    if (numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path, std::move(left));
+  }
+
+  const AutoWrapPolicy& policy_;
+  std::unordered_set<const at::TensorImpl*> free_;  // that no group has taken
+  std::vector<PlannedGroup> groups_;
+};
+
+// Collective where ranks share memory; the parameters stay as they are.
+std::shared_ptr<ParamGroup> create_group(const PlannedGroup& planned, const std::shared_ptr<ProcessGroup>& process_group,
+                                         const FullyShardOptions& options) {
+  ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state_of(*process_group), {}};
   if (options.reshard_after_forward) spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
-  visit_nodes(node, [&](const ModuleNode& module) {
+  visit_nodes(*planned.node, [&](const ModuleNode& module) {
     if (module.identity != nullptr) spec.modules.push_back(module.identity);
   });
-  auto group = ParamGroup::create(std::move(spec));
+  return ParamGroup::create(spec);
+}
+
+void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
+  group->install();
   if (node.identity != nullptr)
     runtime::registry().add_module(node.identity, group);
   else  // a list of modules is found through each of them
     for (const auto& child : node.children) runtime::registry().add_module(child->identity, group);
   adopt_descendants(node, *group);
-  return group;
-}
-
-// Children first; a module that a group has taken whole is not asked, nor one into which the policy does not descend
-// (FSDP1's _recursive_wrap).
-void wrap_below(const ModuleNode& node, const std::shared_ptr<ProcessGroup>& process_group,
-                const FullyShardOptions& options, bool is_root, std::vector<std::shared_ptr<ParamGroup>>& made) {
-  if (!is_root && group_at(node)) return;
-  const auto& policy = options.auto_wrap_policy;
-  const auto free_numel = [&] {
-    int64_t sum = 0;
-    for (const auto& parameter : free_parameters(node, options.ignored_params)) sum += parameter.tensor.numel();
-    return sum;
-  };
-  const int64_t before = free_numel();
-  if (before == 0 || (policy.descends && !policy.descends({node.path, *node.module, before}))) return;
-  for (const auto& child : node.children) wrap_below(*child, process_group, options, false, made);
-  const int64_t left = free_numel();
-  if (!is_root && left > 0 && policy.wraps({node.path, *node.module, left}))
-    made.push_back(shard_node(node, node.path, process_group, options));
 }
 
 Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options) {
@@ -124,13 +168,16 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   check_module(*tree, *process_group, where);
   check_options(options, *tree, where);
   const auto parameters = free_parameters(*tree, options.ignored_params);
-  check_parameters(parameters, where);
+  check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
+  const auto plan = Plan(options, parameters).make(*tree);
   runtime::install_interceptor();
-  std::vector<std::shared_ptr<ParamGroup>> made;  // alive until the view holds them
-  if (options.auto_wrap_policy.wraps) wrap_below(*tree, process_group, options, /*is_root=*/true, made);
-  auto own = shard_node(*tree, tree->type, process_group, options);
-  return make_group(std::move(own), std::move(tree));
+  agree(*process_group, plan, options);
+  std::vector<std::shared_ptr<ParamGroup>> groups;
+  for (const auto& planned : plan) groups.push_back(create_group(planned, process_group, options));
+  // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
+  for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);
+  return make_group(groups.back(), std::move(tree));
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ std::unique_ptr<ModuleNode> grow(torch::nn::Module& module, const std::string& p
   node->module = &module;
   for (const auto& item : module.named_parameters(/*recurse=*/false))
     if (item.value().defined()) node->parameters.push_back({joined(node->path, item.key()), item.value()});
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    if (item.value().defined()) node->buffers.push_back({joined(node->path, item.key()), item.value()});
   for (const auto& child : module.named_children())
     node->children.push_back(grow(*child.value(), node->path, child.key()));
   return node;
@@ -42,6 +44,8 @@ std::unique_ptr<ModuleNode> grow(const torch::jit::Module& module, const std::st
   node->has_training_flag = module.hasattr("training");
   for (const auto& item : module.named_parameters(/*recurse=*/false))
     node->parameters.push_back({joined(node->path, item.name), item.value});
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    if (item.value.defined()) node->buffers.push_back({joined(node->path, item.name), item.value});
   for (const auto& child : module.named_children()) node->children.push_back(grow(child.value, node->path, child.name));
   return node;
 }
@@ -64,14 +68,28 @@ void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNo
   for (const auto& child : node.children) visit_nodes(*child, visit);
 }
 
-std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node) {
-  std::vector<runtime::NamedParameter> parameters;
+namespace {
+
+// Every tensor of the subtree that `own` names at a node, once.
+std::vector<runtime::NamedParameter> subtree_tensors(const ModuleNode& node,
+                                                     std::vector<runtime::NamedParameter> ModuleNode::* own) {
+  std::vector<runtime::NamedParameter> tensors;
   std::unordered_set<const void*> seen;
   visit_nodes(node, [&](const ModuleNode& below) {
-    for (const auto& parameter : below.parameters)
-      if (seen.insert(parameter.tensor.unsafeGetTensorImpl()).second) parameters.push_back(parameter);
+    for (const auto& tensor : below.*own)
+      if (seen.insert(tensor.tensor.unsafeGetTensorImpl()).second) tensors.push_back(tensor);
   });
-  return parameters;
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<runtime::NamedParameter> subtree_parameters(const ModuleNode& node) {
+  return subtree_tensors(node, &ModuleNode::parameters);
+}
+
+std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node) {
+  return subtree_tensors(node, &ModuleNode::buffers);
 }
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {

@@ -26,6 +26,7 @@ struct ModuleNode {
   torch::nn::Module* module = nullptr;              // null for TorchScript
   bool has_training_flag = true;                    // a frozen TorchScript module has none
   std::vector<runtime::NamedParameter> parameters;  // its own, named by their full path
+  std::vector<runtime::NamedParameter> buffers;     // the same of its buffers
   std::vector<std::unique_ptr<ModuleNode>> children;
 };
 
@@ -36,6 +37,9 @@ std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& m
 
 /// Calls `visit` on the node and everything below it, parents first.
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit);
+
+/// Its buffers, alike.
+std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node);
 
 /// The group that `fully_shard` made of the node's module; null if it made none. A module that is gone may have left
 /// its address to this one: its group has no parameter here.

@@ -16,11 +16,7 @@ void PartStorage::attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_
   impl()->set_data_ptr_noswap(part_of(buffer, byte_offset));
 }
 
-void PartStorage::detach(const std::string& error) {
-  auto device = impl()->device();
-  impl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device));
-  impl()->release_data_and_set_meta_custom_data_ptr_error_msg_(error);
-}
+void PartStorage::detach(const std::string& error) { end_storage(storage_, error); }
 
 at::Tensor PartStorage::tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const {
   auto device = impl()->device();
@@ -29,6 +25,12 @@ at::Tensor PartStorage::tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides,
                                                          c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
+}
+
+void end_storage(const c10::Storage& storage, const std::string& error) {
+  auto* impl = storage.unsafeGetStorageImpl();
+  impl->set_data_ptr_noswap(c10::DataPtr(nullptr, impl->device()));
+  impl->release_data_and_set_meta_custom_data_ptr_error_msg_(error);
 }
 
 }  // namespace fsdp::memory

@@ -33,4 +33,7 @@ class PartStorage {
   c10::Storage storage_;
 };
 
+/// Frees the memory of a storage for good; whoever still has it gets `error` instead of values.
+void end_storage(const c10::Storage& storage, const std::string& error);
+
 }  // namespace fsdp::memory

@@ -94,7 +94,10 @@ bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter
 }
 
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot) {
-  torch::autograd::impl::add_hook(parameter, std::make_unique<BeforeBackward>(group));
+  // Before the user's, which may look at the parameter. add_hook() wants to be the first and only one.
+  torch::autograd::impl::materialize_autograd_meta(parameter);
+  auto& hooks = torch::autograd::impl::hooks(parameter);
+  hooks.insert(hooks.begin(), std::make_unique<BeforeBackward>(group));
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, slot));
 }
 

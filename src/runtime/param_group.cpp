@@ -38,24 +38,31 @@ std::string no_memory_message(const ParamGroup& group, const ParamSlot& slot) {
          "it with Group::unshard() or fsdp::summon_full_params; to save a model, save outside the scope";
 }
 
+// For tensors that share a parameter's memory from before, and would never see another value of it.
+std::string former_memory_message(const ParamGroup& group, const ParamSlot& slot) {
+  return group.where("raw access") + "the tensor was on the memory of parameter '" + slot.name() +
+         "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard), which has its values elsewhere "
+         "now. Take it from the parameter when it is needed, or clone() it before fsdp::fully_shard; tie weights by "
+         "assigning the tensor itself: a->weight = b->weight";
+}
+
 }  // namespace
 
-std::shared_ptr<ParamGroup> ParamGroup::create(Spec spec) {
+std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
   group->place_parameters(spec.parameters);
   group->take_rows(spec.parameters);
-  group->install_hooks(spec.parameters);
   return group;
 }
 
-ParamGroup::ParamGroup(Spec& spec)
-    : policy(std::move(spec.policy)),
-      name_(std::move(spec.name)),
-      process_group_(std::move(spec.process_group)),
-      rank_state_(std::move(spec.rank_state)),
-      modules_(std::move(spec.modules)) {
+ParamGroup::ParamGroup(const Spec& spec)
+    : policy(spec.policy),
+      name_(spec.name),
+      process_group_(spec.process_group),
+      rank_state_(spec.rank_state),
+      modules_(spec.modules) {
   id_ = rank_state_->add(*this);
 }
 
@@ -123,16 +130,20 @@ void ParamGroup::take_rows(const std::vector<NamedParameter>& parameters) {
   }
 }
 
-void ParamGroup::install_hooks(const std::vector<NamedParameter>& parameters) {
+void ParamGroup::install() {
   auto self = shared_from_this();
   for (size_t i : c10::irange(slots_.size())) {
     auto& slot = slots_[i];
+    const auto tensor = slot.tensor();
     slot.no_memory_error = no_memory_message(*this, slot);
     slot.whole_storage.detach(slot.no_memory_error);
     registry().add(slot.rows_storage.impl(), self, i, PartKind::kRows);
     registry().add(slot.whole_storage.impl(), self, i, PartKind::kWhole);
+    const auto former = tensor.storage();
+    const bool was_all = former.nbytes() == tensor.nbytes();
     slot.show_rows();
-    hook_parameter(parameters[i].tensor, self, i);
+    if (was_all && former.use_count() > 1) memory::end_storage(former, former_memory_message(*this, slot));
+    hook_parameter(tensor, self, i);
   }
 }
 

@@ -62,8 +62,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     /// The group's module and those inside it, by address.
     std::vector<const void*> modules = {};
   };
-  /// Copies this rank's rows out of the parameters and makes the parameters show them.
-  static std::shared_ptr<ParamGroup> create(Spec spec);
+  /// Copies this rank's rows out of the parameters, which stay as they are until `install`. Collective where ranks share
+  /// memory.
+  static std::shared_ptr<ParamGroup> create(const Spec& spec);
+  /// Makes the parameters show this rank's rows. From now on they own the group. Once; not collective.
+  void install();
   ~ParamGroup();
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
@@ -170,10 +173,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ReadOrder forward_order, backward_order;
 
  private:
-  explicit ParamGroup(Spec& spec);
+  explicit ParamGroup(const Spec& spec);
   void place_parameters(const std::vector<NamedParameter>& parameters);
   void take_rows(const std::vector<NamedParameter>& parameters);
-  void install_hooks(const std::vector<NamedParameter>& parameters);
   void register_gradient(size_t slot, const at::Tensor& gradient);
   void attach_whole();
   void detach_whole();

@@ -1,7 +1,8 @@
 // What fully_shard refuses, before it communicates: on every rank alike, and the modules stay as they were.
 
-#include <torch/script.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/script.h>
 
 #include <optional>
 
@@ -157,6 +158,40 @@ TEST(FullyShard, OfMetaAndSparseParametersIsRefused) {
                  {"parameter 'empty'", "meta device", "Materialise"});
   expect_refused([](BagImpl& bag) { bag.add("few", torch::ones({3, 2}).to_sparse()); },
                  {"parameter 'few'", "layout Sparse", "expected a strided tensor", "dense"});
+}
+
+TEST(FullyShard, OfQuantisedAndNestedParametersIsRefused) {
+  expect_refused(
+      [](BagImpl& bag) {
+        auto coarse = at::_empty_affine_quantized({3, 2}, torch::dtype(torch::kQInt8), 0.1, 0);
+        bag.add("coarse", coarse, false);
+      },
+      {"parameter 'coarse'", "is quantised", "expected a plain tensor", "ignored_params"});
+  expect_refused(
+      [](BagImpl& bag) {
+        bag.add("ragged", at::_nested_tensor_from_tensor_list({torch::ones({2, 3}), torch::ones({4, 3})}), false);
+      },
+      {"parameter 'ragged'", "is nested", "expected a plain tensor", "ignored_params"});
+}
+
+TEST(FullyShard, WhileSomebodyKeepsAnAccumulatorIsRefused) {
+  std::vector<decltype(torch::autograd::impl::grad_accumulator(torch::Tensor()))> kept(2);
+  expect_refused(
+      [&](BagImpl& bag) {
+        kept[static_cast<size_t>(rank())] = torch::autograd::impl::grad_accumulator(bag.add("kept", torch::ones({3, 2})));
+      },
+      {"parameter 'kept'", "torch::autograd::impl::grad_accumulator gave its node to somebody", "and that node"});
+}
+
+TEST(FullyShard, OfAParameterWithAHookInThePlaceOfItsOwnIsRefused) {
+  struct Hook : torch::autograd::PostAccumulateGradHook {
+    void operator()(const torch::Tensor&) override {}
+  };
+  expect_refused(
+      [](BagImpl& bag) {
+        torch::autograd::impl::set_post_acc_grad_hooks(bag.add("hooked", torch::ones({3, 2})), std::make_unique<Hook>());
+      },
+      {"parameter 'hooked'", "set_post_acc_grad_hooks", "register_hook"});
 }
 
 TEST(FullyShard, OfComplexParametersThatTrainIsRefused) {

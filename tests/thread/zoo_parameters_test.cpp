@@ -153,6 +153,25 @@ TEST(ZooParameters, IgnoredParametersStayWholeAndAreNotReduced) {
   }
 }
 
+// A hook from before sharding gets the whole gradient, and the parameter is whole meanwhile.
+TEST(ZooParameters, HooksFromBeforeShardingEqualTheUnshardedRun) {
+  auto program = regression<Hollow>(
+      [] {
+        auto net = std::make_shared<Hollow>();
+        for (auto& parameter : net->parameters()) {
+          for (double factor : {0.5, 3.0})
+            parameter.register_hook([factor, weak = c10::weak_intrusive_ptr(parameter.getIntrusivePtr())](
+                                        const torch::Tensor& gradient) {
+              EXPECT_EQ(gradient.sizes(), torch::Tensor(weak.lock()).sizes());
+              return gradient * factor;
+            });
+        }
+        return net;
+      },
+      [](Hollow& m, const Batch& batch) { return m.forward(samples(batch, {4})); });
+  expect_equals_unsharded(program);
+}
+
 // These give a view or a copy, as strides have it.
 TEST(ZooParameters, AnOperatorThatMayCopyBringsTheParameter) {
   std::vector<nn::Linear> linears(2, nullptr);

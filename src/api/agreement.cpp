@@ -1,0 +1,129 @@
+#include "api/agreement.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <optional>
+#include <sstream>
+
+#include "comm/check.h"
+
+namespace fsdp {
+namespace {
+
+using runtime::NamedParameter;
+
+void describe(std::ostream& text, const NamedParameter& tensor) {
+  const auto& t = tensor.tensor;
+  text << tensor.name << ' ' << t.sizes() << ' ' << t.strides() << ' ' << t.scalar_type() << ' ' << t.requires_grad()
+       << '\n';
+}
+
+// What every rank must have alike, in words; its hash is compared.
+std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
+                     const FullyShardOptions& options) {
+  std::ostringstream text;
+  for (const auto& group : plan) {
+    text << "group " << group.name << '\n';
+    for (const auto& parameter : group.parameters) describe(text, parameter);
+  }
+  for (const auto& buffer : buffers) describe(text, buffer);
+  if (options.reshard_after_forward) text << "reshard " << options.reshard_after_forward->after_forward() << '\n';
+  if (options.sync_module_states) text << "rank 0's values\n";
+  return text.str();
+}
+
+// Rows follow one another and are dense, so this is all of the tensor's memory.
+int64_t checksum(const at::Tensor& tensor) {
+  const auto here = tensor.is_cpu() ? tensor : tensor.detach().cpu();
+  return static_cast<int64_t>(XXH3_64bits(here.const_data_ptr(), here.nbytes()));
+}
+
+// Of each parameter; where nobody compares them, of none.
+std::vector<int64_t> checksums(const std::vector<PlannedGroup>& plan, const ProcessGroup& process_group,
+                               const FullyShardOptions& options) {
+  std::vector<int64_t> sums{0};  // there is something to gather in any case
+  if (options.sync_module_states || process_group.world_size() == 1) return sums;
+  for (const auto& group : plan)
+    for (const auto& parameter : group.parameters) sums.push_back(checksum(parameter.tensor));
+  return sums;
+}
+
+// Throws if a rank's checksums, a row of `all`, are others than rank 0's.
+void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>& plan, const std::string& where) {
+  const auto count = static_cast<size_t>(all.size(1));
+  const auto* sums = all.const_data_ptr<int64_t>();
+  size_t first = count, differing = 0, rank = 0;
+  for (size_t i = 1; i < count; ++i)
+    for (size_t r = 1; r < static_cast<size_t>(all.size(0)); ++r) {
+      if (sums[r * count + i] == sums[i]) continue;
+      if (differing++ == 0) first = i, rank = r;
+      break;
+    }
+  if (differing == 0) return;
+  size_t i = 0;
+  for (const auto& group : plan)
+    for (const auto& parameter : group.parameters)
+      if (++i == first)
+        throw Mismatch(c10::str(
+            where, "parameter '", parameter.name, "' has other values on rank ", rank, " than on rank 0 (", differing,
+            " of ", count - 1, " parameters differ; checksums were compared). Give every rank the same before "
+            "fully_shard: torch::manual_seed with one seed, or the same file; or set "
+            "FullyShardOptions::sync_module_states, which takes rank 0's values"));
+}
+
+}  // namespace
+
+void agree(const ProcessGroup& process_group, const std::vector<PlannedGroup>& plan,
+           const std::vector<NamedParameter>& buffers, const FullyShardOptions& options) {
+  size_t parameters = 0;
+  int64_t numel = 0;
+  for (const auto& group : plan) {
+    parameters += group.parameters.size();
+    for (const auto& parameter : group.parameters) numel += parameter.tensor.numel();
+  }
+  const auto text = describe(plan, buffers, options);
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+  // The subject is a part of the collective's fingerprint, which is compared before data moves.
+  const std::string subject = c10::str("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel,
+                                       " elements; groups, names, sizes, dtypes and options hash to ", hash);
+  auto own = checksums(plan, process_group, options);
+  const auto count = static_cast<int64_t>(own.size());
+  std::vector<int64_t> offsets;
+  for (int r = 0; r <= process_group.world_size(); ++r) offsets.push_back(r * count);
+  auto input = at::empty({count}, at::kLong), all = at::empty({offsets.back()}, at::kLong);
+  std::copy(own.begin(), own.end(), input.mutable_data_ptr<int64_t>());
+  process_group.communicator().all_gather(all, input, offsets, {subject, {}})->wait();
+  require_same_values(all.view({-1, count}), plan,
+                      where(process_group.rank(), process_group.world_size(), "fully_shard"));
+}
+
+std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
+                                             const std::vector<NamedParameter>& tensors, const std::string& subject) {
+  at::NoGradGuard no_grad;
+  constexpr size_t kAlignment = 16;  // of the largest element
+  std::vector<at::Tensor> values;
+  for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {  // neighbours on one device go together
+    const auto device = tensors[begin].tensor.device();
+    std::vector<size_t> offsets{0};
+    for (; end < tensors.size() && tensors[end].tensor.device() == device; ++end)
+      offsets.push_back(offsets.back() + (tensors[end].tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment);
+    auto bytes = at::empty({static_cast<int64_t>(offsets.back())}, at::device(device).dtype(at::kByte));
+    for (size_t i = begin; i < end; ++i) {
+      const auto& tensor = tensors[i].tensor;
+      values.push_back(bytes
+                           .narrow(0, static_cast<int64_t>(offsets[i - begin]), static_cast<int64_t>(tensor.nbytes()))
+                           .view(tensor.scalar_type())
+                           .view(tensor.sizes()));
+      if (process_group.rank() == 0) values.back().copy_(tensor);
+    }
+    if (offsets.back() > 0) process_group.communicator().broadcast(bytes, 0, {subject, {}})->wait();
+  }
+  return values;
+}
+
+}  // namespace fsdp

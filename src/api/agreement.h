@@ -1,0 +1,32 @@
+#pragma once
+/// \file
+/// What the ranks of one `fully_shard` call tell each other before anything is sharded.
+
+#include <fsdp/options.h>
+
+#include <string>
+#include <vector>
+
+#include "api/module_tree.h"
+
+namespace fsdp {
+
+/// A group to be made of the parameters under a module that no other one has taken.
+struct PlannedGroup {
+  const ModuleNode* node = nullptr;
+  std::string name;
+  std::vector<runtime::NamedParameter> parameters;
+};
+
+/// Compares the ranks' groups, buffers if they are to be synchronised, and options; then, unless rank 0's values are
+/// taken, the values of parameters by checksum. One collective. Throws Mismatch: of other values on every rank, naming
+/// the first parameter, and the process group can still be used.
+void agree(const ProcessGroup& process_group, const std::vector<PlannedGroup>& plan,
+           const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
+
+/// Rank 0's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.
+std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
+                                             const std::vector<runtime::NamedParameter>& tensors,
+                                             const std::string& subject);
+
+}  // namespace fsdp
