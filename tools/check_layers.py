@@ -26,6 +26,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 PUBLIC_HEADERS = {
     "error": "comm",
     "communicator": "comm",
+    "collectives": "comm",
     "process_group": "comm",
     "spawn": "comm",
     "options": "api",

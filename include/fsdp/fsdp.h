@@ -7,6 +7,7 @@
 #else
 
 #include <fsdp/clip_grad.h>
+#include <fsdp/collectives.h>
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/group.h>

@@ -1,0 +1,98 @@
+// Metrics and decisions: blocking collectives that give every rank a new tensor.
+
+#include <fsdp/collectives.h>
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::HasSubstr;
+
+class Metrics : public testing::TestWithParam<int> {};
+
+TEST_P(Metrics, AreReducedOverTheRanksAndTheArgumentStays) {
+  const int world = GetParam();
+  run_thread_ranks(world, [&](int rank) {
+    for (auto dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kLong, at::kInt, at::kByte}) {
+      const auto own = at::arange(6, dtype).view({2, 3}).t() + rank;  // not contiguous
+      const auto first = at::arange(6, dtype).view({2, 3}).t();
+      EXPECT_TRUE(at::equal(all_reduce(own), first * world + world * (world - 1) / 2)) << dtype;
+      EXPECT_TRUE(at::equal(all_reduce(own, ReduceOp::kMax), first + (world - 1))) << dtype;
+      EXPECT_TRUE(at::equal(all_reduce(own, ReduceOp::kMin), first)) << dtype;
+      EXPECT_TRUE(at::equal(own, first + rank)) << dtype;
+    }
+    EXPECT_EQ(all_reduce(at::scalar_tensor(2.0)).dim(), 0);
+    EXPECT_EQ(all_reduce(at::empty({0, 3})).sizes(), at::IntArrayRef({0, 3}));
+    EXPECT_TRUE(all_reduce(torch::full({}, rank == world - 1, torch::kBool), ReduceOp::kMax).item<bool>());
+  });
+}
+
+TEST_P(Metrics, HaveAMeanOfTheSameBitsOnEveryRank) {
+  const int world = GetParam();
+  run_thread_ranks(world, [&](int rank) {
+    double sum = 0;
+    for (int r = 0; r < world; ++r) sum += 0.1 * (r + 1);
+    EXPECT_EQ(mean(0.1 * (rank + 1)), sum / world);
+  });
+}
+
+TEST_P(Metrics, ComeFromOneRankOrFromAll) {
+  const int world = GetParam();
+  run_thread_ranks(world, [&](int rank) {
+    for (int root = 0; root < world; ++root)
+      EXPECT_EQ(broadcast(at::full({3}, rank, at::kLong), root).sum().item<int64_t>(), 3 * root);
+    const auto gathered = all_gather(at::full({2, 1}, rank, at::kFloat));
+    EXPECT_EQ(gathered.sizes(), at::IntArrayRef({world, 2, 1}));
+    for (int r = 0; r < world; ++r) EXPECT_TRUE(gathered[r].eq(r).all().item<bool>());
+    EXPECT_EQ(all_gather(at::scalar_tensor(1.0)).sizes(), at::IntArrayRef({world}));
+  });
+}
+
+TEST_P(Metrics, HaveNoAutograd) {
+  run_thread_ranks(GetParam(), [](int) {
+    const auto loss = torch::ones({2}, torch::requires_grad()) * 2;
+    EXPECT_FALSE(all_reduce(loss).requires_grad());
+    EXPECT_FALSE(broadcast(loss).requires_grad());
+    EXPECT_FALSE(all_gather(loss).requires_grad());
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, Metrics, testing::Values(1, 2, 3, 4),
+                         [](const auto& world) { return "Of" + std::to_string(world.param) + "Ranks"; });
+
+TEST(MetricsOfAGroup, GoOverTheGroupThatIsNamed) {
+  run_thread_ranks(2, [](int rank) {
+    const auto group = default_process_group();
+    const ThreadProcessGroupGuard none(nullptr);
+    EXPECT_EQ(mean(rank, group), 0.5);
+    EXPECT_EQ(broadcast(at::full({}, rank, at::kLong), 1, group).item<int64_t>(), 1);
+  });
+}
+
+TEST(MetricsThatDiffer, InSizesOfEqualBytesAreAMismatchNamingBoth) {
+  run_thread_ranks(2, [](int rank) {
+    try {
+      all_gather(at::zeros(rank == 0 ? at::IntArrayRef({2, 3}) : at::IntArrayRef({3, 2})));
+      ADD_FAILURE() << "no exception";
+    } catch (const Mismatch& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("[2, 3]"));
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("[3, 2]"));
+    }
+  });
+}
+
+TEST(MetricsOfNothing, AreRefused) {
+  run_thread_ranks(2, [](int) {
+    EXPECT_THROW(all_reduce({}), UsageError);
+    EXPECT_THROW(broadcast({}), UsageError);
+    EXPECT_THROW(all_gather({}), UsageError);
+    EXPECT_THROW(broadcast(at::ones({1}), 2), UsageError);
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test
