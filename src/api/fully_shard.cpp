@@ -155,10 +155,14 @@ std::shared_ptr<ParamGroup> create_group(const PlannedGroup& planned, const std:
 
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
   group->install();
+  const auto found_through = [&](const ModuleNode& at) {
+    const auto owner = at.module == nullptr ? std::weak_ptr<torch::nn::Module>() : at.module->weak_from_this();
+    runtime::registry().add_module(at.identity, owner, group);
+  };
   if (node.identity != nullptr)
-    runtime::registry().add_module(node.identity, group);
+    found_through(node);
   else  // a list of modules is found through each of them
-    for (const auto& child : node.children) runtime::registry().add_module(child->identity, group);
+    for (const auto& child : node.children) found_through(*child);
   adopt_descendants(node, *group);
 }
 

@@ -22,16 +22,17 @@ std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
   return Part{std::move(group), it->second.slot, it->second.kind};
 }
 
-void Registry::add_module(const void* module, const std::shared_ptr<ParamGroup>& group) {
+void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
+                          const std::shared_ptr<ParamGroup>& group) {
   std::lock_guard lock(mutex_);
-  std::erase_if(modules_, [](const auto& entry) { return entry.second.expired(); });
-  modules_[module] = group;
+  std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
+  modules_[module] = {group, owner, !owner.expired()};
 }
 
 std::shared_ptr<ParamGroup> Registry::find_module(const void* module) const {
   std::lock_guard lock(mutex_);
   auto it = modules_.find(module);
-  return it == modules_.end() ? nullptr : it->second.lock();
+  return it == modules_.end() || it->second.is_gone() ? nullptr : it->second.group.lock();
 }
 
 Registry& registry() {

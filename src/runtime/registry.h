@@ -30,7 +30,9 @@ class Registry {
   void remove(const c10::StorageImpl* storage);
   std::optional<Part> find(const c10::StorageImpl* storage) const;
 
-  void add_module(const void* module, const std::shared_ptr<ParamGroup>& group);
+  /// `owner`: empty, or what expires with the module. A graph may keep a group longer than its module, and another
+  /// module may then lie at the same address.
+  void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
   std::shared_ptr<ParamGroup> find_module(const void* module) const;
 
  private:
@@ -39,9 +41,15 @@ class Registry {
     size_t slot;
     PartKind kind;
   };
+  struct ModuleEntry {
+    std::weak_ptr<ParamGroup> group;
+    std::weak_ptr<const void> owner;
+    bool has_owner;
+    bool is_gone() const { return group.expired() || (has_owner && owner.expired()); }
+  };
   mutable std::mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_;
-  std::unordered_map<const void*, std::weak_ptr<ParamGroup>> modules_;
+  std::unordered_map<const void*, ModuleEntry> modules_;
 };
 
 Registry& registry();

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/script.h>
 
+#include <array>
 #include <optional>
 
 #include "thread/misuse_net.h"
@@ -46,6 +47,27 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
     EXPECT_THAT(message_of([&] { fully_shard(static_cast<nn::Module&>(t.net)); }), again);
     EXPECT_THAT(message_of([&] { fully_shard({t.net.up.get()}); }), again);
     EXPECT_THAT(message_of([&] { fully_shard({t.net.norm.get(), t.net.down.get()}); }), again);
+  });
+}
+
+// No parameters but those of its layer, so its own group has none.
+struct AroundALayer : nn::Module {
+  nn::Linear layer = register_module("layer", nn::Linear(4, 4));
+};
+
+TEST(FullyShard, OfAModelWhereOneWasWhoseGraphLivesOn) {
+  run_thread_ranks(2, [](int) {
+    alignas(AroundALayer) std::array<std::byte, sizeof(AroundALayer)> place;
+    torch::Tensor y;
+    for (int round = 0; round < 3; ++round) {
+      const auto model = std::shared_ptr<AroundALayer>(new (place.data()) AroundALayer,
+                                                       [](AroundALayer* gone) { gone->~AroundALayer(); });
+      fully_shard(*model->layer);
+      auto group = fully_shard(*model);
+      ForwardScope scope(group);
+      y = model->layer->forward(torch::ones({1, 4})).sum();
+      EXPECT_TRUE(y.requires_grad());
+    }
   });
 }
 
