@@ -1,0 +1,168 @@
+#include "process/program_fuzz/census.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <iomanip>
+#include <sstream>
+
+#include "process/program_fuzz/rules.h"
+
+namespace fsdp::test::fuzz {
+namespace {
+
+// Beside kinds of statements and cells.
+constexpr const char* kClasses[] = {"2 ranks over shm",
+                                    "3 ranks over shm",
+                                    "4 ranks over shm",
+                                    "2 ranks over gloo",
+                                    "3 ranks over gloo",
+                                    "4 ranks over gloo",
+                                    "model: groups by policy",
+                                    "model: torch::optim",
+                                    "model: fsdp::optim",
+                                    "module: a group",
+                                    "module: frozen",
+                                    "module: ignored",
+                                    "module: fp32",
+                                    "module: shape of 0",
+                                    "module: 4099 rows",
+                                    "module: parameters tied",
+                                    "module: stands twice",
+                                    "scope: in a scope of its model",
+                                    "scope: in a scope of another model",
+                                    "forward: in an open scope",
+                                    "forward: of a submodule",
+                                    "forward: goes on from a graph",
+                                    "forward: while another graph lives",
+                                    "evaluate: while a graph lives",
+                                    "grad: graph retained",
+                                    "grad: creates a graph",
+                                    "grad: by parameters",
+                                    "backward: graph retained",
+                                    "backward: of two graphs",
+                                    "backward: of two models",
+                                    "backward: in a scope",
+                                    "backward: without synchronisation",
+                                    "backward: double",
+                                    "write rows: under LocalRows",
+                                    "summon: written back",
+                                    "throw: on one rank",
+                                    "throw: on all ranks",
+                                    "throw: in backward",
+                                    "a rank held up before a statement",
+                                    "a rank held up inside a statement"};
+
+std::string statement_name(Kind kind) { return c10::str("statement: ", name_of(kind)); }
+std::string cell_name(Cell cell) { return c10::str("module: ", name_of(cell)); }
+
+}  // namespace
+
+Census::Census() {
+  for (const auto* name : kClasses) counts_[name] = 0;
+  for (int kind = 0; kind < kKinds; ++kind) counts_[statement_name(static_cast<Kind>(kind))] = 0;
+  for (int cell = 0; cell < kCells; ++cell) counts_[cell_name(static_cast<Cell>(cell))] = 0;
+}
+
+void Census::add(const Program& program) {
+  count(c10::str(program.world_size, " ranks over ", program.backend));
+  Rules rules(program);
+  add_statements(program.statements, rules);
+  for (const auto& statement : program.statements)
+    if (statement.kind == Kind::kMake) add_model(program.models[static_cast<size_t>(statement.model)]);
+}
+
+void Census::add_model(const Model& model) {
+  if (model.by_policy) count("model: groups by policy");
+  count(is_fused(model.optimizer) ? "model: fsdp::optim" : "model: torch::optim");
+  for (const auto& node : model.nodes) {
+    count(cell_name(node.cell));
+    const bool has_size = node.cell == Cell::kWide || node.cell == Cell::kUnused || node.cell == Cell::kTable;
+    if (node.is_group) count("module: a group");
+    if (node.is_frozen) count("module: frozen");
+    if (node.is_ignored) count("module: ignored");
+    if (node.is_float) count("module: fp32");
+    if (has_size && node.size == 0) count("module: shape of 0");
+    if (has_size && node.size == 4099) count("module: 4099 rows");
+    if (node.tied_to >= 0) count("module: parameters tied");
+    if (node.same_as >= 0) count("module: stands twice");
+  }
+}
+
+void Census::add_statements(const std::vector<Statement>& statements, Rules& rules) {
+  for (const auto& statement : statements) {
+    add_statement(statement, rules);
+    if (!has_body(statement.kind)) {
+      rules.apply(statement);
+      continue;
+    }
+    rules.open(statement);
+    add_statements(statement.body, rules);
+    rules.close(statement);
+  }
+}
+
+void Census::add_statement(const Statement& s, const Rules& rules) {
+  count(statement_name(s.kind));
+  if (s.lag.rank >= 0) count(s.lag.inside ? "a rank held up inside a statement" : "a rank held up before a statement");
+  const bool any_scope = rules.is_in_scope(0) || rules.is_in_scope(1);
+  bool graph_lives = false;
+  for (int slot = 0; slot < kSlots; ++slot) graph_lives |= rules.graph(slot).is_alive;
+  const auto count_if = [&](bool holds, const char* name) {
+    if (holds) count(name);
+  };
+  switch (s.kind) {
+    case Kind::kScope:
+      count_if(rules.is_in_scope(s.model), "scope: in a scope of its model");
+      count_if(rules.is_in_scope(1 - s.model), "scope: in a scope of another model");
+      break;
+    case Kind::kForward:
+      count_if(rules.is_in_scope(s.model), "forward: in an open scope");
+      count_if(s.node != 0, "forward: of a submodule");
+      count_if(s.other >= 0, "forward: goes on from a graph");
+      count_if(graph_lives, "forward: while another graph lives");
+      break;
+    case Kind::kEvaluate:
+      count_if(graph_lives, "evaluate: while a graph lives");
+      break;
+    case Kind::kGrad:
+      count_if(s.flag, "grad: graph retained");
+      count_if(s.other >= 0, "grad: creates a graph");
+      count_if(s.node >= 0, "grad: by parameters");
+      break;
+    case Kind::kBackward:
+      count_if(s.flag, "backward: graph retained");
+      count_if(s.other >= 0, "backward: of two graphs");
+      count_if(rules.graph(s.slot).models == 3, "backward: of two models");
+      count_if(any_scope, "backward: in a scope");
+      count_if(rules.is_without_sync(0) || rules.is_without_sync(1), "backward: without synchronisation");
+      count_if(rules.graph(s.slot).order > 1, "backward: double");
+      break;
+    case Kind::kWriteRows:
+      count_if(s.flag, "write rows: under LocalRows");
+      break;
+    case Kind::kSummon:
+      count_if(s.flag, "summon: written back");
+      break;
+    case Kind::kThrow:
+      count(s.rank < 0 ? "throw: on all ranks" : "throw: on one rank");
+      count_if(s.flag, "throw: in backward");
+      break;
+    default:
+      break;
+  }
+}
+
+std::string Census::table() const {
+  std::ostringstream text;
+  for (const auto& [name, number] : counts_) text << std::setw(9) << number << "  " << name << '\n';
+  return text.str();
+}
+
+std::vector<std::string> Census::missing() const {
+  std::vector<std::string> names;
+  for (const auto& [name, number] : counts_)
+    if (number == 0) names.push_back(name);
+  return names;
+}
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,220 @@
+#include "process/program_fuzz/generate.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <random>
+
+#include "process/program_fuzz/rules.h"
+
+namespace fsdp::test::fuzz {
+namespace {
+
+// How often a kind is tried, by Kind; what is not allowed where it would stand is drawn again.
+constexpr std::array<int, kKinds> kWeights{
+    6,   // make
+    1,   // drop
+    8,   // scope
+    5,   // no_sync
+    30,  // forward
+    12,  // evaluate
+    20,  // grad
+    24,  // backward
+    2,   // forget
+    6,   // zero_grad
+    14,  // step
+    12,  // write rows
+    4,   // summon
+    4,   // unshard
+    3,   // reshard
+    2,   // keep after forward
+    3,   // keep after backward
+    2,   // keep in backward
+    2,   // reduce unused
+    2,   // divide factor
+    2,   // forward prefetch
+    2,   // backward prefetch
+    4,   // clip
+    3,   // full tensors
+    2,   // save
+    3,   // throw
+    1,   // barrier
+    5,   // compare rows
+    6,   // compare gradients
+};
+
+class Generator {
+ public:
+  Generator(uint64_t seed, const Choice& choice) : random_(seed), choice_(choice), rules_(program_) {}
+
+  Program generate() {
+    program_.world_size = pick(choice_.world_sizes);
+    program_.backend = pick(choice_.backends);
+    program_.width = pick(std::vector<int64_t>{1, 2, 3, 4, 5, 7, 8, 13, 16, 17});
+    program_.samples = draw(1, 3);
+    for (auto& model : program_.models) model = draw_model();
+    Statement make{.kind = Kind::kMake};
+    rules_.apply(make);
+    program_.statements.push_back(make);
+    number_ = 1;
+    draw_list(program_.statements, draw(4, 22));
+    program_.number_statements();
+    return program_;
+  }
+
+ private:
+  int draw(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
+  bool chance(double probability) { return std::bernoulli_distribution(probability)(random_); }
+  template <class T>
+  T pick(const std::vector<T>& from) {
+    return from[static_cast<size_t>(draw(0, static_cast<int>(from.size()) - 1))];
+  }
+
+  Model draw_model() {
+    Model model;
+    model.nodes.push_back({});
+    const int count = draw(1, 6);
+    for (int i = 1; i <= count; ++i) model.nodes.push_back(draw_node(model));
+    for (auto& node : model.nodes)
+      node.reshard = pick(
+          std::vector{WhenToReshard::kUnset, WhenToReshard::kUnset, WhenToReshard::kAlways, WhenToReshard::kNever});
+    const bool shares = std::any_of(model.nodes.begin(), model.nodes.end(),
+                                    [](const Node& node) { return node.same_as >= 0 || node.tied_to >= 0; });
+    model.by_policy = !shares && chance(0.3);
+    model.optimizer = static_cast<Optimizer>(draw(0, kOptimizers - 1));
+    return model;
+  }
+
+  Node draw_node(const Model& model) {
+    Node node{.cell = draw_cell()};
+    std::vector<int> sequences;
+    for (size_t i = 0; i < model.nodes.size(); ++i)
+      if (model.nodes[i].cell == Cell::kSequence) sequences.push_back(static_cast<int>(i));
+    node.parent = pick(sequences);
+    node.size = chance(0.04) ? 4099 : pick(std::vector<int64_t>{0, 1, 2, 3, 5, 7, 8, 31, 64});
+    if (node.cell == Cell::kTable) node.size = std::max<int64_t>(node.size, 1);
+    node.is_float = chance(0.12);
+    node.is_frozen = chance(0.15);
+    node.is_ignored = node.cell != Cell::kSequence && chance(0.05);
+    node.is_group = chance(0.5);
+    if (node.cell != Cell::kSequence && chance(0.15)) share(node, model);
+    return node;
+  }
+
+  Cell draw_cell() {
+    return pick(std::vector{Cell::kLinear, Cell::kLinear, Cell::kLinear, Cell::kWide, Cell::kWide, Cell::kSequence,
+                            Cell::kSequence, Cell::kScale, Cell::kNorm, Cell::kTable, Cell::kFunction, Cell::kSometimes,
+                            Cell::kUnused, Cell::kPause, Cell::kPause});
+  }
+
+  // With an earlier node.
+  void share(Node& node, const Model& model) {
+    std::vector<int> sources;
+    for (size_t i = 1; i < model.nodes.size(); ++i)
+      if (model.nodes[i].cell != Cell::kSequence && model.nodes[i].tied_to < 0 && model.nodes[i].same_as < 0)
+        sources.push_back(static_cast<int>(i));
+    if (sources.empty()) return;
+    const int source = pick(sources), parent = node.parent;
+    const bool is_group = node.is_group;
+    node = model.nodes[static_cast<size_t>(source)];
+    node.parent = parent;
+    const bool same = chance(0.4);
+    node.is_group = is_group && !same;
+    (same ? node.same_as : node.tied_to) = source;
+  }
+
+  // Up to `count` statements that are allowed one after another.
+  void draw_list(std::vector<Statement>& statements, int count) {
+    for (int i = 0; i < count; ++i) {
+      auto statement = draw_statement();
+      if (!statement) continue;
+      statement->number = number_++;
+      if (has_body(statement->kind)) {
+        rules_.open(*statement);
+        draw_list(statement->body, draw(1, 5));
+        rules_.close(*statement);
+      } else {
+        rules_.apply(*statement);
+      }
+      statements.push_back(std::move(*statement));
+    }
+  }
+
+  std::optional<Statement> draw_statement() {
+    for (int trial = 0; trial < 30; ++trial) {
+      const auto kind = static_cast<Kind>(std::discrete_distribution<int>(kWeights.begin(), kWeights.end())(random_));
+      if (std::find(choice_.without.begin(), choice_.without.end(), kind) != choice_.without.end()) continue;
+      auto statement = draw_of(kind);
+      if (rules_.allow(statement)) return statement;
+    }
+    return std::nullopt;
+  }
+
+  Statement draw_of(Kind kind) {
+    Statement s{.kind = kind, .model = chance(0.7) ? 0 : 1, .slot = draw(0, kSlots - 1), .flag = chance(0.5)};
+    s.seed = draw(0, 5);
+    s.number = number_;
+    if (chance(0.4)) s.lag = {draw(0, program_.world_size - 1), draw(1, 6), chance(0.4)};
+    const auto& model = program_.models[static_cast<size_t>(s.model)];
+    const auto draw_group = [&] {
+      std::vector<int> groups{0};
+      for (size_t i = 1; i < model.nodes.size(); ++i)
+        if (model.nodes[i].is_group) groups.push_back(static_cast<int>(i));
+      return pick(groups);
+    };
+    switch (kind) {
+      case Kind::kForward:
+        if (chance(0.2)) s.node = draw(0, static_cast<int>(model.nodes.size()) - 1);
+        if (chance(0.3)) s.other = draw(0, kSlots - 1);
+        s.flag = chance(0.7);
+        break;
+      case Kind::kGrad:
+        s.node = chance(0.25) ? draw(1, static_cast<int>(model.nodes.size()) - 1) : -1;
+        if (chance(0.4)) s.other = draw(0, kSlots - 1);
+        break;
+      case Kind::kBackward:
+        s.flag = chance(0.3);
+        if (chance(0.25)) s.other = draw(0, kSlots - 1);
+        break;
+      case Kind::kWriteRows:
+      case Kind::kSummon:
+        s.value = pick(std::vector{0.5, 0.9, -1.0});
+        break;
+      case Kind::kDivideFactor:
+        s.value = pick(std::vector{1.0, 2.0, 3.0});
+        s.node = draw_group();
+        break;
+      case Kind::kClip:
+        s.value = pick(std::vector{1e-3, 0.1, 100.0});
+        break;
+      case Kind::kThrow:
+        s.rank = draw(-1, program_.world_size - 1);
+        break;
+      case Kind::kUnshard:
+      case Kind::kReshard:
+      case Kind::kKeepInBackward:
+        s.node = draw_group();
+        break;
+      case Kind::kForwardPrefetch:
+      case Kind::kBackwardPrefetch:
+        s.node = draw_group();
+        for (int i = draw(0, 3); i > 0; --i) s.nodes.push_back(draw_group());
+        break;
+      default:
+        break;
+    }
+    return s;
+  }
+
+  std::mt19937_64 random_;
+  const Choice& choice_;
+  Program program_;
+  Rules rules_;
+  int number_ = 0;
+};
+
+}  // namespace
+
+Program generate(uint64_t seed, const Choice& choice) { return Generator(seed, choice).generate(); }
+
+}  // namespace fsdp::test::fuzz

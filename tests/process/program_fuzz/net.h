@@ -1,0 +1,62 @@
+#pragma once
+/// \file
+/// A model of a program as a tree of torch modules.
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "process/program_fuzz/program.h"
+
+namespace fsdp::test::fuzz {
+
+/// What a forward needs to know beside its input.
+struct Call {
+  int rank = 0;
+  int64_t seed = 0;
+  /// Called in the backward of a kPause; lives as long as graphs do.
+  const std::function<void()>* pause = nullptr;
+};
+
+/// A parameter; a tied one once, of the first node that has it.
+struct NetParameter {
+  torch::Tensor tensor;
+  bool is_ignored = false;
+};
+
+/// The module of one node. Its values depend on nothing but the program.
+class NodeModule : public torch::nn::Module {
+ public:
+  NodeModule(const Program& program, const Model& model, int node,
+             const std::vector<std::shared_ptr<NodeModule>>& before);
+  void add_child(int node, const std::shared_ptr<NodeModule>& child);
+  torch::Tensor forward(const torch::Tensor& h, const Call& call);
+
+ private:
+  torch::Tensor compute(const torch::Tensor& h, const Call& call);
+  void add_parameter(const std::vector<int64_t>& sizes);
+
+  const Node spec_;
+  const int number_;
+  std::vector<std::shared_ptr<NodeModule>> children_;
+  std::vector<torch::Tensor> own_;
+};
+
+struct Net {
+  Net(const Program& program, const Model& model);
+
+  std::vector<std::shared_ptr<NodeModule>> modules;  // by node; one that stands twice has both places
+  std::vector<NetParameter> parameters;
+  /// Group nodes in the order in which they are sharded: children before parents, the root last.
+  std::vector<int> group_nodes;
+  /// By parameter: the node of the group that takes it.
+  std::vector<int> owners;
+
+  std::vector<torch::Tensor> tensors() const;
+  /// Of the ignored parameters those under the module.
+  std::vector<torch::Tensor> ignored_below(int node) const;
+};
+
+}  // namespace fsdp::test::fuzz

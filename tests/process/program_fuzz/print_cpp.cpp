@@ -1,0 +1,267 @@
+#include "process/program_fuzz/print_cpp.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "process/program_fuzz/print_net.h"
+
+namespace fsdp::test::fuzz {
+namespace {
+
+const char* truth(bool value) { return value ? "true" : "false"; }
+
+const char* text_of(WhenToReshard when) {
+  constexpr std::array<const char*, 3> kTexts{"std::nullopt", "fsdp::Reshard::always()", "fsdp::Reshard::never()"};
+  return kTexts[static_cast<size_t>(when)];
+}
+
+std::string optimizer_of(Optimizer kind, const std::string& name, const std::string& parameters) {
+  const bool is_sgd = kind == Optimizer::kSgd || kind == Optimizer::kFusedSgd;
+  return c10::str(
+      is_fused(kind) ? "fsdp::optim::" : "torch::optim::", is_sgd ? "SGD " : "AdamW ", name, '(', parameters,
+      is_sgd ? ", torch::optim::SGDOptions(0.05).momentum(0.9));" : ", torch::optim::AdamWOptions(0.01).eps(1e-3));");
+}
+
+class Printer {
+ public:
+  explicit Printer(const Program& program) : program_(program) {}
+
+  std::string print() {
+    line("// ", program_.world_size, " ranks, backend \"", program_.backend, "\"");
+    line(
+        "#include <fsdp/fsdp.h>\n#include <torch/torch.h>\n\n#include <chrono>\n#include <sstream>\n#include "
+        "<thread>\n");
+    line("constexpr int64_t kSamples = ", program_.samples, ", kWidth = ", program_.width, ";\n");
+    std::vector<int> made;
+    for (int m = 0; m < kModels; ++m)
+      if (is_made(m)) made.push_back(m);
+    text_ << print_nets(program_, made);
+    line("int main() {");
+    ++indent_;
+    line("fsdp::init_process_group({.backend = \"", program_.backend, "\"});");
+    line("const int rank = fsdp::rank();");
+    if (uses_graphs()) line("torch::Tensor x[", kSlots, "], h[", kSlots, "], y[", kSlots, "];");
+    print_list(program_.statements);
+    line("// Here every rank's rows and their gradients are compared with the unsharded run's.");
+    --indent_;
+    line("}");
+    return text_.str();
+  }
+
+ private:
+  template <class... Parts>
+  void line(const Parts&... parts) {
+    text_ << std::string(static_cast<size_t>(2 * indent_), ' ') << c10::str(parts...) << '\n';
+  }
+
+  bool is_made(int m) const {
+    const auto all = in_order(program_);
+    return std::any_of(all.begin(), all.end(), [&](const auto* s) { return s->kind == Kind::kMake && s->model == m; });
+  }
+  bool uses_graphs() const {
+    const auto all = in_order(program_);
+    return std::any_of(all.begin(), all.end(), [](const auto* s) { return s->kind == Kind::kForward; });
+  }
+  void print_list(const std::vector<Statement>& statements) {
+    for (const auto& statement : statements) {
+      if (statement.lag.rank >= 0 && !statement.lag.inside) print_lag(statement.lag);
+      print_statement(statement);
+    }
+  }
+
+  void print_lag(const Lag& lag) {
+    line("if (rank == ", lag.rank,
+         ") std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until the others are ", lag.ahead,
+         " statements ahead, or wait");
+  }
+
+  std::string net(int m) const { return m == 0 ? "net" : "other"; }
+  std::string node_path(int m, int node) const {
+    const auto& nodes = program_.models[static_cast<size_t>(m)].nodes;
+    std::string path;
+    for (int at = node; at > 0; at = nodes[static_cast<size_t>(at)].parent) path = c10::str("->n", at, path);
+    return net(m) + path;
+  }
+  std::string group(int m, int node) const {
+    return node == 0 ? net(m) + "_group" : c10::str("fsdp::group_of(*", node_path(m, node), ")");
+  }
+
+  void print_make(const Statement& s) {
+    const auto& model = program_.models[static_cast<size_t>(s.model)];
+    const auto name = net(s.model);
+    line("auto ", name, " = std::make_shared<", type_of(program_, s.model, 0), ">();");
+    for (size_t i = 0; i < model.nodes.size(); ++i)
+      if (model.nodes[i].is_ignored) line("// the parameters of n", i, " are in ignored_params");
+    for (int i = static_cast<int>(model.nodes.size()) - 1; i >= 0; --i) {
+      const auto& node = model.nodes[static_cast<size_t>(i)];
+      if (i > 0 && (!node.is_group || model.by_policy)) continue;
+      const std::string options = node.reshard == WhenToReshard::kUnset
+                                      ? ""
+                                      : c10::str(", {.reshard_after_forward = ", text_of(node.reshard), "}");
+      line(i == 0 ? c10::str("auto ", name, "_group = ") : std::string(), "fsdp::fully_shard(*", node_path(s.model, i),
+           options, ");");
+    }
+    if (model.by_policy)
+      for (size_t i = 1; i < model.nodes.size(); ++i)
+        if (model.nodes[i].is_group) line("// made by that call's auto_wrap_policy: n", i);
+    line(
+        optimizer_of(model.optimizer, s.model == 0 ? "optimizer" : "optimizer_of_other", name + "_group.parameters()"));
+  }
+
+  void print_scope(const Statement& s, const std::string& guard) {
+    line("{");
+    ++indent_;
+    line(guard);
+    if (s.lag.rank >= 0 && s.lag.inside) print_lag(s.lag);
+  }
+  void close() {
+    --indent_;
+    line("}");
+  }
+
+  void print_forward(const Statement& s) {
+    print_scope(s, c10::str("fsdp::ForwardScope scope(", group(s.model, 0), ");"));
+    line("x[", s.slot, "] = ",
+         s.other >= 0 ? c10::str("h[", s.other, ']')
+                      : c10::str("input(rank, ", s.seed, ')', s.flag ? ".requires_grad_()" : ""),
+         ';');
+    line("h[", s.slot, "] = ", node_path(s.model, s.node), "->forward(x[", s.slot, "], rank, ", s.seed, ");");
+    line("y[", s.slot, "] = h[", s.slot, "].square().mean();");
+    close();
+  }
+
+  void print_grad(const Statement& s) {
+    const bool creates = s.other >= 0;
+    const auto inputs = s.node < 0 ? c10::str("x[", s.slot, "]")
+                                   : c10::str("x[", s.slot, "], the parameters of ", node_path(s.model, s.node));
+    const auto call = c10::str("torch::autograd::grad({y[", s.slot, "]}, {", inputs, "}, {}, ",
+                               truth(s.flag || creates), ", ", truth(creates), ", true)");
+    if (s.lag.rank >= 0 && s.lag.inside) line("// rank ", s.lag.rank, " is held up in Pause::backward");
+    if (!creates) return line(call, ";  // compared");
+    line("x[", s.other, "] = x[", s.slot, "];");
+    line("y[", s.other, "] = ", call, "[0].square().sum();  // compared; of all results");
+  }
+
+  void print_summon(const Statement& s) {
+    print_scope(s, c10::str("auto whole = fsdp::summon_full_params(", group(s.model, 0), ");"));
+    line("torch::NoGradGuard no_grad;");
+    line("for (auto& p : ", group(s.model, 0), ".parameters()) p",
+         s.flag ? c10::str(".mul_(", s.value, ");") : " * 1.0;", "  // compared before");
+    if (s.flag) line("whole.write_back();");
+    close();
+  }
+
+  void print_write(const Statement& s) {
+    print_scope(s, "torch::NoGradGuard no_grad;");
+    if (s.flag) line("fsdp::LocalRows rows(", group(s.model, 0), ");");
+    line("for (auto& p : ", group(s.model, 0), ".parameters()) p.mul_(", s.value, ");");
+    close();
+  }
+
+  void print_throw(const Statement& s) {
+    line("try {");
+    ++indent_;
+    print_scope(s, c10::str("fsdp::ForwardScope scope(", group(s.model, 0), ");"));
+    const auto who = s.rank < 0 ? std::string("every rank") : c10::str("rank ", s.rank);
+    line("auto loss = ", net(s.model), "->forward(input(rank, ", s.seed, ").requires_grad_(), rank, ", s.seed,
+         ").square().mean();");
+    if (!s.flag) line("// here ", who, " throws");
+    close();
+    line("loss.backward();", s.flag ? c10::str("  // in a hook on the output of forward ", who, " throws") : "");
+    --indent_;
+    line("} catch (const std::runtime_error&) {  // a Mismatch on ranks that do not throw");
+    line("}");
+    line(group(s.model, 0), ".reset_iter_state();");
+  }
+
+  void print_statement(const Statement& s) {
+    const auto root = group(s.model, 0);
+    const std::string optimizer = s.model == 0 ? "optimizer" : "optimizer_of_other";
+    switch (s.kind) {
+      case Kind::kMake:
+        return print_make(s);
+      case Kind::kDrop:
+        return line("// ", net(s.model), ", its handle and ", optimizer, " go");
+      case Kind::kScope:
+      case Kind::kNoSync:
+        print_scope(s, s.kind == Kind::kScope ? c10::str("fsdp::ForwardScope scope(", root, ");")
+                                              : c10::str("auto no_sync = ", root, ".no_sync();"));
+        print_list(s.body);
+        return close();
+      case Kind::kForward:
+        return print_forward(s);
+      case Kind::kEvaluate:
+        print_scope(s, "torch::NoGradGuard no_grad;");
+        line("fsdp::ForwardScope scope(", root, ");");
+        line(net(s.model), "->forward(input(rank, ", s.seed, "), rank, ", s.seed, ");  // compared");
+        return close();
+      case Kind::kGrad:
+        return print_grad(s);
+      case Kind::kBackward:
+        if (s.lag.rank >= 0 && s.lag.inside) line("// rank ", s.lag.rank, " is held up in Pause::backward");
+        return line(s.other < 0 ? c10::str("y[", s.slot, ']') : c10::str("(y[", s.slot, "] + y[", s.other, "])"),
+                    ".backward(", s.flag ? "{}, /*retain_graph=*/true" : "", ");");
+      case Kind::kForget:
+        return line("x[", s.slot, "] = h[", s.slot, "] = y[", s.slot, "] = {};");
+      case Kind::kZeroGrad:
+        return line(optimizer, ".zero_grad(", truth(s.flag), ");");
+      case Kind::kStep:
+        return line(optimizer, ".step();");
+      case Kind::kWriteRows:
+        return print_write(s);
+      case Kind::kSummon:
+        return print_summon(s);
+      case Kind::kUnshard:
+        return line(group(s.model, s.node), ".unshard()", s.flag ? ".wait();" : ";");
+      case Kind::kReshard:
+        return line(group(s.model, s.node), ".reshard();");
+      case Kind::kKeepAfterForward:
+        return line(root, ".set_reshard_after_forward(", truth(!s.flag), ");");
+      case Kind::kKeepAfterBackward:
+        return line(root, ".set_reshard_after_backward(", truth(!s.flag), ");");
+      case Kind::kKeepInBackward:
+        return line(group(s.model, s.node), ".set_unshard_in_backward(", truth(!s.flag), ");");
+      case Kind::kReduceUnused:
+        return line(root, ".set_reduce_scatter_unused_params(", truth(s.flag), ");");
+      case Kind::kDivideFactor:
+        return line(group(s.model, s.node), ".set_gradient_divide_factor(", s.value, ");");
+      case Kind::kForwardPrefetch:
+      case Kind::kBackwardPrefetch: {
+        std::string others;
+        for (int node : s.nodes) others += (others.empty() ? "" : ", ") + group(s.model, node);
+        return line(group(s.model, s.node),
+                    s.kind == Kind::kForwardPrefetch ? ".set_modules_to_forward_prefetch({"
+                                                     : ".set_modules_to_backward_prefetch({",
+                    others, "});");
+      }
+      case Kind::kClip:
+        return line("fsdp::clip_grad_norm_(", root, ", ", s.value, ");  // compared");
+      case Kind::kFullTensors:
+        return line("for (auto& p : ", root, ".parameters()) fsdp::full_tensor(p);  // compared");
+      case Kind::kSave:
+        return line("std::stringstream file;\n  torch::save(", root,
+                    ".parameters(), file);  // loaded again, and compared");
+      case Kind::kThrow:
+        return print_throw(s);
+      case Kind::kBarrier:
+        return line("fsdp::barrier();");
+      case Kind::kCompareRows:
+        return line("// compared: rows of ", net(s.model));
+      case Kind::kCompareGradients:
+        return line("// compared: gradients of ", net(s.model));
+    }
+  }
+
+  const Program& program_;
+  std::ostringstream text_;
+  int indent_ = 0;
+};
+
+}  // namespace
+
+std::string print_cpp(const Program& program) { return Printer(program).print(); }
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,79 @@
+#include "process/program_fuzz/program.h"
+
+#include <array>
+
+namespace fsdp::test::fuzz {
+namespace {
+
+void number_list(std::vector<Statement>& statements, int& next) {
+  for (auto& statement : statements) {
+    statement.number = next++;
+    number_list(statement.body, next);
+  }
+}
+
+void append(const std::vector<Statement>& statements, std::vector<const Statement*>& order) {
+  for (const auto& statement : statements) {
+    order.push_back(&statement);
+    append(statement.body, order);
+  }
+}
+
+}  // namespace
+
+int Program::number_statements() {
+  int next = 0;
+  number_list(statements, next);
+  return next;
+}
+
+std::vector<const Statement*> in_order(const Program& program) {
+  std::vector<const Statement*> order;
+  append(program.statements, order);
+  return order;
+}
+
+bool is_fused(Optimizer kind) { return kind == Optimizer::kFusedSgd || kind == Optimizer::kFusedAdamW; }
+
+bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync; }
+
+const char* name_of(Cell cell) {
+  constexpr std::array<const char*, kCells> kNames{"sequence", "linear",   "wide",      "scale",  "norm",
+                                                   "table",    "function", "sometimes", "unused", "pause"};
+  return kNames[static_cast<size_t>(cell)];
+}
+
+const char* name_of(Kind kind) {
+  constexpr std::array<const char*, kKinds> kNames{"make",
+                                                   "drop",
+                                                   "scope",
+                                                   "no_sync",
+                                                   "forward",
+                                                   "evaluate",
+                                                   "autograd::grad",
+                                                   "backward",
+                                                   "forget graph",
+                                                   "zero_grad",
+                                                   "step",
+                                                   "write rows",
+                                                   "summon_full_params",
+                                                   "unshard",
+                                                   "reshard",
+                                                   "set_reshard_after_forward",
+                                                   "set_reshard_after_backward",
+                                                   "set_unshard_in_backward",
+                                                   "set_reduce_scatter_unused_params",
+                                                   "set_gradient_divide_factor",
+                                                   "forward prefetch list",
+                                                   "backward prefetch list",
+                                                   "clip_grad_norm_",
+                                                   "full_tensor",
+                                                   "save",
+                                                   "throw, reset_iter_state",
+                                                   "barrier",
+                                                   "compare rows",
+                                                   "compare gradients"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,125 @@
+#pragma once
+/// \file
+/// A random program over the public API, as data: models, and statements that all ranks execute.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fsdp::test::fuzz {
+
+/// What a module of a model computes from h of sizes [samples, width].
+enum class Cell : uint8_t {
+  kSequence,   ///< h + child(h) for each child
+  kLinear,     ///< a layer
+  kWide,       ///< two layers with `size` values between them, 0 and primes among them
+  kScale,      ///< times a scalar
+  kNorm,       ///< torch::layer_norm
+  kTable,      ///< rows of a table with `size` rows
+  kFunction,   ///< a custom Function, which alone reads the parameter
+  kSometimes,  ///< a second parameter takes part on some of the ranks
+  kUnused,     ///< a parameter that nobody reads
+  kPause,      ///< no parameters; a rank may be held up here in backward
+};
+constexpr int kCells = 10;
+
+/// `reshard_after_forward`.
+enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever };
+
+/// A module of a model's tree. A parent stands before its children, node 0 is the root.
+struct Node {
+  Cell cell = Cell::kSequence;
+  int parent = -1;
+  int64_t size = 1;
+  bool is_float = false;  ///< else double
+  bool is_frozen = false;
+  bool is_ignored = false;  ///< FullyShardOptions::ignored_params
+  bool is_group = false;    ///< has a fully_shard call of its own; the root always has one
+  int tied_to = -1;         ///< an earlier node of the same cell, size and dtype whose parameters this one has
+  int same_as = -1;         ///< an earlier node whose very module stands here again
+  WhenToReshard reshard = WhenToReshard::kUnset;
+};
+
+enum class Optimizer : uint8_t { kSgd, kAdamW, kFusedSgd, kFusedAdamW };
+constexpr int kOptimizers = 4;
+
+struct Model {
+  std::vector<Node> nodes;
+  bool by_policy = false;  ///< groups are made by auto_wrap_policy, else by calls bottom-up
+  Optimizer optimizer = Optimizer::kSgd;
+};
+
+enum class Kind : uint8_t {
+  kMake,              ///< model: builds, shards, makes the optimizer
+  kDrop,              ///< model: everything goes but graphs
+  kScope,             ///< model, body
+  kNoSync,            ///< model, body
+  kForward,           ///< model, node, slot, other: the slot whose h is the input, or -1; flag: the input requires grad
+  kEvaluate,          ///< model: a forward under NoGradGuard
+  kGrad,              ///< slot, flag: retain_graph, other: the slot of the new graph or -1; node: by its parameters too
+  kBackward,          ///< slot, flag: retain_graph, other: a second slot of the sum or -1
+  kForget,            ///< slot
+  kZeroGrad,          ///< model, flag: set_to_none
+  kStep,              ///< model
+  kWriteRows,         ///< model, value, flag: under LocalRows
+  kSummon,            ///< model, value, flag: written, and written back
+  kUnshard,           ///< model, node, flag: waits
+  kReshard,           ///< model, node
+  kKeepAfterForward,  ///< model, flag; set_reshard_after_forward(!flag)
+  kKeepAfterBackward,
+  kKeepInBackward,    ///< model, node, flag; set_unshard_in_backward(!flag)
+  kReduceUnused,      ///< model, flag
+  kDivideFactor,      ///< model, node, value
+  kForwardPrefetch,   ///< model, node, nodes
+  kBackwardPrefetch,  ///< model, node, nodes
+  kClip,              ///< model, value
+  kFullTensors,       ///< model
+  kSave,              ///< model: and load what was saved
+  kThrow,             ///< model, rank (-1: all), flag: in backward; then reset_iter_state
+  kBarrier,           ///<
+  kCompareRows,       ///< model
+  kCompareGradients,  ///< model
+};
+constexpr int kKinds = 29;
+
+/// One rank is held up until the others are some statements ahead, or wait for it.
+struct Lag {
+  int rank = -1;  ///< -1: nobody
+  int ahead = 1;
+  bool inside = false;  ///< after the scope of a forward has opened, in a kPause of a backward; else before
+};
+
+struct Statement {
+  Kind kind = Kind::kBarrier;
+  int model = 0, node = 0, slot = 0, other = -1, rank = -1;
+  bool flag = false;
+  double value = 0;
+  int64_t seed = 0;  ///< of the input
+  std::vector<int> nodes = {};
+  std::vector<Statement> body = {};
+  Lag lag = {};
+  int number = 0;  ///< place in the program, counted in the order of execution
+};
+
+constexpr int kModels = 2, kSlots = 4;
+
+struct Program {
+  int world_size = 2;
+  std::string backend = "shm";
+  int64_t width = 3, samples = 2;
+  std::vector<Model> models = std::vector<Model>(kModels);
+  std::vector<Statement> statements;
+
+  /// Numbers the statements; returns how many there are.
+  int number_statements();
+};
+
+/// fsdp::optim's.
+bool is_fused(Optimizer optimizer);
+const char* name_of(Cell cell);
+const char* name_of(Kind kind);
+bool has_body(Kind kind);
+/// Statements from the first to the last executed, bodies included.
+std::vector<const Statement*> in_order(const Program& program);
+
+}  // namespace fsdp::test::fuzz

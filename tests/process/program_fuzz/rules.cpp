@@ -1,0 +1,259 @@
+#include "process/program_fuzz/rules.h"
+
+#include <algorithm>
+
+namespace fsdp::test::fuzz {
+namespace {
+
+constexpr int kDeepest = 3;
+
+bool has_node(const Model& model, int node) { return node >= 0 && static_cast<size_t>(node) < model.nodes.size(); }
+
+// A policy is asked about modules that have elements no group inside them has taken.
+bool is_group_node(const Model& model, int number) {
+  if (number == 0) return true;
+  if (!has_node(model, number)) return false;
+  const auto& node = model.nodes[static_cast<size_t>(number)];
+  if (!model.by_policy) return node.is_group;
+  return node.is_group && !node.is_ignored && node.size > 0 && node.cell != Cell::kSequence &&
+         node.cell != Cell::kPause;
+}
+
+bool has_ignored(const Model& model) {
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [](const Node& node) { return node.is_ignored; });
+}
+
+bool trains(const Node& node) {
+  return !node.is_frozen && node.cell != Cell::kSequence && node.cell != Cell::kPause && node.cell != Cell::kUnused;
+}
+
+bool any_trains(const Model& model) { return std::any_of(model.nodes.begin(), model.nodes.end(), trains); }
+
+uint32_t bit(int model) { return 1U << model; }
+
+bool is_well_formed(const Model& model) {
+  if (model.nodes.empty() || model.nodes[0].cell != Cell::kSequence) return false;
+  for (size_t i = 1; i < model.nodes.size(); ++i) {
+    const auto& node = model.nodes[i];
+    const int number = static_cast<int>(i);
+    if (node.parent < 0 || node.parent >= number) return false;
+    if (model.nodes[static_cast<size_t>(node.parent)].cell != Cell::kSequence) return false;
+    if (node.cell == Cell::kTable && node.size < 1) return false;
+    for (int source : {node.tied_to, node.same_as}) {
+      if (source < 0) continue;
+      if (source >= number || node.cell == Cell::kSequence) return false;
+      const auto& other = model.nodes[static_cast<size_t>(source)];
+      if (other.tied_to >= 0 || other.same_as >= 0 || other.cell != node.cell || other.size != node.size ||
+          other.is_float != node.is_float || other.is_frozen != node.is_frozen || other.is_ignored != node.is_ignored)
+        return false;
+    }
+    if (node.same_as >= 0 && (node.is_group || node.tied_to >= 0)) return false;
+    if (model.by_policy && (node.same_as >= 0 || node.tied_to >= 0)) return false;
+  }
+  return true;
+}
+
+bool follow(Rules& rules, const std::vector<Statement>& statements) {
+  for (const auto& statement : statements) {
+    if (!rules.allow(statement)) return false;
+    if (!has_body(statement.kind)) {
+      rules.apply(statement);
+      continue;
+    }
+    rules.open(statement);
+    if (!follow(rules, statement.body)) return false;
+    rules.close(statement);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Rules::allow(const Statement& s) const {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  const bool exists = state(s.model).exists;
+  switch (s.kind) {
+    case Kind::kMake:
+      return !exists && nothing_is_open();
+    case Kind::kDrop:
+      return exists && nothing_is_open();
+    case Kind::kScope:
+      return exists && depth_ < kDeepest;
+    case Kind::kNoSync:
+      return exists && depth_ < kDeepest && !state(s.model).no_sync;
+    case Kind::kForward:
+      return allow_forward(s);
+    case Kind::kEvaluate:
+    case Kind::kZeroGrad:
+    case Kind::kFullTensors:
+      return exists;
+    case Kind::kGrad:
+      return allow_grad(s);
+    case Kind::kBackward:
+      return allow_backward(s);
+    case Kind::kForget:
+      return !graph(s.slot).parts.empty();
+    case Kind::kStep:
+    case Kind::kWriteRows:
+    case Kind::kClip:
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients;
+    case Kind::kSummon:
+    case Kind::kSave:
+    case Kind::kCompareRows:
+    case Kind::kCompareGradients:
+    case Kind::kKeepAfterForward:
+    case Kind::kKeepAfterBackward:
+    case Kind::kReduceUnused:
+      return is_outside(s.model);
+    case Kind::kKeepInBackward:
+    case Kind::kDivideFactor:
+      return is_outside(s.model) && is_group_node(model, s.node);
+    case Kind::kForwardPrefetch:
+    case Kind::kBackwardPrefetch:
+      return is_outside(s.model) && is_group_node(model, s.node) &&
+             std::all_of(s.nodes.begin(), s.nodes.end(), [&](int node) { return is_group_node(model, node); });
+    case Kind::kUnshard:
+    case Kind::kReshard:
+      return exists && is_group_node(model, s.node);
+    case Kind::kThrow:
+      return allow_throw(s);
+    case Kind::kBarrier:
+      return true;
+  }
+  return false;
+}
+
+bool Rules::allow_forward(const Statement& s) const {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  if (!state(s.model).exists || !has_node(model, s.node)) return false;
+  // The result depends on something that requires grad.
+  if (s.node > 0 && model.nodes[static_cast<size_t>(s.node)].cell == Cell::kTable) return false;
+  if (s.other < 0) return s.flag || (s.node == 0 && any_trains(model));
+  return s.other != s.slot && graph(s.other).is_alive && graph(s.other).has_output;
+}
+
+bool Rules::allow_grad(const Statement& s) const {
+  const auto& graph = this->graph(s.slot);
+  if (!graph.is_alive || s.other == s.slot) return false;
+  if (s.node < 0) return graph.has_input;
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  // A penalty on gradients of parameters is taken in the scope.
+  return graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
+         trains(model.nodes[static_cast<size_t>(s.node)]) && (s.other < 0 || is_in_scope(s.model));
+}
+
+bool Rules::allow_backward(const Statement& s) const {
+  for (int slot : {s.slot, s.other}) {
+    if (slot < 0) continue;
+    if (!graph(slot).is_alive) return false;
+    // Groups that a backward does not reach keep gradients that wait.
+    for (int m = 0; m < kModels; ++m)
+      if ((graph(slot).models & bit(m)) != 0 && !graph(slot).is_of_root && state(m).has_waiting_gradients) return false;
+  }
+  return s.slot != s.other;
+}
+
+// What one rank had done of the iteration when another threw would stay in ignored parameters.
+bool Rules::allow_throw(const Statement& s) const {
+  return state(s.model).exists && nothing_is_open() && s.rank < program_.world_size &&
+         !has_ignored(program_.models[static_cast<size_t>(s.model)]);
+}
+
+void Rules::apply(const Statement& s) {
+  switch (s.kind) {
+    case Kind::kMake:
+      state(s.model) = {.exists = true};
+      break;
+    case Kind::kDrop:
+      state(s.model) = {};
+      note_write(s.model);
+      break;
+    case Kind::kForward:
+      return apply_forward(s);
+    case Kind::kGrad:
+      return apply_grad(s);
+    case Kind::kBackward:
+      return apply_backward(s);
+    case Kind::kForget:
+      graphs_[static_cast<size_t>(s.slot)] = {};
+      break;
+    case Kind::kStep:
+    case Kind::kWriteRows:
+      return note_write(s.model);
+    case Kind::kSummon:
+      if (s.flag) note_write(s.model);
+      break;
+    case Kind::kThrow:
+      graphs_ = {};
+      state(s.model).has_waiting_gradients = false;
+      break;
+    default:
+      break;
+  }
+}
+
+void Rules::apply_forward(const Statement& s) {
+  GraphState made{.is_alive = true, .models = bit(s.model), .parts = {s.number}, .has_input = s.flag || s.other >= 0};
+  made.is_of_root = s.node == 0;
+  made.has_output = true;
+  if (s.other >= 0) {
+    const auto& source = graph(s.other);
+    made.models |= source.models;
+    made.parts.insert(source.parts.begin(), source.parts.end());
+    made.is_of_root = made.is_of_root && source.is_of_root;
+  }
+  graphs_[static_cast<size_t>(s.slot)] = made;
+}
+
+void Rules::apply_grad(const Statement& s) {
+  GraphState made = graph(s.slot);
+  if (!s.flag && s.other < 0) free_parts(made.parts);
+  if (s.other < 0) return;
+  made.parts.insert(s.number);
+  made.has_output = false;
+  ++made.order;
+  graphs_[static_cast<size_t>(s.other)] = made;
+}
+
+void Rules::apply_backward(const Statement& s) {
+  for (int slot : {s.slot, s.other}) {
+    if (slot < 0) continue;
+    for (int m = 0; m < kModels; ++m)
+      if ((graph(slot).models & bit(m)) != 0 && state(m).exists) state(m).has_waiting_gradients = state(m).no_sync;
+  }
+  if (s.flag) return;
+  const auto first = graph(s.slot).parts;
+  if (s.other >= 0) free_parts(graph(s.other).parts);
+  free_parts(first);
+}
+
+void Rules::note_write(int model) {
+  for (auto& graph : graphs_)
+    if ((graph.models & bit(model)) != 0) graph.is_alive = false;
+}
+
+void Rules::free_parts(std::set<int> parts) {
+  for (auto& graph : graphs_)
+    for (int part : graph.parts)
+      if (parts.contains(part)) graph.is_alive = false;
+}
+
+void Rules::open(const Statement& s) {
+  ++depth_;
+  if (s.kind == Kind::kScope) ++state(s.model).scopes;
+  if (s.kind == Kind::kNoSync) state(s.model).no_sync = true;
+}
+
+void Rules::close(const Statement& s) {
+  --depth_;
+  if (s.kind == Kind::kScope) --state(s.model).scopes;
+  if (s.kind == Kind::kNoSync) state(s.model).no_sync = false;
+}
+
+bool is_well_defined(const Program& program) {
+  if (!std::all_of(program.models.begin(), program.models.end(), is_well_formed)) return false;
+  Rules rules(program);
+  return follow(rules, program.statements);
+}
+
+}  // namespace fsdp::test::fuzz

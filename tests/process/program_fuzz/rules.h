@@ -1,0 +1,69 @@
+#pragma once
+/// \file
+/// What a program may do next: everything whose outcome is defined, sharded and unsharded. Pure.
+
+#include <array>
+#include <set>
+
+#include "process/program_fuzz/program.h"
+
+namespace fsdp::test::fuzz {
+
+/// A graph that a forward or autograd::grad left behind.
+struct GraphState {
+  bool is_alive = false;    ///< may be used: not freed by a backward, and nothing that it read was written since
+  uint32_t models = 0;      ///< bits of the models that it read
+  std::set<int> parts;      ///< numbers of the statements whose nodes it reaches
+  bool has_input = false;   ///< its input is a leaf that requires grad, or another graph
+  bool is_of_root = false;  ///< all modules of its models took part
+  bool has_output = false;  ///< another forward may go on from it
+  int order = 1;            ///< 2: made by autograd::grad with create_graph, and so on
+};
+
+/// Follows a program. Statements are allowed, then applied; `open` and `close` are the two ends of one with a body.
+class Rules {
+ public:
+  explicit Rules(const Program& program) : program_(program) {}
+
+  bool allow(const Statement& statement) const;
+  void apply(const Statement& statement);
+  void open(const Statement& statement);
+  void close(const Statement& statement);
+
+  const GraphState& graph(int slot) const { return graphs_[static_cast<size_t>(slot)]; }
+  bool exists(int model) const { return state(model).exists; }
+  bool is_in_scope(int model) const { return state(model).scopes > 0; }
+  bool is_without_sync(int model) const { return state(model).no_sync; }
+  int depth() const { return depth_; }
+
+ private:
+  struct ModelState {
+    bool exists = false;
+    int scopes = 0;
+    bool no_sync = false;
+    bool has_waiting_gradients = false;  // of a backward without synchronisation
+  };
+  const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
+  ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
+  bool is_outside(int model) const { return state(model).exists && state(model).scopes == 0; }
+  bool nothing_is_open() const { return depth_ == 0; }
+  bool allow_forward(const Statement& statement) const;
+  bool allow_grad(const Statement& statement) const;
+  bool allow_backward(const Statement& statement) const;
+  bool allow_throw(const Statement& statement) const;
+  void apply_forward(const Statement& statement);
+  void apply_grad(const Statement& statement);
+  void apply_backward(const Statement& statement);
+  void note_write(int model);
+  void free_parts(std::set<int> parts);
+
+  const Program& program_;
+  std::array<GraphState, kSlots> graphs_;
+  std::array<ModelState, kModels> states_;
+  int depth_ = 0;
+};
+
+/// Whether every statement is allowed where it stands, and the models are well formed.
+bool is_well_defined(const Program& program);
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,266 @@
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+
+#include "process/program_fuzz/run.h"
+#include "process/program_fuzz/runner.h"
+
+namespace fsdp::test::fuzz {
+namespace {
+
+using torch::Tensor;
+
+class UnshardedRun {
+ public:
+  UnshardedRun(const Program& program, Plant plant) : program_(program), plant_(plant) {
+    for (int rank = 0; rank < program.world_size; ++rank) ranks_.push_back(std::make_unique<Rank>(program, rank));
+  }
+
+  std::vector<Value> run() {
+    run_list(program_.statements);
+    for (int model = 0; model < kModels; ++model) {
+      if (!exists(model)) continue;
+      const Statement end{.model = model, .number = static_cast<int>(in_order(program_).size())};
+      compare_rows(end);
+      compare_gradients(end);
+    }
+    std::vector<Value> values;
+    for (auto& rank : ranks_)
+      std::move(rank->runner.values.begin(), rank->runner.values.end(), std::back_inserter(values));
+    return values;
+  }
+
+ private:
+  struct Rank {
+    Rank(const Program& program, int rank) : runner(program, rank) {}
+    Runner runner;
+    std::array<std::unique_ptr<torch::optim::Optimizer>, kModels> optimizers;
+    // By model and parameter: gradients that wait for a backward with synchronisation, or for the sum.
+    std::array<std::vector<Tensor>, kModels> waiting;
+  };
+  struct ModelState {
+    bool no_sync = false;
+    std::map<int, double> divisors;  // by group node
+  };
+  ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
+  bool exists(int model) const { return ranks_[0]->runner.nets[static_cast<size_t>(model)] != nullptr; }
+
+  void run_list(const std::vector<Statement>& statements) {
+    for (const auto& statement : statements) execute(statement);
+  }
+
+  // All values of the statement have the same bits unless one of the models that it depends on was changed otherwise.
+  template <class F>
+  void on_ranks(uint32_t models, F&& run) {
+    for (auto& rank : ranks_) {
+      const size_t before = rank->runner.values.size();
+      run(*rank);
+      for (size_t i = before; i < rank->runner.values.size(); ++i)
+        rank->runner.values[i].is_exact = (models & rounded_) == 0;
+    }
+  }
+  uint32_t models_of(const Statement& s) const { return ranks_[0]->runner.models_of(s); }
+
+  void execute(const Statement& s);
+  void make(const Statement& s);
+  void backward(const Statement& s);
+  void sum_gradients(int model);
+  void clip(const Statement& s);
+  void write(const Statement& s);
+  void summon(const Statement& s);
+  void throw_and_reset(const Statement& s);
+  void compare_rows(const Statement& s);
+  void compare_gradients(const Statement& s);
+
+  const Program& program_;
+  const Plant plant_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::array<ModelState, kModels> states_;
+  uint32_t rounded_ = 0;  // bits of models whose numbers are those of the sharded run but for rounding
+};
+
+void UnshardedRun::execute(const Statement& s) {
+  const uint32_t model = 1U << s.model;
+  const auto m = static_cast<size_t>(s.model);
+  switch (s.kind) {
+    case Kind::kMake:
+      return make(s);
+    case Kind::kDrop:
+      for (auto& rank : ranks_) rank->runner.nets[m].reset();
+      return;
+    case Kind::kScope:
+      return run_list(s.body);
+    case Kind::kNoSync:
+      state(s.model).no_sync = true;
+      run_list(s.body);
+      state(s.model).no_sync = false;
+      return;
+    case Kind::kForward: {
+      const uint32_t models = model | (s.other >= 0 ? ranks_[0]->runner.graph(s.other).models : 0);
+      return on_ranks(models, [&](Rank& rank) { rank.runner.forward(s); });
+    }
+    case Kind::kEvaluate:
+      return on_ranks(model, [&](Rank& rank) { rank.runner.evaluate(s); });
+    case Kind::kGrad:
+      return on_ranks(ranks_[0]->runner.graph(s.slot).models, [&](Rank& rank) { rank.runner.grad(s); });
+    case Kind::kBackward:
+      return backward(s);
+    case Kind::kForget:
+      for (auto& rank : ranks_) rank->runner.graph(s.slot) = {};
+      return;
+    case Kind::kZeroGrad:
+      for (auto& rank : ranks_) rank->optimizers[m]->zero_grad(s.flag);
+      return;
+    case Kind::kStep:
+      if (plant_ == Plant::kSkip) return;
+      for (auto& rank : ranks_) rank->optimizers[m]->step();
+      if (is_fused(program_.models[m].optimizer)) rounded_ |= model;
+      return;
+    case Kind::kWriteRows:
+      return write(s);
+    case Kind::kSummon:
+      return summon(s);
+    case Kind::kDivideFactor:
+      state(s.model).divisors[s.node] = s.value;
+      return;
+    case Kind::kClip:
+      return clip(s);
+    case Kind::kFullTensors:
+    case Kind::kSave:
+    case Kind::kCompareRows:
+      return compare_rows(s);
+    case Kind::kThrow:
+      return throw_and_reset(s);
+    case Kind::kCompareGradients:
+      return compare_gradients(s);
+    case Kind::kUnshard:
+    case Kind::kReshard:
+    case Kind::kKeepAfterForward:
+    case Kind::kKeepAfterBackward:
+    case Kind::kKeepInBackward:
+    case Kind::kReduceUnused:
+    case Kind::kForwardPrefetch:
+    case Kind::kBackwardPrefetch:
+    case Kind::kBarrier:
+      return;
+  }
+}
+
+void UnshardedRun::make(const Statement& s) {
+  const auto m = static_cast<size_t>(s.model);
+  const auto& model = program_.models[m];
+  for (auto& rank : ranks_) {
+    auto& net = rank->runner.nets[m];
+    net = std::make_unique<Net>(program_, model);
+    rank->optimizers[m] = make_optimizer(model.optimizer, /*fused=*/false, net->tensors());
+    rank->waiting[m].assign(net->parameters.size(), Tensor());
+  }
+  state(s.model) = {};
+  rounded_ &= ~(1U << s.model);
+}
+
+// Each rank's gradients apart from those that are there already; then their sums.
+void UnshardedRun::backward(const Statement& s) {
+  const uint32_t models = models_of(s);
+  if ((models & rounded_) != 0) rounded_ |= models;
+  on_ranks(models, [&](Rank& rank) {
+    std::array<std::vector<Tensor>, kModels> before;
+    const auto for_each = [&](const auto& visit) {
+      for (size_t m = 0; m < kModels; ++m)
+        for (size_t i = 0; rank.runner.nets[m] && i < rank.runner.nets[m]->parameters.size(); ++i)
+          if (!rank.runner.nets[m]->parameters[i].is_ignored) visit(m, i, rank.runner.nets[m]->parameters[i].tensor);
+    };
+    for_each([&](size_t m, size_t, Tensor& tensor) {
+      before[m].push_back(tensor.grad());
+      tensor.mutable_grad() = Tensor();
+    });
+    rank.runner.backward(s);
+    std::array<size_t, kModels> next{};
+    for_each([&](size_t m, size_t i, Tensor& tensor) {
+      const auto gradient = std::exchange(tensor.mutable_grad(), before[m][next[m]++]);
+      auto& waiting = rank.waiting[m][i];
+      if (gradient.defined()) waiting = waiting.defined() ? waiting + gradient : gradient;
+    });
+  });
+  for (int model = 0; model < kModels; ++model)
+    if ((models & (1U << model)) != 0 && exists(model) && !state(model).no_sync) sum_gradients(model);
+}
+
+void UnshardedRun::sum_gradients(int model) {
+  const torch::NoGradGuard no_grad;
+  const auto m = static_cast<size_t>(model);
+  const auto& net = ranks_[0]->runner.net(model);
+  for (size_t i = 0; i < net.parameters.size(); ++i) {
+    Tensor sum;
+    for (auto& rank : ranks_) {
+      const auto gradient = std::exchange(rank->waiting[m][i], Tensor());
+      if (gradient.defined()) sum = sum.defined() ? sum + gradient : gradient;
+    }
+    if (!sum.defined()) continue;
+    const auto divisor = state(model).divisors.find(net.owners[i]);
+    sum = sum * (1.0 / (divisor == state(model).divisors.end() ? program_.world_size : divisor->second));
+    for (auto& rank : ranks_) {
+      auto& grad = rank->runner.net(model).parameters[i].tensor.mutable_grad();
+      grad = grad.defined() ? grad + sum : sum.clone();
+    }
+  }
+}
+
+void UnshardedRun::clip(const Statement& s) {
+  const torch::NoGradGuard no_grad;
+  rounded_ |= 1U << s.model;
+  on_ranks(1U << s.model, [&](Rank& rank) {
+    std::vector<Tensor> gradients;
+    for (const auto& parameter : rank.runner.net(s.model).parameters)
+      if (!parameter.is_ignored && parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
+    double squares = 0;
+    for (const auto& gradient : gradients) squares += gradient.to(torch::kDouble).square().sum().item<double>();
+    const double norm = std::sqrt(squares);
+    for (auto& gradient : gradients) gradient.mul_(std::min(1.0, s.value / (norm + 1e-6)));
+    rank.runner.record(s, torch::scalar_tensor(norm, torch::kDouble));
+  });
+}
+
+void UnshardedRun::write(const Statement& s) {
+  const torch::NoGradGuard no_grad;
+  if (plant_ == Plant::kSkip) return;
+  for (auto& rank : ranks_)
+    for (auto& tensor : rank->runner.net(s.model).tensors()) tensor.mul_(s.value);
+}
+
+void UnshardedRun::summon(const Statement& s) {
+  const torch::NoGradGuard no_grad;
+  on_ranks(1U << s.model, [&](Rank& rank) {
+    for (auto& parameter : rank.runner.net(s.model).parameters) {
+      if (parameter.is_ignored) continue;
+      rank.runner.record(s, parameter.tensor);
+      if (s.flag) parameter.tensor.mul_(s.value);
+    }
+  });
+}
+
+void UnshardedRun::throw_and_reset(const Statement& s) {
+  for (auto& rank : ranks_) {
+    rank->runner.forget_graphs();
+    for (auto& waiting : rank->waiting[static_cast<size_t>(s.model)]) waiting = Tensor();
+  }
+}
+
+void UnshardedRun::compare_rows(const Statement& s) {
+  on_ranks(1U << s.model, [&](Rank& rank) {
+    for (const auto& parameter : rank.runner.net(s.model).parameters) rank.runner.record(s, parameter.tensor);
+  });
+}
+
+void UnshardedRun::compare_gradients(const Statement& s) {
+  on_ranks(1U << s.model, [&](Rank& rank) {
+    for (const auto& parameter : rank.runner.net(s.model).parameters) rank.runner.record(s, parameter.tensor.grad());
+  });
+}
+
+}  // namespace
+
+std::vector<Value> run_unsharded(const Program& program, Plant plant) { return UnshardedRun(program, plant).run(); }
+
+}  // namespace fsdp::test::fuzz

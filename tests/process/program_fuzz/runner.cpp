@@ -1,0 +1,100 @@
+#include "process/program_fuzz/runner.h"
+
+#include <fsdp/optim.h>
+#include <torch/torch.h>
+
+#include <stdexcept>
+
+namespace fsdp::test::fuzz {
+
+using torch::Tensor;
+
+namespace {
+
+Tensor loss_of(const Tensor& h) { return h.square().mean(); }
+
+}  // namespace
+
+Tensor Runner::input(const Statement& s) const {
+  const auto numbers = torch::arange(program_.samples * program_.width, torch::kDouble);
+  return torch::sin(numbers * (0.9 + 0.1 * static_cast<double>(s.seed)) + rank)
+      .view({program_.samples, program_.width});
+}
+
+void Runner::forward(const Statement& s) {
+  Graph made{.x = s.other >= 0 ? graph(s.other).h : input(s).requires_grad_(s.flag), .models = 1U << s.model};
+  if (s.other >= 0) made.models |= graph(s.other).models;
+  made.h = net(s.model).modules[static_cast<size_t>(s.node)]->forward(made.x, call(s));
+  made.y = loss_of(made.h);
+  record(s, made.y);
+  graph(s.slot) = made;
+}
+
+void Runner::evaluate(const Statement& s) {
+  const torch::NoGradGuard no_grad;
+  record(s, net(s.model).modules[0]->forward(input(s), call(s)));
+}
+
+void Runner::grad(const Statement& s) {
+  const auto& from = graph(s.slot);
+  std::vector<Tensor> inputs{from.x};
+  if (s.node >= 0)
+    for (const auto& parameter : net(s.model).modules[static_cast<size_t>(s.node)]->parameters(/*recurse=*/false))
+      inputs.push_back(parameter);
+  const bool creates = s.other >= 0;
+  const auto gradients = torch::autograd::grad({from.y}, inputs, {}, s.flag || creates, creates, /*allow_unused=*/true);
+  auto sum = torch::zeros({}, torch::kDouble);
+  for (const auto& gradient : gradients) {
+    record(s, gradient);
+    if (gradient.defined()) sum = sum + gradient.square().sum();
+  }
+  if (creates) graph(s.other) = {.x = from.x, .h = {}, .y = sum, .models = from.models};
+}
+
+void Runner::backward(const Statement& s) {
+  auto loss = graph(s.slot).y;
+  if (s.other >= 0) loss = loss + graph(s.other).y;
+  loss.backward({}, s.flag);
+  for (int slot : {s.slot, s.other})
+    if (slot >= 0 && graph(slot).x.is_leaf()) record(s, graph(slot).x.grad());
+}
+
+Tensor Runner::loss_that_throws(const Statement& s, bool throws) {
+  auto h = net(s.model).modules[0]->forward(input(s).requires_grad_(), call(s));
+  if (throws && !s.flag) throw Planned("in forward");
+  if (throws) h.register_hook([](const Tensor&) { throw Planned("in backward"); });
+  return loss_of(h);
+}
+
+uint32_t Runner::models_of(const Statement& s) const {
+  uint32_t models = graphs_[static_cast<size_t>(s.slot)].models;
+  if (s.other >= 0) models |= graphs_[static_cast<size_t>(s.other)].models;
+  return models;
+}
+
+void Runner::record(const Statement& s, Value value) {
+  value.statement = s.number;
+  value.rank = rank;
+  value.item = !values.empty() && values.back().statement == s.number ? values.back().item + 1 : 0;
+  values.push_back(std::move(value));
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind, bool fused, std::vector<Tensor> tensors) {
+  const auto adamw = torch::optim::AdamWOptions(0.01).eps(1e-3);
+  const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
+  switch (kind) {
+    case Optimizer::kSgd:
+      return std::make_unique<torch::optim::SGD>(std::move(tensors), sgd);
+    case Optimizer::kAdamW:
+      return std::make_unique<torch::optim::AdamW>(std::move(tensors), adamw);
+    case Optimizer::kFusedSgd:
+      if (fused) return std::make_unique<optim::SGD>(std::move(tensors), sgd);
+      return std::make_unique<torch::optim::SGD>(std::move(tensors), sgd);
+    case Optimizer::kFusedAdamW:
+      if (fused) return std::make_unique<optim::AdamW>(std::move(tensors), adamw);
+      return std::make_unique<torch::optim::AdamW>(std::move(tensors), adamw);
+  }
+  throw std::logic_error("no such optimizer");
+}
+
+}  // namespace fsdp::test::fuzz

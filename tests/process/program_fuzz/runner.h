@@ -1,0 +1,64 @@
+#pragma once
+/// \file
+/// What one rank does by itself, sharded or not: forwards, autograd::grad, backwards, and the graphs that they leave.
+
+#include <torch/optim/optimizer.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "process/program_fuzz/net.h"
+#include "process/program_fuzz/values.h"
+
+namespace fsdp::test::fuzz {
+
+struct Graph {
+  torch::Tensor x = {}, h = {}, y = {};
+  uint32_t models = 0;  // bits
+};
+
+class Runner {
+ public:
+  Runner(const Program& program, int number) : rank(number), nets(kModels), program_(program) {}
+
+  /// Statements of the same names, without scopes.
+  void forward(const Statement& statement);
+  void evaluate(const Statement& statement);
+  void grad(const Statement& statement);
+  /// autograd's part: gradients of parameters are as autograd leaves them.
+  void backward(const Statement& statement);
+  /// The input of a forward and half of it; the loss of kThrow.
+  torch::Tensor loss_that_throws(const Statement& statement, bool throws);
+
+  Graph& graph(int slot) { return graphs_[static_cast<size_t>(slot)]; }
+  void forget_graphs() { graphs_ = {}; }
+  uint32_t models_of(const Statement& statement) const;
+  Net& net(int model) { return *nets[static_cast<size_t>(model)]; }
+
+  void record(const Statement& statement, Value value);
+  void record(const Statement& statement, const torch::Tensor& tensor) { record(statement, value_of(tensor)); }
+
+  const int rank;
+  std::vector<std::unique_ptr<Net>> nets;
+  std::function<void()> pause;  // in the backward of a kPause
+  std::vector<Value> values;
+
+ private:
+  torch::Tensor input(const Statement& statement) const;
+  Call call(const Statement& statement) const { return {rank, statement.seed, &pause}; }
+
+  const Program& program_;
+  std::array<Graph, kSlots> graphs_;
+};
+
+/// What a rank throws in kThrow.
+struct Planned : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// torch's own optimizers; the fused ones are of the same kind and options.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind, bool fused, std::vector<torch::Tensor> tensors);
+
+}  // namespace fsdp::test::fuzz
