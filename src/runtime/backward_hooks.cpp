@@ -5,16 +5,20 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <array>
 #include <mutex>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
+#include "runtime/scope.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -30,15 +34,20 @@ void begin_node(ParamGroup& group) {
 
 class BeforeBackward : public torch::autograd::FunctionPreHook {
  public:
-  explicit BeforeBackward(std::weak_ptr<ParamGroup> group) : group_(std::move(group)) {}
+  explicit BeforeBackward(std::weak_ptr<ParamGroup> group, Reading::Claim claim = {})
+      : group_(std::move(group)), claim_(std::move(claim)) {}
 
   variable_list operator()(const variable_list& gradients) override {
     if (auto group = group_.lock()) begin_node(*group);
+    if (!torch::autograd::get_current_graph_task_keep_graph()) claim_.drop();
     return gradients;
   }
 
+  std::shared_ptr<ParamGroup> group() const { return group_.lock(); }
+
  private:
   std::weak_ptr<ParamGroup> group_;
+  Reading::Claim claim_;
 };
 
 class GradientArrived : public torch::autograd::PostAccumulateGradHook {
@@ -56,28 +65,85 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   size_t slot_;
 };
 
-// The tensor whose gradient the edge accumulates; null if it leads to another node.
-const at::TensorImpl* accumulated_by(const torch::autograd::Edge& edge) {
+// The tensor whose gradient the node accumulates; null if it is another node.
+const at::TensorImpl* accumulated_by(const torch::autograd::Node* node) {
   // Nothing derives from this type: an exact comparison is cheaper than a cast.
-  const auto* node = edge.function.get();
   if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return nullptr;
   return static_cast<const torch::autograd::AccumulateGrad*>(node)->variable.unsafeGetTensorImpl();
 }
 
-// Most nodes that read a parameter lead straight to it, also those of custom Functions, which no operator hooks. They
-// may ask the parameters they saved for their sizes before any operator takes them.
+// The group of the parameter whose gradient the node accumulates; null if there is none.
+std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* node) {
+  const auto* tensor = accumulated_by(node);
+  if (tensor == nullptr || !is_marked(*tensor) || !tensor->has_storage()) return nullptr;
+  auto part = registry().find(tensor->storage().unsafeGetStorageImpl());
+  return part ? std::move(part->group) : nullptr;
+}
+
+// Whether this thread comes to the graph task for the first time. Tasks nest: an outer one goes on after an inner one.
+bool is_new_here(int task) {
+  thread_local std::array<int, 4> known = {-1, -1, -1, -1};  // the last one first
+  if (known.front() == task) return false;
+  auto place = std::ranges::find(known, task);
+  const bool is_new = place == known.end();
+  if (is_new) *--place = task;
+  std::rotate(known.begin(), place, place + 1);
+  return is_new;
+}
+
+// From its first node on, all groups that the graph leads to show whole parameters: hooks and custom Functions may ask
+// for sizes before a node runs that is known to read them.
+void begin_task(torch::autograd::Node& first) {
+  if (!is_new_here(torch::autograd::get_current_graph_task_id())) return;
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  if (nodes == nullptr) return;
+  std::vector<std::shared_ptr<ParamGroup>> groups;
+  const auto add = [&](std::shared_ptr<ParamGroup> group) {
+    if (group && (groups.empty() || groups.back() != group)) groups.push_back(std::move(group));
+  };
+  const auto scopes = registry().scopes();
+  const auto add_groups_of = [&](torch::autograd::Node& node) {
+    add(group_of_accumulator(&node));
+    for (const auto& hook : node.pre_hooks())
+      if (typeid(*hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(*hook).group());
+    for (const auto& scope : scopes)
+      if (scope->has(node)) add(scope->outermost.lock());
+  };
+  add_groups_of(first);  // not among those that others lead to
+  for (auto* node : *nodes) add_groups_of(*node);
+  // The set has another order on every rank.
+  const auto number = [](const auto& group) { return std::pair(group->id(), group.get()); };
+  std::ranges::sort(groups, {}, number);
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  for (const auto& group : groups) {
+    std::lock_guard lock(group->rank_state().mutex);
+    group->rank_state().enter_backward(*group);
+  }
+}
+
+// Most nodes that read a parameter lead straight to it, also those of custom Functions, which no operator hooks.
 std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (!node) return nullptr;
+  begin_task(*node);
+  const bool is_consumed = !torch::autograd::get_current_graph_task_keep_graph();
   std::shared_ptr<ParamGroup> last;  // most often a node's parameters are of one group
+  int64_t edges = 0;                 // to its parameters
+  const auto leave_last = [&] {
+    if (last && is_consumed) last->reading().note_consumed(node, edges);
+  };
   for (const auto& edge : node->next_edges()) {
-    const auto* tensor = accumulated_by(edge);
-    if (tensor == nullptr || !is_marked(*tensor) || !tensor->has_storage()) continue;
-    auto part = registry().find(tensor->storage().unsafeGetStorageImpl());
-    if (!part || part->group == last) continue;
-    begin_node(*part->group);
-    last = std::move(part->group);
+    auto group = group_of_accumulator(edge.function.get());
+    if (!group || group == last) {
+      edges += group != nullptr;
+      continue;
+    }
+    leave_last();
+    begin_node(*group);
+    last = std::move(group);
+    edges = 1;
   }
+  leave_last();
   return nullptr;
 }
 
@@ -90,7 +156,8 @@ void observe_backward_nodes() {
 }
 
 bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter) {
-  return std::ranges::any_of(node.next_edges(), [&](const auto& edge) { return accumulated_by(edge) == parameter; });
+  return std::ranges::any_of(node.next_edges(),
+                             [&](const auto& edge) { return accumulated_by(edge.function.get()) == parameter; });
 }
 
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot) {
@@ -102,7 +169,7 @@ void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGrou
 }
 
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group) {
-  node.add_pre_hook(std::make_unique<BeforeBackward>(group));
+  node.add_pre_hook(std::make_unique<BeforeBackward>(group, group->reading().claim_of_node()));
 }
 
 }  // namespace fsdp::runtime

@@ -152,11 +152,21 @@ Verdict judge_operand(const OperatorCall& call, MarkedOperand& operand, bool in_
   return judge(access);
 }
 
+// The operator reads while gradients are off, perhaps inside a custom Function. Its node leads to a parameter if that
+// trains; if the parameter is frozen, or the function got a view, nothing tells that it will read again.
+bool may_be_hidden(const MarkedOperand& operand) {
+  const auto& [group, slot, kind] = operand.part;
+  if (!group->scope || !group->scope->records || group->scope->is_hidden || group->summon_depth > 0) return false;
+  const bool is_recorded = torch::autograd::impl::grad_fn_unsafe(*operand.tensor) != nullptr;  // a view
+  return is_recorded || !group->slots()[slot].requires_grad();
+}
+
 // Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
 // together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
 void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands, bool lists_match,
                 OperandGroups& takes_whole) {
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   c10::SmallVector<ParamGroup*, 2> reads;
   std::lock_guard lock(rank.mutex);
   ++rank.intercepted_operators;
@@ -164,6 +174,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     auto& group = operand.part.group;
     auto verdict = judge_operand(call, operand, in_backward, lists_match);
     if (verdict == Verdict::kReadWhole) {
+      if (is_unrecorded && may_be_hidden(operand)) group->scope->is_hidden = true;
       if (std::ranges::find(reads, group.get()) == reads.end()) reads.push_back(group.get());
     } else if (verdict == Verdict::kWriteRows) {
       group->require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/irange.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <map>
@@ -67,7 +68,7 @@ ParamGroup::ParamGroup(const Spec& spec)
 }
 
 ParamGroup::~ParamGroup() {
-  end_reading();
+  reading_->close();
   for (auto& slot : slots_) {
     registry().remove(slot.rows_storage.impl());
     registry().remove(slot.whole_storage.impl());
@@ -108,6 +109,7 @@ void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters)
     flats_.emplace_back(dtype, device, std::move(layout), process_group_->communicator(), rank_state_->shared_account(),
                         name_);
     process_group_->reductions().reserve(flats_.back().whole_bytes());
+    if (auto* shared = flats_.back().shared()) reading_->add(*shared);
   }
   every_rank_has_rows_ = true;
   for (int rank : c10::irange(process_group_->world_size()))
@@ -255,32 +257,25 @@ void ParamGroup::leave() {
 }
 
 bool ParamGroup::begin_scope() {
-  ++scopes_;
-  bool shares = false;
-  for (auto& flat : flats_) {
-    if (!flat.shared()) continue;
-    flat.shared()->begin_read(scopes_);
-    shares = true;
-  }
-  reads_ = true;
-  return shares && process_group_->world_size() > 1;
+  reading_->begin(++scopes_);
+  return reading_->is_shared() && process_group_->world_size() > 1;
 }
 
 void ParamGroup::cancel_scope() {
-  end_reading();
-  --scopes_;
+  reading_->begin(--scopes_);
+  leave_reading();
 }
 
-void ParamGroup::resume_reading() {
-  if (std::exchange(reads_, true)) return;
-  for (auto& flat : flats_)
-    if (flat.shared()) flat.shared()->begin_read(scopes_);
-}
+void ParamGroup::resume_reading() { reading_->begin(scopes_); }
 
-void ParamGroup::end_reading() {
-  if (!std::exchange(reads_, false)) return;
-  for (auto& flat : flats_)
-    if (flat.shared()) flat.shared()->end_read();
+void ParamGroup::leave_reading() {
+  if (!reading_->is_shared()) return;
+  int64_t edges = 0;
+  for (const auto& slot : slots_)
+    if (const auto tensor = slot.tensor(); tensor.defined())
+      if (const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(tensor))
+        edges += reading_->watch(accumulator);
+  reading_->leave(edges, scope && scope->is_hidden);
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
@@ -292,10 +287,9 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
 }
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
-  if (written_in_scope_ != scopes_ || reads_) {
+  if (const bool read = reading_->end(); read || written_in_scope_ != scopes_) {
     for (auto& flat : flats_)
       if (flat.shared()) flat.shared()->begin_write(scopes_);
-    reads_ = false;
     written_in_scope_ = scopes_;
   }
   ++writes_;

@@ -17,6 +17,7 @@
 #include "runtime/gradient_reducer.h"
 #include "runtime/param_slot.h"
 #include "runtime/rank_state.h"
+#include "runtime/reading.h"
 #include "runtime/schedule.h"
 
 namespace fsdp::runtime {
@@ -116,16 +117,17 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy();
 
-  // Note [Whose turn it is]. Where ranks share memory, whole parameters are the rows that their owners write. A scope
-  // that opens says that this rank reads, then meets the other ranks, so that all earlier writes are there. The first
-  // write to rows after it waits for peers that still read. Elsewhere these only count.
+  // See Note [Whose turn it is].
+  Reading& reading() const { return *reading_; }
   /// A scope opens on the group; true if the ranks must meet before they read.
   bool begin_scope();
   /// The ranks did not meet, so that every rank has counted the same scopes.
   void cancel_scope();
   /// A backward begins: it reads what its scope saw.
   void resume_reading();
-  void end_reading();
+  /// The last scope or backward has closed: this rank reads on while a graph may.
+  void leave_reading();
+  void end_reading() { reading_->end(); }
   /// Throws UsageError while gradients of a backward without synchronisation wait for their reduction.
   void require_no_waiting_gradients(const std::string& operation) const;
   /// The same if that of the slot is among them.
@@ -192,6 +194,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<ParamSlot> slots_;
   std::vector<Place> places_;
   std::vector<FlatParams> flats_;
+  std::shared_ptr<Reading> reading_ = std::make_shared<Reading>();
   GradientReducer reducer_{*this};
   GatherState gather_state_ = GatherState::kSharded;
   int depth_ = 0;
@@ -204,7 +207,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint32_t most_to_slot_ = 0;
   int64_t total_writes_ = 0;
   bool every_rank_has_rows_ = false;        // else an update by hand may leave out ranks, so writes are not counted
-  bool reads_ = false;                      // peers must not write their rows
   uint64_t scopes_ = 0;                     // opened so far, the same on every rank
   uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write
 };

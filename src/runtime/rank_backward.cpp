@@ -104,7 +104,7 @@ bool RankState::enter_backward(ParamGroup& group) {
   if (is_new) {
     fault_point("backward open");
     const auto token = std::make_shared<char>();
-    it->second = {id, is_restricted_to_inputs(), torch::autograd::get_current_graph_task_keep_graph(), {}, {}, token};
+    it->second = {id, is_restricted_to_inputs(), {}, {}, token};
     torch::autograd::Engine::get_default_engine().queue_callback(
         [self = group.rank_state_ptr(), id, token] { self->end_task(id); });
   }
@@ -220,7 +220,7 @@ void RankState::end_task(int id) {
     member->leave();
     if (member->is_inside()) continue;
     if (!member->stays_after_backward()) member->free_whole();
-    if (!task.keeps_graph) member->end_reading();
+    member->leave_reading();
   }
   if (tasks_.empty()) tidy_pages(gradients, parameters);
   fault_point("backward closed");

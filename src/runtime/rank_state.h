@@ -40,7 +40,6 @@ struct Turn {
 struct BackwardTask {
   int id = -1;
   bool restricted = false;      // autograd::grad, backward(inputs): parameters outside the inputs are left alone
-  bool keeps_graph = false;     // another one may follow that reads the same values
   std::vector<GroupId> groups;  // in the order in which they were entered
   std::set<Turn> turns;         // of groups whose reduction has not come up yet
   std::weak_ptr<void> runs;     // expires with the task, also if an exception ends it

@@ -1,6 +1,16 @@
 #include "runtime/registry.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "runtime/scope.h"
+
 namespace fsdp::runtime {
+namespace {
+
+constexpr auto kScopesOfAModel = 4;
+
+}  // namespace
 
 void Registry::add(const c10::StorageImpl* storage, const std::shared_ptr<ParamGroup>& group, size_t slot,
                    PartKind kind) {
@@ -33,6 +43,22 @@ std::shared_ptr<ParamGroup> Registry::find_module(const void* module) const {
   std::lock_guard lock(mutex_);
   auto it = modules_.find(module);
   return it == modules_.end() || it->second.is_gone() ? nullptr : it->second.group.lock();
+}
+
+void Registry::add_scope(std::shared_ptr<const ScopeRecord> scope) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(scopes_, [](const auto& known) { return known->outermost.expired(); });
+  const auto is_of_the_same = [&](const auto& known) {
+    return !known->outermost.owner_before(scope->outermost) && !scope->outermost.owner_before(known->outermost);
+  };
+  if (std::ranges::count_if(scopes_, is_of_the_same) == kScopesOfAModel)
+    scopes_.erase(std::ranges::find_if(scopes_, is_of_the_same));
+  scopes_.push_back(std::move(scope));
+}
+
+std::vector<std::shared_ptr<const ScopeRecord>> Registry::scopes() const {
+  std::lock_guard lock(mutex_);
+  return scopes_;
 }
 
 Registry& registry() {

@@ -9,12 +9,14 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "runtime/access_rules.h"
 
 namespace fsdp::runtime {
 
 class ParamGroup;
+struct ScopeRecord;
 
 /// What a storage is part of.
 struct Part {
@@ -35,6 +37,10 @@ class Registry {
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
   std::shared_ptr<ParamGroup> find_module(const void* module) const;
 
+  /// A scope has closed from which nodes came that nothing else tells of. The last few of each model are remembered.
+  void add_scope(std::shared_ptr<const ScopeRecord> scope);
+  std::vector<std::shared_ptr<const ScopeRecord>> scopes() const;
+
  private:
   struct Entry {
     std::weak_ptr<ParamGroup> group;
@@ -50,6 +56,7 @@ class Registry {
   mutable std::mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_;
   std::unordered_map<const void*, ModuleEntry> modules_;
+  std::vector<std::shared_ptr<const ScopeRecord>> scopes_;  // the oldest first
 };
 
 Registry& registry();

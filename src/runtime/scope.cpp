@@ -1,9 +1,11 @@
 #include "runtime/scope.h"
 
+#include <ATen/SequenceNumber.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -12,6 +14,7 @@
 #include "comm/fault_point.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -91,6 +94,10 @@ bool meet_after_exception(const ParamGroup& group, int64_t count) {
 
 }  // namespace
 
+bool ScopeRecord::has(const torch::autograd::Node& node) const {
+  return node.thread_id() == thread && node.sequence_nr() >= first_node && node.sequence_nr() < end_node;
+}
+
 OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::make_shared<ScopeRecord>()) {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
@@ -98,6 +105,10 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   require_no_local_rows(groups_);
   record_->root = groups_.front()->id();
   record_->observed = at::isRecordFunctionEnabled();
+  record_->records = at::GradMode::is_enabled();
+  record_->thread = at::RecordFunction::currentThreadId();
+  record_->first_node = at::sequence_number::peek();
+  record_->outermost = groups_.front();
   for (const auto& group : groups_) record_->groups.push_back(group->id());
   bool outermost = !groups_.front()->is_inside();
   Groups entered;
@@ -120,11 +131,13 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
 
 OpenScope::~OpenScope() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
+  record_->end_node = at::sequence_number::peek();
+  if (record_->is_hidden) registry().add_scope(record_);
   for (const auto& group : groups_) {
     group->leave();
-    if (group->is_inside() || group->scope->recorded) continue;
-    if (!group->stays_after_backward()) group->free_whole();
-    group->end_reading();
+    if (group->is_inside()) continue;
+    if (!group->scope->recorded && !group->stays_after_backward()) group->free_whole();
+    group->leave_reading();
   }
   fault_point("scope closed");
 }
@@ -156,7 +169,7 @@ OpenSummon::OpenSummon(Groups groups) : groups_(require_outside(std::move(groups
     if (shares_memory(*group)) group->copy_whole();
   for (const auto& group : groups_) {
     ++group->summon_depth;
-    if (shares_memory(*group)) group->end_reading();
+    group->leave_reading();
   }
 }
 

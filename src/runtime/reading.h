@@ -1,0 +1,103 @@
+#pragma once
+/// \file
+/// Whether this rank reads the rows of a group, which other ranks write where memory is shared.
+
+#include <fsdp/communicator.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace fsdp::runtime {
+
+/// Note [Whose turn it is]. Where ranks share memory, whole parameters are the rows that their owners write. A scope
+/// that opens says that this rank reads, then meets the other ranks, so that all earlier writes are there. The first
+/// write to rows after it waits for peers that still read. Elsewhere there are no buffers, and nothing happens.
+///
+/// A rank reads while a scope or a backward is open, and then as long as a graph is left that may run backward. Such a
+/// graph holds at least one of these:
+/// - a node that the runtime hooked when autograd recorded it (it reads a view or a frozen parameter). Its hook owns a
+///   claim until it runs without its graph being kept;
+/// - an edge to the accumulator of a parameter. All of them are the accumulator's references; those of nodes that ran
+///   without their graph being kept are noted and do not count. The accumulator has a hook that owns a claim, because
+///   nothing else tells that the last graph was dropped;
+/// - a node of a custom Function that reads only what has neither. It cannot be found, so the operators inside it are.
+/// This rank's own write ends its reading whatever graphs are left, and the next scope replaces it by a newer one.
+///
+/// Thread safety: all of it, because any thread may drop a graph. Nothing here waits.
+class Reading : public std::enable_shared_from_this<Reading> {
+ public:
+  /// One of what keeps the rank reading.
+  class Claim {
+   public:
+    Claim() = default;
+    Claim(std::shared_ptr<Reading> reading, std::atomic<int64_t>& count)
+        : reading_(std::move(reading)), count_(&count) {
+      ++*count_;
+    }
+    Claim(Claim&& other) noexcept : reading_(std::move(other.reading_)), count_(other.count_) {}
+    Claim& operator=(Claim&&) = delete;
+    ~Claim() { drop(); }
+    void drop();
+
+   private:
+    std::shared_ptr<Reading> reading_;
+    std::atomic<int64_t>* count_ = nullptr;
+  };
+  using NodePointer = decltype(torch::autograd::get_current_node());
+
+  void add(SharedBuffer& buffer) { buffers_.push_back(&buffer); }
+  /// The buffers go.
+  void close();
+  bool is_shared() const { return !buffers_.empty(); }
+
+  /// A scope or a backward opens: this rank reads what it saw in `epoch`.
+  void begin(uint64_t epoch);
+  /// No scope or backward is open any more. `edges`: of all graphs to the group's accumulators. `is_hidden`: custom
+  /// Functions may have recorded nodes that are not found.
+  void leave(int64_t edges, bool is_hidden);
+  /// This rank writes, or forgets its iteration. Returns whether it read.
+  bool end();
+
+  /// For a node's hook; empty where no memory is shared.
+  Claim claim_of_node() { return is_shared() ? Claim(shared_from_this(), nodes_) : Claim(); }
+  /// Learns when the accumulator dies. Returns the edges that lead to it.
+  int64_t watch(const NodePointer& accumulator);
+  /// The node, with this many edges to the group's accumulators, runs and gives up what it saved.
+  void note_consumed(const NodePointer& node, int64_t edges);
+
+ private:
+  template <class T>
+  static c10::weak_intrusive_ptr<T> weak(const c10::intrusive_ptr<T>& node) {
+    return c10::weak_intrusive_ptr<T>(node);
+  }
+  template <class T>
+  static std::weak_ptr<T> weak(const std::shared_ptr<T>& node) {
+    return node;
+  }
+  using WeakNode = decltype(weak(std::declval<NodePointer>()));
+  struct Consumed {
+    WeakNode node;
+    int64_t edges;
+  };
+
+  void end_if_unused();
+  void end_reading();
+
+  std::mutex mutex_;
+  std::vector<SharedBuffer*> buffers_;
+  std::atomic<bool> reads_{false};
+  bool is_open_ = false;     // a scope or a backward
+  bool edges_left_ = false;  // when the last one closed, of nodes that were not consumed
+  bool is_hidden_ = false;
+  uint64_t epoch_ = 0;
+  std::atomic<int64_t> nodes_{0}, accumulators_{0};  // claims
+  std::unordered_map<const void*, Consumed> consumed_;
+};
+
+}  // namespace fsdp::runtime
