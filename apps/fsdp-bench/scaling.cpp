@@ -54,11 +54,11 @@ const std::vector<std::pair<const char*, Cost Row::*>>& columns() {
 
 template <class Visit>
 void visit_rows(const ScalingArguments& arguments, const Visit& visit) {
-  constexpr std::pair<const char*, ScalingUnit> kUnits[] = {{"groups", ScalingUnit::kGroup},
-                                                            {"nesting", ScalingUnit::kNestedGroup},
-                                                            {"parameters", ScalingUnit::kParameter}};
+  constexpr std::pair<const char*, ScalingUnit> kUnits[] = {
+      {"groups", ScalingUnit::kGroup}, {"nesting", ScalingUnit::kNestedGroup}, {"parameters", ScalingUnit::kParameter}};
   for (const auto& [name, unit] : kUnits) {
     if (arguments.of != "all" && arguments.of != name) continue;
+    time_units(unit, 10, true);  // what happens once in a process
     Costs shard, step, step_unsharded, optimizer, optimizer_unsharded;
     for (int64_t units = 10; units <= arguments.largest; units *= 10) {
       const auto sharded = time_units(unit, units, true), unsharded = time_units(unit, units, false);

@@ -3,6 +3,7 @@
 #include <fsdp/fully_shard.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -14,7 +15,7 @@
 namespace bench {
 namespace {
 
-// So small that what the library does is not hidden by arithmetic; at most 8 ranks have a row.
+// So small that arithmetic hides nothing of what the library does; at most 8 ranks have a row.
 constexpr int64_t kWidth = 8;
 constexpr int kWarmUps = 2, kRepetitions = 5;
 
@@ -62,30 +63,39 @@ double microseconds(const std::function<void()>& act) {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
 }
 
-}  // namespace
+/// Of all repetitions, in microseconds.
+struct Samples {
+  std::vector<double> shard, step, optimizer;
+};
 
-ScalingTimes time_units(ScalingUnit unit, int64_t count, bool sharded) {
+void time_model(ScalingUnit unit, int64_t count, bool sharded, Samples& samples) {
   ManyUnits model(unit, count);
-  ScalingTimes times;
   std::optional<fsdp::Sharded<ManyUnits>> handle;
-  if (sharded) {
-    fsdp::FullyShardOptions options;
-    if (unit != ScalingUnit::kParameter) options.auto_wrap_policy = fsdp::module_wrap_policy<UnitImpl>();
-    times.shard = microseconds([&] { handle.emplace(fsdp::fully_shard(model, options)); });
-  }
+  fsdp::FullyShardOptions options;
+  if (unit != ScalingUnit::kParameter) options.auto_wrap_policy = fsdp::module_wrap_policy<UnitImpl>();
+  samples.shard.push_back(microseconds([&] {
+    if (sharded) handle.emplace(fsdp::fully_shard(model, options));
+  }));
   torch::optim::SGD optimizer(model->weights, 1e-3);
   const auto x = torch::ones({kWidth});
-  std::vector<double> steps, updates;
   for (int i = 0; i < kWarmUps + kRepetitions; ++i) {
     optimizer.zero_grad();
     const double step = microseconds([&] { (handle ? (*handle)(x) : model(x)).backward(); });
     const double update = microseconds([&] { optimizer.step(); });
     if (i < kWarmUps) continue;
-    steps.push_back(step);
-    updates.push_back(update);
+    samples.step.push_back(step);
+    samples.optimizer.push_back(update);
   }
+}
+
+}  // namespace
+
+ScalingTimes time_units(ScalingUnit unit, int64_t count, bool sharded) {
+  Samples samples;
+  const int64_t models = std::clamp<int64_t>(1000 / count, 1, 9);
+  for (int64_t i = 0; i < models; ++i) time_model(unit, count, sharded, samples);
   const auto units = static_cast<double>(count);
-  return {times.shard / units, median(steps) / units, median(updates) / units};
+  return {median(samples.shard) / units, median(samples.step) / units, median(samples.optimizer) / units};
 }
 
 }  // namespace bench

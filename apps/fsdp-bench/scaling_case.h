@@ -11,11 +11,11 @@ namespace bench {
 /// one group. Each unit is a vector that forward multiplies by.
 enum class ScalingUnit : uint8_t { kGroup, kNestedGroup, kParameter };
 
-/// Of this rank, in microseconds per unit.
+/// Of this rank, in microseconds per unit; medians over several models where these are small.
 struct ScalingTimes {
   /// `fully_shard` of the whole model by one call.
   double shard = 0;
-  /// Forward and backward, and `torch::optim::SGD`'s step: medians.
+  /// Forward and backward, and `torch::optim::SGD`'s step.
   double step = 0, optimizer = 0;
 };
 

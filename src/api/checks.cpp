@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "comm/check.h"
@@ -66,7 +67,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(!torch::autograd::impl::try_get_grad_accumulator(tensor), what,
           "is part of a graph that autograd recorded, or torch::autograd::impl::grad_accumulator gave its node to "
           "somebody. Shard before forward, or let the loss and outputs go first, and that node");
-  require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor), what,
+  require(!torch::autograd::impl::get_autograd_meta(tensor) || !torch::autograd::impl::post_acc_grad_hooks(tensor),
+          what,
           "has a hook of torch::autograd::impl::set_post_acc_grad_hooks, where fsdp has to have its own. Use "
           "register_hook, which gets the whole gradient");
   require_memory(tensor, what);
@@ -131,14 +133,14 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");
-  auto parameters = subtree_parameters(tree);
+  std::unordered_map<const at::TensorImpl*, std::string> names;
+  for (auto& [name, tensor] : subtree_parameters(tree)) names[tensor.unsafeGetTensorImpl()] = std::move(name);
   for (const auto& ignored : options.ignored_params) {
     require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor");
-    auto known = std::find_if(parameters.begin(), parameters.end(),
-                              [&](const auto& parameter) { return parameter.tensor.is_same(ignored); });
-    require(known != parameters.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ",
-            ignored.sizes(), " that is no parameter under ", tree.type);
-    require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->name,
+    const auto known = names.find(ignored.unsafeGetTensorImpl());
+    require(known != names.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
+            " that is no parameter under ", tree.type);
+    require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->second,
             "', which an earlier call has sharded. Ignore it in that call");
   }
 }
@@ -148,13 +150,13 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
           "called in inference mode, whose tensors cannot train. Call it outside of c10::InferenceMode");
   require(torch::autograd::get_current_graph_task_id() == -1, where,
           "called inside a backward. Call it before training");
-  visit_nodes(tree, [&](const ModuleNode& node) {
-    bool is_given = &node == &tree ||
-                    (tree.identity == nullptr && std::any_of(tree.children.begin(), tree.children.end(),
-                                                             [&](const auto& child) { return child.get() == &node; }));
-    require(!is_given || group_at(node) == nullptr, where, "module ", node.type,
+  const auto check_given = [&](const ModuleNode& node) {
+    require(group_at(node) == nullptr, where, "module ", node.type,
             " was sharded before. Call fully_shard once per module; fsdp::group_of(module) finds its group");
-  });
+  };
+  if (tree.identity != nullptr) check_given(tree);
+  for (const auto& child : tree.children)
+    if (tree.identity == nullptr) check_given(*child);
   auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
     require(!group || &group->process_group() == &process_group, where, "expected one process group for ", tree.type,
             " and all that is inside it, found '", group ? group->name() : "",
@@ -171,13 +173,17 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
 
 void check_order(const ModuleNode& tree, const std::string& where) {
   if (tree.identity == nullptr) return;
-  for (const auto& parameter : subtree_parameters(tree)) {
-    const auto owner = group_of_parameter(parameter.tensor);
-    require(!owner || !owner->covers(tree.identity), where, "all parameters of ", tree.type, " are in the group '",
-            owner ? owner->name() : "",
-            "' of a module around it, which was sharded before. Shard the inner modules first, "
-            "then what contains them");
-  }
+  std::unordered_set<const runtime::ParamGroup*> inside;
+  visit_nodes(tree, [&](const ModuleNode& node) { inside.insert(group_at(node).get()); });
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    for (const auto& parameter : node.parameters) {
+      const auto owner = group_of_parameter(parameter.tensor);
+      const bool is_around = owner && !inside.contains(owner.get()) && owner->took_from(node.identity);
+      require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
+              "' of a module around it, which was sharded before. Shard the inner modules first, "
+              "then what contains them");
+    }
+  });
 }
 
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,

@@ -9,6 +9,7 @@
 #include "api/checks.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
+#include "api/plan.h"
 #include "comm/check.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
@@ -19,13 +20,6 @@ namespace {
 
 using runtime::NamedParameter;
 using runtime::ParamGroup;
-
-// A group to be made of the parameters under a module that no other one has taken.
-struct PlannedGroup {
-  const ModuleNode* node = nullptr;
-  std::string name;
-  std::vector<NamedParameter> parameters;
-};
 
 // What every rank must have alike, in words; its hash is compared.
 std::string describe(const std::vector<PlannedGroup>& plan, const FullyShardOptions& options) {
@@ -65,91 +59,49 @@ std::shared_ptr<runtime::RankState> rank_state_of(ProcessGroup& process_group) {
 
 // The parameters under the node that no group has taken and that are not ignored.
 std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::vector<at::Tensor>& ignored) {
+  std::unordered_set<const at::TensorImpl*> left_out;
+  for (const auto& tensor : ignored) left_out.insert(tensor.unsafeGetTensorImpl());
   auto parameters = subtree_parameters(node);
   std::erase_if(parameters, [&](const NamedParameter& parameter) {
     bool taken = parameter.tensor.has_storage() &&
                  runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl()).has_value();
-    return taken || std::any_of(ignored.begin(), ignored.end(),
-                                [&](const at::Tensor& other) { return other.is_same(parameter.tensor); });
+    return taken || left_out.contains(parameter.tensor.unsafeGetTensorImpl());
   });
   return parameters;
 }
 
-// Groups of modules below this one get it as an ancestor, and they and their parameters learn their names in this tree.
-void adopt_descendants(const ModuleNode& tree, ParamGroup& ancestor) {
-  std::unordered_set<const ParamGroup*> adopted;
+// The groups under the tree learn whose modules are around theirs, and they and their parameters their names in it.
+void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
+  struct Step {
+    const ModuleNode* node;
+    ParamGroup* around;
+  };
   std::unordered_set<const void*> named;
-  visit_nodes(tree, [&](const ModuleNode& node) {
-    auto group = group_at(node);
-    if (group && group.get() != &ancestor && adopted.insert(group.get()).second) {
-      group->add_ancestor(ancestor);
-      group->rename(node.path);
+  for (std::vector<Step> steps{{&tree, &outermost}}; !steps.empty();) {
+    auto [node, around] = steps.back();
+    steps.pop_back();
+    if (const auto group = group_at(*node); group && group.get() != around) {
+      group->add_parent(*around);
+      if (named.insert(group.get()).second) group->rename(node->path);
+      around = group.get();
     }
-    for (const auto& [name, tensor] : node.parameters) {
+    for (const auto& [name, tensor] : node->parameters) {
       if (!tensor.has_storage()) continue;  // an ignored one
       auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
       if (part && named.insert(tensor.unsafeGetTensorImpl()).second) part->group->rename_slot(part->slot, name);
     }
-  });
+    for (auto child = node->children.rbegin(); child != node->children.rend(); ++child)
+      steps.push_back({child->get(), around});
+  }
 }
 
-// Which groups a call makes, innermost first; the last one is that of the module itself. Changes nothing.
-class Plan {
- public:
-  Plan(const FullyShardOptions& options, const std::vector<NamedParameter>& free) : policy_(options.auto_wrap_policy) {
-    for (const auto& parameter : free) free_.insert(parameter.tensor.unsafeGetTensorImpl());
-  }
-
-  std::vector<PlannedGroup> make(const ModuleNode& tree) {
-    if (policy_.wraps) wrap_below(tree, /*is_root=*/true);
-    take(tree, tree.type, free_under(tree));
-    return std::move(groups_);
-  }
-
- private:
-  std::vector<NamedParameter> free_under(const ModuleNode& node) const {
-    auto parameters = subtree_parameters(node);
-    std::erase_if(parameters, [&](const auto& p) { return !free_.contains(p.tensor.unsafeGetTensorImpl()); });
-    return parameters;
-  }
-
-  static int64_t numel_of(const std::vector<NamedParameter>& parameters) {
-    int64_t sum = 0;
-    for (const auto& parameter : parameters) sum += parameter.tensor.numel();
-    return sum;
-  }
-
-  void take(const ModuleNode& node, const std::string& name, std::vector<NamedParameter> parameters) {
-    for (const auto& parameter : parameters) free_.erase(parameter.tensor.unsafeGetTensorImpl());
-    groups_.push_back({&node, name, std::move(parameters)});
-  }
-
-  // Children first; a module that a group has taken whole is not asked, nor one into which the policy does not descend
-  // (FSDP1's _recursive_wrap).
-  void wrap_below(const ModuleNode& node, bool is_root) {
-    if (!is_root && group_at(node)) return;
-    const int64_t before = numel_of(free_under(node));
-    if (before == 0 || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) return;
-    for (const auto& child : node.children) wrap_below(*child, false);
-    if (is_root) return;
-    auto left = free_under(node);
-    const int64_t numel = numel_of(left);
-    if (numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path, std::move(left));
-  }
-
-  const AutoWrapPolicy& policy_;
-  std::unordered_set<const at::TensorImpl*> free_;  // that no group has taken
-  std::vector<PlannedGroup> groups_;
-};
-
 // Collective where ranks share memory; the parameters stay as they are.
-std::shared_ptr<ParamGroup> create_group(const PlannedGroup& planned, const std::shared_ptr<ProcessGroup>& process_group,
+std::shared_ptr<ParamGroup> create_group(const PlannedGroup& planned,
+                                         const std::shared_ptr<ProcessGroup>& process_group,
                                          const FullyShardOptions& options) {
-  ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state_of(*process_group), {}};
+  ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state_of(*process_group),
+                        {},           planned.modules};
   if (options.reshard_after_forward) spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
-  visit_nodes(*planned.node, [&](const ModuleNode& module) {
-    if (module.identity != nullptr) spec.modules.push_back(module.identity);
-  });
   return ParamGroup::create(spec);
 }
 
@@ -163,7 +115,6 @@ void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& gr
     found_through(node);
   else  // a list of modules is found through each of them
     for (const auto& child : node.children) found_through(*child);
-  adopt_descendants(node, *group);
 }
 
 Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options) {
@@ -174,13 +125,14 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   const auto parameters = free_parameters(*tree, options.ignored_params);
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
-  const auto plan = Plan(options, parameters).make(*tree);
+  const auto plan = plan_groups(*tree, parameters, options);
   runtime::install_interceptor();
   agree(*process_group, plan, options);
   std::vector<std::shared_ptr<ParamGroup>> groups;
   for (const auto& planned : plan) groups.push_back(create_group(planned, process_group, options));
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);
+  adopt_descendants(*tree, *groups.back());
   return make_group(groups.back(), std::move(tree));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "api/group_view.h"
 #include "comm/check.h"
@@ -46,9 +47,9 @@ Group group_from_view(std::shared_ptr<const GroupView> view) { return Group(std:
 Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tree) {
   auto view = std::make_shared<GroupView>();
   view->groups.push_back(std::move(own));
+  std::unordered_set<const ParamGroup*> seen{view->groups.front().get()};
   auto add = [&](const std::shared_ptr<ParamGroup>& group) {
-    if (group && std::find(view->groups.begin(), view->groups.end(), group) == view->groups.end())
-      view->groups.push_back(group);
+    if (group && seen.insert(group.get()).second) view->groups.push_back(group);
   };
   visit_nodes(*tree, [&](const ModuleNode& node) {
     add(group_at(node));

@@ -9,7 +9,14 @@
 namespace fsdp {
 namespace {
 
-std::string joined(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
+// Of a path longer than this the end is kept: in a chain of n modules whole paths would take memory of n^2.
+constexpr size_t kLongestPath = 512;
+
+std::string joined(const std::string& path, const std::string& name) {
+  if (path.empty()) return name;
+  auto whole = path + "." + name;
+  return whole.size() <= kLongestPath ? whole : "..." + whole.substr(whole.size() - kLongestPath + 3);
+}
 
 // "torch::nn::LinearImpl" and "(anonymous namespace)::BlockImpl" read better without what is before the last colon.
 std::string short_type(std::string type) {
@@ -19,53 +26,95 @@ std::string short_type(std::string type) {
   return type;
 }
 
-std::unique_ptr<ModuleNode> grow(torch::nn::Module& module, const std::string& path, const std::string& name) {
+std::unique_ptr<ModuleNode> node_of(torch::nn::Module* module) {
   auto node = std::make_unique<ModuleNode>();
-  node->name = name;
-  node->path = joined(path, name);
-  node->type = short_type(module.name());
-  node->identity = &module;
-  node->module = &module;
-  for (const auto& item : module.named_parameters(/*recurse=*/false))
-    if (item.value().defined()) node->parameters.push_back({joined(node->path, item.key()), item.value()});
-  for (const auto& item : module.named_buffers(/*recurse=*/false))
-    if (item.value().defined()) node->buffers.push_back({joined(node->path, item.key()), item.value()});
-  for (const auto& child : module.named_children())
-    node->children.push_back(grow(*child.value(), node->path, child.key()));
+  node->type = short_type(module->name());
+  node->identity = module;
+  node->module = module;
+  for (const auto& item : module->named_parameters(/*recurse=*/false))
+    if (item.value().defined()) node->parameters.push_back({item.key(), item.value()});
+  for (const auto& item : module->named_buffers(/*recurse=*/false))
+    if (item.value().defined()) node->buffers.push_back({item.key(), item.value()});
   return node;
 }
 
-std::unique_ptr<ModuleNode> grow(const torch::jit::Module& module, const std::string& path, const std::string& name) {
+std::unique_ptr<ModuleNode> node_of(const torch::jit::Module& module) {
   auto node = std::make_unique<ModuleNode>();
-  node->name = name;
-  node->path = joined(path, name);
   node->type = module.type()->name() ? module.type()->name()->name() : "ScriptModule";
   node->identity = module._ivalue().get();
   node->has_training_flag = module.hasattr("training");
   for (const auto& item : module.named_parameters(/*recurse=*/false))
-    node->parameters.push_back({joined(node->path, item.name), item.value});
+    node->parameters.push_back({item.name, item.value});
   for (const auto& item : module.named_buffers(/*recurse=*/false))
-    if (item.value.defined()) node->buffers.push_back({joined(node->path, item.name), item.value});
-  for (const auto& child : module.named_children()) node->children.push_back(grow(child.value, node->path, child.name));
+    if (item.value.defined()) node->buffers.push_back({item.name, item.value});
   return node;
+}
+
+template <class Visit>
+void visit_children(torch::nn::Module* module, const Visit& visit) {
+  for (const auto& child : module->named_children()) visit(child.key(), child.value().get());
+}
+
+template <class Visit>
+void visit_children(const torch::jit::Module& module, const Visit& visit) {
+  for (const auto& child : module.named_children()) visit(child.name, child.value);
+}
+
+// Gives the node its place, and what it has its full names.
+void put_below(ModuleNode& node, const std::string& path, const std::string& name) {
+  node.name = name;
+  node.path = joined(path, name);
+  for (auto& parameter : node.parameters) parameter.name = joined(node.path, parameter.name);
+  for (auto& buffer : node.buffers) buffer.name = joined(node.path, buffer.name);
+}
+
+// Not by calls inside one another: modules may be nested deeper than the stack allows.
+template <class Module>
+std::unique_ptr<ModuleNode> grow(Module module, const std::string& name = "") {
+  auto root = node_of(module);
+  put_below(*root, "", name);
+  for (std::vector<std::pair<ModuleNode*, Module>> open{{root.get(), module}}; !open.empty();) {
+    const auto [node, of] = open.back();
+    open.pop_back();
+    visit_children(of, [&, parent = node](const std::string& child_name, const Module& child) {
+      parent->children.push_back(node_of(child));
+      put_below(*parent->children.back(), parent->path, child_name);
+      open.emplace_back(parent->children.back().get(), child);
+    });
+  }
+  return root;
 }
 
 }  // namespace
 
-std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module) { return grow(module, "", ""); }
+std::unique_ptr<ModuleNode> module_tree(torch::nn::Module& module) { return grow(&module); }
 
-std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module) { return grow(module, "", ""); }
+std::unique_ptr<ModuleNode> module_tree(const torch::jit::Module& module) { return grow(module); }
 
 std::unique_ptr<ModuleNode> module_tree(const std::vector<torch::nn::Module*>& modules) {
   auto node = std::make_unique<ModuleNode>();
   node->type = "list of " + std::to_string(modules.size()) + " modules";
-  for (size_t i = 0; i < modules.size(); ++i) node->children.push_back(grow(*modules[i], "", std::to_string(i)));
+  for (size_t i = 0; i < modules.size(); ++i) node->children.push_back(grow(modules[i], std::to_string(i)));
   return node;
 }
 
+// Nor here by calls inside one another.
+ModuleNode::~ModuleNode() {
+  for (auto below = std::move(children); !below.empty();) {
+    auto node = std::move(below.back());
+    below.pop_back();
+    std::ranges::move(node->children, std::back_inserter(below));
+    node->children.clear();
+  }
+}
+
 void visit_nodes(const ModuleNode& node, const std::function<void(const ModuleNode&)>& visit) {
-  visit(node);
-  for (const auto& child : node.children) visit_nodes(*child, visit);
+  for (std::vector<const ModuleNode*> open{&node}; !open.empty();) {
+    const auto& next = *open.back();
+    open.pop_back();
+    visit(next);
+    for (auto child = next.children.rbegin(); child != next.children.rend(); ++child) open.push_back(child->get());
+  }
 }
 
 namespace {
@@ -93,13 +142,15 @@ std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node) {
 }
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
-  auto group = runtime::registry().find_module(node.identity);
-  if (!group || group->slots().empty()) return group;
-  const auto parameters = subtree_parameters(node);
-  const bool is_here = std::any_of(group->slots().begin(), group->slots().end(), [&](const runtime::ParamSlot& slot) {
-    const auto tensor = slot.tensor();
-    return std::any_of(parameters.begin(), parameters.end(),
-                       [&](const auto& parameter) { return parameter.tensor.is_same(tensor); });
+  const auto [group, is_certain] = runtime::registry().find_module(node.identity);
+  if (!group || is_certain || group->slots().empty()) return group;
+  bool is_here = false;
+  visit_nodes(node, [&](const ModuleNode& below) {
+    for (const auto& [name, tensor] : below.parameters) {
+      if (is_here || !tensor.has_storage()) continue;
+      const auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
+      is_here = part && part->group == group;
+    }
   });
   return is_here ? group : nullptr;
 }

@@ -19,8 +19,13 @@ class ParamGroup;
 }
 
 struct ModuleNode {
+  ModuleNode() = default;
+  ~ModuleNode();
+  ModuleNode(const ModuleNode&) = delete;
+  ModuleNode& operator=(const ModuleNode&) = delete;
+
   std::string name;  // below its parent
-  std::string path;  // below the root; empty for the root
+  std::string path;  // below the root; empty for the root; of a very long one the end
   std::string type;
   const void* identity = nullptr;                   // the module's address, for the registry
   torch::nn::Module* module = nullptr;              // null for TorchScript

@@ -42,7 +42,8 @@ std::string no_memory_message(const ParamGroup& group, const ParamSlot& slot) {
 // For tensors that share a parameter's memory from before, and would never see another value of it.
 std::string former_memory_message(const ParamGroup& group, const ParamSlot& slot) {
   return group.where("raw access") + "the tensor was on the memory of parameter '" + slot.name() +
-         "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard), which has its values elsewhere "
+         "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard), which has its values "
+         "elsewhere "
          "now. Take it from the parameter when it is needed, or clone() it before fsdp::fully_shard; tie weights by "
          "assigning the tensor itself: a->weight = b->weight";
 }
@@ -149,9 +150,11 @@ void ParamGroup::install() {
   }
 }
 
-bool ParamGroup::is_related(const ParamGroup& other) const {
-  return std::find(ancestors_.begin(), ancestors_.end(), other.id_) != ancestors_.end() ||
-         std::find(other.ancestors_.begin(), other.ancestors_.end(), id_) != other.ancestors_.end();
+void ParamGroup::add_parent(ParamGroup& parent) {
+  if (std::ranges::find(parents_, parent.id_) != parents_.end()) return;
+  parents_.push_back(parent.id_);
+  if (parent.slots_.empty()) kept_alive_.push_back(parent.shared_from_this());
+  rank_state_->forget_kinship();
 }
 
 void ParamGroup::start_gather() {
@@ -170,7 +173,7 @@ void ParamGroup::start_gather() {
   gather_state_ = GatherState::kGathering;
   fault_point("group gathering");
   counts.gathers += moves;
-  rank_state_->note_resident(id_);
+  rank_state_->note_resident(*this);
 }
 
 void ParamGroup::finish_gather() {
@@ -206,7 +209,7 @@ void ParamGroup::copy_whole() {
     if (flat.shares_memory()) flat.copy_whole();
   gather_state_ = GatherState::kWhole;
   attach_whole();
-  rank_state_->note_resident(id_);
+  rank_state_->note_resident(*this);
 }
 
 void ParamGroup::drop_whole_buffers() {
@@ -214,7 +217,7 @@ void ParamGroup::drop_whole_buffers() {
   gather_state_ = GatherState::kSharded;
   fault_point("group sharded");
   unshard_was_asked = false;
-  rank_state_->forget_resident(id_);
+  rank_state_->forget_resident(*this);
 }
 
 void ParamGroup::attach_whole() {

@@ -60,11 +60,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     std::shared_ptr<ProcessGroup> process_group;
     std::shared_ptr<RankState> rank_state;
     GroupPolicy policy;
-    /// The group's module and those inside it, by address.
+    /// The modules that have the parameters, by address.
     std::vector<const void*> modules = {};
   };
-  /// Copies this rank's rows out of the parameters, which stay as they are until `install`. Collective where ranks share
-  /// memory.
+  /// Copies this rank's rows out of the parameters, which stay as they are until `install`. Collective where ranks
+  /// share memory.
   static std::shared_ptr<ParamGroup> create(const Spec& spec);
   /// Makes the parameters show this rank's rows. From now on they own the group. Once; not collective.
   void install();
@@ -95,14 +95,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// "[fsdp rank 0/2] operation: "
   std::string where(const std::string& operation) const;
 
-  // Ancestors: groups of modules that contain this group's module.
-  void add_ancestor(ParamGroup& ancestor) {
-    ancestors_.push_back(ancestor.id_);
-    if (ancestor.slots_.empty()) kept_alive_.push_back(ancestor.shared_from_this());
-  }
-  bool is_related(const ParamGroup& other) const;
-  /// Whether it was made from this module or from one around it.
-  bool covers(const void* module) const { return std::ranges::find(modules_, module) != modules_.end(); }
+  /// `parent`: the group of the module next around this group's. A module in two others has two.
+  void add_parent(ParamGroup& parent);
+  const std::vector<GroupId>& parents() const { return parents_; }
+  /// Whether some of its parameters were found in this very module.
+  bool took_from(const void* module) const { return std::ranges::find(modules_, module) != modules_.end(); }
 
   // Whole parameters.
   GatherState gather_state() const { return gather_state_; }
@@ -189,8 +186,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::shared_ptr<ProcessGroup> process_group_;
   std::shared_ptr<RankState> rank_state_;
   std::vector<const void*> modules_;
-  std::vector<GroupId> ancestors_;
-  std::vector<std::shared_ptr<ParamGroup>> kept_alive_;  // ancestors without parameters, which own nothing below them
+  std::vector<GroupId> parents_;
+  std::vector<std::shared_ptr<ParamGroup>> kept_alive_;  // parents without parameters, which own nothing below them
   std::vector<ParamSlot> slots_;
   std::vector<Place> places_;
   std::vector<FlatParams> flats_;
@@ -199,8 +196,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GatherState gather_state_ = GatherState::kSharded;
   int depth_ = 0;
   int64_t writes_ = 0, writes_in_copy_ = 0;
-  uint32_t writes_by_all_ = 0;            // since the last gather or scope
-  uint32_t writes_told_ = 0;              // by the gather in flight
+  uint32_t writes_by_all_ = 0;  // since the last gather or scope
+  uint32_t writes_told_ = 0;    // by the gather in flight
   // Since the last gather or scope: writes to all slots at once, the others to each slot, and the most of these.
   uint32_t writes_to_all_slots_ = 0;
   std::vector<uint32_t> writes_to_slot_;

@@ -2,6 +2,8 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/irange.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -15,13 +17,14 @@ namespace fsdp::runtime {
 GroupId RankState::add(ParamGroup& group) {
   std::lock_guard lock(mutex);
   groups_[++last_id_] = &group;
+  forget_kinship();
   return last_id_;
 }
 
 void RankState::remove(GroupId id) {
   std::lock_guard lock(mutex);
+  if (const auto* group = this->group(id)) forget_resident(*group);
   groups_.erase(id);
-  forget_resident(id);
   std::erase(reducing_, id);
 }
 
@@ -30,9 +33,16 @@ ParamGroup* RankState::group(GroupId id) const {
   return it == groups_.end() ? nullptr : it->second;
 }
 
-void RankState::note_resident(GroupId id) {
-  forget_resident(id);
-  residents_.push_back(id);
+void RankState::note_resident(ParamGroup& group) {
+  forget_resident(group);
+  residents_.push_back({&group, kinship().span_of(group.id())});
+}
+
+// Most often it is among the last.
+void RankState::forget_resident(const ParamGroup& group) {
+  auto it =
+      std::find_if(residents_.rbegin(), residents_.rend(), [&](const auto& known) { return known.group == &group; });
+  if (it != residents_.rend()) residents_.erase(std::next(it).base());
 }
 
 void RankState::read(std::span<ParamGroup* const> groups) {
@@ -49,7 +59,7 @@ void RankState::read(std::span<ParamGroup* const> groups) {
   free_others(groups, next, next.empty() ? 1 : 0);
   for (auto* group : groups) {
     group->finish_gather();
-    note_resident(group->id());
+    note_resident(*group);
   }
   current_ = groups.back()->id();
   for (auto* group : next) group->start_gather();
@@ -68,29 +78,47 @@ std::vector<ParamGroup*> RankState::predict(ParamGroup& group, bool in_backward)
   return next;
 }
 
-void RankState::free_others(std::span<ParamGroup* const> groups, std::span<ParamGroup* const> next, size_t left) {
-  std::vector<Resident> residents;
-  for (GroupId id : residents_) {
-    auto& resident = *group(id);
-    bool stays = resident.stays_after_forward() || resident.pins > 0 ||
-                 std::find(next.begin(), next.end(), &resident) != next.end();
-    for (auto* group : groups) stays |= group == &resident || group->is_related(resident);
-    residents.push_back({id, stays});
+const Kinship& RankState::kinship() {
+  if (!kinship_) {
+    Parents parents;
+    for (const auto& [id, group] : groups_) parents.emplace(id, group->parents());
+    kinship_.emplace(std::move(parents));
+    for (auto& [resident, span] : residents_) span = kinship_->span_of(resident->id());
   }
-  for (GroupId id : groups_to_free(residents, left)) group(id)->free_whole();
+  return *kinship_;
+}
+
+// Of the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
+template <class Stays>
+void RankState::free_unrelated(std::span<const ParamGroup* const> groups, size_t left, const Stays& stays) {
+  const auto& kinship = this->kinship();
+  c10::SmallVector<Kinship::Span, 2> spans;
+  for (const auto* group : groups) spans.push_back(kinship.span_of(group->id()));
+  std::vector<Resident> others;
+  for (const auto& [resident, span] : residents_) {
+    bool is_related = false;
+    for (size_t i : c10::irange(groups.size()))
+      is_related |= kinship.are_related(groups[i]->id(), spans[i], resident->id(), span);
+    if (!is_related && !stays(*resident)) others.push_back({resident->id()});
+  }
+  for (GroupId id : groups_to_free(others, left)) group(id)->free_whole();
+}
+
+void RankState::free_others(std::span<ParamGroup* const> groups, std::span<ParamGroup* const> next, size_t left) {
+  free_unrelated(groups, left, [&](ParamGroup& resident) {
+    return resident.stays_after_forward() || resident.pins > 0 ||
+           std::find(next.begin(), next.end(), &resident) != next.end();
+  });
 }
 
 void RankState::free_finished(const ParamGroup& group) {
   if (group.id() == current_) return;
-  std::vector<Resident> residents;
-  for (GroupId id : residents_) {
-    auto& resident = *this->group(id);
-    bool stays = !resident.reducer().is_complete() || resident.pins > 0 || resident.open_tasks.empty() ||
-                 resident.gather_state() == GatherState::kGathering || resident.stays_after_forward() ||
-                 !resident.policy.reshard_after_backward || &resident == &group || resident.is_related(group);
-    residents.push_back({id, stays});
-  }
-  for (GroupId id : groups_to_free(residents, 0)) this->group(id)->free_whole();
+  const ParamGroup* const begun[] = {&group};
+  free_unrelated(begun, 0, [](ParamGroup& resident) {
+    return !resident.reducer().is_complete() || resident.pins > 0 || resident.open_tasks.empty() ||
+           resident.gather_state() == GatherState::kGathering || resident.stays_after_forward() ||
+           !resident.policy.reshard_after_backward;
+  });
 }
 
 }  // namespace fsdp::runtime

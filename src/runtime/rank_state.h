@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "memory/byte_account.h"
+#include "runtime/kinship.h"
 #include "runtime/schedule.h"
 
 namespace fsdp::runtime {
@@ -73,8 +75,13 @@ class RankState {
   void forget_current() { current_ = 0; }
   /// A node of `group` starts in backward: groups without further gradients need not stay.
   void free_finished(const ParamGroup& group);
-  void note_resident(GroupId id);
-  void forget_resident(GroupId id) { std::erase(residents_, id); }
+  void note_resident(ParamGroup& group);
+  void forget_resident(const ParamGroup& group);
+  /// Groups have other parents than before.
+  void forget_kinship() {
+    std::lock_guard lock(mutex);
+    kinship_.reset();
+  }
 
   // Backward.
   /// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task
@@ -86,6 +93,9 @@ class RankState {
 
  private:
   void free_others(std::span<ParamGroup* const> groups, std::span<ParamGroup* const> next, size_t left);
+  const Kinship& kinship();
+  template <class Stays>
+  void free_unrelated(std::span<const ParamGroup* const> groups, size_t left, const Stays& stays);
   std::vector<ParamGroup*> predict(ParamGroup& group, bool in_backward);
   void end_task(int id);
   void note_first_read(ParamGroup& group);
@@ -96,8 +106,14 @@ class RankState {
   std::shared_ptr<memory::ByteAccount> account_;
   GroupId last_id_ = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_;
-  std::vector<GroupId> residents_;  // whole or being gathered, least recently read first
-  GroupId current_ = 0;             // read last
+  // Many may stay, and reading a group looks at each of them: so they are side by side.
+  struct InMemory {
+    ParamGroup* group;
+    Kinship::Span span;
+  };
+  std::vector<InMemory> residents_;  // whole or being gathered, least recently read first
+  std::optional<Kinship> kinship_;
+  GroupId current_ = 0;  // read last
   uint64_t reads_ = 0;
   std::map<int, BackwardTask> tasks_;
   std::deque<GroupId> reducing_;  // reductions in flight, oldest first

@@ -35,14 +35,18 @@ std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
 void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
                           const std::shared_ptr<ParamGroup>& group) {
   std::lock_guard lock(mutex_);
-  std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
+  if (modules_.size() >= tidy_at_) {
+    std::erase_if(modules_, [](const auto& entry) { return entry.second.is_gone(); });
+    tidy_at_ = 2 * modules_.size() + 64;
+  }
   modules_[module] = {group, owner, !owner.expired()};
 }
 
-std::shared_ptr<ParamGroup> Registry::find_module(const void* module) const {
+Registry::ModuleGroup Registry::find_module(const void* module) const {
   std::lock_guard lock(mutex_);
   auto it = modules_.find(module);
-  return it == modules_.end() || it->second.is_gone() ? nullptr : it->second.group.lock();
+  if (it == modules_.end() || it->second.is_gone()) return {};
+  return {it->second.group.lock(), it->second.has_owner};
 }
 
 void Registry::add_scope(std::shared_ptr<const ScopeRecord> scope) {

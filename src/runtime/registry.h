@@ -35,7 +35,13 @@ class Registry {
   /// `owner`: empty, or what expires with the module. A graph may keep a group longer than its module, and another
   /// module may then lie at the same address.
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
-  std::shared_ptr<ParamGroup> find_module(const void* module) const;
+  struct ModuleGroup {
+    std::shared_ptr<ParamGroup> group;
+    /// Whether the module is known to live, so that it is this one that the group was made of.
+    bool is_certain = false;
+  };
+  /// The group is null if there is none.
+  ModuleGroup find_module(const void* module) const;
 
   /// A scope has closed from which nodes came that nothing else tells of. The last few of each model are remembered.
   void add_scope(std::shared_ptr<const ScopeRecord> scope);
@@ -57,6 +63,7 @@ class Registry {
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_;
   std::unordered_map<const void*, ModuleEntry> modules_;
   std::vector<std::shared_ptr<const ScopeRecord>> scopes_;  // the oldest first
+  size_t tidy_at_ = 64;  // how many modules there are when those that are gone are forgotten
 };
 
 Registry& registry();

@@ -176,5 +176,66 @@ TEST(ZooGroups, PrintingNamesGroupsAndShards) {
   });
 }
 
+struct LinkImpl : nn::Module {
+  torch::Tensor weight = register_parameter("w", torch::full({4}, 1.001, torch::kDouble));
+};
+
+// A chain of modules, each inside the one before it.
+struct ChainImpl : nn::Module {
+  explicit ChainImpl(int depth) {
+    nn::Module* outer = this;
+    for (int i = 0; i < depth; ++i) {
+      links.push_back(std::make_shared<LinkImpl>());
+      outer->register_module("u", links.back());
+      outer = links.back().get();
+    }
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (const auto& link : links) x = x * link->weight;
+    return x.sum();
+  }
+  std::vector<std::shared_ptr<LinkImpl>> links;
+};
+TORCH_MODULE(Chain);
+
+// What sharding or a step did more than once for each pair, let alone triple, of groups would outlast the time limit.
+TEST(ZooGroups, AChainOfAThousandNestedGroupsIsShardedAndTrains) {
+  constexpr int kDepth = 1000;
+  Chain unsharded(kDepth);
+  const auto x = torch::arange(1, 5, torch::kDouble);
+  unsharded->forward(x).backward();
+  run_thread_ranks(2, [&](int) {
+    Chain chain(kDepth);
+    FullyShardOptions options;
+    options.auto_wrap_policy = module_wrap_policy<LinkImpl>();
+    auto model = fully_shard(chain, options);
+    EXPECT_EQ(model.stats().groups, kDepth + 1);
+    EXPECT_EQ(group_of(*chain->links[1]).name(), "u.u");
+    EXPECT_THAT(group_of(*chain->links.back()).name(),
+                testing::AllOf(testing::StartsWith("..."), testing::EndsWith("u.u")));
+    auto optimizer = sgd(chain->parameters());
+    for (int step = 0; step < 2; ++step) {
+      optimizer.zero_grad();
+      model(x).backward();
+      if (step > 0) continue;
+      for (int i : {0, kDepth / 2, kDepth - 1})
+        EXPECT_LT(relative_difference(unsharded->links[i]->weight.grad(), full_grad(chain->links[i]->weight)), 1e-10);
+      optimizer.step();
+    }
+  });
+}
+
+TEST(ZooGroups, NestedGroupsShardedInsideOutHaveTheirNamesInTheOutermostModel) {
+  run_thread_ranks(2, [&](int) {
+    Chain chain(200);
+    for (auto link = chain->links.rbegin(); link != chain->links.rend(); ++link) fully_shard(**link);
+    auto model = fully_shard(chain);
+    EXPECT_EQ(model.stats().groups, 201);
+    EXPECT_EQ(group_of(*chain->links[2]).name(), "u.u.u");
+    EXPECT_THAT([&] { chain->links[2]->weight.sum(); },
+                testing::ThrowsMessage<UsageError>(testing::HasSubstr("'u.u.u.w'")));
+  });
+}
+
 }  // namespace
 }  // namespace fsdp::test

@@ -69,6 +69,8 @@ std::optional<uint64_t> left_by_control_groups() {
 std::string mebibytes(uint64_t bytes) { return c10::str((bytes + (1u << 20) - 1) >> 20, " MiB"); }
 
 void require_room(size_t bytes) {
+  constexpr size_t kNotWorthAsking = size_t{1} << 20;
+  if (bytes < kNotWorthAsking) return;
   auto available = field(text_of("/proc/meminfo"), "MemAvailable:");
   if (available) *available *= 1024;
   if (const auto left = left_by_control_groups()) available = std::min(available.value_or(*left), *left);
