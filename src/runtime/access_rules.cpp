@@ -1,5 +1,7 @@
 #include "runtime/access_rules.h"
 
+#include <optional>
+
 namespace fsdp::runtime {
 namespace {
 
@@ -15,7 +17,7 @@ Verdict judge_whole(const Access& a) {
   return a.inside ? Verdict::kReadWhole : Verdict::kRefuseOutsideScope;
 }
 
-// Operators that mean the same on a rank's rows as on the whole parameter.
+// Operators that mean the same on a rank's rows as on the whole parameter if their other operands fit.
 bool is_row_wise(const Access& a) {
   switch (a.op) {
     case OperatorKind::kView:
@@ -23,15 +25,30 @@ bool is_row_wise(const Access& a) {
     case OperatorKind::kClone:
     case OperatorKind::kFill:
     case OperatorKind::kFused:
-      return true;
     case OperatorKind::kCopy:
     case OperatorKind::kForeach:
-      return a.same_sizes;
+      return true;
     case OperatorKind::kPointwise:
-      return a.same_sizes && !a.is_part_of_rows;
+      return !a.is_part_of_rows;
     default:
       return false;
   }
+}
+
+// An optimizer that is stepped in a scope sees whole parameters and the rows of their gradients.
+Verdict judge_fit(const Access& a, Verdict passed) {
+  if (a.fit == Fit::kFits || a.fit == Fit::kTakesRows) return passed;
+  if (a.inside && a.part == PartKind::kGradient) return Verdict::kRefuseGradientInScope;
+  return a.fit == Fit::kMisfits ? Verdict::kRefuseOperand : Verdict::kRefuseWriteFromRows;
+}
+
+// Module::to converts, then replaces.
+std::optional<Verdict> judge_conversion(const Access& a) {
+  const bool is_lifted = a.local_rows && !a.recording;
+  if (a.op != OperatorKind::kCopy || !a.is_first || a.writes || is_lifted) return std::nullopt;
+  if (a.conversion == Conversion::kPrints) return Verdict::kPrintRows;
+  if (!a.is_parameter) return std::nullopt;
+  return a.conversion == Conversion::kNothing ? Verdict::kPass : Verdict::kRefuseConvert;
 }
 
 Verdict judge_rows(const Access& a) {
@@ -40,21 +57,20 @@ Verdict judge_rows(const Access& a) {
   if (a.op == OperatorKind::kDetach) return Verdict::kPass;
   if (a.op == OperatorKind::kFactory) return a.random && !a.local_rows ? Verdict::kRefuseRandom : Verdict::kPass;
   if (a.op == OperatorKind::kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
-  // Module::to and Module::clone(device) convert, then replace.
-  if (a.op == OperatorKind::kCopy && a.is_parameter && a.is_first && !a.writes && (a.recording || !a.local_rows))
-    return Verdict::kRefuseReplace;
+  if (const auto verdict = judge_conversion(a)) return *verdict;
   if (a.recording) return Verdict::kRefuseOutsideScope;
   if (a.local_rows) return passed;
   if (a.random) return Verdict::kRefuseRandom;
   // Rows are numbered locally: p[0] is another row on every rank.
   if (a.selects_rows || (a.writes && a.is_part_of_rows)) return Verdict::kRefuseOutsideScope;
-  return is_row_wise(a) ? passed : Verdict::kRefuseOutsideScope;
+  return is_row_wise(a) ? judge_fit(a, passed) : Verdict::kRefuseOutsideScope;
 }
 
 }  // namespace
 
 Verdict judge(const Access& a) {
   if (a.op == OperatorKind::kMetadata) return Verdict::kPass;
+  if (a.op == OperatorKind::kReplace && a.conversion == Conversion::kNothing) return Verdict::kPass;
   if (a.op == OperatorKind::kReplace && a.is_first && a.part != PartKind::kGradient) return Verdict::kRefuseReplace;
   return a.part == PartKind::kWhole ? judge_whole(a) : judge_rows(a);
 }
@@ -65,9 +81,26 @@ std::string ways_out(Verdict verdict) {
       return "outside a forward scope a sharded parameter is this rank's rows, and this operator would compute a "
              "different number on them. Call the model through its handle, model(...) or model.forward(...): "
              "model->forward(...) opens no scope. Where there is only a module, fsdp::handle_of(module)(...) is the "
-             "same; or open a fsdp::ForwardScope. For norms and clipping use fsdp::clip_grad_norm_; for the whole value use "
+             "same; or open a fsdp::ForwardScope. For norms and clipping use fsdp::clip_grad_norm_; for the whole "
+             "value use "
              "fsdp::full_tensor or fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows "
              "(and a torch::NoGradGuard)";
+    case Verdict::kRefuseOperand:
+      return "outside a forward scope a sharded parameter is this rank's rows. Beside it an element-wise operator "
+             "takes "
+             "tensors of the whole parameter's sizes, of which each rank uses its rows, tensors of the rows' sizes, "
+             "and "
+             "what is broadcast along the rows. For forward code call the model through its handle, model(...), or "
+             "open a fsdp::ForwardScope; for the whole value use fsdp::full_tensor or fsdp::summon_full_params";
+    case Verdict::kRefuseWriteFromRows:
+      return "outside a forward scope a sharded parameter and its gradient are this rank's rows. To write whole values "
+             "to an ordinary tensor take them from fsdp::full_tensor(p), on every rank. An optimizer that was made "
+             "before fsdp::fully_shard (Adagrad), or stepped in a scope, holds state of the whole sizes: make it "
+             "after fully_shard and step it outside";
+    case Verdict::kRefuseGradientInScope:
+      return "inside a scope and in backward parameters are whole and their gradients are this rank's rows. "
+             "optimizer.step() belongs after the scope; state that an optimizer made in one has the whole sizes, so "
+             "make the optimizer again";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
              "fsdp::fully_shard, or in fsdp::summon_full_params with write_back(); if you mean the rows, open a "
@@ -78,8 +111,12 @@ std::string ways_out(Verdict verdict) {
              "write_back(); after an exception in backward call reset_iter_state() first";
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
-             "values with copy_ (rows) or fsdp::summon_full_params and write_back() (whole values); convert, move, "
-             "clone and load the model before fsdp::fully_shard. To read the rows use p.detach()";
+             "values with copy_ (of the whole sizes or of the rows'), or in fsdp::summon_full_params with "
+             "write_back(); convert, move, clone and load the model before fsdp::fully_shard";
+    case Verdict::kRefuseConvert:
+      return "outside a forward scope a sharded parameter is this rank's rows, and so would be a converted or moved "
+             "copy. Convert and move the model before fsdp::fully_shard; for the whole value use "
+             "fsdp::full_tensor(p).to(...) on every rank, for the rows p.detach().to(...)";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "
              "fsdp::fully_shard; for the rows use p.detach().clone(), for the whole value fsdp::full_tensor(p)";

@@ -12,31 +12,48 @@ namespace fsdp::runtime {
 /// Which of a parameter's three storages a tensor lies on.
 enum class PartKind : uint8_t { kRows, kWhole, kGradient };
 
+/// How the other operands of an element-wise operator meet the rows of a parameter.
+enum class Fit : uint8_t {
+  kFits,             ///< their rows are the same ones, or they are broadcast along the rows
+  kTakesRows,        ///< they fit once this rank's rows are taken of those that have the whole parameter's sizes
+  kMisfits,          ///< one has other sizes or other rows
+  kWrittenFromRows,  ///< an ordinary tensor that is written has other sizes than the rows
+};
+
+/// What a conversion such as `to` does with its operand.
+enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
+
 /// One marked operand of an operator.
 struct Access {
   OperatorKind op = OperatorKind::kOther;
   PartKind part = PartKind::kRows;
   bool is_parameter = false;     ///< the parameter itself, not a view of it
-  bool is_part_of_rows = false;  ///< a view of some of the rows' elements
+  bool is_part_of_rows = false;  ///< a view that does not have all of the rows
   bool selects_rows = false;     ///< a view of some of the rows by their numbers
   bool is_first = false;         ///< the operator's first argument, which `set_` and its kin replace
   bool writes = false;
   bool random = false;
-  bool recording = false;   ///< autograd would record it
-  bool same_sizes = false;  ///< every tensor operand has this one's sizes or one element
-  bool inside = false;      ///< the group has an open scope or an open backward
-  bool summoned = false;    ///< inside summon_full_params, where whole parameters may be written
-  bool local_rows = false;  ///< inside LocalRows
+  bool recording = false;                         ///< autograd would record it
+  Fit fit = Fit::kFits;                           ///< of the other operands of an element-wise operator
+  Conversion conversion = Conversion::kConverts;  ///< of kReplace, and of the first argument of kCopy without writes
+  bool inside = false;                            ///< the group has an open scope or an open backward
+  bool summoned = false;                          ///< inside summon_full_params, where whole parameters may be written
+  bool local_rows = false;                        ///< inside LocalRows
 };
 
 enum class Verdict : uint8_t {
   kPass,
   kReadWhole,  ///< make the group whole first
   kWriteRows,  ///< passes, and whole copies of the group become stale
+  kPrintRows,  ///< passes on an ordinary copy of the rows
   kRefuseOutsideScope,
+  kRefuseOperand,
+  kRefuseWriteFromRows,
+  kRefuseGradientInScope,
   kRefuseRandom,
   kRefuseWriteInScope,
   kRefuseReplace,
+  kRefuseConvert,
   kRefuseClone,
   kRefuseRecording,
 };

@@ -18,39 +18,41 @@ namespace {
 // Every defined tensor with the index of its value, those in lists too.
 template <class Visit>
 void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
-  const auto visit_one = [&](const c10::IValue& value, size_t i) {
-    if (const auto& tensor = value.toTensor(); tensor.defined()) visit(tensor, i);
+  const auto visit_one = [&](const c10::IValue& value, size_t i, size_t element) {
+    if (const auto& tensor = value.toTensor(); tensor.defined()) visit(tensor, i, element);
   };
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i].isTensor()) {
-      visit_one(values[i], i);
+      visit_one(values[i], i, 0);
     } else if (values[i].isList()) {
-      for (const c10::IValue& element : values[i].toListRef())
-        if (element.isTensor()) visit_one(element, i);
+      const auto elements = values[i].toListRef();
+      for (size_t j = 0; j < elements.size(); ++j)
+        if (elements[j].isTensor()) visit_one(elements[j], i, j);
     }
   }
 }
 
-// Any operator without a typed kernel.
+}  // namespace
+
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto traits = operator_traits(op);
   OperatorCall call{.op = op, .traits = traits, .arguments = std::span(*stack).last(schema.arguments().size())};
   if (const auto dim = traits.selecting_argument; dim && *dim < call.arguments.size() && call.arguments[*dim].isInt())
     call.selecting_dim = call.arguments[*dim].toInt();
-  visit_tensors(call.arguments, [&](const at::Tensor& tensor, size_t i) { call.add(i, tensor); });
+  visit_tensors(call.arguments,
+                [&](const at::Tensor& tensor, size_t i, size_t element) { call.add(i, tensor, element); });
   OperandGroups groups;
-  prepare(call, groups);
+  const bool is_prepared = prepare(call, groups);
+  TORCH_INTERNAL_ASSERT(is_prepared);
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
     op.redispatchBoxed(keys & kBelowSharded, stack);
   }
   if (groups.empty() || !at::GradMode::is_enabled()) return;
   visit_tensors(std::span(*stack).last(schema.returns().size()),
-                [&](const at::Tensor& tensor, size_t) { groups.hook(tensor); });
+                [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor); });
 }
-
-}  // namespace
 
 void install_interceptor() {
   // Kept for ever: tensors that outlive main() still dispatch.

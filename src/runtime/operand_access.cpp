@@ -1,19 +1,26 @@
 #include "runtime/operand_access.h"
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "comm/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
+#include "runtime/conversion.h"
+#include "runtime/refusal.h"
 #include "runtime/registry.h"
+#include "runtime/row_operands.h"
 #include "runtime/scope.h"
 
 namespace fsdp::runtime {
@@ -38,27 +45,103 @@ MarkedOperands marked_operands(const OperatorCall& call) {
   return marked;
 }
 
-// Whether each tensor operand has `sizes` or one element.
-bool all_have_sizes(const OperatorCall& call, c10::IntArrayRef sizes) {
-  return std::ranges::all_of(call.tensors, [&](const OperatorCall::Operand& operand) {
-    return operand.tensor->sizes() == sizes || operand.tensor->numel() == 1;
-  });
+// What of an operator's arguments is replaced on the stack.
+struct Replacement {
+  OperatorCall::Operand operand;
+  at::Tensor tensor;
+};
+using Replacements = std::vector<Replacement>;
+
+// Visits them: in lists those of the same position.
+template <class Visit>
+void visit_others(const OperatorCall& call, const MarkedOperand& operand, const Visit& visit) {
+  if (call.traits.kind != OperatorKind::kForeach) {
+    for (const auto& other : call.tensors)
+      if (other.tensor != operand.tensor) visit(other);
+    return;
+  }
+  for (size_t i = 0; i < call.arguments.size(); ++i) {
+    const auto& argument = call.arguments[i];
+    if (argument.isTensor() && argument.toTensor().defined()) visit(OperatorCall::Operand{&argument.toTensor(), i});
+    if (!argument.isTensorList() || i == operand.argument) continue;
+    const auto list = argument.toListRef();
+    if (operand.element < list.size())
+      visit(OperatorCall::Operand{&list[operand.element].toTensor(), i, operand.element});
+  }
 }
 
-// Whether in lists, where element i belongs to element i of the others, marked tensors meet equal sizes or one element.
-bool lists_fit(const OperatorCall& call) {
-  c10::SmallVector<c10::ArrayRef<c10::IValue>, 4> lists;
-  for (const auto& argument : call.arguments)
-    if (argument.isTensorList()) lists.push_back(argument.toListRef());
-  for (const auto& list : lists)
-    for (size_t i = 0; i < list.size(); ++i) {
-      const auto& tensor = list[i].toTensor();
-      if (!tensor.defined() || !is_marked(*tensor.unsafeGetTensorImpl())) continue;
-      for (const auto& other : lists)
-        if (i < other.size() && other[i].toTensor().sizes() != tensor.sizes() && other[i].toTensor().numel() != 1)
-          return false;
+at::Tensor take_rows(const at::Tensor& whole, const at::Tensor& rows, const RowsIn& found) {
+  const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  return whole.narrow(found.dim - (rows.dim() - whole.dim()), found.first, found.count);
+}
+
+// The part that another operand lies on: among those that were looked up, unless they are as many as lists have.
+const Part* part_of(const OperatorCall& call, const at::Tensor& tensor, std::span<const MarkedOperand> operands,
+                    std::optional<Part>& looked_up) {
+  if (!is_marked(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) return nullptr;
+  if (call.traits.kind != OperatorKind::kForeach)
+    for (const auto& operand : operands)
+      if (operand.tensor == &tensor) return &operand.part;
+  looked_up = registry().find(tensor.storage().unsafeGetStorageImpl());
+  return looked_up ? &*looked_up : nullptr;
+}
+
+// How the operands that an operand meets element by element fit it, and the one that decides.
+std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOperand& operand,
+                                       std::span<const MarkedOperand> operands, Replacements& replacements) {
+  const auto& [group, slot, kind] = operand.part;
+  const auto& rows = *operand.tensor;
+  std::pair<Fit, const at::Tensor*> meeting{Fit::kFits, nullptr};
+  std::optional<std::optional<RowsIn>> found;  // looked for if asked for
+  visit_others(call, operand, [&](const OperatorCall::Operand& other) {
+    std::optional<Part> looked_up;
+    const auto* part = part_of(call, *other.tensor, operands, looked_up);
+    Fit fit = Fit::kFits;
+    if (part && part->kind != PartKind::kWhole) {
+      fit = fit_of_rows({rows, *group, slot}, {*other.tensor, *part->group, part->slot});
+    } else if (part && part->group == group && part->slot == slot) {
+      fit = Fit::kMisfits;  // the whole parameter beside its gradient's rows, in a scope
+    } else if (other.tensor->sizes() != rows.sizes()) {
+      if (!found) found = find_rows(rows, group->slots()[slot]);
+      fit = call.traits.writes(other.argument) ? Fit::kWrittenFromRows : fit_of(*other.tensor, rows, *found);
+      if (fit == Fit::kTakesRows) replacements.push_back({other, take_rows(*other.tensor, rows, **found)});
     }
-  return true;
+    if (fit > meeting.first) meeting = {fit, other.tensor};
+  });
+  return meeting;
+}
+
+// What printing sees. Nothing can be trained through it.
+at::Tensor rows_to_print(const MarkedOperand& operand) {
+  const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const auto& group = *operand.part.group;
+  const auto place = group.where("aten::to") + "parameter '" + operand.part.group->slots()[operand.part.slot].name();
+  TORCH_WARN_ONCE(place,
+                  "' is sharded, and outside a forward scope it is this rank's rows, which is what is printed (said "
+                  "once). The whole value is fsdp::full_tensor(p), on every rank");
+  auto copy = operand.tensor->detach().clone();
+  if (at::GradMode::is_enabled() && operand.tensor->requires_grad())
+    copy.requires_grad_().register_hook([place](const at::Tensor&) {
+      throw UsageError(place + "' is sharded, and its rows were taken to be printed: no gradient reaches it. " +
+                       ways_out(Verdict::kRefuseOutsideScope));
+    });
+  return copy;
+}
+
+void replace(std::span<c10::IValue> arguments, const Replacements& replacements) {
+  c10::SmallVector<size_t, 4> copied;  // lists
+  for (const auto& [operand, tensor] : replacements) {
+    auto& argument = arguments[operand.argument];
+    if (argument.isTensor()) {
+      argument = tensor;
+      continue;
+    }
+    if (std::ranges::find(copied, operand.argument) == copied.end()) {
+      argument = argument.toTensorList().copy();
+      copied.push_back(operand.argument);
+    }
+    argument.toTensorList().set(operand.element, tensor);
+  }
 }
 
 // Whether the operator takes some of the tensor's rows by their numbers, which are this rank's own.
@@ -75,37 +158,10 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
 
 bool is_part_of_rows(const MarkedOperand& operand) {
   const auto& [group, slot, kind] = operand.part;
-  return kind != PartKind::kWhole && operand.tensor->numel() != group->slots()[slot].rows_numel();
-}
-
-std::string expected(const MarkedOperand& operand, Verdict verdict) {
-  if (verdict == Verdict::kRefuseReplace) return "a parameter that is not sharded";
-  if (operand.part.kind != PartKind::kWhole)
-    return c10::str("a whole tensor of sizes ", operand.part.group->slots()[operand.part.slot].sizes());
-  if (verdict == Verdict::kRefuseOutsideScope) return "an open forward scope";
-  if (verdict == Verdict::kRefuseRecording) return "a forward scope or a torch::NoGradGuard";
-  return "this rank's rows";
-}
-
-std::string found(const MarkedOperand& operand) {
-  const auto& slot = operand.part.group->slots()[operand.part.slot];
-  if (operand.part.kind == PartKind::kWhole) return c10::str("the whole parameter, sizes ", slot.sizes());
-  auto [first, count] = slot.rows();
-  return c10::str(operand.tensor->sizes(), ", this rank's rows ", first, " to ", first + count);
-}
-
-// As the user called it.
-std::string name_of(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name().name;
-  return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;
-}
-
-[[noreturn]] void refuse(const c10::OperatorHandle& op, const MarkedOperand& operand, Verdict verdict) {
-  const char* noun = operand.part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
-  auto& group = *operand.part.group;
-  throw UsageError(group.where(name_of(op)) + noun + group.slots()[operand.part.slot].name() +
-                   "' is sharded (expected " + expected(operand, verdict) + ", found " + found(operand) +
-                   "): " + ways_out(verdict));
+  if (kind == PartKind::kWhole || operand.is_parameter) return false;
+  if (find_rows(*operand.tensor, group->slots()[slot])) return false;
+  const auto numel = group->slots()[slot].rows_numel();
+  return numel == 0 || operand.tensor->numel() != numel;
 }
 
 // Nothing had shown the node that runs whole parameters. If the observer should have, the node may have taken the sizes
@@ -121,15 +177,18 @@ void require_not_observed(const MarkedOperand& operand) {
           "then call reset_iter_state()");
 }
 
-// The verdict about one operand. In backward the group shows whole parameters first.
-Verdict judge_operand(const OperatorCall& call, MarkedOperand& operand, bool in_backward, bool lists_match) {
-  const auto& traits = call.traits;
+// In backward the group shows whole parameters first.
+void show_whole_in_backward(MarkedOperand& operand) {
   auto& group = *operand.part.group;
-  if (in_backward && operand.part.kind != PartKind::kGradient &&
-      (operand.is_parameter || operand.part.kind == PartKind::kWhole)) {
-    if (group.rank_state().enter_backward(group)) require_not_observed(operand);
-    operand.part.kind = PartKind::kWhole;
-  }
+  if (operand.part.kind == PartKind::kGradient || (operand.part.kind == PartKind::kRows && !operand.is_parameter))
+    return;
+  if (group.rank_state().enter_backward(group)) require_not_observed(operand);
+  operand.part.kind = PartKind::kWhole;
+}
+
+Access describe(const OperatorCall& call, const MarkedOperand& operand) {
+  const auto& traits = call.traits;
+  const auto& group = *operand.part.group;
   Access access;
   access.op = traits.kind;
   access.part = operand.part.kind;
@@ -138,17 +197,37 @@ Verdict judge_operand(const OperatorCall& call, MarkedOperand& operand, bool in_
   access.is_first = operand.argument == 0;
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
-  if (access.part != PartKind::kWhole) {
-    bool is_copy_into = traits.kind == OperatorKind::kCopy && traits.written_arguments != 0;  // not x.to(parameter)
-    bool sizes_matter = traits.kind == OperatorKind::kPointwise || is_copy_into;
-    access.same_sizes = lists_match && (!sizes_matter || all_have_sizes(call, operand.tensor->sizes()));
-    access.selects_rows = selects_rows(call, operand);
-  }
+  if (access.part != PartKind::kWhole) access.selects_rows = selects_rows(call, operand);
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
   if (access.part != PartKind::kWhole || access.summoned)  // no rule asks otherwise
     access.recording = at::GradMode::is_enabled() && operand.tensor->requires_grad();
+  return access;
+}
+
+// What is found out about an operator's operands before anything happens.
+struct Plan {
+  Replacements replacements = {};
+  const at::Tensor* misfit = nullptr;  // of the operand that was judged last
+  bool needs_stack = false;
+};
+
+Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, std::span<const MarkedOperand> operands,
+                      Plan& plan) {
+  const auto kind = call.traits.kind;
+  const bool writes = call.traits.written_arguments != 0;
+  auto access = describe(call, operand);
+  if (access.part == PartKind::kWhole && kind != OperatorKind::kReplace) return judge(access);
+  const bool is_element_wise = kind == OperatorKind::kPointwise || kind == OperatorKind::kForeach ||
+                               (kind == OperatorKind::kCopy && writes);  // not x.to(parameter)
+  if (is_element_wise && !access.local_rows) {
+    std::tie(access.fit, plan.misfit) = meet(call, operand, operands, plan.replacements);
+    plan.needs_stack |= access.fit == Fit::kTakesRows;
+  } else if (kind == OperatorKind::kReplace || (kind == OperatorKind::kCopy && !writes && access.is_first)) {
+    plan.needs_stack = true;
+    if (!call.arguments.empty()) access.conversion = conversion_of(call.op, call.arguments);
+  }
   return judge(access);
 }
 
@@ -161,31 +240,50 @@ bool may_be_hidden(const MarkedOperand& operand) {
   return is_recorded || !group->slots()[slot].requires_grad();
 }
 
+// A verdict other than to pass and to read.
+void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& operand, Plan& plan) {
+  auto& group = *operand.part.group;
+  switch (verdict) {
+    case Verdict::kWriteRows:
+      group.require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);
+      group.note_write(group.local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
+      return;
+    case Verdict::kPrintRows:
+      plan.replacements.push_back({operand, rows_to_print(operand)});
+      return;
+    default:
+      refuse(call.op, operand.part, *operand.tensor, plan.misfit, verdict);
+  }
+}
+
 // Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
 // together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
-void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands, bool lists_match,
-                OperandGroups& takes_whole) {
-  bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
+bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
+                OperandGroups& takes_whole, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;
   std::lock_guard lock(rank.mutex);
-  ++rank.intercepted_operators;
-  for (auto& operand : operands) {
-    auto& group = operand.part.group;
-    auto verdict = judge_operand(call, operand, in_backward, lists_match);
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
+  if (in_backward)
+    for (auto& operand : operands) show_whole_in_backward(operand);
+  for (const auto& operand : operands) {
+    const auto verdict = judge_operand(call, operand, operands, plan);
+    if (plan.needs_stack && call.arguments.empty()) return false;
+    auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
       if (is_unrecorded && may_be_hidden(operand)) group->scope->is_hidden = true;
-      if (std::ranges::find(reads, group.get()) == reads.end()) reads.push_back(group.get());
-    } else if (verdict == Verdict::kWriteRows) {
-      group->require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);
-      group->note_write(group->local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
+      if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
     } else if (verdict != Verdict::kPass) {
-      refuse(call.op, operand, verdict);
+      carry_out(verdict, call, operand, plan);
     }
-    if (operand.part.kind != PartKind::kWhole) continue;
-    takes_whole.add_once(std::move(group), operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
   }
+  ++rank.intercepted_operators;
+  for (auto& operand : operands)
+    if (operand.part.kind == PartKind::kWhole)
+      takes_whole.add_once(std::move(operand.part.group),
+                           operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
   if (!reads.empty()) rank.read({reads.begin(), reads.end()});
+  return true;
 }
 
 }  // namespace
@@ -220,18 +318,19 @@ void OperandGroups::hook(const at::Tensor& result) {
   }
 }
 
-void prepare(const OperatorCall& call, OperandGroups& takes_whole) {
+bool prepare(const OperatorCall& call, OperandGroups& takes_whole) {
   auto operands = marked_operands(call);
-  if (operands.empty()) return;
-  bool lists_match = call.traits.kind != OperatorKind::kForeach || lists_fit(call);
+  Plan plan;
   for (auto* begin = operands.begin(); begin != operands.end();) {
     auto& rank = begin->part.group->rank_state();
     auto* end = std::partition(begin, operands.end(), [&](const MarkedOperand& operand) {
       return &operand.part.group->rank_state() == &rank;
     });
-    prepare_on(rank, call, {begin, end}, lists_match, takes_whole);
+    if (!prepare_on(rank, call, {begin, end}, takes_whole, plan)) return false;
     begin = end;
   }
+  if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
+  return true;
 }
 
 }  // namespace fsdp::runtime

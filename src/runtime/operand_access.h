@@ -23,6 +23,7 @@ struct OperatorCall {
   struct Operand {
     const at::Tensor* tensor;
     size_t argument;
+    size_t element = 0;  ///< of a list
   };
   const c10::OperatorHandle& op;
   const OperatorTraits& traits;
@@ -31,10 +32,10 @@ struct OperatorCall {
   /// Where the operator takes elements by their numbers along a dim that is known.
   std::optional<int64_t> selecting_dim = {};
   /// All arguments on the stack; empty in typed kernels, which no operator over lists element by element has.
-  std::span<const c10::IValue> arguments = {};
+  std::span<c10::IValue> arguments = {};
 
-  void add(size_t argument, const at::Tensor& tensor) {
-    if (tensor.defined()) tensors.push_back({&tensor, argument});
+  void add(size_t argument, const at::Tensor& tensor, size_t element = 0) {
+    if (tensor.defined()) tensors.push_back({&tensor, argument, element});
   }
 };
 
@@ -69,8 +70,11 @@ class OperandGroups {
 };
 
 /// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it writes
-/// and whose whole parameters it takes. Collective with the other ranks if a group must be gathered. UsageError if the
-/// operator would mean something else on this rank's rows. Any thread.
-void prepare(const OperatorCall& call, OperandGroups& takes_whole);
+/// and whose whole parameters it takes. Replaces arguments on the stack: those of whole sizes by their rows. Collective
+/// with the other ranks if a group must be gathered. UsageError if the operator would mean something else on this
+/// rank's rows. Any thread.
+///
+/// False if it needs the arguments on the stack and they are not there: nothing has happened then.
+[[nodiscard]] bool prepare(const OperatorCall& call, OperandGroups& takes_whole);
 
 }  // namespace fsdp::runtime

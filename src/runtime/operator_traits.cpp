@@ -4,6 +4,7 @@
 #include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 #include <unordered_set>
 
@@ -46,6 +47,11 @@ const Names kSelectingNames{
     "select",   "slice",        "narrow", "split",  "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes",
     "chunk",    "tensor_split", "unbind", "unfold", "hsplit",           "vsplit",       "dsplit",
     "diagonal", "as_strided"};
+// Element-wise though LibTorch does not tag them, each in place too.
+const Names kPointwiseNames{"masked_fill",   "where",    "multiply",   "subtract", "divide",
+                            "true_divide",   "negative", "fix",        "clip",     "greater",
+                            "greater_equal", "less",     "less_equal", "isclose",  "rsub",
+                            "hardswish",     "relu6",    "not_equal",  "absolute_"};
 const Names kReducingForeach{"_foreach_norm", "_foreach_max", "_foreach_powsum"};
 
 bool is_view(const c10::FunctionSchema& schema) {
@@ -64,6 +70,17 @@ bool gives_tensors(const c10::FunctionSchema& schema) {
                      [](const c10::Argument& result) { return result.type()->isSubtypeOf(*c10::TensorType::get()); });
 }
 
+bool is_pointwise(const c10::OperatorHandle& op, std::string_view name) {
+  if (op.hasTag(at::Tag::pointwise) || kPointwiseNames.contains(name)) return true;
+  if (!name.ends_with('_')) return false;
+  // LibTorch tags some operators and not what they are called in place.
+  name.remove_suffix(1);
+  if (kPointwiseNames.contains(name)) return true;
+  const auto out_of_place =
+      c10::Dispatcher::singleton().findSchema({"aten::" + std::string(name), op.operator_name().overload_name});
+  return out_of_place && out_of_place->hasTag(at::Tag::pointwise);
+}
+
 OperatorKind kind_of(const c10::OperatorHandle& op) {
   std::string_view name = op.operator_name().name;
   if (!name.starts_with("aten::")) return OperatorKind::kOther;
@@ -80,7 +97,7 @@ OperatorKind kind_of(const c10::OperatorHandle& op) {
   if (name.starts_with("_foreach_"))
     return kReducingForeach.contains(name) ? OperatorKind::kOther : OperatorKind::kForeach;
   if (name.starts_with("_fused_ada") || name.starts_with("_fused_sgd")) return OperatorKind::kFused;
-  if (op.hasTag(at::Tag::pointwise) && gives_tensors(op.schema())) return OperatorKind::kPointwise;
+  if (gives_tensors(op.schema()) && is_pointwise(op, name)) return OperatorKind::kPointwise;
   return is_view(op.schema()) ? OperatorKind::kView : OperatorKind::kOther;
 }
 

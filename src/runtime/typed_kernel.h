@@ -2,6 +2,7 @@
 /// \file
 /// The interceptor for one C++ signature of operators, without the cost of moving arguments to a stack and back.
 
+#include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
@@ -15,6 +16,7 @@
 
 #include "runtime/compat.h"
 #include "runtime/cpp_types.h"
+#include "runtime/interceptor.h"
 #include "runtime/operand_access.h"
 
 namespace fsdp::runtime {
@@ -37,7 +39,7 @@ class TypedKernel<Result(Arguments...)> {
     size_t i = 0;
     (add(call, i++, arguments), ...);
     OperandGroups groups;
-    prepare(call, groups);
+    if (!prepare(call, groups)) return on_stack(keys, std::forward<Arguments>(arguments)...);
     Result result = [&]() -> Result {
       const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
       return op_.redispatch(keys & kBelowSharded, std::forward<Arguments>(arguments)...);
@@ -54,6 +56,12 @@ class TypedKernel<Result(Arguments...)> {
   }
 
  private:
+  // Apart, so that the way without the stack stays short.
+  [[gnu::noinline, gnu::cold]] Result on_stack(c10::DispatchKeySet keys, Arguments... arguments) const {
+    return c10::KernelFunction::makeFromBoxedFunction<&intercept>().template call<Result, Arguments...>(
+        op_, keys, std::forward<Arguments>(arguments)...);
+  }
+
   static void add(OperatorCall& call, size_t i, const at::Tensor& tensor) { call.add(i, tensor); }
   static void add(OperatorCall& call, size_t i, const std::optional<at::Tensor>& tensor) {
     if (tensor) call.add(i, *tensor);

@@ -28,6 +28,13 @@ testing::Matcher<std::string> refuses_to_replace(const std::string& parameter) {
                HasSubstr(kRemedy), HasSubstr("before fsdp::fully_shard"));
 }
 
+// Outside a scope the conversion is refused, inside what comes after it.
+testing::Matcher<std::string> refuses_to_convert(const std::string& parameter) {
+  return AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter '" + parameter + "'"),
+               testing::AnyOf(HasSubstr(kRemedy), HasSubstr("fsdp::full_tensor(p).to(...)")),
+               HasSubstr("before fsdp::fully_shard"));
+}
+
 TEST(SetData, OfAParameterIsRefused) {
   expect_refused_everywhere(
       [](const InTraining& t) {
@@ -101,19 +108,19 @@ TEST(ModuleTo, AnotherTypeOrDeviceIsRefused) {
           at::AutoGradMode mode(recorded);
           return message_of([&] { t.net.to(torch::kFloat); });
         },
-        [] { return refuses_to_replace("words.weight"); });
+        [] { return refuses_to_convert("words.weight"); });
     expect_refused_everywhere(
         [&](const InTraining& t) {
           at::AutoGradMode mode(recorded);
           return message_of([&] { t.net.to(torch::kMeta); });
         },
-        [] { return refuses_to_replace("words.weight"); });
+        [] { return refuses_to_convert("words.weight"); });
     expect_refused_everywhere(
         [&](const InTraining& t) {
           at::AutoGradMode mode(recorded);
           return message_of([&] { t.net.to(torch::kCPU, torch::kFloat); });
         },
-        [] { return refuses_to_replace("words.weight"); });
+        [] { return refuses_to_convert("words.weight"); });
   }
 }
 
@@ -122,7 +129,7 @@ TEST(Clone, OfAShardedModuleIsRefused) {
     auto expected = AllOf(HasSubstr("aten::clone"), HasSubstr("parameter 'up.weight'"),
                           HasSubstr("Clone the module before fsdp::fully_shard"));
     EXPECT_THAT(message_of([&] { t.net.up->clone(); }), expected);
-    EXPECT_THAT(message_of([&] { t.net.up->clone(torch::Device(torch::kMeta)); }), refuses_to_replace("up.weight"));
+    EXPECT_THAT(message_of([&] { t.net.up->clone(torch::Device(torch::kMeta)); }), refuses_to_convert("up.weight"));
   });
 }
 
@@ -152,6 +159,89 @@ TEST(AShardedHandle, EntersNeitherAModuleNorAnArchive) {
   static_assert(EntersAModule<SmallNet> && EntersAnArchive<SmallNet>);
   static_assert(!EntersAModule<Sharded<SmallNet>>);
   static_assert(!EntersAnArchive<Sharded<SmallNet>> && !LeavesAnArchive<Sharded<SmallNet>>);
+}
+
+TEST(AConversion, ThatChangesNothingPasses) {
+  expect_training_survives([](const InTraining& t) {
+    const auto p = t.net.up->weight;
+    for (bool recorded : {true, false}) {
+      at::AutoGradMode mode(recorded);
+      EXPECT_TRUE(p.to(torch::kCPU).is_same(p));
+      EXPECT_TRUE(p.cpu().is_same(p));
+      EXPECT_TRUE(p.to(torch::kDouble).is_same(p));
+      EXPECT_TRUE(p.to(p.options()).is_same(p));
+      EXPECT_TRUE(p.contiguous().is_same(p));
+    }
+    t.net.to(torch::kCPU);
+    t.net.to(torch::kDouble);
+    t.net.to(torch::Device(torch::kCPU));
+  });
+}
+
+TEST(AConversion, OfRowsIsRefusedAndNamesFullTensor) {
+  expect_training_survives([](const InTraining& t) {
+    const auto p = t.net.up->weight;
+    for (bool recorded : {true, false}) {
+      at::AutoGradMode mode(recorded);
+      for (const auto& act :
+           std::vector<std::function<void()>>{[&] { p.to(torch::kFloat); }, [&] { p.to(torch::kMeta); },
+                                              [&] { p.to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true); }})
+        EXPECT_THAT(message_of(act), AllOf(refuses("aten::to", "up.weight", "fsdp::full_tensor(p).to(...)"),
+                                           HasSubstr("p.detach().to(...)")));
+    }
+  });
+}
+
+// Collects the warnings of all threads while it lives.
+class Warnings : c10::WarningHandler {
+ public:
+  Warnings() {
+    previous_ = c10::WarningUtils::get_warning_handler();
+    c10::WarningUtils::set_warning_handler(this);
+    c10::WarningUtils::set_warnAlways(true);
+  }
+  ~Warnings() override {
+    c10::WarningUtils::set_warnAlways(false);
+    c10::WarningUtils::set_warning_handler(previous_);
+  }
+  void process(const c10::Warning& warning) override { text += warning.msg() + "\n"; }
+  std::string text;
+
+ private:
+  c10::WarningHandler* previous_;
+};
+
+std::string printed(const torch::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor;
+  return text.str();
+}
+
+TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
+  for (auto dtype : {torch::kDouble, torch::kFloat})
+    run_thread_ranks(2, [&](int r) {
+      nn::Linear linear(4, 6);
+      linear->to(dtype);
+      auto model = fully_shard(linear);
+      model(torch::ones({2, 4}, dtype)).sum().backward();
+      for (const auto& p : {linear->weight, linear->bias, linear->weight.grad(), linear->weight.detach()}) {
+        Warnings warnings;  // of this thread
+        EXPECT_EQ(printed(p), printed(torch::zeros(p.sizes(), dtype).copy_(p.detach()))) << dtype;
+        EXPECT_THAT(warnings.text,
+                    AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] aten::to: parameter '")),
+                          HasSubstr("this rank's rows, which is what is printed"), HasSubstr("fsdp::full_tensor(p)")));
+      }
+      ForwardScope scope(model);
+      EXPECT_EQ(printed(linear->weight), printed(full_tensor(linear->weight)));
+    });
+}
+
+TEST(Printing, GivesNoTensorToTrainThrough) {
+  expect_training_survives([](const InTraining& t) {
+    const auto rows = t.net.up->weight.to(torch::kCPU, torch::kDouble);
+    EXPECT_THAT(message_of([&] { rows.sum().backward(); }),
+                AllOf(HasSubstr("parameter 'up.weight'"), HasSubstr("fsdp::ForwardScope")));
+  });
 }
 
 }  // namespace

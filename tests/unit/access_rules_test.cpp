@@ -26,26 +26,51 @@ TEST(MetadataAndDetach, PassEverywhere) {
 
 TEST(Rows, PassWhatMeansTheSameOnRowsUnlessItIsRecorded) {
   for (auto op : {Op::kView, Op::kCopy, Op::kFill, Op::kForeach, Op::kFused}) {
-    EXPECT_EQ(judge({.op = op, .same_sizes = true}), Verdict::kPass) << static_cast<int>(op);
-    EXPECT_EQ(judge({.op = op, .recording = true, .same_sizes = true}), Verdict::kRefuseOutsideScope)
-        << static_cast<int>(op);
+    EXPECT_EQ(judge({.op = op}), Verdict::kPass) << static_cast<int>(op);
+    EXPECT_EQ(judge({.op = op, .recording = true}), Verdict::kRefuseOutsideScope) << static_cast<int>(op);
   }
 }
 
 TEST(Rows, CountAWrite) {
   for (auto op : {Op::kCopy, Op::kFill, Op::kForeach, Op::kFused})
-    EXPECT_EQ(judge({.op = op, .writes = true, .same_sizes = true}), Verdict::kWriteRows) << static_cast<int>(op);
-  EXPECT_EQ(judge({.op = Op::kPointwise, .writes = true, .same_sizes = true}), Verdict::kWriteRows);
-  EXPECT_EQ(judge({.op = Op::kCopy, .part = PartKind::kGradient, .writes = true, .same_sizes = true}), Verdict::kPass)
+    EXPECT_EQ(judge({.op = op, .writes = true}), Verdict::kWriteRows) << static_cast<int>(op);
+  EXPECT_EQ(judge({.op = Op::kPointwise, .writes = true}), Verdict::kWriteRows);
+  EXPECT_EQ(judge({.op = Op::kCopy, .part = PartKind::kGradient, .writes = true}), Verdict::kPass)
       << "a gradient is not part of the whole copy";
 }
 
-TEST(Rows, PassPointwiseOperatorsAndCopiesOnOperandsOfTheirSizesOnly) {
-  for (auto op : {Op::kPointwise, Op::kCopy}) {
-    EXPECT_EQ(judge({.op = op, .same_sizes = true}), Verdict::kPass);
-    EXPECT_EQ(judge({.op = op, .same_sizes = false}), Verdict::kRefuseOutsideScope);
-    EXPECT_EQ(judge({.op = op, .writes = true, .same_sizes = false}), Verdict::kRefuseOutsideScope);
+TEST(Rows, PassElementWiseOperatorsOnOperandsThatFitOnly) {
+  for (auto op : {Op::kPointwise, Op::kCopy, Op::kForeach}) {
+    EXPECT_EQ(judge({.op = op}), Verdict::kPass);
+    EXPECT_EQ(judge({.op = op, .writes = true, .fit = Fit::kTakesRows}), Verdict::kWriteRows);
+    EXPECT_EQ(judge({.op = op, .fit = Fit::kMisfits}), Verdict::kRefuseOperand);
+    EXPECT_EQ(judge({.op = op, .writes = true, .fit = Fit::kMisfits}), Verdict::kRefuseOperand);
+    EXPECT_EQ(judge({.op = op, .fit = Fit::kWrittenFromRows}), Verdict::kRefuseWriteFromRows);
+    for (auto fit : {Fit::kMisfits, Fit::kWrittenFromRows}) {
+      EXPECT_EQ(judge({.op = op, .part = PartKind::kGradient, .fit = fit, .inside = true}),
+                Verdict::kRefuseGradientInScope);
+      EXPECT_EQ(judge({.op = op, .recording = true, .fit = fit}), Verdict::kRefuseOutsideScope);
+    }
   }
+}
+
+TEST(Rows, AreConvertedToWhatTheyAreAndToBePrintedOnly) {
+  Access access{.op = Op::kCopy, .is_parameter = true, .is_first = true};
+  for (bool recording : {false, true}) {
+    access.recording = recording;
+    access.conversion = Conversion::kConverts;
+    EXPECT_EQ(judge(access), Verdict::kRefuseConvert);
+    access.conversion = Conversion::kNothing;
+    EXPECT_EQ(judge(access), Verdict::kPass);
+    access.conversion = Conversion::kPrints;
+    EXPECT_EQ(judge(access), Verdict::kPrintRows);
+  }
+  access = {.op = Op::kCopy, .part = PartKind::kGradient, .is_first = true};
+  EXPECT_EQ(judge(access), Verdict::kPass);
+  access.conversion = Conversion::kPrints;
+  EXPECT_EQ(judge(access), Verdict::kPrintRows);
+  access.local_rows = true;
+  EXPECT_EQ(judge(access), Verdict::kPass);
 }
 
 TEST(Rows, RefuseEverythingElse) {
@@ -56,7 +81,7 @@ TEST(Rows, RefuseEverythingElse) {
 
 TEST(Rows, RefuseRandomNumbers) {
   for (auto op : {Op::kPointwise, Op::kOther, Op::kFill})
-    EXPECT_EQ(judge({.op = op, .writes = true, .random = true, .same_sizes = true}), Verdict::kRefuseRandom);
+    EXPECT_EQ(judge({.op = op, .writes = true, .random = true}), Verdict::kRefuseRandom);
   EXPECT_EQ(judge({.op = Op::kFactory, .random = true}), Verdict::kRefuseRandom) << "rand_like";
   EXPECT_EQ(judge({.op = Op::kFactory, .random = true, .local_rows = true}), Verdict::kPass);
   EXPECT_EQ(judge({.op = Op::kFactory, .part = PartKind::kWhole, .random = true, .inside = true}), Verdict::kPass);
@@ -64,11 +89,9 @@ TEST(Rows, RefuseRandomNumbers) {
 
 TEST(Rows, RefuseAWriteToSomeOfThemAndComputingWithThem) {
   for (auto op : {Op::kCopy, Op::kFill, Op::kPointwise})
-    EXPECT_EQ(judge({.op = op, .is_part_of_rows = true, .writes = true, .same_sizes = true}),
-              Verdict::kRefuseOutsideScope);
-  EXPECT_EQ(judge({.op = Op::kPointwise, .is_part_of_rows = true, .same_sizes = true}), Verdict::kRefuseOutsideScope);
-  EXPECT_EQ(judge({.op = Op::kCopy, .is_part_of_rows = true, .same_sizes = true}), Verdict::kPass)
-      << "copying them is fine";
+    EXPECT_EQ(judge({.op = op, .is_part_of_rows = true, .writes = true}), Verdict::kRefuseOutsideScope);
+  EXPECT_EQ(judge({.op = Op::kPointwise, .is_part_of_rows = true}), Verdict::kRefuseOutsideScope);
+  EXPECT_EQ(judge({.op = Op::kCopy, .is_part_of_rows = true}), Verdict::kPass) << "copying them is fine";
   EXPECT_EQ(judge({.op = Op::kFill, .is_part_of_rows = true, .writes = true, .local_rows = true}), Verdict::kWriteRows);
 }
 
@@ -119,6 +142,11 @@ TEST(WholeParameters, MayBeWrittenWhenSummonedOnly) {
   EXPECT_EQ(judge(write), Verdict::kRefuseWriteInScope);
 }
 
+TEST(Replacing, ByTheTensorItselfPasses) {
+  for (bool is_first : {true, false})
+    EXPECT_EQ(judge({.op = Op::kReplace, .is_first = is_first, .conversion = Conversion::kNothing}), Verdict::kPass);
+}
+
 TEST(Replacing, IsRefusedForTheFirstArgumentAndNotForGradients) {
   for (auto part : {PartKind::kRows, PartKind::kWhole})
     for (bool inside : {false, true})
@@ -134,8 +162,13 @@ TEST(WaysOut, AreNamedForEveryRefusal) {
   EXPECT_THAT(ways_out(Verdict::kRefuseWriteInScope), HasSubstr("optimizer.step()"));
   EXPECT_THAT(ways_out(Verdict::kRefuseWriteInScope), HasSubstr("reset_iter_state()"));
   EXPECT_THAT(ways_out(Verdict::kRefuseReplace), HasSubstr("copy_"));
+  for (auto verdict : {Verdict::kRefuseConvert, Verdict::kRefuseOperand, Verdict::kRefuseWriteFromRows})
+    EXPECT_THAT(ways_out(verdict), HasSubstr("fsdp::full_tensor"));
+  EXPECT_THAT(ways_out(Verdict::kRefuseWriteFromRows), HasSubstr("Adagrad"));
+  EXPECT_THAT(ways_out(Verdict::kRefuseGradientInScope), HasSubstr("optimizer.step() belongs after the scope"));
   EXPECT_THAT(ways_out(Verdict::kRefuseClone), HasSubstr("p.detach().clone()"));
-  for (auto verdict : {Verdict::kPass, Verdict::kReadWhole, Verdict::kWriteRows}) EXPECT_EQ(ways_out(verdict), "");
+  for (auto verdict : {Verdict::kPass, Verdict::kReadWhole, Verdict::kWriteRows, Verdict::kPrintRows})
+    EXPECT_EQ(ways_out(verdict), "");
 }
 
 }  // namespace

@@ -1,0 +1,71 @@
+#include "runtime/refusal.h"
+
+#include <string>
+
+#include "comm/check.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+
+namespace fsdp::runtime {
+namespace {
+
+struct Difference {
+  std::string expected, found;
+};
+
+Difference of_whole(const ParamSlot& slot, Verdict verdict) {
+  const auto whole = c10::str("the whole parameter, sizes ", slot.sizes());
+  switch (verdict) {
+    case Verdict::kRefuseOutsideScope:
+      return {"an open forward scope", whole};
+    case Verdict::kRefuseRecording:
+      return {"a forward scope or a torch::NoGradGuard", whole};
+    case Verdict::kRefuseReplace:
+      return {"a parameter that is not sharded", whole};
+    default:
+      return {"this rank's rows", whole};
+  }
+}
+
+Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Tensor* misfit, Verdict verdict) {
+  const auto [first, count] = slot.rows();
+  const auto all = slot.sizes().empty() ? 1 : slot.sizes()[0];
+  const auto rows =
+      c10::str("this rank's rows ", first, " to ", first + count, " of ", all, ", sizes ", tensor.sizes());
+  const auto other = [&] {
+    return is_marked(*misfit->unsafeGetTensorImpl()) ? c10::str("another sharded tensor of sizes ", misfit->sizes())
+                                                     : c10::str("one of sizes ", misfit->sizes());
+  };
+  switch (verdict) {
+    case Verdict::kRefuseOperand:
+      return {c10::str("an operand that fits the whole parameter's sizes ", slot.sizes(), " or ", rows), other()};
+    case Verdict::kRefuseWriteFromRows:
+      return {c10::str("a tensor to write to that fits ", rows), other()};
+    case Verdict::kRefuseGradientInScope:
+      return {"no open scope", "one, and " + rows};
+    case Verdict::kRefuseReplace:
+      return {"a parameter that is not sharded", rows};
+    default:
+      return {c10::str("the whole parameter, as in a forward scope, sizes ", slot.sizes()), rows};
+  }
+}
+
+// As the user called it.
+std::string name_of(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name().name;
+  return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;
+}
+
+}  // namespace
+
+void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
+            Verdict verdict) {
+  const char* noun = part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
+  const auto& slot = part.group->slots()[part.slot];
+  const auto [expected, found] =
+      part.kind == PartKind::kWhole ? of_whole(slot, verdict) : of_rows(slot, tensor, misfit, verdict);
+  throw UsageError(part.group->where(name_of(op)) + noun + slot.name() + "' is sharded (expected " + expected +
+                   ", found " + found + "): " + ways_out(verdict));
+}
+
+}  // namespace fsdp::runtime
