@@ -1,0 +1,111 @@
+// The program that README.md shows in parts: seeds, data, metrics, saving and loading. tests/repo/readme_test.py
+// compares the two.
+
+#include <fsdp/fsdp.h>
+#include <torch/torch.h>
+
+#include <iostream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Linear in{4, 16}, out{16, 2};
+  torch::nn::Dropout dropout{0.1};
+  NetImpl() {
+    register_module("in", in);
+    register_module("out", out);
+    register_module("dropout", dropout);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return out(dropout(torch::tanh(in(x)))); }
+};
+TORCH_MODULE(Net);
+
+// Points, and whether their coordinates sum to more than 0.
+struct Points : torch::data::Dataset<Points> {
+  torch::Tensor points = torch::sin(torch::arange(400)).view({100, 4});
+  torch::data::Example<> get(size_t i) override {
+    const auto point = points[static_cast<int64_t>(i)];
+    return {point, (point.sum() > 0).to(torch::kLong)};
+  }
+  std::optional<size_t> size() const override { return 100; }
+};
+
+void train(fsdp::Sharded<Net>& model) {
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  auto dataset = Points().map(torch::data::transforms::Stack<>());
+  const int epochs = 5;
+  const size_t batch_size = 10;
+  double best = std::numeric_limits<double>::infinity();
+
+  torch::data::samplers::DistributedRandomSampler sampler(*dataset.size(), fsdp::world_size(), fsdp::rank());
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    sampler.set_epoch(epoch);  // another order in every epoch, of which each rank takes its part
+    auto batches = torch::data::make_data_loader(dataset, sampler, batch_size);
+    double sum = 0;
+    int64_t samples = 0, correct = 0;
+    for (auto& [x, y] : *batches) {
+      optimizer.zero_grad();
+      auto scores = model(x);
+      auto loss = torch::cross_entropy_loss(scores, y);
+      loss.backward();
+      optimizer.step();
+      sum += loss.item<double>() * x.size(0);
+      samples += x.size(0);
+      correct += (scores.argmax(1) == y).sum().item<int64_t>();
+    }
+    double mean_loss = fsdp::mean(sum / samples);                       // over the ranks
+    auto counts = fsdp::all_reduce(torch::tensor({correct, samples}));  // summed over the ranks
+    if (fsdp::rank() == 0) std::cout << mean_loss << ' ' << counts << '\n';
+    if (mean_loss > best) break;  // all ranks have the same number, so all stop or none
+    best = mean_loss;
+  }
+}
+
+void save(fsdp::Sharded<Net>& model, const std::string& path) {
+  std::vector<torch::Tensor> values;
+  for (auto& p : model->parameters()) values.push_back(fsdp::full_tensor(p));  // on every rank
+  if (fsdp::rank() == 0) torch::save(values, path);
+}
+
+void load(fsdp::Sharded<Net>& model, const std::string& path) {
+  std::vector<torch::Tensor> values;
+  torch::load(values, path);  // on every rank
+  torch::NoGradGuard no_grad;
+  auto parameters = model->parameters();
+  for (size_t i = 0; i < values.size(); ++i) parameters[i].copy_(values[i]);  // each rank takes its rows
+}
+
+// Whether what was saved comes back.
+bool is_loaded_as_saved(fsdp::Sharded<Net>& model) {
+  save(model, "model.pt");
+  std::vector<torch::Tensor> before;
+  for (auto& p : model->parameters()) {
+    before.push_back(fsdp::full_tensor(p));
+    torch::NoGradGuard no_grad;
+    p.zero_();
+  }
+  fsdp::barrier();
+  load(model, "model.pt");
+  bool same = true;
+  auto parameters = model->parameters();
+  for (size_t i = 0; i < before.size(); ++i) same &= torch::equal(before[i], fsdp::full_tensor(parameters[i]));
+  return same;
+}
+
+}  // namespace
+
+int main() {
+  fsdp::init_process_group();
+  torch::manual_seed(1);  // the same on every rank: what is made is equal
+  Net net;
+  fsdp::Sharded<Net> model = fsdp::fully_shard(net);
+  torch::manual_seed(1 + fsdp::rank());  // from here each rank draws its own numbers, e.g. for dropout
+  train(model);
+  const bool right = is_loaded_as_saved(model);
+  fsdp::destroy_process_group();
+  return right ? 0 : 1;
+}

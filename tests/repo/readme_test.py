@@ -1,0 +1,31 @@
+"""The parts of a program in README.md are parts of tests/consumer/training.cpp, which the test `consumer` runs."""
+
+import pathlib
+import re
+import textwrap
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+BLOCK = re.compile(r"```cpp\n(.*?)```", re.DOTALL)
+
+
+def without_indent(text):
+    return [line.strip() for line in textwrap.dedent(text).splitlines() if line.strip()]
+
+
+class Readme(unittest.TestCase):
+    def test_parts_of_a_program_are_parts_of_one_that_runs(self):
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        section = readme.split("## Seeds, data, metrics, saving")[1].split("\n## ")[0]
+        program = without_indent((ROOT / "tests/consumer/training.cpp").read_text(encoding="utf-8"))
+        blocks = BLOCK.findall(section)
+        self.assertGreaterEqual(len(blocks), 3)
+        for block in map(without_indent, blocks):
+            for part in "\n".join(block).split("\n// ...\n"):
+                lines = part.splitlines()
+                starts = [i for i, line in enumerate(program) if line == lines[0]]
+                self.assertTrue(any(program[i : i + len(lines)] == lines for i in starts), part)
+
+
+if __name__ == "__main__":
+    unittest.main()
