@@ -7,6 +7,7 @@
 
 #include "comm/check.h"
 #include "runtime/compat.h"
+#include "runtime/interceptor.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -16,7 +17,11 @@ namespace {
 std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* operation) {
   require(tensor.defined(), "fsdp::", operation, ": expected a parameter, found an undefined tensor");
   if (!tensor.has_storage()) return std::nullopt;
-  return runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
+  auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
+  require(part || !runtime::is_marked(*tensor.unsafeGetTensorImpl()) || !runtime::another_copy_intercepts(), "fsdp::",
+          operation, ": the parameter was sharded by another copy of fsdp in this process. Link fsdp into one shared "
+          "library that all use");
+  return part;
 }
 
 // A part of the rows, or rows seen in another order, says nothing about the whole.

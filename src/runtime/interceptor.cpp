@@ -4,9 +4,11 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <span>
 #include <utility>
 
+#include "comm/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/operand_access.h"
@@ -32,6 +34,8 @@ void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
   }
 }
 
+std::atomic<bool> is_installed = false;
+
 }  // namespace
 
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
@@ -54,13 +58,22 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
                 [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor); });
 }
 
+bool another_copy_intercepts() {
+  return !is_installed && c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kShardedKey);
+}
+
 void install_interceptor() {
   // Kept for ever: tensors that outlive main() still dispatch.
   static auto* libraries = [] {
+    require(!another_copy_intercepts(),
+            "fsdp::fully_shard: another copy of fsdp has sharded something in this process, e.g. the program's, and this "
+            "one is in a library that it opened. Two copies do not know each other's parameters: link fsdp into one of "
+            "them, a shared library that both use");
     auto* any = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
     any->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
     auto* typed = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);
     register_typed_kernels(*typed);
+    is_installed = true;
     return new std::pair(any, typed);
   }();
   static_cast<void>(libraries);

@@ -1,17 +1,33 @@
 // A program outside the repository: only installed headers, only fsdp::fsdp.
 
+#include <dlfcn.h>
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
 #include <iostream>
+#include <stdexcept>
+#include <string>
 
-int main() {
+// Whether a second copy of fsdp, in a library that is opened, says so in each of its two calls.
+bool second_copy_is_refused(const char* path, const torch::Tensor& sharded) {
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  const auto errors_of = reinterpret_cast<const char* (*)(const torch::Tensor*)>(dlsym(library, "errors_of_second_copy"));
+  const std::string errors = errors_of(&sharded);
+  std::cout << errors << '\n';
+  const auto first = errors.find("fsdp::fully_shard: another copy of fsdp");
+  return first != std::string::npos && errors.find("fsdp::full_tensor", first) != std::string::npos &&
+         errors.find("no error") == std::string::npos;
+}
+
+int main(int, char** argv) {
   fsdp::init_process_group();
   auto model = fsdp::fully_shard(torch::nn::Linear(4, 4));
   torch::Tensor output = model(torch::ones({2, 4}));
   output.sum().backward();
   std::cout << model << '\n' << output.sizes() << " on rank " << fsdp::rank() << " of " << fsdp::world_size() << '\n';
   const bool right = output.sizes() == torch::IntArrayRef({2, 4}) && model->weight.grad().defined();
+  const bool one_copy = second_copy_is_refused(argv[1], model->weight);
   fsdp::destroy_process_group();
-  return right ? 0 : 1;
+  return right && one_copy ? 0 : 1;
 }

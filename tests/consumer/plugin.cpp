@@ -1,0 +1,23 @@
+// A library that a program with fsdp opens, and that brings a copy of fsdp along.
+
+#include <fsdp/fsdp.h>
+
+#include <string>
+
+// What each call of this copy throws, put together.
+extern "C" const char* errors_of_second_copy(const torch::Tensor* sharded) {
+  static std::string errors;
+  const auto note = [](const auto& act) {
+    try {
+      act();
+      errors += "no error; ";
+    } catch (const fsdp::UsageError& error) {
+      errors += error.what_without_backtrace() + std::string("; ");
+    }
+  };
+  fsdp::init_process_group();
+  note([] { fsdp::fully_shard(torch::nn::Linear(4, 4)); });
+  note([&] { fsdp::full_tensor(*sharded); });
+  fsdp::destroy_process_group();
+  return errors.c_str();
+}
