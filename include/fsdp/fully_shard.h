@@ -20,10 +20,13 @@ namespace fsdp {
 /// is: its parameters are the same tensors, which show this rank's rows (of dim 0) outside scopes and whole values
 /// inside. Any sizes; any dtypes, each in a flat buffer of its own; CPU or CUDA. Buffers are left alone.
 ///
-/// Every rank must hold the same values before the call; nothing checks or copies them. Collective: all ranks, same
-/// order, same options (Mismatch otherwise). One thread. Throws UsageError for modules that are sharded already or
-/// frozen, for parameters that are not leaves, have gradients, are part of a recorded graph, or lie with rows that are
-/// not dense, and for contradicting options.
+/// Collective: all ranks, same order, same options, same values of parameters (Mismatch otherwise; values are compared
+/// by checksum, or taken from rank 0, see FullyShardOptions::sync_module_states). One thread. Throws UsageError for
+/// modules that are sharded already or frozen, for parameters that are not leaves, have gradients, are part of a
+/// recorded graph, share memory with another tensor of the module, or lie with rows that are not dense, and for
+/// contradicting options. If it throws, the module is as it was before. Tensors outside of the module that share a
+/// parameter's memory, e.g. a detach() from before, have none afterwards: using them is an error that says so. A module
+/// that no shared pointer owns has to outlive the scopes that are opened on its group.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);

@@ -61,6 +61,10 @@ struct FullyShardOptions {
   AutoWrapPolicy auto_wrap_policy = {};
   /// The ranks to shard over; null: the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
+  /// Every rank starts from rank 0's values of what is sharded and of the buffers under the module; ignored parameters
+  /// stay each rank's own. Without it the ranks' parameters have to be the same: a Mismatch names the first that is
+  /// not.
+  bool sync_module_states = false;
 };
 
 }  // namespace fsdp

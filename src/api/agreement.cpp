@@ -68,11 +68,11 @@ void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>&
   for (const auto& group : plan)
     for (const auto& parameter : group.parameters)
       if (++i == first)
-        throw Mismatch(c10::str(
-            where, "parameter '", parameter.name, "' has other values on rank ", rank, " than on rank 0 (", differing,
-            " of ", count - 1, " parameters differ; checksums were compared). Give every rank the same before "
-            "fully_shard: torch::manual_seed with one seed, or the same file; or set "
-            "FullyShardOptions::sync_module_states, which takes rank 0's values"));
+        throw Mismatch(c10::str(where, "parameter '", parameter.name, "' has other values on rank ", rank,
+                                " than on rank 0 (", differing, " of ", count - 1,
+                                " parameters differ; checksums were compared). Give every rank the same before "
+                                "fully_shard: torch::manual_seed with one seed, or the same file; or set "
+                                "FullyShardOptions::sync_module_states, which takes rank 0's values"));
 }
 
 }  // namespace
@@ -115,8 +115,7 @@ std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
     auto bytes = at::empty({static_cast<int64_t>(offsets.back())}, at::device(device).dtype(at::kByte));
     for (size_t i = begin; i < end; ++i) {
       const auto& tensor = tensors[i].tensor;
-      values.push_back(bytes
-                           .narrow(0, static_cast<int64_t>(offsets[i - begin]), static_cast<int64_t>(tensor.nbytes()))
+      values.push_back(bytes.narrow(0, static_cast<int64_t>(offsets[i - begin]), static_cast<int64_t>(tensor.nbytes()))
                            .view(tensor.scalar_type())
                            .view(tensor.sizes()));
       if (process_group.rank() == 0) values.back().copy_(tensor);

@@ -8,15 +8,9 @@
 #include <vector>
 
 #include "api/module_tree.h"
+#include "api/plan.h"
 
 namespace fsdp {
-
-/// A group to be made of the parameters under a module that no other one has taken.
-struct PlannedGroup {
-  const ModuleNode* node = nullptr;
-  std::string name;
-  std::vector<runtime::NamedParameter> parameters;
-};
 
 /// Compares the ranks' groups, buffers if they are to be synchronised, and options; then, unless rank 0's values are
 /// taken, the values of parameters by checksum. One collective. Throws Mismatch: of other values on every rank, naming

@@ -1,6 +1,7 @@
 #include "api/checks.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -197,6 +198,16 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
   // A tensor that is registered twice, also as a buffer, is one tensor.
   std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
   check_overlap(parameters, others, where);
+}
+
+void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
+  for (const auto& [name, tensor] : buffers)
+    require(
+        !tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided && !tensor.is_meta() &&
+            !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+        where, "FullyShardOptions::sync_module_states: buffer '", name,
+        "' cannot be written (it is sparse, quantised, nested, without memory, expanded or made in inference mode). "
+        "Register a plain tensor, e.g. its clone()");
 }
 
 }  // namespace fsdp

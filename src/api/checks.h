@@ -20,9 +20,12 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
 /// Throws UsageError if a module around this one, which has no free parameter, was sharded before it.
 void check_order(const ModuleNode& tree, const std::string& where);
 
-/// Throws UsageError naming the first of the parameters to be sharded, all of them under `tree`, that cannot be, or that
-/// shares its memory with another tensor of the tree.
+/// Throws UsageError naming the first of the parameters to be sharded, all of them under `tree`, that cannot be, or
+/// that shares its memory with another tensor of the tree.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
+
+/// Throws UsageError naming the first of the buffers that cannot take rank 0's values.
+void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where);
 
 }  // namespace fsdp

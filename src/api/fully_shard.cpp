@@ -1,14 +1,15 @@
 #include <fsdp/fully_shard.h>
 
-#include <xxhash.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <unordered_set>
 
+#include "api/agreement.h"
 #include "api/checks.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
+#include "api/module_watch.h"
 #include "api/plan.h"
 #include "comm/check.h"
 #include "runtime/interceptor.h"
@@ -20,37 +21,6 @@ namespace {
 
 using runtime::NamedParameter;
 using runtime::ParamGroup;
-
-// What every rank must have alike, in words; its hash is compared.
-std::string describe(const std::vector<PlannedGroup>& plan, const FullyShardOptions& options) {
-  std::ostringstream text;
-  for (const auto& group : plan) {
-    text << "group " << group.name << '\n';
-    for (const auto& [name, tensor] : group.parameters)
-      text << name << ' ' << tensor.sizes() << ' ' << tensor.strides() << ' ' << tensor.scalar_type() << ' '
-           << tensor.requires_grad() << '\n';
-  }
-  if (options.reshard_after_forward) text << "reshard " << options.reshard_after_forward->after_forward() << '\n';
-  return text.str();
-}
-
-// Compares the ranks' modules and options: the subject of the barrier is part of its fingerprint. Collective.
-void agree(const ProcessGroup& process_group, const std::vector<PlannedGroup>& plan, const FullyShardOptions& options) {
-  size_t parameters = 0;
-  int64_t numel = 0;
-  for (const auto& group : plan) {
-    parameters += group.parameters.size();
-    for (const auto& parameter : group.parameters) numel += parameter.tensor.numel();
-  }
-  auto text = describe(plan, options);
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
-  process_group.communicator()
-      .barrier({c10::str("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel,
-                         " elements; groups, names, sizes, dtypes and options hash to ", hash),
-                {}})
-      ->wait();
-}
 
 std::shared_ptr<runtime::RankState> rank_state_of(ProcessGroup& process_group) {
   if (!process_group.rank_state) process_group.rank_state = std::make_shared<runtime::RankState>();
@@ -95,18 +65,31 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
   }
 }
 
-// Collective where ranks share memory; the parameters stay as they are.
+// Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
 std::shared_ptr<ParamGroup> create_group(const PlannedGroup& planned,
                                          const std::shared_ptr<ProcessGroup>& process_group,
                                          const FullyShardOptions& options) {
   ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state_of(*process_group),
                         {},           planned.modules};
   if (options.reshard_after_forward) spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
+  if (options.sync_module_states)
+    spec.values = values_of_first_rank(*process_group, planned.parameters, "sync_module_states of " + planned.name);
   return ParamGroup::create(spec);
 }
 
-void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group) {
+std::shared_ptr<ModuleWatch> watch_of(const ModuleNode& node) {
+  std::vector<torch::nn::Module*> modules;
+  if (node.module != nullptr) modules.push_back(node.module);
+  if (node.identity == nullptr)
+    for (const auto& child : node.children) modules.push_back(child->module);
+  return modules.empty() ? nullptr : std::make_shared<ModuleWatch>(modules);
+}
+
+void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group,
+                   const std::vector<at::Tensor>& ignored) {
   group->install();
+  group->watch = watch_of(node);
+  for (const auto& tensor : ignored) group->ignored.emplace_back(tensor.getIntrusivePtr());
   const auto found_through = [&](const ModuleNode& at) {
     const auto owner = at.module == nullptr ? std::weak_ptr<torch::nn::Module>() : at.module->weak_from_this();
     runtime::registry().add_module(at.identity, owner, group);
@@ -126,12 +109,17 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
   const auto plan = plan_groups(*tree, parameters, options);
+  const auto buffers = options.sync_module_states ? subtree_buffers(*tree) : std::vector<NamedParameter>();
+  check_buffers(buffers, where);
   runtime::install_interceptor();
-  agree(*process_group, plan, options);
+  agree(*process_group, plan, buffers, options);
   std::vector<std::shared_ptr<ParamGroup>> groups;
   for (const auto& planned : plan) groups.push_back(create_group(planned, process_group, options));
+  const auto buffer_values = values_of_first_rank(*process_group, buffers, "sync_module_states of buffers");
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
-  for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i]);
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(buffer_values[i]);
+  for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i], options.ignored_params);
   adopt_descendants(*tree, *groups.back());
   return make_group(groups.back(), std::move(tree));
 }

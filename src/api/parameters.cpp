@@ -18,8 +18,9 @@ std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* opera
   require(tensor.defined(), "fsdp::", operation, ": expected a parameter, found an undefined tensor");
   if (!tensor.has_storage()) return std::nullopt;
   auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
-  require(part || !runtime::is_marked(*tensor.unsafeGetTensorImpl()) || !runtime::another_copy_intercepts(), "fsdp::",
-          operation, ": the parameter was sharded by another copy of fsdp in this process. Link fsdp into one shared "
+  require(part || !runtime::is_marked(*tensor.unsafeGetTensorImpl()) || !runtime::another_copy_intercepts(),
+          "fsdp::", operation,
+          ": the parameter was sharded by another copy of fsdp in this process. Link fsdp into one shared "
           "library that all use");
   return part;
 }

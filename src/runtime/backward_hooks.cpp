@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -166,6 +167,21 @@ void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGrou
   auto& hooks = torch::autograd::impl::hooks(parameter);
   hooks.insert(hooks.begin(), std::make_unique<BeforeBackward>(group));
   torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, slot));
+}
+
+void require_own_hooks(const std::shared_ptr<ParamGroup>& group) {
+  for (size_t i = 0; i < group->slots().size(); ++i) {
+    const auto& slot = group->slots()[i];
+    const auto parameter = slot.tensor();
+    if (!parameter.defined()) continue;
+    const auto* hook = torch::autograd::impl::post_acc_grad_hooks(parameter).get();
+    if (hook != nullptr && typeid(*hook) == typeid(GradientArrived)) continue;
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, i));
+    require(false, group->where("forward scope"), "the hook of parameter '", slot.name(),
+            "' that hands its gradient to fsdp was replaced (torch::autograd::impl::set_post_acc_grad_hooks), so ranks "
+            "would train apart. It is back now, and the other one is gone: use register_hook, which gets the whole "
+            "gradient");
+  }
 }
 
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group) {

@@ -18,6 +18,10 @@ class ParamGroup;
 /// group, so a group lives as long as one of its parameters.
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot);
 
+/// Throws UsageError, once for each time, if somebody has put another hook in the place of the second one, which is
+/// back then. Under the rank's lock.
+void require_own_hooks(const std::shared_ptr<ParamGroup>& group);
+
 /// Hooks a node that autograd recorded for an operator on parameters of `group`: when it starts in backward, parameters
 /// show their whole sizes first.
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group);

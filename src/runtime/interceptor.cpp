@@ -65,10 +65,11 @@ bool another_copy_intercepts() {
 void install_interceptor() {
   // Kept for ever: tensors that outlive main() still dispatch.
   static auto* libraries = [] {
-    require(!another_copy_intercepts(),
-            "fsdp::fully_shard: another copy of fsdp has sharded something in this process, e.g. the program's, and this "
-            "one is in a library that it opened. Two copies do not know each other's parameters: link fsdp into one of "
-            "them, a shared library that both use");
+    require(
+        !another_copy_intercepts(),
+        "fsdp::fully_shard: another copy of fsdp has sharded something in this process, e.g. the program's, and this "
+        "one is in a library that it opened. Two copies do not know each other's parameters: link fsdp into one of "
+        "them, a shared library that both use");
     auto* any = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
     any->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
     auto* typed = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);

@@ -55,7 +55,7 @@ std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
   group->place_parameters(spec.parameters);
-  group->take_rows(spec.parameters);
+  group->take_rows(spec);
   return group;
 }
 
@@ -118,7 +118,8 @@ void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters)
                                         [&](const FlatParams& flat) { return flat.layout().owned_numel(rank) > 0; });
 }
 
-void ParamGroup::take_rows(const std::vector<NamedParameter>& parameters) {
+void ParamGroup::take_rows(const Spec& spec) {
+  const auto& parameters = spec.parameters;
   int rank = process_group_->rank();
   slots_.reserve(parameters.size());
   for (size_t i : c10::irange(parameters.size())) {
@@ -129,7 +130,8 @@ void ParamGroup::take_rows(const std::vector<NamedParameter>& parameters) {
     int64_t first = layout.offsets[places_[i].item] + slot.rows().first * slot.row_numel() - layout.boundaries[rank];
     size_t offset = slot.rows_numel() == 0 ? 0 : static_cast<size_t>(first) * flat.element_size();
     slot.rows_storage.attach(flat.shard_buffer(), flat.shard_byte_offset() + offset);
-    if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(parameters[i].tensor));
+    const auto& value = spec.values.empty() ? parameters[i].tensor : spec.values[i];
+    if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(value));
   }
 }
 

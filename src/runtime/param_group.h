@@ -20,6 +20,10 @@
 #include "runtime/reading.h"
 #include "runtime/schedule.h"
 
+namespace fsdp {
+class ModuleWatch;
+}
+
 namespace fsdp::runtime {
 
 struct ScopeRecord;
@@ -62,6 +66,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     GroupPolicy policy;
     /// The modules that have the parameters, by address.
     std::vector<const void*> modules = {};
+    /// The whole values to take the rows of; empty: those of the parameters.
+    std::vector<at::Tensor> values = {};
   };
   /// Copies this rank's rows out of the parameters, which stay as they are until `install`. Collective where ranks
   /// share memory.
@@ -168,13 +174,17 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<int> open_tasks;
   /// Whether the open backward has started this group's reduction.
   bool reduced_in_task = false;
+  /// Parameters under the module that `fully_shard` was told to leave alone.
+  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored;
+  /// Of the group's module, for the layer above; null for TorchScript.
+  std::shared_ptr<ModuleWatch> watch;
   /// Predictions, used by the outermost group of a scope.
   ReadOrder forward_order, backward_order;
 
  private:
   explicit ParamGroup(const Spec& spec);
   void place_parameters(const std::vector<NamedParameter>& parameters);
-  void take_rows(const std::vector<NamedParameter>& parameters);
+  void take_rows(const Spec& spec);
   void register_gradient(size_t slot, const at::Tensor& gradient);
   void attach_whole();
   void detach_whole();

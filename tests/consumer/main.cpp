@@ -12,7 +12,8 @@
 bool second_copy_is_refused(const char* path, const torch::Tensor& sharded) {
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) throw std::runtime_error(dlerror());
-  const auto errors_of = reinterpret_cast<const char* (*)(const torch::Tensor*)>(dlsym(library, "errors_of_second_copy"));
+  const auto errors_of =
+      reinterpret_cast<const char* (*)(const torch::Tensor*)>(dlsym(library, "errors_of_second_copy"));
   const std::string errors = errors_of(&sharded);
   std::cout << errors << '\n';
   const auto first = errors.find("fsdp::fully_shard: another copy of fsdp");

@@ -28,7 +28,7 @@ class Faults(FsdprunTest):
     def test_a_mistake_ends_the_job_with_the_programs_code(self):
         result = self.run_case("shard_models_that_differ", 2)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("rank 0 runs barrier of 'fully_shard", result.err)
+        self.assertIn("rank 0 runs all_gather of 'fully_shard", result.err)
 
     def test_a_forward_on_one_rank_only_ends_the_job(self):
         result = self.run_case("forward_on_rank_1_only", 2)

@@ -67,8 +67,8 @@ TEST(RanksWithDifferentModels, EndWithAMismatchThatNamesBoth) {
   for (int r : {0, 1}) {
     EXPECT_EQ(ranks.wait(r).exit_code, 1);
     EXPECT_THAT(ranks.wait(r).output,
-                AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2]")), HasSubstr("rank 0 runs barrier of 'fully_shard"),
-                      HasSubstr("rank 1 runs barrier of 'fully_shard")));
+                AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2]")), HasSubstr("rank 0 runs all_gather of 'fully_shard"),
+                      HasSubstr("rank 1 runs all_gather of 'fully_shard")));
   }
 }
 
@@ -90,7 +90,7 @@ TEST(AForwardOnOneRankOnly, EndsBothAndNamesTheRankThatDidNotCome) {
                 AllOf(HasSubstr(shares ? "barrier of 'forward scope of Linear'" : "all_gather of 'Linear'"),
                       HasSubstr("rank 0 is alive but did not join"),
                       HasSubstr(shares ? "rank 0: sharing memory for the rows of 'Linear', done"
-                                       : "rank 0: barrier of 'fully_shard Linear")));
+                                       : "rank 0: all_gather of 'fully_shard Linear")));
   }
 }
 

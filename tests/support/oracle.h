@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -69,6 +70,16 @@ void in_float32(Training<M>& training) {
   training.optimizer = [](auto parameters) {
     return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
   };
+}
+
+inline std::mutex build_mutex;
+
+/// What `build` makes, with the same random numbers on every rank: ranks that are threads share the generator.
+template <class Build>
+auto build_alike(const Build& build) {
+  std::lock_guard lock(build_mutex);
+  torch::manual_seed(7);
+  return build();
 }
 
 /// What a training run leaves behind.

@@ -38,9 +38,9 @@ struct Recorded {
 int64_t gathers(int64_t over_network) { return test_backend() == "shm" ? 0 : over_network; }
 
 std::vector<std::shared_ptr<SmallNetImpl>> nets(int world, int64_t dim = 12) {
-  torch::manual_seed(3);
   std::vector<std::shared_ptr<SmallNetImpl>> models;
-  for (int r = 0; r < world; ++r) models.push_back(std::make_shared<SmallNetImpl>(dim, kDepth));
+  for (int r = 0; r < world; ++r)
+    models.push_back(build_alike([&] { return std::make_shared<SmallNetImpl>(dim, kDepth); }));
   return models;
 }
 
@@ -231,7 +231,7 @@ struct Adapted : torch::nn::Module {
 TEST(Cost, AFrozenParametersGradientIsNeitherHeldNorReduced) {
   for (int world : {2, 4}) {
     std::vector<std::shared_ptr<Adapted>> models;
-    for (int r = 0; r < world; ++r) models.push_back(std::make_shared<Adapted>());
+    for (int r = 0; r < world; ++r) models.push_back(build_alike([] { return std::make_shared<Adapted>(); }));
     run_thread_ranks(world, [&](int r) {
       auto& net = *models[static_cast<size_t>(r)];
       auto group = fully_shard(static_cast<torch::nn::Module&>(net));

@@ -46,7 +46,7 @@ ThreadRanksOptions failing_call(int at, int ranks) {
   };
   return options;
 }
-constexpr int kCallsBefore = 2;  // duplicate() and the barrier of fully_shard
+constexpr int kCallsBefore = 2;  // duplicate() and what the ranks agree about in fully_shard
 
 TEST(AGatherThatThrows, BetweenTwoBuffersHoldsNoMemoryAndMayBeTriedAgain) {
   for (int call : {0, 1})

@@ -79,11 +79,11 @@ TEST(Aliases, AViewFromBeforeShardingSaysSoWhenItIsUsed) {
     auto detached = linear->weight.detach(), data = linear->weight.data(), part = data.slice(1, 0, 2);
     auto model = fully_shard(linear);
     for (const auto& alias : {detached, data, part})
-      for (const auto& use : std::vector<std::function<void()>>{
-               [&] { alias.sum(); }, [&] { alias.clone(); }, [&] { alias.zero_(); }, [&] { alias.data_ptr(); }})
+      for (const auto& use : std::vector<std::function<void()>>{[&] { alias.sum(); }, [&] { alias.clone(); },
+                                                                [&] { alias.zero_(); }, [&] { alias.data_ptr(); }})
         EXPECT_THAT(message_of<c10::Error>(use),
-                    AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] ")), HasSubstr("on the memory of parameter 'weight'"),
-                          HasSubstr("clone()"), HasSubstr(kTie)));
+                    AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] ")),
+                          HasSubstr("on the memory of parameter 'weight'"), HasSubstr("clone()"), HasSubstr(kTie)));
     model(torch::ones({1, 4})).sum().backward();
     EXPECT_TRUE(linear->weight.grad().defined());
   });

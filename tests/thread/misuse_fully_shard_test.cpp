@@ -1,8 +1,8 @@
 // What fully_shard refuses, before it communicates: on every rank alike, and the modules stay as they were.
 
 #include <torch/csrc/autograd/variable.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/script.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <array>
 #include <optional>
@@ -60,8 +60,10 @@ TEST(FullyShard, OfAModelWhereOneWasWhoseGraphLivesOn) {
     alignas(AroundALayer) std::array<std::byte, sizeof(AroundALayer)> place;
     torch::Tensor y;
     for (int round = 0; round < 3; ++round) {
-      const auto model = std::shared_ptr<AroundALayer>(new (place.data()) AroundALayer,
-                                                       [](AroundALayer* gone) { gone->~AroundALayer(); });
+      const auto model = build_alike([&] {
+        return std::shared_ptr<AroundALayer>(new (place.data()) AroundALayer,
+                                             [](AroundALayer* gone) { gone->~AroundALayer(); });
+      });
       fully_shard(*model->layer);
       auto group = fully_shard(*model);
       ForwardScope scope(group);
@@ -73,7 +75,7 @@ TEST(FullyShard, OfAModelWhereOneWasWhoseGraphLivesOn) {
 
 TEST(FullyShard, OfABlockAfterTheModelAroundItIsRefused) {
   run_thread_ranks(2, [](int) {
-    nn::Sequential model(nn::Linear(4, 4), nn::Linear(4, 4));
+    auto model = build_alike([] { return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)); });
     auto sharded = fully_shard(model);
     EXPECT_THAT(message_of([&] { fully_shard(*model->ptr(0)); }),
                 AllOf(HasSubstr("all parameters of"), HasSubstr("are in the group"),
@@ -113,7 +115,7 @@ TEST(FullyShard, WhileAGraphIsAliveIsRefused) {
 
 TEST(FullyShard, WorksAfterTheGraphIsGone) {
   run_thread_ranks(2, [](int) {
-    nn::Linear linear(3, 4);
+    auto linear = build_alike([] { return nn::Linear(3, 4); });
     linear(torch::ones({1, 3})).sum().backward();
     linear->zero_grad();
     EXPECT_EQ(fully_shard(linear).stats().parameter_numel, 16);
@@ -200,7 +202,8 @@ TEST(FullyShard, WhileSomebodyKeepsAnAccumulatorIsRefused) {
   std::vector<decltype(torch::autograd::impl::grad_accumulator(torch::Tensor()))> kept(2);
   expect_refused(
       [&](BagImpl& bag) {
-        kept[static_cast<size_t>(rank())] = torch::autograd::impl::grad_accumulator(bag.add("kept", torch::ones({3, 2})));
+        kept[static_cast<size_t>(rank())] =
+            torch::autograd::impl::grad_accumulator(bag.add("kept", torch::ones({3, 2})));
       },
       {"parameter 'kept'", "torch::autograd::impl::grad_accumulator gave its node to somebody", "and that node"});
 }
@@ -211,7 +214,8 @@ TEST(FullyShard, OfAParameterWithAHookInThePlaceOfItsOwnIsRefused) {
   };
   expect_refused(
       [](BagImpl& bag) {
-        torch::autograd::impl::set_post_acc_grad_hooks(bag.add("hooked", torch::ones({3, 2})), std::make_unique<Hook>());
+        torch::autograd::impl::set_post_acc_grad_hooks(bag.add("hooked", torch::ones({3, 2})),
+                                                       std::make_unique<Hook>());
       },
       {"parameter 'hooked'", "set_post_acc_grad_hooks", "register_hook"});
 }
@@ -234,7 +238,7 @@ TEST(FullyShard, OverTwoProcessGroupsInOneTreeIsRefused) {
   run_thread_ranks(2, [&](int r) {
     FullyShardOptions other;
     other.process_group = make_thread_rank(store, r, 2, {});
-    nn::Linear inner(2, 2), outer(2, 2);
+    auto [inner, outer] = build_alike([] { return std::pair(nn::Linear(2, 2), nn::Linear(2, 2)); });
     auto inner_group = fully_shard(*inner, other);
     nn::Sequential both(inner, outer);
     auto expected = AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] fully_shard: ")), HasSubstr("'Linear'"),
@@ -365,7 +369,7 @@ TEST(FullyShard, OfANewModuleAtTheAddressOfOneThatIsGoneWorks) {
     std::optional<SmallNetImpl> net;
     std::vector<torch::Tensor> kept;
     for (int again = 0; again < 3; ++again) {
-      net.emplace();
+      build_alike([&] { return &net.emplace(); });
       auto group = shard(*net);
       EXPECT_EQ(group.stats().groups, 4);
       for (const auto& parameter : net->parameters()) kept.push_back(parameter);

@@ -92,7 +92,8 @@ TEST(ABackward, WithLocalRowsOpenIsRefused) {
 
 TEST(InsideAScope, MaxNormOfAnEmbeddingIsRefused) {
   std::vector<nn::Embedding> embeddings;
-  for (int r = 0; r < 2; ++r) embeddings.emplace_back(nn::EmbeddingOptions(7, 4).max_norm(0.1));
+  for (int r = 0; r < 2; ++r)
+    embeddings.push_back(build_alike([] { return nn::Embedding(nn::EmbeddingOptions(7, 4).max_norm(0.1)); }));
   run_thread_ranks(2, [&](int r) {
     auto model = fully_shard(embeddings[static_cast<size_t>(r)]);
     auto before = full_tensor(model->weight);

@@ -216,7 +216,7 @@ TEST(OutsideAScope, ComputingWithOneOfTheRowsIsRefused) {
 TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
   for (int rows : {2, 8})
     run_thread_ranks(2, [&](int) {
-      nn::Linear linear(nn::LinearOptions(4, rows).bias(false));
+      auto linear = build_alike([&] { return nn::Linear(nn::LinearOptions(4, rows).bias(false)); });
       auto group = fully_shard(linear);
       auto p = linear->weight;
       torch::NoGradGuard no_grad;
@@ -249,7 +249,7 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
 
 TEST(OutsideAScope, ListsOfWholeTensorsWrittenFromRowsAreRefused) {
   run_thread_ranks(2, [&](int) {
-    nn::Linear linear(nn::LinearOptions(4, 2).bias(false));
+    auto linear = build_alike([] { return nn::Linear(nn::LinearOptions(4, 2).bias(false)); });
     fully_shard(linear);
     torch::NoGradGuard no_grad;
     auto p = linear->weight, whole = torch::zeros({2, 4});
@@ -269,7 +269,7 @@ TEST(OutsideAScope, ListsOfWholeTensorsWrittenFromRowsAreRefused) {
 TEST(OutsideAScope, CopiesOfRowsIntoWholeTensorsAreRefused) {
   for (int rows : {2, 6})
     run_thread_ranks(2, [&](int) {
-      nn::Linear linear(nn::LinearOptions(4, rows).bias(false));
+      auto linear = build_alike([&] { return nn::Linear(nn::LinearOptions(4, rows).bias(false)); });
       fully_shard(linear);
       auto p = linear->weight;
       torch::NoGradGuard no_grad;

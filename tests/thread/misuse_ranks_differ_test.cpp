@@ -31,8 +31,8 @@ void expect_models_differ(const std::function<nn::Linear(int rank)>& build,
     auto linear = build(r);
     fully_shard(linear, options_of ? options_of(r, linear) : FullyShardOptions{});
   });
-  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 0 runs barrier of 'fully_shard Linear: "),
-                                   HasSubstr("rank 1 runs barrier of 'fully_shard Linear: "),
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 0 runs all_gather of 'fully_shard Linear: "),
+                                   HasSubstr("rank 1 runs all_gather of 'fully_shard Linear: "),
                                    HasSubstr("names, sizes, dtypes and options"))));
   for (size_t r : {0, 1}) EXPECT_THAT(messages[r], HasSubstr(c10::str("[fsdp rank ", r, "/2]")));
 }
@@ -83,6 +83,7 @@ TEST(DifferentOptions, AreFound) {
     if (r == 0) options.reshard_after_forward = Reshard::never();
     return options;
   });
+  expect_models_differ(build, [](int r, nn::Linear&) { return FullyShardOptions{.sync_module_states = r == 0}; });
   expect_models_differ(build, [](int r, nn::Linear& linear) {
     FullyShardOptions options;
     if (r == 0) options.ignored_params = {linear->bias};
@@ -96,8 +97,9 @@ TEST(DifferentOrder, OfFullyShardIsFound) {
     fully_shard({r == 1 ? net->up.get() : net->mid.get(), net->norm.get()});
     ADD_FAILURE() << "rank " << r << " went on";
   });
-  EXPECT_THAT(messages, Each(AllOf(HasSubstr("rank 1 runs barrier of 'fully_shard list of 2 modules: 4 parameters, 38"),
-                                   HasSubstr("'fully_shard list of 2 modules: 4 parameters, 50 elements"))));
+  EXPECT_THAT(messages,
+              Each(AllOf(HasSubstr("rank 1 runs all_gather of 'fully_shard list of 2 modules: 4 parameters, 38"),
+                         HasSubstr("'fully_shard list of 2 modules: 4 parameters, 50 elements"))));
 }
 
 // What a forward through a module runs first.
@@ -154,7 +156,7 @@ TEST(DifferentOrder, OfTwinModelsIsFound) {
 
 TEST(DifferentOperations, ForwardAgainstClippingAreFound) {
   auto messages = messages_of<Mismatch>(2, [](int r) {
-    nn::Linear linear(4, 4);
+    auto linear = build_alike([] { return nn::Linear(4, 4); });
     auto model = fully_shard(linear);
     if (r == 0)
       model(torch::ones({1, 4}));
@@ -170,7 +172,7 @@ TEST(DifferentOperations, ForwardAgainstClippingAreFound) {
 void expect_numbers_differ(const std::function<void(Sharded<nn::Linear>&, int rank)>& act, const std::string& on_rank_0,
                            const std::string& on_rank_1) {
   auto messages = messages_of<Mismatch>(2, [&](int r) {
-    nn::Linear linear(4, 4);
+    auto linear = build_alike([] { return nn::Linear(4, 4); });
     auto model = fully_shard(linear);
     model(torch::ones({1, 4})).sum().backward();
     act(model, r);
@@ -202,7 +204,7 @@ void expect_absence_is_named(const std::function<void(Sharded<nn::Linear>&)>& on
   std::atomic<bool> gave_up = false;
   auto messages = messages_of<Mismatch>(2,
                                         [&](int r) {
-                                          nn::Linear linear(4, 4);
+                                          auto linear = build_alike([] { return nn::Linear(4, 4); });
                                           auto model = fully_shard(linear);
                                           model(torch::ones({1, 4})).sum().backward();
                                           if (r == 1)
@@ -234,7 +236,7 @@ TEST(OnOneRankOnly, ABackwardTimesOutAndNamesTheOther) {
   std::atomic<bool> gave_up = false;
   auto messages = messages_of<Mismatch>(2,
                                         [&](int r) {
-                                          nn::Linear linear(4, 4);
+                                          auto linear = build_alike([] { return nn::Linear(4, 4); });
                                           auto model = fully_shard(linear);
                                           auto loss = model(torch::ones({1, 4})).sum();
                                           if (r == 1)
@@ -287,7 +289,7 @@ TEST(ARankThatLeft, IsLostToAForwardOfTheOthers) {
   std::mutex mutex;
   std::vector<std::string> messages;
   run_thread_ranks(3, [&](int r) {
-    nn::Linear linear(4, 4);
+    auto linear = build_alike([] { return nn::Linear(4, 4); });
     auto model = fully_shard(linear);
     if (r == 1) return;
     auto message = message_of<PeerLost>([&] { model(torch::ones({1, 4})); });
@@ -299,7 +301,7 @@ TEST(ARankThatLeft, IsLostToAForwardOfTheOthers) {
 
 TEST(AfterAMismatch, EveryFurtherStepFailsAtOnceWithTheSameError) {
   run_thread_ranks(2, [](int r) {
-    nn::Linear linear(4, 4);
+    auto linear = build_alike([] { return nn::Linear(4, 4); });
     auto model = fully_shard(linear);
     auto x = torch::ones({1, 4});
     auto first = message_of<Mismatch>([&] {

@@ -98,9 +98,12 @@ struct Tied : torch::nn::Module {
 };
 
 TEST(OptimClipping, CoversTheModelsOwnParametersOnlyWhereTheGroupOfATiedOneHasMore) {
-  std::vector<torch::nn::Linear> encoders{torch::nn::Linear(3, 3), torch::nn::Linear(3, 3)};
+  std::vector<torch::nn::Linear> encoders;
   std::vector<std::shared_ptr<Tied>> decoders;
-  for (auto& encoder : encoders) decoders.push_back(std::make_shared<Tied>(encoder->weight));
+  for (int r = 0; r < 2; ++r) {
+    encoders.push_back(build_alike([] { return torch::nn::Linear(3, 3); }));
+    decoders.push_back(build_alike([&] { return std::make_shared<Tied>(encoders.back()->weight); }));
+  }
   run_thread_ranks(2, [&](int rank) {
     auto& encoder = encoders[static_cast<size_t>(rank)];
     auto& decoder = *decoders[static_cast<size_t>(rank)];

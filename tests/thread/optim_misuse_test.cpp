@@ -17,7 +17,7 @@ using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
 struct Trained {
-  std::shared_ptr<OptimNet> net = std::make_shared<OptimNet>();
+  std::shared_ptr<OptimNet> net = build_alike([] { return std::make_shared<OptimNet>(); });
   std::optional<Group> group;
   std::unique_ptr<optim::AdamW> optimizer;
 

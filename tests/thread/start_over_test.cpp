@@ -49,6 +49,10 @@ struct Trainer {
   }
 };
 
+std::shared_ptr<SmallNetImpl> new_net() {
+  return build_alike([] { return std::make_shared<SmallNetImpl>(); });
+}
+
 using Incident = std::function<void(Trainer&)>;
 
 // Trains with `incident` after each step, a reset after each incident, and without; the results are bitwise equal.
@@ -194,7 +198,7 @@ TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
 
 TEST(StartOver, AfterAnOptimizerStepOnSomeRanksOnlySaysSoOnce) {
   run_thread_ranks(3, [&](int r) {
-    Trainer t(r, std::make_shared<SmallNetImpl>(), {});
+    Trainer t(r, new_net(), {});
     t.step(0);
     t.optimizer.zero_grad();
     t.forward(1).backward();
@@ -221,7 +225,7 @@ TEST(StartOver, AfterAnOptimizerStepOnSomeRanksOnlySaysSoOnce) {
 // Rank 0 opened the other model's scope, rank 1 did not.
 TEST(StartOver, OfOneModelLeavesTheOtherOneUsable) {
   run_thread_ranks(2, [&](int r) {
-    Trainer one(r, std::make_shared<SmallNetImpl>(), {}), other(r, std::make_shared<SmallNetImpl>(), {});
+    Trainer one(r, new_net(), {}), other(r, new_net(), {});
     one.step(0);
     other.step(0);
     if (r == 0) expect_told([&] { other.forward(1); }, 1);
@@ -240,7 +244,7 @@ TEST(StartOver, WithoutARankThatLeftIsPeerLost) {
   for (int leaver : {0, 2}) {
     try {
       run_thread_ranks(3, [&](int r) {
-        Trainer t(r, std::make_shared<SmallNetImpl>(), {});  // a rank leaves when its groups are gone
+        Trainer t(r, new_net(), {});  // a rank leaves when its groups are gone
         t.step(0);
         if (r == leaver) throw std::runtime_error("out of eggs");
         EXPECT_THROW(

@@ -203,7 +203,7 @@ TEST(ZooAccumulation, ModelWithNothingToTrainRunsForwardOnly) {
 // autograd::grad reduces nothing outside its inputs, not even gradients that wait for their reduction.
 TEST(ZooAccumulation, AutogradGradLeavesGradientsThatWaitAlone) {
   run_thread_ranks(2, [](int r) {
-    nn::Linear linear(4, 3);
+    auto linear = build_alike([] { return nn::Linear(4, 3); });
     auto group = fully_shard(*linear);
     const auto x = torch::full({2, 4}, r + 1.0, torch::requires_grad());
     const auto loss = [&] {

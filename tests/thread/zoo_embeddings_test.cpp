@@ -75,7 +75,8 @@ TEST(ZooEmbeddings, EmbeddingBagEqualsTheUnshardedRun) {
 TEST(ZooEmbeddings, MaxNormIsRefusedBecauseItWritesInForward) {
   for (int world : worlds_up_to(2)) {
     std::vector<nn::Embedding> models;
-    for (int r = 0; r < world; ++r) models.emplace_back(nn::EmbeddingOptions(kWords, 4).max_norm(0.5));
+    for (int r = 0; r < world; ++r)
+      models.push_back(build_alike([] { return nn::Embedding(nn::EmbeddingOptions(kWords, 4).max_norm(0.5)); }));
     run_thread_ranks(world, [&](int r) {
       auto model = fully_shard(models[static_cast<size_t>(r)]);
       try {

@@ -115,7 +115,7 @@ TEST(ZooOrder, ForwardWithoutABackwardLeavesTrainingAlone) {
 TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
   for (int world : worlds_up_to(2)) {
     std::vector<std::shared_ptr<OrderNet>> nets;
-    for (int r = 0; r < world; ++r) nets.push_back(std::make_shared<OrderNet>());
+    for (int r = 0; r < world; ++r) nets.push_back(build_alike([] { return std::make_shared<OrderNet>(); }));
     run_thread_ranks(world, [&](int r) {
       auto model = fully_shard(nets[static_cast<size_t>(r)]);
       auto loss = model(torch::ones({2, 4})).sum();

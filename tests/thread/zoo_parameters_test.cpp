@@ -38,7 +38,7 @@ TEST(ZooParameters, ScalarsHugeRowsEmptyOnesAndFewerRowsThanRanksEqualTheUnshard
 TEST(ZooParameters, RanksHoldRowsThatTogetherAreTheParameter) {
   for (int world : worlds_up_to(4)) {
     std::vector<std::shared_ptr<Odd>> models;
-    for (int r = 0; r < world; ++r) models.push_back(std::make_shared<Odd>());
+    for (int r = 0; r < world; ++r) models.push_back(build_alike([] { return std::make_shared<Odd>(); }));
     run_thread_ranks(world, [&](int r) {
       auto& model = *models[static_cast<size_t>(r)];
       std::vector<std::vector<int64_t>> sizes;
@@ -160,11 +160,11 @@ TEST(ZooParameters, HooksFromBeforeShardingEqualTheUnshardedRun) {
         auto net = std::make_shared<Hollow>();
         for (auto& parameter : net->parameters()) {
           for (double factor : {0.5, 3.0})
-            parameter.register_hook([factor, weak = c10::weak_intrusive_ptr(parameter.getIntrusivePtr())](
-                                        const torch::Tensor& gradient) {
-              EXPECT_EQ(gradient.sizes(), torch::Tensor(weak.lock()).sizes());
-              return gradient * factor;
-            });
+            parameter.register_hook(
+                [factor, weak = c10::weak_intrusive_ptr(parameter.getIntrusivePtr())](const torch::Tensor& gradient) {
+                  EXPECT_EQ(gradient.sizes(), torch::Tensor(weak.lock()).sizes());
+                  return gradient * factor;
+                });
         }
         return net;
       },

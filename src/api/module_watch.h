@@ -1,0 +1,39 @@
+#pragma once
+/// \file
+/// Whether a sharded module still has the parameters that it had.
+
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/param_group.h"
+
+namespace fsdp {
+
+/// Finds parameters that came under modules after they were sharded and are in no group: each rank would train its own.
+/// Looking again costs a pointer for each parameter and module; names are made only where something differs. Thread
+/// safety: under the rank's lock.
+class ModuleWatch {
+ public:
+  /// A module that shared pointers own may go; any other has to live as long as the watch is asked.
+  explicit ModuleWatch(const std::vector<torch::nn::Module*>& modules);
+
+  /// The first parameter that was not there last time, is in no group, and that none of the groups ignores; empty if
+  /// there is none. Tells of each parameter once, so that a program that means it can go on.
+  std::string find_stray(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups);
+
+ private:
+  struct Watched {
+    torch::nn::Module* module;
+    std::weak_ptr<torch::nn::Module> owner;
+    bool is_owned;
+  };
+  bool is_as_before(const std::vector<torch::nn::Module*>& modules) const;
+
+  std::vector<Watched> modules_;
+  std::vector<const at::TensorImpl*> parameters_;  // seen last, in the order of the tree
+};
+
+}  // namespace fsdp
