@@ -75,9 +75,9 @@ enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
 /// Ranks that exchange tensors.
 ///
-/// Every call but `rank()`, `world_size()` and `progress()` is collective: all ranks call in the same order (send and
-/// recv: the two ranks concerned), with tensors of the same sizes and dtype. Calls that give `Work` wait for no more
-/// than two earlier ones; tensors belong to the collective until `Work::wait()`. Tensors are contiguous, on a device
+/// Every call but `rank()`, `world_size()`, `progress()`, `send` and `recv` is collective: all ranks call in the same
+/// order, with tensors of the same sizes and dtype. Calls that give `Work` wait for no more than two earlier ones;
+/// tensors belong to the collective until `Work::wait()`. Tensors are contiguous, on a device
 /// that the backend moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a
 /// UsageError before anything is communicated. Thread safety: one thread at a time, over shared memory with all
 /// duplicates together.
@@ -115,10 +115,18 @@ class Communicator {
 
   /// Copies `root`'s tensor into everybody's.
   [[nodiscard]] virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) = 0;
-  /// Point to point; the n-th send or recv between two ranks on one side meets the n-th on the other, which must be
-  /// its counterpart: two ranks that both send first are a `Mismatch`.
+  /// Point to point: the n-th `send` to a peer meets the n-th `recv` that the peer calls for this rank. Each direction
+  /// between two ranks is an order of its own, beside that of the collectives, and no call blocks: any pattern whose
+  /// sends and receives match completes, provided that a rank calls what others need before it waits. A send of any
+  /// size is done when its recv takes part: two ranks that both wait for their sends before they call recv wait for
+  /// each other, which is a `Mismatch`. At most 608 votes.
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
+  /// Both at once, with one peer or two; the votes are those of the recv.
+  ///
+  ///     ranks.send_recv(mine, next, theirs, previous, {"halo", {}})->wait();
+  [[nodiscard]] std::shared_ptr<Work> send_recv(const at::Tensor& outgoing, int to, const at::Tensor& incoming,
+                                                int from, const Tag& tag);
   /// Done when every rank has called it.
   [[nodiscard]] virtual std::shared_ptr<Work> barrier(Tag tag) = 0;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/check.h"
+#include "comm/fingerprint.h"
 
 namespace fsdp {
 namespace {
@@ -31,6 +32,14 @@ void Arguments::check_rank(int peer, std::string_view operation, const Tag& tag,
   require(peer >= 0 && peer < world_size && (may_be_self || peer != rank), where(rank, world_size, of(operation, tag)),
           "expected a rank from 0 to ", world_size - 1, may_be_self ? "" : " other than this one", ", found ", peer,
           ".");
+}
+
+void Arguments::check_message(const at::Tensor& tensor, int peer, std::string_view operation, const Tag& tag) const {
+  check_tensor(tensor, operation, tag);
+  check_rank(peer, operation, tag, /*may_be_self=*/false);
+  constexpr size_t kMost = 8 * Fingerprint::kInlineVoteBytes;
+  require(tag.votes.size() <= kMost, where(rank, world_size, of(operation, tag)), "expected at most ", kMost,
+          " votes, found ", tag.votes.size(), ".");
 }
 
 void Arguments::check_offsets(std::span<const int64_t> offsets, int64_t numel, const at::Tensor& own,

@@ -16,6 +16,7 @@ struct Arguments {
 
   void check_tensor(const at::Tensor& tensor, std::string_view operation, const Tag& tag) const;
   void check_rank(int peer, std::string_view operation, const Tag& tag, bool may_be_self) const;
+  void check_message(const at::Tensor& tensor, int peer, std::string_view operation, const Tag& tag) const;
   void check_all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                         const Tag& tag) const;
   void check_reduce_scatter(const at::Tensor& output, std::span<const Piece> input, std::span<const int64_t> offsets,

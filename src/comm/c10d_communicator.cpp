@@ -14,6 +14,10 @@
 #include "comm/rank_ordered_sum.h"
 #include "comm/stream_order.h"
 
+#include <map>
+#include <utility>
+#include <vector>
+
 namespace fsdp {
 namespace {
 
@@ -49,6 +53,12 @@ struct Family {
   Verdict lost_store(const std::string& detail) const {
     return store_lost(options.rank, options.roll_call.store_in_rank_0, detail, "");
   }
+  /// A backend for the ranks of one order, whose `name` is no other order's.
+  c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
+                                            int world_size) const {
+    const std::string prefix = c10::str("lane/", beginnings, '/', name);
+    return factory(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, world_size, options.timeout);
+  }
   bool answers() const {
     try {
       store->check({"roll_call"});
@@ -63,6 +73,28 @@ struct Family {
   std::shared_ptr<RollCall> roll_call;
   int beginnings = 0;
   std::vector<C10dCommunicator*> members;  // in the order in which they were made, the same on every rank
+};
+
+// The data of one direction's messages over a backend of their own, with the sender as rank 0: over one of all ranks
+// two ranks that both send first would wait for each other.
+class NativeMessages {
+ public:
+  NativeMessages(std::shared_ptr<const Family> family, std::string name, std::shared_ptr<const Wire> wire, bool sends)
+      : family_(std::move(family)), name_(std::move(name)), wire_(std::move(wire)), rank_(sends ? 0 : 1) {}
+  /// In the lane's thread, once both ranks are there.
+  Exchange& get() {
+    if (!exchange_)
+      exchange_ = std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2), wire_,
+                                                   rank_, 2);
+    return *exchange_;
+  }
+
+ private:
+  const std::shared_ptr<const Family> family_;
+  const std::string name_;
+  const std::shared_ptr<const Wire> wire_;
+  const int rank_;
+  std::unique_ptr<Exchange> exchange_;
 };
 
 class C10dCommunicator : public Communicator {
@@ -80,7 +112,7 @@ class C10dCommunicator : public Communicator {
   // The goodbye comes before the connections break, so that peers can tell leaving from dying.
   ~C10dCommunicator() override {
     std::erase(family_->members, this);
-    if (family_.use_count() == 1) family_->roll_call->leave();
+    if (family_->members.empty()) family_->roll_call->leave();
   }
 
   int rank() const override { return arguments_.rank; }
@@ -91,7 +123,7 @@ class C10dCommunicator : public Communicator {
     arguments_.check_all_gather(output, input, offsets, tag);
     auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
     describe_data(fingerprint, output, offsets);
-    return submit(fingerprint, output, tag,
+    return collective(fingerprint, output, tag,
                   [=, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())](Exchange& exchange) {
                     exchange.all_gather(output, input, boundaries);
                   });
@@ -103,7 +135,7 @@ class C10dCommunicator : public Communicator {
     const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
     auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
     describe_data(fingerprint, input, offsets);
-    return submit(fingerprint, input, tag,
+    return collective(fingerprint, input, tag,
                   [=, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())](Exchange& exchange) {
                     exchange.reduce_scatter(output, input, boundaries, ReduceOp::kSum);
                     scale_in_place(output, scale);
@@ -115,7 +147,7 @@ class C10dCommunicator : public Communicator {
     arguments_.check_tensor(tensor, name_of(operation), tag);
     auto fingerprint = make_fingerprint(operation, tag);
     describe_data(fingerprint, tensor);
-    return submit(fingerprint, tensor, tag,
+    return collective(fingerprint, tensor, tag,
                   [flat = tensor.detach().view({-1}), op, offsets = even_split(tensor.numel(), world_size()),
                    rank = rank()](Exchange& exchange) {
                     const at::Tensor own = flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
@@ -130,7 +162,7 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
     describe_data(fingerprint, tensor);
     fingerprint.peer = root;
-    return submit(fingerprint, tensor, tag, [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
+    return collective(fingerprint, tensor, tag, [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
   }
 
   std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
@@ -143,7 +175,7 @@ class C10dCommunicator : public Communicator {
 
   std::shared_ptr<Work> barrier(Tag tag) override {
     // Whoever has everybody's fingerprint knows that all are here.
-    return lane_->submit(make_fingerprint(Operation::kBarrier, tag), tag.votes, [] {});
+    return all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), tag.votes, [] {});
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
@@ -151,7 +183,7 @@ class C10dCommunicator : public Communicator {
     Tag tag{name, {}};
     // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
     std::shared_ptr<Communicator> made;
-    lane_
+    all_.lane
         ->submit(make_fingerprint(Operation::kDuplicate, tag), {},
                  [&] { made = std::make_shared<C10dCommunicator>(family_, name, path); })
         ->wait();
@@ -170,6 +202,14 @@ class C10dCommunicator : public Communicator {
   }
 
  private:
+  // What moves in one order: its thread, and what carries its data.
+  struct Order {
+    std::shared_ptr<Wire> wire;
+    std::shared_ptr<Exchange> messages;
+    std::shared_ptr<NativeMessages> native;
+    std::unique_ptr<Lane> lane;
+  };
+
   std::string place(const char* operation) const { return where(rank(), world_size(), operation); }
 
   // A rank that dies meanwhile does not answer the roll call.
@@ -185,19 +225,26 @@ class C10dCommunicator : public Communicator {
   void make_connections() {
     const PipeSignalBlocked no_pipe_signal;
     const auto& options = family_->options;
-    const std::string prefix = c10::str("lane/", path_, '/', family_->beginnings, '/');
-    const auto over = [&](const BackendFactory& factory, const char* purpose) {
-      auto store = c10::make_intrusive<c10d::PrefixStore>(prefix + purpose, family_->store);
-      return factory(store, options.rank, options.world_size, options.timeout);
-    };
-    wire_ = std::make_shared<Wire>(over(options.control, "control"), options.timeout);
-    messages_ = std::make_shared<DirectExchange>(wire_, options.rank, options.world_size);
-    if (options.data) {
-      native_ = std::make_shared<NativeExchange>(over(options.data, "data"), options.timeout, options.rank,
-                                                 options.world_size);
-    }
-    lane_ = std::make_unique<Lane>(wire_, family_->roll_call,
-                                   Lane::Options{name_, options.rank, options.world_size, options.timeout});
+    messages_.clear();
+    control_ = std::make_shared<Wire::Transport>();
+    control_->backend = family_->connect(options.control, path_ + "/control", rank(), world_size());
+    std::vector<int> others;
+    for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
+    all_ = make_order(std::move(others), 0);
+    if (options.data)
+      native_ = std::make_shared<NativeExchange>(
+          family_->connect(options.data, path_ + "/data", rank(), world_size()), all_.wire, rank(), world_size());
+  }
+
+  Order make_order(std::vector<int> peers, int number) const {
+    const auto& options = family_->options;
+    Order order;
+    order.wire = std::make_shared<Wire>(control_, options.timeout, number);
+    order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
+    order.lane = std::make_unique<Lane>(
+        order.wire, family_->roll_call,
+        Lane::Options{name_, rank(), world_size(), std::move(peers), options.timeout});
+    return order;
   }
 
   // Ranks that go on learn it; where there is a verdict already, that one stays.
@@ -232,41 +279,66 @@ class C10dCommunicator : public Communicator {
   }
 
   std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
-    arguments_.check_tensor(tensor, name_of(operation), tag);
-    arguments_.check_rank(peer, name_of(operation), tag, /*may_be_self=*/false);
+    arguments_.check_message(tensor, peer, name_of(operation), tag);
     auto fingerprint = make_fingerprint(operation, tag);
     describe_data(fingerprint, tensor);
     fingerprint.peer = peer;
-    return submit(fingerprint, tensor, tag, [=](Exchange& exchange) {
-      if (operation == Operation::kSend) exchange.send(tensor, peer);
-      if (operation == Operation::kRecv) exchange.recv(tensor, peer);
+    const bool sends = operation == Operation::kSend;
+    const bool is_native = moves_natively(tensor.device(), fingerprint);
+    const auto& order = messages_with(peer, sends);
+    if (!is_native) {
+      return submit(order, fingerprint, tensor, tag, [=, exchange = order.messages] {
+        sends ? exchange->send(tensor, peer) : exchange->recv(tensor, peer);
+      });
+    }
+    return submit(order, fingerprint, tensor, tag, [=, native = order.native] {
+      sends ? native->get().send(tensor, 1) : native->get().recv(tensor, 0);
     });
   }
 
-  std::shared_ptr<Work> submit(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
-                               std::function<void(Exchange&)> move_data) {
-    const auto exchange = exchange_for(data.device(), fingerprint);
-    const StreamOrder order(data.device());
-    auto in_lane = order.in_lane([exchange, move_data = std::move(move_data)] { move_data(*exchange); });
-    return order.for_caller(lane_->submit(fingerprint, tag.votes, std::move(in_lane)));
+  // Made by the first message of a direction, on each of the two ranks when it comes to it.
+  const Order& messages_with(int peer, bool sends) {
+    auto& order = messages_[{peer, sends}];
+    if (order.lane) return order;
+    const bool upwards = sends == (rank() < peer);
+    order = make_order({peer}, upwards ? 1 : 2);
+    order.native = std::make_shared<NativeMessages>(
+        family_, c10::str(path_, "/data/", sends ? rank() : peer, '/', sends ? peer : rank()), order.wire, sends);
+    return order;
   }
 
-  std::shared_ptr<Exchange> exchange_for(c10::Device device, const Fingerprint& fingerprint) const {
-    if (native_ && device == family_->options.data_device) return native_;
+  std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
+                                   std::function<void(Exchange&)> move_data) {
+    const auto exchange = moves_natively(data.device(), fingerprint) ? native_ : all_.messages;
+    return submit(all_, fingerprint, data, tag,
+                  [exchange, move_data = std::move(move_data)] { move_data(*exchange); });
+  }
+
+  static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
+                                      const Tag& tag, std::function<void()> move_data) {
+    const StreamOrder streams(data.device());
+    auto in_lane = streams.in_lane(std::move(move_data));
+    return streams.for_caller(order.lane->submit(fingerprint, tag.votes, std::move(in_lane)));
+  }
+
+  // Whether the device's own backend carries the data.
+  bool moves_natively(c10::Device device, const Fingerprint& fingerprint) const {
+    if (native_ && device == family_->options.data_device) return true;
     require(device.is_cpu(), where(rank(), world_size(), describe(fingerprint)),
             native_ ? c10::str("this rank's tensors are on ", family_->options.data_device, " or the CPU")
                     : std::string("Gloo moves CPU tensors"),
             ", found one on ", device, native_ ? "." : ". Use the backend \"nccl\".");
-    return messages_;
+    return false;
   }
 
   std::shared_ptr<Family> family_;
   const Arguments arguments_;
   const std::string name_, path_;
   int duplicates_ = 0;
-  std::shared_ptr<Wire> wire_;
-  std::shared_ptr<Exchange> messages_, native_;
-  std::unique_ptr<Lane> lane_;
+  std::shared_ptr<Wire::Transport> control_;
+  Order all_;
+  std::shared_ptr<Exchange> native_;                // of the collectives
+  std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
 };
 
 }  // namespace

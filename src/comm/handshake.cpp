@@ -14,10 +14,9 @@ at::Tensor bytes(size_t size) { return at::empty({static_cast<int64_t>(size)}, a
 
 }  // namespace
 
-Handshake::Handshake(Wire& wire, int rank, int world_size)
-    : wire_(wire), rank_(rank), inbox_(static_cast<size_t>(world_size)), expected_(static_cast<size_t>(world_size)) {
-  for (int step = 1; step < world_size; ++step) others_.push_back((rank + step) % world_size);
-  for (const int peer : others_) {
+Handshake::Handshake(Wire& wire, int rank, std::vector<int> peers)
+    : wire_(wire), rank_(rank), peers_(std::move(peers)) {
+  for (const int peer : peers_) {
     inbox_[peer] = bytes(sizeof(Fingerprint));
     expect(peer);
   }
@@ -26,15 +25,12 @@ Handshake::Handshake(Wire& wire, int rank, int world_size)
 void Handshake::expect(int peer) { expected_[peer] = wire_.recv(inbox_[peer], peer, kFingerprint); }
 
 Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> votes) {
-  const bool with_one = mine.operation == Operation::kSend || mine.operation == Operation::kRecv;
-  const std::vector<int> peers = with_one ? std::vector<int>{mine.peer} : others_;
-
   const at::Tensor outgoing = bytes(sizeof(Fingerprint));
   std::memcpy(outgoing.mutable_data_ptr(), &mine, sizeof(Fingerprint));
   std::vector<Wire::Message> sent;
-  for (const int peer : peers) sent.push_back(wire_.send(outgoing, peer, kFingerprint));
+  for (const int peer : peers_) sent.push_back(wire_.send(outgoing, peer, kFingerprint));
 
-  for (const int peer : peers) {
+  for (const int peer : peers_) {
     wire_.wait(expected_[peer]);
     Fingerprint theirs;
     std::memcpy(&theirs, inbox_[peer].const_data_ptr(), sizeof(Fingerprint));
@@ -53,21 +49,21 @@ Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> vot
       // The peer's fingerprint is here. If it has left since, it needed nothing more, or the data will not come.
     }
   }
-  if (!mine.votes_fit()) exchange_long_votes(peers, votes);
+  if (!mine.votes_fit()) exchange_long_votes(votes);
   return {};
 }
 
-void Handshake::exchange_long_votes(std::span<const int> peers, std::span<uint8_t> votes) {
+void Handshake::exchange_long_votes(std::span<uint8_t> votes) {
   const auto packed = pack_votes(votes);
   const at::Tensor outgoing = bytes(packed.size());
   std::memcpy(outgoing.mutable_data_ptr(), packed.data(), packed.size());
   std::vector<at::Tensor> incoming;
   std::vector<Wire::Message> messages;
-  for (const int peer : peers) {
+  for (const int peer : peers_) {
     incoming.push_back(bytes(packed.size()));
     messages.push_back(wire_.recv(incoming.back(), peer, kVotes));
   }
-  for (const int peer : peers) messages.push_back(wire_.send(outgoing, peer, kVotes));
+  for (const int peer : peers_) messages.push_back(wire_.send(outgoing, peer, kVotes));
   for (const auto& message : messages) wire_.wait(message);
   for (const auto& bits : incoming) {
     merge_votes(votes, {bits.const_data_ptr<uint8_t>(), packed.size()});

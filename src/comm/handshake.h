@@ -5,6 +5,7 @@
 #include "comm/fingerprint.h"
 #include "comm/wire.h"
 
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,23 +26,22 @@ struct Disagreement {
 /// asks for it. Thread safety: one thread.
 class Handshake {
  public:
-  /// `wire` must outlive this object.
-  Handshake(Wire& wire, int rank, int world_size);
+  /// `peers`: the other ranks, in the order in which they are waited for. `wire` must outlive this object.
+  Handshake(Wire& wire, int rank, std::vector<int> peers);
 
-  /// Exchanges fingerprints with `mine.peer` if the operation is a send or recv, with every rank otherwise, and
-  /// `votes` with the same ranks. On return `votes` holds their OR. Returns the first disagreement, with no votes
-  /// exchanged, or one whose peer is -1.
+  /// Exchanges fingerprints and `votes` with the peers. On return `votes` holds their OR. Returns the first
+  /// disagreement, with no votes exchanged, or one whose peer is -1.
   Disagreement exchange(const Fingerprint& mine, std::span<uint8_t> votes);
 
  private:
   void expect(int peer);
-  void exchange_long_votes(std::span<const int> peers, std::span<uint8_t> votes);
+  void exchange_long_votes(std::span<uint8_t> votes);
 
   Wire& wire_;
   const int rank_;
-  std::vector<int> others_;
-  std::vector<at::Tensor> inbox_;
-  std::vector<Wire::Message> expected_;
+  const std::vector<int> peers_;
+  std::map<int, at::Tensor> inbox_;
+  std::map<int, Wire::Message> expected_;
 };
 
 }  // namespace fsdp

@@ -21,8 +21,12 @@ auto run_in_time(std::chrono::milliseconds limit, Act act) -> std::optional<decl
     return act();
   });
   auto result = task.get_future();
-  std::thread(std::move(task)).detach();
-  if (result.wait_for(limit) == std::future_status::timeout) return std::nullopt;
+  std::thread thread(std::move(task));
+  if (result.wait_for(limit) == std::future_status::timeout) {
+    thread.detach();
+    return std::nullopt;
+  }
+  thread.join();
   return result.get();
 }
 

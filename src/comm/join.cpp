@@ -2,11 +2,11 @@
 
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
+#include "comm/bounded_store.h"
 #include "comm/c10d_communicator.h"
 #include "comm/check.h"
 #include "comm/fault_point.h"
 #include "comm/gloo_backend.h"
-#include "comm/in_time.h"
 #include "comm/local_communicator.h"
 #include "comm/network.h"
 #include "comm/shm/segment.h"
@@ -33,22 +33,13 @@ constexpr std::chrono::seconds kFarewell{4};
 // How long a rank that looks lost has to say that it is not.
 constexpr std::chrono::seconds kReportTime{1};
 
-// Whose store it is. One in a rank that is stopped never answers.
+// Whose store it is.
 struct StorePlace {
   const Membership& membership;
   bool is_in_rank_0 = false;
   std::chrono::milliseconds timeout;
 
   bool hosts() const { return is_in_rank_0 && membership.rank() == 0; }
-  // What `ask` finds in the store. Throws PeerLost or Error if it takes longer than `limit`; `ask` must own what it
-  // uses.
-  template <class Ask>
-  auto ask(std::chrono::milliseconds limit, Ask ask) const {
-    if (hosts()) return ask();
-    if (auto answer = run_in_time(limit, std::move(ask))) return *std::move(answer);
-    raise(store_lost(membership.rank(), is_in_rank_0, "it does not answer", ""),
-          where(membership.rank(), membership.world_size(), kOperation));
-  }
 };
 
 std::string member_key(int rank) { return c10::str("member/", rank); }
@@ -196,14 +187,13 @@ int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
   const auto& membership = place.membership;
   int first = error.rank();
   try {
-    first = place.ask(kFarewell / 2, [store, first, who = membership] {
-      const int agreed = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, who, first))));
-      store->set(c10::str("told/", who.rank()), "");
-      return agreed;
-    });
+    store->setTimeout(kFarewell / 2);
+    first = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, membership, first))));
+    store->set(c10::str("told/", membership.rank()), "");
     let_others_follow(place, *store, "told", first);
-  } catch (const Error&) {
-    throw;
+  } catch (const StoreIsSilent& silent) {
+    raise(store_lost(membership.rank(), place.is_in_rank_0, first_line(silent.what()), ""),
+          where(membership.rank(), membership.world_size(), kOperation));
   } catch (const std::exception&) {
     // The store went with the rank that hosted it.
   }
@@ -248,8 +238,7 @@ std::shared_ptr<Communicator> join_members(const StorePlace& place, const StoreP
     self.obstacle = obstacle.what();
   }
   try {
-    const auto members = place.ask(timeout + kFarewell / 2,
-                                   [=, limit = timeout, who = membership] { return meet(who, self, *own, limit); });
+    const auto members = meet(membership, self, *own, timeout);
     const bool one_host =
         std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
     compare_claims(membership, members);
@@ -277,10 +266,7 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
   const std::string place = where(membership.rank(), membership.world_size(), kOperation);
   try {
     const StorePlace store_place{membership, store_in_rank_0, timeout};
-    const StorePtr own =
-        store_place.ask(timeout + kFarewell / 2, [membership, store] { return group_store(membership, store); });
-    own->setTimeout(timeout);
-    return join_members(store_place, own);
+    return join_members(store_place, group_store(membership, make_bounded_store(store, timeout)));
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {

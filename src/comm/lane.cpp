@@ -63,8 +63,7 @@ class Lane::State : public RollCall::Member {
       : wire_(std::move(wire)),
         roll_call_(std::move(roll_call)),
         options_(std::move(options)),
-        handshake_(*wire_, options_.rank, options_.world_size),
-        sequence_with_(static_cast<size_t>(options_.world_size)) {}
+        handshake_(*wire_, options_.rank, options_.peers) {}
 
   std::shared_ptr<Work> push(Job job);
   void run();
@@ -80,7 +79,6 @@ class Lane::State : public RollCall::Member {
   [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
-  uint64_t next_sequence(const Fingerprint& fingerprint);
 
   const std::shared_ptr<Wire> wire_;
   const std::shared_ptr<RollCall> roll_call_;
@@ -99,7 +97,6 @@ class Lane::State : public RollCall::Member {
   // Of the thread alone.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
-  std::vector<uint64_t> sequence_with_;
 };
 
 Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<RollCall> roll_call, Options options)
@@ -178,7 +175,7 @@ void Lane::State::run() {
 
 void Lane::State::execute(Job& job) {
   if (!failure_) {
-    job.fingerprint.sequence = next_sequence(job.fingerprint);
+    job.fingerprint.sequence = ++sequence_;
     try {
       attempt(job);
     } catch (...) {
@@ -194,16 +191,11 @@ void Lane::State::execute(Job& job) {
   job.ticket->finish(failure_);
 }
 
-// Point-to-point operations concern two ranks, so each pair counts its own.
-uint64_t Lane::State::next_sequence(const Fingerprint& fingerprint) {
-  const bool pair = fingerprint.operation == Operation::kSend || fingerprint.operation == Operation::kRecv;
-  return pair ? ++sequence_with_[fingerprint.peer] : ++sequence_;
-}
-
 void Lane::State::attempt(Job& job) {
   const Fingerprint& mine = job.fingerprint;
   if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
   const auto begin = Clock::now();
+  wire_->begin_operation();
   {
     std::lock_guard lock(mutex_);
     operation_ = describe(mine);

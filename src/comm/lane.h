@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One order of collectives: a thread that runs them first in, first out.
+/// One order of operations: a thread that runs them first in, first out.
 
 #include <fsdp/communicator.h>
 
@@ -21,7 +21,8 @@
 
 namespace fsdp {
 
-/// Runs collectives in a thread of its own, each in three steps: exchange fingerprints and votes, compare, move data.
+/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, each in three steps:
+/// exchange fingerprints and votes, compare, move data.
 ///
 /// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
@@ -30,6 +31,8 @@ class Lane {
   struct Options {
     std::string name;
     int rank = 0, world_size = 1;
+    /// The ranks that this order concerns beside this one.
+    std::vector<int> peers;
     std::chrono::milliseconds timeout{};
   };
 

@@ -34,7 +34,7 @@ c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
 }  // namespace
 
 void NativeExchange::wait(const c10::intrusive_ptr<c10d::Work>& work) {
-  if (work && !work->wait(timeout_)) throw Interrupted();
+  if (work && !work->wait(wire_->time_left())) throw Interrupted();
 }
 
 void NativeExchange::swap(std::span<const at::Tensor> outgoing, std::span<const at::Tensor> incoming) {

@@ -6,7 +6,7 @@
 
 #include "comm/exchange.h"
 
-#include <chrono>
+#include <memory>
 
 namespace fsdp {
 
@@ -15,8 +15,9 @@ namespace fsdp {
 /// only then a timeout holds; the sums of unequal parts are merely issued: the current stream has the result.
 class NativeExchange : public Exchange {
  public:
-  NativeExchange(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout, int rank, int world_size)
-      : backend_(std::move(backend)), timeout_(timeout), rank_(rank), world_size_(world_size) {}
+  /// `wire`: of the same order, whose deadline holds here too.
+  NativeExchange(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<const Wire> wire, int rank, int world_size)
+      : backend_(std::move(backend)), wire_(std::move(wire)), rank_(rank), world_size_(world_size) {}
 
   void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
@@ -31,7 +32,7 @@ class NativeExchange : public Exchange {
   void wait(const c10::intrusive_ptr<c10d::Work>& work);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
-  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<const Wire> wire_;
   const int rank_, world_size_;
 };
 

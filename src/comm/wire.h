@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 
 namespace fsdp {
@@ -16,10 +17,12 @@ struct Interrupted : std::exception {
   const char* what() const noexcept override { return "interrupted"; }
 };
 
-/// Sends and receives whole tensors. Messages between two ranks under one channel arrive in the order sent.
+/// Sends and receives whole tensors. Messages between two ranks under one channel of one order arrive in the order
+/// sent.
 ///
 /// A receive and its send must have the same number of bytes: Gloo ends the connection otherwise. Thread safety: one
-/// thread at a time, but for `interrupt()` and `waiting_for()`, which any thread may call.
+/// thread at a time, but for `interrupt()` and `waiting_for()`, which any thread may call; wires of one backend have a
+/// thread each.
 class Wire {
  public:
   enum class Channel : int { kFingerprint = 1, kVotes = 2, kData = 3 };
@@ -29,14 +32,26 @@ class Wire {
     int peer = -1;
   };
 
-  Wire(c10::intrusive_ptr<c10d::Backend> backend, std::chrono::milliseconds timeout)
-      : backend_(std::move(backend)), timeout_(timeout) {}
+  /// A backend, one call at a time.
+  struct Transport {
+    c10::intrusive_ptr<c10d::Backend> backend;
+    std::mutex mutex;
+  };
+
+  /// `order`: of several wires over one transport, alike on both ends.
+  Wire(std::shared_ptr<Transport> transport, std::chrono::milliseconds timeout, int order = 0)
+      : transport_(std::move(transport)), timeout_(timeout), order_(order) {}
+
+  /// The timeout begins: it holds for all that is waited for from now on.
+  void begin_operation() { deadline_ = std::chrono::steady_clock::now() + timeout_; }
+  /// Until the timeout ends, a millisecond at least.
+  std::chrono::milliseconds time_left() const;
 
   /// The tensor must stay as it is until the message was waited for. Empty tensors send nothing.
   Message send(const at::Tensor& tensor, int peer, Channel channel);
   Message recv(const at::Tensor& tensor, int peer, Channel channel);
 
-  /// Blocks for at most the timeout. Throws Interrupted, or what the backend throws.
+  /// Blocks for at most the time left. Throws Interrupted, or what the backend throws.
   void wait(const Message& message);
 
   /// Ends the wait in progress and all later ones.
@@ -46,8 +61,12 @@ class Wire {
   int waiting_for() const { return waiting_for_; }
 
  private:
-  c10::intrusive_ptr<c10d::Backend> backend_;
+  int tag(Channel channel) const { return 4 * order_ + static_cast<int>(channel); }
+
+  const std::shared_ptr<Transport> transport_;
   const std::chrono::milliseconds timeout_;
+  const int order_;
+  std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + timeout_;
   std::atomic<int> waiting_for_{-1};
   std::mutex mutex_;
   bool interrupted_ = false;

@@ -7,14 +7,31 @@
 #include <cstring>
 
 namespace fsdp::shm {
+namespace {
+
+std::string message_of(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
 
 class Collectives::Started {
  public:
   Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes, Steps steps)
-      : rounds_(std::move(rounds)), fingerprint_(fingerprint), votes_(std::move(votes)), steps_(std::move(steps)) {}
+      : rounds_(std::move(rounds)),
+        fingerprint_(fingerprint),
+        operation_(describe(fingerprint)),
+        votes_(std::move(votes)),
+        steps_(std::move(steps)) {}
 
   std::span<const uint8_t> votes() const { return votes_; }
-  std::string operation() const { return describe(fingerprint_); }
+  const std::string& operation() const { return operation_; }
   /// Nobody wants the result any more: lets tensors go that peers do not need.
   void abandon() {
     if (is_all_posted()) steps_ = {.count = steps_.count};
@@ -32,8 +49,8 @@ class Collectives::Started {
   bool has_unread() const { return read_ < posted_; }
   Rounds& rounds() const { return *rounds_; }
 
-  void post() {
-    std::byte* slot = rounds_->open();
+  void post(std::chrono::milliseconds& waited) {
+    std::byte* slot = rounds_->open(waited);
     if (posted_ == 0 && !fingerprint_.votes_fit()) {
       const auto bits = pack_votes(votes_);
       std::memcpy(slot, bits.data(), bits.size());
@@ -43,8 +60,8 @@ class Collectives::Started {
     ++posted_;
   }
 
-  void read() {
-    rounds_->meet();
+  void read(std::chrono::milliseconds& waited) {
+    rounds_->meet(waited);
     if (read_ == 0) collect_votes();
     if (steps_.read && !is_voted_down(votes_)) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
     rounds_->close();
@@ -65,6 +82,7 @@ class Collectives::Started {
 
   const std::shared_ptr<Rounds> rounds_;
   const Fingerprint fingerprint_;
+  const std::string operation_;
   std::vector<uint8_t> votes_;
   Steps steps_;
   int64_t posted_ = 0, read_ = 0;
@@ -96,14 +114,15 @@ size_t vote_bytes_in_slot(size_t votes) {
 }
 
 std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
-                                         std::vector<uint8_t> votes, Steps steps) {
+                                         std::vector<uint8_t> votes, Steps steps, bool waits) {
   fingerprint.sequence = rounds->next_sequence();
   auto work = std::make_shared<Started>(std::move(rounds), fingerprint, std::move(votes), std::move(steps));
   guarded([&] {
-    peers_->announce(describe(fingerprint));
+    peers_->announce(work->operation());
     peers_->check();
+    if (queue_.empty()) waited_ = {};
     queue_.push_back(work);
-    while (!work->is_posted()) advance();
+    while (waits && !work->is_posted()) advance();
     go_on();
   });
   return std::make_shared<Handle>(weak_from_this(), std::move(work));
@@ -133,6 +152,7 @@ void Collectives::wait_for(Started& work) {
   if (!failure_ && work.is_dropped())
     throw Error("[fsdp] " + work.operation() + " was dropped: the ranks started over.");
   guarded([&] {
+    if (!work.is_done()) peers_->announce(queue_.front()->operation());
     while (!work.is_done()) advance();
   });
 }
@@ -148,6 +168,7 @@ void Collectives::guarded(const std::function<void()>& act) {
   } catch (...) {
     is_active_ = false;
     failure_ = std::current_exception();
+    peers_->tell(message_of(failure_));
     drop();
     throw;
   }
@@ -163,7 +184,7 @@ bool Collectives::post_next(bool block) {
   const auto next = std::find_if(queue_.begin(), queue_.end(), [](const auto& work) { return !work->is_all_posted(); });
   if (next == queue_.end() || !(*next)->wants_to_post() || (*next)->rounds().in_flight() == 2) return false;
   if (!block && !(*next)->rounds().can_open()) return false;
-  (*next)->post();
+  (*next)->post(waited_);
   return true;
 }
 
@@ -172,8 +193,11 @@ bool Collectives::read_next(bool block) {
   if (queue_.empty() || !queue_.front()->has_unread()) return false;
   const auto front = queue_.front();
   if (!block && !front->rounds().can_meet()) return false;
-  front->read();
-  if (front->is_done()) queue_.pop_front();
+  front->read(waited_);
+  if (front->is_done()) {
+    queue_.pop_front();
+    waited_ = {};
+  }
   if (queue_.empty()) peers_->announce_end();
   return true;
 }

@@ -1,9 +1,10 @@
 #pragma once
 /// \file
-/// The collectives of one order: started by the caller, advanced whenever it comes by, finished when it waits.
+/// The collectives, or the messages, of one order: started by the caller, advanced whenever it comes by, finished when it waits.
 
 #include <fsdp/communicator.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -48,9 +49,9 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   explicit Collectives(std::shared_ptr<Peers> peers) : peers_(std::move(peers)) { peers_->add(*this); }
   ~Collectives() override { peers_->remove(*this); }
 
-  /// Returns once the first round is posted.
+  /// Returns once the first round is posted, or at once if `waits` is false.
   std::shared_ptr<Work> start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes,
-                              Steps steps);
+                              Steps steps, bool waits = true);
   /// Finishes everything that was started.
   void finish_all();
 
@@ -71,6 +72,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
 
   std::shared_ptr<Peers> peers_;
   std::deque<std::shared_ptr<Started>> queue_;
+  std::chrono::milliseconds waited_{0};  // for the oldest collective
   std::exception_ptr failure_;
   bool is_active_ = false;  // a call is under way, and may be the one that waits
 };

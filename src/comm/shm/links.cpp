@@ -183,7 +183,30 @@ void Links::send(int peer, const Message& message, const Descriptor& attached) {
   sendmsg(sockets_[peer].number(), &header, MSG_NOSIGNAL);
 }
 
-std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chrono::milliseconds limit) {
+std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chrono::milliseconds limit,
+                                                             uint64_t channel) {
+  auto& unread = unread_[peer];
+  while (true) {
+    const auto found =
+        std::find_if(unread.begin(), unread.end(), [&](const auto& entry) { return entry.first.channel == channel; });
+    if (found != unread.end()) {
+      auto arrived = std::move(*found);
+      unread.erase(found);
+      return arrived;
+    }
+    auto arrived = read(peer, limit);
+    if (!arrived) return std::nullopt;
+    unread.push_back(std::move(*arrived));
+  }
+}
+
+void Links::drain(int peer) {
+  while (read(peer, std::chrono::milliseconds(0))) {
+  }
+  unread_.erase(peer);
+}
+
+std::optional<std::pair<Message, Descriptor>> Links::read(int peer, std::chrono::milliseconds limit) {
   pollfd waiting{sockets_[peer].number(), POLLIN, 0};
   if (poll(&waiting, 1, static_cast<int>(limit.count())) <= 0) return std::nullopt;
   Message message;

@@ -5,6 +5,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,10 +19,9 @@ namespace fsdp::shm {
 /// What ranks send each other while they set up a segment.
 struct Message {
   uint64_t number = 0;  // of the segment
-  uint64_t bytes = 0;
-  // Ranks that are threads of one process use one mapping.
-  uint64_t process = 0;
-  const void* address = nullptr;
+  uint64_t bytes = 0;   // 0: there is none
+  /// Segments of all ranks: 0. Those that two ranks set up while the others do something else: the communicator.
+  uint64_t channel = 0;
   /// What went wrong; empty: nothing.
   std::array<char, 400> error{};
 };
@@ -51,8 +52,11 @@ class Links {
         std::chrono::milliseconds timeout);
 
   void send(int peer, const Message& message, const Descriptor& attached = {});
-  /// The next message of `peer`, once there is one within `limit`.
-  std::optional<std::pair<Message, Descriptor>> receive(int peer, std::chrono::milliseconds limit);
+  /// The next message of `peer` on `channel`, once there is one within `limit`.
+  std::optional<std::pair<Message, Descriptor>> receive(int peer, std::chrono::milliseconds limit,
+                                                        uint64_t channel = 0);
+  /// Forgets what `peer` has sent up to now.
+  void drain(int peer);
   /// Whether the peer's end is closed: it died or left. A child that it forked and that lives on, with the same
   /// connections, does not hide that.
   bool is_closed(int peer) const;
@@ -68,11 +72,13 @@ class Links {
   void keep(int peer, Descriptor socket);
   int missing() const;
   std::string place() const;
+  std::optional<std::pair<Message, Descriptor>> read(int peer, std::chrono::milliseconds limit);
 
   int rank_;
   std::vector<Descriptor> sockets_;
   // Readable once the peer's process has ended; not open where the kernel or a sandbox has no such thing.
   std::vector<Descriptor> processes_;
+  std::map<int, std::deque<std::pair<Message, Descriptor>>> unread_;  // messages on other channels, by peer
 };
 
 }  // namespace fsdp::shm

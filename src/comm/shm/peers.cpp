@@ -4,8 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <cstring>
-#include <random>
+#include <utility>
 
 #include "comm/check.h"
 #include "comm/fault_point.h"
@@ -44,16 +43,15 @@ bool has_core_for_each(int ranks) {
   return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= ranks;
 }
 
-// Two ranks with the same number are threads of one process.
-uint64_t process_number() {
-  static const uint64_t random = std::random_device()();
-  return random << 32 ^ static_cast<uint64_t>(getpid());
+void require_descriptor(const Descriptor& segment) {
+  if (!segment.is_open())
+    throw Obstacle("no descriptor arrived with the segment. Raise the limit on open files (ulimit -n)");
 }
 
-// In front of a segment: how a rank that is a thread of the offering rank's process finds its mapping.
-struct alignas(64) SegmentHeader {
-  std::atomic<const std::shared_ptr<Mapping>*> owner;
-};
+std::shared_ptr<std::byte> memory_of(std::shared_ptr<Mapping> mapping) {
+  auto* data = mapping->data();
+  return {std::move(mapping), data};
+}
 
 }  // namespace
 
@@ -115,9 +113,15 @@ void Peers::fail(const Verdict& verdict) {
   raise(failure().value_or(verdict), place());
 }
 
-void Peers::wait_for(int peer, const std::function<bool()>& ready) {
+void Peers::tell(const std::string& error) {
+  if (page_ == nullptr || is_starting_over_ || failure()) return;
+  record({Verdict::Kind::kError, -1, c10::str("rank ", rank_, " failed in ", status(rank_).operation.get(), ": ", error)});
+  ring();
+}
+
+void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited) {
   if (ready() || (may_spin_ && spin_until(ready))) return;
-  Watch watch(page_, links_, world_size_, rank_, peer, timeout_);
+  Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
   auto& its = status(peer);
   its.sleepers.fetch_add(1);
   const std::unique_ptr<RankStatus, void (*)(RankStatus*)> asleep(&its,
@@ -125,7 +129,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready) {
   while (true) {
     const uint32_t heard = its.bell.load();
     if (ready()) return;
-    for (auto* other : others_) other->progress();
+    make_progress();
     sleep_while(its.bell, heard, kLook);
     if (ready()) return;
     const auto verdict = watch.look();
@@ -159,23 +163,52 @@ void Peers::start_over() {
 void Peers::meet_again() {
   status(rank_).restarts.store(++restarts_);
   ring();
+  std::chrono::milliseconds waited{0};
   for (int peer = 0; peer < world_size_; ++peer)
-    if (peer != rank_) wait_for(peer, [&] { return status(peer).restarts.load() >= restarts_; });
+    if (peer != rank_) wait_for(peer, [&] { return status(peer).restarts.load() >= restarts_; }, waited);
 }
 
 // Messages of a segment that was never shared.
 void Peers::empty_links() {
   for (int peer = 0; peer < world_size_; ++peer)
-    while (peer != rank_ && links_.receive(peer, std::chrono::milliseconds(0))) {
-    }
+    if (peer != rank_) links_.drain(peer);
   segments_ = uint64_t{restarts_} << 32;
-  offered_.reset();
 }
 
-Message Peers::receive(int peer, Descriptor& attached) {
-  Watch watch(page_, links_, world_size_, rank_, peer, timeout_);
+// Others may be added meanwhile.
+void Peers::make_progress() {
+  for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
+}
+
+std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes) {
+  try {
+    const auto segment = make_segment(bytes);
+    auto mapping = map_segment(segment, bytes);
+    links_.send(peer, {.bytes = bytes, .channel = channel}, segment);
+    ring();
+    return memory_of(std::move(mapping));
+  } catch (const Obstacle& obstacle) {
+    throw Error(c10::str(place(), "rank ", rank_, " cannot share memory for messages to rank ", peer, ": ",
+                         obstacle.what(), '.'));
+  }
+}
+
+std::shared_ptr<std::byte> Peers::take(int peer, uint64_t channel, size_t bytes) {
+  const auto arrived = links_.receive(peer, std::chrono::milliseconds(0), channel);
+  if (!arrived) return nullptr;
+  try {
+    require_descriptor(arrived->second);
+    return memory_of(map_segment(arrived->second, bytes));
+  } catch (const Obstacle& obstacle) {
+    throw Error(c10::str(place(), "rank ", rank_, " cannot share memory for messages from rank ", peer, ": ",
+                         obstacle.what(), '.'));
+  }
+}
+
+Message Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited) {
+  Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
   while (true) {
-    for (auto* other : others_) other->progress();
+    make_progress();
     if (auto arrived = links_.receive(peer, kLook)) {
       attached = std::move(arrived->second);
       return arrived->first;
@@ -194,72 +227,68 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   ++segments_;
   std::string error;
   std::shared_ptr<Mapping> mapping;
-  const size_t whole = bytes + sizeof(SegmentHeader);
+  std::chrono::milliseconds waited{0};
   try {
-    mapping = rank_ == 0 ? offer(whole) : accept(whole);
+    mapping = rank_ == 0 ? offer(bytes) : accept(bytes, waited);
   } catch (const Obstacle& obstacle) {
     error = c10::str("rank ", rank_, " cannot share memory for ", purpose, ": ", obstacle.what());
   }
   fault_point("segment mapped");
-  error = agree(std::move(error));
+  error = agree(std::move(error), waited);
   fault_point("segment agreed");
-  offered_.reset();
   if (page_ != nullptr) announce_end();
   if (!error.empty()) throw Error(place() + error + '.');
-  return {mapping, mapping->data() + sizeof(SegmentHeader)};
+  return memory_of(std::move(mapping));
 }
 
 std::shared_ptr<Mapping> Peers::offer(size_t bytes) {
-  Message message{segments_, bytes, process_number(), nullptr, {}};
+  Message message{.number = segments_};
   Descriptor segment;
   const auto send_to_all = [&] {
     for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, message, segment);
   };
+  std::shared_ptr<Mapping> mapping;
   try {
     segment = make_segment(bytes);
-    offered_ = std::make_shared<Mapping>(segment, bytes);
+    mapping = map_segment(segment, bytes);
   } catch (const Obstacle&) {
-    send_to_all();  // without an address: there is nothing to map
+    segment.close();
+    send_to_all();
     throw;
   }
-  auto* header = reinterpret_cast<SegmentHeader*>(offered_->data());
-  header->owner.store(&offered_, std::memory_order_release);
-  message.address = header;
+  message.bytes = bytes;
   send_to_all();
-  return offered_;
+  return mapping;
 }
 
-std::shared_ptr<Mapping> Peers::accept(size_t bytes) {
+std::shared_ptr<Mapping> Peers::accept(size_t bytes, std::chrono::milliseconds& waited) {
   Descriptor segment;
-  const Message message = receive(0, segment);
+  const Message message = receive(0, segment, waited);
+  if (message.bytes == 0 && message.number == segments_) return nullptr;  // rank 0 says why
   if (message.number != segments_ || message.bytes != bytes)
     throw Obstacle(c10::str("it expects ", bytes, " bytes in segment #", segments_, ", rank 0 offers ", message.bytes,
                             " in #", message.number, ": the ranks do not build the same model"));
-  if (message.address == nullptr) return nullptr;  // rank 0 says why
-  if (message.process == process_number())
-    return *static_cast<const SegmentHeader*>(message.address)->owner.load(std::memory_order_acquire);
-  if (!segment.is_open())
-    throw Obstacle("no descriptor arrived with the segment. Raise the limit on open files (ulimit -n)");
-  return std::make_shared<Mapping>(segment, bytes);
+  require_descriptor(segment);
+  return map_segment(segment, bytes);
 }
 
 // An error of one of the ranks, the same on all of them; empty if none has one.
-std::string Peers::agree(std::string error) {
+std::string Peers::agree(std::string error, std::chrono::milliseconds& waited) {
   const auto message_of = [&](const std::string& text) {
-    Message message{segments_, 0, 0, nullptr, {}};
+    Message message{.number = segments_};
     text.copy(message.error.data(), message.error.size() - 1);
     return message;
   };
   Descriptor none;
   if (rank_ == 0) {
     for (int peer = 1; peer < world_size_; ++peer) {
-      const Message answer = receive(peer, none);
+      const Message answer = receive(peer, none, waited);
       if (error.empty()) error = answer.error.data();
     }
     for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, message_of(error));
   } else {
     links_.send(0, message_of(error));
-    error = receive(0, none).error.data();
+    error = receive(0, none, waited).error.data();
   }
   return error;
 }

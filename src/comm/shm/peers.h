@@ -48,6 +48,14 @@ class Peers {
   /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages.
   std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose);
 
+  /// Numbers what the ranks set up together, alike on every rank.
+  uint64_t next_number() { return ++numbers_; }
+  /// Memory of `bytes` zeros that `peer` sees beside this rank once it calls `take`; concerns no other rank. `channel`: a
+  /// number from 1, which one rank gives another only once. Throws Error.
+  std::shared_ptr<std::byte> give(int peer, uint64_t channel, size_t bytes);
+  /// What `peer` has given; null if it has not.
+  std::shared_ptr<std::byte> take(int peer, uint64_t channel, size_t bytes);
+
   /// Says what this rank does, for other ranks' messages.
   void announce(const std::string& operation);
   /// What was announced is done.
@@ -55,8 +63,9 @@ class Peers {
   /// Wakes whoever waits for this rank; call after a change of shared memory.
   void ring();
   /// Returns once `ready` is true, which becomes so by an act of `peer`'s that rings its bell. Throws PeerLost,
-  /// Mismatch or Error, the same on every rank.
-  void wait_for(int peer, const std::function<bool()>& ready);
+  /// Mismatch or Error, the same on every rank. `waited`: how long its operation has waited before, which the timeout
+  /// bounds together with this wait; it grows by the time that this one takes.
+  void wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited);
   /// `other` goes on while this rank waits; until `remove`.
   void add(Progress& other) { others_.push_back(&other); }
   void remove(Progress& other) { std::erase(others_, &other); }
@@ -71,6 +80,8 @@ class Peers {
 
   /// Records the failure for every rank and throws the one that was recorded first.
   [[noreturn]] void fail(const Verdict& verdict);
+  /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own.
+  void tell(const std::string& error);
   /// Throws the failure that is recorded, if one is.
   void check() const;
 
@@ -79,11 +90,12 @@ class Peers {
   std::optional<Verdict> failure() const;
   void record(const Verdict& verdict);
   std::string place() const;
-  Message receive(int peer, Descriptor& attached);
+  Message receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited);
   std::shared_ptr<Mapping> offer(size_t bytes);
-  std::shared_ptr<Mapping> accept(size_t bytes);
-  std::string agree(std::string error);
+  std::shared_ptr<Mapping> accept(size_t bytes, std::chrono::milliseconds& waited);
+  std::string agree(std::string error, std::chrono::milliseconds& waited);
   void meet_again();
+  void make_progress();
   void empty_links();
 
   const pid_t process_ = getpid();
@@ -92,11 +104,10 @@ class Peers {
   std::chrono::milliseconds timeout_;
   bool may_spin_;
   std::vector<Progress*> others_;
-  uint64_t segments_ = 0;
+  uint64_t segments_ = 0, numbers_ = 0;
   uint32_t restarts_ = 0;
   bool is_starting_over_ = false;
   std::optional<Verdict> lost_;  // why starting over came to nothing
-  std::shared_ptr<Mapping> offered_;
   std::shared_ptr<std::byte> memory_;
   HostPage* page_ = nullptr;
 };

@@ -8,30 +8,51 @@ namespace fsdp::shm {
 
 Rounds::Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory,
                size_t slot_bytes)
-    : peers_(std::move(peers)), members_(std::move(members)), slot_bytes_(slot_bytes), memory_(std::move(memory)) {
-  posts_ = reinterpret_cast<Post*>(memory_.get());
-  slots_ = memory_.get() + members_.size() * sizeof(Post);
+    : Rounds(std::move(peers), std::move(members), [memory = std::move(memory)] { return memory; }, slot_bytes) {
+  attach();
+}
+
+Rounds::Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, FindMemory find_memory, size_t slot_bytes)
+    : peers_(std::move(peers)),
+      members_(std::move(members)),
+      slot_bytes_(slot_bytes),
+      find_memory_(std::move(find_memory)) {
   const auto place = std::find(members_.begin(), members_.end(), peers_->rank());
   own_ = static_cast<size_t>(place - members_.begin());
   peers_->add(*this);
 }
 
-void Rounds::begin_anew() {
-  posted_ = closed_ = sequence_ = 0;
-  posts_[own_].posted = 0;
-  posts_[own_].closed = 0;
+bool Rounds::attach() {
+  if (memory_) return true;
+  memory_ = find_memory_();
+  if (!memory_) return false;
+  posts_ = reinterpret_cast<Post*>(memory_.get());
+  slots_ = memory_.get() + members_.size() * sizeof(Post);
+  return true;
 }
 
-bool Rounds::can_open() const {
+void Rounds::begin_anew() {
+  posted_ = closed_ = sequence_ = 0;
+  if (memory_) {
+    posts_[own_].posted = 0;
+    posts_[own_].closed = 0;
+  }
+  memory_.reset();
+}
+
+bool Rounds::can_open() {
+  if (!attach()) return false;
   for (size_t i = 0; i < members_.size(); ++i)
     if (posts_[i].closed.load(std::memory_order_acquire) + 2 <= posted_) return false;
   return true;
 }
 
-std::byte* Rounds::open() {
+std::byte* Rounds::open(std::chrono::milliseconds& waited) {
+  if (!attach()) peers_->wait_for(members_.front(), [&] { return attach(); }, waited);
   for (size_t i = 0; i < members_.size(); ++i) {
     if (i == own_) continue;
-    peers_->wait_for(members_[i], [&] { return posts_[i].closed.load(std::memory_order_acquire) + 2 > posted_; });
+    peers_->wait_for(
+        members_[i], [&] { return posts_[i].closed.load(std::memory_order_acquire) + 2 > posted_; }, waited);
   }
   fault_point("round open");
   return slot(own_, posted_);
@@ -52,10 +73,11 @@ bool Rounds::can_meet() const {
   return true;
 }
 
-void Rounds::meet() {
+void Rounds::meet(std::chrono::milliseconds& waited) {
   for (size_t i = 0; i < members_.size(); ++i) {
     if (i == own_) continue;
-    peers_->wait_for(members_[i], [&] { return posts_[i].posted.load(std::memory_order_acquire) > closed_; });
+    peers_->wait_for(
+        members_[i], [&] { return posts_[i].posted.load(std::memory_order_acquire) > closed_; }, waited);
     compare(i);
   }
   fault_point("round met");

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,11 +25,19 @@ class Rounds : public Progress {
   };
 
  public:
-  /// `members`: their ranks, ascending, this rank among them. `memory`: `bytes_needed` zeros that they share.
+  /// Gives memory, or null while there is none.
+  using FindMemory = std::function<std::shared_ptr<std::byte>()>;
+
+  /// `members`: their ranks, this rank among them. `memory`: `bytes_needed` zeros that they share.
   Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, std::shared_ptr<std::byte> memory, size_t slot_bytes);
+  /// Only the first member has slots: others see what it publishes. The memory comes from it when it begins, and anew
+  /// after a failure.
+  Rounds(std::shared_ptr<Peers> peers, std::vector<int> members, FindMemory find_memory, size_t slot_bytes);
   ~Rounds() override { peers_->remove(*this); }
-  /// `slot_bytes`: a multiple of 64.
-  static size_t bytes_needed(size_t members, size_t slot_bytes) { return members * (sizeof(Post) + 2 * slot_bytes); }
+  /// `slot_bytes`: a multiple of 64. `writers`: members that have slots.
+  static size_t bytes_needed(size_t members, size_t slot_bytes, size_t writers) {
+    return members * sizeof(Post) + 2 * writers * slot_bytes;
+  }
 
   size_t slot_bytes() const { return slot_bytes_; }
   const std::vector<int>& members() const { return members_; }
@@ -38,15 +47,16 @@ class Rounds : public Progress {
   int in_flight() const { return static_cast<int>(posted_ - closed_); }
 
   /// Whether `open` would return at once.
-  bool can_open() const;
+  bool can_open();
   /// This rank's slot of the next round, once every member has read what it held. At most one round is in flight.
-  std::byte* open();
+  /// `waited`: see Peers::wait_for, here and in `meet`.
+  std::byte* open(std::chrono::milliseconds& waited);
   /// Publishes the slot.
   void post(const Fingerprint& fingerprint);
   /// Whether `meet` would return at once.
   bool can_meet() const;
   /// Waits until every member has posted the oldest round in flight. Throws Mismatch if their operations differ.
-  void meet();
+  void meet(std::chrono::milliseconds& waited);
   /// In the round that met: member `index`'s slot and fingerprint.
   const std::byte* slot_of(size_t index) const { return slot(index, closed_); }
   const Fingerprint& fingerprint_of(size_t index) const { return posts_[index].fingerprints[closed_ % 2]; }
@@ -56,6 +66,7 @@ class Rounds : public Progress {
   void begin_anew() override;
 
  private:
+  bool attach();
   std::byte* slot(size_t index, uint64_t round) const { return slots_ + (2 * index + round % 2) * slot_bytes_; }
   void compare(size_t index);
 
@@ -63,9 +74,10 @@ class Rounds : public Progress {
   std::vector<int> members_;
   size_t own_ = 0;  // this rank's index
   size_t slot_bytes_;
-  std::shared_ptr<std::byte> memory_;
-  Post* posts_;
-  std::byte* slots_;
+  const FindMemory find_memory_;
+  std::shared_ptr<std::byte> memory_;  // null until it is found
+  Post* posts_ = nullptr;
+  std::byte* slots_ = nullptr;
   uint64_t posted_ = 0, closed_ = 0, sequence_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <sstream>
 
 namespace fsdp::shm {
@@ -107,6 +110,19 @@ Descriptor make_segment(size_t bytes) {
   if (fcntl(segment.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     throw Obstacle(c10::str("a shared segment could not be sealed: ", std::strerror(errno)));
   return segment;
+}
+
+std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes) {
+  static std::mutex mutex;
+  static auto* mappings = new std::map<ino_t, std::weak_ptr<Mapping>>;
+  struct stat file {};
+  if (fstat(segment.number(), &file) != 0) throw Obstacle(c10::str("fstat failed: ", std::strerror(errno)));
+  const std::lock_guard lock(mutex);
+  std::erase_if(*mappings, [](const auto& entry) { return entry.second.expired(); });
+  auto& known = (*mappings)[file.st_ino];
+  auto mapping = known.lock();
+  if (!mapping) known = mapping = std::make_shared<Mapping>(segment, bytes);
+  return mapping;
 }
 
 Mapping::Mapping(const Descriptor& segment, size_t bytes) : bytes_(bytes) {

@@ -33,6 +33,10 @@ class Mapping {
   size_t bytes_;
 };
 
+/// A mapping of all of the segment: the one that this process has, if it has one, so that ranks which are threads of one
+/// process use the same addresses. Thread safe.
+std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes);
+
 /// A segment of zeros that nobody can resize. Its memory is there when this returns, so that using it never ends in
 /// SIGBUS. Throws Obstacle.
 Descriptor make_segment(size_t bytes);

@@ -28,12 +28,14 @@ void SharedRows::begin_write(uint64_t epoch) {
   end_read();
   peers_->announce("a write to " + subject_);
   fault_point("rows gate");
+  std::chrono::milliseconds waited{0};
   for (int peer = 0; peer < peers_->world_size(); ++peer) {
     const auto& reading = words()[peer].epoch;
-    peers_->wait_for(peer, [&] {
+    const auto reads_no_more = [&] {
       const uint64_t read = reading.load(std::memory_order_acquire);
-      return read == 0 || read > epoch || peers_->has_left(peer);  // who has left reads no more
-    });
+      return read == 0 || read > epoch || peers_->has_left(peer);
+    };
+    peers_->wait_for(peer, reads_no_more, waited);
   }
   fault_point("rows writing");
   peers_->announce_end();

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <utility>
 
 #include "comm/arguments.h"
 #include "comm/check.h"
@@ -26,7 +28,7 @@ constexpr size_t kLeastSlotBytes = size_t{256} << 10;
 // Larger reductions go through in several rounds: slots stay in caches and cost no memory that only the largest group
 // needs once a step.
 constexpr size_t kMostSlotBytes = size_t{2} << 20;
-constexpr size_t kPairSlotBytes = size_t{64} << 10;
+constexpr size_t kMessageSlotBytes = size_t{64} << 10;
 
 size_t round_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -154,9 +156,9 @@ class ShmCommunicator : public Communicator {
       : peers_(std::move(peers)),
         name_(name),
         arguments_{peers_->rank(), peers_->world_size()},
+        number_(peers_->next_number()),
         collectives_(std::make_shared<Collectives>(peers_)) {
     make_rounds(kLeastSlotBytes);
-    make_pairs();
   }
 
   int rank() const override { return arguments_.rank; }
@@ -248,7 +250,10 @@ class ShmCommunicator : public Communicator {
   }
 
   void start_over() override { peers_->start_over(); }
-  void progress() override { collectives_->progress(); }
+  void progress() override {
+    collectives_->progress();
+    for (auto& [direction, messages] : messages_) messages.order->progress();
+  }
 
   // A rank publishes what others own, which is its share less than everything. Where slices are very unequal, a
   // reduction takes more rounds.
@@ -262,27 +267,33 @@ class ShmCommunicator : public Communicator {
   }
 
  private:
+  // From one rank to another.
+  struct Messages {
+    std::shared_ptr<Collectives> order;
+    std::shared_ptr<Rounds> rounds;
+  };
+
   void make_rounds(size_t slot_bytes) {
     std::vector<int> members;
     for (int rank = 0; rank < world_size(); ++rank) members.push_back(rank);
-    auto memory = peers_->share(Rounds::bytes_needed(members.size(), slot_bytes), purpose("collectives"));
+    auto memory = peers_->share(Rounds::bytes_needed(members.size(), slot_bytes, members.size()), purpose("collectives"));
     auto rounds = std::make_shared<Rounds>(peers_, std::move(members), std::move(memory), slot_bytes);
     if (rounds_) rounds->continue_from(*rounds_);
     rounds_ = std::move(rounds);
   }
 
-  // Point to point: each pair of ranks has an order of its own.
-  void make_pairs() {
-    const size_t bytes = Rounds::bytes_needed(2, kPairSlotBytes);
-    const auto pairs = static_cast<size_t>(world_size() * (world_size() - 1) / 2);
-    const auto memory = peers_->share(bytes * pairs, purpose("messages"));
-    std::byte* next = memory.get();
-    pairs_.resize(static_cast<size_t>(world_size()));
-    for (int a = 0; a < world_size(); ++a)
-      for (int b = a + 1; b < world_size(); ++b, next += bytes)
-        if (a == rank() || b == rank())
-          pairs_[a == rank() ? b : a] = std::make_shared<Rounds>(
-              peers_, std::vector<int>{a, b}, std::shared_ptr<std::byte>(memory, next), kPairSlotBytes);
+  // Made when a rank sends or receives first; the sender brings the memory when it comes to it.
+  const Messages& messages_with(int peer, bool sends) {
+    auto& messages = messages_[{peer, sends}];
+    if (messages.order) return messages;
+    const size_t bytes = Rounds::bytes_needed(2, kMessageSlotBytes, /*writers=*/1);
+    const auto find_memory = [peers = peers_.get(), number = number_, peer, sends, bytes] {
+      return sends ? peers->give(peer, number, bytes) : peers->take(peer, number, bytes);
+    };
+    messages.order = std::make_shared<Collectives>(peers_);
+    messages.rounds = std::make_shared<Rounds>(peers_, sends ? std::vector{rank(), peer} : std::vector{peer, rank()},
+                                               find_memory, kMessageSlotBytes);
+    return messages;
   }
 
   std::string purpose(const char* what) const { return name_.empty() ? what : c10::str(what, " of '", name_, "'"); }
@@ -314,16 +325,15 @@ class ShmCommunicator : public Communicator {
   }
 
   std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
-    arguments_.check_tensor(tensor, name_of(operation), tag);
-    arguments_.check_rank(peer, name_of(operation), tag, /*may_be_self=*/false);
+    arguments_.check_message(tensor, peer, name_of(operation), tag);
     auto fingerprint = make_fingerprint(operation, tag);
     describe_data(fingerprint, tensor);
     fingerprint.peer = peer;
     check_device(fingerprint, tensor);
-    const int sender = operation == Operation::kSend ? rank() : peer, receiver = sender == peer ? rank() : peer;
-    return collectives_->start(
-        pairs_[peer], fingerprint, tag.votes,
-        copy_steps(tensor, operation == Operation::kSend, sender < receiver ? 0 : 1, kPairSlotBytes));
+    const bool sends = operation == Operation::kSend;
+    const auto& messages = messages_with(peer, sends);
+    return messages.order->start(messages.rounds, fingerprint, tag.votes,
+                                 copy_steps(tensor, sends, /*writer=*/0, kMessageSlotBytes), /*waits=*/false);
   }
 
   void check_device(const Fingerprint& fingerprint, const at::Tensor& tensor) const {
@@ -339,9 +349,10 @@ class ShmCommunicator : public Communicator {
   const std::shared_ptr<Peers> peers_;
   const std::string name_;
   const Arguments arguments_;
+  const uint64_t number_;  // the same on every rank
   const std::shared_ptr<Collectives> collectives_;
   std::shared_ptr<Rounds> rounds_;
-  std::vector<std::shared_ptr<Rounds>> pairs_;  // by peer
+  std::map<std::pair<int, bool>, Messages> messages_;  // by peer, and whether this rank sends
 };
 
 }  // namespace

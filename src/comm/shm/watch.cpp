@@ -49,13 +49,15 @@ std::string last_operations(const HostPage& page, int world_size) {
   return text + '.';
 }
 
-Watch::Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, milliseconds timeout)
+Watch::Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, milliseconds timeout,
+             milliseconds& waited)
     : page_(page),
       links_(links),
       world_size_(world_size),
       rank_(rank),
       peer_(peer),
       timeout_(page == nullptr && rank != 0 ? timeout + kPatienceWithRank0 : timeout),
+      waited_(waited),
       last_look_(Clock::now()) {
   if (page_ == nullptr) return;
   page_->ranks[rank_].looked_at_ms = now_ms();
@@ -63,14 +65,19 @@ Watch::Watch(HostPage* page, const Links& links, int world_size, int rank, int p
 }
 
 Watch::~Watch() {
+  count();
   if (page_ != nullptr) page_->ranks[rank_].waits_for = 0;
 }
 
-std::optional<Verdict> Watch::look() {
-  // While this rank was stopped, it did not wait.
+// While this rank was stopped, it did not wait.
+void Watch::count() {
   const auto now = Clock::now();
   waited_ += std::min(std::chrono::duration_cast<milliseconds>(now - last_look_), 2 * kLook);
   last_look_ = now;
+}
+
+std::optional<Verdict> Watch::look() {
+  count();
   if (page_ != nullptr) page_->ranks[rank_].looked_at_ms = now_ms();
   if (links_.is_closed(peer_)) return lost(peer_, has_left(peer_) ? "has left the process group" : "has ended");
   if (auto deadlock = find_deadlock()) return deadlock;

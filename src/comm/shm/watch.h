@@ -20,7 +20,9 @@ constexpr std::chrono::milliseconds kLook{100};
 /// first.
 class Watch {
  public:
-  Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, std::chrono::milliseconds timeout);
+  /// `waited`: see Peers::wait_for; must outlive this object.
+  Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, std::chrono::milliseconds timeout,
+        std::chrono::milliseconds& waited);
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -32,6 +34,7 @@ class Watch {
   Verdict lost(int rank, const std::string& how) const;
   Verdict timed_out() const;
   bool has_left(int rank) const;
+  void count();
   uint32_t bells() const;
   std::optional<Verdict> find_deadlock();
 
@@ -39,7 +42,7 @@ class Watch {
   const Links& links_;
   const int world_size_, rank_, peer_;
   const std::chrono::milliseconds timeout_;
-  std::chrono::milliseconds waited_{0};
+  std::chrono::milliseconds& waited_;
   std::chrono::steady_clock::time_point last_look_;
   uint32_t last_bells_ = 0;
   std::chrono::steady_clock::time_point quiet_since_ = std::chrono::steady_clock::now();

@@ -1,0 +1,225 @@
+// Messages between two ranks, in patterns that programs use.
+
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <tuple>
+
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+Communicator& messages() { return default_process_group()->communicator(); }
+
+// What `from` sends `to` in message `number`.
+at::Tensor letter(int from, int to, int64_t bytes, int number = 0) {
+  const at::Tensor period = (at::arange(251) + (from * 31 + to * 7 + number)).remainder_(251).to(at::kByte);
+  return period.repeat({bytes / 251 + 1}).narrow(0, 0, bytes).contiguous();
+}
+
+void expect_letter(const at::Tensor& found, int from, int to, int number = 0) {
+  EXPECT_TRUE(found.equal(letter(from, to, found.numel(), number))) << from << " to " << to << ", message " << number;
+}
+
+// All works that a rank has begun, and what must live as long.
+struct Begun {
+  std::vector<std::shared_ptr<Work>> works;
+  std::vector<at::Tensor> outgoing;
+
+  void send(int peer, int64_t bytes, int number = 0) {
+    outgoing.push_back(letter(rank(), peer, bytes, number));
+    works.push_back(messages().send(outgoing.back(), peer, {"letter", {}}));
+  }
+  at::Tensor recv(int peer, int64_t bytes) {
+    auto tensor = at::zeros({bytes}, at::kByte);
+    works.push_back(messages().recv(tensor, peer, {"letter", {}}));
+    return tensor;
+  }
+  void wait() {
+    for (const auto& work : works) work->wait();
+  }
+};
+
+class Patterns : public testing::TestWithParam<std::tuple<int, int64_t>> {
+ protected:
+  // No rank leaves before all are done, which messages alone do not see to.
+  static void run(const std::function<void(int)>& fn) {
+    run_thread_ranks(world(), [&](int rank) {
+      fn(rank);
+      fsdp::barrier();
+    });
+  }
+  static int world() { return std::get<0>(GetParam()); }
+  static int64_t bytes() { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Patterns, ARingInWhichEverybodySendsFirst) {
+  run([](int rank) {
+    const int next = (rank + 1) % world(), previous = (rank + world() - 1) % world();
+    Begun begun;
+    begun.send(next, bytes());
+    const auto arrived = begun.recv(previous, bytes());
+    begun.wait();
+    expect_letter(arrived, previous, rank);
+  });
+}
+
+TEST_P(Patterns, SendRecvRoundARing) {
+  run([](int rank) {
+    const int next = (rank + 1) % world(), previous = (rank + world() - 1) % world();
+    const auto mine = letter(rank, next, bytes()), arrived = at::zeros({bytes()}, at::kByte);
+    messages().send_recv(mine, next, arrived, previous, {"letter", {}})->wait();
+    expect_letter(arrived, previous, rank);
+  });
+}
+
+TEST_P(Patterns, EverybodyToEverybody) {
+  run([](int rank) {
+    Begun begun;
+    std::vector<at::Tensor> arrived(static_cast<size_t>(world()));
+    for (int peer = 0; peer < world(); ++peer)
+      if (peer != rank) begun.send(peer, bytes());
+    for (int peer = world() - 1; peer >= 0; --peer)
+      if (peer != rank) arrived[peer] = begun.recv(peer, bytes());
+    begun.wait();
+    for (int peer = 0; peer < world(); ++peer)
+      if (peer != rank) expect_letter(arrived[peer], peer, rank);
+  });
+}
+
+// Micro-batches go down, their gradients up, and a rank waits for nothing but what it needs next.
+TEST_P(Patterns, APipelineBothWays) {
+  constexpr int kBatches = 5;
+  run([](int rank) {
+    const int last = world() - 1;
+    Begun sent;
+    for (int batch = 0; batch < kBatches; ++batch) {
+      if (rank > 0) {
+        Begun wanted;
+        const auto arrived = wanted.recv(rank - 1, bytes());
+        wanted.wait();
+        expect_letter(arrived, rank - 1, rank, batch);
+      }
+      if (rank < last) sent.send(rank + 1, bytes(), batch);
+    }
+    for (int batch = 0; batch < kBatches; ++batch) {
+      if (rank < last) {
+        Begun wanted;
+        const auto arrived = wanted.recv(rank + 1, bytes());
+        wanted.wait();
+        expect_letter(arrived, rank + 1, rank, batch);
+      }
+      if (rank > 0) sent.send(rank - 1, bytes(), batch);
+    }
+    sent.wait();
+  });
+}
+
+TEST_P(Patterns, ManyMessagesOfADirectionMeetInTheirOrderThoughAllAreSentFirst) {
+  constexpr int kMany = 7;
+  run([](int rank) {
+    const int next = (rank + 1) % world(), previous = (rank + world() - 1) % world();
+    Begun begun;
+    std::vector<at::Tensor> arrived;
+    for (int number = 0; number < kMany; ++number) begun.send(next, bytes(), number);
+    for (int number = 0; number < kMany; ++number) arrived.push_back(begun.recv(previous, bytes()));
+    begun.wait();
+    for (int number = 0; number < kMany; ++number) expect_letter(arrived[number], previous, rank, number);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Patterns,
+                         testing::Combine(testing::Values(2, 3, 4, 8),
+                                          testing::Values(int64_t{0}, int64_t{1}, int64_t{1} << 10, int64_t{1} << 20)));
+
+// Sixty-four MiB take time and memory: by hand, with FSDP_TEST_LARGE_MESSAGES=1.
+std::vector<std::tuple<int, int64_t>> large_ones() {
+  if (std::getenv("FSDP_TEST_LARGE_MESSAGES") == nullptr) return {};
+  return {{2, 64 << 20}, {3, 64 << 20}, {4, 64 << 20}, {8, 64 << 20}};
+}
+INSTANTIATE_TEST_SUITE_P(Large, Patterns, testing::ValuesIn(large_ones()));
+
+TEST(MessagesAndCollectives, DoNotWaitForEachOther) {
+  run_thread_ranks(3, [](int rank) {
+    Begun begun;
+    if (rank == 0) begun.send(2, 1000);
+    fsdp::barrier();
+    at::Tensor sum = at::ones({100});
+    messages().all_reduce(sum, ReduceOp::kSum, {"sum", {}})->wait();
+    EXPECT_TRUE(sum.eq(3).all().item<bool>());
+    const auto arrived = rank == 2 ? begun.recv(0, 1000) : at::Tensor();
+    begun.wait();
+    if (rank == 2) expect_letter(arrived, 0, 2);
+  });
+}
+
+TEST(MessagesOfADuplicate, AreAnOrderOfTheirOwn) {
+  run_thread_ranks(2, [](int rank) {
+    const auto other = messages().duplicate("other");
+    const int peer = 1 - rank;
+    const auto first = letter(rank, peer, 5000, 1), second = letter(rank, peer, 70, 2);
+    const auto arrived = at::zeros({5000}, at::kByte), beside = at::zeros({70}, at::kByte);
+    const auto a = messages().send(first, peer, {}), b = other->send(second, peer, {});
+    const auto c = other->recv(beside, peer, {}), d = messages().recv(arrived, peer, {});
+    for (const auto& work : {c, b, d, a}) work->wait();
+    expect_letter(arrived, peer, rank, 1);
+    expect_letter(beside, peer, rank, 2);
+  });
+}
+
+TEST(MessagesAfterAStartingOver, BeginAnew) {
+  run_thread_ranks(2, [](int rank) {
+    for (int round = 0; round < 3; ++round) {
+      Begun begun;
+      begun.send(1 - rank, 300'000, round);
+      const auto arrived = begun.recv(1 - rank, 300'000);
+      begun.wait();
+      expect_letter(arrived, 1 - rank, rank, round);
+      const auto dropped = rank == 0 ? messages().send(at::ones({4}), 1, {"never wanted", {}}) : nullptr;
+      fsdp::barrier();
+      messages().start_over();
+      if (dropped) {
+        EXPECT_THROW(dropped->wait(), Error);
+      }
+    }
+  });
+}
+
+std::string mismatch(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Mismatch& error) {
+    return error.what_without_backtrace();
+  }
+  return "no Mismatch";
+}
+
+TEST(MismatchedMessages, NameBothSizesAndDtypes) {
+  for (const auto& [what, sent] : std::vector<std::pair<std::string, at::Tensor>>{
+           {"bytes", at::ones({5})}, {"dtype", at::ones({4}, at::kInt)}}) {
+    run_thread_ranks(2, [&, difference = what, tensor = sent](int rank) {
+      const auto message = mismatch([&] {
+        (rank == 0 ? messages().send(tensor, 1, {"w", {}}) : messages().recv(at::ones({4}), 0, {"w", {}}))->wait();
+      });
+      EXPECT_THAT(message, AllOf(HasSubstr(difference), HasSubstr("send of 'w' to rank 1 (#1)"),
+                                 HasSubstr("recv of 'w' from rank 0 (#1)")));
+    });
+  }
+}
+
+TEST(MessagesWithVotesThatDoNotFit, AreUsageErrors) {
+  run_thread_ranks(2, [](int rank) {
+    EXPECT_THROW((void)messages().send(at::ones({4}), 1 - rank, {"w", std::vector<uint8_t>(609)}), UsageError);
+    fsdp::barrier();
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

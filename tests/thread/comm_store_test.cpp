@@ -1,0 +1,89 @@
+// What becomes of ranks when the rendezvous store does not answer, and how much they ask of it.
+
+#include <fsdp/error.h>
+#include <fsdp/process_group.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <future>
+#include <limits>
+#include <thread>
+#include <vector>
+
+#include "comm/join.h"
+#include "support/stores.h"
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+constexpr int kNothing = -1, kOtherError = -2;
+
+// Meets, communicates, begins anew and leaves. Says how that ended: with the loss of a rank, nothing, or otherwise.
+int live(const StorePtr& store, int rank, std::chrono::milliseconds timeout) {
+  try {
+    Membership membership{.rendezvous = {}, .backend = "gloo"};
+    membership.rendezvous.rank = rank;
+    membership.rendezvous.world_size = 2;
+    const auto communicator = join(membership, store, timeout, /*store_in_rank_0=*/true);
+    const ProcessGroup group(communicator, rank);
+    communicator->barrier({})->wait();
+    communicator->start_over();
+    communicator->barrier({})->wait();
+    return kNothing;
+  } catch (const PeerLost& error) {
+    return error.rank();
+  } catch (const std::exception&) {
+    return kOtherError;
+  }
+}
+
+std::future<int> in_a_thread(std::function<int()> act) {
+  std::packaged_task<int()> task(std::move(act));
+  auto end = task.get_future();
+  std::thread(std::move(task)).detach();
+  return end;
+}
+
+// Two ranks, of which rank 1 asks a host that may be stopped; rank 0 has no such trouble.
+struct TwoRanks {
+  TwoRanks(int calls, std::chrono::milliseconds timeout) : host(std::make_shared<StoreHost>(calls)) {
+    const StorePtr store = c10::make_intrusive<c10d::HashStore>();
+    const StorePtr watched = c10::make_intrusive<WatchedStore>(store, [host = host] { host->ask(); });
+    ends[0] = in_a_thread([=] { return live(store, 0, timeout); });
+    ends[1] = in_a_thread([=] { return live(watched, 1, timeout); });
+  }
+
+  std::shared_ptr<StoreHost> host;
+  std::array<std::future<int>, 2> ends;
+};
+
+TEST(AStoreThatStopsAnswering, HangsNoRankWhereverItStops) {
+  using namespace std::chrono_literals;
+  TwoRanks undisturbed(std::numeric_limits<int>::max(), 60s);
+  for (auto& end : undisturbed.ends) ASSERT_EQ(end.get(), kNothing);
+  const int calls = undisturbed.host->asked();
+  EXPECT_GT(calls, 20);
+  constexpr int kAtOnce = 12;
+  for (int first = 0; first < calls; first += kAtOnce) {
+    std::vector<TwoRanks> trials;
+    for (int call = first; call < std::min(first + kAtOnce, calls); ++call) trials.emplace_back(call, 500ms);
+    for (size_t i = 0; i < trials.size(); ++i) {
+      const int question = first + static_cast<int>(i);
+      const bool ended = trials[i].ends[1].wait_for(40s) == std::future_status::ready;
+      EXPECT_TRUE(ended) << "rank 1 hangs at its question " << question << " of " << calls;
+      trials[i].host->go_on();
+      EXPECT_TRUE(trials[i].ends[1].get() >= kNothing || !ended) << "another error at question " << question;
+      trials[i].ends[0].wait();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test
