@@ -86,6 +86,7 @@ class BoundedStore : public c10d::Store {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Store> make_bounded_store(c10::intrusive_ptr<c10d::Store> store, milliseconds limit) {
+  store->setTimeout(limit);
   return c10::make_intrusive<BoundedStore>(std::move(store), limit, std::make_shared<std::atomic<bool>>(false));
 }
 

@@ -230,20 +230,21 @@ class C10dCommunicator : public Communicator {
     control_->backend = family_->connect(options.control, path_ + "/control", rank(), world_size());
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
-    all_ = make_order(std::move(others), 0);
+    all_ = make_order(std::move(others), 0, path_);
     if (options.data)
       native_ = std::make_shared<NativeExchange>(
           family_->connect(options.data, path_ + "/data", rank(), world_size()), all_.wire, rank(), world_size());
   }
 
-  Order make_order(std::vector<int> peers, int number) const {
+  // `path`: the same on every rank, and no other order's.
+  Order make_order(std::vector<int> peers, int number, const std::string& path) const {
     const auto& options = family_->options;
     Order order;
     order.wire = std::make_shared<Wire>(control_, options.timeout, number);
     order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
     order.lane = std::make_unique<Lane>(
         order.wire, family_->roll_call,
-        Lane::Options{name_, rank(), world_size(), std::move(peers), options.timeout});
+        Lane::Options{name_, path, rank(), world_size(), std::move(peers), options.timeout});
     return order;
   }
 
@@ -301,9 +302,9 @@ class C10dCommunicator : public Communicator {
     auto& order = messages_[{peer, sends}];
     if (order.lane) return order;
     const bool upwards = sends == (rank() < peer);
-    order = make_order({peer}, upwards ? 1 : 2);
-    order.native = std::make_shared<NativeMessages>(
-        family_, c10::str(path_, "/data/", sends ? rank() : peer, '/', sends ? peer : rank()), order.wire, sends);
+    const std::string path = c10::str(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
+    order = make_order({peer}, upwards ? 1 : 2, path);
+    order.native = std::make_shared<NativeMessages>(family_, path, order.wire, sends);
     return order;
   }
 

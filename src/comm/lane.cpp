@@ -4,6 +4,7 @@
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "comm/check.h"
 #include "comm/fault_point.h"
@@ -30,11 +31,17 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  explicit Ticket(std::vector<uint8_t> votes) : votes_(std::move(votes)) {}
+  Ticket(std::vector<uint8_t> votes, std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
+      : votes_(std::move(votes)), roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
 
   void wait() override {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return done_; });
+    if (!done_) {
+      const Activity::Waiting waiting(roll_call_->activity());
+      ++*waits_of_lane_;
+      changed_.wait(lock, [&] { return done_; });
+      --*waits_of_lane_;
+    }
     if (error_) std::rethrow_exception(error_);
   }
   std::span<const uint8_t> votes() const override { return votes_; }
@@ -50,6 +57,8 @@ class Lane::Ticket : public Work {
 
  private:
   std::vector<uint8_t> votes_;
+  const std::shared_ptr<RollCall> roll_call_;
+  const std::shared_ptr<std::atomic<int>> waits_of_lane_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -65,17 +74,20 @@ class Lane::State : public RollCall::Member {
         options_(std::move(options)),
         handshake_(*wire_, options_.rank, options_.peers) {}
 
-  std::shared_ptr<Work> push(Job job);
+  std::shared_ptr<Work> push(const Fingerprint& fingerprint, std::vector<uint8_t> votes,
+                             std::function<void()> move_data);
   void run();
   void stop();
   bool wait_until_ended(std::chrono::milliseconds time);
 
   std::string status() const override;
+  bool describe(Standing& standing) const override;
   void interrupt() override { wire_->interrupt(); }
 
  private:
   void execute(Job& job);
   void attempt(Job& job);
+  void agreed();
   [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
@@ -83,15 +95,18 @@ class Lane::State : public RollCall::Member {
   const std::shared_ptr<Wire> wire_;
   const std::shared_ptr<RollCall> roll_call_;
   const Options options_;
+  const std::shared_ptr<std::atomic<int>> waits_ = std::make_shared<std::atomic<int>>(0);  // of callers, for this lane
   Handshake handshake_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
+  uint64_t begun_ = 0;  // by callers
   // The operation in progress, or the last one.
   std::string operation_;
-  bool busy_ = false;
+  uint64_t number_ = 0;
+  bool busy_ = false, agreed_ = false;
   Clock::time_point since_;
 
   // Of the thread alone.
@@ -116,15 +131,18 @@ Lane::~Lane() {
 
 std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
                                    std::function<void()> move_data) {
-  return state_->push({fingerprint, std::move(move_data), std::make_shared<Ticket>(std::move(votes))});
+  return state_->push(fingerprint, std::move(votes), std::move(move_data));
 }
 
-std::shared_ptr<Work> Lane::State::push(Job job) {
-  std::shared_ptr<Work> work = job.ticket;
+std::shared_ptr<Work> Lane::State::push(const Fingerprint& fingerprint, std::vector<uint8_t> votes,
+                                        std::function<void()> move_data) {
+  auto ticket = std::make_shared<Ticket>(std::move(votes), roll_call_, waits_);
+  roll_call_->activity().begin();
   std::lock_guard lock(mutex_);
-  jobs_.push_back(std::move(job));
+  ++begun_;
+  jobs_.push_back({fingerprint, std::move(move_data), ticket});
   changed_.notify_all();
-  return work;
+  return ticket;
 }
 
 void Lane::State::stop() {
@@ -148,6 +166,16 @@ std::string Lane::State::status() const {
   if (!busy_) return c10::str(operation_, lane, ", done ", time, " ago");
   if (peer < 0) return c10::str(operation_, lane, ", in progress for ", time);
   return c10::str(operation_, lane, ", waiting for rank ", peer, " for ", time);
+}
+
+bool Lane::State::describe(Standing& standing) const {
+  std::lock_guard lock(mutex_);
+  standing.begun[options_.order] = begun_;
+  const int peer = wire_->waiting_for();
+  // Once the ranks agree, data is on its way.
+  const bool stands = busy_ ? !agreed_ && peer >= 0 : jobs_.empty() && *waits_ == 0;
+  if (stands && *waits_ > 0) standing.waits.push_back({options_.order, number_, peer, operation_});
+  return stands;
 }
 
 void Lane::State::run() {
@@ -182,6 +210,7 @@ void Lane::State::execute(Job& job) {
       failure_ = std::current_exception();
     }
   }
+  roll_call_->activity().move();
   {
     std::lock_guard lock(mutex_);
     if (!failure_) since_ = Clock::now();
@@ -198,14 +227,18 @@ void Lane::State::attempt(Job& job) {
   wire_->begin_operation();
   {
     std::lock_guard lock(mutex_);
-    operation_ = describe(mine);
+    operation_ = fsdp::describe(mine);
+    number_ = mine.sequence;
     busy_ = true;
+    agreed_ = false;
     since_ = begin;
   }
   try {
     fault_point("lane handshake");
     const Disagreement found = handshake_.exchange(mine, job.ticket->votes_of_lane());
     if (found.peer >= 0) disagree(mine, found);
+    roll_call_->activity().move();
+    agreed();
     fault_point("lane agreed");
     if (!is_voted_down(job.ticket->votes_of_lane())) job.move_data();
     fault_point("lane done");
@@ -217,10 +250,15 @@ void Lane::State::attempt(Job& job) {
   } catch (const std::exception& error) {
     const int peer = wire_->waiting_for();
     const bool timed_out = since(begin) >= options_.timeout;
-    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, describe(mine),
+    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, fsdp::describe(mine),
                             without_source_line(first_line(error.what()))),
           mine);
   }
+}
+
+void Lane::State::agreed() {
+  std::lock_guard lock(mutex_);
+  agreed_ = true;
 }
 
 void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
@@ -228,11 +266,11 @@ void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
-  fsdp::raise(verdict, where(options_.rank, options_.world_size, describe(fingerprint)));
+  fsdp::raise(verdict, where(options_.rank, options_.world_size, fsdp::describe(fingerprint)));
 }
 
 std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint, const std::string& what) {
-  return std::make_exception_ptr(Error(where(options_.rank, options_.world_size, describe(fingerprint)) + what + "."));
+  return std::make_exception_ptr(Error(where(options_.rank, options_.world_size, fsdp::describe(fingerprint)) + what + "."));
 }
 
 }  // namespace fsdp

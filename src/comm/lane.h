@@ -29,7 +29,10 @@ namespace fsdp {
 class Lane {
  public:
   struct Options {
+    /// Stands in errors.
     std::string name;
+    /// The same on every rank, and no other lane's.
+    std::string order;
     int rank = 0, world_size = 1;
     /// The ranks that this order concerns beside this one.
     std::vector<int> peers;

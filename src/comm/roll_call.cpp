@@ -33,8 +33,11 @@ Running& running() {
 //   alarm             somebody's collective failed, or a verdict is there
 //   report/R          rank R's answer; no answer means lost
 //   left/R            rank R destroyed its process group; stands in for its answer
+//   answers           how many ranks have answered or left
+//   judges            how many ranks waited for a verdict in vain
 //   verdict           set once; every rank throws it
 //   acknowledged/R    rank R has read the verdict
+// One rank reads the answers: the last to give its own, or the first whose patience ends.
 // The rank that hosts the store waits, a few seconds at most, for the others' acknowledgement before it throws: the
 // program may end of it, and would take the verdict with it.
 
@@ -62,7 +65,11 @@ void RollCall::leave_all() {
 }
 
 RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, RollCallOptions options)
-    : store_(std::move(store)), rank_(rank), world_size_(world_size), options_(options) {}
+    : store_(std::move(store)),
+      rank_(rank),
+      world_size_(world_size),
+      options_(options),
+      inquiry_(store_, rank, world_size) {}
 
 RollCall::~RollCall() {
   if (thread_.joinable()) thread_.detach();
@@ -131,7 +138,8 @@ void RollCall::run() {
   bool store_works = true;
   while (true) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, options_.poll, [&] { return leaving_ || alarm_ || pronounced_; });
+    changed_.wait_for(lock, inquiry_.is_under_way() ? options_.poll / 5 : options_.poll,
+                      [&] { return leaving_ || alarm_ || pronounced_; });
     const bool leaving = leaving_, raised = alarm_ || pronounced_;
     lock.unlock();
     if (leaving && !raised) break;
@@ -141,6 +149,10 @@ void RollCall::run() {
         conclude();
         break;
       }
+      if (const auto deadlock = store_works ? inquiry_.look(standing()) : std::nullopt) {
+        lock.lock();
+        pronounced_ = deadlock;
+      }
     } catch (const std::exception&) {
       store_works = false;
     }
@@ -149,6 +161,9 @@ void RollCall::run() {
     if (!known() && store_works) {
       const std::string last = operations();
       store_->set(left_key(rank_), encode(Report{Cause::kLeft, -1, "left; before: " + last, {}, {}}));
+      const bool is_last = store_->add("answers", 1) == world_size_;
+      if (is_last && store_->check({"alarm"}))
+        store_->compareSet("verdict", "", encode(decide(read_reports(), options_.answer_time)));
     }
   } catch (const std::exception&) {
     // Nobody is there to be told.
@@ -193,32 +208,37 @@ Verdict RollCall::call_roll() {
     report = alarm_.value_or(Report{Cause::kNone, -1, last, {}, {}});
   }
   store_->set(report_key(rank_), encode(report));
-  if (!known) {
-    store_->set("alarm", "1");
-    const auto reports = collect_reports();
-    if (!store_->check({"verdict"})) known = decide(reports, options_.answer_time);
-  }
+  if (!known) store_->set("alarm", "1");
+  const bool is_last = store_->add("answers", 1) == world_size_;
+  if (!known && decides(is_last)) known = decide(read_reports(), options_.answer_time);
   const std::string verdict = known ? store_->compareSet("verdict", "", encode(*known)) : store_->get_to_str("verdict");
-  store_->set("alarm", "1");
+  if (known) store_->set("alarm", "1");
   return decode_verdict(verdict);
 }
 
-std::vector<std::optional<Report>> RollCall::collect_reports() {
-  std::vector<std::optional<Report>> reports(static_cast<size_t>(world_size_));
-  const auto deadline = Clock::now() + options_.answer_time;
-  while (true) {
-    bool complete = true;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      for (const auto& key : {report_key(rank), left_key(rank)}) {
-        if (!reports[rank] && store_->check({key})) {
-          reports[rank] = decode_report(store_->get_to_str(key));
-        }
-      }
-      complete = complete && reports[rank];
-    }
-    if (complete || Clock::now() > deadline || store_->check({"verdict"})) return reports;
-    std::this_thread::sleep_for(kStep);
+bool RollCall::decides(bool is_last) {
+  if (is_last) return true;
+  if (comes("verdict", options_.answer_time)) return false;
+  return store_->add("judges", 1) == 1 || !comes("verdict", options_.answer_time / 2);
+}
+
+// A store that is gone shows at the next call.
+bool RollCall::comes(const std::string& key, std::chrono::milliseconds time) {
+  try {
+    store_->wait({key}, time);
+    return true;
+  } catch (const std::exception&) {
+    return false;
   }
+}
+
+std::vector<std::optional<Report>> RollCall::read_reports() {
+  std::vector<std::optional<Report>> reports(static_cast<size_t>(world_size_));
+  for (int rank = 0; rank < world_size_; ++rank) {
+    for (const auto& key : {report_key(rank), left_key(rank)})
+      if (!reports[rank] && store_->check({key})) reports[rank] = decode_report(store_->get_to_str(key));
+  }
+  return reports;
 }
 
 void RollCall::acknowledge() {
@@ -237,14 +257,28 @@ Verdict RollCall::store_is_gone(const std::string& detail) const {
   return store_lost(rank_, options_.store_in_rank_0, detail, " This rank's last operations: " + operations() + '.');
 }
 
-std::string RollCall::operations() const {
-  std::vector<std::weak_ptr<Member>> members;
-  {
-    std::lock_guard lock(mutex_);
-    members = members_;
+std::vector<std::weak_ptr<RollCall::Member>> RollCall::members() const {
+  std::lock_guard lock(mutex_);
+  return members_;
+}
+
+Standing RollCall::standing() {
+  Standing standing;
+  // First: whatever moves from here on shows in the next answer.
+  standing.moves = activity_.moves();
+  bool moves = !activity_.is_at_rest();
+  for (const auto& weak : members()) {
+    const auto member = weak.lock();
+    if (!moves && member) moves = !member->describe(standing);
   }
+  if (moves) standing.waits.clear();
+  standing.operations = moves ? "" : operations();
+  return standing;
+}
+
+std::string RollCall::operations() const {
   std::string text;
-  for (const auto& weak : members) {
+  for (const auto& weak : members()) {
     const auto member = weak.lock();
     const std::string status = member ? member->status() : "";
     if (!status.empty()) text += (text.empty() ? "" : ", ") + status;

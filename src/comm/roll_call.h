@@ -4,6 +4,8 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "comm/activity.h"
+#include "comm/inquiry.h"
 #include "comm/verdict.h"
 
 #include <chrono>
@@ -28,7 +30,7 @@ struct RollCallOptions {
 
 /// One per rank and process group, shared by its lanes.
 ///
-/// A thread looks into the store twice a second. A rank whose collective fails raises the alarm there; every living
+/// A thread looks into the store twice a second. It also finds ranks that wait for each other (Inquiry). A rank whose collective fails raises the alarm there; every living
 /// rank, also one that is idle or computes, answers with its last operations and ends its own waits. The first verdict
 /// in the store holds for all, so that all ranks name the same culprit, whoever of them exits first. After a verdict
 /// the group is over. See Note [Roll call].
@@ -40,6 +42,9 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
     virtual ~Member() = default;
     /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
+    /// Adds what this order does to the rank's standing, `wait` only if a thread waits for it. False if something
+    /// moves here.
+    virtual bool describe(Standing& standing) const = 0;
     /// Ends the operation in progress.
     virtual void interrupt() = 0;
   };
@@ -49,6 +54,8 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   ~RollCall();
 
   void enroll(std::weak_ptr<Member> member);
+  /// What the rank's threads do.
+  Activity& activity() { return activity_; }
 
   /// Raises the alarm and waits, for a few seconds at most, for the verdict.
   Verdict alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail);
@@ -70,7 +77,11 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   void run();
   void conclude();
   Verdict call_roll();
-  std::vector<std::optional<Report>> collect_reports();
+  bool decides(bool is_last);
+  bool comes(const std::string& key, std::chrono::milliseconds time);
+  std::vector<std::optional<Report>> read_reports();
+  Standing standing();
+  std::vector<std::weak_ptr<Member>> members() const;
   void acknowledge();
   void settle(Verdict verdict);
   Verdict store_is_gone(const std::string& detail) const;
@@ -83,6 +94,8 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, world_size_;
   const RollCallOptions options_;
+  Activity activity_;
+  Inquiry inquiry_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::vector<std::weak_ptr<Member>> members_;

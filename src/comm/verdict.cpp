@@ -10,18 +10,6 @@
 namespace fsdp {
 namespace {
 
-// Numbers in one line, then texts, each preceded by its length.
-void put(std::ostream& out, const std::string& text) { out << text.size() << ' ' << text << '\n'; }
-
-std::string get(std::istream& in) {
-  size_t size = 0;
-  in >> size;
-  in.get();
-  std::string text(size, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  return text;
-}
-
 std::string last_operations(std::span<const std::optional<Report>> reports) {
   std::string text = " Last operations:";
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -60,6 +48,17 @@ Verdict lost(int rank, const std::string& how, const Report* alarm, std::span<co
 
 }  // namespace
 
+void put_text(std::ostream& out, const std::string& text) { out << text.size() << ' ' << text << '\n'; }
+
+std::string get_text(std::istream& in) {
+  size_t size = 0;
+  in >> size;
+  in.get();
+  std::string text(size, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(size));
+  return text;
+}
+
 std::string in_seconds(std::chrono::milliseconds time) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(1) << static_cast<double>(time.count()) / 1000 << " s";
@@ -79,6 +78,15 @@ Verdict starts_over(int rank, const std::string& last_operations) {
   return {Verdict::Kind::kMismatch, rank,
           c10::str("rank ", rank, " starts over after an exception, other ranks went on.", last_operations,
                    " Call reset_iter_state() on the model on every rank.")};
+}
+
+Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const std::string& operation_b,
+                            const std::string& last_operations) {
+  return {Verdict::Kind::kMismatch, b,
+          c10::str("ranks wait for each other: rank ", a, " runs ", operation_a, "; rank ", b, " runs ", operation_b, ".",
+                   last_operations,
+                   " Every rank must issue the same collectives in the same order: look for a forward, a backward, an "
+                   "optimizer step or a save that only some ranks run.")};
 }
 
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations) {
@@ -102,9 +110,9 @@ void raise(const Verdict& verdict, const std::string& place) {
 std::string encode(const Report& report) {
   std::ostringstream out;
   out << static_cast<int>(report.cause) << ' ' << report.waiting_for << ' ';
-  put(out, report.operations);
-  put(out, report.failed_operation);
-  put(out, report.detail);
+  put_text(out, report.operations);
+  put_text(out, report.failed_operation);
+  put_text(out, report.detail);
   return out.str();
 }
 
@@ -114,16 +122,16 @@ Report decode_report(const std::string& text) {
   Report report;
   in >> cause >> report.waiting_for;
   report.cause = static_cast<Cause>(cause);
-  report.operations = get(in);
-  report.failed_operation = get(in);
-  report.detail = get(in);
+  report.operations = get_text(in);
+  report.failed_operation = get_text(in);
+  report.detail = get_text(in);
   return report;
 }
 
 std::string encode(const Verdict& verdict) {
   std::ostringstream out;
   out << static_cast<int>(verdict.kind) << ' ' << verdict.rank << ' ';
-  put(out, verdict.text);
+  put_text(out, verdict.text);
   return out.str();
 }
 
@@ -133,7 +141,7 @@ Verdict decode_verdict(const std::string& text) {
   Verdict verdict;
   in >> kind >> verdict.rank;
   verdict.kind = static_cast<Verdict::Kind>(kind);
-  verdict.text = get(in);
+  verdict.text = get_text(in);
   return verdict;
 }
 

@@ -5,6 +5,7 @@
 #include "comm/fingerprint.h"
 
 #include <chrono>
+#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -44,12 +45,19 @@ Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint&
                      const std::string& difference);
 /// The verdict for ranks that go on while `rank` starts over; `last_operations` is empty or begins with a space.
 Verdict starts_over(int rank, const std::string& last_operations);
+/// The verdict when all ranks wait for each other, among them ranks `a` and `b` in these operations. `last_operations`
+/// begins with a space.
+Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const std::string& operation_b,
+                            const std::string& last_operations);
 /// The verdict of `rank` when the rendezvous store does not answer; rank 0 or another process hosts it. `detail`: the
 /// transport's words; `last_operations` is empty or begins with a space.
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
 /// Throws what the verdict calls for; `place` begins the message.
 [[noreturn]] void raise(const Verdict& verdict, const std::string& place);
 
+/// A text behind its length, in messages that ranks leave in the store.
+void put_text(std::ostream& out, const std::string& text);
+std::string get_text(std::istream& in);
 std::string encode(const Report& report);
 std::string encode(const Verdict& verdict);
 Report decode_report(const std::string& text);

@@ -3,11 +3,17 @@
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/torch.h>
 
 #include <array>
+#include <atomic>
 #include <mutex>
+#include <stdexcept>
+#include <string_view>
+#include <thread>
 
+#include "comm/fault_point.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
@@ -108,6 +114,71 @@ TEST(MismatchedPeers, OfSendAndRecvAreFound) {
   });
   EXPECT_THAT(messages, SizeIs(3));
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("send of 'w' to rank 1"), HasSubstr("send of 'w' to rank 0"))));
+}
+
+// Not by the timeout, which is a minute here.
+TEST(RanksThatWaitForEachOther, AreToldSoAndWhatEachOneRuns) {
+  const auto messages = mismatches([](int rank) {
+    auto group = default_process_group();
+    auto& order = rank == 1 ? group->reductions() : group->communicator();
+    order.barrier({rank == 1 ? "backward" : "forward", {}})->wait();
+  });
+  EXPECT_THAT(messages, SizeIs(3));
+  EXPECT_THAT(messages, Each(AllOf(HasSubstr("ranks wait for each other: rank "), HasSubstr("barrier of 'forward'"),
+                                   HasSubstr("rank 1 runs barrier of 'backward'"), HasSubstr("Last operations: rank 0: "),
+                                   HasSubstr("look for a forward, a backward"))));
+}
+
+// Its lane waits like the others', but its thread may still begin what they need.
+TEST(RanksThatWaitForOneThatComputes, AreLeftInPeace) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const std::string counter = "fsdp/attempt_0/group_1/roll_call/0/waiting";
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 3; ++rank) {
+    threads.emplace_back([&, rank] {
+      const auto group = make_thread_rank(store, rank, 3, {.backend = "gloo"});
+      auto& ranks = group->communicator();
+      const at::Tensor number = at::zeros({1});
+      const auto early = rank == 2 ? ranks.recv(number, 0, {"early", {}}) : nullptr;
+      // The others are counted, and have time to conclude what is wrong.
+      while (rank == 2 && store->add(counter, 0) < 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      if (rank == 2) std::this_thread::sleep_for(std::chrono::seconds(3));
+      ranks.barrier({})->wait();
+      if (rank == 0) ranks.send(at::ones({1}), 2, {"early", {}})->wait();
+      if (early) early->wait();
+      EXPECT_EQ(number.item<float>(), rank == 2 ? 1 : 0);
+      ranks.barrier({})->wait();
+      EXPECT_LE(store->add(counter, 0), 2);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+thread_local bool t_out_of_memory = false;
+
+TEST(AnErrorOfOneRankInAReduction, ReachesTheOthersThoughThatRankStays) {
+  std::atomic<int> ended = 0;
+  on_fault_point = [](const char* place) {
+    if (t_out_of_memory && std::string_view(place) == "round open") throw std::runtime_error("no memory");
+  };
+  run_thread_ranks(3,
+                   [&](int rank) {
+                     std::string message = "no error";
+                     t_out_of_memory = rank == 1;
+                     try {
+                       reduce(rank, "blocks.4");
+                     } catch (const std::exception& error) {
+                       message = error.what();
+                     }
+                     t_out_of_memory = false;
+                     EXPECT_THAT(message, HasSubstr(rank == 1 ? "no memory"
+                                                              : "rank 1 failed in reduce_scatter of 'blocks.4' (#2): "
+                                                                "no memory"));
+                     ++ended;
+                     while (ended < 3) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                   },
+                   {.backend = "shm"});
+  on_fault_point = nullptr;
 }
 
 TEST(AfterAMismatch, EveryLaneFailsAtOnceWithTheSameError) {

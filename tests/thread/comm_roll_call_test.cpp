@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <atomic>
 #include <thread>
+#include <vector>
+
+#include "support/stores.h"
 
 namespace fsdp::test {
 namespace {
@@ -21,6 +25,32 @@ TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
     EXPECT_TRUE(store->check({"left/0"}));
     store->deleteKey("left/0");
   }
+}
+
+// How often `ranks` ranks ask the store until all know who is lost, after the alarm of one.
+int questions_of_an_alarm(int ranks, bool one_is_silent) {
+  std::atomic<int> asked = 0;
+  const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] { ++asked; });
+  const int present = one_is_silent ? ranks - 1 : ranks;
+  const RollCallOptions options{.poll = std::chrono::milliseconds(200), .answer_time = std::chrono::milliseconds(800)};
+  std::vector<std::shared_ptr<RollCall>> calls;
+  for (int rank = 0; rank < present; ++rank) calls.push_back(RollCall::start(store, rank, ranks, options));
+  asked = 0;
+  const auto verdict = calls[0]->alarm(Cause::kTimeout, ranks - 1, "barrier", "no news");
+  EXPECT_EQ(verdict.rank, ranks - 1);
+  EXPECT_EQ(verdict.kind, one_is_silent ? Verdict::Kind::kPeerLost : Verdict::Kind::kMismatch);
+  for (const auto& call : calls) {
+    while (!call->verdict()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_EQ(call->verdict()->text, verdict.text);
+  }
+  const int questions = asked;
+  for (const auto& call : calls) call->leave();
+  return questions;
+}
+
+TEST(AnAlarm, AsksTheStoreInProportionToTheRanks) {
+  EXPECT_LE(questions_of_an_alarm(64, /*one_is_silent=*/false), 20 * 64);
+  EXPECT_LE(questions_of_an_alarm(64, /*one_is_silent=*/true), 25 * 64);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "comm/shm/culprit.h"
+#include "comm/culprit.h"
 
 namespace fsdp::shm {
 namespace {
@@ -118,12 +118,8 @@ std::optional<Verdict> Watch::find_deadlock() {
   if (!all_wait(who_waits(*page_, world_size_)) || bells_now != last_bells_) quiet_since_ = Clock::now();
   last_bells_ = bells_now;
   if (Clock::now() - quiet_since_ < kQuiet) return std::nullopt;
-  return Verdict{
-      Verdict::Kind::kMismatch, peer_,
-      c10::str("ranks wait for each other: rank ", rank_, " runs ", page_->ranks[rank_].operation.get(), "; rank ",
-               peer_, " runs ", page_->ranks[peer_].operation.get(), ".", last_operations(*page_, world_size_),
-               " Every rank must issue the same collectives in the same order: look for a forward, a "
-               "backward, an optimizer step or a save that only some ranks run.")};
+  return wait_for_each_other(rank_, page_->ranks[rank_].operation.get(), peer_, page_->ranks[peer_].operation.get(),
+                             last_operations(*page_, world_size_));
 }
 
 }  // namespace fsdp::shm

@@ -1,8 +1,8 @@
-#include "comm/shm/culprit.h"
+#include "comm/culprit.h"
 
 #include <algorithm>
 
-namespace fsdp::shm {
+namespace fsdp {
 
 bool all_wait(std::span<const Waiting> ranks) {
   return std::all_of(ranks.begin(), ranks.end(),
@@ -19,4 +19,4 @@ int find_culprit(std::span<const Waiting> ranks, int rank) {
   return ranks[rank].for_rank;
 }
 
-}  // namespace fsdp::shm
+}  // namespace fsdp

@@ -4,13 +4,13 @@
 
 #include <span>
 
-namespace fsdp::shm {
+namespace fsdp {
 
 /// What one rank does at the moment.
 struct Waiting {
   /// The rank that it waits for; -1: it does not wait.
   int for_rank = -1;
-  /// It looked at what it waits for a moment ago. A rank that is stopped waits without looking.
+  /// It looked at what it waits for a moment ago, and found nothing. A rank that is stopped waits without looking.
   bool is_awake = false;
 };
 
@@ -21,4 +21,4 @@ bool all_wait(std::span<const Waiting> ranks);
 /// that `rank` waits for if there is none.
 int find_culprit(std::span<const Waiting> ranks, int rank);
 
-}  // namespace fsdp::shm
+}  // namespace fsdp
