@@ -1,10 +1,14 @@
 #include "log_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <random>
 #include <system_error>
 
 #include "exit.h"
@@ -14,8 +18,58 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse(const fs::path& path, const std::string& why) {
-  throw Exit(kFailure, "the log file or folder " + path.string() + " cannot be made: " + why);
+constexpr mode_t kOwnFolder = 0700;
+constexpr mode_t kOwnFile = 0600;
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw Exit(kFailure, "the log file or folder " + path + " cannot be made: " + why);
+}
+
+/// A folder in `parent`, made if it is not there; not where a link leads.
+fsdp::Descriptor enter(int parent, const std::string& name, const std::string& path) {
+  if (mkdirat(parent, name.c_str(), kOwnFolder) != 0 && errno != EEXIST) refuse(path, strerror(errno));
+  fsdp::Descriptor folder(openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (folder.is_open()) return folder;
+  const int error = errno;
+  struct stat status{};
+  const bool is_link = fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
+  refuse(path, is_link ? "it is a link, which is not followed" : strerror(error));
+}
+
+/// The folder that the flags name, which may be anybody's and open to anybody.
+fsdp::Descriptor enter_chosen(const fs::path& path) {
+  fs::path folder = path;
+  if (!folder.has_filename()) folder = folder.parent_path();  // "logs/"
+  std::error_code error;
+  if (folder.has_parent_path()) fs::create_directories(folder.parent_path(), error);
+  if (error) refuse(path.string(), error.message());
+  return enter(AT_FDCWD, folder.string(), folder.string());
+}
+
+/// In the folder for temporary files, where others may have put one of the same name.
+fsdp::Descriptor enter_own(const fs::path& path) {
+  fsdp::Descriptor folder = enter(AT_FDCWD, path.string(), path.string());
+  struct stat status{};
+  if (fstat(folder.number(), &status) != 0) refuse(path.string(), strerror(errno));
+  if (status.st_uid != geteuid()) refuse(path.string(), "it belongs to another user; choose another with --log-dir");
+  if ((status.st_mode & 077) != 0)
+    refuse(path.string(), "others may use it; take that from them (chmod 700), or choose another with --log-dir");
+  return folder;
+}
+
+/// The job's name as part of a file's name.
+std::string file_name(std::string run_id) {
+  std::ranges::replace_if(
+      run_id, [](unsigned char c) { return std::isalnum(c) == 0 && std::strchr("-_.", c) == nullptr; }, '_');
+  return run_id.starts_with('.') ? "_" + run_id : run_id;
+}
+
+std::string six_letters() {
+  constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
+  std::random_device random;
+  std::string letters;
+  for (int i = 0; i < 6; ++i) letters += kLetters[random() % kLetters.size()];
+  return letters;
 }
 
 }  // namespace
@@ -23,13 +77,17 @@ namespace fs = std::filesystem;
 LogFiles::LogFiles(const Flags& flags, Console& console) : redirects_(flags.redirects), tee_(flags.tee) {
   if (redirects_.is_empty() && tee_.is_empty()) return;
   std::error_code error;
-  const fs::path base = flags.log_dir.empty() ? fs::temp_directory_path(error) / "fsdprun" : fs::path(flags.log_dir);
-  fs::create_directories(base, error);
-  if (error) refuse(base, error.message());
-  std::string folder = (base / (flags.run_id + "_XXXXXX")).string();
-  if (mkdtemp(folder.data()) == nullptr) refuse(folder, strerror(errno));
-  folder_ = folder;
-  console.say("the ranks' output is also or only in " + folder);
+  const fs::path base = flags.log_dir.empty()
+                            ? fs::temp_directory_path(error) / ("fsdprun-" + std::to_string(geteuid()))
+                            : fs::path(flags.log_dir);
+  const fsdp::Descriptor parent = flags.log_dir.empty() ? enter_own(base) : enter_chosen(base);
+  std::string name;
+  do {
+    name = file_name(flags.run_id) + "_" + six_letters();
+    path_ = (base / name).string();
+  } while (mkdirat(parent.number(), name.c_str(), kOwnFolder) != 0 && errno == EEXIST);
+  folder_ = enter(parent.number(), name, path_);
+  console.say("the ranks' output is also or only in " + path_);
 }
 
 fsdp::Descriptor LogFiles::open_stdout(int attempt, int local_rank) const {
@@ -42,13 +100,15 @@ fsdp::Descriptor LogFiles::open_stderr(int attempt, int local_rank) const {
   return open(attempt, local_rank, "stderr.log");
 }
 
-fsdp::Descriptor LogFiles::open(int attempt, int local_rank, const char* name) const {
-  const fs::path folder = folder_ / ("attempt_" + std::to_string(attempt)) / std::to_string(local_rank);
-  std::error_code error;
-  fs::create_directories(folder, error);
-  const fs::path path = folder / name;
-  fsdp::Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file.is_open()) refuse(path, strerror(errno));
+fsdp::Descriptor LogFiles::open(int attempt, int local_rank, const std::string& name) const {
+  const std::string of_attempt = "attempt_" + std::to_string(attempt);
+  const std::string of_rank = std::to_string(local_rank);
+  const std::string path = path_ + "/" + of_attempt + "/" + of_rank;
+  const fsdp::Descriptor attempt_folder = enter(folder_.number(), of_attempt, path_ + "/" + of_attempt);
+  const fsdp::Descriptor folder = enter(attempt_folder.number(), of_rank, path);
+  fsdp::Descriptor file(
+      openat(folder.number(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnFile));
+  if (!file.is_open()) refuse(path + "/" + name, strerror(errno));
   return file;
 }
 

@@ -97,6 +97,56 @@ class Output(FsdprunTest):
         self.assertEqual(self.log(0, "stdout", attempt=0), "0\n")
         self.assertEqual(self.log(0, "stdout", attempt=1), "1\n")
 
+    def test_files_and_their_folders_are_private(self):
+        previous = os.umask(0)
+        try:
+            self.shell(1, "echo out", "-r", "3", f"--log-dir={self.path}/new", "--rdzv-id=job")
+        finally:
+            os.umask(previous)
+        (job,) = (self.path / "new").glob("job_*")
+        paths = [job, *job.rglob("*")]
+        self.assertEqual(len(paths), 5)
+        for path in paths:
+            self.assertEqual(path.stat().st_mode & 0o777, 0o700 if path.is_dir() else 0o600, path)
+
+    def test_the_default_folder_is_this_users_own(self):
+        self.environment["TMPDIR"] = self.folder.name
+        self.assertEqual(self.shell(1, "echo out", "-r", "1").returncode, 0)
+        (folder,) = self.path.glob("fsdprun*")
+        self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
+        folder.chmod(0o777)
+        result = self.shell(1, "touch $D/ran", "-r", "1")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("others may use it", result.err)
+        self.assertFalse((self.path / "ran").exists())
+
+    def test_a_link_in_place_of_the_folder_is_refused(self):
+        (self.path / "elsewhere").mkdir(mode=0o700)
+        self.environment["TMPDIR"] = self.folder.name
+        for name, flags in ((f"fsdprun-{os.geteuid()}", []), ("logs", [f"--log-dir={self.path}/logs"]),
+                            ("logs", [f"--log-dir={self.path}/logs/"])):
+            link = self.path / name
+            if not link.is_symlink():
+                link.symlink_to(self.path / "elsewhere")
+            result = self.shell(1, "touch $D/ran", "-r", "3", *flags)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("is a link, which is not followed", result.err)
+        self.assertEqual(list((self.path / "elsewhere").iterdir()), [])
+        self.assertFalse((self.path / "ran").exists())
+
+    def test_a_link_in_place_of_a_file_is_refused(self):
+        result = self.shell(1, "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && cd $D/job_* && mkdir -p attempt_1/0 && "
+                            "ln -s $D/target attempt_1/0/stdout.log; exit 3", "-r", "1", "--max-restarts=1",
+                            f"--log-dir={self.path}", "--rdzv-id=job")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("stdout.log cannot be made", result.err)
+        self.assertFalse((self.path / "target").exists())
+
+    def test_the_name_of_a_job_leads_nowhere_else(self):
+        self.shell(1, "echo out", "-r", "1", f"--log-dir={self.path}/logs", "--rdzv-id=../../up")
+        self.assertEqual([path.name.rsplit("_", 1)[0] for path in (self.path / "logs").iterdir()],
+                         ["_.._.._up"])
+
     def test_redirected_errors_are_still_summed_up(self):
         result = self.shell(2, "echo the reason >&2; exit 4", "-r", "3", f"--log-dir={self.path}")
         self.assertEqual(result.returncode, 4)
