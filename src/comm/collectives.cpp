@@ -23,7 +23,7 @@ at::Tensor copy_of(const at::Tensor& tensor, const Communicator& ranks, std::str
 }
 
 // Sizes and dtype travel in the fingerprint.
-Tag tag_of(const at::Tensor& tensor) { return {c10::str(tensor.scalar_type(), " ", tensor.sizes())}; }
+Tag tag_of(const at::Tensor& tensor) { return {c10::str(tensor.scalar_type(), " ", tensor.sizes()), {}}; }
 
 }  // namespace
 
