@@ -1,6 +1,7 @@
 // A library that a program with fsdp opens, and that brings a copy of fsdp along.
 
 #include <fsdp/fsdp.h>
+#include <torch/torch.h>
 
 #include <string>
 

@@ -110,7 +110,7 @@ std::string reading(const std::string& group) {
 // Over a network blocks are gathered as they are read; over shared memory the order matters when they are reduced.
 TEST(DifferentOrder, OfReadingBlocksIsFound) {
   auto messages = messages_of<Mismatch>(2, [](int r) {
-    nn::Sequential blocks(nn::Linear(4, 4), nn::Linear(4, 4));
+    auto blocks = build_alike([] { return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)); });
     fully_shard(*blocks->ptr(0));
     fully_shard(*blocks->ptr(1));
     auto model = fully_shard(blocks);
@@ -132,7 +132,7 @@ TEST(DifferentOrder, OfTwinModelsIsFound) {
   const auto expect_found = [](const std::string& operation,
                                const std::function<void(int rank, nn::Linear& first, nn::Linear& second)>& use) {
     const auto messages = messages_of<Mismatch>(2, [&](int r) {
-      nn::Linear one(4, 4), other(4, 4);
+      auto one = build_alike([] { return nn::Linear(4, 4); }), other = build_alike([] { return nn::Linear(4, 4); });
       fully_shard(one);
       fully_shard(other);
       use(r, r == 0 ? one : other, r == 0 ? other : one);
@@ -259,7 +259,8 @@ TEST(OnOneRankOnly, ABackwardTimesOutAndNamesTheOther) {
 TEST(OnOneRankOnly, AGroupThatOnlySomeRanksReachIsAnErrorOnAll) {
   auto messages = messages_of<Mismatch>(2,
                                         [](int r) {
-                                          nn::Linear first(4, 4), second(4, 4);
+                                          auto first = build_alike([] { return nn::Linear(4, 4); });
+                                          auto second = build_alike([] { return nn::Linear(4, 4); });
                                           nn::Sequential blocks(first, second);
                                           fully_shard(second);
                                           auto model = fully_shard(blocks);
