@@ -99,8 +99,7 @@ TEST(AnOrdinaryTensorOfWholeSizes, ThatIsWrittenFromRowsIsRefusedAndNamesFullTen
 
 TEST(AnOptimizer, ThatWasMadeBeforeShardingWithStateOfWholeSizesIsToldSo) {
   run_thread_ranks(2, [](int) {
-    torch::manual_seed(1);
-    nn::Linear linear(4, 6);
+    auto linear = build_alike([] { return nn::Linear(4, 6); });
     torch::optim::Adagrad adagrad(linear->parameters(), torch::optim::AdagradOptions(0.1));
     auto model = fully_shard(linear);
     model(torch::ones({2, 4})).sum().backward();

@@ -220,7 +220,7 @@ std::string printed(const torch::Tensor& tensor) {
 TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
   for (auto dtype : {torch::kDouble, torch::kFloat})
     run_thread_ranks(2, [&](int r) {
-      nn::Linear linear(4, 6);
+      auto linear = build_alike([] { return nn::Linear(4, 6); });
       linear->to(dtype);
       auto model = fully_shard(linear);
       model(torch::ones({2, 4}, dtype)).sum().backward();

@@ -348,9 +348,9 @@ TEST(LiveGraphs, TheRanksOwnWriteLetsPeersWriteThoughItsGraphIsLeft) {
 
 // Steps whose losses, and graphs that never run, live on; accumulation and evaluation between.
 TEST(LiveGraphs, TrainingGoesOnWhileEveryRankKeepsAllItsGraphs) {
-  torch::manual_seed(5);
   std::vector<std::shared_ptr<SmallNetImpl>> nets;
-  for (int rank = 0; rank < kWorld; ++rank) nets.push_back(std::make_shared<SmallNetImpl>(12, 2));
+  for (int rank = 0; rank < kWorld; ++rank)
+    nets.push_back(build_alike([] { return std::make_shared<SmallNetImpl>(12, 2); }));
   run_thread_ranks(kWorld,
                    [&](int rank) {
                      auto& net = *nets[static_cast<size_t>(rank)];
