@@ -32,11 +32,11 @@ TEST(StartValues, ThatDifferAreFoundOnEveryRankByTheFirstParameter) {
 }
 
 // Parameters and buffers of several dtypes, all from the generator.
-struct Mixed : nn::Module {
+struct StartMixed : nn::Module {
   nn::Linear in{4, 6}, out{6, 3};
   nn::BatchNorm1d norm{6};
   torch::Tensor table, own, mask, half, scalar;
-  Mixed() {
+  StartMixed() {
     register_module("in", in);
     register_module("norm", norm);
     register_module("out", out);
@@ -50,13 +50,13 @@ struct Mixed : nn::Module {
   }
 };
 
-Group shard_nested(Mixed& m, FullyShardOptions options) {
+Group shard_nested(StartMixed& m, FullyShardOptions options) {
   fully_shard(*m.in, options);
   options.ignored_params = {m.own};
   return fully_shard(static_cast<nn::Module&>(m), options);
 }
 
-Group shard_by_policy(Mixed& m, FullyShardOptions options) {
+Group shard_by_policy(StartMixed& m, FullyShardOptions options) {
   options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
   options.ignored_params = {m.own};
   return fully_shard(static_cast<nn::Module&>(m), options);
@@ -65,10 +65,10 @@ Group shard_by_policy(Mixed& m, FullyShardOptions options) {
 TEST(StartValues, OfRank0AreEveryRanksWhereAskedFor) {
   for (auto shard_model : {shard_nested, shard_by_policy})
     for (int world : worlds_up_to(3)) {
-      std::vector<std::shared_ptr<Mixed>> models;
+      std::vector<std::shared_ptr<StartMixed>> models;
       for (int r = 0; r < world; ++r) {
         torch::manual_seed(static_cast<uint64_t>(7 + r));
-        models.push_back(std::make_shared<Mixed>());
+        models.push_back(std::make_shared<StartMixed>());
       }
       std::vector<torch::Tensor> parameters, buffers;
       for (const auto& parameter : models[0]->parameters()) parameters.push_back(parameter.detach().clone());
