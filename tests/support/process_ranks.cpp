@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <torch/utils.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -66,6 +67,7 @@ ProcessCase::ProcessCase(const std::string& name, std::function<void()> run) {
 int run_process_case() {
   const char* name = std::getenv(kCaseVariable);
   if (name == nullptr) return -1;
+  torch::manual_seed(1);  // LibTorch's own seed is another one in every process
   try {
     cases().at(name)();
     return 0;

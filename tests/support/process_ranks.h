@@ -81,7 +81,7 @@ class ProcessRanks {
 /// A TCP port that nobody uses at the moment.
 int free_port();
 
-/// What PROCESS_CASE makes; use the macro.
+/// What PROCESS_CASE makes; use the macro. Every case begins with the same seed.
 struct ProcessCase {
   ProcessCase(const std::string& name, std::function<void()> run);
 };
