@@ -13,14 +13,14 @@ namespace {
 constexpr int kSteps = 4, kDivergentStep = 2;
 
 struct NetImpl : torch::nn::Module {
-  torch::nn::Linear first{6, 32}, head;
+  torch::nn::Linear first{6, 32}, head{nullptr};
   torch::nn::ModuleList blocks;
-  // A head as wide as this takes several rounds to gather.
-  explicit NetImpl(int64_t width) : head(32, width) {
+  // A head as wide as this takes several rounds to gather. It comes last: whatever its width, the others start alike.
+  explicit NetImpl(int64_t width) {
     register_module("first", first);
     for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(32, 32));
     register_module("blocks", blocks);
-    register_module("head", head);
+    head = register_module("head", torch::nn::Linear(32, width));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     auto h = torch::tanh(first->forward(x));
