@@ -20,7 +20,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::grad;
 using torch::autograd::variable_list;
 
-constexpr int kWorld = 3;
+constexpr int kReaders = 3;
 constexpr auto kMoment = std::chrono::milliseconds(60);
 constexpr auto kLong = std::chrono::seconds(30);
 
@@ -38,13 +38,13 @@ class Writers {
   // On rank 0, which does not let them write.
   void expect_waiting() {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return at_gate_ == kWorld - 1; }));
+    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return at_gate_ == kReaders - 1; }));
     EXPECT_FALSE(moved_.wait_for(lock, kMoment, [&] { return writing_ > 0; })) << "a peer writes under a reader";
   }
   // On rank 0, which does nothing that would let them go on.
   void expect_writing() {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return writing_ == kWorld - 1; })) << "peers wait for no reader";
+    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return writing_ == kReaders - 1; })) << "peers wait for no reader";
   }
 
  private:
@@ -88,14 +88,14 @@ void run_against_writers(const std::function<torch::Tensor(Reader&)>& before,
                          bool is_frozen = false) {
   torch::manual_seed(5);
   std::vector<std::shared_ptr<SmallNetImpl>> nets;
-  for (int rank = 0; rank < kWorld; ++rank) {
+  for (int rank = 0; rank < kReaders; ++rank) {
     nets.push_back(std::make_shared<SmallNetImpl>(12, 2));
     torch::NoGradGuard no_grad;
     for (size_t i = 0; i < nets[0]->parameters().size(); ++i)
       nets.back()->parameters()[i].copy_(nets[0]->parameters()[i]).set_requires_grad(!is_frozen);
   }
   Writers writers;
-  run_thread_ranks(kWorld,
+  run_thread_ranks(kReaders,
                    [&](int rank) {
                      auto& net = *nets[static_cast<size_t>(rank)];
                      const auto group = fully_shard(net);
@@ -349,9 +349,9 @@ TEST(LiveGraphs, TheRanksOwnWriteLetsPeersWriteThoughItsGraphIsLeft) {
 // Steps whose losses, and graphs that never run, live on; accumulation and evaluation between.
 TEST(LiveGraphs, TrainingGoesOnWhileEveryRankKeepsAllItsGraphs) {
   std::vector<std::shared_ptr<SmallNetImpl>> nets;
-  for (int rank = 0; rank < kWorld; ++rank)
+  for (int rank = 0; rank < kReaders; ++rank)
     nets.push_back(build_alike([] { return std::make_shared<SmallNetImpl>(12, 2); }));
-  run_thread_ranks(kWorld,
+  run_thread_ranks(kReaders,
                    [&](int rank) {
                      auto& net = *nets[static_cast<size_t>(rank)];
                      const auto group = shard_blocks(net);
@@ -366,7 +366,7 @@ TEST(LiveGraphs, TrainingGoesOnWhileEveryRankKeepsAllItsGraphs) {
                          }
                          kept.back().backward();
                          ForwardScope scope(group);
-                         if (rank != step % kWorld) kept.push_back(small_net_loss(net, {step, rank * 2, 2}));
+                         if (rank != step % kReaders) kept.push_back(small_net_loss(net, {step, rank * 2, 2}));
                        }
                        optimizer.step();
                        torch::NoGradGuard no_grad;
