@@ -39,7 +39,7 @@ struct Piece {
   at::Tensor values;
 };
 
-/// A collective in flight. Thread safety: one thread at a time.
+/// A collective in flight. Thread safety: one thread at a time, or see `lets_others_go_on`.
 class Work {
  public:
   virtual ~Work() = default;
@@ -48,6 +48,8 @@ class Work {
   /// `PeerLost` when one died or left, Error when a connection broke. Every later collective then fails with the same
   /// error.
   virtual void wait() = 0;
+  /// Whether other threads may call `wait` of this work too, and use the communicator, while a thread waits.
+  virtual bool lets_others_go_on() const { return false; }
   /// After `wait()`: the OR over all ranks of the tag's votes, each 0 or 1. Valid as long as the work.
   virtual std::span<const uint8_t> votes() const = 0;
 };

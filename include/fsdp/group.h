@@ -118,6 +118,7 @@ class Group {
 
   /// The parameters under the module, a tied one once: rows of this rank outside scopes.
   std::vector<at::Tensor> parameters() const;
+  /// Any thread, at any time: it waits for nobody.
   GroupStats stats() const;
   /// Peaks start again from what is held now, for all groups of this rank and process group.
   void reset_peak_stats() const;

@@ -44,6 +44,7 @@ class Lane::Ticket : public Work {
     }
     if (error_) std::rethrow_exception(error_);
   }
+  bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return votes_; }
 
   // The lane's thread owns the votes until it finishes the ticket.

@@ -45,6 +45,7 @@ std::shared_ptr<Work> StreamOrder::for_caller(std::shared_ptr<Work> work) const 
       inner_->wait();
       events_->finished.block(current_stream(device_));
     }
+    bool lets_others_go_on() const override { return inner_->lets_others_go_on(); }
     std::span<const uint8_t> votes() const override { return inner_->votes(); }
 
    private:

@@ -71,7 +71,8 @@ Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint&
           c10::str("ranks disagree about the next collective (", difference, "): rank ", a, " runs ",
                    describe_fully(fingerprint_a), "; rank ", b, " runs ", describe_fully(fingerprint_b),
                    ". Every rank must issue the same collectives in the same order: look for a branch "
-                   "that depends on the rank or on its data.")};
+                   "that depends on the rank or on its data, or for threads that come in another order on each rank "
+                   "(give the models of each thread a process group of their own).")};
 }
 
 Verdict starts_over(int rank, const std::string& last_operations) {
@@ -82,11 +83,13 @@ Verdict starts_over(int rank, const std::string& last_operations) {
 
 Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const std::string& operation_b,
                             const std::string& last_operations) {
-  return {Verdict::Kind::kMismatch, b,
-          c10::str("ranks wait for each other: rank ", a, " runs ", operation_a, "; rank ", b, " runs ", operation_b, ".",
-                   last_operations,
-                   " Every rank must issue the same collectives in the same order: look for a forward, a backward, an "
-                   "optimizer step or a save that only some ranks run.")};
+  return {
+      Verdict::Kind::kMismatch, b,
+      c10::str("ranks wait for each other: rank ", a, " runs ", operation_a, "; rank ", b, " runs ", operation_b, ".",
+               last_operations,
+               " Every rank must issue the same collectives in the same order: look for a forward, a backward, an "
+               "optimizer step or a save that only some ranks run, or for threads that come in another order on each "
+               "rank (give the models of each thread a process group of their own).")};
 }
 
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations) {

@@ -90,12 +90,12 @@ std::vector<Updates> rounds_of(const std::vector<OptimizerParamGroup>& groups,
   return rounds;
 }
 
-std::vector<std::unique_lock<std::recursive_mutex>> lock_ranks(const std::vector<Updates>& rounds) {
+std::vector<std::unique_lock<runtime::RankLock>> lock_ranks(const std::vector<Updates>& rounds) {
   std::set<runtime::RankState*> ranks;  // ordered, so that two threads cannot wait for each other
   for (const auto& updates : rounds)
     for (const auto& update : updates)
       if (update.part) ranks.insert(&update.part->group->rank_state());
-  std::vector<std::unique_lock<std::recursive_mutex>> locks;
+  std::vector<std::unique_lock<runtime::RankLock>> locks;
   for (auto* rank : ranks) locks.emplace_back(rank->mutex);
   return locks;
 }

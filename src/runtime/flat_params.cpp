@@ -69,10 +69,6 @@ void FlatParams::copy_whole() {
       .copy_(memory::flat_tensor(shard_, 0, layout_.total_numel(), dtype_));
 }
 
-void FlatParams::finish_gather() {
-  if (auto gather = std::exchange(gather_, nullptr)) gather->wait();
-}
-
 void FlatParams::free_whole() {
   gather_.reset();
   whole_.reset();

@@ -50,8 +50,10 @@ class FlatParams {
   void start_gather(Communicator& communicator, Tag tag);
   /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.
   void copy_whole();
-  /// Waits for the gather. Throws what the communicator throws.
-  void finish_gather();
+  /// The gather that was started; null if nothing moves.
+  const std::shared_ptr<Work>& gather() const { return gather_; }
+  /// After it was waited for.
+  void end_gather() { gather_.reset(); }
   void free_whole();
 
  private:

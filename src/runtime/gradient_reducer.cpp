@@ -90,6 +90,7 @@ void GradientReducer::start() {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   state_ = ReductionState::kReducing;
+  ++reduction_number_;
   for (size_t flat : c10::irange(group_.flats().size())) {
     bool trains = false;
     for (size_t i : c10::irange(group_.slots().size()))
@@ -101,18 +102,34 @@ void GradientReducer::start() {
   fault_point("gradients reducing");
 }
 
+// While this thread waits, others may finish the same reduction, or drop it.
 void GradientReducer::finish() {
   if (state_ == ReductionState::kIdle) return;
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
-  state_ = ReductionState::kIdle;
-  auto reduced = std::exchange(in_flight_, {});
-  for (auto& flat : reduced) {
-    flat.work->wait();
-    flat.charges.clear();
-    hand_out(flat);
+  while (state_ == ReductionState::kReducing) {
+    const uint64_t number = reduction_number_;
+    const auto is_under_way = [&] { return state_ == ReductionState::kReducing && reduction_number_ == number; };
+    std::vector<std::shared_ptr<Work>> works;
+    for (const auto& flat : in_flight_) works.push_back(flat.work);
+    try {
+      for (const auto& work : works) group_.rank_state().wait(*work);
+    } catch (...) {
+      if (is_under_way()) take_in_flight();
+      throw;
+    }
+    if (is_under_way())
+      for (auto& flat : take_in_flight()) {
+        flat.charges.clear();
+        hand_out(flat);
+      }
+    fault_point("gradients reduced");
   }
-  fault_point("gradients reduced");
+}
+
+std::vector<GradientReducer::InFlight> GradientReducer::take_in_flight() {
+  state_ = ReductionState::kIdle;
+  return std::exchange(in_flight_, {});
 }
 
 void GradientReducer::hand_out(const InFlight& reduced) {
@@ -140,8 +157,7 @@ void GradientReducer::hand_out_slot(size_t slot_index, const InFlight& reduced) 
 }
 
 void GradientReducer::reset() {
-  in_flight_.clear();
-  state_ = ReductionState::kIdle;
+  take_in_flight();
   for (auto& slot : group_.slots()) {
     slot.arrived_gradient.reset();
     slot.arrived_charge = {};

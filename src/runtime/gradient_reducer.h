@@ -61,11 +61,13 @@ class GradientReducer {
 
   std::vector<Piece> take_pieces(size_t flat, std::vector<memory::Charge>& charges);
   InFlight start_flat(size_t flat);
+  std::vector<InFlight> take_in_flight();
   void hand_out(const InFlight& reduced);
   void hand_out_slot(size_t slot, const InFlight& reduced);
 
   ParamGroup& group_;  // the owner
   ReductionState state_ = ReductionState::kIdle;
+  uint64_t reduction_number_ = 0;  // of the last one that was started
   // Slots that expect a gradient in the open backward, that still miss it, and whose gradient waits for a reduction.
   size_t expected_ = 0, missing_ = 0, waiting_ = 0;
   std::vector<InFlight> in_flight_;

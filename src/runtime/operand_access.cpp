@@ -277,7 +277,7 @@ bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
       carry_out(verdict, call, operand, plan);
     }
   }
-  ++rank.intercepted_operators;
+  rank.intercepted_operators.fetch_add(1, std::memory_order_relaxed);
   for (auto& operand : operands)
     if (operand.part.kind == PartKind::kWhole)
       takes_whole.add_once(std::move(operand.part.group),

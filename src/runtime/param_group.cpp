@@ -173,20 +173,33 @@ void ParamGroup::start_gather() {
     throw;
   }
   gather_state_ = GatherState::kGathering;
+  ++gather_number_;
   fault_point("group gathering");
   counts.gathers += moves;
   rank_state_->note_resident(*this);
 }
 
+// While this thread waits, others may finish the same gather, or free the group.
 void ParamGroup::finish_gather() {
-  if (gather_state_ == GatherState::kWhole) return;
-  start_gather();
-  try {
-    for (auto& flat : flats_) flat.finish_gather();
-  } catch (...) {
-    abandon_gather();
-    throw;
+  while (gather_state_ != GatherState::kWhole) {
+    start_gather();
+    const uint64_t number = gather_number_;
+    const auto is_under_way = [&] { return gather_state_ == GatherState::kGathering && gather_number_ == number; };
+    std::vector<std::shared_ptr<Work>> gathers;
+    for (auto& flat : flats_)
+      if (flat.gather()) gathers.push_back(flat.gather());
+    try {
+      for (const auto& gather : gathers) rank_state_->wait(*gather);
+    } catch (...) {
+      if (is_under_way()) abandon_gather();
+      throw;
+    }
+    if (is_under_way()) become_whole();
   }
+}
+
+void ParamGroup::become_whole() {
+  for (auto& flat : flats_) flat.end_gather();
   gather_state_ = GatherState::kWhole;
   writes_told_ = 0;
   attach_whole();

@@ -48,10 +48,10 @@ struct GroupPolicy {
 /// Who writes rows: every rank, as optimizers do, or perhaps this one alone.
 enum class WriteKind : uint8_t { kEveryRank, kThisRank };
 
-/// Counts since the group was made.
+/// Counts since the group was made. May be read without the lock.
 struct GroupCounts {
-  int64_t gathers = 0;  // that moved data
-  int64_t reductions = 0;
+  std::atomic<int64_t> gathers = 0;  // that moved data
+  std::atomic<int64_t> reductions = 0;
 };
 
 /// One `fully_shard` call. Owned by its parameters (the hook stored on each tensor holds it) and refers to them weakly.
@@ -94,6 +94,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   };
   Place place(size_t slot) const { return places_[slot]; }
   std::vector<FlatParams>& flats() { return flats_; }
+  bool is_on_cpu() const {
+    return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.device().is_cpu(); });
+  }
   GradientReducer& reducer() { return reducer_; }
   /// Names seen from a module further out, for messages.
   void rename(std::string name) { name_ = std::move(name); }
@@ -188,6 +191,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void register_gradient(size_t slot, const at::Tensor& gradient);
   void attach_whole();
   void detach_whole();
+  void become_whole();
   void abandon_gather();
   void drop_whole_buffers();
 
@@ -204,6 +208,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::shared_ptr<Reading> reading_ = std::make_shared<Reading>();
   GradientReducer reducer_{*this};
   GatherState gather_state_ = GatherState::kSharded;
+  uint64_t gather_number_ = 0;  // of the last one that was started
   int depth_ = 0;
   int64_t writes_ = 0, writes_in_copy_ = 0;
   uint32_t writes_by_all_ = 0;  // since the last gather or scope

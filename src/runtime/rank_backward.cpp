@@ -88,6 +88,14 @@ bool takes_part(ParamGroup& group, bool restricted) {
   return !restricted && (group.reducer().has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
 }
 
+// Held on to while a thread waits: others may drop the model meanwhile. Null if nobody has it any more.
+std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
+
+// Whether no other backward goes through the group. False also after reset_iter_state().
+bool is_last(const BackwardTask& task, const ParamGroup& group) {
+  return group.open_tasks.size() == 1 && group.open_tasks.front() == task.id;
+}
+
 }  // namespace
 
 bool RankState::enter_backward(ParamGroup& group) {
@@ -97,14 +105,21 @@ bool RankState::enter_backward(ParamGroup& group) {
   for (const auto& [other, task] : tasks_) require(!task.runs.expired(), group.where("backward"), kUnfinishedBackward);
   auto covered = group.scope ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
-    if (const auto* member = this->group(member_id))
+    if (const auto* member = this->group(member_id)) {
       require(member->local_rows_depth == 0, member->where("backward"), "a fsdp::LocalRows is open on '",
               member->name(), "': close it before backward");
+      require_no_backward_elsewhere(*member);
+    }
   auto [it, is_new] = tasks_.try_emplace(id);
   if (is_new) {
     fault_point("backward open");
     const auto token = std::make_shared<char>();
-    it->second = {id, is_restricted_to_inputs(), {}, {}, token};
+    it->second = {.id = id,
+                  .restricted = is_restricted_to_inputs(),
+                  .groups = {},
+                  .turns = {},
+                  .runs = token,
+                  .thread = std::this_thread::get_id()};
     torch::autograd::Engine::get_default_engine().queue_callback(
         [self = group.rank_state_ptr(), id, token] { self->end_task(id); });
   }
@@ -128,14 +143,25 @@ bool RankState::enter_backward(ParamGroup& group) {
   return true;
 }
 
+// A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing `.grad` of one
+// parameter at once; a device has one thread for all.
+void RankState::require_no_backward_elsewhere(const ParamGroup& group) const {
+  for (const int id : group.open_tasks) {
+    auto task = tasks_.find(id);
+    require(task == tasks_.end() || task->second.thread == std::this_thread::get_id() || !group.is_on_cpu(),
+            group.where("backward"), "another thread runs a backward through '", group.name(),
+            "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
+            "Then call reset_iter_state() on the model on every rank");
+  }
+}
+
 void RankState::gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   enter_backward(group);
   group.reducer().add(slot, std::move(gradient));
   group.process_group().reductions().progress();  // earlier groups' gradients go the sooner
-  auto it = tasks_.find(torch::autograd::get_current_graph_task_id());
-  if (group.reducer().is_complete()) advance_reductions(it->second);
+  if (group.reducer().is_complete()) advance_reductions(torch::autograd::get_current_graph_task_id());
 }
 
 void RankState::note_first_read(ParamGroup& group) {
@@ -149,23 +175,38 @@ void RankState::note_first_read(ParamGroup& group) {
     }
 }
 
-// Starts every complete group whose turn it is. Who takes no part by then may do so at the end.
-void RankState::advance_reductions(BackwardTask& task) {
+// The group whose turn it is, if it is complete. Who takes no part by then may do so at the end.
+ParamGroup* RankState::next_reduction(BackwardTask& task) {
   for (; !task.turns.empty(); task.turns.erase(task.turns.begin())) {
     auto* group = this->group(task.turns.begin()->group);
     if (group == nullptr || group->reduced_in_task || !takes_part(*group, task.restricted)) continue;
     bool waits_for_end = group->open_tasks.size() > 1 || group->policy.reduces_unused;
-    if (waits_for_end || !group->reducer().is_complete()) return;
-    start_reduction(*group);
+    return waits_for_end || !group->reducer().is_complete() ? nullptr : group;
+  }
+  return nullptr;
+}
+
+// Starts every complete group whose turn it is.
+void RankState::advance_reductions(int id) {
+  while (true) {
+    auto task = tasks_.find(id);
+    const auto group = keep(task == tasks_.end() ? nullptr : next_reduction(task->second));
+    if (!group) return;
+    // While it waits, another thread may start this group.
+    if (!finish_oldest_reduction()) start_reduction(*group);
   }
 }
 
+// Returns whether there were as many reductions in flight as there may be.
+bool RankState::finish_oldest_reduction() {
+  if (reducing_.size() < kReductionsInFlight) return false;
+  auto oldest = reducing_.front();
+  reducing_.pop_front();
+  if (const auto waiting = keep(group(oldest))) waiting->reducer().finish();
+  return true;
+}
+
 void RankState::start_reduction(ParamGroup& group) {
-  while (reducing_.size() >= kReductionsInFlight) {
-    auto oldest = reducing_.front();
-    reducing_.pop_front();
-    if (auto* waiting = this->group(oldest)) waiting->reducer().finish();
-  }
   group.reduced_in_task = true;
   group.reducer().finish();
   group.reducer().start();
@@ -180,12 +221,15 @@ void RankState::reduce_rest(const BackwardTask& task) {
   for (GroupId id : task.groups)
     if (auto* member = this->group(id)) turns.insert(turn_of(*member));
   for (const auto& turn : turns) {
-    auto* group = this->group(turn.group);
-    if (group == nullptr || group->open_tasks.size() > 1 || !takes_part(*group, task.restricted)) continue;
-    if (!group->reduced_in_task || group->reducer().has_gradients()) start_reduction(*group);
+    const auto group = keep(this->group(turn.group));
+    if (!group || !is_last(task, *group) || !takes_part(*group, task.restricted)) continue;
+    if (group->reduced_in_task && !group->reducer().has_gradients()) continue;
+    while (finish_oldest_reduction()) {
+    }
+    if (is_last(task, *group)) start_reduction(*group);
   }
   for (GroupId id : task.groups)
-    if (auto* member = group(id); member != nullptr && member->open_tasks.size() == 1) {
+    if (const auto member = keep(group(id)); member && is_last(task, *member)) {
       member->reducer().finish();
       std::erase(reducing_, id);
     }
@@ -193,13 +237,11 @@ void RankState::reduce_rest(const BackwardTask& task) {
 
 void RankState::end_task(int id) {
   std::lock_guard lock(mutex);
-  auto it = tasks_.find(id);
-  if (it == tasks_.end()) return;  // reset_iter_state() came first
+  auto task = tasks_.contains(id) ? tasks_.at(id) : BackwardTask{};  // else reset_iter_state() came first
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
-  reduce_rest(it->second);
-  auto task = std::move(it->second);
-  tasks_.erase(it);
+  reduce_rest(task);
+  if (tasks_.erase(id) == 0) return;
   std::exception_ptr error;  // the first one; every group is left all the same
   int64_t gradients = 0, parameters = 0;
   for (GroupId member_id : task.groups) {

@@ -33,6 +33,12 @@ ParamGroup* RankState::group(GroupId id) const {
   return it == groups_.end() ? nullptr : it->second;
 }
 
+void RankState::wait(Work& work) {
+  if (!work.lets_others_go_on()) return work.wait();
+  const RankLock::LetGo others_go_on(mutex);
+  work.wait();
+}
+
 void RankState::note_resident(ParamGroup& group) {
   forget_resident(group);
   residents_.push_back({&group, kinship().span_of(group.id())});
@@ -50,7 +56,7 @@ void RankState::read(std::span<ParamGroup* const> groups) {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  std::vector<ParamGroup*> next;
+  std::vector<GroupId> next;
   for (auto* group : groups) {
     note_first_read(*group);
     next = predict(*group, in_backward);
@@ -62,20 +68,22 @@ void RankState::read(std::span<ParamGroup* const> groups) {
     note_resident(*group);
   }
   current_ = groups.back()->id();
-  for (auto* group : next) group->start_gather();
+  for (GroupId id : next)
+    if (auto* group = this->group(id); group != nullptr && group->is_inside()) group->start_gather();
 }
 
 // The groups that are needed next: those that the user listed, or the one that followed in the last pass.
-std::vector<ParamGroup*> RankState::predict(ParamGroup& group, bool in_backward) {
+std::vector<GroupId> RankState::predict(ParamGroup& group, bool in_backward) {
   auto* root = group.scope ? this->group(group.scope->root) : nullptr;
   if (root == nullptr) return {};
   auto followed = (in_backward ? root->backward_order : root->forward_order).note(group.id());
   auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
   if (chosen.empty() && followed) chosen.push_back(*followed);
-  std::vector<ParamGroup*> next;
-  for (GroupId id : chosen)
-    if (auto* predicted = this->group(id); predicted != nullptr && predicted->is_inside()) next.push_back(predicted);
-  return next;
+  std::erase_if(chosen, [&](GroupId id) {
+    const auto* predicted = this->group(id);
+    return predicted == nullptr || !predicted->is_inside();
+  });
+  return chosen;
 }
 
 const Kinship& RankState::kinship() {
@@ -104,10 +112,10 @@ void RankState::free_unrelated(std::span<const ParamGroup* const> groups, size_t
   for (GroupId id : groups_to_free(others, left)) group(id)->free_whole();
 }
 
-void RankState::free_others(std::span<ParamGroup* const> groups, std::span<ParamGroup* const> next, size_t left) {
+void RankState::free_others(std::span<ParamGroup* const> groups, std::span<const GroupId> next, size_t left) {
   free_unrelated(groups, left, [&](ParamGroup& resident) {
     return resident.stays_after_forward() || resident.pins > 0 ||
-           std::find(next.begin(), next.end(), &resident) != next.end();
+           std::find(next.begin(), next.end(), resident.id()) != next.end();
   });
 }
 

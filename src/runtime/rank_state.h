@@ -2,21 +2,27 @@
 /// \file
 /// What the groups of one rank share: the lock, the byte account, and who is in memory.
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
+#include <thread>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "memory/byte_account.h"
 #include "runtime/kinship.h"
+#include "runtime/rank_lock.h"
 #include "runtime/schedule.h"
+
+namespace fsdp {
+class Work;
+}
 
 namespace fsdp::runtime {
 
@@ -45,18 +51,23 @@ struct BackwardTask {
   std::vector<GroupId> groups;  // in the order in which they were entered
   std::set<Turn> turns;         // of groups whose reduction has not come up yet
   std::weak_ptr<void> runs;     // expires with the task, also if an exception ends it
+  std::thread::id thread;       // in which it entered the first of them
 };
 
 /// One per process group and rank. Groups refer to it; it refers to them by number.
 ///
 /// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the caller, and user
 /// code may run forward on any thread. Every public entry of the runtime takes `mutex`; no operator of the user's runs
-/// under it.
+/// under it. A thread that waits for other ranks lets it go, so that other threads can do what those ranks wait for;
+/// whoever waits looks afterwards what has become of the group. Where ranks share memory it is kept: there the thread
+/// that waits moves all collectives on. Counts and the byte account are read without it.
 class RankState {
  public:
   RankState() : account_(std::make_shared<memory::ByteAccount>()) {}
 
-  std::recursive_mutex mutex;
+  RankLock mutex;
+  /// Waits for other ranks. What the lock protects may be different afterwards.
+  void wait(Work& work);
 
   memory::ByteAccount& account() const { return *account_; }
   const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
@@ -67,7 +78,7 @@ class RankState {
   ParamGroup* group(GroupId id) const;
 
   /// Operators that took a sharded tensor.
-  int64_t intercepted_operators = 0;
+  std::atomic<int64_t> intercepted_operators = 0;
 
   // Reading. An operator is about to read `groups`.
   void read(std::span<ParamGroup* const> groups);
@@ -87,20 +98,24 @@ class RankState {
   /// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task
   /// ends. Returns whether it had not used it before.
   bool enter_backward(ParamGroup& group);
+  /// Throws UsageError if another thread runs a backward through `group`.
+  void require_no_backward_elsewhere(const ParamGroup& group) const;
   void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
   /// Forgets open graph tasks, reductions and all predictions, after an exception.
   void reset_backward();
 
  private:
-  void free_others(std::span<ParamGroup* const> groups, std::span<ParamGroup* const> next, size_t left);
+  void free_others(std::span<ParamGroup* const> groups, std::span<const GroupId> next, size_t left);
   const Kinship& kinship();
   template <class Stays>
   void free_unrelated(std::span<const ParamGroup* const> groups, size_t left, const Stays& stays);
-  std::vector<ParamGroup*> predict(ParamGroup& group, bool in_backward);
+  std::vector<GroupId> predict(ParamGroup& group, bool in_backward);
   void end_task(int id);
   void note_first_read(ParamGroup& group);
-  void advance_reductions(BackwardTask& task);
+  ParamGroup* next_reduction(BackwardTask& task);
+  void advance_reductions(int task);
   void reduce_rest(const BackwardTask& task);
+  bool finish_oldest_reduction();
   void start_reduction(ParamGroup& group);
 
   std::shared_ptr<memory::ByteAccount> account_;

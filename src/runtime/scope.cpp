@@ -81,13 +81,13 @@ bool meet_after_exception(const ParamGroup& group, int64_t count) {
   try {
     // Both at once: a peer may wait for this rank in either order.
     const auto comparison = compare(), reductions = process_group.reductions().barrier(tag);
-    comparison->wait();
-    reductions->wait();
+    group.rank_state().wait(*comparison);
+    group.rank_state().wait(*reductions);
   } catch (const PeerLost&) {
     throw;
   } catch (const Error&) {
     main.start_over();
-    compare()->wait();
+    group.rank_state().wait(*compare());
   }
   return extremes.const_data_ptr<double>()[0] == value && extremes.const_data_ptr<double>()[1] == -value;
 }

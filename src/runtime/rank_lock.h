@@ -1,0 +1,51 @@
+#pragma once
+/// \file
+/// The lock of a rank's groups, which is let go while its thread waits for other ranks.
+
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace fsdp::runtime {
+
+/// Recursive. Satisfies BasicLockable.
+class RankLock {
+ public:
+  void lock() {
+    const auto self = std::this_thread::get_id();
+    if (owner_.load(std::memory_order_relaxed) != self) {
+      mutex_.lock();
+      owner_.store(self, std::memory_order_relaxed);
+    }
+    ++depth_;
+  }
+  void unlock() {
+    if (--depth_ > 0) return;
+    owner_.store({}, std::memory_order_relaxed);
+    mutex_.unlock();
+  }
+
+  /// While it lives, the lock that the calling thread holds, however often, is free.
+  class LetGo {
+   public:
+    explicit LetGo(RankLock& lock) : lock_(lock), depth_(std::exchange(lock.depth_, 1)) { lock_.unlock(); }
+    ~LetGo() {
+      lock_.lock();
+      lock_.depth_ = depth_;
+    }
+    LetGo(const LetGo&) = delete;
+    LetGo& operator=(const LetGo&) = delete;
+
+   private:
+    RankLock& lock_;
+    const int depth_;
+  };
+
+ private:
+  std::mutex mutex_;
+  std::atomic<std::thread::id> owner_{};
+  int depth_ = 0;  // the owner's
+};
+
+}  // namespace fsdp::runtime

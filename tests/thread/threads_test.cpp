@@ -1,0 +1,232 @@
+// Several threads of one rank.
+
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <latch>
+#include <thread>
+
+#include "comm/decorator.h"
+#include "support/small_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::AnyOf;
+using testing::Each;
+using testing::HasSubstr;
+
+// Calls `say` before each collective, under the rank's lock.
+class Announcing : public Decorator {
+ public:
+  using Say = std::function<void(Operation, const Tag&)>;
+  Announcing(std::shared_ptr<Communicator> inner, std::string lane, Say say)
+      : Decorator(std::move(inner), std::move(lane)), say_(std::move(say)) {}
+
+ private:
+  void before(Operation operation, uint64_t, Tag& tag) override { say_(operation, tag); }
+  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string& name) override {
+    return std::make_shared<Announcing>(std::move(duplicate), name, say_);
+  }
+
+  const Say say_;
+};
+
+// Two ranks; `say` on each of them.
+ThreadRanksOptions announcing(const std::function<void(int rank, Operation, const Tag&)>& say) {
+  ThreadRanksOptions options;
+  options.timeout = std::chrono::seconds(20);
+  options.wrap = [say](std::shared_ptr<Communicator> inner, int rank) {
+    return std::make_shared<Announcing>(std::move(inner), "main",
+                                        [=](Operation operation, const Tag& tag) { say(rank, operation, tag); });
+  };
+  return options;
+}
+
+// Runs `act` in the rank's process group.
+std::thread thread_of_rank(std::function<void()> act) {
+  return std::thread([group = default_process_group(), act = std::move(act)] {
+    const ThreadProcessGroupGuard guard(group);
+    act();
+  });
+}
+
+TEST(Threads, ReadStatisticsWhileTheirRankWaitsForALatePeer) {
+  std::latch rank_0_waits{1}, stats_are_there{1};
+  std::atomic<bool> trains = false;
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        auto linear = build_alike([] { return torch::nn::Linear(3, 4); });
+        auto model = fully_shard(linear);
+        barrier();
+        if (r == 1) {
+          stats_are_there.wait();
+          model(torch::ones({1, 3}));
+          return;
+        }
+        auto other = thread_of_rank([&] {
+          rank_0_waits.wait();
+          EXPECT_EQ(model.stats().parameter_numel, 16);
+          stats_are_there.count_down();
+        });
+        trains = true;
+        EXPECT_NO_THROW(model(torch::ones({1, 3})));
+        other.join();
+      },
+      announcing([&](int rank, Operation, const Tag&) {
+        if (rank == 0 && trains.exchange(false)) rank_0_waits.count_down();
+      }));
+}
+
+constexpr const char* kInAnotherOrder = "threads that come in another order on each rank";
+
+// What `act` says if it does not finish.
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Mismatch& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "not a Mismatch: " << error.what();
+  }
+  return {};
+}
+
+// On rank 0 a thread begins to use one model, then another thread the other model; on rank 1 the other way round. The
+// errors of the four.
+std::vector<std::string> run_in_opposite_order(
+    const std::function<void(torch::nn::Linear&, Sharded<torch::nn::Linear>&)>& prepare_one,
+    const std::function<void(Sharded<torch::nn::Linear>&)>& use_one,
+    const std::function<void(Sharded<torch::nn::Linear>&)>& use_other) {
+  std::vector<std::string> errors(4);
+  std::atomic<bool> armed[2] = {false, false};
+  std::latch first_began[2] = {std::latch(1), std::latch(1)};
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        const auto build = [] { return torch::nn::Linear(3, 4); };
+        auto one = build_alike(build), other = build_alike(build);
+        auto one_model = fully_shard(one), other_model = fully_shard(other);
+        prepare_one(one, one_model);
+        barrier();
+        const auto use = [&](bool is_one) { is_one ? use_one(one_model) : use_other(other_model); };
+        armed[r] = true;
+        auto first = thread_of_rank([&] { errors[2 * r] = error_of([&] { use(r == 0); }); });
+        auto second = thread_of_rank([&] {
+          first_began[r].wait();
+          errors[2 * r + 1] = error_of([&] { use(r == 1); });
+        });
+        first.join();
+        second.join();
+      },
+      announcing([&](int rank, Operation, const Tag&) {
+        if (armed[rank].exchange(false)) first_began[rank].count_down();
+      }));
+  return errors;
+}
+
+TEST(Threads, ThatOpenTwoModelsInOppositeOrderOnTwoRanksAreToldSo) {
+  const auto nothing = [](auto&, auto&) {};
+  const auto forward = [](auto& model) { model(torch::ones({1, 3})); };
+  EXPECT_THAT(run_in_opposite_order(nothing, forward, forward), Each(HasSubstr(kInAnotherOrder)));
+}
+
+// Gathers and reductions have an order each, so over a network nothing is wrong.
+TEST(Threads, OneOfWhichReducesWhileTheOtherGathersInOppositeOrderFinishOrAreToldSo) {
+  torch::Tensor loss[2];
+  const auto errors = run_in_opposite_order(
+      [&](auto&, auto& model) {
+        loss[rank()] = model(torch::ones({1, 3})).sum();  // whole parameters stay: backward gathers nothing
+      },
+      [&](auto& model) {
+        loss[rank()].backward();
+        EXPECT_TRUE(model->bias.grad().defined());
+      },
+      [](auto& model) { model(torch::ones({1, 3})); });
+  if (test_backend() == "shm")
+    EXPECT_THAT(errors, Each(AnyOf(std::string(), HasSubstr(kInAnotherOrder))));
+  else
+    EXPECT_THAT(errors, Each(std::string()));
+}
+
+// FSDP_TEST_ROUNDS: more of them, by hand.
+int rounds() {
+  const char* rounds = std::getenv("FSDP_TEST_ROUNDS");
+  return rounds == nullptr ? 100 : std::atoi(rounds);
+}
+
+// What the thread that comes second is told, and what the ranks are if their threads came in different orders.
+constexpr const char* kClearErrors[] = {"another thread", "did not finish", "order on each rank", "starts over",
+                                        "must issue the same collectives"};
+
+// The ranks of a test that go round by round: whether a rank failed, as soon as that is known.
+struct Round {
+  std::atomic<int> begun{0}, ended{0}, failed{0};
+};
+
+// A forward and a backward on each of two threads at once; what they throw.
+std::vector<std::string> train_on_two_threads(const Group& group, SmallNetImpl& net) {
+  std::vector<std::string> errors(2);
+  std::latch both{2};
+  const auto train = [&](int index) {
+    try {
+      both.arrive_and_wait();
+      torch::Tensor loss;
+      {
+        ForwardScope scope(group);
+        loss = small_net_loss(net, {index, rank() * 2, 2});
+      }
+      loss.backward();
+    } catch (const c10::Error& error) {
+      errors[static_cast<size_t>(index)] = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      errors[static_cast<size_t>(index)] = error.what();
+    }
+  };
+  auto other = thread_of_rank([&] { train(1); });
+  train(0);
+  other.join();
+  std::erase(errors, std::string());
+  return errors;
+}
+
+TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
+  for (int world : worlds_up_to(2)) {
+    auto training = small_net_training();
+    auto oracle = build_model(training);
+    (small_net_loss(*oracle, {0, 0, 2 * world}) + small_net_loss(*oracle, {1, 0, 2 * world})).backward();
+    std::vector<std::shared_ptr<SmallNetImpl>> models;
+    for (int r = 0; r < world; ++r) models.push_back(build_model(training));
+    // Ranks that wait for each other find it out in a second.
+    std::vector<Round> all(static_cast<size_t>(world == 1 ? rounds() : rounds() / 10));
+    std::atomic<int> right = 0;
+    run_thread_ranks(world, [&](int r) {
+      auto& net = *models[static_cast<size_t>(r)];
+      auto group = shard_blocks(net);
+      for (auto& round : all) {
+        net.zero_grad();
+        for (++round.begun; round.begun < world;) std::this_thread::yield();
+        const auto errors = train_on_two_threads(group, net);
+        for (const auto& error : errors)
+          EXPECT_THAT(kClearErrors, testing::Contains(testing::ResultOf(
+                                        [&](const char* text) { return error.find(text) != std::string::npos; }, true)))
+              << error;
+        if (!errors.empty()) ++round.failed;
+        for (++round.ended; round.ended < world && round.failed == 0;) std::this_thread::yield();
+        if (round.failed > 0) {
+          group.reset_iter_state();
+          continue;
+        }
+        ++right;
+        for (size_t i = 0; i < net.parameters().size(); ++i)
+          expect_close(oracle->parameters()[i].grad(), full_grad(net.parameters()[i]), 1e-10);
+      }
+    });
+    std::cout << "world " << world << ": " << right / world << " of " << all.size() << " rounds without an error\n";
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test
