@@ -14,24 +14,30 @@ namespace fsdp::runtime {
 
 using memory::ByteClass;
 
-void GradientReducer::expect(const std::function<bool(const ParamSlot&)>& expects) {
+void GradientReducer::expect(const std::function<bool(const ParamSlot&)>& expects, bool may_recompute) {
   expect_nothing();
   for (auto& slot : group_.slots()) {
-    slot.is_expected = expects(slot);
-    expected_ += slot.is_expected ? 1 : 0;
+    const bool is_expected = expects(slot);
+    slot.comes_from_inside = !is_expected && may_recompute && slot.was_read_unrecorded && slot.requires_grad();
+    slot.is_missing = is_expected || slot.comes_from_inside;
+    expected_ += is_expected ? 1 : 0;
+    missing_from_inside_ += slot.comes_from_inside ? 1 : 0;
   }
   missing_ = expected_;
 }
 
 void GradientReducer::expect_nothing() {
-  for (auto& slot : group_.slots()) slot.is_expected = slot.has_arrived = false;
-  expected_ = missing_ = 0;
+  for (auto& slot : group_.slots()) slot.is_missing = slot.has_arrived = false;
+  expected_ = missing_ = missing_from_inside_ = 0;
 }
 
-void GradientReducer::add(size_t slot_index, at::Tensor gradient) {
+void GradientReducer::add(size_t slot_index, at::Tensor gradient, bool from_inside) {
   auto& slot = group_.slots()[slot_index];
-  const bool is_first = !std::exchange(slot.has_arrived, true);
-  if (is_first && slot.is_expected) --missing_;
+  slot.has_arrived = true;
+  if (slot.is_missing && slot.comes_from_inside == from_inside) {
+    slot.is_missing = false;
+    --(from_inside ? missing_from_inside_ : missing_);
+  }
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(group_.where("backward"), "with create_graph = true the gradient of parameter '", slot.name(),
                     "' in .grad is no part of a graph. For a penalty on gradients of parameters take "

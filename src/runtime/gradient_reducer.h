@@ -29,16 +29,19 @@ class GradientReducer {
  public:
   explicit GradientReducer(ParamGroup& group) : group_(group) {}
 
-  /// A backward begins, which will give gradients to the slots that `expects` picks.
-  void expect(const std::function<bool(const ParamSlot&)>& expects);
+  /// A backward begins, which will give gradients to the slots that `expects` picks. Where it `may_recompute`, others
+  /// that were read unrecorded get theirs from backwards inside it.
+  void expect(const std::function<bool(const ParamSlot&)>& expects, bool may_recompute);
   /// It has ended.
   void expect_nothing();
   bool expects_any() const { return expected_ > 0; }
   /// Whether each parameter that expects a gradient in the open backward has it.
-  bool is_complete() const { return missing_ == 0; }
+  bool is_complete() const { return missing_ == 0 && missing_from_inside_ == 0; }
+  /// Whether nothing else is missing but gradients of what may be computed again.
+  bool awaits_recomputation_only() const { return missing_ == 0 && missing_from_inside_ > 0; }
 
-  /// Adds a whole gradient (dense or sparse) to its slot.
-  void add(size_t slot, at::Tensor gradient);
+  /// Adds a whole gradient (dense or sparse) to its slot; `from_inside`: of a backward inside the open one.
+  void add(size_t slot, at::Tensor gradient, bool from_inside);
   bool has_gradients() const { return waiting_ > 0; }
 
   /// Starts the reduction of what has arrived; kIdle -> kReducing. Collective.
@@ -68,8 +71,9 @@ class GradientReducer {
   ParamGroup& group_;  // the owner
   ReductionState state_ = ReductionState::kIdle;
   uint64_t reduction_number_ = 0;  // of the last one that was started
-  // Slots that expect a gradient in the open backward, that still miss it, and whose gradient waits for a reduction.
-  size_t expected_ = 0, missing_ = 0, waiting_ = 0;
+  // Slots that expect a gradient of the open backward, that still miss it or one from inside, and whose gradient waits
+  // for a reduction.
+  size_t expected_ = 0, missing_ = 0, missing_from_inside_ = 0, waiting_ = 0;
   std::vector<InFlight> in_flight_;
 };
 

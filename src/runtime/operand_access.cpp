@@ -271,6 +271,7 @@ bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     if (plan.needs_stack && call.arguments.empty()) return false;
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
+      if (is_unrecorded) group->slots()[operand.part.slot].was_read_unrecorded = true;
       if (is_unrecorded && may_be_hidden(operand)) group->scope->is_hidden = true;
       if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
     } else if (verdict != Verdict::kPass) {

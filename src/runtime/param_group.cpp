@@ -367,6 +367,11 @@ void ParamGroup::register_gradient(size_t index, const at::Tensor& gradient) {
   registry().add(storage, shared_from_this(), index, PartKind::kGradient);
 }
 
+void ParamGroup::forget_reads() {
+  first_read = 0;
+  for (auto& slot : slots_) slot.was_read_unrecorded = false;
+}
+
 void ParamGroup::reset() {
   reducer_.reset();  // before the parked gradients come back, so that they are as before the iteration
   if (!open_tasks.empty()) unpark_gradients();
@@ -375,7 +380,7 @@ void ParamGroup::reset() {
   if (!is_inside()) end_reading();
   take_writes();
   total_writes_ = 0;
-  first_read = 0;
+  forget_reads();
   reduced_in_task = false;
 }
 

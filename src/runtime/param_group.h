@@ -160,6 +160,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void park_gradients();
   void unpark_gradients();
 
+  /// A scope opens: nothing of the group was read in it.
+  void forget_reads();
   /// Makes each parameter's storages and tensors those of a new iteration, whatever happened before.
   void reset();
 

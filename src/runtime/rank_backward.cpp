@@ -103,7 +103,8 @@ bool RankState::enter_backward(ParamGroup& group) {
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
   if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return false;
   for (const auto& [other, task] : tasks_) require(!task.runs.expired(), group.where("backward"), kUnfinishedBackward);
-  auto covered = group.scope ? group.scope->groups : std::vector<GroupId>{group.id()};
+  // A backward inside another one enters groups one by one: the outer one has entered all of their scope.
+  auto covered = group.scope && group.open_tasks.empty() ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
     if (const auto* member = this->group(member_id)) {
       require(member->local_rows_depth == 0, member->where("backward"), "a fsdp::LocalRows is open on '",
@@ -134,7 +135,7 @@ bool RankState::enter_backward(ParamGroup& group) {
     if (member->open_tasks.empty()) {
       member->resume_reading();
       member->park_gradients();
-      member->reducer().expect(expects_gradient);
+      member->reducer().expect(expects_gradient, /*may_recompute=*/!it->second.restricted);
     }
     member->open_tasks.push_back(id);
     it->second.groups.push_back(member_id);
@@ -143,8 +144,8 @@ bool RankState::enter_backward(ParamGroup& group) {
   return true;
 }
 
-// A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing `.grad` of one
-// parameter at once; a device has one thread for all.
+// A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
+// of one parameter at once; a device has one thread for all.
 void RankState::require_no_backward_elsewhere(const ParamGroup& group) const {
   for (const int id : group.open_tasks) {
     auto task = tasks_.find(id);
@@ -159,9 +160,11 @@ void RankState::gradient_arrived(ParamGroup& group, size_t slot, at::Tensor grad
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   enter_backward(group);
-  group.reducer().add(slot, std::move(gradient));
+  const int outermost = group.open_tasks.front();
+  group.reducer().add(slot, std::move(gradient),
+                      /*from_inside=*/torch::autograd::get_current_graph_task_id() != outermost);
   group.process_group().reductions().progress();  // earlier groups' gradients go the sooner
-  if (group.reducer().is_complete()) advance_reductions(torch::autograd::get_current_graph_task_id());
+  if (group.reducer().is_complete()) advance_reductions(outermost, group.id());
 }
 
 void RankState::note_first_read(ParamGroup& group) {
@@ -175,22 +178,27 @@ void RankState::note_first_read(ParamGroup& group) {
     }
 }
 
-// The group whose turn it is, if it is complete. Who takes no part by then may do so at the end.
-ParamGroup* RankState::next_reduction(BackwardTask& task) {
+// The group whose turn it is, if it is complete. Who takes no part by then may do so at the end. Forwards run again in
+// the reverse order, so what has not been computed again by the time that a later group, `completed`, is complete will
+// not be.
+ParamGroup* RankState::next_reduction(BackwardTask& task, GroupId completed) {
+  const auto* last = this->group(completed);
+  const bool passes = last != nullptr && !last->reduced_in_task;
   for (; !task.turns.empty(); task.turns.erase(task.turns.begin())) {
     auto* group = this->group(task.turns.begin()->group);
     if (group == nullptr || group->reduced_in_task || !takes_part(*group, task.restricted)) continue;
-    bool waits_for_end = group->open_tasks.size() > 1 || group->policy.reduces_unused;
-    return waits_for_end || !group->reducer().is_complete() ? nullptr : group;
+    const bool is_passed = passes && group->reducer().awaits_recomputation_only();
+    const bool is_ready = group->reducer().is_complete() || is_passed;
+    return is_ready && !group->policy.reduces_unused ? group : nullptr;
   }
   return nullptr;
 }
 
 // Starts every complete group whose turn it is.
-void RankState::advance_reductions(int id) {
+void RankState::advance_reductions(int id, GroupId completed) {
   while (true) {
     auto task = tasks_.find(id);
-    const auto group = keep(task == tasks_.end() ? nullptr : next_reduction(task->second));
+    const auto group = keep(task == tasks_.end() ? nullptr : next_reduction(task->second, completed));
     if (!group) return;
     // While it waits, another thread may start this group.
     if (!finish_oldest_reduction()) start_reduction(*group);

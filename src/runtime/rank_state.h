@@ -112,8 +112,8 @@ class RankState {
   std::vector<GroupId> predict(ParamGroup& group, bool in_backward);
   void end_task(int id);
   void note_first_read(ParamGroup& group);
-  ParamGroup* next_reduction(BackwardTask& task);
-  void advance_reductions(int task);
+  ParamGroup* next_reduction(BackwardTask& task, GroupId completed);
+  void advance_reductions(int task, GroupId completed);
   void reduce_rest(const BackwardTask& task);
   bool finish_oldest_reduction();
   void start_reduction(ParamGroup& group);

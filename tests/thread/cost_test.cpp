@@ -219,6 +219,95 @@ TEST(Cost, WholeGradientsStayWithinTheRootAndThreeGroups) {
   }
 }
 
+// Runs a block again in backward, with a backward of its own inside the outer one, as activation checkpointing does.
+struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x, int64_t block) {
+    context->save_for_backward({x});
+    context->saved_data["block"] = block;
+    return reinterpret_cast<SmallBlockImpl*>(block)->forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto x = context->get_saved_variables()[0].detach().requires_grad_();
+    const torch::AutoGradMode recording(true);
+    auto* block = reinterpret_cast<SmallBlockImpl*>(context->saved_data["block"].toInt());
+    torch::autograd::backward({block->forward(x)}, gradients);
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+TEST(Cost, WholeGradientsOfRecomputedBlocksStayWithinTheRootAndThreeGroups) {
+  for (int world : {2, 3}) {
+    auto models = nets(world, 64);
+    Recorded recorded(world);
+    run_thread_ranks(
+        world,
+        [&](int r) {
+          auto& net = *models[static_cast<size_t>(r)];
+          auto group = shard_blocks(net);
+          const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+          for (int step = 0; step < 3; ++step) {
+            net.zero_grad();
+            group.reset_peak_stats();
+            recorded.clear(r);
+            {
+              ForwardScope scope(group);
+              auto h = torch::tanh(net.first(samples({step, r, 1}, {5}, torch::kFloat)));
+              for (auto& each : *net.blocks)
+                h = RecomputedBlock::apply(h, reinterpret_cast<int64_t>(each->as<SmallBlock>()));
+              net.head(h).sum().backward();
+            }
+            EXPECT_LE(group.stats().gradient.peak, group.stats().rows.current + root + 3 * block) << "step " << step;
+            EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1) << "step " << step;
+            for (const auto& parameter : net.parameters()) EXPECT_TRUE(parameter.grad().defined());
+          }
+        },
+        recorded.options);
+  }
+}
+
+// The last block's norm might be computed again, but is not.
+TEST(Cost, AGroupWithAParameterThatWasReadUnrecordedHoldsUpNoOthers) {
+  auto models = nets(2);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    int64_t reductions = 0;
+    ForwardScope scope(group);
+    auto h = torch::tanh(net.first(samples({0, r, 1}, {5}, torch::kFloat)));
+    h.register_hook([&](const torch::Tensor&) { reductions = group.stats().reductions; });
+    for (size_t i = 0; i + 1 < kDepth; ++i) h = net.blocks[i]->as<SmallBlock>()->forward(h);
+    auto& last = *net.blocks[kDepth - 1]->as<SmallBlock>();
+    torch::Tensor unrecorded;
+    {
+      const torch::NoGradGuard not_recording;
+      unrecorded = last.norm(h);
+    }
+    net.head(h + last.out(torch::gelu(last.in(unrecorded)))).sum().backward();
+    EXPECT_EQ(reductions, kDepth);
+    EXPECT_FALSE(last.norm->weight.grad().defined());
+    EXPECT_TRUE(last.in->weight.grad().defined());
+  });
+}
+
+// What the backwards before gave is kept until the last one has ended: an exception leaves it as it was.
+TEST(Cost, GradientsThatAccumulateStayWithinTheirRowsTheRootAndThreeGroups) {
+  auto models = nets(2, 64);
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    auto group = shard_blocks(net);
+    const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+    for (int backward = 0; backward < 4; ++backward) {
+      group.reset_peak_stats();
+      forward_loss(group, net, backward).backward();
+      const int64_t rows = group.stats().rows.current;
+      EXPECT_EQ(group.stats().gradient.current, rows);
+      EXPECT_LE(group.stats().gradient.peak, (backward == 0 ? 1 : 2) * rows + root + 3 * block)
+          << "backward " << backward;
+    }
+  });
+}
+
 struct Adapted : torch::nn::Module {
   torch::nn::Linear frozen{torch::nn::LinearOptions(64, 64).bias(false)},
       adapter{torch::nn::LinearOptions(64, 8).bias(false)};

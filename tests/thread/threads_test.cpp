@@ -200,9 +200,9 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
     std::vector<std::shared_ptr<SmallNetImpl>> models;
     for (int r = 0; r < world; ++r) models.push_back(build_model(training));
     // Ranks that wait for each other find it out in a second.
-    std::vector<Round> all(static_cast<size_t>(world == 1 ? rounds() : rounds() / 10));
+    std::vector<Round> all(static_cast<size_t>(world == 1 ? rounds() : rounds() / 20));
     std::atomic<int> right = 0;
-    run_thread_ranks(world, [&](int r) {
+    const auto train = [&](int r) {
       auto& net = *models[static_cast<size_t>(r)];
       auto group = shard_blocks(net);
       for (auto& round : all) {
@@ -223,7 +223,10 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
         for (size_t i = 0; i < net.parameters().size(); ++i)
           expect_close(oracle->parameters()[i].grad(), full_grad(net.parameters()[i]), 1e-10);
       }
-    });
+    };
+    ThreadRanksOptions options;
+    options.timeout = std::chrono::seconds(5);  // after it ranks know that they wait for each other
+    run_thread_ranks(world, train, options);
     std::cout << "world " << world << ": " << right / world << " of " << all.size() << " rounds without an error\n";
   }
 }
