@@ -1,5 +1,7 @@
 #include "comm/c10d_communicator.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -230,10 +232,24 @@ class C10dCommunicator : public Communicator {
     control_->backend = family_->connect(options.control, path_ + "/control", rank(), world_size());
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
-    all_ = make_order(std::move(others), 0, path_);
+    all_ = make_order(others, 0, path_);
+    meet(*all_.wire, others);
     if (options.data)
       native_ = std::make_shared<NativeExchange>(
           family_->connect(options.data, path_ + "/data", rank(), world_size()), all_.wire, rank(), world_size());
+  }
+
+  // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
+  // long as the timeout, pair by pair.
+  static void meet(Wire& wire, const std::vector<int>& others) {
+    wire.begin_operation();
+    const at::Tensor hello = at::zeros({1}, at::kByte);
+    std::vector<Wire::Message> messages;
+    for (const int peer : others) {
+      messages.push_back(wire.recv(at::empty({1}, at::kByte), peer, Wire::Channel::kData));
+      messages.push_back(wire.send(hello, peer, Wire::Channel::kData));
+    }
+    for (const auto& message : messages) wire.wait(message);
   }
 
   // `path`: the same on every rank, and no other order's.
