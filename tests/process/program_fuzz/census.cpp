@@ -29,6 +29,7 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "module: parameters tied",
                                     "module: stands twice",
                                     "scope: in a scope of its model",
+                                    "scope: closed early",
                                     "scope: in a scope of another model",
                                     "forward: in an open scope",
                                     "forward: of a submodule",
@@ -113,6 +114,7 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
   switch (s.kind) {
     case Kind::kScope:
       count_if(rules.is_in_scope(s.model), "scope: in a scope of its model");
+      count_if(s.flag, "scope: closed early");
       count_if(rules.is_in_scope(1 - s.model), "scope: in a scope of another model");
       break;
     case Kind::kForward:
@@ -132,7 +134,8 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
     case Kind::kBackward:
       count_if(s.flag, "backward: graph retained");
       count_if(s.other >= 0, "backward: of two graphs");
-      count_if(rules.graph(s.slot).models == 3, "backward: of two models");
+      count_if((rules.graph(s.slot).models | (s.other < 0 ? 0 : rules.graph(s.other).models)) == 3,
+               "backward: of two models");
       count_if(any_scope, "backward: in a scope");
       count_if(rules.is_without_sync(0) || rules.is_without_sync(1), "backward: without synchronisation");
       count_if(rules.graph(s.slot).order > 1, "backward: double");

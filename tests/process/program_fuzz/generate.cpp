@@ -41,6 +41,7 @@ constexpr std::array<int, kKinds> kWeights{
     1,   // barrier
     5,   // compare rows
     6,   // compare gradients
+    2,   // all_reduce
 };
 
 class Generator {
@@ -53,10 +54,12 @@ class Generator {
     program_.width = pick(std::vector<int64_t>{1, 2, 3, 4, 5, 7, 8, 13, 16, 17});
     program_.samples = draw(1, 3);
     for (auto& model : program_.models) model = draw_model();
-    Statement make{.kind = Kind::kMake};
-    rules_.apply(make);
-    program_.statements.push_back(make);
-    number_ = 1;
+    const int models = chance(0.4) ? kModels : 1;
+    for (int model = 0; model < models; ++model) {
+      const Statement make{.kind = Kind::kMake, .model = model, .number = number_++};
+      rules_.apply(make);
+      program_.statements.push_back(make);
+    }
     draw_list(program_.statements, draw(4, 22));
     program_.number_statements();
     return program_;
@@ -174,7 +177,7 @@ class Generator {
         break;
       case Kind::kBackward:
         s.flag = chance(0.3);
-        if (chance(0.25)) s.other = draw(0, kSlots - 1);
+        if (chance(0.4)) s.other = draw(0, kSlots - 1);
         break;
       case Kind::kWriteRows:
       case Kind::kSummon:

@@ -1,10 +1,6 @@
 // Runs random programs over the public API on ranks and unsharded, and compares. The same seed gives the same programs.
 
-#include <ATen/Parallel.h>
-
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <iomanip>
 #include <iostream>
 #include <map>
 #include <random>
@@ -22,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   uint64_t seed = 1;
-  int programs = 300, only = 0, seconds = 0, most_failures = 5;
+  int programs = 300, only = 0, repeat = 1, seconds = 0, most_failures = 5;
   Choice choice;
   CrewOptions crew;
   std::vector<std::string> without;
@@ -50,8 +46,8 @@ class Fuzz {
       auto program = generate(seed, options_.choice);
       if (options_.print) std::cout << print_cpp(program) << std::endl;
       auto& batch = waiting[{program.backend, program.world_size}];
-      batch.push_back({number, std::move(program)});
-      if (batch.size() == kProgramsPerCrew) run_batch(std::exchange(batch, {}));
+      for (int i = 0; i < options_.repeat; ++i) batch.push_back({number, program});
+      if (batch.size() >= kProgramsPerCrew) run_batch(std::exchange(batch, {}));
     }
     for (auto& [key, batch] : waiting) run_batch(std::move(batch));
     return report();
@@ -145,6 +141,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "of the programs")->capture_default_str();
   app.add_option("--programs", options.programs, "how many")->capture_default_str();
   app.add_option("--only", options.only, "run the program with this number alone");
+  app.add_option("--repeat", options.repeat, "run each program so often: a race may need it")->capture_default_str();
   app.add_option("--seconds", options.seconds, "begin no further programs after this time");
   app.add_option("--most-failures", options.most_failures, "end after so many")->capture_default_str();
   app.add_option("--backend", options.choice.backends, "shm, gloo")->delimiter(',')->capture_default_str();

@@ -190,6 +190,7 @@ class Printer {
         print_scope(s, s.kind == Kind::kScope ? c10::str("fsdp::ForwardScope scope(", root, ");")
                                               : c10::str("auto no_sync = ", root, ".no_sync();"));
         print_list(s.body);
+        if (s.kind == Kind::kScope && s.flag) line("scope.close();");
         return close();
       case Kind::kForward:
         return print_forward(s);
@@ -248,6 +249,8 @@ class Printer {
         return print_throw(s);
       case Kind::kBarrier:
         return line("fsdp::barrier();");
+      case Kind::kAllReduce:
+        return line("fsdp::all_reduce(input(rank, ", s.seed, "));  // compared");
       case Kind::kCompareRows:
         return line("// compared: rows of ", net(s.model));
       case Kind::kCompareGradients:

@@ -72,7 +72,8 @@ const char* name_of(Kind kind) {
                                                    "throw, reset_iter_state",
                                                    "barrier",
                                                    "compare rows",
-                                                   "compare gradients"};
+                                                   "compare gradients",
+                                                   "all_reduce"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -52,7 +52,7 @@ struct Model {
 enum class Kind : uint8_t {
   kMake,              ///< model: builds, shards, makes the optimizer
   kDrop,              ///< model: everything goes but graphs
-  kScope,             ///< model, body
+  kScope,             ///< model, body; flag: closed before it goes out of scope
   kNoSync,            ///< model, body
   kForward,           ///< model, node, slot, other: the slot whose h is the input, or -1; flag: the input requires grad
   kEvaluate,          ///< model: a forward under NoGradGuard
@@ -79,8 +79,9 @@ enum class Kind : uint8_t {
   kBarrier,           ///<
   kCompareRows,       ///< model
   kCompareGradients,  ///< model
+  kAllReduce,         ///<
 };
-constexpr int kKinds = 29;
+constexpr int kKinds = 30;
 
 /// One rank is held up until the others are some statements ahead, or wait for it.
 struct Lag {

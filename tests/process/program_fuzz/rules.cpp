@@ -118,6 +118,7 @@ bool Rules::allow(const Statement& s) const {
     case Kind::kThrow:
       return allow_throw(s);
     case Kind::kBarrier:
+    case Kind::kAllReduce:
       return true;
   }
   return false;

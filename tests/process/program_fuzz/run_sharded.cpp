@@ -162,6 +162,8 @@ void ShardedRun::execute(const Statement& s) {
       return compare_rows(s);
     case Kind::kCompareGradients:
       return compare_gradients(s);
+    case Kind::kAllReduce:
+      return runner_.record(s, all_reduce(runner_.numbers(s)));
   }
 }
 
@@ -200,11 +202,12 @@ void ShardedRun::drop(const Statement& s) {
 }
 
 void ShardedRun::scope(const Statement& s) {
-  const ForwardScope scope(group(s));
+  ForwardScope scope(group(s));
   ++handle(s.model).scopes;
   if (s.lag.inside) watch_.lags(s.lag);
   run_list(s.body);
   --handle(s.model).scopes;
+  if (s.flag) scope.close();
 }
 
 void ShardedRun::write_rows(const Statement& s) {

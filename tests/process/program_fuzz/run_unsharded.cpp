@@ -72,6 +72,7 @@ class UnshardedRun {
   void throw_and_reset(const Statement& s);
   void compare_rows(const Statement& s);
   void compare_gradients(const Statement& s);
+  void all_reduce(const Statement& s);
 
   const Program& program_;
   const Plant plant_;
@@ -134,6 +135,8 @@ void UnshardedRun::execute(const Statement& s) {
       return throw_and_reset(s);
     case Kind::kCompareGradients:
       return compare_gradients(s);
+    case Kind::kAllReduce:
+      return all_reduce(s);
     case Kind::kUnshard:
     case Kind::kReshard:
     case Kind::kKeepAfterForward:
@@ -257,6 +260,12 @@ void UnshardedRun::compare_gradients(const Statement& s) {
   on_ranks(1U << s.model, [&](Rank& rank) {
     for (const auto& parameter : rank.runner.net(s.model).parameters) rank.runner.record(s, parameter.tensor.grad());
   });
+}
+
+void UnshardedRun::all_reduce(const Statement& s) {
+  auto sum = ranks_[0]->runner.numbers(s);
+  for (size_t rank = 1; rank < ranks_.size(); ++rank) sum = sum + ranks_[rank]->runner.numbers(s);
+  on_ranks(0, [&](Rank& rank) { rank.runner.record(s, sum); });
 }
 
 }  // namespace

@@ -32,6 +32,9 @@ class Runner {
   /// The input of a forward and half of it; the loss of kThrow.
   torch::Tensor loss_that_throws(const Statement& statement, bool throws);
 
+  /// What kAllReduce sums, another thing on every rank.
+  torch::Tensor numbers(const Statement& statement) const { return input(statement).detach(); }
+
   Graph& graph(int slot) { return graphs_[static_cast<size_t>(slot)]; }
   void forget_graphs() { graphs_ = {}; }
   uint32_t models_of(const Statement& statement) const;
