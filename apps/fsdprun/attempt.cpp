@@ -173,16 +173,17 @@ void Attempt::note_failures(const std::vector<Rank*>& ended) {
   }
   if (first == nullptr || !result_.is_success()) return;
   result_.failed = first->local_number;
-  context_.nodes.tell_failure(number_, "rank " + std::to_string(first->number) + " " + first->status->describe());
+  context_.nodes.tell_own_failure(number_, "rank " + std::to_string(first->number) + " " + first->status->describe());
   if (phase_ == Phase::kRunning) enter(Phase::kPeersMayEnd);
 }
 
 void Attempt::check_other_nodes() {
-  if (context_.nodes.count() == 1 || phase_ != Phase::kRunning) return;
-  if (Clock::now() < next_look_at_nodes_) return;
+  if (context_.nodes.count() == 1 || Clock::now() < next_look_at_nodes_) return;
   next_look_at_nodes_ = Clock::now() + kNodeLookInterval;
-  result_.failed_elsewhere = context_.nodes.failure_elsewhere(number_);
-  if (result_.failed_elsewhere) enter(Phase::kPeersMayEnd);
+  const auto failure = context_.nodes.failure_elsewhere(number_);
+  if (!failure || phase_ != Phase::kRunning) return;
+  result_.failed_elsewhere = failure;
+  enter(Phase::kPeersMayEnd);
 }
 
 void Attempt::enter(Phase phase) {

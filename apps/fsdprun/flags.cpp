@@ -19,7 +19,8 @@ constexpr uint16_t kC10dPort = 29400;
 struct Text {
   std::string nodes = "1", node_rank, master_address = "127.0.0.1", master_port;
   bool standalone = false, module = false, no_python = false, prefix = false, no_prefix = false;
-  std::string endpoint, backend = "static", max_restarts = "0", peer_grace, shutdown_timeout = "10";
+  std::string endpoint, backend = "static", max_restarts = "0", heartbeat_timeout = "30", peer_grace,
+                        shutdown_timeout = "10";
   std::string redirects = "0", tee = "0", shown;
 };
 
@@ -71,6 +72,8 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
              "how often all ranks are started again after a failure (default 0)");
   add_option(app, "--peer-grace", text.peer_grace,
              "seconds that the other ranks have to notice that one failed before SIGTERM (default 15)");
+  add_option(app, "--heartbeat-timeout", text.heartbeat_timeout,
+             "seconds that another node's launcher may be silent (default 30)");
   add_option(app, "--shutdown-timeout", text.shutdown_timeout, "seconds from SIGTERM to SIGKILL (default 10)");
 
   add_option(app, "--log-dir", flags.log_dir, "folder for the files of --redirects and --tee");
@@ -187,6 +190,7 @@ void complete(Flags& flags, const Text& text) {
   }
   flags.max_restarts = number("--max-restarts", text.max_restarts, 0);
   if (!text.peer_grace.empty()) flags.peer_grace = std::chrono::seconds(number("--peer-grace", text.peer_grace, 0));
+  flags.heartbeat_timeout = std::chrono::seconds(number("--heartbeat-timeout", text.heartbeat_timeout, 1));
   flags.shutdown_timeout = std::chrono::seconds(number("--shutdown-timeout", text.shutdown_timeout, 0));
   if (text.prefix) flags.prefix = Prefix::kAlways;
   if (text.no_prefix) flags.prefix = Prefix::kNever;

@@ -39,6 +39,8 @@ struct Flags {
   int max_restarts = 0;
   /// From the first failure to SIGTERM for the others.
   std::chrono::seconds peer_grace = fsdp::kLongestDiagnosis;
+  /// How long another node's launcher may be silent.
+  std::chrono::seconds heartbeat_timeout{30};
   /// From SIGTERM to SIGKILL.
   std::chrono::seconds shutdown_timeout{10};
   Prefix prefix = Prefix::kSeveralRanks;

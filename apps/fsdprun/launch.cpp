@@ -90,7 +90,7 @@ int launch_here(const Flags& flags) {
   try {
     Nodes nodes(flags, local_ranks, signals);
     const int status = run_attempts(flags, program, nodes, guard, signals, console);
-    nodes.leave();
+    nodes.leave(signals);
     flush(console, signals, status == 0 ? std::nullopt : std::optional(flags.shutdown_timeout));
     return status;
   } catch (const Exit&) {

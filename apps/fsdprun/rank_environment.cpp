@@ -28,6 +28,7 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(flags.max_restarts)},
       {"TORCHELASTIC_RUN_ID", flags.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"FSDP_JOB_TOKEN", nodes.token()},
   };
   std::vector<std::string> result;
   bool has_nccl_errors = false;

@@ -125,6 +125,7 @@ Rendezvous from_torchrun(const Environment& environment) {
   if (environment.find("TORCHELASTIC_RESTART_COUNT")) {
     place.attempt = environment.whole_number("TORCHELASTIC_RESTART_COUNT", 0, kLargest);
   }
+  place.run_id = environment.find("TORCHELASTIC_RUN_ID").value_or(place.run_id);
   return place;
 }
 
@@ -148,6 +149,7 @@ Rendezvous from_slurm(const Environment& environment) {
   if (world_size == nullptr) world_size = "SLURM_STEP_NUM_TASKS";
   Rendezvous place = read_place(environment, {"SLURM_PROCID", world_size, "SLURM_LOCALID"});
   find_address(environment, nullptr, place);
+  if (const auto job = environment.find("SLURM_JOB_ID")) place.run_id = *job + '.' + *environment.find("SLURM_STEP_ID");
   return place;
 }
 

@@ -25,6 +25,8 @@ struct Rendezvous {
   /// How often the launcher has restarted the ranks. A store that the launcher hosts can outlive
   /// them: the keys of each attempt need a prefix of their own.
   int attempt = 0;
+  /// The launcher's name for the run, the same on every rank.
+  std::string run_id = "none";
 };
 
 using EnvironmentLookup = std::function<const char*(const char*)>;

@@ -8,9 +8,12 @@
 #include "comm/fault_point.h"
 #include "comm/gloo_backend.h"
 #include "comm/local_communicator.h"
+#include "comm/neighbours.h"
 #include "comm/network.h"
+#include "comm/run_identity.h"
 #include "comm/shm/segment.h"
 #include "comm/shm/shm_communicator.h"
+#include "comm/signed_store.h"
 
 #include <unistd.h>
 
@@ -52,6 +55,16 @@ StorePtr group_store(const Membership& membership, const StorePtr& store) {
   return c10::make_intrusive<c10d::PrefixStore>(c10::str("group_", round), attempt);
 }
 
+// Ranks of another run that come to the same address go no further. What the first rank says holds.
+void require_same_run(const Membership& membership, c10d::Store& store) {
+  const std::string own = run_identity(membership.rendezvous.run_id, !membership.token.empty());
+  const std::string found = store.compareSet(kRunKey, "", own);
+  require(found == own, where(membership.rank(), membership.world_size(), kOperation), "expected the ranks of ", own,
+          " at ", membership.rendezvous.host, ':', membership.rendezvous.port, ", found those of ", found,
+          ". Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID and "
+          "FSDP_JOB_TOKEN, as fsdprun does.");
+}
+
 void wait_for_members(const Membership& membership, c10d::Store& store, std::chrono::milliseconds timeout) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < membership.world_size(); ++rank) keys.push_back(member_key(rank));
@@ -86,13 +99,17 @@ struct Member {
   std::string domain;    // see loopback_domain()
   std::string obstacle;  // why it cannot share memory; empty if it can
   std::string user;      // its number
+  std::string process;   // see own_process_name()
   std::string listener;  // how to connect to its Unix socket
 
-  std::string encode() const { return claims + '\n' + domain + '\n' + obstacle + '\n' + user + '\n' + listener; }
+  std::string encode() const {
+    return claims + '\n' + domain + '\n' + obstacle + '\n' + user + '\n' + process + '\n' + listener;
+  }
   static Member decode(const std::string& text) {
     std::istringstream lines(text);
     Member member;
-    for (auto* field : {&member.claims, &member.domain, &member.obstacle, &member.user, &member.listener})
+    for (auto* field :
+         {&member.claims, &member.domain, &member.obstacle, &member.user, &member.process, &member.listener})
       std::getline(lines, *field);
     return member;
   }
@@ -202,8 +219,9 @@ int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
                                  " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
-std::shared_ptr<Communicator> join_over_network(const Membership& membership, const StorePtr& store, bool one_host,
-                                                std::chrono::milliseconds timeout, bool store_in_rank_0) {
+std::shared_ptr<Communicator> join_over_network(const Membership& membership, const std::vector<Member>& members,
+                                                const StorePtr& store, bool one_host, std::chrono::milliseconds timeout,
+                                                bool store_in_rank_0) {
   const auto& rendezvous = membership.rendezvous;
   const std::string address = one_host                  ? "127.0.0.1"
                               : rendezvous.host.empty() ? ""
@@ -213,6 +231,9 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   options.world_size = membership.world_size();
   options.timeout = timeout;
   options.roll_call.store_in_rank_0 = store_in_rank_0;
+  std::vector<std::string> processes;
+  for (const auto& member : members) processes.push_back(member.process);
+  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
@@ -227,7 +248,7 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
 
 std::shared_ptr<Communicator> join_members(const StorePlace& place, const StorePtr& own) {
   const auto& [membership, store_in_rank_0, timeout] = place;
-  Member self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), ""};
+  Member self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), own_process_name(), ""};
   std::optional<shm::Listener> listener;
   try {
     if (membership.backend == "shm" || membership.backend == "cpu") {
@@ -243,7 +264,7 @@ std::shared_ptr<Communicator> join_members(const StorePlace& place, const StoreP
         std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
     compare_claims(membership, members);
     if (!uses_shared_memory(membership, members))
-      return join_over_network(membership, own, one_host, timeout, store_in_rank_0);
+      return join_over_network(membership, members, own, one_host, timeout, store_in_rank_0);
     std::vector<std::string> contacts;
     for (const auto& member : members) contacts.push_back(member.listener);
     return make_shm_communicator(*listener, contacts, membership.rank(), timeout);
@@ -266,7 +287,11 @@ std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr&
   const std::string place = where(membership.rank(), membership.world_size(), kOperation);
   try {
     const StorePlace store_place{membership, store_in_rank_0, timeout};
-    return join_members(store_place, group_store(membership, make_bounded_store(store, timeout)));
+    const StorePtr bounded = make_bounded_store(store, timeout);
+    require_same_run(membership, *bounded);
+    const auto& token = membership.token;
+    return join_members(store_place,
+                        group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {

@@ -5,6 +5,7 @@
 #include "comm/nccl_backend.h"
 
 #include <charconv>
+#include <cstdlib>
 
 namespace fsdp {
 namespace {
@@ -42,9 +43,8 @@ const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
   return *options.device_backend;
 }
 
-}  // namespace
-
-Membership resolve_membership(const ProcessGroupOptions& options) {
+// Who the rank is among which others.
+Rendezvous resolve_rendezvous(const ProcessGroupOptions& options) {
   require(options.timeout.count() > 0, kPlace, "expected a timeout above zero, found ", options.timeout.count(),
           " ms.");
   require(options.rank.has_value() == options.world_size.has_value(), kPlace,
@@ -70,10 +70,23 @@ Membership resolve_membership(const ProcessGroupOptions& options) {
           ".");
   require(world_size == 1 || options.store || !rendezvous.host.empty(), kPlace, world_size,
           " ranks need a place to meet: set MASTER_ADDR and MASTER_PORT, or the option address.");
-  if (options.device_backend) return {rendezvous, "gloo", callers_backend(options)};
+  return rendezvous;
+}
+
+}  // namespace
+
+Membership resolve_membership(const ProcessGroupOptions& options) {
+  const Rendezvous rendezvous = resolve_rendezvous(options);
+  const char* token = std::getenv("FSDP_JOB_TOKEN");
+  Membership membership{.rendezvous = rendezvous, .backend = "gloo", .token = token == nullptr ? "" : token};
+  if (options.device_backend) {
+    membership.device_backend = callers_backend(options);
+    return membership;
+  }
   auto [backend, device] = choose_backend(options.backend, rendezvous.local_rank, cuda_support());
-  if (!device) return {rendezvous, std::move(backend)};
-  return {rendezvous, std::move(backend), over_nccl(*device)};
+  membership.backend = std::move(backend);
+  if (device) membership.device_backend = over_nccl(*device);
+  return membership;
 }
 
 }  // namespace fsdp

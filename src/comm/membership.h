@@ -19,6 +19,9 @@ struct Membership {
   /// With "nccl", or the caller's own.
   std::optional<DeviceBackend> device_backend = std::nullopt;
 
+  /// The secret that the ranks of the job share; empty: there is none.
+  std::string token = "";
+
   int rank() const { return rendezvous.rank; }
   int world_size() const { return rendezvous.world_size; }
 };

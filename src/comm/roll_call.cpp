@@ -145,7 +145,7 @@ void RollCall::run() {
     if (leaving && !raised) break;
     try {
       // A store that went away is no news until a collective fails: ranks may leave in any order.
-      if (raised || (store_works && store_->check({"alarm"}))) {
+      if (raised || (store_works && (store_->check({"alarm"}) || notice_death()))) {
         conclude();
         break;
       }
@@ -171,6 +171,26 @@ void RollCall::run() {
   std::lock_guard lock(mutex_);
   finished_ = true;
   changed_.notify_all();
+}
+
+// A rank of this host whose process has ended, and that has not left, is lost: its connections may be open still. The
+// verdict waits until the next look, so that what the rank sent before arrives.
+bool RollCall::notice_death() {
+  if (!options_.neighbours) return false;
+  for (const int rank : options_.neighbours->ended()) {
+    if (gone_.contains(rank) || ended_.insert(rank).second) continue;
+    if (store_->check({left_key(rank)})) {
+      gone_.insert(rank);
+      continue;
+    }
+    const std::string last = operations();
+    std::lock_guard lock(mutex_);
+    pronounced_ = Verdict{Verdict::Kind::kPeerLost, rank,
+                          c10::str("rank ", rank, " has ended. This rank's last operations: ", last,
+                                   ". Look at the output of the lost rank, then start all ranks again.")};
+    return true;
+  }
+  return false;
 }
 
 void RollCall::conclude() {

@@ -6,6 +6,7 @@
 
 #include "comm/activity.h"
 #include "comm/inquiry.h"
+#include "comm/neighbours.h"
 #include "comm/verdict.h"
 
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -26,14 +28,16 @@ struct RollCallOptions {
   std::chrono::milliseconds answer_time = std::chrono::seconds(5);
   /// True if the store lives in rank 0, so that a broken store means that rank 0 is lost.
   bool store_in_rank_0 = false;
+  /// Ranks of this host whose end is noticed though their connections stay open; may be null.
+  std::shared_ptr<const Neighbours> neighbours = nullptr;
 };
 
 /// One per rank and process group, shared by its lanes.
 ///
-/// A thread looks into the store twice a second. It also finds ranks that wait for each other (Inquiry). A rank whose collective fails raises the alarm there; every living
-/// rank, also one that is idle or computes, answers with its last operations and ends its own waits. The first verdict
-/// in the store holds for all, so that all ranks name the same culprit, whoever of them exits first. After a verdict
-/// the group is over. See Note [Roll call].
+/// A thread looks into the store twice a second. It also finds ranks that wait for each other (Inquiry). A rank whose
+/// collective fails raises the alarm there; every living rank, also one that is idle or computes, answers with its last
+/// operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the same
+/// culprit, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
 class RollCall : public std::enable_shared_from_this<RollCall> {
  public:
   /// What a rank can be asked about. Called from the roll call's thread.
@@ -75,6 +79,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
  private:
   RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, RollCallOptions options);
   void run();
+  bool notice_death();
   void conclude();
   Verdict call_roll();
   bool decides(bool is_last);
@@ -101,6 +106,8 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   std::vector<std::weak_ptr<Member>> members_;
   std::optional<Report> alarm_;
   std::optional<Verdict> pronounced_, verdict_;
+  // Ranks that had ended at the last look, and those of them that had left before.
+  std::set<int> ended_, gone_;  // only the thread's
   bool leaving_ = false, finished_ = false, store_is_silent_ = false;
   std::thread thread_;
 };

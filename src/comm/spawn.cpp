@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "comm/descriptor.h"
 #include "comm/diagnosis.h"
+#include "comm/message_code.h"
 
 #include <algorithm>
 #include <array>
@@ -80,7 +81,7 @@ int processors() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-void set_rank_environment(int rank, int nprocs, int port) {
+void set_rank_environment(int rank, int nprocs, int port, const std::string& token) {
   const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), /*overwrite=*/1); };
   set("RANK", std::to_string(rank));
   set("LOCAL_RANK", std::to_string(rank));
@@ -88,6 +89,7 @@ void set_rank_environment(int rank, int nprocs, int port) {
   set("LOCAL_WORLD_SIZE", std::to_string(nprocs));
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(port));
+  set("FSDP_JOB_TOKEN", token);
   // Left by a launcher of this process, these describe another store.
   unsetenv("TORCHELASTIC_USE_AGENT_STORE");
   unsetenv("TORCHELASTIC_RESTART_COUNT");
@@ -197,7 +199,7 @@ class RankProcess {
   std::string message_;
 };
 
-RankProcess fork_rank(const std::function<void(int)>& fn, int rank, int nprocs, int port) {
+RankProcess fork_rank(const std::function<void(int)>& fn, int rank, int nprocs, int port, const std::string& token) {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0) throw_system_error("no pipe could be made");
   Descriptor reading(ends[0]);
@@ -211,7 +213,7 @@ RankProcess fork_rank(const std::function<void(int)>& fn, int rank, int nprocs, 
   if (getppid() != parent) _exit(kStatusThrew);
   reading.close();
   const auto body = [&] {
-    set_rank_environment(rank, nprocs, port);
+    set_rank_environment(rank, nprocs, port, token);
     fn(rank);
   };
   const int status = run_rank(body, writing.number());
@@ -268,9 +270,10 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
   std::clog.flush();
   fflush(nullptr);  // Else every rank prints what is still buffered here.
 
+  const std::string token = random_token();
   std::vector<RankProcess> ranks;
   ranks.reserve(static_cast<size_t>(nprocs));
-  for (int rank = 0; rank < nprocs; ++rank) ranks.push_back(fork_rank(fn, rank, nprocs, port));
+  for (int rank = 0; rank < nprocs; ++rank) ranks.push_back(fork_rank(fn, rank, nprocs, port, token));
   if (const RankProcess* cause = wait_for_all(ranks, options.peer_grace)) throw Error(cause->failure());
 }
 

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cstdlib>
 #include <fstream>
 #include <iomanip>
 #include <iostream>
@@ -85,6 +86,29 @@ TEST(TheStore, OfRank0ListensOnTheLoopbackDeviceForAnAddressThere) {
     const std::string& output = ranks.wait(0).output;
     EXPECT_THAT(output, HasSubstr("listens at "));
     EXPECT_THAT(output, testing::Not(HasSubstr("listens at 00000000")));
+  }
+}
+
+// Each rank finds its own value of VARIABLE: apples on rank 0, pears on the others.
+PROCESS_CASE(join_with_variables_that_differ) {
+  setenv(std::getenv("VARIABLE"), std::getenv("RANK") == std::string("0") ? "apples" : "pears", 1);
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(3)});
+  barrier();
+}
+
+TEST(Init, RefusesARankOfAnotherRunNamingBoth) {
+  ProcessRanks ranks("join_with_variables_that_differ",
+                     {.world_size = 2, .environment = {{"VARIABLE", "TORCHELASTIC_RUN_ID"}}});
+  EXPECT_EQ(ranks.wait(0).exit_code + ranks.wait(1).exit_code, 2);
+  EXPECT_THAT(ranks.wait(0).output + ranks.wait(1).output, AllOf(HasSubstr("run 'apples'"), HasSubstr("run 'pears'")));
+}
+
+TEST(Init, RefusesARankThatDoesNotKnowTheJobsToken) {
+  ProcessRanks ranks("join_with_variables_that_differ",
+                     {.world_size = 2, .environment = {{"VARIABLE", "FSDP_JOB_TOKEN"}}});
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(ranks.wait(rank).exit_code, 1);
+    EXPECT_THAT(ranks.wait(rank).output, HasSubstr("does not have this job's token"));
   }
 }
 

@@ -12,12 +12,11 @@
 #include <cstring>
 #include <deque>
 #include <fstream>
-#include <random>
-#include <sstream>
 #include <string_view>
 #include <tuple>
 
 #include "comm/check.h"
+#include "comm/message_code.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {
@@ -46,21 +45,6 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
 
-std::string random_word() {
-  std::random_device random;
-  std::ostringstream word;
-  word << std::hex;
-  for (int i = 0; i < 4; ++i) word << (i == 0 ? "" : "-") << random();
-  return word.str();
-}
-
-// Takes as long whatever they say.
-bool are_equal(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) difference |= static_cast<unsigned>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
 // What a rank says first.
 Message hello_of(int rank, std::string_view secret) {
   Message hello{.number = static_cast<uint64_t>(rank)};
@@ -77,11 +61,11 @@ ucred process_behind(const Descriptor& socket) {
 
 }  // namespace
 
-Listener::Listener() : socket_(unix_socket()), name_("fsdp-" + random_word()), secret_(random_word()) {
+Listener::Listener() : socket_(unix_socket()), name_("fsdp-" + random_token()), secret_(random_token()) {
   auto [address, length] = address_of(name_);
   while (bind(socket_.number(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno != EADDRINUSE) throw Obstacle(problem("binding an abstract Unix socket"));
-    name_ = "fsdp-" + random_word();
+    name_ = "fsdp-" + random_token();
     std::tie(address, length) = address_of(name_);
   }
   if (listen(socket_.number(), SOMAXCONN) != 0) throw Obstacle(problem("listening on a Unix socket"));
@@ -146,7 +130,7 @@ void Links::admit(Descriptor stranger, const Listener& listener) {
   Message hello;
   if (recv(stranger.number(), &hello, sizeof(hello), MSG_DONTWAIT) != sizeof(hello)) return;
   hello.error.back() = '\0';
-  if (!are_equal(hello.error.data(), listener.secret())) return;
+  if (!are_equal_secrets(hello.error.data(), listener.secret())) return;
   const bool is_missing = hello.number > static_cast<uint64_t>(rank_) && hello.number < sockets_.size() &&
                           !sockets_[hello.number].is_open();
   if (is_missing) keep(static_cast<int>(hello.number), std::move(stranger));

@@ -1,6 +1,8 @@
 """fsdprun on several nodes, all of them on this host."""
 
+import signal
 import socket
+import time
 import unittest
 
 from fsdprun_case import LIMIT_S, FsdprunTest, wait_until
@@ -53,6 +55,93 @@ class Nodes(FsdprunTest):
             "echo $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT$RANK != 01 ]")
         self.assertEqual([process.returncode for process in results], [0, 0])
         self.assertEqual(results[0].out, "[rank 0] 0\n[rank 0] 1\n")
+
+    def start_two_nodes(self, heartbeat_timeout):
+        self.environment["PET_HEARTBEAT_TIMEOUT"] = str(heartbeat_timeout)
+        port = f"--master-port={self.free_port()}"
+        processes = [self.start("--nnodes=2", f"--node-rank={node}", port, "sh", "-c",
+                                "touch $D/$RANK; exec sleep 1000") for node in (0, 1)]
+        self.wait_for_files("0", "1")
+        return processes
+
+    def test_a_stopped_launcher_of_another_node_is_found(self):
+        for stopped in (0, 1):
+            processes = self.start_two_nodes(2)
+            processes[stopped].send_signal(signal.SIGSTOP)
+            other = processes[1 - stopped]
+            try:
+                self.assertTrue(wait_until(lambda: other.poll() is not None, 30))
+            finally:
+                processes[stopped].send_signal(signal.SIGCONT)
+            self.assertEqual(other.returncode, 1)
+            self.assertIn(f"node {stopped}: its launcher has been silent for 2 s", other.communicate()[1])
+            processes[stopped].communicate(timeout=LIMIT_S)
+            self.assertEqual(processes[stopped].returncode, 1)
+            for name in "01":
+                (self.path / name).unlink()
+
+    def test_a_killed_launcher_of_another_node_is_found(self):
+        for killed in (0, 1):
+            processes = self.start_two_nodes(2)
+            processes[killed].kill()
+            other = processes[1 - killed]
+            self.assertTrue(wait_until(lambda: other.poll() is not None, 30))
+            self.assertEqual(other.returncode, 1)
+            self.assertIn(f"node {killed}: ", other.communicate()[1])
+            processes[killed].communicate(timeout=LIMIT_S)
+            for name in "01":
+                (self.path / name).unlink()
+
+    def test_signals_act_while_the_launcher_of_node_0_is_stopped(self):
+        processes = self.start_two_nodes(1000)
+        processes[0].send_signal(signal.SIGSTOP)
+        time.sleep(1)  # For the other to have asked it something.
+        processes[1].terminate()
+        self.assertTrue(wait_until(lambda: processes[1].poll() is not None, 30))
+        self.assertEqual(processes[1].returncode, 128 + signal.SIGTERM)
+        processes[1].communicate()
+        processes[0].kill()
+        processes[0].communicate(timeout=LIMIT_S)
+
+    def test_a_node_of_another_run_is_refused(self):
+        port = f"--master-port={self.free_port()}"
+        host = self.start("--nnodes=2", "--node-rank=0", port, "--rdzv-id=apples", "true")
+        other = self.start("--nnodes=2", "--node-rank=1", port, "--rdzv-id=pears", "true")
+        self.assertTrue(wait_until(lambda: other.poll() is not None, 30))
+        self.assertEqual(other.returncode, 1)
+        self.assertRegex(other.communicate()[1], "run 'apples' .*meet, and this one is of run 'pears'")
+        host.terminate()
+        host.communicate(timeout=LIMIT_S)
+
+    def test_a_node_with_another_token_is_refused(self):
+        port = f"--master-port={self.free_port()}"
+        self.environment["FSDP_JOB_TOKEN"] = "apples"
+        host = self.start("--nnodes=2", "--node-rank=0", port, "true")
+        self.environment["FSDP_JOB_TOKEN"] = "pears"
+        other = self.start("--nnodes=2", "--node-rank=1", port, "true")
+        self.assertTrue(wait_until(lambda: other.poll() is not None, 30))
+        self.assertEqual(other.returncode, 1)
+        self.assertIn("does not have this job's token", other.communicate()[1])
+        host.terminate()
+        host.communicate(timeout=LIMIT_S)
+
+    def test_a_node_without_the_token_is_refused(self):
+        port = f"--master-port={self.free_port()}"
+        self.environment["FSDP_JOB_TOKEN"] = "apples"
+        host = self.start("--nnodes=2", "--node-rank=0", port, "true")
+        del self.environment["FSDP_JOB_TOKEN"]
+        other = self.start("--nnodes=2", "--node-rank=1", port, "true")
+        self.assertTrue(wait_until(lambda: other.poll() is not None, 30))
+        self.assertEqual(other.returncode, 1)
+        self.assertIn("'none' with a token meet, and this one is of run 'none' without", other.communicate()[1])
+        host.terminate()
+        host.communicate(timeout=LIMIT_S)
+
+    def test_nodes_share_a_token(self):
+        flags = ["--nnodes=2", f"--master-port={self.free_port()}"]
+        results = self.nodes([[*flags, "--node-rank=0"], [*flags, "--node-rank=1"]], "sh", "-c", "echo $FSDP_JOB_TOKEN")
+        self.assertEqual(len({process.out.split()[-1] for process in results}), 1)
+        self.assertGreaterEqual(len(results[0].out.split()[-1]), 64)
 
     def test_two_nodes_with_one_number(self):
         port = f"--master-port={self.free_port()}"

@@ -31,6 +31,17 @@ class Environment(FsdprunTest):
         ports = {line.split()[-1] for line in result.out.splitlines()}
         self.assertEqual(len(ports), 1)
 
+    def test_ranks_share_a_token_that_no_other_job_has(self):
+        tokens = set()
+        for _ in range(2):
+            lines = self.shell(2, "echo $FSDP_JOB_TOKEN", "--no-prefix").out.split()
+            self.assertEqual(len(set(lines)), 1)
+            self.assertGreaterEqual(len(lines[0]), 64)
+            tokens.update(lines)
+        self.assertEqual(len(tokens), 2)
+        self.environment["FSDP_JOB_TOKEN"] = "mine"
+        self.assertEqual(self.shell(2, "echo $FSDP_JOB_TOKEN", "--no-prefix").out, "mine\nmine\n")
+
     def test_a_named_port_is_used(self):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -11,6 +11,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -73,6 +74,22 @@ TEST_F(Spawn, EveryRankRunsInAProcessOfItsOwnWithItsEnvironment) {
 TEST_F(Spawn, LeavesNoVariablesInTheCaller) {
   spawn([](int) {}, 1);
   EXPECT_EQ(std::getenv("WORLD_SIZE"), nullptr);
+  EXPECT_EQ(std::getenv("FSDP_JOB_TOKEN"), nullptr);
+}
+
+TEST_F(Spawn, RanksShareATokenThatNobodyElseKnows) {
+  std::set<std::string> tokens;
+  for (int job = 0; job < 2; ++job) {
+    spawn(
+        [this](int rank) {
+          const std::string token = std::getenv("FSDP_JOB_TOKEN");
+          token.copy(shared_->text + 100 * rank, 99);
+        },
+        2);
+    EXPECT_EQ(std::string(shared_->text), std::string(shared_->text + 100));
+    tokens.insert(shared_->text);
+  }
+  EXPECT_EQ(tokens.size(), 2U);
 }
 
 TEST_F(Spawn, VariablesOfAnOuterLauncherDoNotReachTheRanks) {

@@ -1,0 +1,36 @@
+#pragma once
+/// \file
+/// How long somebody may be silent.
+
+#include <algorithm>
+#include <chrono>
+
+namespace fsdprun {
+
+/// Counts the time for which it is looked at, and none in which this process was stopped itself.
+class Patience {
+ public:
+  explicit Patience(std::chrono::milliseconds limit) : limit_(limit) {}
+
+  /// Call often.
+  bool is_over() {
+    constexpr std::chrono::milliseconds kLongestStep{1000};
+    const auto now = Clock::now();
+    waited_ += std::min<Clock::duration>(now - last_look_, kLongestStep);
+    last_look_ = now;
+    return waited_ > limit_;
+  }
+  void begin_anew() {
+    waited_ = {};
+    last_look_ = Clock::now();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  std::chrono::milliseconds limit_;
+  Clock::duration waited_{};
+  Clock::time_point last_look_ = Clock::now();
+};
+
+}  // namespace fsdprun

@@ -1,0 +1,40 @@
+#pragma once
+/// \file
+/// The store that the nodes share, which may never answer: it lives in the launcher of node 0.
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <type_traits>
+
+namespace fsdprun {
+
+/// Asks and tells the store in a thread of its own, one thing after the other, so that nobody need wait for it.
+class StoreThread {
+ public:
+  explicit StoreThread(c10::intrusive_ptr<c10d::Store> store);
+  /// Leaves the thread behind if the store does not answer.
+  ~StoreThread();
+  StoreThread(const StoreThread&) = delete;
+  StoreThread& operator=(const StoreThread&) = delete;
+
+  /// `ask` must own what it uses. The future also has what it throws.
+  template <class Ask>
+  auto post(Ask ask) -> std::future<std::invoke_result_t<Ask&, c10d::Store&>> {
+    using Answer = std::invoke_result_t<Ask&, c10d::Store&>;
+    const auto task = std::make_shared<std::packaged_task<Answer(c10d::Store&)>>(std::move(ask));
+    auto answer = task->get_future();
+    push([task](c10d::Store& store) { (*task)(store); });
+    return answer;
+  }
+
+ private:
+  struct State;
+  void push(std::function<void(c10d::Store&)> task);
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace fsdprun
