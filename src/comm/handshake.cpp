@@ -16,10 +16,7 @@ at::Tensor bytes(size_t size) { return at::empty({static_cast<int64_t>(size)}, a
 
 Handshake::Handshake(Wire& wire, int rank, std::vector<int> peers)
     : wire_(wire), rank_(rank), peers_(std::move(peers)) {
-  for (const int peer : peers_) {
-    inbox_[peer] = bytes(sizeof(Fingerprint));
-    expect(peer);
-  }
+  for (const int peer : peers_) inbox_[peer] = bytes(sizeof(Fingerprint));
 }
 
 void Handshake::expect(int peer) { expected_[peer] = wire_.recv(inbox_[peer], peer, kFingerprint); }
@@ -27,6 +24,9 @@ void Handshake::expect(int peer) { expected_[peer] = wire_.recv(inbox_[peer], pe
 Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> votes) {
   const at::Tensor outgoing = bytes(sizeof(Fingerprint));
   std::memcpy(outgoing.mutable_data_ptr(), &mine, sizeof(Fingerprint));
+  // The first receives are not posted by the constructor: of a peer that is gone, that throws.
+  for (const int peer : peers_)
+    if (!expected_[peer].work) expect(peer);
   std::vector<Wire::Message> sent;
   for (const int peer : peers_) sent.push_back(wire_.send(outgoing, peer, kFingerprint));
 
