@@ -192,18 +192,18 @@ TEST(AConversion, OfRowsIsRefusedAndNamesFullTensor) {
   });
 }
 
-// Collects the warnings of all threads while it lives.
+// Warnings that are given once are given each time while it lives, in every thread.
+class WarnAlways {
+ public:
+  WarnAlways() { c10::WarningUtils::set_warnAlways(true); }
+  ~WarnAlways() { c10::WarningUtils::set_warnAlways(false); }
+};
+
+// Collects this thread's warnings while it lives.
 class Warnings : c10::WarningHandler {
  public:
-  Warnings() {
-    previous_ = c10::WarningUtils::get_warning_handler();
-    c10::WarningUtils::set_warning_handler(this);
-    c10::WarningUtils::set_warnAlways(true);
-  }
-  ~Warnings() override {
-    c10::WarningUtils::set_warnAlways(false);
-    c10::WarningUtils::set_warning_handler(previous_);
-  }
+  Warnings() : previous_(c10::WarningUtils::get_warning_handler()) { c10::WarningUtils::set_warning_handler(this); }
+  ~Warnings() override { c10::WarningUtils::set_warning_handler(previous_); }
   void process(const c10::Warning& warning) override { text += warning.msg() + "\n"; }
   std::string text;
 
@@ -218,6 +218,7 @@ std::string printed(const torch::Tensor& tensor) {
 }
 
 TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
+  const WarnAlways for_all_threads;
   for (auto dtype : {torch::kDouble, torch::kFloat})
     run_thread_ranks(2, [&](int r) {
       auto linear = build_alike([] { return nn::Linear(4, 6); });
@@ -225,7 +226,7 @@ TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
       auto model = fully_shard(linear);
       model(torch::ones({2, 4}, dtype)).sum().backward();
       for (const auto& p : {linear->weight, linear->bias, linear->weight.grad(), linear->weight.detach()}) {
-        Warnings warnings;  // of this thread
+        const Warnings warnings;
         EXPECT_EQ(printed(p), printed(torch::zeros(p.sizes(), dtype).copy_(p.detach()))) << dtype;
         EXPECT_THAT(warnings.text,
                     AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] aten::to: parameter '")),
