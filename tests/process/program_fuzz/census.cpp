@@ -28,9 +28,14 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "module: 4099 rows",
                                     "module: parameters tied",
                                     "module: stands twice",
+                                    "scope: of a group inside its model",
                                     "scope: in a scope of its model",
                                     "scope: closed early",
                                     "scope: in a scope of another model",
+                                    "forward: in a scope of a group inside its model",
+                                    "forward: model(x)",
+                                    "forward: model.forward(x)",
+                                    "forward: handle_of",
                                     "forward: in an open scope",
                                     "forward: of a submodule",
                                     "forward: goes on from a graph",
@@ -113,11 +118,16 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
   };
   switch (s.kind) {
     case Kind::kScope:
+      count_if(s.node != 0, "scope: of a group inside its model");
       count_if(rules.is_in_scope(s.model), "scope: in a scope of its model");
       count_if(s.flag, "scope: closed early");
       count_if(rules.is_in_scope(1 - s.model), "scope: in a scope of another model");
       break;
     case Kind::kForward:
+      count_if(s.at != 0 && !rules.is_covered(s.model, s.node), "forward: in a scope of a group inside its model");
+      count_if(s.entry == Entry::kCall && s.node == 0, "forward: model(x)");
+      count_if(s.entry == Entry::kForward && s.node == 0, "forward: model.forward(x)");
+      count_if(s.entry == Entry::kHandleOf || (s.entry != Entry::kScope && s.node != 0), "forward: handle_of");
       count_if(rules.is_in_scope(s.model), "forward: in an open scope");
       count_if(s.node != 0, "forward: of a submodule");
       count_if(s.other >= 0, "forward: goes on from a graph");

@@ -153,21 +153,38 @@ class Generator {
     return std::nullopt;
   }
 
+  // Nodes with a call of their own; with `node`, of those at and above it.
+  static std::vector<int> groups_around(const Model& model, int node = -1) {
+    std::vector<int> groups{0};
+    for (int i = 1; i < static_cast<int>(model.nodes.size()); ++i)
+      if (model.nodes[static_cast<size_t>(i)].is_group && (node < 0 || is_within(model, node, i))) groups.push_back(i);
+    return groups;
+  }
+
+  // The node of a forward, and how it comes into its scope.
+  void draw_entry(Statement& s) {
+    const auto& model = program_.models[static_cast<size_t>(s.model)];
+    if (chance(0.4)) s.entry = static_cast<Entry>(draw(1, kEntries - 1));
+    if (chance(0.3)) s.node = draw(0, static_cast<int>(model.nodes.size()) - 1);
+    if (s.entry == Entry::kScope) s.at = pick(groups_around(model, s.node));
+  }
+
   Statement draw_of(Kind kind) {
     Statement s{.kind = kind, .model = chance(0.7) ? 0 : 1, .slot = draw(0, kSlots - 1), .flag = chance(0.5)};
     s.seed = draw(0, 5);
     s.number = number_;
     if (chance(0.4)) s.lag = {draw(0, program_.world_size - 1), draw(1, 6), chance(0.4)};
     const auto& model = program_.models[static_cast<size_t>(s.model)];
-    const auto draw_group = [&] {
-      std::vector<int> groups{0};
-      for (size_t i = 1; i < model.nodes.size(); ++i)
-        if (model.nodes[i].is_group) groups.push_back(static_cast<int>(i));
-      return pick(groups);
-    };
+    const auto draw_group = [&] { return pick(groups_around(model)); };
     switch (kind) {
+      case Kind::kScope:
+        if (chance(0.3)) s.node = draw_group();
+        break;
+      case Kind::kEvaluate:
+        draw_entry(s);
+        break;
       case Kind::kForward:
-        if (chance(0.2)) s.node = draw(0, static_cast<int>(model.nodes.size()) - 1);
+        draw_entry(s);
         if (chance(0.3)) s.other = draw(0, kSlots - 1);
         s.flag = chance(0.7);
         break;

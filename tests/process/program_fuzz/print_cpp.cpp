@@ -122,14 +122,41 @@ class Printer {
     line("}");
   }
 
+  bool opens_scope(const Statement& s) const {
+    const auto& model = program_.models[static_cast<size_t>(s.model)];
+    const auto& open = scopes_[static_cast<size_t>(s.model)];
+    return s.entry == Entry::kScope &&
+           std::none_of(open.begin(), open.end(), [&](int at) { return is_within(model, s.node, at); });
+  }
+  // The module or the handle that is called, with what calls it.
+  std::string callee(const Statement& s) const {
+    const auto path = node_path(s.model, s.node);
+    if (s.entry == Entry::kScope) return path + "->forward";
+    if (s.node != 0 || s.entry == Entry::kHandleOf) return c10::str("fsdp::handle_of(*", path, ")");
+    return group(s.model, 0) + (s.entry == Entry::kForward ? ".forward" : "");
+  }
+
   void print_forward(const Statement& s) {
-    print_scope(s, c10::str("fsdp::ForwardScope scope(", group(s.model, 0), ");"));
+    const bool opens = opens_scope(s);
+    if (opens) print_scope(s, c10::str("fsdp::ForwardScope scope(", group(s.model, s.at), ");"));
     line("x[", s.slot, "] = ",
          s.other >= 0 ? c10::str("h[", s.other, ']')
                       : c10::str("input(rank, ", s.seed, ')', s.flag ? ".requires_grad_()" : ""),
          ';');
-    line("h[", s.slot, "] = ", node_path(s.model, s.node), "->forward(x[", s.slot, "], rank, ", s.seed, ");");
-    line("y[", s.slot, "] = h[", s.slot, "].square().mean();");
+    line("h[", s.slot, "] = ", callee(s), "(x[", s.slot, "], rank, ", s.seed, ");");
+    line("y[", s.slot, "] = h[", s.slot, "].square().mean();  // compared");
+    if (opens) close();
+  }
+
+  void print_body(const Statement& s) {
+    const bool is_scope = s.kind == Kind::kScope;
+    auto& open = scopes_[static_cast<size_t>(s.model)];
+    print_scope(s, is_scope ? c10::str("fsdp::ForwardScope scope(", group(s.model, s.node), ");")
+                            : c10::str("auto no_sync = ", group(s.model, 0), ".no_sync();"));
+    if (is_scope) open.push_back(s.node);
+    print_list(s.body);
+    if (is_scope) open.pop_back();
+    if (is_scope && s.flag) line("scope.close();");
     close();
   }
 
@@ -187,17 +214,13 @@ class Printer {
         return line("// ", net(s.model), ", its handle and ", optimizer, " go");
       case Kind::kScope:
       case Kind::kNoSync:
-        print_scope(s, s.kind == Kind::kScope ? c10::str("fsdp::ForwardScope scope(", root, ");")
-                                              : c10::str("auto no_sync = ", root, ".no_sync();"));
-        print_list(s.body);
-        if (s.kind == Kind::kScope && s.flag) line("scope.close();");
-        return close();
+        return print_body(s);
       case Kind::kForward:
         return print_forward(s);
       case Kind::kEvaluate:
         print_scope(s, "torch::NoGradGuard no_grad;");
-        line("fsdp::ForwardScope scope(", root, ");");
-        line(net(s.model), "->forward(input(rank, ", s.seed, "), rank, ", s.seed, ");  // compared");
+        if (opens_scope(s)) line("fsdp::ForwardScope scope(", group(s.model, s.at), ");");
+        line(callee(s), "(input(rank, ", s.seed, "), rank, ", s.seed, ");  // compared");
         return close();
       case Kind::kGrad:
         return print_grad(s);
@@ -261,6 +284,7 @@ class Printer {
   const Program& program_;
   std::ostringstream text_;
   int indent_ = 0;
+  std::array<std::vector<int>, kModels> scopes_;  // nodes of their groups
 };
 
 }  // namespace

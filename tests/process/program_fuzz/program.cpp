@@ -35,6 +35,11 @@ std::vector<const Statement*> in_order(const Program& program) {
 
 bool is_fused(Optimizer kind) { return kind == Optimizer::kFusedSgd || kind == Optimizer::kFusedAdamW; }
 
+bool is_within(const Model& model, int node, int ancestor) {
+  while (node > ancestor) node = model.nodes[static_cast<size_t>(node)].parent;
+  return node == ancestor;
+}
+
 bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync; }
 
 const char* name_of(Cell cell) {

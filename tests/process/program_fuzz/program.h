@@ -49,13 +49,23 @@ struct Model {
   Optimizer optimizer = Optimizer::kSgd;
 };
 
+/// How a forward comes into the scope of its module.
+enum class Entry : uint8_t {
+  kScope,     ///< in a ForwardScope
+  kCall,      ///< model(x)
+  kForward,   ///< model.forward(x)
+  kHandleOf,  ///< fsdp::handle_of(module)(x)
+};
+constexpr int kEntries = 4;
+
 enum class Kind : uint8_t {
   kMake,              ///< model: builds, shards, makes the optimizer
   kDrop,              ///< model: everything goes but graphs
-  kScope,             ///< model, body; flag: closed before it goes out of scope
+  kScope,             ///< model, node, body; flag: closed before it goes out of scope
   kNoSync,            ///< model, body
-  kForward,           ///< model, node, slot, other: the slot whose h is the input, or -1; flag: the input requires grad
-  kEvaluate,          ///< model: a forward under NoGradGuard
+  kForward,           ///< model, node, entry, at, slot, other: the slot whose h is the input, or -1; flag: the input
+                      ///< requires grad
+  kEvaluate,          ///< model, node, entry, at: a forward under NoGradGuard
   kGrad,              ///< slot, flag: retain_graph, other: the slot of the new graph or -1; node: by its parameters too
   kBackward,          ///< slot, flag: retain_graph, other: a second slot of the sum or -1
   kForget,            ///< slot
@@ -94,6 +104,8 @@ struct Statement {
   Kind kind = Kind::kBarrier;
   int model = 0, node = 0, slot = 0, other = -1, rank = -1;
   bool flag = false;
+  Entry entry = Entry::kScope;
+  int at = 0;  ///< of Entry::kScope: the node of the group whose scope opens, unless one around it is open
   double value = 0;
   int64_t seed = 0;  ///< of the input
   std::vector<int> nodes = {};
@@ -117,6 +129,8 @@ struct Program {
 
 /// fsdp::optim's.
 bool is_fused(Optimizer optimizer);
+/// Whether the node is `ancestor` or stands below it.
+bool is_within(const Model& model, int node, int ancestor);
 const char* name_of(Cell cell);
 const char* name_of(Kind kind);
 bool has_body(Kind kind);

@@ -78,12 +78,13 @@ bool Rules::allow(const Statement& s) const {
     case Kind::kDrop:
       return exists && nothing_is_open();
     case Kind::kScope:
-      return exists && depth_ < kDeepest;
+      return exists && depth_ < kDeepest && is_group_node(model, s.node);
     case Kind::kNoSync:
       return exists && depth_ < kDeepest && !state(s.model).no_sync;
     case Kind::kForward:
       return allow_forward(s);
     case Kind::kEvaluate:
+      return allow_entry(s);
     case Kind::kZeroGrad:
     case Kind::kFullTensors:
       return exists;
@@ -124,9 +125,22 @@ bool Rules::allow(const Statement& s) const {
   return false;
 }
 
-bool Rules::allow_forward(const Statement& s) const {
+bool Rules::is_covered(int model, int node) const {
+  const auto& scopes = state(model).scopes;
+  return std::any_of(scopes.begin(), scopes.end(),
+                     [&](int at) { return is_within(program_.models[static_cast<size_t>(model)], node, at); });
+}
+
+bool Rules::allow_entry(const Statement& s) const {
   const auto& model = program_.models[static_cast<size_t>(s.model)];
   if (!state(s.model).exists || !has_node(model, s.node)) return false;
+  return is_group_node(model, s.entry == Entry::kScope ? s.at : s.node) &&
+         (s.entry != Entry::kScope || is_within(model, s.node, s.at));
+}
+
+bool Rules::allow_forward(const Statement& s) const {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  if (!allow_entry(s)) return false;
   // The result depends on something that requires grad.
   if (s.node > 0 && model.nodes[static_cast<size_t>(s.node)].cell == Cell::kTable) return false;
   if (s.other < 0) return s.flag || (s.node == 0 && any_trains(model));
@@ -140,7 +154,7 @@ bool Rules::allow_grad(const Statement& s) const {
   const auto& model = program_.models[static_cast<size_t>(s.model)];
   // A penalty on gradients of parameters is taken in the scope.
   return graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
-         trains(model.nodes[static_cast<size_t>(s.node)]) && (s.other < 0 || is_in_scope(s.model));
+         trains(model.nodes[static_cast<size_t>(s.node)]) && (s.other < 0 || is_covered(s.model, s.node));
 }
 
 bool Rules::allow_backward(const Statement& s) const {
@@ -241,13 +255,13 @@ void Rules::free_parts(std::set<int> parts) {
 
 void Rules::open(const Statement& s) {
   ++depth_;
-  if (s.kind == Kind::kScope) ++state(s.model).scopes;
+  if (s.kind == Kind::kScope) state(s.model).scopes.push_back(s.node);
   if (s.kind == Kind::kNoSync) state(s.model).no_sync = true;
 }
 
 void Rules::close(const Statement& s) {
   --depth_;
-  if (s.kind == Kind::kScope) --state(s.model).scopes;
+  if (s.kind == Kind::kScope) state(s.model).scopes.pop_back();
   if (s.kind == Kind::kNoSync) state(s.model).no_sync = false;
 }
 

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <set>
+#include <vector>
 
 #include "process/program_fuzz/program.h"
 
@@ -32,21 +33,24 @@ class Rules {
 
   const GraphState& graph(int slot) const { return graphs_[static_cast<size_t>(slot)]; }
   bool exists(int model) const { return state(model).exists; }
-  bool is_in_scope(int model) const { return state(model).scopes > 0; }
+  bool is_in_scope(int model) const { return !state(model).scopes.empty(); }
+  /// Whether the scope of a group around the node is open.
+  bool is_covered(int model, int node) const;
   bool is_without_sync(int model) const { return state(model).no_sync; }
   int depth() const { return depth_; }
 
  private:
   struct ModelState {
     bool exists = false;
-    int scopes = 0;
+    std::vector<int> scopes = {};  // nodes of their groups
     bool no_sync = false;
     bool has_waiting_gradients = false;  // of a backward without synchronisation
   };
   const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
   ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
-  bool is_outside(int model) const { return state(model).exists && state(model).scopes == 0; }
+  bool is_outside(int model) const { return state(model).exists && !is_in_scope(model); }
   bool nothing_is_open() const { return depth_ == 0; }
+  bool allow_entry(const Statement& statement) const;
   bool allow_forward(const Statement& statement) const;
   bool allow_grad(const Statement& statement) const;
   bool allow_backward(const Statement& statement) const;

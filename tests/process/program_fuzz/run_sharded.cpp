@@ -28,6 +28,7 @@ class ShardedRun {
     runner_.pause = [this] {
       if (current_ != nullptr && current_->lag.inside) watch_.lags(current_->lag);
     };
+    runner_.apply = [this](const Statement& s, const Tensor& x, const Call& call) { return apply(s, x, call); };
   }
 
   std::vector<Value> run() {
@@ -43,10 +44,10 @@ class ShardedRun {
 
  private:
   struct Handle {
-    std::optional<Group> group;
+    std::optional<Sharded<std::shared_ptr<NodeModule>>> group;
     std::map<int, Group> by_node;  // of calls: a group without parameters lives as long as its handle
     std::unique_ptr<torch::optim::Optimizer> optimizer;
-    int scopes = 0;
+    std::vector<int> scopes;  // nodes of their groups
   };
   Handle& handle(int model) { return handles_[static_cast<size_t>(model)]; }
   const Group& group(const Statement& s) { return *handle(s.model).group; }
@@ -72,6 +73,8 @@ class ShardedRun {
   void shard(Net& net, const Model& model, Handle& handle);
   void drop(const Statement& s);
   void scope(const Statement& s);
+  void forward(const Statement& s);
+  Tensor apply(const Statement& s, const Tensor& x, const Call& call);
   void write_rows(const Statement& s);
   void summon(const Statement& s);
   void set_prefetch(const Statement& s);
@@ -104,12 +107,8 @@ void ShardedRun::execute(const Statement& s) {
       return run_list(s.body);
     }
     case Kind::kForward:
-    case Kind::kEvaluate: {
-      std::optional<ForwardScope> own;
-      if (handle(s.model).scopes == 0) own.emplace(group(s));
-      if (s.lag.inside) watch_.lags(s.lag);
-      return s.kind == Kind::kForward ? runner_.forward(s) : runner_.evaluate(s);
-    }
+    case Kind::kEvaluate:
+      return forward(s);
     case Kind::kGrad:
       return runner_.grad(s);
     case Kind::kBackward:
@@ -185,13 +184,13 @@ void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
         if (net.modules[node].get() == &candidate.module && model.nodes[node].is_group) return true;
       return false;
     };
-    handle.group = fully_shard(*net.modules[0], options);
+    handle.group = fully_shard(net.modules[0], options);
     return;
   }
   for (int node : net.group_nodes) {
     options.ignored_params = net.ignored_below(node);
     options.reshard_after_forward = option_of(model.nodes[static_cast<size_t>(node)].reshard);
-    handle.group = fully_shard(*net.modules[static_cast<size_t>(node)], options);
+    handle.group = fully_shard(net.modules[static_cast<size_t>(node)], options);
     handle.by_node.emplace(node, *handle.group);
   }
 }
@@ -202,12 +201,29 @@ void ShardedRun::drop(const Statement& s) {
 }
 
 void ShardedRun::scope(const Statement& s) {
-  ForwardScope scope(group(s));
-  ++handle(s.model).scopes;
+  ForwardScope scope(group_at(s, s.node));
+  handle(s.model).scopes.push_back(s.node);
   if (s.lag.inside) watch_.lags(s.lag);
   run_list(s.body);
-  --handle(s.model).scopes;
+  handle(s.model).scopes.pop_back();
   if (s.flag) scope.close();
+}
+
+void ShardedRun::forward(const Statement& s) {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  const auto covers = [&](int at) { return is_within(model, s.node, at); };
+  std::optional<ForwardScope> own;
+  if (s.entry == Entry::kScope && std::ranges::none_of(handle(s.model).scopes, covers)) own.emplace(group_at(s, s.at));
+  if (s.lag.inside) watch_.lags(s.lag);
+  s.kind == Kind::kForward ? runner_.forward(s) : runner_.evaluate(s);
+}
+
+Tensor ShardedRun::apply(const Statement& s, const Tensor& x, const Call& call) {
+  auto& module = runner_.module(s);
+  if (s.entry == Entry::kScope) return module.forward(x, call);
+  if (s.node != 0 || s.entry == Entry::kHandleOf) return handle_of(module)(x, call);
+  auto& model = *handle(s.model).group;
+  return s.entry == Entry::kCall ? model(x, call) : model.forward(x, call);
 }
 
 void ShardedRun::write_rows(const Statement& s) {

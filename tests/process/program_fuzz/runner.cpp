@@ -24,7 +24,7 @@ Tensor Runner::input(const Statement& s) const {
 void Runner::forward(const Statement& s) {
   Graph made{.x = s.other >= 0 ? graph(s.other).h : input(s).requires_grad_(s.flag), .models = 1U << s.model};
   if (s.other >= 0) made.models |= graph(s.other).models;
-  made.h = net(s.model).modules[static_cast<size_t>(s.node)]->forward(made.x, call(s));
+  made.h = apply(s, made.x, call(s));
   made.y = loss_of(made.h);
   record(s, made.y);
   graph(s.slot) = made;
@@ -32,7 +32,7 @@ void Runner::forward(const Statement& s) {
 
 void Runner::evaluate(const Statement& s) {
   const torch::NoGradGuard no_grad;
-  record(s, net(s.model).modules[0]->forward(input(s), call(s)));
+  record(s, apply(s, input(s), call(s)));
 }
 
 void Runner::grad(const Statement& s) {

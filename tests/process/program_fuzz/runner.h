@@ -40,6 +40,11 @@ class Runner {
   uint32_t models_of(const Statement& statement) const;
   Net& net(int model) { return *nets[static_cast<size_t>(model)]; }
 
+  /// How a forward calls the module of its node.
+  std::function<torch::Tensor(const Statement&, const torch::Tensor& x, const Call&)> apply =
+      [this](const Statement& s, const torch::Tensor& x, const Call& call) { return module(s).forward(x, call); };
+  NodeModule& module(const Statement& s) { return *net(s.model).modules[static_cast<size_t>(s.node)]; }
+
   void record(const Statement& statement, Value value);
   void record(const Statement& statement, const torch::Tensor& tensor) { record(statement, value_of(tensor)); }
 

@@ -96,7 +96,10 @@ class Simplifier {
       if (s->flag && s->kind != Kind::kForward) change_statement(s->number, [](Statement& t) { t.flag = false; });
       if (s->other >= 0) change_statement(s->number, [](Statement& t) { t.other = -1; });
       if (s->kind == Kind::kGrad && s->node >= 0) change_statement(s->number, [](Statement& t) { t.node = -1; });
-      if (s->kind == Kind::kForward && s->node > 0) change_statement(s->number, [](Statement& t) { t.node = 0; });
+      if (s->at > 0) change_statement(s->number, [](Statement& t) { t.at = 0; });
+      if (s->entry != Entry::kScope) change_statement(s->number, [](Statement& t) { t.entry = Entry::kScope; });
+      if (s->node > 0 && (s->kind == Kind::kForward || s->kind == Kind::kEvaluate || s->kind == Kind::kScope))
+        change_statement(s->number, [](Statement& t) { t.node = t.at = 0; });
       if (!s->nodes.empty()) change_statement(s->number, [](Statement& t) { t.nodes.pop_back(); });
       if (s->seed != 0) change_statement(s->number, [](Statement& t) { t.seed = 0; });
     }
@@ -128,6 +131,7 @@ class Simplifier {
     for_each_statement(p.statements, [&](Statement& s) {
       if (s.model != m) return;
       move(s.node);
+      move(s.at);
       for (int& other : s.nodes) move(other);
     });
   }
