@@ -167,15 +167,10 @@ void RankState::gradient_arrived(ParamGroup& group, size_t slot, at::Tensor grad
   if (group.reducer().is_complete()) advance_reductions(outermost, group.id());
 }
 
+// Turns stay as they are while a backward is open: by then some ranks may have started groups that others lack a
+// gradient of.
 void RankState::note_first_read(ParamGroup& group) {
-  if (group.first_read != 0) return;
-  const Turn before = turn_of(group);
-  group.first_read = ++reads_;
-  for (const int id : group.open_tasks)
-    if (auto it = tasks_.find(id); it != tasks_.end()) {
-      it->second.turns.erase(before);
-      it->second.turns.insert(turn_of(group));
-    }
+  if (group.first_read == 0 && group.open_tasks.empty()) group.first_read = ++reads_;
 }
 
 // The group whose turn it is, if it is complete. Who takes no part by then may do so at the end. Forwards run again in

@@ -111,6 +111,44 @@ TEST(ZooOrder, ForwardWithoutABackwardLeavesTrainingAlone) {
   }));
 }
 
+struct SometimesBiased : nn::Module {
+  nn::Linear first{4, 3}, last{3, 3};
+  SometimesBiased() {
+    register_module("first", first);
+    register_module("last", last);
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool is_biased) {
+    auto h = torch::tanh(first->forward(x));
+    return is_biased ? last->forward(h) : torch::linear(h, last->weight);
+  }
+};
+
+// After its forward `first` was in a scope that read nothing, and `last` in one that might be computed again, so that
+// only the ranks that gave its bias a gradient find it complete before `first` is read.
+TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank) {
+  Program<SometimesBiased> program;
+  program.build = [] { return std::make_shared<SometimesBiased>(); };
+  program.shard = shard_children_then_root;
+  program.run = [](SometimesBiased& net, const Role& role) {
+    auto share = [&](int rank) {
+      auto batch = Role{role.world, rank, role.samples_per_rank}.batch(0);
+      auto x = samples(batch, {4}).requires_grad_();  // so that the backward of `first` reads its weight
+      auto loss = role.whole(
+          net, [&] { return distance_from_targets(net.forward(x, /*is_biased=*/rank == 0), batch); });
+      role.whole(*net.first, [] {});
+      torch::NoGradGuard no_grad;
+      role.whole(*net.last, [&] { net.last->forward(samples(batch, {3})); });
+      return loss;
+    };
+    if (role.is_sharded())
+      share(role.rank).backward();
+    else
+      for (int r = 0; r < role.world; ++r) (share(r) / role.world).backward();
+    return Values{role.gradient(net.first->weight), role.gradient(net.last->weight), role.gradient(net.last->bias)};
+  };
+  expect_equals_unsharded(program);
+}
+
 // As unsharded: what backward needs was changed after forward.
 TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
   for (int world : worlds_up_to(2)) {
