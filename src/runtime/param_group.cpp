@@ -275,16 +275,24 @@ void ParamGroup::leave() {
 }
 
 bool ParamGroup::begin_scope() {
-  reading_->begin(++scopes_);
+  ++scopes_;
+  backwards_after_writes_ = 0;
+  is_written_by_all_ = false;
+  reading_->begin(epoch());
   return reading_->is_shared() && process_group_->world_size() > 1;
 }
 
 void ParamGroup::cancel_scope() {
-  reading_->begin(--scopes_);
+  --scopes_;
+  reading_->begin(epoch());
   leave_reading();
 }
 
-void ParamGroup::resume_reading() { reading_->begin(scopes_); }
+// A peer that has yet to make a write that this rank made before does not wait for it.
+void ParamGroup::resume_reading() {
+  backwards_after_writes_ += std::exchange(is_written_by_all_, false) ? 1 : 0;
+  reading_->begin(epoch());
+}
 
 void ParamGroup::leave_reading() {
   if (!reading_->is_shared()) return;
@@ -307,9 +315,10 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   if (const bool read = reading_->end(); read || written_in_scope_ != scopes_) {
     for (auto& flat : flats_)
-      if (flat.shared()) flat.shared()->begin_write(scopes_);
+      if (flat.shared()) flat.shared()->begin_write(epoch());
     written_in_scope_ = scopes_;
   }
+  is_written_by_all_ |= kind == WriteKind::kEveryRank;
   ++writes_;
   if (kind != WriteKind::kEveryRank || !every_rank_has_rows_) return;
   writes_to_slot_.resize(slots_.size());

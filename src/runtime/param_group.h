@@ -129,7 +129,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool begin_scope();
   /// The ranks did not meet, so that every rank has counted the same scopes.
   void cancel_scope();
-  /// A backward begins: it reads what its scope saw.
+  /// A backward begins: it reads what its scope saw, and what every rank has written since.
   void resume_reading();
   /// The last scope or backward has closed: this rank reads on while a graph may.
   void leave_reading();
@@ -196,6 +196,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void become_whole();
   void abandon_gather();
   void drop_whole_buffers();
+  uint64_t epoch() const { return (scopes_ << 32) + backwards_after_writes_; }
 
   GroupId id_;
   std::string name_;
@@ -222,6 +223,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int64_t total_writes_ = 0;
   bool every_rank_has_rows_ = false;        // else an update by hand may leave out ranks, so writes are not counted
   uint64_t scopes_ = 0;                     // opened so far, the same on every rank
+  uint64_t backwards_after_writes_ = 0;     // since the last scope opened
+  bool is_written_by_all_ = false;          // since the last scope or backward opened
   uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write
 };
 

@@ -27,7 +27,8 @@ namespace fsdp::runtime {
 ///   without their graph being kept are noted and do not count. The accumulator has a hook that owns a claim, because
 ///   nothing else tells that the last graph was dropped;
 /// - a node of a custom Function that reads only what has neither. It cannot be found, so the operators inside it are.
-/// This rank's own write ends its reading whatever graphs are left, and the next scope replaces it by a newer one.
+/// This rank's own write ends its reading whatever graphs are left, and the next scope replaces it by a newer one; so
+/// does a backward after a write that every rank makes, which peers may have yet to make.
 ///
 /// Thread safety: all of it, because any thread may drop a graph. Nothing here waits.
 class Reading : public std::enable_shared_from_this<Reading> {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <mutex>
 
 #include "comm/fault_point.h"
@@ -344,6 +345,36 @@ TEST(LiveGraphs, TheRanksOwnWriteLetsPeersWriteThoughItsGraphIsLeft) {
                         reader.has_written = true;
                         writers.expect_writing();
                       });
+}
+
+// The peers make the write when rank 0, which made it before them, is in a backward that may wait for them.
+TEST(LiveGraphs, ABackwardAfterTheRanksOwnWriteLetsPeersMakeThatWriteToo) {
+  std::promise<void> begins;
+  const auto has_begun = begins.get_future().share();
+  run_against_writers(
+      [&](Reader& reader) {
+        auto y = reader.forward();
+        if (rank() == 0) return y;
+        y.reset();
+        has_begun.wait_for(kLong);
+        return y;
+      },
+      [&](Reader& reader, torch::Tensor y, Writers& writers) {
+        auto parameters = reader.net.parameters();
+        std::swap(parameters[0], parameters[1]);  // first a bias, which no backward reads
+        torch::NoGradGuard no_grad;
+        parameters[0].add_(1.0);
+        y.register_hook([&](const torch::Tensor&) {
+          begins.set_value();
+          writers.expect_writing();
+        });
+        {
+          torch::AutoGradMode recording(true);
+          grad({y * 1.0}, {reader.x});
+        }
+        for (size_t i = 1; i < parameters.size(); ++i) parameters[i].add_(1.0);
+        reader.has_written = true;
+      });
 }
 
 // Steps whose losses, and graphs that never run, live on; accumulation and evaluation between.
