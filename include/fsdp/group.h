@@ -108,8 +108,9 @@ class Group {
   void set_modules_to_backward_prefetch(const std::vector<Group>& groups) const;
 
   /// After an exception in forward or backward, also on some ranks only: forgets open backwards and gradients that were
-  /// not handed out, frees whole parameters; `.grad` is as before the iteration. Ranks that go on instead, or wait for
-  /// this one, get a `Mismatch`, after which they call it too. Also after a `Mismatch` of another cause. Rows that an
+  /// not handed out, frees whole parameters. `.grad` is as before, unless a backward failed on some rank: then it may
+  /// hold a part of that backward's gradients and is dropped on every rank, so an accumulation begins anew. Ranks that
+  /// go on instead, or wait for this one, get a `Mismatch`, after which they call it too. Also after a `Mismatch` of another cause. Rows that an
   /// optimizer step changed on some ranks only stay so: that is a Mismatch thrown once, with the model usable.
   /// Collective; outside backward. Throws PeerLost if a rank was lost or does not come within the timeout.
   ///

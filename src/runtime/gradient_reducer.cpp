@@ -155,11 +155,7 @@ void GradientReducer::hand_out_slot(size_t slot_index, const InFlight& reduced) 
   memory::PartStorage storage(flat.device(), static_cast<size_t>(slot.rows_numel()) * flat.element_size());
   size_t offset = slot.rows_numel() == 0 ? 0 : static_cast<size_t>(first - begin) * flat.element_size();
   storage.attach(reduced.output, offset);
-  auto gradient = slot.rows_on(storage);
-  if (slot.reduced_gradient.defined())
-    slot.reduced_gradient.add_(gradient);
-  else
-    slot.reduced_gradient = std::move(gradient);
+  group_.accumulate_gradient(slot_index, slot.rows_on(storage));
 }
 
 void GradientReducer::reset() {
@@ -167,7 +163,6 @@ void GradientReducer::reset() {
   for (auto& slot : group_.slots()) {
     slot.arrived_gradient.reset();
     slot.arrived_charge = {};
-    slot.reduced_gradient.reset();
   }
   waiting_ = 0;
   expect_nothing();

@@ -46,7 +46,7 @@ class GradientReducer {
 
   /// Starts the reduction of what has arrived; kIdle -> kReducing. Collective.
   void start();
-  /// Waits for it and adds the result to the slots' reduced gradients; kReducing -> kIdle.
+  /// Waits for it and adds the result to the rows' gradients; kReducing -> kIdle.
   void finish();
   /// Forgets everything; -> kIdle.
   void reset();

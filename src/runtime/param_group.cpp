@@ -344,27 +344,33 @@ void ParamGroup::park_gradients() {
       slot.parked_gradient = std::exchange(tensor.mutable_grad(), at::Tensor());
 }
 
+void ParamGroup::accumulate_gradient(size_t index, at::Tensor gradient) {
+  auto& slot = slots_[index];
+  auto& parked = slot.parked_gradient;
+  if (!parked.defined()) {
+    register_gradient(index, gradient);
+    parked = std::move(gradient);
+  } else if (parked.sizes() == gradient.sizes()) {
+    parked.add_(gradient);
+  } else {
+    gradient_error_ = c10::str("parameter '", slot.name(), "' had a gradient of other sizes before: expected ",
+                               gradient.sizes(), ", found ", parked.sizes(),
+                               ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
+  }
+}
+
 void ParamGroup::unpark_gradients() {
-  std::string error;  // every parameter gets back what it had all the same
-  for (size_t i : c10::irange(slots_.size())) {
-    auto& slot = slots_[i];
+  for (auto& slot : slots_) {
     auto gradient = std::exchange(slot.parked_gradient, at::Tensor());
-    auto reduced = std::exchange(slot.reduced_gradient, at::Tensor());
-    if (gradient.defined() && reduced.defined()) {
-      if (gradient.sizes() == reduced.sizes())
-        gradient.add_(reduced);
-      else
-        error = c10::str("parameter '", slot.name(), "' had a gradient of other sizes before: expected ",
-                         reduced.sizes(), ", found ", gradient.sizes(),
-                         ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
-    }
-    if (!gradient.defined() && reduced.defined()) {
-      register_gradient(i, reduced);
-      gradient = std::move(reduced);
-    }
     if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
   }
+  const std::string error = std::exchange(gradient_error_, {});
   require(error.empty(), where("backward"), error);
+}
+
+void ParamGroup::drop_gradients() {
+  for (auto& slot : slots_)
+    if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad().reset();
 }
 
 void ParamGroup::register_gradient(size_t index, const at::Tensor& gradient) {
@@ -382,7 +388,8 @@ void ParamGroup::forget_reads() {
 }
 
 void ParamGroup::reset() {
-  reducer_.reset();  // before the parked gradients come back, so that they are as before the iteration
+  reducer_.reset();
+  gradient_error_.clear();
   if (!open_tasks.empty()) unpark_gradients();
   for (; !open_tasks.empty(); open_tasks.pop_back()) leave();
   free_whole();

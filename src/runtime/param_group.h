@@ -158,7 +158,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // `.grad` holds whole gradients while a backward is open; the rows' gradients are parked.
   void park_gradients();
+  /// Adds the rows' gradient that a reduction gave to the parked one.
+  void accumulate_gradient(size_t slot, at::Tensor gradient);
   void unpark_gradients();
+  /// No rows have a gradient any more.
+  void drop_gradients();
 
   /// A scope opens: nothing of the group was read in it.
   void forget_reads();
@@ -210,6 +214,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<FlatParams> flats_;
   std::shared_ptr<Reading> reading_ = std::make_shared<Reading>();
   GradientReducer reducer_{*this};
+  std::string gradient_error_;  // of the open backward, thrown when it ends
   GatherState gather_state_ = GatherState::kSharded;
   uint64_t gather_number_ = 0;  // of the last one that was started
   int depth_ = 0;

@@ -58,8 +58,6 @@ class ParamSlot {
   std::string no_memory_error;
   /// The rows' gradient while a backward uses `.grad` for whole gradients.
   at::Tensor parked_gradient;
-  /// What the open backward has reduced so far; joins the parked gradient when it ends, and not if it fails.
-  at::Tensor reduced_gradient;
   /// The whole gradient that waits for its reduction, and its bytes on the account.
   at::Tensor arrived_gradient;
   memory::Charge arrived_charge;

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <array>
 
 #include "comm/check.h"
 #include "comm/fault_point.h"
@@ -65,18 +66,24 @@ void meet(const Groups& groups) {
   }
 }
 
+// What the ranks tell each other after an exception.
+struct AfterException {
+  bool wrote_alike = true;
+  bool was_in_backward = false;  // some rank's backward did not finish
+};
+
 // Brings the ranks together after an exception: where all of them got equally far two collectives do, else everything
-// that is in flight is dropped. Returns whether `count` is the same on every rank. Collective.
-bool meet_after_exception(const ParamGroup& group, int64_t count) {
+// that is in flight is dropped. `writes` to rows are compared. Collective.
+AfterException meet_after_exception(const ParamGroup& group, int64_t writes, bool in_backward) {
   auto& process_group = group.process_group();
   auto& main = process_group.communicator();
   const Tag tag = group.tag("reset_iter_state of " + group.name());
-  const auto value = static_cast<double>(count);
-  auto extremes = at::empty({2}, at::kDouble);
+  const auto count = static_cast<double>(writes);
+  auto most = at::empty({3}, at::kDouble);
+  auto* values = most.mutable_data_ptr<double>();
   const auto compare = [&] {
-    extremes.mutable_data_ptr<double>()[0] = value;
-    extremes.mutable_data_ptr<double>()[1] = -value;
-    return main.all_reduce(extremes, ReduceOp::kMax, tag);
+    std::ranges::copy(std::array{count, -count, in_backward ? 1.0 : 0.0}, values);
+    return main.all_reduce(most, ReduceOp::kMax, tag);
   };
   try {
     // Both at once: a peer may wait for this rank in either order.
@@ -89,7 +96,7 @@ bool meet_after_exception(const ParamGroup& group, int64_t count) {
     main.start_over();
     group.rank_state().wait(*compare());
   }
-  return extremes.const_data_ptr<double>()[0] == value && extremes.const_data_ptr<double>()[1] == -value;
+  return {values[0] == count && values[1] == -count, values[2] > 0};
 }
 
 }  // namespace
@@ -202,14 +209,20 @@ void reset_iteration(const Groups& groups) {
     require(group->summon_depth == 0, group->where("reset_iter_state"), "a summon_full_params is open on '",
             group->name(), "', whose values it would lose. Close it first");
   int64_t writes = 0;
+  bool in_backward = false;
   for (const auto& group : groups) {
     writes += group->total_writes();
+    in_backward |= !group->open_tasks.empty();
     if (!group->is_in_scope()) group->end_reading();  // a peer may wait to write before it comes here
   }
-  const bool are_alike = meet_after_exception(*groups.front(), writes);
+  const auto ranks = meet_after_exception(*groups.front(), writes, in_backward);
   rank.reset_backward();
-  for (const auto& group : groups) group->reset();
-  if (!are_alike)
+  for (const auto& group : groups) {
+    group->reset();
+    // Some of its gradients were added to `.grad`, on some ranks.
+    if (ranks.was_in_backward) group->drop_gradients();
+  }
+  if (!ranks.wrote_alike)
     throw Mismatch(
         groups.front()->where("reset_iter_state") +
         "some ranks made an optimizer step that others did not make, so rows of two steps are mixed. The model "

@@ -302,8 +302,8 @@ TEST(Cost, GradientsThatAccumulateStayWithinTheirRowsTheRootAndThreeGroups) {
       forward_loss(group, net, backward).backward();
       const int64_t rows = group.stats().rows.current;
       EXPECT_EQ(group.stats().gradient.current, rows);
-      EXPECT_LE(group.stats().gradient.peak, (backward == 0 ? 1 : 2) * rows + root + 3 * block)
-          << "backward " << backward;
+      const int64_t added = backward == 0 ? 0 : 2 * block / 2;  // the rows of two groups, on 2 ranks
+      EXPECT_LE(group.stats().gradient.peak, rows + added + root + 3 * block) << "backward " << backward;
     }
   });
 }

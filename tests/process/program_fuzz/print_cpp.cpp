@@ -79,6 +79,7 @@ class Printer {
   }
 
   std::string net(int m) const { return m == 0 ? "net" : "other"; }
+  std::string optimizer(int m) const { return m == 0 ? "optimizer" : "optimizer_of_other"; }
   std::string node_path(int m, int node) const {
     const auto& nodes = program_.models[static_cast<size_t>(m)].nodes;
     std::string path;
@@ -107,8 +108,7 @@ class Printer {
     if (model.by_policy)
       for (size_t i = 1; i < model.nodes.size(); ++i)
         if (model.nodes[i].is_group) line("// made by that call's auto_wrap_policy: n", i);
-    line(
-        optimizer_of(model.optimizer, s.model == 0 ? "optimizer" : "optimizer_of_other", name + "_group.parameters()"));
+    line(optimizer_of(model.optimizer, optimizer(s.model), name + "_group.parameters()"));
   }
 
   void print_scope(const Statement& s, const std::string& guard) {
@@ -202,11 +202,12 @@ class Printer {
     line("} catch (const std::runtime_error&) {  // a Mismatch on ranks that do not throw");
     line("}");
     line(group(s.model, 0), ".reset_iter_state();");
+    line(optimizer(s.model), ".zero_grad();");
   }
 
   void print_statement(const Statement& s) {
     const auto root = group(s.model, 0);
-    const std::string optimizer = s.model == 0 ? "optimizer" : "optimizer_of_other";
+    const std::string optimizer = this->optimizer(s.model);
     switch (s.kind) {
       case Kind::kMake:
         return print_make(s);

@@ -282,6 +282,8 @@ void ShardedRun::throw_and_reset(const Statement& s) {
     if (throws) throw;
   }
   group(s).reset_iter_state();
+  // It drops gradients if a rank was in backward by then, which the ranks that did not throw may have been or not.
+  handle(s.model).optimizer->zero_grad();
 }
 
 void ShardedRun::record_rows(const Statement& s, const NetParameter& parameter, const Tensor& rows) {

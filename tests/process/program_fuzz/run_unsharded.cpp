@@ -247,6 +247,7 @@ void UnshardedRun::throw_and_reset(const Statement& s) {
   for (auto& rank : ranks_) {
     rank->runner.forget_graphs();
     for (auto& waiting : rank->waiting[static_cast<size_t>(s.model)]) waiting = Tensor();
+    rank->optimizers[static_cast<size_t>(s.model)]->zero_grad();
   }
 }
 
