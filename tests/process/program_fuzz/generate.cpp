@@ -42,6 +42,9 @@ constexpr std::array<int, kKinds> kWeights{
     5,   // compare rows
     6,   // compare gradients
     2,   // all_reduce
+    2,   // all_gather
+    2,   // broadcast
+    2,   // mean
 };
 
 class Generator {
@@ -206,6 +209,9 @@ class Generator {
         break;
       case Kind::kClip:
         s.value = pick(std::vector{1e-3, 0.1, 100.0});
+        break;
+      case Kind::kBroadcast:
+        s.rank = draw(0, program_.world_size - 1);
         break;
       case Kind::kThrow:
         s.rank = draw(-1, program_.world_size - 1);

@@ -274,7 +274,14 @@ class Printer {
       case Kind::kBarrier:
         return line("fsdp::barrier();");
       case Kind::kAllReduce:
-        return line("fsdp::all_reduce(input(rank, ", s.seed, "));  // compared");
+        return line("fsdp::all_reduce(input(rank, ", s.seed, ")", s.flag ? ", fsdp::ReduceOp::kMax" : "",
+                    ");  // compared");
+      case Kind::kAllGather:
+        return line("fsdp::all_gather(input(rank, ", s.seed, "));  // compared");
+      case Kind::kBroadcast:
+        return line("fsdp::broadcast(input(rank, ", s.seed, "), ", s.rank, ");  // compared");
+      case Kind::kMean:
+        return line("fsdp::mean(input(rank, ", s.seed, ")[0][0].item<double>());  // compared");
       case Kind::kCompareRows:
         return line("// compared: rows of ", net(s.model));
       case Kind::kCompareGradients:

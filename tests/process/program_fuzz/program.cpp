@@ -78,7 +78,10 @@ const char* name_of(Kind kind) {
                                                    "barrier",
                                                    "compare rows",
                                                    "compare gradients",
-                                                   "all_reduce"};
+                                                   "all_reduce",
+                                                   "all_gather",
+                                                   "broadcast",
+                                                   "mean"};
   return kNames[static_cast<size_t>(kind)];
 }
 

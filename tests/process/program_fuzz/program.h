@@ -89,9 +89,12 @@ enum class Kind : uint8_t {
   kBarrier,           ///<
   kCompareRows,       ///< model
   kCompareGradients,  ///< model
-  kAllReduce,         ///<
+  kAllReduce,         ///< flag: the maximum, else the sum
+  kAllGather,         ///<
+  kBroadcast,         ///< rank: from which
+  kMean,              ///<
 };
-constexpr int kKinds = 30;
+constexpr int kKinds = 33;
 
 /// One rank is held up until the others are some statements ahead, or wait for it.
 struct Lag {

@@ -118,8 +118,12 @@ bool Rules::allow(const Statement& s) const {
       return exists && is_group_node(model, s.node);
     case Kind::kThrow:
       return allow_throw(s);
+    case Kind::kBroadcast:
+      return s.rank >= 0 && s.rank < program_.world_size;
     case Kind::kBarrier:
     case Kind::kAllReduce:
+    case Kind::kAllGather:
+    case Kind::kMean:
       return true;
   }
   return false;

@@ -162,7 +162,13 @@ void ShardedRun::execute(const Statement& s) {
     case Kind::kCompareGradients:
       return compare_gradients(s);
     case Kind::kAllReduce:
-      return runner_.record(s, all_reduce(runner_.numbers(s)));
+      return runner_.record(s, all_reduce(runner_.numbers(s), s.flag ? ReduceOp::kMax : ReduceOp::kSum));
+    case Kind::kAllGather:
+      return runner_.record(s, all_gather(runner_.numbers(s)));
+    case Kind::kBroadcast:
+      return runner_.record(s, broadcast(runner_.numbers(s), s.rank));
+    case Kind::kMean:
+      return runner_.record(s, torch::scalar_tensor(mean(first_of(runner_.numbers(s))), torch::kDouble));
   }
 }
 

@@ -11,6 +11,17 @@ namespace {
 
 using torch::Tensor;
 
+// What all_reduce and its kin make of the numbers of all ranks.
+Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
+  if (s.kind == Kind::kAllGather) return torch::stack(numbers);
+  if (s.kind == Kind::kBroadcast) return numbers[static_cast<size_t>(s.rank)];
+  const bool is_maximum = s.kind == Kind::kAllReduce && s.flag;
+  auto result = numbers[0];
+  for (size_t rank = 1; rank < numbers.size(); ++rank)
+    result = is_maximum ? torch::maximum(result, numbers[rank]) : result + numbers[rank];
+  return s.kind == Kind::kMean ? result.flatten()[0] / static_cast<double>(numbers.size()) : result;
+}
+
 class UnshardedRun {
  public:
   UnshardedRun(const Program& program, Plant plant) : program_(program), plant_(plant) {
@@ -72,7 +83,7 @@ class UnshardedRun {
   void throw_and_reset(const Statement& s);
   void compare_rows(const Statement& s);
   void compare_gradients(const Statement& s);
-  void all_reduce(const Statement& s);
+  void metric(const Statement& s);
 
   const Program& program_;
   const Plant plant_;
@@ -136,7 +147,10 @@ void UnshardedRun::execute(const Statement& s) {
     case Kind::kCompareGradients:
       return compare_gradients(s);
     case Kind::kAllReduce:
-      return all_reduce(s);
+    case Kind::kAllGather:
+    case Kind::kBroadcast:
+    case Kind::kMean:
+      return metric(s);
     case Kind::kUnshard:
     case Kind::kReshard:
     case Kind::kKeepAfterForward:
@@ -263,10 +277,11 @@ void UnshardedRun::compare_gradients(const Statement& s) {
   });
 }
 
-void UnshardedRun::all_reduce(const Statement& s) {
-  auto sum = ranks_[0]->runner.numbers(s);
-  for (size_t rank = 1; rank < ranks_.size(); ++rank) sum = sum + ranks_[rank]->runner.numbers(s);
-  on_ranks(0, [&](Rank& rank) { rank.runner.record(s, sum); });
+void UnshardedRun::metric(const Statement& s) {
+  std::vector<Tensor> numbers;
+  for (const auto& rank : ranks_) numbers.push_back(rank->runner.numbers(s));
+  const auto result = metric_of(s, numbers);
+  on_ranks(0, [&](Rank& rank) { rank.runner.record(s, result); });
 }
 
 }  // namespace

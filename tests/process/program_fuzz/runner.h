@@ -32,7 +32,7 @@ class Runner {
   /// The input of a forward and half of it; the loss of kThrow.
   torch::Tensor loss_that_throws(const Statement& statement, bool throws);
 
-  /// What kAllReduce sums, another thing on every rank.
+  /// What a rank brings to all_reduce and its kin, another thing on every rank.
   torch::Tensor numbers(const Statement& statement) const { return input(statement).detach(); }
 
   Graph& graph(int slot) { return graphs_[static_cast<size_t>(slot)]; }
@@ -60,6 +60,9 @@ class Runner {
   const Program& program_;
   std::array<Graph, kSlots> graphs_;
 };
+
+/// What a rank brings to mean().
+inline double first_of(const torch::Tensor& numbers) { return numbers.flatten()[0].item<double>(); }
 
 /// What a rank throws in kThrow.
 struct Planned : std::runtime_error {
