@@ -18,10 +18,12 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "3 ranks over gloo",
                                     "4 ranks over gloo",
                                     "model: groups by policy",
+                                    "model: sync_module_states",
                                     "model: torch::optim",
                                     "model: fsdp::optim",
                                     "module: a group",
                                     "module: frozen",
+                                    "module: hooks from before fully_shard",
                                     "module: ignored",
                                     "module: fp32",
                                     "module: shape of 0",
@@ -58,6 +60,8 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "a rank held up before a statement",
                                     "a rank held up inside a statement"};
 
+bool has_parameters(const Node& node) { return node.cell != Cell::kSequence && node.cell != Cell::kPause; }
+
 std::string statement_name(Kind kind) { return c10::str("statement: ", name_of(kind)); }
 std::string cell_name(Cell cell) { return c10::str("module: ", name_of(cell)); }
 
@@ -78,6 +82,7 @@ void Census::add(const Program& program) {
 }
 
 void Census::add_model(const Model& model) {
+  if (model.is_synced) count("model: sync_module_states");
   if (model.by_policy) count("model: groups by policy");
   count(is_fused(model.optimizer) ? "model: fsdp::optim" : "model: torch::optim");
   for (const auto& node : model.nodes) {
@@ -85,6 +90,7 @@ void Census::add_model(const Model& model) {
     const bool has_size = node.cell == Cell::kWide || node.cell == Cell::kUnused || node.cell == Cell::kTable;
     if (node.is_group) count("module: a group");
     if (node.is_frozen) count("module: frozen");
+    if (node.is_hooked && has_parameters(node) && !node.is_frozen) count("module: hooks from before fully_shard");
     if (node.is_ignored) count("module: ignored");
     if (node.is_float) count("module: fp32");
     if (has_size && node.size == 0) count("module: shape of 0");

@@ -87,6 +87,7 @@ class Generator {
     const bool shares = std::any_of(model.nodes.begin(), model.nodes.end(),
                                     [](const Node& node) { return node.same_as >= 0 || node.tied_to >= 0; });
     model.by_policy = !shares && chance(0.3);
+    model.is_synced = chance(0.25);
     model.optimizer = static_cast<Optimizer>(draw(0, kOptimizers - 1));
     return model;
   }
@@ -101,6 +102,7 @@ class Generator {
     if (node.cell == Cell::kTable) node.size = std::max<int64_t>(node.size, 1);
     node.is_float = chance(0.12);
     node.is_frozen = chance(0.15);
+    node.is_hooked = chance(0.2);
     node.is_ignored = node.cell != Cell::kSequence && chance(0.05);
     node.is_group = chance(0.5);
     if (node.cell != Cell::kSequence && chance(0.15)) share(node, model);

@@ -90,6 +90,9 @@ void NodeModule::add_parameter(const std::vector<int64_t>& sizes) {
   const int place = 10 * number_ + static_cast<int>(own_.size());
   const auto dtype = spec_.is_float ? torch::kFloat : torch::kDouble;
   own_.push_back(register_parameter(c10::str("p", own_.size()), first_values(sizes, dtype, place), !spec_.is_frozen));
+  if (spec_.is_hooked && !spec_.is_frozen)
+    own_.back().register_hook(
+        [](const Tensor& gradient) { return gradient / static_cast<double>(1 + gradient.numel()); });
 }
 
 void NodeModule::add_child(int node, const std::shared_ptr<NodeModule>& child) {
@@ -155,6 +158,12 @@ Net::Net(const Program& program, const Model& model) {
       for (const auto& tensor : below)
         if (tensor.is_same(parameters[i].tensor)) owners[i] = group;
   }
+}
+
+void Net::begin_apart(int rank) {
+  const torch::NoGradGuard no_grad;
+  for (auto& parameter : parameters)
+    if (!parameter.is_ignored) parameter.tensor.mul_(1 + rank);
 }
 
 std::vector<Tensor> Net::tensors() const {

@@ -54,6 +54,8 @@ struct Net {
   /// By parameter: the node of the group that takes it.
   std::vector<int> owners;
 
+  /// Gives the rank, unless it is 0, other values than the others have, of all but ignored parameters.
+  void begin_apart(int rank);
   std::vector<torch::Tensor> tensors() const;
   /// Of the ignored parameters those under the module.
   std::vector<torch::Tensor> ignored_below(int node) const;

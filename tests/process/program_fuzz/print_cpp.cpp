@@ -90,20 +90,25 @@ class Printer {
     return node == 0 ? net(m) + "_group" : c10::str("fsdp::group_of(*", node_path(m, node), ")");
   }
 
+  static std::string options_of(const Model& model, const Node& node) {
+    std::string options;
+    if (node.reshard != WhenToReshard::kUnset) options = c10::str(".reshard_after_forward = ", text_of(node.reshard));
+    if (model.is_synced) options += c10::str(options.empty() ? "" : ", ", ".sync_module_states = true");
+    return options.empty() ? "" : ", {" + options + "}";
+  }
+
   void print_make(const Statement& s) {
     const auto& model = program_.models[static_cast<size_t>(s.model)];
     const auto name = net(s.model);
     line("auto ", name, " = std::make_shared<", type_of(program_, s.model, 0), ">();");
+    if (model.is_synced) line("// ranks other than 0 have other values here");
     for (size_t i = 0; i < model.nodes.size(); ++i)
       if (model.nodes[i].is_ignored) line("// the parameters of n", i, " are in ignored_params");
     for (int i = static_cast<int>(model.nodes.size()) - 1; i >= 0; --i) {
       const auto& node = model.nodes[static_cast<size_t>(i)];
       if (i > 0 && (!node.is_group || model.by_policy)) continue;
-      const std::string options = node.reshard == WhenToReshard::kUnset
-                                      ? ""
-                                      : c10::str(", {.reshard_after_forward = ", text_of(node.reshard), "}");
       line(i == 0 ? c10::str("auto ", name, "_group = ") : std::string(), "fsdp::fully_shard(*", node_path(s.model, i),
-           options, ");");
+           options_of(model, node), ");");
     }
     if (model.by_policy)
       for (size_t i = 1; i < model.nodes.size(); ++i)

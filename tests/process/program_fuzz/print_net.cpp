@@ -148,6 +148,9 @@ class NetPrinter {
       text_ << "    p.push_back(register_parameter(\"p" << i << "\", first_values(" << sizes[i]
             << ", torch::" << (node.is_float ? "kFloat" : "kDouble") << ", " << 10 * number + static_cast<int>(i) << ')'
             << (node.is_frozen ? ", false" : "") << "));\n";
+    if (node.is_hooked && !node.is_frozen && node.tied_to < 0)
+      text_ << "    for (auto& parameter : p)\n"
+               "      parameter.register_hook([](torch::Tensor g) { return g / static_cast<double>(1 + g.numel()); });\n";
     text_ << "  }\n";
   }
 

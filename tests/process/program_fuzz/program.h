@@ -34,6 +34,7 @@ struct Node {
   bool is_float = false;  ///< else double
   bool is_frozen = false;
   bool is_ignored = false;  ///< FullyShardOptions::ignored_params
+  bool is_hooked = false;   ///< its parameters have hooks from before fully_shard, which ask for sizes
   bool is_group = false;    ///< has a fully_shard call of its own; the root always has one
   int tied_to = -1;         ///< an earlier node of the same cell, size and dtype whose parameters this one has
   int same_as = -1;         ///< an earlier node whose very module stands here again
@@ -45,6 +46,7 @@ constexpr int kOptimizers = 4;
 
 struct Model {
   std::vector<Node> nodes;
+  bool is_synced = false;  ///< by sync_module_states: ranks other than 0 begin with other values
   bool by_policy = false;  ///< groups are made by auto_wrap_policy, else by calls bottom-up
   Optimizer optimizer = Optimizer::kSgd;
 };

@@ -176,13 +176,14 @@ void ShardedRun::make(const Statement& s) {
   const auto& model = program_.models[static_cast<size_t>(s.model)];
   auto& net = runner_.nets[static_cast<size_t>(s.model)];
   net = std::make_unique<Net>(program_, model);
+  if (model.is_synced) net->begin_apart(runner_.rank);
   shard(*net, model, handle(s.model));
   for (const auto& made : handle(s.model).group->param_groups()) groups_made_.push_back(made);
   handle(s.model).optimizer = make_optimizer(model.optimizer, /*fused=*/true, net->tensors());
 }
 
 void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
-  FullyShardOptions options{.ignored_params = net.ignored_below(0)};
+  FullyShardOptions options{.ignored_params = net.ignored_below(0), .sync_module_states = model.is_synced};
   if (model.by_policy) {
     options.reshard_after_forward = option_of(model.nodes[0].reshard);
     options.auto_wrap_policy = [&](const WrapCandidate& candidate) {

@@ -141,6 +141,7 @@ class Simplifier {
     if (program_.samples > 1) add([](Program& p) { p.samples = 1; });
     for (size_t m = 0; m < kModels; ++m) {
       const auto& model = program_.models[m];
+      if (model.is_synced) add([&](Program& p) { p.models[m].is_synced = false; });
       if (model.by_policy) add([&](Program& p) { p.models[m].by_policy = false; });
       if (model.optimizer != Optimizer::kSgd) add([&](Program& p) { p.models[m].optimizer = Optimizer::kSgd; });
       for (size_t i = 0; i < model.nodes.size(); ++i) {
@@ -153,6 +154,7 @@ class Simplifier {
         change(&Node::same_as, -1);
         change(&Node::is_float, false);
         change(&Node::is_frozen, false);
+        change(&Node::is_hooked, false);
         change(&Node::is_ignored, false);
         change(&Node::is_group, false);
         change(&Node::reshard, WhenToReshard::kUnset);
