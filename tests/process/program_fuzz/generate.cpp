@@ -112,7 +112,7 @@ class Generator {
   Cell draw_cell() {
     return pick(std::vector{Cell::kLinear, Cell::kLinear, Cell::kLinear, Cell::kWide, Cell::kWide, Cell::kSequence,
                             Cell::kSequence, Cell::kScale, Cell::kNorm, Cell::kTable, Cell::kFunction, Cell::kSometimes,
-                            Cell::kUnused, Cell::kPause, Cell::kPause});
+                            Cell::kUnused, Cell::kRunning, Cell::kPause, Cell::kPause});
   }
 
   // With an earlier node.

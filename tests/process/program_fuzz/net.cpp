@@ -51,6 +51,7 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
                        const std::vector<std::shared_ptr<NodeModule>>& before)
     : torch::nn::Module(c10::str("Node", node)), spec_(model.nodes[static_cast<size_t>(node)]), number_(node) {
   const int64_t d = program.width;
+  if (spec_.cell == Cell::kRunning) mean_ = register_buffer("mean", first_values({d}, dtype(), node));
   if (spec_.tied_to >= 0) {
     own_ = before[static_cast<size_t>(spec_.tied_to)]->own_;
     for (size_t i = 0; i < own_.size(); ++i) register_parameter(c10::str("p", i), own_[i], !spec_.is_frozen);
@@ -59,6 +60,9 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
   switch (spec_.cell) {
     case Cell::kSequence:
     case Cell::kPause:
+      break;
+    case Cell::kRunning:
+      add_parameter({d});
       break;
     case Cell::kLinear:
       add_parameter({d, d});
@@ -86,10 +90,11 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
   }
 }
 
+torch::ScalarType NodeModule::dtype() const { return spec_.is_float ? torch::kFloat : torch::kDouble; }
+
 void NodeModule::add_parameter(const std::vector<int64_t>& sizes) {
   const int place = 10 * number_ + static_cast<int>(own_.size());
-  const auto dtype = spec_.is_float ? torch::kFloat : torch::kDouble;
-  own_.push_back(register_parameter(c10::str("p", own_.size()), first_values(sizes, dtype, place), !spec_.is_frozen));
+  own_.push_back(register_parameter(c10::str("p", own_.size()), first_values(sizes, dtype(), place), !spec_.is_frozen));
   if (spec_.is_hooked && !spec_.is_frozen)
     own_.back().register_hook(
         [](const Tensor& gradient) { return gradient / static_cast<double>(1 + gradient.numel()); });
@@ -126,6 +131,14 @@ Tensor NodeModule::compute(const Tensor& h, const Call& call) {
       return CustomLayer::apply(h, own_[0]);
     case Cell::kSometimes:
       return (call.seed + call.rank) % 2 == 0 ? h * own_[0] + own_[1] : h * own_[0];
+    case Cell::kRunning: {
+      const auto centered = h - mean_.clone();
+      if (torch::GradMode::is_enabled() && call.updates_buffers) {
+        const torch::NoGradGuard no_grad;
+        mean_.mul_(0.75).add_(h.mean(0), 0.25);
+      }
+      return centered * own_[0];
+    }
     case Cell::kPause:
       return 0.1 * Pause::apply(h, reinterpret_cast<int64_t>(call.pause));
     case Cell::kUnused:
@@ -144,6 +157,8 @@ Net::Net(const Program& program, const Model& model) {
     if (node.parent >= 0) modules[static_cast<size_t>(node.parent)]->add_child(i, modules.back());
     for (const auto& tensor : modules.back()->parameters(/*recurse=*/false))
       if (seen.insert(tensor.unsafeGetTensorImpl()).second) parameters.push_back({tensor, node.is_ignored});
+    if (node.same_as >= 0) continue;
+    for (const auto& buffer : modules.back()->buffers(/*recurse=*/false)) buffers.push_back(buffer);
   }
   // A parent has a lower number than its children; a module that stands twice may be below a group of a higher number.
   for (bool has_children : {false, true})
@@ -164,6 +179,7 @@ void Net::begin_apart(int rank) {
   const torch::NoGradGuard no_grad;
   for (auto& parameter : parameters)
     if (!parameter.is_ignored) parameter.tensor.mul_(1 + rank);
+  for (auto& buffer : buffers) buffer.add_(rank);
 }
 
 std::vector<Tensor> Net::tensors() const {

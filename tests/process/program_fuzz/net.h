@@ -16,6 +16,7 @@ namespace fsdp::test::fuzz {
 struct Call {
   int rank = 0;
   int64_t seed = 0;
+  bool updates_buffers = true;
   /// Called in the backward of a kPause; lives as long as graphs do.
   const std::function<void()>* pause = nullptr;
 };
@@ -36,12 +37,14 @@ class NodeModule : public torch::nn::Module {
 
  private:
   torch::Tensor compute(const torch::Tensor& h, const Call& call);
+  torch::ScalarType dtype() const;
   void add_parameter(const std::vector<int64_t>& sizes);
 
   const Node spec_;
   const int number_;
   std::vector<std::shared_ptr<NodeModule>> children_;
   std::vector<torch::Tensor> own_;
+  torch::Tensor mean_;  // of kRunning
 };
 
 struct Net {
@@ -49,12 +52,13 @@ struct Net {
 
   std::vector<std::shared_ptr<NodeModule>> modules;  // by node; one that stands twice has both places
   std::vector<NetParameter> parameters;
+  std::vector<torch::Tensor> buffers;
   /// Group nodes in the order in which they are sharded: children before parents, the root last.
   std::vector<int> group_nodes;
   /// By parameter: the node of the group that takes it.
   std::vector<int> owners;
 
-  /// Gives the rank, unless it is 0, other values than the others have, of all but ignored parameters.
+  /// Gives the rank, unless it is 0, other values than the others have, of buffers and all but ignored parameters.
   void begin_apart(int rank);
   std::vector<torch::Tensor> tensors() const;
   /// Of the ignored parameters those under the module.

@@ -34,6 +34,16 @@ constexpr const char* kPause = R"(struct Pause : torch::autograd::Function<Pause
 
 )";
 
+constexpr const char* kRunning = R"(torch::Tensor less_running_mean(torch::Tensor h, torch::Tensor mean) {
+  auto centered = h - mean.clone();
+  if (!torch::GradMode::is_enabled()) return centered;
+  torch::NoGradGuard no_grad;
+  mean.mul_(0.75).add_(h.mean(0), 0.25);
+  return centered;
+}
+
+)";
+
 constexpr const char* kValues = R"(torch::Tensor first_values(at::IntArrayRef sizes, torch::Dtype dtype, int place) {
   auto numbers = torch::arange(c10::multiply_integers(sizes), torch::kDouble);
   return (torch::sin(numbers * 1.3 + 0.7 * place) * 0.4).to(dtype).view(sizes);
@@ -55,6 +65,8 @@ std::vector<std::string> sizes_of(const Node& node) {
       return {c10::str('{', node.size, ", kWidth}"), c10::str("{kWidth, ", node.size, '}')};
     case Cell::kScale:
       return {"{}"};
+    case Cell::kRunning:
+      return {"{kWidth}"};
     case Cell::kNorm:
     case Cell::kSometimes:
       return {"{kWidth}", "{kWidth}"};
@@ -87,6 +99,8 @@ std::string formula_of(const Node& node) {
       return "Layer::apply(h, p[0])";
     case Cell::kSometimes:
       return "(seed + rank) % 2 == 0 ? h * p[0] + p[1] : h * p[0]";
+    case Cell::kRunning:
+      return "less_running_mean(h, mean) * p[0]";
     case Cell::kPause:
       return "0.1 * Pause::apply(h)";
     case Cell::kUnused:
@@ -141,12 +155,16 @@ class NetPrinter {
   void print_parameters(const Node& node, int number) {
     const auto sizes = sizes_of(node);
     if (sizes.empty()) return;
+    const std::string dtype = node.is_float ? "torch::kFloat" : "torch::kDouble";
     text_ << "  std::vector<torch::Tensor> p;\n";
+    if (node.cell == Cell::kRunning)
+      text_ << "  torch::Tensor mean = register_buffer(\"mean\", first_values({kWidth}, " << dtype << ", " << number
+            << "));\n";
     if (node.tied_to >= 0) text_ << "  // registers the parameters of n" << node.tied_to << " instead\n";
     text_ << "  " << type_of(program_, model_, number) << "() {\n";
     for (size_t i = 0; i < sizes.size(); ++i)
       text_ << "    p.push_back(register_parameter(\"p" << i << "\", first_values(" << sizes[i]
-            << ", torch::" << (node.is_float ? "kFloat" : "kDouble") << ", " << 10 * number + static_cast<int>(i) << ')'
+            << ", " << dtype << ", " << 10 * number + static_cast<int>(i) << ')'
             << (node.is_frozen ? ", false" : "") << "));\n";
     if (node.is_hooked && !node.is_frozen && node.tied_to < 0)
       text_ << "    for (auto& parameter : p)\n"
@@ -176,6 +194,7 @@ std::string print_nets(const Program& program, const std::vector<int>& models) {
   };
   std::string text = have(Cell::kFunction) ? kLayer : "";
   if (have(Cell::kPause)) text += kPause;
+  if (have(Cell::kRunning)) text += kRunning;
   text += kValues;
   for (int model : models) text += NetPrinter(program, model).print();
   return text;

@@ -19,9 +19,10 @@ enum class Cell : uint8_t {
   kFunction,   ///< a custom Function, which alone reads the parameter
   kSometimes,  ///< a second parameter takes part on some of the ranks
   kUnused,     ///< a parameter that nobody reads
+  kRunning,    ///< less a running mean, a buffer that each rank keeps for itself, times a scale
   kPause,      ///< no parameters; a rank may be held up here in backward
 };
-constexpr int kCells = 10;
+constexpr int kCells = 11;
 
 /// `reshard_after_forward`.
 enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever };

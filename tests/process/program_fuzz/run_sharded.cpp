@@ -310,6 +310,7 @@ void ShardedRun::compare_rows(const Statement& s) {
   const torch::NoGradGuard no_grad;
   for (const auto& parameter : runner_.net(s.model).parameters)
     record_rows(s, parameter, parameter.tensor.detach().clone());
+  for (const auto& buffer : runner_.net(s.model).buffers) runner_.record(s, buffer);
 }
 
 void ShardedRun::compare_gradients(const Statement& s) {

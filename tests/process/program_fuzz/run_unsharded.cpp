@@ -45,6 +45,9 @@ class UnshardedRun {
  private:
   struct Rank {
     Rank(const Program& program, int rank) : runner(program, rank) {}
+    void record_parameters(const Statement& s) {
+      for (const auto& parameter : runner.net(s.model).parameters) runner.record(s, parameter.tensor);
+    }
     Runner runner;
     std::array<std::unique_ptr<torch::optim::Optimizer>, kModels> optimizers;
     // By model and parameter: gradients that wait for a backward with synchronisation, or for the sum.
@@ -110,7 +113,9 @@ void UnshardedRun::execute(const Statement& s) {
       return;
     case Kind::kForward: {
       const uint32_t models = model | (s.other >= 0 ? ranks_[0]->runner.graph(s.other).models : 0);
-      return on_ranks(models, [&](Rank& rank) { rank.runner.forward(s); });
+      on_ranks(models, [&](Rank& rank) { rank.runner.forward(s); });
+      if ((models & rounded_) != 0 && !ranks_[0]->runner.net(s.model).buffers.empty()) rounded_ |= model;
+      return;
     }
     case Kind::kEvaluate:
       return on_ranks(model, [&](Rank& rank) { rank.runner.evaluate(s); });
@@ -140,6 +145,7 @@ void UnshardedRun::execute(const Statement& s) {
       return clip(s);
     case Kind::kFullTensors:
     case Kind::kSave:
+      return on_ranks(model, [&](Rank& rank) { rank.record_parameters(s); });
     case Kind::kCompareRows:
       return compare_rows(s);
     case Kind::kThrow:
@@ -267,7 +273,8 @@ void UnshardedRun::throw_and_reset(const Statement& s) {
 
 void UnshardedRun::compare_rows(const Statement& s) {
   on_ranks(1U << s.model, [&](Rank& rank) {
-    for (const auto& parameter : rank.runner.net(s.model).parameters) rank.runner.record(s, parameter.tensor);
+    rank.record_parameters(s);
+    for (const auto& buffer : rank.runner.net(s.model).buffers) rank.runner.record(s, buffer);
   });
 }
 

@@ -55,7 +55,7 @@ class Runner {
 
  private:
   torch::Tensor input(const Statement& statement) const;
-  Call call(const Statement& statement) const { return {rank, statement.seed, &pause}; }
+  Call call(const Statement& statement) const { return {rank, statement.seed, /*updates_buffers=*/true, &pause}; }
 
   const Program& program_;
   std::array<Graph, kSlots> graphs_;
