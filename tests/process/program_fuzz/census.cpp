@@ -53,6 +53,8 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "backward: without synchronisation",
                                     "backward: double",
                                     "write rows: under LocalRows",
+                                    "write from whole: copied",
+                                    "write from whole: multiplied",
                                     "summon: written back",
                                     "throw: on one rank",
                                     "throw: on all ranks",
@@ -158,6 +160,9 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
       break;
     case Kind::kWriteRows:
       count_if(s.flag, "write rows: under LocalRows");
+      break;
+    case Kind::kWriteWhole:
+      count(s.flag ? "write from whole: copied" : "write from whole: multiplied");
       break;
     case Kind::kSummon:
       count_if(s.flag, "summon: written back");

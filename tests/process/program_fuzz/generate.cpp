@@ -24,6 +24,7 @@ constexpr std::array<int, kKinds> kWeights{
     6,   // zero_grad
     14,  // step
     12,  // write rows
+    6,   // write whole
     4,   // summon
     4,   // unshard
     3,   // reshard
@@ -202,6 +203,7 @@ class Generator {
         if (chance(0.4)) s.other = draw(0, kSlots - 1);
         break;
       case Kind::kWriteRows:
+      case Kind::kWriteWhole:
       case Kind::kSummon:
         s.value = pick(std::vector{0.5, 0.9, -1.0});
         break;

@@ -242,6 +242,12 @@ class Printer {
         return line(optimizer, ".step();");
       case Kind::kWriteRows:
         return print_write(s);
+      case Kind::kWriteWhole:
+        print_scope(s, "torch::NoGradGuard no_grad;");
+        line("for (auto& p : ", root, ".parameters())");
+        line("  p.", s.flag ? "copy_" : "mul_", "(whole_operand(fsdp::global_sizes(p), ", s.value, "));  // cos(0.7 i + ",
+             s.value, ')');
+        return close();
       case Kind::kSummon:
         return print_summon(s);
       case Kind::kUnshard:

@@ -61,6 +61,7 @@ const char* name_of(Kind kind) {
                                                    "zero_grad",
                                                    "step",
                                                    "write rows",
+                                                   "write from whole",
                                                    "summon_full_params",
                                                    "unshard",
                                                    "reshard",

@@ -75,6 +75,7 @@ enum class Kind : uint8_t {
   kZeroGrad,          ///< model, flag: set_to_none
   kStep,              ///< model
   kWriteRows,         ///< model, value, flag: under LocalRows
+  kWriteWhole,        ///< model, value, flag: copied, else multiplied: operands of the whole sizes
   kSummon,            ///< model, value, flag: written, and written back
   kUnshard,           ///< model, node, flag: waits
   kReshard,           ///< model, node
@@ -97,7 +98,7 @@ enum class Kind : uint8_t {
   kBroadcast,         ///< rank: from which
   kMean,              ///<
 };
-constexpr int kKinds = 33;
+constexpr int kKinds = 34;
 
 /// One rank is held up until the others are some statements ahead, or wait for it.
 struct Lag {

@@ -96,6 +96,7 @@ bool Rules::allow(const Statement& s) const {
       return !graph(s.slot).parts.empty();
     case Kind::kStep:
     case Kind::kWriteRows:
+    case Kind::kWriteWhole:
     case Kind::kClip:
       return is_outside(s.model) && !state(s.model).has_waiting_gradients;
     case Kind::kSummon:
@@ -198,6 +199,7 @@ void Rules::apply(const Statement& s) {
       break;
     case Kind::kStep:
     case Kind::kWriteRows:
+    case Kind::kWriteWhole:
       return note_write(s.model);
     case Kind::kSummon:
       if (s.flag) note_write(s.model);

@@ -123,6 +123,10 @@ void ShardedRun::execute(const Statement& s) {
       return;
     case Kind::kWriteRows:
       return write_rows(s);
+    case Kind::kWriteWhole:
+      for (const auto& tensor : runner_.net(s.model).tensors())
+        write_whole(s, tensor, whole_operand(s, global_sizes(tensor), tensor));
+      return;
     case Kind::kSummon:
       return summon(s);
     case Kind::kUnshard: {

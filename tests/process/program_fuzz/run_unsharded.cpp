@@ -135,6 +135,7 @@ void UnshardedRun::execute(const Statement& s) {
       if (is_fused(program_.models[m].optimizer)) rounded_ |= model;
       return;
     case Kind::kWriteRows:
+    case Kind::kWriteWhole:
       return write(s);
     case Kind::kSummon:
       return summon(s);
@@ -249,7 +250,8 @@ void UnshardedRun::write(const Statement& s) {
   const torch::NoGradGuard no_grad;
   if (plant_ == Plant::kSkip) return;
   for (auto& rank : ranks_)
-    for (auto& tensor : rank->runner.net(s.model).tensors()) tensor.mul_(s.value);
+    for (auto& tensor : rank->runner.net(s.model).tensors())
+      s.kind == Kind::kWriteRows ? void(tensor.mul_(s.value)) : write_whole(s, tensor, whole_operand(s, tensor.sizes(), tensor));
 }
 
 void UnshardedRun::summon(const Statement& s) {

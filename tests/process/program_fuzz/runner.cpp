@@ -79,6 +79,16 @@ void Runner::record(const Statement& s, Value value) {
   values.push_back(std::move(value));
 }
 
+Tensor whole_operand(const Statement& s, at::IntArrayRef sizes, const Tensor& parameter) {
+  const auto numbers = torch::arange(c10::multiply_integers(sizes), torch::kDouble);
+  return torch::cos(numbers * 0.7 + s.value).to(parameter.scalar_type()).view(sizes);
+}
+
+void write_whole(const Statement& s, Tensor parameter, const Tensor& operand) {
+  const torch::NoGradGuard no_grad;
+  s.flag ? parameter.copy_(operand) : parameter.mul_(operand);
+}
+
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind, bool fused, std::vector<Tensor> tensors) {
   const auto adamw = torch::optim::AdamWOptions(0.01).eps(1e-3);
   const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9);

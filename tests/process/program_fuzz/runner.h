@@ -64,6 +64,10 @@ class Runner {
 /// What a rank brings to mean().
 inline double first_of(const torch::Tensor& numbers) { return numbers.flatten()[0].item<double>(); }
 
+/// What kWriteWhole copies, or multiplies with, for a parameter of these whole sizes.
+torch::Tensor whole_operand(const Statement& statement, at::IntArrayRef sizes, const torch::Tensor& parameter);
+void write_whole(const Statement& statement, torch::Tensor parameter, const torch::Tensor& operand);
+
 /// What a rank throws in kThrow.
 struct Planned : std::runtime_error {
   using std::runtime_error::runtime_error;
