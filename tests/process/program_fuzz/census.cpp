@@ -52,6 +52,7 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "backward: in a scope",
                                     "backward: without synchronisation",
                                     "backward: double",
+                                    "backward: after its model was dropped",
                                     "write rows: under LocalRows",
                                     "write from whole: copied",
                                     "write from whole: multiplied",
@@ -157,6 +158,9 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
       count_if(any_scope, "backward: in a scope");
       count_if(rules.is_without_sync(0) || rules.is_without_sync(1), "backward: without synchronisation");
       count_if(rules.graph(s.slot).order > 1, "backward: double");
+      for (int m = 0; m < kModels; ++m)
+        count_if((rules.graph(s.slot).models & 1U << m) != 0 && !rules.exists(m),
+                 "backward: after its model was dropped");
       break;
     case Kind::kWriteRows:
       count_if(s.flag, "write rows: under LocalRows");

@@ -13,7 +13,7 @@ namespace {
 // How often a kind is tried, by Kind; what is not allowed where it would stand is drawn again.
 constexpr std::array<int, kKinds> kWeights{
     6,   // make
-    1,   // drop
+    3,   // drop
     8,   // scope
     5,   // no_sync
     30,  // forward

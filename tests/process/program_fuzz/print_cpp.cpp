@@ -245,8 +245,8 @@ class Printer {
       case Kind::kWriteWhole:
         print_scope(s, "torch::NoGradGuard no_grad;");
         line("for (auto& p : ", root, ".parameters())");
-        line("  p.", s.flag ? "copy_" : "mul_", "(whole_operand(fsdp::global_sizes(p), ", s.value, "));  // cos(0.7 i + ",
-             s.value, ')');
+        line("  p.", s.flag ? "copy_" : "mul_", "(whole_operand(fsdp::global_sizes(p), ", s.value,
+             "));  // cos(0.7 i + ", s.value, ')');
         return close();
       case Kind::kSummon:
         return print_summon(s);

@@ -163,12 +163,12 @@ class NetPrinter {
     if (node.tied_to >= 0) text_ << "  // registers the parameters of n" << node.tied_to << " instead\n";
     text_ << "  " << type_of(program_, model_, number) << "() {\n";
     for (size_t i = 0; i < sizes.size(); ++i)
-      text_ << "    p.push_back(register_parameter(\"p" << i << "\", first_values(" << sizes[i]
-            << ", " << dtype << ", " << 10 * number + static_cast<int>(i) << ')'
-            << (node.is_frozen ? ", false" : "") << "));\n";
+      text_ << "    p.push_back(register_parameter(\"p" << i << "\", first_values(" << sizes[i] << ", " << dtype << ", "
+            << 10 * number + static_cast<int>(i) << ')' << (node.is_frozen ? ", false" : "") << "));\n";
     if (node.is_hooked && !node.is_frozen && node.tied_to < 0)
-      text_ << "    for (auto& parameter : p)\n"
-               "      parameter.register_hook([](torch::Tensor g) { return g / static_cast<double>(1 + g.numel()); });\n";
+      text_
+          << "    for (auto& parameter : p)\n"
+             "      parameter.register_hook([](torch::Tensor g) { return g / static_cast<double>(1 + g.numel()); });\n";
     text_ << "  }\n";
   }
 

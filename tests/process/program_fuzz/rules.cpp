@@ -158,7 +158,7 @@ bool Rules::allow_grad(const Statement& s) const {
   if (s.node < 0) return graph.has_input;
   const auto& model = program_.models[static_cast<size_t>(s.model)];
   // A penalty on gradients of parameters is taken in the scope.
-  return graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
+  return state(s.model).exists && graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
          trains(model.nodes[static_cast<size_t>(s.node)]) && (s.other < 0 || is_covered(s.model, s.node));
 }
 
@@ -182,11 +182,11 @@ bool Rules::allow_throw(const Statement& s) const {
 void Rules::apply(const Statement& s) {
   switch (s.kind) {
     case Kind::kMake:
+      note_write(s.model);  // graphs of an earlier model in its place
       state(s.model) = {.exists = true};
       break;
     case Kind::kDrop:
       state(s.model) = {};
-      note_write(s.model);
       break;
     case Kind::kForward:
       return apply_forward(s);

@@ -251,7 +251,8 @@ void UnshardedRun::write(const Statement& s) {
   if (plant_ == Plant::kSkip) return;
   for (auto& rank : ranks_)
     for (auto& tensor : rank->runner.net(s.model).tensors())
-      s.kind == Kind::kWriteRows ? void(tensor.mul_(s.value)) : write_whole(s, tensor, whole_operand(s, tensor.sizes(), tensor));
+      s.kind == Kind::kWriteRows ? void(tensor.mul_(s.value))
+                                 : write_whole(s, tensor, whole_operand(s, tensor.sizes(), tensor));
 }
 
 void UnshardedRun::summon(const Statement& s) {
