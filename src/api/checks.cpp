@@ -35,8 +35,7 @@ bool has_dense_rows(const at::Tensor& tensor) {
 }
 
 std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parameter) {
-  if (!parameter.has_storage()) return nullptr;
-  auto part = runtime::registry().find(parameter.storage().unsafeGetStorageImpl());
+  auto part = runtime::registry().find(parameter);
   return part ? part->group : nullptr;
 }
 

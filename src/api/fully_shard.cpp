@@ -33,9 +33,7 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
   for (const auto& tensor : ignored) left_out.insert(tensor.unsafeGetTensorImpl());
   auto parameters = subtree_parameters(node);
   std::erase_if(parameters, [&](const NamedParameter& parameter) {
-    bool taken = parameter.tensor.has_storage() &&
-                 runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl()).has_value();
-    return taken || left_out.contains(parameter.tensor.unsafeGetTensorImpl());
+    return runtime::registry().find(parameter.tensor) || left_out.contains(parameter.tensor.unsafeGetTensorImpl());
   });
   return parameters;
 }
@@ -56,8 +54,7 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
       around = group.get();
     }
     for (const auto& [name, tensor] : node->parameters) {
-      if (!tensor.has_storage()) continue;  // an ignored one
-      auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
+      auto part = runtime::registry().find(tensor);
       if (part && named.insert(tensor.unsafeGetTensorImpl()).second) part->group->rename_slot(part->slot, name);
     }
     for (auto child = node->children.rbegin(); child != node->children.rend(); ++child)
@@ -86,10 +83,10 @@ std::shared_ptr<ModuleWatch> watch_of(const ModuleNode& node) {
 }
 
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group,
-                   const std::vector<at::Tensor>& ignored) {
+                   const std::shared_ptr<const ParamGroup::Ignored>& ignored) {
   group->install();
   group->watch = watch_of(node);
-  for (const auto& tensor : ignored) group->ignored.emplace_back(tensor.getIntrusivePtr());
+  group->ignored = ignored;
   const auto found_through = [&](const ModuleNode& at) {
     const auto owner = at.module == nullptr ? std::weak_ptr<torch::nn::Module>() : at.module->weak_from_this();
     runtime::registry().add_module(at.identity, owner, group);
@@ -119,7 +116,9 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(buffer_values[i]);
-  for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i], options.ignored_params);
+  const auto ignored = std::make_shared<ParamGroup::Ignored>();
+  for (const auto& tensor : options.ignored_params) ignored->emplace_back(tensor.getIntrusivePtr());
+  for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i], ignored);
   adopt_descendants(*tree, *groups.back());
   return make_group(groups.back(), std::move(tree));
 }

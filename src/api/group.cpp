@@ -20,7 +20,10 @@ namespace {
 template <class Change>
 void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool recurse, const Change& change) {
   std::lock_guard lock(groups.front()->rank_state().mutex);
-  for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) change(groups[i]->policy);
+  for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) {
+    change(groups[i]->policy);
+    groups[i]->rank_state().reconsider_resident(*groups[i]);
+  }
 }
 
 // The groups to prefetch while `own` is used.
@@ -53,10 +56,8 @@ Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tr
   };
   visit_nodes(*tree, [&](const ModuleNode& node) {
     add(group_at(node));
-    for (const auto& parameter : node.parameters) {
-      if (!parameter.tensor.has_storage()) continue;  // an ignored one
-      if (auto part = runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl())) add(part->group);
-    }
+    for (const auto& parameter : node.parameters)
+      if (auto part = runtime::registry().find(parameter.tensor)) add(part->group);
   });
   view->tree = std::move(tree);
   return group_from_view(std::move(view));

@@ -147,8 +147,8 @@ std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
   bool is_here = false;
   visit_nodes(node, [&](const ModuleNode& below) {
     for (const auto& [name, tensor] : below.parameters) {
-      if (is_here || !tensor.has_storage()) continue;
-      const auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
+      if (is_here) continue;
+      const auto part = runtime::registry().find(tensor);
       is_here = part && part->group == group;
     }
   });

@@ -14,23 +14,27 @@ struct OwnParameters : torch::nn::Module {
   static const auto& of(const torch::nn::Module& module) { return module.*(&OwnParameters::parameters_); }
 };
 
+// Not by calls inside one another: modules may be nested deeper than the stack allows.
 template <class Visit>
 void visit_parameters(const torch::nn::Module& module, const Visit& visit) {
-  for (const auto& item : OwnParameters::of(module))
-    if (item.value().defined()) visit(item.value());
-  for (const auto& child : module.children()) visit_parameters(*child, visit);
+  for (std::vector<const torch::nn::Module*> open{&module}; !open.empty();) {
+    const auto& next = *open.back();
+    open.pop_back();
+    for (const auto& item : OwnParameters::of(next))
+      if (item.value().defined()) visit(item.value());
+    const auto children = next.children();
+    for (auto child = children.rbegin(); child != children.rend(); ++child) open.push_back(child->get());
+  }
 }
 
-bool is_in_group(const at::Tensor& parameter) {
-  return parameter.has_storage() && runtime::registry().find(parameter.storage().unsafeGetStorageImpl()).has_value();
-}
-
-bool is_ignored(const at::Tensor& parameter, const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups) {
-  return std::ranges::any_of(groups, [&](const auto& group) {
-    return std::ranges::any_of(group->ignored, [&](const auto& ignored) {
-      return ignored._unsafe_get_target() == parameter.unsafeGetTensorImpl();
-    });
-  });
+// What the calls that made the groups were told to ignore.
+std::unordered_set<const at::TensorImpl*> ignored_by(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups) {
+  std::unordered_set<const void*> lists;
+  std::unordered_set<const at::TensorImpl*> ignored;
+  for (const auto& group : groups)
+    if (group->ignored && lists.insert(group->ignored.get()).second)
+      for (const auto& parameter : *group->ignored) ignored.insert(parameter._unsafe_get_target());
+  return ignored;
 }
 
 }  // namespace
@@ -61,14 +65,15 @@ std::string ModuleWatch::find_stray(const std::vector<std::shared_ptr<runtime::P
   if (is_as_before(modules)) return {};
 
   const std::unordered_set<const at::TensorImpl*> known(parameters_.begin(), parameters_.end());
+  const auto ignored = ignored_by(groups);
   parameters_.clear();
   std::string stray;
   for (auto* module : modules)
     visit_nodes(*module_tree(*module), [&](const ModuleNode& node) {
       for (const auto& [name, tensor] : node.parameters) {
         parameters_.push_back(tensor.unsafeGetTensorImpl());
-        if (stray.empty() && !known.contains(parameters_.back()) && !is_in_group(tensor) && !is_ignored(tensor, groups))
-          stray = name;
+        const bool is_new = !known.contains(parameters_.back()) && !ignored.contains(parameters_.back());
+        if (stray.empty() && is_new && !runtime::registry().find(tensor)) stray = name;
       }
     });
   return stray;

@@ -16,8 +16,7 @@ namespace {
 
 std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* operation) {
   require(tensor.defined(), "fsdp::", operation, ": expected a parameter, found an undefined tensor");
-  if (!tensor.has_storage()) return std::nullopt;
-  auto part = runtime::registry().find(tensor.storage().unsafeGetStorageImpl());
+  auto part = runtime::registry().find(tensor);
   require(part || !runtime::is_marked(*tensor.unsafeGetTensorImpl()) || !runtime::another_copy_intercepts(),
           "fsdp::", operation,
           ": the parameter was sharded by another copy of fsdp in this process. Link fsdp into one shared "

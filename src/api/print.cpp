@@ -65,9 +65,7 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
     out << "  (group '" << group->name() << "': " << balance_text(*group) << ')';
   out << '\n';
   for (const auto& parameter : node.parameters) {
-    std::optional<runtime::Part> part;
-    if (parameter.tensor.has_storage())  // sparse ones, which are ignored, have none
-      part = runtime::registry().find(parameter.tensor.storage().unsafeGetStorageImpl());
+    const auto part = runtime::registry().find(parameter.tensor);
     out << indent << "  " << parameter.name.substr(parameter.name.rfind('.') + 1) << ' ';
     if (!part) {
       out << sizes_text(parameter.tensor.sizes()) << " not sharded\n";

@@ -25,9 +25,8 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index) {
   update.parameter = update.rows = parameter;
   update.options = options;
   update.index = index;
-  const auto& impl = *parameter.unsafeGetTensorImpl();
-  if (!runtime::is_marked(impl) || !impl.has_storage()) return update;
-  update.part = runtime::registry().find(parameter.storage().unsafeGetStorageImpl());
+  if (!runtime::is_marked(*parameter.unsafeGetTensorImpl())) return update;
+  update.part = runtime::registry().find(parameter);
   if (update.part) update.rows = update.part->group->slots()[update.part->slot].rows_tensor;
   return update;
 }

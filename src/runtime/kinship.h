@@ -26,8 +26,8 @@ class Kinship {
 
   Span span_of(GroupId group) const { return spans_.at(group); }
   /// Whether one of two groups is inside the other, or they are the same.
-  bool are_related(GroupId a, Span span_of_a, GroupId b, Span span_of_b) const {
-    return contains(span_of_a, span_of_b) || contains(span_of_b, span_of_a) ||
+  bool are_related(GroupId a, GroupId b) const {
+    return contains(span_of(a), span_of(b)) || contains(span_of(b), span_of(a)) ||
            (is_shared_ && (is_inside(a, b) || is_inside(b, a)));
   }
 

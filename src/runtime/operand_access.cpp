@@ -36,8 +36,8 @@ using MarkedOperands = c10::SmallVector<MarkedOperand, 4>;
 MarkedOperands marked_operands(const OperatorCall& call) {
   MarkedOperands marked;
   for (const auto& operand : call.tensors) {
-    if (!is_marked(*operand.tensor->unsafeGetTensorImpl()) || !operand.tensor->has_storage()) continue;
-    if (auto part = registry().find(operand.tensor->storage().unsafeGetStorageImpl())) {
+    if (!is_marked(*operand.tensor->unsafeGetTensorImpl())) continue;
+    if (auto part = registry().find(*operand.tensor)) {
       bool is_parameter = part->group->slots()[part->slot].is(*operand.tensor);
       marked.push_back({operand, std::move(*part), is_parameter});
     }
@@ -78,11 +78,11 @@ at::Tensor take_rows(const at::Tensor& whole, const at::Tensor& rows, const Rows
 // The part that another operand lies on: among those that were looked up, unless they are as many as lists have.
 const Part* part_of(const OperatorCall& call, const at::Tensor& tensor, std::span<const MarkedOperand> operands,
                     std::optional<Part>& looked_up) {
-  if (!is_marked(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) return nullptr;
+  if (!is_marked(*tensor.unsafeGetTensorImpl())) return nullptr;
   if (call.traits.kind != OperatorKind::kForeach)
     for (const auto& operand : operands)
       if (operand.tensor == &tensor) return &operand.part;
-  looked_up = registry().find(tensor.storage().unsafeGetStorageImpl());
+  looked_up = registry().find(tensor);
   return looked_up ? &*looked_up : nullptr;
 }
 
@@ -240,6 +240,12 @@ bool may_be_hidden(const MarkedOperand& operand) {
   return is_recorded || !group->slots()[slot].requires_grad();
 }
 
+[[gnu::cold]] void note_unrecorded_read(const MarkedOperand& operand) {
+  auto& group = *operand.part.group;
+  group.slots()[operand.part.slot].was_read_unrecorded = true;
+  if (may_be_hidden(operand)) group.scope->is_hidden = true;
+}
+
 // A verdict other than to pass and to read.
 void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& operand, Plan& plan) {
   auto& group = *operand.part.group;
@@ -263,7 +269,6 @@ bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
   c10::SmallVector<ParamGroup*, 2> reads;
   std::lock_guard lock(rank.mutex);
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   if (in_backward)
     for (auto& operand : operands) show_whole_in_backward(operand);
   for (const auto& operand : operands) {
@@ -271,14 +276,14 @@ bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     if (plan.needs_stack && call.arguments.empty()) return false;
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
-      if (is_unrecorded) group->slots()[operand.part.slot].was_read_unrecorded = true;
-      if (is_unrecorded && may_be_hidden(operand)) group->scope->is_hidden = true;
+      if (!in_backward && !at::GradMode::is_enabled()) note_unrecorded_read(operand);
       if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
     } else if (verdict != Verdict::kPass) {
       carry_out(verdict, call, operand, plan);
     }
   }
-  rank.intercepted_operators.fetch_add(1, std::memory_order_relaxed);
+  auto& count = rank.intercepted_operators;  // only who has the lock writes it
+  count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   for (auto& operand : operands)
     if (operand.part.kind == PartKind::kWhole)
       takes_whole.add_once(std::move(operand.part.group),

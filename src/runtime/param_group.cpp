@@ -84,6 +84,7 @@ std::string ParamGroup::where(const std::string& operation) const {
 
 void ParamGroup::rename_slot(size_t index, std::string name) {
   auto& slot = slots_[index];
+  if (slot.name() == name) return;
   slot.rename(std::move(name));
   slot.no_memory_error = no_memory_message(*this, slot);
   if (gather_state_ != GatherState::kWhole) slot.whole_storage.detach(slot.no_memory_error);

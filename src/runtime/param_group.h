@@ -183,8 +183,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   std::vector<int> open_tasks;
   /// Whether the open backward has started this group's reduction.
   bool reduced_in_task = false;
-  /// Parameters under the module that `fully_shard` was told to leave alone.
-  std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> ignored;
+  /// Parameters that `fully_shard` was told to leave alone; all groups of one call have the same list.
+  using Ignored = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>>;
+  std::shared_ptr<const Ignored> ignored;
   /// Of the group's module, for the layer above; null for TorchScript.
   std::shared_ptr<ModuleWatch> watch;
   /// Predictions, used by the outermost group of a scope.

@@ -102,7 +102,7 @@ bool RankState::enter_backward(ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
   if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return false;
-  for (const auto& [other, task] : tasks_) require(!task.runs.expired(), group.where("backward"), kUnfinishedBackward);
+  for (const auto& [other, task] : tasks_) require(!task->runs.expired(), group.where("backward"), kUnfinishedBackward);
   // A backward inside another one enters groups one by one: the outer one has entered all of their scope.
   auto covered = group.scope && group.open_tasks.empty() ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
@@ -111,16 +111,16 @@ bool RankState::enter_backward(ParamGroup& group) {
               member->name(), "': close it before backward");
       require_no_backward_elsewhere(*member);
     }
-  auto [it, is_new] = tasks_.try_emplace(id);
-  if (is_new) {
+  auto& task = tasks_[id];
+  if (!task) {
     fault_point("backward open");
     const auto token = std::make_shared<char>();
-    it->second = {.id = id,
-                  .restricted = is_restricted_to_inputs(),
-                  .groups = {},
-                  .turns = {},
-                  .runs = token,
-                  .thread = std::this_thread::get_id()};
+    task = std::make_shared<BackwardTask>(BackwardTask{.id = id,
+                                                       .restricted = is_restricted_to_inputs(),
+                                                       .groups = {},
+                                                       .turns = {},
+                                                       .runs = token,
+                                                       .thread = std::this_thread::get_id()});
     torch::autograd::Engine::get_default_engine().queue_callback(
         [self = group.rank_state_ptr(), id, token] { self->end_task(id); });
   }
@@ -135,11 +135,11 @@ bool RankState::enter_backward(ParamGroup& group) {
     if (member->open_tasks.empty()) {
       member->resume_reading();
       member->park_gradients();
-      member->reducer().expect(expects_gradient, /*may_recompute=*/!it->second.restricted);
+      member->reducer().expect(expects_gradient, /*may_recompute=*/!task->restricted);
     }
     member->open_tasks.push_back(id);
-    it->second.groups.push_back(member_id);
-    it->second.turns.insert(turn_of(*member));
+    task->groups.push_back(member_id);
+    task->turns.insert(turn_of(*member));
   }
   return true;
 }
@@ -149,7 +149,7 @@ bool RankState::enter_backward(ParamGroup& group) {
 void RankState::require_no_backward_elsewhere(const ParamGroup& group) const {
   for (const int id : group.open_tasks) {
     auto task = tasks_.find(id);
-    require(task == tasks_.end() || task->second.thread == std::this_thread::get_id() || !group.is_on_cpu(),
+    require(task == tasks_.end() || task->second->thread == std::this_thread::get_id() || !group.is_on_cpu(),
             group.where("backward"), "another thread runs a backward through '", group.name(),
             "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
             "Then call reset_iter_state() on the model on every rank");
@@ -193,7 +193,7 @@ ParamGroup* RankState::next_reduction(BackwardTask& task, GroupId completed) {
 void RankState::advance_reductions(int id, GroupId completed) {
   while (true) {
     auto task = tasks_.find(id);
-    const auto group = keep(task == tasks_.end() ? nullptr : next_reduction(task->second, completed));
+    const auto group = keep(task == tasks_.end() ? nullptr : next_reduction(*task->second, completed));
     if (!group) return;
     // While it waits, another thread may start this group.
     if (!finish_oldest_reduction()) start_reduction(*group);
@@ -240,14 +240,16 @@ void RankState::reduce_rest(const BackwardTask& task) {
 
 void RankState::end_task(int id) {
   std::lock_guard lock(mutex);
-  auto task = tasks_.contains(id) ? tasks_.at(id) : BackwardTask{};  // else reset_iter_state() came first
+  const auto found = tasks_.find(id);
+  if (found == tasks_.end()) return;  // reset_iter_state() came first
+  const auto task = found->second;    // also if it comes while this thread waits
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
-  reduce_rest(task);
+  reduce_rest(*task);
   if (tasks_.erase(id) == 0) return;
   std::exception_ptr error;  // the first one; every group is left all the same
   int64_t gradients = 0, parameters = 0;
-  for (GroupId member_id : task.groups) {
+  for (GroupId member_id : task->groups) {
     auto* member = group(member_id);
     if (member == nullptr) continue;
     gradients += gradient_bytes(*member);

@@ -2,8 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/SmallVector.h>
-#include <c10/util/irange.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -39,17 +37,11 @@ void RankState::wait(Work& work) {
   work.wait();
 }
 
-void RankState::note_resident(ParamGroup& group) {
-  forget_resident(group);
-  residents_.push_back({&group, kinship().span_of(group.id())});
-}
+void RankState::note_resident(const ParamGroup& group) { residents_.note(group.id(), kinship().span_of(group.id())); }
 
-// Most often it is among the last.
-void RankState::forget_resident(const ParamGroup& group) {
-  auto it =
-      std::find_if(residents_.rbegin(), residents_.rend(), [&](const auto& known) { return known.group == &group; });
-  if (it != residents_.rend()) residents_.erase(std::next(it).base());
-}
+void RankState::forget_resident(const ParamGroup& group) { residents_.forget(group.id()); }
+
+void RankState::reconsider_resident(const ParamGroup& group) { residents_.reconsider(group.id()); }
 
 void RankState::read(std::span<ParamGroup* const> groups) {
   if (groups.size() == 1 && groups[0]->id() == current_ && groups[0]->gather_state() == GatherState::kWhole) return;
@@ -91,7 +83,7 @@ const Kinship& RankState::kinship() {
     Parents parents;
     for (const auto& [id, group] : groups_) parents.emplace(id, group->parents());
     kinship_.emplace(std::move(parents));
-    for (auto& [resident, span] : residents_) span = kinship_->span_of(resident->id());
+    residents_.move(*kinship_);
   }
   return *kinship_;
 }
@@ -100,21 +92,22 @@ const Kinship& RankState::kinship() {
 template <class Stays>
 void RankState::free_unrelated(std::span<const ParamGroup* const> groups, size_t left, const Stays& stays) {
   const auto& kinship = this->kinship();
-  c10::SmallVector<Kinship::Span, 2> spans;
-  for (const auto* group : groups) spans.push_back(kinship.span_of(group->id()));
   std::vector<Resident> others;
-  for (const auto& [resident, span] : residents_) {
-    bool is_related = false;
-    for (size_t i : c10::irange(groups.size()))
-      is_related |= kinship.are_related(groups[i]->id(), spans[i], resident->id(), span);
-    if (!is_related && !stays(*resident)) others.push_back({resident->id()});
+  for (GroupId id : residents_.apart_from(kinship.span_of(groups.front()->id()))) {
+    auto& resident = *group(id);
+    if (resident.stays_after_forward())
+      residents_.keep(id);
+    else if (!stays(resident) && std::ranges::none_of(groups, [&](const ParamGroup* read) {
+               return kinship.are_related(read->id(), id);
+             }))
+      others.push_back({id});
   }
   for (GroupId id : groups_to_free(others, left)) group(id)->free_whole();
 }
 
 void RankState::free_others(std::span<ParamGroup* const> groups, std::span<const GroupId> next, size_t left) {
   free_unrelated(groups, left, [&](ParamGroup& resident) {
-    return resident.stays_after_forward() || resident.pins > 0 ||
+    return resident.pins > 0 ||
            std::find(next.begin(), next.end(), resident.id()) != next.end();
   });
 }
@@ -124,8 +117,7 @@ void RankState::free_finished(const ParamGroup& group) {
   const ParamGroup* const begun[] = {&group};
   free_unrelated(begun, 0, [](ParamGroup& resident) {
     return !resident.reducer().is_complete() || resident.pins > 0 || resident.open_tasks.empty() ||
-           resident.gather_state() == GatherState::kGathering || resident.stays_after_forward() ||
-           !resident.policy.reshard_after_backward;
+           resident.gather_state() == GatherState::kGathering || !resident.policy.reshard_after_backward;
   });
 }
 

@@ -18,6 +18,7 @@
 #include "memory/byte_account.h"
 #include "runtime/kinship.h"
 #include "runtime/rank_lock.h"
+#include "runtime/residents.h"
 #include "runtime/schedule.h"
 
 namespace fsdp {
@@ -86,8 +87,10 @@ class RankState {
   void forget_current() { current_ = 0; }
   /// A node of `group` starts in backward: groups without further gradients need not stay.
   void free_finished(const ParamGroup& group);
-  void note_resident(ParamGroup& group);
+  void note_resident(const ParamGroup& group);
   void forget_resident(const ParamGroup& group);
+  /// What decides whether the group stays in memory after forward has changed.
+  void reconsider_resident(const ParamGroup& group);
   /// Groups have other parents than before.
   void forget_kinship() {
     std::lock_guard lock(mutex);
@@ -121,16 +124,11 @@ class RankState {
   std::shared_ptr<memory::ByteAccount> account_;
   GroupId last_id_ = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_;
-  // Many may stay, and reading a group looks at each of them: so they are side by side.
-  struct InMemory {
-    ParamGroup* group;
-    Kinship::Span span;
-  };
-  std::vector<InMemory> residents_;  // whole or being gathered, least recently read first
+  Residents residents_;  // whole or being gathered
   std::optional<Kinship> kinship_;
   GroupId current_ = 0;  // read last
   uint64_t reads_ = 0;
-  std::map<int, BackwardTask> tasks_;
+  std::map<int, std::shared_ptr<BackwardTask>> tasks_;
   std::deque<GroupId> reducing_;  // reductions in flight, oldest first
 };
 

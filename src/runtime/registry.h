@@ -2,6 +2,7 @@
 /// \file
 /// Which group a storage or a module belongs to. The only process-wide state of the runtime.
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/flat_hash_map.h>
 
@@ -31,6 +32,10 @@ class Registry {
   void add(const c10::StorageImpl* storage, const std::shared_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
   std::optional<Part> find(const c10::StorageImpl* storage) const;
+  /// What the tensor's storage is part of; nothing if it has none.
+  std::optional<Part> find(const at::Tensor& tensor) const {
+    return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
+  }
 
   /// `owner`: empty, or what expires with the module. A graph may keep a group longer than its module, and another
   /// module may then lie at the same address.

@@ -127,6 +127,7 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
       group->drop_stale_copy();
       if (!group->stays_after_backward()) group->free_whole();
       group->scope = record_;
+      rank.reconsider_resident(*group);
       group->forget_reads();
     }
     group->enter();

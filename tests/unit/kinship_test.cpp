@@ -7,18 +7,14 @@
 namespace fsdp::runtime {
 namespace {
 
-bool are_related(const Kinship& kinship, GroupId a, GroupId b) {
-  return kinship.are_related(a, kinship.span_of(a), b, kinship.span_of(b));
-}
-
 TEST(Kinship, RelatesAGroupToItselfToThoseAroundItAndToThoseInsideIt) {
   // 1 has 2 and 3; 2 has 4 and 5; 6 is a model of its own.
   const Kinship kinship({{1, {}}, {2, {1}}, {3, {1}}, {4, {2}}, {5, {2}}, {6, {}}});
-  for (GroupId group : {1, 2, 3, 4, 5, 6}) EXPECT_TRUE(are_related(kinship, group, group)) << group;
-  for (GroupId group : {2, 3, 4, 5}) EXPECT_TRUE(are_related(kinship, 1, group) && are_related(kinship, group, 1));
-  EXPECT_TRUE(are_related(kinship, 4, 2) && are_related(kinship, 2, 5));
-  EXPECT_FALSE(are_related(kinship, 2, 3) || are_related(kinship, 4, 5) || are_related(kinship, 4, 3));
-  for (GroupId group : {1, 2, 3, 4, 5}) EXPECT_FALSE(are_related(kinship, 6, group)) << group;
+  for (GroupId group : {1, 2, 3, 4, 5, 6}) EXPECT_TRUE(kinship.are_related(group, group)) << group;
+  for (GroupId group : {2, 3, 4, 5}) EXPECT_TRUE(kinship.are_related(1, group) && kinship.are_related(group, 1));
+  EXPECT_TRUE(kinship.are_related(4, 2) && kinship.are_related(2, 5));
+  EXPECT_FALSE(kinship.are_related(2, 3) || kinship.are_related(4, 5) || kinship.are_related(4, 3));
+  for (GroupId group : {1, 2, 3, 4, 5}) EXPECT_FALSE(kinship.are_related(6, group)) << group;
 }
 
 TEST(Kinship, RelatesAGroupInTwoModelsToBoth) {
@@ -26,16 +22,16 @@ TEST(Kinship, RelatesAGroupInTwoModelsToBoth) {
   const Kinship kinship({{1, {}}, {2, {5}}, {3, {1, 2}}, {4, {3}}, {5, {}}});
   for (GroupId around : {1, 2, 5})
     for (GroupId shared : {3, 4}) {
-      EXPECT_TRUE(are_related(kinship, around, shared)) << around << ' ' << shared;
-      EXPECT_TRUE(are_related(kinship, shared, around)) << around << ' ' << shared;
+      EXPECT_TRUE(kinship.are_related(around, shared)) << around << ' ' << shared;
+      EXPECT_TRUE(kinship.are_related(shared, around)) << around << ' ' << shared;
     }
-  EXPECT_FALSE(are_related(kinship, 1, 2));
+  EXPECT_FALSE(kinship.are_related(1, 2));
 }
 
 TEST(Kinship, TakesAGroupWhoseParentIsGoneForAnOutermostOne) {
   const Kinship kinship({{2, {1}}, {3, {2}}, {4, {1}}});
-  EXPECT_TRUE(are_related(kinship, 2, 3));
-  EXPECT_FALSE(are_related(kinship, 2, 4));
+  EXPECT_TRUE(kinship.are_related(2, 3));
+  EXPECT_FALSE(kinship.are_related(2, 4));
 }
 
 TEST(Kinship, OfAChainKnowsEveryPair) {
@@ -43,7 +39,7 @@ TEST(Kinship, OfAChainKnowsEveryPair) {
   Parents parents{{1, {}}};
   for (GroupId group = 2; group <= kDepth; ++group) parents[group] = {group - 1};
   const Kinship kinship(std::move(parents));
-  EXPECT_TRUE(are_related(kinship, 1, kDepth) && are_related(kinship, kDepth, kDepth / 2));
+  EXPECT_TRUE(kinship.are_related(1, kDepth) && kinship.are_related(kDepth, kDepth / 2));
 }
 
 }  // namespace

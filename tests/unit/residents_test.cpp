@@ -1,0 +1,94 @@
+// Which whole groups may be freed for one that is read, on integers.
+
+#include "runtime/residents.h"
+
+#include <gtest/gtest.h>
+
+namespace fsdp::runtime {
+namespace {
+
+using Ids = std::vector<GroupId>;
+constexpr GroupId kMany = 10'000;
+
+// 1 has 2 and 3; 2 has 4 and 5; 6 is a model of its own.
+Kinship family() { return Kinship({{1, {}}, {2, {1}}, {3, {1}}, {4, {2}}, {5, {2}}, {6, {}}}); }
+
+void note_all(Residents& residents, const Kinship& kinship, const Ids& groups) {
+  for (GroupId group : groups) residents.note(group, kinship.span_of(group));
+}
+
+TEST(Residents, AreApartUnlessOneIsInsideTheOther) {
+  const auto kinship = family();
+  Residents residents;
+  note_all(residents, kinship, {1, 2, 3, 4, 5, 6});
+  const auto apart_from = [&](GroupId group) { return residents.apart_from(kinship.span_of(group)); };
+  EXPECT_EQ(apart_from(1), Ids({6}));
+  EXPECT_EQ(apart_from(2), Ids({3, 6}));
+  EXPECT_EQ(apart_from(3), Ids({2, 4, 5, 6}));
+  EXPECT_EQ(apart_from(4), Ids({3, 5, 6}));
+  EXPECT_EQ(apart_from(6), Ids({1, 2, 3, 4, 5}));
+}
+
+TEST(Residents, ComeInTheOrderInWhichTheyWereReadLast) {
+  const auto kinship = family();
+  Residents residents;
+  note_all(residents, kinship, {5, 4, 2, 4, 3});
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 2, 4, 3}));
+  residents.forget(2);
+  residents.forget(2);
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 4, 3}));
+  note_all(residents, kinship, {2});
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 4, 3, 2}));
+}
+
+TEST(Residents, ThatAreKeptAreLeftOutUntilTheyAreReconsideredOrForgotten) {
+  const auto kinship = family();
+  Residents residents;
+  note_all(residents, kinship, {3, 4, 5});
+  residents.keep(3);
+  residents.keep(4);
+  note_all(residents, kinship, {3});
+  residents.move(kinship);
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5}));
+  residents.reconsider(3);
+  residents.reconsider(1);  // is not in memory
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 3}));
+  residents.forget(4);
+  note_all(residents, kinship, {4});
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 3, 4}));
+}
+
+TEST(Residents, MoveWithTheModulesAroundThem) {
+  Residents residents;
+  note_all(residents, Kinship({{1, {}}, {2, {}}, {3, {}}}), {1, 2, 3});
+  const Kinship kinship({{1, {}}, {2, {}}, {3, {1}}});
+  residents.move(kinship);
+  EXPECT_EQ(residents.apart_from(kinship.span_of(3)), Ids({2}));
+  EXPECT_EQ(residents.apart_from(kinship.span_of(2)), Ids({1, 3}));
+}
+
+TEST(Residents, OfAChainOfManyNoneIsLookedAt) {
+  Parents parents{{1, {}}};
+  for (GroupId group = 2; group <= kMany; ++group) parents[group] = {group - 1};
+  const Kinship kinship(std::move(parents));
+  Residents residents;
+  for (GroupId group = 1; group <= kMany; ++group) {
+    residents.note(group, kinship.span_of(group));
+    ASSERT_EQ(residents.apart_from(kinship.span_of(group)), Ids()) << group;
+  }
+}
+
+TEST(Residents, OfManyThatAreKeptNoneIsLookedAt) {
+  Parents parents;
+  for (GroupId group = 1; group <= kMany; ++group) parents[group] = {};
+  const Kinship kinship(std::move(parents));
+  Residents residents;
+  for (GroupId group = 1; group <= kMany; ++group) {
+    ASSERT_EQ(residents.apart_from(kinship.span_of(group)), Ids()) << group;
+    residents.note(group, kinship.span_of(group));
+    residents.keep(group);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::runtime
