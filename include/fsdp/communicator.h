@@ -72,6 +72,13 @@ class SharedBuffer {
   virtual void begin_write(uint64_t epoch) = 0;
 };
 
+/// A buffer that ranks are to share.
+struct SharedPart {
+  /// Whose it is, e.g. "blocks.3": for messages.
+  std::string subject;
+  size_t bytes = 0;
+};
+
 /// How all_reduce combines elements.
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
@@ -136,9 +143,16 @@ class Communicator {
   /// stands in errors. Collective; returns when this rank can use it.
   virtual std::shared_ptr<Communicator> duplicate(const std::string& name) = 0;
 
-  /// Memory of `bytes` zeros that all ranks see (one rank counts), so that gathering moves nothing; null where ranks
-  /// share none on `device`. It outlives the communicator.
-  virtual std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) = 0;
+  /// Memory of zeros that all ranks see (one rank counts), so that gathering moves nothing: a buffer for each of
+  /// `parts`, which are the same on every rank; none where ranks share none on `device`. They outlive the communicator;
+  /// their memory may go with the last of them.
+  virtual std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) = 0;
+  /// The same of one buffer; null where ranks share none.
+  [[nodiscard]] std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) {
+    const SharedPart part{std::move(tag.subject), bytes};
+    auto buffers = share({&part, 1}, device);
+    return buffers.empty() ? nullptr : std::move(buffers.front());
+  }
 
   /// Begins anew after a failure, with all duplicates: what is in flight on any rank is dropped (its `wait` throws
   /// Error), and every order starts from here. A rank that goes on meanwhile gets a `Mismatch` that says so.

@@ -3,7 +3,9 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <map>
 #include <unordered_set>
+#include <utility>
 
 #include "api/agreement.h"
 #include "api/checks.h"
@@ -62,16 +64,56 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
   }
 }
 
-// Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
-std::shared_ptr<ParamGroup> create_group(const PlannedGroup& planned,
-                                         const std::shared_ptr<ProcessGroup>& process_group,
-                                         const FullyShardOptions& options) {
-  ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state_of(*process_group),
-                        {},           planned.modules};
-  if (options.reshard_after_forward) spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
+// The whole values that every rank takes its rows of. Collective if they are rank 0's.
+std::vector<at::Tensor> values_of(const PlannedGroup& planned, const ProcessGroup& process_group,
+                                  const FullyShardOptions& options) {
   if (options.sync_module_states)
-    spec.values = values_of_first_rank(*process_group, planned.parameters, "sync_module_states of " + planned.name);
-  return ParamGroup::create(spec);
+    return values_of_first_rank(process_group, planned.parameters, "sync_module_states of " + planned.name);
+  std::vector<at::Tensor> values;
+  for (const auto& parameter : planned.parameters) values.push_back(parameter.tensor);
+  return values;
+}
+
+// Makes the memory of the groups' rows, where ranks share memory in one piece, and room for the reductions. Collective.
+void allocate_rows(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
+  using OnDevice = std::vector<std::pair<ParamGroup*, runtime::FlatParams*>>;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, OnDevice> devices;
+  size_t largest = 0;
+  for (const auto& group : groups)
+    for (auto& flat : group->flats()) {
+      devices[{flat.device().type(), flat.device().index()}].emplace_back(group.get(), &flat);
+      largest = std::max(largest, flat.whole_bytes());
+    }
+  auto& process_group = groups.front()->process_group();
+  for (const auto& [device, flats] : devices) {
+    std::vector<SharedPart> parts;
+    for (const auto& [group, flat] : flats) parts.push_back({group->name(), flat->whole_bytes()});
+    const auto buffers = process_group.communicator().share(parts, {device.first, device.second});
+    for (size_t i = 0; i < flats.size(); ++i) {
+      const auto& [group, flat] = flats[i];
+      flat->allocate_shard(buffers.empty() ? nullptr : buffers[i]);
+      if (auto* shared = flat->shared()) group->reading().add(*shared);
+    }
+  }
+  if (largest > 0) process_group.reductions().reserve(largest);
+}
+
+// Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
+std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
+                                                       const std::shared_ptr<ProcessGroup>& process_group,
+                                                       const FullyShardOptions& options) {
+  std::vector<std::shared_ptr<ParamGroup>> groups;
+  for (const auto& planned : plan) {
+    ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state_of(*process_group),
+                          {},           planned.modules};
+    if (options.reshard_after_forward)
+      spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
+    groups.push_back(ParamGroup::create(spec));
+  }
+  allocate_rows(groups);
+  for (size_t i = 0; i < plan.size(); ++i)
+    groups[i]->take_rows(plan[i].parameters, values_of(plan[i], *process_group, options));
+  return groups;
 }
 
 std::shared_ptr<ModuleWatch> watch_of(const ModuleNode& node) {
@@ -110,8 +152,7 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   check_buffers(buffers, where);
   runtime::install_interceptor();
   agree(*process_group, plan, buffers, options);
-  std::vector<std::shared_ptr<ParamGroup>> groups;
-  for (const auto& planned : plan) groups.push_back(create_group(planned, process_group, options));
+  const auto groups = create_groups(plan, process_group, options);
   const auto buffer_values = values_of_first_rank(*process_group, buffers, "sync_module_states of buffers");
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   at::NoGradGuard no_grad;

@@ -192,7 +192,7 @@ class C10dCommunicator : public Communicator {
     return made;
   }
 
-  std::shared_ptr<SharedBuffer> share(size_t, c10::Device, Tag) override { return nullptr; }
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart>, c10::Device) override { return {}; }
   void reserve(size_t) override {}
 
   void start_over() override {

@@ -56,8 +56,8 @@ class Decorator : public Communicator {
     before(Operation::kDuplicate, 0, tag);
     return decorate(inner_->duplicate(name), name);
   }
-  std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) override {
-    return inner_->share(bytes, device, std::move(tag));
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
+    return inner_->share(parts, device);
   }
   void reserve(size_t bytes) override { inner_->reserve(bytes); }
   void start_over() override { inner_->start_over(); }

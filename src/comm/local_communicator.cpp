@@ -71,11 +71,16 @@ class LocalCommunicator : public Communicator {
 
   std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(); }
 
-  std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag) override {
-    auto memory = c10::GetAllocator(device.type())->allocate(bytes);
-    at::from_blob(memory.get(), {static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device))
-        .zero_();
-    return std::make_shared<LocalBuffer>(std::move(memory));
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
+    std::vector<std::shared_ptr<SharedBuffer>> buffers;
+    for (const auto& part : parts) {
+      auto memory = c10::GetAllocator(device.type())->allocate(part.bytes);
+      at::from_blob(memory.get(), {static_cast<int64_t>(part.bytes)},
+                    at::TensorOptions().dtype(at::kByte).device(device))
+          .zero_();
+      buffers.push_back(std::make_shared<LocalBuffer>(std::move(memory)));
+    }
+    return buffers;
   }
   void reserve(size_t) override {}
   void start_over() override {}

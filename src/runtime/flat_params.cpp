@@ -1,5 +1,6 @@
 #include "runtime/flat_params.h"
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/Allocator.h>
 
 #include "memory/block.h"
@@ -22,14 +23,13 @@ std::shared_ptr<FlatBuffer> flat_buffer_on(const std::shared_ptr<SharedBuffer>& 
 
 }  // namespace
 
-FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, Communicator& communicator,
-                       std::shared_ptr<memory::ByteAccount> account, const std::string& subject)
-    : dtype_(dtype),
-      device_(device),
-      layout_(std::move(layout)),
-      rank_(communicator.rank()),
-      account_(std::move(account)),
-      shared_(communicator.share(whole_bytes(), device, {subject, {}})) {
+FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, int rank,
+                       std::shared_ptr<memory::ByteAccount> account)
+    : dtype_(dtype), device_(device), layout_(std::move(layout)), rank_(rank), account_(std::move(account)) {}
+
+void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared) {
+  const at::NoGradGuard no_grad;
+  shared_ = std::move(shared);
   size_t slice_bytes = static_cast<size_t>(layout_.slice_numel(rank_)) * element_size();
   if (shared_) {
     shard_ = flat_buffer_on(shared_, device_, slice_bytes, account_);

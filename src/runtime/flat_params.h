@@ -5,7 +5,6 @@
 #include <fsdp/communicator.h>
 
 #include <memory>
-#include <string>
 
 #include "layout/row_layout.h"
 #include "memory/flat_buffer.h"
@@ -18,9 +17,11 @@ namespace fsdp::runtime {
 /// Thread safety: under the rank's lock.
 class FlatParams {
  public:
-  /// Collective. `subject`: the group's name.
-  FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, Communicator& communicator,
-             std::shared_ptr<memory::ByteAccount> account, const std::string& subject);
+  /// Without memory as yet.
+  FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, int rank,
+             std::shared_ptr<memory::ByteAccount> account);
+  /// Makes the shard: a slice of `shared`, or, where that is null, memory of this rank's own. Once.
+  void allocate_shard(std::shared_ptr<SharedBuffer> shared);
 
   const layout::RowLayout& layout() const { return layout_; }
   c10::ScalarType dtype() const { return dtype_; }

@@ -51,11 +51,8 @@ std::string former_memory_message(const ParamGroup& group, const ParamSlot& slot
 }  // namespace
 
 std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
   group->place_parameters(spec.parameters);
-  group->take_rows(spec);
   return group;
 }
 
@@ -108,10 +105,7 @@ void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters)
     int64_t alignment = device.is_cpu() ? kCpuAlignmentBytes : kCudaAlignmentBytes;
     auto layout = layout::plan_rows(items, process_group_->world_size(),
                                     std::max<int64_t>(1, alignment / static_cast<int64_t>(c10::elementSize(dtype))));
-    flats_.emplace_back(dtype, device, std::move(layout), process_group_->communicator(), rank_state_->shared_account(),
-                        name_);
-    process_group_->reductions().reserve(flats_.back().whole_bytes());
-    if (auto* shared = flats_.back().shared()) reading_->add(*shared);
+    flats_.emplace_back(dtype, device, std::move(layout), process_group_->rank(), rank_state_->shared_account());
   }
   every_rank_has_rows_ = true;
   for (int rank : c10::irange(process_group_->world_size()))
@@ -119,8 +113,9 @@ void ParamGroup::place_parameters(const std::vector<NamedParameter>& parameters)
                                         [&](const FlatParams& flat) { return flat.layout().owned_numel(rank) > 0; });
 }
 
-void ParamGroup::take_rows(const Spec& spec) {
-  const auto& parameters = spec.parameters;
+void ParamGroup::take_rows(const std::vector<NamedParameter>& parameters, const std::vector<at::Tensor>& values) {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   int rank = process_group_->rank();
   slots_.reserve(parameters.size());
   for (size_t i : c10::irange(parameters.size())) {
@@ -131,8 +126,7 @@ void ParamGroup::take_rows(const Spec& spec) {
     int64_t first = layout.offsets[places_[i].item] + slot.rows().first * slot.row_numel() - layout.boundaries[rank];
     size_t offset = slot.rows_numel() == 0 ? 0 : static_cast<size_t>(first) * flat.element_size();
     slot.rows_storage.attach(flat.shard_buffer(), flat.shard_byte_offset() + offset);
-    const auto& value = spec.values.empty() ? parameters[i].tensor : spec.values[i];
-    if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(value));
+    if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(values[i]));
   }
 }
 

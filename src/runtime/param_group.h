@@ -66,12 +66,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     GroupPolicy policy;
     /// The modules that have the parameters, by address.
     std::vector<const void*> modules = {};
-    /// The whole values to take the rows of; empty: those of the parameters.
-    std::vector<at::Tensor> values = {};
   };
-  /// Copies this rank's rows out of the parameters, which stay as they are until `install`. Collective where ranks
-  /// share memory.
+  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
   static std::shared_ptr<ParamGroup> create(const Spec& spec);
+  /// Copies this rank's rows out of `values`, the whole ones; the parameters stay as they are until `install`.
+  void take_rows(const std::vector<NamedParameter>& parameters, const std::vector<at::Tensor>& values);
   /// Makes the parameters show this rank's rows. From now on they own the group. Once; not collective.
   void install();
   ~ParamGroup();
@@ -194,7 +193,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  private:
   explicit ParamGroup(const Spec& spec);
   void place_parameters(const std::vector<NamedParameter>& parameters);
-  void take_rows(const Spec& spec);
   void register_gradient(size_t slot, const at::Tensor& gradient);
   void attach_whole();
   void detach_whole();

@@ -12,15 +12,15 @@ namespace {
 namespace nn = torch::nn;
 using testing::HasSubstr;
 
-// Throws in the call of share() that `calls_left` names; every group makes some.
+// Throws in the next call of share() if `*is_short`.
 class NoMemoryToShare : public Decorator {
  public:
-  NoMemoryToShare(std::shared_ptr<Communicator> inner, std::shared_ptr<int> calls_left)
-      : Decorator(std::move(inner), "main"), calls_left_(std::move(calls_left)) {}
+  NoMemoryToShare(std::shared_ptr<Communicator> inner, std::shared_ptr<bool> is_short)
+      : Decorator(std::move(inner), "main"), is_short_(std::move(is_short)) {}
 
-  std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) override {
-    if ((*calls_left_)-- == 0) throw Error("no memory for '" + tag.subject + "'");
-    return Decorator::share(bytes, device, std::move(tag));
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
+    if (*is_short_) throw Error(c10::str("no memory for ", parts.size(), " groups"));
+    return Decorator::share(parts, device);
   }
 
  private:
@@ -28,7 +28,7 @@ class NoMemoryToShare : public Decorator {
   std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string&) override {
     return duplicate;
   }
-  const std::shared_ptr<int> calls_left_;
+  const std::shared_ptr<bool> is_short_;
 };
 
 // What fully_shard could have changed.
@@ -60,14 +60,14 @@ FullyShardOptions each_linear() {
   return options;
 }
 
-TEST(AFailedFullyShard, LeavesTheModelAsItWasWhicheverGroupHasNoMemory) {
+TEST(AFailedFullyShard, ThatGetsNoMemoryLeavesTheModelAsItWas) {
   auto training = small_training();
   auto expected = train_unsharded(training, 2);
   std::vector<std::shared_ptr<SmallNetImpl>> models{build_model(training), build_model(training)};
-  std::vector<std::shared_ptr<int>> calls_left{std::make_shared<int>(-1), std::make_shared<int>(-1)};
+  std::vector<std::shared_ptr<bool>> is_short{std::make_shared<bool>(false), std::make_shared<bool>(false)};
   ThreadRanksOptions ranks;
   ranks.wrap = [&](std::shared_ptr<Communicator> inner, int r) {
-    return std::make_shared<NoMemoryToShare>(std::move(inner), calls_left[static_cast<size_t>(r)]);
+    return std::make_shared<NoMemoryToShare>(std::move(inner), is_short[static_cast<size_t>(r)]);
   };
   run_thread_ranks(
       2,
@@ -75,16 +75,14 @@ TEST(AFailedFullyShard, LeavesTheModelAsItWasWhicheverGroupHasNoMemory) {
         auto own = training;
         own.shard = [&](SmallNetImpl& model) {
           const Before before(model);
-          for (int group = 0; group < 5; ++group) {
-            *calls_left[static_cast<size_t>(r)] = group;
-            EXPECT_THAT(message_of<Error>([&] { fully_shard(model, each_linear()); }), HasSubstr("no memory for '"));
-            before.expect_unchanged();
-            EXPECT_THROW(group_of(*model.up), UsageError);
-            small_loss(model, share(0)).backward();  // as if fsdp were not there
-            EXPECT_EQ(model.up->weight.grad().sizes(), model.up->weight.sizes());
-            model.zero_grad();
-          }
-          *calls_left[static_cast<size_t>(r)] = -1;
+          *is_short[static_cast<size_t>(r)] = true;
+          EXPECT_THAT(message_of<Error>([&] { fully_shard(model, each_linear()); }), HasSubstr("no memory for 5 groups"));
+          before.expect_unchanged();
+          EXPECT_THROW(group_of(*model.up), UsageError);
+          small_loss(model, share(0)).backward();  // as if fsdp were not there
+          EXPECT_EQ(model.up->weight.grad().sizes(), model.up->weight.sizes());
+          model.zero_grad();
+          *is_short[static_cast<size_t>(r)] = false;
           return static_cast<Group>(fully_shard(model, each_linear()));
         };
         auto found = train_sharded(own, *models[static_cast<size_t>(r)]);

@@ -117,8 +117,12 @@ std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes) {
   static auto* mappings = new std::map<ino_t, std::weak_ptr<Mapping>>;
   struct stat file {};
   if (fstat(segment.number(), &file) != 0) throw Obstacle(c10::str("fstat failed: ", std::strerror(errno)));
+  static size_t tidy_at = 64;  // how many there are when those that are gone are forgotten
   const std::lock_guard lock(mutex);
-  std::erase_if(*mappings, [](const auto& entry) { return entry.second.expired(); });
+  if (mappings->size() >= tidy_at) {
+    std::erase_if(*mappings, [](const auto& entry) { return entry.second.expired(); });
+    tidy_at = 2 * mappings->size() + 64;
+  }
   auto& known = (*mappings)[file.st_ino];
   auto mapping = known.lock();
   if (!mapping) known = mapping = std::make_shared<Mapping>(segment, bytes);

@@ -1,13 +1,18 @@
 #include "comm/shm/shared_rows.h"
 
+#include <c10/util/StringUtil.h>
+
 #include "comm/fault_point.h"
 
 namespace fsdp::shm {
 
-SharedRows::SharedRows(std::shared_ptr<Peers> peers, size_t bytes, std::string subject)
-    : peers_(std::move(peers)),
-      subject_("the rows of '" + std::move(subject) + "'"),
-      memory_(peers_->share(bytes + sizeof(Reading) * static_cast<size_t>(peers_->world_size()), subject_)) {}
+SharedRows::SharedRows(std::shared_ptr<Peers> peers, std::shared_ptr<std::byte> memory, const std::string& subject)
+    : peers_(std::move(peers)), subject_("the rows of '" + subject + "'"), memory_(std::move(memory)) {}
+
+size_t SharedRows::bytes_needed(size_t bytes, int world_size) {
+  constexpr size_t kLine = alignof(Reading);
+  return sizeof(Reading) * static_cast<size_t>(world_size) + (bytes + kLine - 1) / kLine * kLine;
+}
 
 void* SharedRows::data() const { return words() + peers_->world_size(); }
 
@@ -39,6 +44,22 @@ void SharedRows::begin_write(uint64_t epoch) {
   }
   fault_point("rows writing");
   peers_->announce_end();
+}
+
+std::vector<std::shared_ptr<SharedBuffer>> share_rows(const std::shared_ptr<Peers>& peers,
+                                                      std::span<const SharedPart> parts) {
+  size_t bytes = 0;
+  for (const auto& part : parts) bytes += SharedRows::bytes_needed(part.bytes, peers->world_size());
+  auto purpose = "the rows of '" + parts.back().subject + "'";
+  if (parts.size() > 1) purpose += c10::str(" and ", parts.size() - 1, " others");
+  const auto memory = peers->share(bytes, purpose);
+  std::vector<std::shared_ptr<SharedBuffer>> buffers;
+  auto* next = memory.get();
+  for (const auto& part : parts) {
+    buffers.push_back(std::make_shared<SharedRows>(peers, std::shared_ptr<std::byte>(memory, next), part.subject));
+    next += SharedRows::bytes_needed(part.bytes, peers->world_size());
+  }
+  return buffers;
 }
 
 }  // namespace fsdp::shm

@@ -1,12 +1,14 @@
 #pragma once
 /// \file
-/// A group's flat buffer, once per host: each rank's rows are its slice of it.
+/// Groups' flat buffers, once per host: each rank's rows are its slices of them.
 
 #include <fsdp/communicator.h>
 
 #include <atomic>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "comm/shm/peers.h"
 
@@ -18,8 +20,10 @@ namespace fsdp::shm {
 /// The gate is at the write: readers never wait for each other, and a writer only for slower readers.
 class SharedRows : public SharedBuffer {
  public:
-  /// Collective.
-  SharedRows(std::shared_ptr<Peers> peers, size_t bytes, std::string subject);
+  /// Zeros of `bytes_needed`, which every rank has.
+  SharedRows(std::shared_ptr<Peers> peers, std::shared_ptr<std::byte> memory, const std::string& subject);
+  /// For a buffer of `bytes`, among others alike.
+  static size_t bytes_needed(size_t bytes, int world_size);
   ~SharedRows() override { end_read(); }
 
   void* data() const override;
@@ -37,5 +41,9 @@ class SharedRows : public SharedBuffer {
   const std::string subject_;
   const std::shared_ptr<std::byte> memory_;
 };
+
+/// A buffer for each part, all of them in one segment. Collective.
+std::vector<std::shared_ptr<SharedBuffer>> share_rows(const std::shared_ptr<Peers>& peers,
+                                                      std::span<const SharedPart> parts);
 
 }  // namespace fsdp::shm

@@ -243,10 +243,10 @@ class ShmCommunicator : public Communicator {
     return std::make_shared<ShmCommunicator>(peers_, name);
   }
 
-  std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) override {
-    if (!device.is_cpu()) return nullptr;
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
+    if (!device.is_cpu() || parts.empty()) return {};
     collectives_->finish_all();
-    return std::make_shared<shm::SharedRows>(peers_, bytes, tag.subject);
+    return shm::share_rows(peers_, parts);
   }
 
   void start_over() override { peers_->start_over(); }
