@@ -120,7 +120,7 @@ class Plan {
 
   std::vector<PlannedGroup> make(const ModuleNode& tree) {
     if (policy_.wraps)
-      wrap_below(tree, /*is_root=*/true);
+      wrap_below(tree);
     else
       left_.push(places_.range_of(tree));
     take(tree, tree.type, {});
@@ -128,23 +128,46 @@ class Plan {
   }
 
  private:
-  // Children first; a module that a group has taken whole is not asked, nor one into which the policy does not descend
-  // (FSDP1's _recursive_wrap).
-  void wrap_below(const ModuleNode& node, bool is_root) {
+  // A module that the policy looks into.
+  struct Open {
+    const ModuleNode* node;
+    Stack::Mark mark;
+    size_t next_child = 0;
+  };
+
+  // Children first (FSDP1's _recursive_wrap); not by calls inside one another.
+  void wrap_below(const ModuleNode& root) {
+    std::vector<Open> open;
+    const auto look_into = [&](const ModuleNode& node) {
+      const auto mark = left_.mark();
+      if (enter(node, &node == &root)) open.push_back({&node, mark});
+    };
+    for (look_into(root); !open.empty();) {
+      auto& [node, mark, next_child] = open.back();
+      if (next_child < node->children.size()) {
+        look_into(*node->children[next_child++]);
+        continue;
+      }
+      const int64_t numel = left_.numel_from(mark, free_);
+      if (node != &root && numel > 0 && policy_.wraps({node->path, *node->module, numel})) take(*node, node->path, mark);
+      open.pop_back();
+    }
+  }
+
+  // Puts the module's own parameters on the stack. Or, and then returns false, all that are below it: if a group has
+  // taken it whole, or the policy does not descend into it.
+  bool enter(const ModuleNode& node, bool is_root) {
     const auto range = places_.range_of(node);
     const int64_t before = places_.numel_of(range, free_);
     const bool is_asked = (is_root || !group_at(node)) && before > 0;
     if (!is_asked || (policy_.descends && !policy_.descends({node.path, *node.module, before}))) {
       left_.push(range);
-      return;
+      return false;
     }
-    const auto mark = left_.mark();
     size_t own_end = range.first;
     while (own_end < range.last && places_[own_end].node == &node) ++own_end;
     left_.push({range.first, own_end});
-    for (const auto& child : node.children) wrap_below(*child, false);
-    const int64_t numel = left_.numel_from(mark, free_);
-    if (!is_root && numel > 0 && policy_.wraps({node.path, *node.module, numel})) take(node, node.path, mark);
+    return true;
   }
 
   void take(const ModuleNode& node, const std::string& name, Stack::Mark mark) {

@@ -190,6 +190,11 @@ struct ChainImpl : nn::Module {
       outer = links.back().get();
     }
   }
+  // One by one: a chain of modules would end by as many calls inside one another.
+  ~ChainImpl() override {
+    for (auto& link : links)
+      if (!link->children().empty()) link->unregister_module("u");
+  }
   torch::Tensor forward(torch::Tensor x) {
     for (const auto& link : links) x = x * link->weight;
     return x.sum();
@@ -222,6 +227,24 @@ TEST(ZooGroups, AChainOfAThousandNestedGroupsIsShardedAndTrains) {
         EXPECT_LT(relative_difference(unsharded->links[i]->weight.grad(), full_grad(chain->links[i]->weight)), 1e-10);
       optimizer.step();
     }
+  });
+}
+
+TEST(ZooGroups, AModuleThatIsNestedDeeperThanTheStackAllowsIsAskedAboutOnceAndShown) {
+  constexpr int kDepth = 50'000;
+  run_thread_ranks(1, [&](int) {
+    Chain chain(kDepth);
+    int asked = 0;
+    FullyShardOptions options;
+    options.auto_wrap_policy = [&](const WrapCandidate&) {
+      ++asked;
+      return false;
+    };
+    auto model = fully_shard(chain, options);
+    EXPECT_EQ(asked, kDepth);
+    EXPECT_EQ(model.stats().groups, 1);
+    const ForwardScope scope(model);
+    EXPECT_EQ(chain->links.back()->weight.numel(), 4);
   });
 }
 
