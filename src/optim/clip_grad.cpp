@@ -33,16 +33,17 @@ std::vector<RowGradient> row_gradients(const Group& model) {
   for (const auto& parameter : model.parameters()) own.insert(parameter.unsafeGetTensorImpl());
   std::vector<RowGradient> gradients;
   for (const auto& group : model.param_groups()) {
-    require(!group->is_inside(), group->where("clip_grad_norm_"), "a forward scope or a backward is open on '",
-            group->name(), "'. Clip after it; after an exception in backward call reset_iter_state() first");
+    if (group->is_inside())
+      require(false, group->where("clip_grad_norm_"), "a forward scope or a backward is open on '", group->name(),
+              "'. Clip after it; after an exception in backward call reset_iter_state() first");
     group->require_no_waiting_gradients("clip_grad_norm_");
     for (auto& slot : group->slots()) {
       const auto parameter = slot.tensor();
       if (!parameter.defined() || !own.contains(parameter.unsafeGetTensorImpl())) continue;
       const auto& gradient = parameter.grad();
       if (!gradient.defined()) continue;
-      optim::require_sizes_of(slot.rows_tensor, gradient, group->where("clip_grad_norm_"), "parameter '", slot.name(),
-                              "'");
+      optim::require_sizes_of(slot.rows_tensor, gradient,
+                              [&] { return group->where("clip_grad_norm_") + "parameter '" + slot.name() + "'"; });
       gradients.push_back({gradient, slot.rows_tensor, slot.row_numel()});
     }
   }

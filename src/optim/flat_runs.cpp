@@ -139,10 +139,10 @@ void settle_states(Updates& updates, const std::string& operation) {
   for (const auto& update : updates) {
     kinds = std::max(kinds, update.states.size());
     for (const auto& state : update.states)
-      require(!state.defined() || state.sizes() == update.rows.sizes(), where(update, operation), name_of(update),
-              " has optimizer state of other sizes: expected ", update.rows.sizes(), ", found ",
-              state.defined() ? state.sizes() : c10::IntArrayRef(),
-              ". Load what this rank saved, with the same number of ranks and the same groups");
+      if (state.defined() && state.sizes() != update.rows.sizes())
+        require(false, where(update, operation), name_of(update), " has optimizer state of other sizes: expected ",
+                update.rows.sizes(), ", found ", state.sizes(),
+                ". Load what this rank saved, with the same number of ranks and the same groups");
   }
   for (size_t kind : c10::irange(kinds)) {
     const auto is_unsettled = [&](const Update& update) {

@@ -8,12 +8,13 @@
 
 namespace fsdp::optim {
 
-/// Throws UsageError if the gradient, which anybody may have assigned, has other sizes than the rows. `whose`: the
-/// pieces of the message's beginning, "... parameter 'name'", put together only for an error.
-template <class... Pieces>
-void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const Pieces&... whose) {
-  require(gradient.sizes() == rows.sizes(), whose..., " has a gradient of other sizes: expected ", rows.sizes(),
-          ", found ", gradient.sizes(), ". Assign a gradient of the rows' sizes, or leave it to backward");
+/// Throws UsageError if the gradient, which anybody may have assigned, has other sizes than the rows. `whose`: gives the
+/// message's beginning, "... parameter 'name'"; called only for an error.
+template <class Whose>
+void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const Whose& whose) {
+  if (gradient.sizes() == rows.sizes()) return;
+  require(false, whose(), " has a gradient of other sizes: expected ", rows.sizes(), ", found ", gradient.sizes(),
+          ". Assign a gradient of the rows' sizes, or leave it to backward");
 }
 
 /// The gradient with the rows' dtype and device and its elements in memory in the rows' order: itself, as it nearly

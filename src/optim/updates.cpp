@@ -35,18 +35,20 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index) {
 void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  require(!in_backward && !update.part->group->is_inside(), where(update, operation), name_of(update),
-          " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",
-          runtime::ways_out(runtime::Verdict::kRefuseWriteInScope));
+  if (in_backward || update.part->group->is_inside())
+    require(false, where(update, operation), name_of(update),
+            " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",
+            runtime::ways_out(runtime::Verdict::kRefuseWriteInScope));
   update.part->group->require_no_waiting_gradient(update.part->slot, operation);
 }
 
 void take_gradient(Update& update, const std::string& operation) {
   const auto& gradient = update.parameter.grad();
-  require_sizes_of(update.rows, gradient, where(update, operation), name_of(update));
-  require(update.rows.is_non_overlapping_and_dense(), where(update, operation), name_of(update),
-          " has gaps in its memory: expected a dense tensor, found strides ", update.rows.strides(), " for sizes ",
-          update.rows.sizes(), ". Use an optimizer of torch::optim for it");
+  require_sizes_of(update.rows, gradient, [&] { return where(update, operation) + name_of(update); });
+  if (!update.rows.is_non_overlapping_and_dense())
+    require(false, where(update, operation), name_of(update),
+            " has gaps in its memory: expected a dense tensor, found strides ", update.rows.strides(), " for sizes ",
+            update.rows.sizes(), ". Use an optimizer of torch::optim for it");
   update.gradient = laid_out_as(update.rows, gradient);
 }
 

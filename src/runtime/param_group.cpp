@@ -300,8 +300,9 @@ void ParamGroup::leave_reading() {
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
+  if (!reducer_.has_gradients()) return;
   require(
-      !reducer_.has_gradients(), where(operation), "gradients of '", name_,
+      false, where(operation), "gradients of '", name_,
       "' of a backward without synchronisation wait for their reduction and would be left out. Run the last backward "
       "of the iteration outside of no_sync(), with set_requires_gradient_sync(true); to drop them call "
       "reset_iter_state()");
@@ -360,7 +361,7 @@ void ParamGroup::unpark_gradients() {
     if (auto tensor = slot.tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
   }
   const std::string error = std::exchange(gradient_error_, {});
-  require(error.empty(), where("backward"), error);
+  if (!error.empty()) require(false, where("backward"), error);
 }
 
 void ParamGroup::drop_gradients() {

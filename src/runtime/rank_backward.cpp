@@ -102,13 +102,15 @@ bool RankState::enter_backward(ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
   if (std::find(group.open_tasks.begin(), group.open_tasks.end(), id) != group.open_tasks.end()) return false;
-  for (const auto& [other, task] : tasks_) require(!task->runs.expired(), group.where("backward"), kUnfinishedBackward);
+  for (const auto& [other, task] : tasks_)
+    if (task->runs.expired()) require(false, group.where("backward"), kUnfinishedBackward);
   // A backward inside another one enters groups one by one: the outer one has entered all of their scope.
   auto covered = group.scope && group.open_tasks.empty() ? group.scope->groups : std::vector<GroupId>{group.id()};
   for (GroupId member_id : covered)
     if (const auto* member = this->group(member_id)) {
-      require(member->local_rows_depth == 0, member->where("backward"), "a fsdp::LocalRows is open on '",
-              member->name(), "': close it before backward");
+      if (member->local_rows_depth > 0)
+        require(false, member->where("backward"), "a fsdp::LocalRows is open on '", member->name(),
+                "': close it before backward");
       require_no_backward_elsewhere(*member);
     }
   auto& task = tasks_[id];
@@ -149,8 +151,8 @@ bool RankState::enter_backward(ParamGroup& group) {
 void RankState::require_no_backward_elsewhere(const ParamGroup& group) const {
   for (const int id : group.open_tasks) {
     auto task = tasks_.find(id);
-    require(task == tasks_.end() || task->second->thread == std::this_thread::get_id() || !group.is_on_cpu(),
-            group.where("backward"), "another thread runs a backward through '", group.name(),
+    if (task == tasks_.end() || task->second->thread == std::this_thread::get_id() || !group.is_on_cpu()) continue;
+    require(false, group.where("backward"), "another thread runs a backward through '", group.name(),
             "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
             "Then call reset_iter_state() on the model on every rank");
   }

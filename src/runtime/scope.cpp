@@ -23,13 +23,15 @@ namespace {
 void require_no_unfinished_backward(const Groups& groups, const char* operation) {
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   for (const auto& group : groups)
-    require(group->open_tasks.empty(), group->where(operation), "'", group->name(), "': ", kUnfinishedBackward);
+    if (!group->open_tasks.empty())
+      require(false, group->where(operation), "'", group->name(), "': ", kUnfinishedBackward);
 }
 
 void require_no_local_rows(const Groups& groups) {
   for (const auto& group : groups)
-    require(group->local_rows_depth == 0, group->where("forward scope"), "a fsdp::LocalRows is open on '",
-            group->name(), "': close it before forward");
+    if (group->local_rows_depth > 0)
+      require(false, group->where("forward scope"), "a fsdp::LocalRows is open on '", group->name(),
+              "': close it before forward");
 }
 
 // A whole copy that may be written is made from rows at rest.
