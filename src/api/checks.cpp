@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "api/module_watch.h"
 #include "comm/check.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -178,7 +179,9 @@ void check_order(const ModuleNode& tree, const std::string& where) {
   visit_nodes(tree, [&](const ModuleNode& node) {
     for (const auto& parameter : node.parameters) {
       const auto owner = group_of_parameter(parameter.tensor);
-      const bool is_around = owner && !inside.contains(owner.get()) && owner->took_from(node.identity);
+      // A module that stands in two others, of which the other one was sharded before, is no reason.
+      const bool is_around = owner && !inside.contains(owner.get()) && owner->took_from(node.identity) &&
+                             (!owner->watch || owner->watch->has(tree.identity));
       require(!is_around, where, "all parameters of ", tree.type, " are in the group '", owner ? owner->name() : "",
               "' of a module around it, which was sharded before. Shard the inner modules first, "
               "then what contains them");

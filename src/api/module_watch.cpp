@@ -16,15 +16,22 @@ struct OwnParameters : torch::nn::Module {
 
 // Not by calls inside one another: modules may be nested deeper than the stack allows.
 template <class Visit>
-void visit_parameters(const torch::nn::Module& module, const Visit& visit) {
+void visit_modules(const torch::nn::Module& module, const Visit& visit) {
   for (std::vector<const torch::nn::Module*> open{&module}; !open.empty();) {
     const auto& next = *open.back();
     open.pop_back();
-    for (const auto& item : OwnParameters::of(next))
-      if (item.value().defined()) visit(item.value());
+    visit(next);
     const auto children = next.children();
     for (auto child = children.rbegin(); child != children.rend(); ++child) open.push_back(child->get());
   }
+}
+
+template <class Visit>
+void visit_parameters(const torch::nn::Module& module, const Visit& visit) {
+  visit_modules(module, [&](const torch::nn::Module& next) {
+    for (const auto& item : OwnParameters::of(next))
+      if (item.value().defined()) visit(item.value());
+  });
 }
 
 // What the calls that made the groups were told to ignore.
@@ -47,6 +54,20 @@ ModuleWatch::ModuleWatch(const std::vector<torch::nn::Module*>& modules) {
   }
 }
 
+std::vector<torch::nn::Module*> ModuleWatch::living() const {
+  std::vector<torch::nn::Module*> modules;
+  for (const auto& [module, owner, is_owned] : modules_)
+    if (!is_owned || !owner.expired()) modules.push_back(module);
+  return modules;
+}
+
+bool ModuleWatch::has(const void* module) const {
+  bool is_there = false;
+  for (const auto* outer : living())
+    visit_modules(*outer, [&](const torch::nn::Module& inner) { is_there |= &inner == module; });
+  return is_there;
+}
+
 bool ModuleWatch::is_as_before(const std::vector<torch::nn::Module*>& modules) const {
   size_t count = 0;
   bool is_same = true;
@@ -59,9 +80,7 @@ bool ModuleWatch::is_as_before(const std::vector<torch::nn::Module*>& modules) c
 }
 
 std::string ModuleWatch::find_stray(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups) {
-  std::vector<torch::nn::Module*> modules;
-  for (const auto& [module, owner, is_owned] : modules_)
-    if (!is_owned || !owner.expired()) modules.push_back(module);
+  const auto modules = living();
   if (is_as_before(modules)) return {};
 
   const std::unordered_set<const at::TensorImpl*> known(parameters_.begin(), parameters_.end());

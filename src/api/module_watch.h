@@ -20,6 +20,9 @@ class ModuleWatch {
   /// A module that shared pointers own may go; any other has to live as long as the watch is asked.
   explicit ModuleWatch(const std::vector<torch::nn::Module*>& modules);
 
+  /// Whether the module at this address is one of them or inside one.
+  bool has(const void* module) const;
+
   /// The first parameter that was not there last time, is in no group, and that none of the groups ignores; empty if
   /// there is none. Tells of each parameter once, so that a program that means it can go on.
   std::string find_stray(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups);
@@ -30,6 +33,7 @@ class ModuleWatch {
     std::weak_ptr<torch::nn::Module> owner;
     bool is_owned;
   };
+  std::vector<torch::nn::Module*> living() const;
   bool is_as_before(const std::vector<torch::nn::Module*>& modules) const;
 
   std::vector<Watched> modules_;

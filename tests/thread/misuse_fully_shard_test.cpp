@@ -84,6 +84,21 @@ TEST(FullyShard, OfABlockAfterTheModelAroundItIsRefused) {
   });
 }
 
+TEST(FullyShard, OfAModuleWhoseOnlyChildStandsInAnotherShardedOneWorks) {
+  run_thread_ranks(2, [](int) {
+    auto child = build_alike([] { return nn::Linear(4, 4); });
+    nn::Sequential one(child), other(child);
+    nn::ModuleList model(one, other);
+    fully_shard(one);
+    fully_shard(other);
+    {
+      ForwardScope scope(fully_shard(model));
+      other->forward(one->forward(torch::ones({1, 4}))).sum().backward();
+    }
+    EXPECT_EQ(full_grad(child->weight).sizes(), torch::IntArrayRef({4, 4}));
+  });
+}
+
 TEST(FullyShard, AfterABackwardIsRefused) {
   expect_refused([](BagImpl& bag) { bag.add("used", torch::ones({3, 2})).sum().backward(); },
                  {"parameter 'used'", "already has a gradient", "zero_grad()"});
