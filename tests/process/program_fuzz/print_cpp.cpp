@@ -119,7 +119,7 @@ class Printer {
   void print_scope(const Statement& s, const std::string& guard) {
     line("{");
     ++indent_;
-    line(guard);
+    if (!guard.empty()) line(guard);
     if (s.lag.rank >= 0 && s.lag.inside) print_lag(s.lag);
   }
   void close() {
@@ -224,8 +224,8 @@ class Printer {
       case Kind::kForward:
         return print_forward(s);
       case Kind::kEvaluate:
-        print_scope(s, "torch::NoGradGuard no_grad;");
-        if (opens_scope(s)) line("fsdp::ForwardScope scope(", group(s.model, s.at), ");");
+        print_scope(s, opens_scope(s) ? c10::str("fsdp::ForwardScope scope(", group(s.model, s.at), ");") : "");
+        line("torch::NoGradGuard no_grad;");
         line(callee(s), "(input(rank, ", s.seed, "), rank, ", s.seed, ");  // compared");
         return close();
       case Kind::kGrad:
