@@ -35,19 +35,19 @@ void begin_node(ParamGroup& group) {
 
 class BeforeBackward : public torch::autograd::FunctionPreHook {
  public:
-  explicit BeforeBackward(std::weak_ptr<ParamGroup> group, Reading::Claim claim = {})
+  explicit BeforeBackward(std::shared_ptr<ParamGroup> group, Reading::Claim claim = {})
       : group_(std::move(group)), claim_(std::move(claim)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    if (auto group = group_.lock()) begin_node(*group);
+    begin_node(*group_);
     if (!torch::autograd::get_current_graph_task_keep_graph()) claim_.drop();
     return gradients;
   }
 
-  std::shared_ptr<ParamGroup> group() const { return group_.lock(); }
+  const std::shared_ptr<ParamGroup>& group() const { return group_; }
 
  private:
-  std::weak_ptr<ParamGroup> group_;
+  std::shared_ptr<ParamGroup> group_;  // nodes read views of frozen parameters that nobody else may have any more
   Reading::Claim claim_;
 };
 

@@ -54,7 +54,8 @@ struct GroupCounts {
   std::atomic<int64_t> reductions = 0;
 };
 
-/// One `fully_shard` call. Owned by its parameters (the hook stored on each tensor holds it) and refers to them weakly.
+/// One `fully_shard` call. Owned by its parameters (the hook stored on each tensor holds it), which it refers to weakly,
+/// and by nodes of graphs.
 /// Thread safety: every method is called under `rank_state().mutex`.
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:

@@ -26,7 +26,7 @@ struct Part {
   PartKind kind = PartKind::kRows;
 };
 
-/// Refers to groups weakly: a group lives as long as its parameters. Thread safety: all of it.
+/// Refers to groups weakly: a group lives as long as its parameters and graphs. Thread safety: all of it.
 class Registry {
  public:
   void add(const c10::StorageImpl* storage, const std::shared_ptr<ParamGroup>& group, size_t slot, PartKind kind);

@@ -294,5 +294,35 @@ TEST(ZooAutograd, BackwardOnAnotherThreadEqualsTheUnshardedRun) {
                           worlds_up_to(3));
 }
 
+struct FrozenNet : nn::Module {
+  torch::Tensor weight = register_parameter("weight", torch::linspace(-1, 2, 9, torch::kDouble).view({3, 3}), false),
+                bias = register_parameter("bias", torch::linspace(0, 1, 3, torch::kDouble), false);
+  torch::Tensor forward(const torch::Tensor& x) { return torch::tanh(torch::linear(x, weight, bias)); }
+};
+
+torch::Tensor frozen_inputs(int rank) {
+  return (torch::linspace(-1, 1, 6, torch::kDouble).view({2, 3}) + rank).requires_grad_();
+}
+
+// Autograd keeps what the nodes saved, which is not always the parameters that own the group.
+TEST(ZooAutograd, GraphThroughFrozenParametersOutlivesItsModel) {
+  run_thread_ranks(2, [](int r) {
+    auto x = frozen_inputs(r), expected_x = frozen_inputs(r);
+    FrozenNet().forward(expected_x).square().mean().backward();
+    torch::Tensor y;
+    {
+      auto net = std::make_shared<FrozenNet>();
+      const auto group = fully_shard(static_cast<nn::Module&>(*net));
+      {
+        ForwardScope scope(group);
+        y = net->forward(x).square().mean();
+      }
+      EXPECT_TRUE(torch::equal(grad({y}, {x}, {}, /*retain_graph=*/true)[0], expected_x.grad()));
+    }
+    y.backward();
+    EXPECT_TRUE(torch::equal(x.grad(), expected_x.grad()));
+  });
+}
+
 }  // namespace
 }  // namespace fsdp::test
