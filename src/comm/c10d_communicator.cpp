@@ -7,6 +7,7 @@
 
 #include "comm/arguments.h"
 #include "comm/check.h"
+#include "comm/enclosed_exchange.h"
 #include "comm/exchange.h"
 #include "comm/fault_point.h"
 #include "comm/lane.h"
@@ -86,8 +87,8 @@ class NativeMessages {
   /// In the lane's thread, once both ranks are there.
   Exchange& get() {
     if (!exchange_)
-      exchange_ = std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2), wire_,
-                                                   rank_, 2);
+      exchange_ =
+          std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2), wire_, rank_, 2);
     return *exchange_;
   }
 
@@ -125,10 +126,9 @@ class C10dCommunicator : public Communicator {
     arguments_.check_all_gather(output, input, offsets, tag);
     auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
     describe_data(fingerprint, output, offsets);
-    return collective(fingerprint, output, tag,
-                  [=, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())](Exchange& exchange) {
-                    exchange.all_gather(output, input, boundaries);
-                  });
+    const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
+    return collective(fingerprint, output, tag, {largest_slice(offsets), [input](int) { return bytes_of(input); }},
+                      [=](Exchange& exchange) { exchange.all_gather(output, input, boundaries); });
   }
 
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> pieces,
@@ -137,11 +137,13 @@ class C10dCommunicator : public Communicator {
     const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
     auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
     describe_data(fingerprint, input, offsets);
+    const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
     return collective(fingerprint, input, tag,
-                  [=, boundaries = std::vector<int64_t>(offsets.begin(), offsets.end())](Exchange& exchange) {
-                    exchange.reduce_scatter(output, input, boundaries, ReduceOp::kSum);
-                    scale_in_place(output, scale);
-                  });
+                      {largest_slice(offsets), [=](int peer) { return bytes_of(slice_of(input, boundaries, peer)); }},
+                      [=](Exchange& exchange) {
+                        exchange.reduce_scatter(output, input, boundaries, ReduceOp::kSum);
+                        scale_in_place(output, scale);
+                      });
   }
 
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
@@ -149,13 +151,8 @@ class C10dCommunicator : public Communicator {
     arguments_.check_tensor(tensor, name_of(operation), tag);
     auto fingerprint = make_fingerprint(operation, tag);
     describe_data(fingerprint, tensor);
-    return collective(fingerprint, tensor, tag,
-                  [flat = tensor.detach().view({-1}), op, offsets = even_split(tensor.numel(), world_size()),
-                   rank = rank()](Exchange& exchange) {
-                    const at::Tensor own = flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
-                    exchange.reduce_scatter(own, flat, offsets, op);
-                    exchange.all_gather(flat, own, offsets);
-                  });
+    return collective(fingerprint, tensor, tag, {tensor.numel(), [tensor](int) { return bytes_of(tensor); }},
+                      [flat = tensor.detach().view({-1}), op](Exchange& exchange) { exchange.all_reduce(flat, op); });
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
@@ -164,7 +161,10 @@ class C10dCommunicator : public Communicator {
     auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
     describe_data(fingerprint, tensor);
     fingerprint.peer = root;
-    return collective(fingerprint, tensor, tag, [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
+    const bool gives = root == rank();
+    return collective(fingerprint, tensor, tag,
+                      {tensor.numel(), [=](int) { return gives ? bytes_of(tensor) : std::span<const std::byte>(); }},
+                      [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
   }
 
   std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
@@ -207,7 +207,7 @@ class C10dCommunicator : public Communicator {
   // What moves in one order: its thread, and what carries its data.
   struct Order {
     std::shared_ptr<Wire> wire;
-    std::shared_ptr<Exchange> messages;
+    std::shared_ptr<Exchange> enclosed, messages;
     std::shared_ptr<NativeMessages> native;
     std::unique_ptr<Lane> lane;
   };
@@ -235,8 +235,8 @@ class C10dCommunicator : public Communicator {
     all_ = make_order(others, 0, path_);
     meet(*all_.wire, others);
     if (options.data)
-      native_ = std::make_shared<NativeExchange>(
-          family_->connect(options.data, path_ + "/data", rank(), world_size()), all_.wire, rank(), world_size());
+      native_ = std::make_shared<NativeExchange>(family_->connect(options.data, path_ + "/data", rank(), world_size()),
+                                                 all_.wire, rank(), world_size());
   }
 
   // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
@@ -257,10 +257,11 @@ class C10dCommunicator : public Communicator {
     const auto& options = family_->options;
     Order order;
     order.wire = std::make_shared<Wire>(control_, options.timeout, number);
+    const auto handshake = std::make_shared<Handshake>(order.wire, rank(), std::move(peers));
+    order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size());
     order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
-    order.lane = std::make_unique<Lane>(
-        order.wire, family_->roll_call,
-        Lane::Options{name_, path, rank(), world_size(), std::move(peers), options.timeout});
+    order.lane = std::make_unique<Lane>(order.wire, handshake, family_->roll_call,
+                                        Lane::Options{name_, path, rank(), world_size(), options.timeout});
     return order;
   }
 
@@ -304,8 +305,10 @@ class C10dCommunicator : public Communicator {
     const bool is_native = moves_natively(tensor.device(), fingerprint);
     const auto& order = messages_with(peer, sends);
     if (!is_native) {
-      return submit(order, fingerprint, tensor, tag, [=, exchange = order.messages] {
-        sends ? exchange->send(tensor, peer) : exchange->recv(tensor, peer);
+      const Outgoing outgoing{tensor.numel(),
+                              [=](int) { return sends ? bytes_of(tensor) : std::span<const std::byte>(); }};
+      return by_messages(order, fingerprint, tensor, tag, outgoing, [=](Exchange& exchange) {
+        sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
       });
     }
     return submit(order, fingerprint, tensor, tag, [=, native = order.native] {
@@ -325,17 +328,28 @@ class C10dCommunicator : public Communicator {
   }
 
   std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
-                                   std::function<void(Exchange&)> move_data) {
-    const auto exchange = moves_natively(data.device(), fingerprint) ? native_ : all_.messages;
+                                   const Outgoing& outgoing, std::function<void(Exchange&)> move_data) {
+    if (!moves_natively(data.device(), fingerprint))
+      return by_messages(all_, fingerprint, data, tag, outgoing, std::move(move_data));
     return submit(all_, fingerprint, data, tag,
-                  [exchange, move_data = std::move(move_data)] { move_data(*exchange); });
+                  [exchange = native_, move_data = std::move(move_data)] { move_data(*exchange); });
+  }
+
+  static std::shared_ptr<Work> by_messages(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
+                                           const Tag& tag, const Outgoing& outgoing,
+                                           std::function<void(Exchange&)> move_data) {
+    const bool is_enclosed = can_be_enclosed(outgoing, data);
+    const auto exchange = is_enclosed ? order.enclosed : order.messages;
+    return submit(
+        order, fingerprint, data, tag, [exchange, move_data = std::move(move_data)] { move_data(*exchange); },
+        is_enclosed ? outgoing.to : Enclosure());
   }
 
   static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
-                                      const Tag& tag, std::function<void()> move_data) {
+                                      const Tag& tag, std::function<void()> move_data, Enclosure enclosure = {}) {
     const StreamOrder streams(data.device());
     auto in_lane = streams.in_lane(std::move(move_data));
-    return streams.for_caller(order.lane->submit(fingerprint, tag.votes, std::move(in_lane)));
+    return streams.for_caller(order.lane->submit(fingerprint, tag.votes, std::move(in_lane), std::move(enclosure)));
   }
 
   // Whether the device's own backend carries the data.

@@ -1,6 +1,7 @@
 #include "comm/exchange.h"
 
 #include "comm/fault_point.h"
+#include "comm/pieces.h"
 #include "comm/rank_ordered_sum.h"
 
 #include <algorithm>
@@ -11,10 +12,6 @@ namespace fsdp {
 namespace {
 
 constexpr auto kData = Wire::Channel::kData;
-
-at::Tensor part(const at::Tensor& flat, std::span<const int64_t> offsets, int rank) {
-  return flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
-}
 
 // A reduce_scatter goes through its slices piece by piece; all ranks cut a slice in the same pieces.
 struct Pieces {
@@ -76,16 +73,23 @@ class Arrivals {
 
 }  // namespace
 
+void Exchange::all_reduce(const at::Tensor& flat, ReduceOp op) {
+  const auto offsets = even_split(flat.numel(), world_size_);
+  const at::Tensor own = slice_of(flat, offsets, rank_);
+  reduce_scatter(own, flat, offsets, op);
+  all_gather(flat, own, offsets);
+}
+
 void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
   std::vector<Wire::Message> messages;
   for (int step = 1; step < world_size_; ++step) {
     const int source = (rank_ - step + world_size_) % world_size_;
-    messages.push_back(wire_.recv(part(output, offsets, source), source, kData));
+    messages.push_back(wire_.recv(slice_of(output, offsets, source), source, kData));
   }
   for (int step = 1; step < world_size_; ++step) {
     messages.push_back(wire_.send(input, (rank_ + step) % world_size_, kData));
   }
-  const at::Tensor own = part(output, offsets, rank_);
+  const at::Tensor own = slice_of(output, offsets, rank_);
   if (input.numel() > 0 && own.const_data_ptr() != input.const_data_ptr()) {
     // Not copy_(), which would use a pool of threads.
     std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
@@ -103,13 +107,13 @@ void DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& 
   std::vector<Wire::Message> sent;
   for (int step = 1; step < world_size_; ++step) {
     const int peer = (rank_ + step) % world_size_;
-    const at::Tensor slice = part(input, offsets, peer);
+    const at::Tensor slice = slice_of(input, offsets, peer);
     const Pieces pieces(slice.numel(), slice.element_size(), world_size_);
     for (int64_t i = 0; i < pieces.count(); ++i) {
       sent.push_back(wire_.send(pieces.of(slice, i), peer, kData));
     }
   }
-  const at::Tensor own = part(input, offsets, rank_);
+  const at::Tensor own = slice_of(input, offsets, rank_);
   for (int64_t i = 0; i < arrivals.count(); ++i) {
     fault_point("piece sent");
     arrivals.sum(i, own, op);

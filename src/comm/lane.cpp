@@ -69,14 +69,14 @@ class Lane::Ticket : public Work {
 // Shared with the thread, which may have to be left behind.
 class Lane::State : public RollCall::Member {
  public:
-  State(std::shared_ptr<Wire> wire, std::shared_ptr<RollCall> roll_call, Options options)
+  State(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
+        Options options)
       : wire_(std::move(wire)),
+        handshake_(std::move(handshake)),
         roll_call_(std::move(roll_call)),
-        options_(std::move(options)),
-        handshake_(*wire_, options_.rank, options_.peers) {}
+        options_(std::move(options)) {}
 
-  std::shared_ptr<Work> push(const Fingerprint& fingerprint, std::vector<uint8_t> votes,
-                             std::function<void()> move_data);
+  std::shared_ptr<Work> push(Job job, std::vector<uint8_t> votes);
   void run();
   void stop();
   bool wait_until_ended(std::chrono::milliseconds time);
@@ -94,10 +94,10 @@ class Lane::State : public RollCall::Member {
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
 
   const std::shared_ptr<Wire> wire_;
+  const std::shared_ptr<Handshake> handshake_;
   const std::shared_ptr<RollCall> roll_call_;
   const Options options_;
   const std::shared_ptr<std::atomic<int>> waits_ = std::make_shared<std::atomic<int>>(0);  // of callers, for this lane
-  Handshake handshake_;
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -115,8 +115,9 @@ class Lane::State : public RollCall::Member {
   uint64_t sequence_ = 0;
 };
 
-Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<RollCall> roll_call, Options options)
-    : state_(std::make_shared<State>(std::move(wire), roll_call, std::move(options))) {
+Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
+           Options options)
+    : state_(std::make_shared<State>(std::move(wire), std::move(handshake), roll_call, std::move(options))) {
   roll_call->enroll(state_);
   thread_ = std::thread([state = state_] { state->run(); });
 }
@@ -130,18 +131,17 @@ Lane::~Lane() {
   }
 }
 
-std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
-                                   std::function<void()> move_data) {
-  return state_->push(fingerprint, std::move(votes), std::move(move_data));
+std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, std::vector<uint8_t> votes, std::function<void()> move_data,
+                                   Enclosure enclosure) {
+  return state_->push({fingerprint, std::move(move_data), std::move(enclosure), nullptr}, std::move(votes));
 }
 
-std::shared_ptr<Work> Lane::State::push(const Fingerprint& fingerprint, std::vector<uint8_t> votes,
-                                        std::function<void()> move_data) {
-  auto ticket = std::make_shared<Ticket>(std::move(votes), roll_call_, waits_);
+std::shared_ptr<Work> Lane::State::push(Job job, std::vector<uint8_t> votes) {
+  auto ticket = job.ticket = std::make_shared<Ticket>(std::move(votes), roll_call_, waits_);
   roll_call_->activity().begin();
   std::lock_guard lock(mutex_);
   ++begun_;
-  jobs_.push_back({fingerprint, std::move(move_data), ticket});
+  jobs_.push_back(std::move(job));
   changed_.notify_all();
   return ticket;
 }
@@ -218,6 +218,7 @@ void Lane::State::execute(Job& job) {
     busy_ = static_cast<bool>(failure_) && busy_;
   }
   job.move_data = nullptr;
+  job.enclosure = nullptr;
   job.ticket->finish(failure_);
 }
 
@@ -236,7 +237,7 @@ void Lane::State::attempt(Job& job) {
   }
   try {
     fault_point("lane handshake");
-    const Disagreement found = handshake_.exchange(mine, job.ticket->votes_of_lane());
+    const Disagreement found = handshake_->exchange(mine, job.ticket->votes_of_lane(), job.enclosure);
     if (found.peer >= 0) disagree(mine, found);
     roll_call_->activity().move();
     agreed();
@@ -271,7 +272,8 @@ void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) 
 }
 
 std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint, const std::string& what) {
-  return std::make_exception_ptr(Error(where(options_.rank, options_.world_size, fsdp::describe(fingerprint)) + what + "."));
+  return std::make_exception_ptr(
+      Error(where(options_.rank, options_.world_size, fsdp::describe(fingerprint)) + what + "."));
 }
 
 }  // namespace fsdp

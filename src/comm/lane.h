@@ -22,7 +22,7 @@
 namespace fsdp {
 
 /// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, each in three steps:
-/// exchange fingerprints and votes, compare, move data.
+/// exchange fingerprints, votes and data that is small, compare, move other data.
 ///
 /// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
@@ -34,24 +34,26 @@ class Lane {
     /// The same on every rank, and no other lane's.
     std::string order;
     int rank = 0, world_size = 1;
-    /// The ranks that this order concerns beside this one.
-    std::vector<int> peers;
     std::chrono::milliseconds timeout{};
   };
 
-  Lane(std::shared_ptr<Wire> wire, std::shared_ptr<RollCall> roll_call, Options options);
+  /// `handshake`: over `wire`, with the ranks that this order concerns beside this one.
+  Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
+       Options options);
   /// Ends what is in progress, within seconds.
   ~Lane();
 
-  /// Queues a collective; `move_data` runs in the lane's thread once all ranks agree.
+  /// Queues a collective. In the lane's thread `enclosure` says what goes with the fingerprint, and `move_data` runs
+  /// once all ranks agree.
   [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
-                                             std::function<void()> move_data);
+                                             std::function<void()> move_data, Enclosure enclosure = {});
 
  private:
   class Ticket;
   struct Job {
     Fingerprint fingerprint;
     std::function<void()> move_data;
+    Enclosure enclosure;
     std::shared_ptr<Ticket> ticket;
   };
   class State;

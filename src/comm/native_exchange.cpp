@@ -2,16 +2,13 @@
 
 #include <ATen/ops/empty.h>
 
+#include "comm/pieces.h"
 #include "comm/rank_ordered_sum.h"
 
 #include <vector>
 
 namespace fsdp {
 namespace {
-
-at::Tensor part(const at::Tensor& flat, std::span<const int64_t> offsets, int rank) {
-  return flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
-}
 
 bool parts_are_equal(std::span<const int64_t> offsets) {
   for (size_t i = 1; i < offsets.size(); ++i) {
@@ -55,12 +52,12 @@ void NativeExchange::swap(std::span<const at::Tensor> outgoing, std::span<const 
 void NativeExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
   at::Tensor whole = output, own = input;
   if (parts_are_equal(offsets)) return wait(backend_->_allgather_base(whole, own));
-  const at::Tensor place = part(output, offsets, rank_);
+  const at::Tensor place = slice_of(output, offsets, rank_);
   if (place.const_data_ptr() != input.const_data_ptr()) place.copy_(input);
   std::vector<at::Tensor> outgoing, incoming;
   for (int rank = 0; rank < world_size_; ++rank) {
     outgoing.push_back(input);
-    incoming.push_back(part(output, offsets, rank));
+    incoming.push_back(slice_of(output, offsets, rank));
   }
   swap(outgoing, incoming);
 }
@@ -76,7 +73,7 @@ void NativeExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& 
   std::vector<at::Tensor> outgoing, incoming;
   const at::Tensor memory = at::empty({world_size_, output.numel()}, output.options());
   for (int rank = 0; rank < world_size_; ++rank) {
-    outgoing.push_back(part(input, offsets, rank));
+    outgoing.push_back(slice_of(input, offsets, rank));
     incoming.push_back(rank == rank_ ? outgoing.back() : memory[rank]);
   }
   swap(outgoing, incoming);

@@ -17,7 +17,7 @@ class NativeExchange : public Exchange {
  public:
   /// `wire`: of the same order, whose deadline holds here too.
   NativeExchange(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<const Wire> wire, int rank, int world_size)
-      : backend_(std::move(backend)), wire_(std::move(wire)), rank_(rank), world_size_(world_size) {}
+      : Exchange(rank, world_size), backend_(std::move(backend)), wire_(std::move(wire)) {}
 
   void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
@@ -33,7 +33,6 @@ class NativeExchange : public Exchange {
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const std::shared_ptr<const Wire> wire_;
-  const int rank_, world_size_;
 };
 
 }  // namespace fsdp

@@ -13,6 +13,20 @@ std::vector<int64_t> even_split(int64_t numel, int world_size) {
   return offsets;
 }
 
+at::Tensor slice_of(const at::Tensor& flat, std::span<const int64_t> offsets, int rank) {
+  return flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
+}
+
+std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+int64_t largest_slice(std::span<const int64_t> offsets) {
+  int64_t largest = 0;
+  for (size_t rank = 1; rank < offsets.size(); ++rank) largest = std::max(largest, offsets[rank] - offsets[rank - 1]);
+  return largest;
+}
+
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options) {
   if (pieces.size() == 1 && pieces[0].values.numel() == numel) return pieces[0].values.detach();
   auto whole = at::empty({numel}, options);

@@ -15,6 +15,13 @@ namespace fsdp {
 
 /// Where the slices begin and end when `numel` elements are dealt out evenly: world_size + 1 offsets.
 std::vector<int64_t> even_split(int64_t numel, int world_size);
+/// The slice of `rank`, a view.
+at::Tensor slice_of(const at::Tensor& flat, std::span<const int64_t> offsets, int rank);
+/// The elements of the largest slice.
+int64_t largest_slice(std::span<const int64_t> offsets);
+
+/// Of a contiguous tensor on the CPU, as long as that lives.
+std::span<const std::byte> bytes_of(const at::Tensor& tensor);
 
 /// The flat tensor of `numel` elements that `pieces` make up, zeros between them: the piece itself if it is all of it.
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options);
