@@ -62,7 +62,12 @@ Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> vot
     mail.arrived = 1 - mail.arrived;
     Fingerprint theirs;
     std::memcpy(&theirs, mail.incoming[mail.arrived].const_data_ptr(), sizeof(Fingerprint));
-    expect(peer);
+    mail.expected = {};
+    try {
+      expect(peer);
+    } catch (const std::exception&) {
+      // It has left since, which is no error of this exchange. If there is another one, that finds it.
+    }
     std::string differs = difference(mine, rank_, theirs, peer);
     // The other fingerprints may never come: the ranks no longer run the same program.
     if (!differs.empty()) return {peer, std::move(differs), theirs};
