@@ -1,15 +1,14 @@
 #include "process/fault_trials/rank_process.h"
 
-#include <fcntl.h>
 #include <fsdp/error.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <mutex>
 
 #include "comm/fault_point.h"
+#include "support/quiet_child.h"
 
 namespace fsdp::test {
 namespace {
@@ -66,20 +65,15 @@ void run_rank(const Trial& trial, int rank, int port) {
 }  // namespace
 
 pid_t start_rank(const Trial& trial, int rank, int port, SharedReport& report) {
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // c10d writes backtraces of every broken connection.
-  if (const int silence = open("/dev/null", O_WRONLY); silence >= 0) dup2(silence, STDERR_FILENO);
-  if (getppid() != parent) _exit(1);
-  fate.report = &report;
-  fate.rank = &report.ranks[rank];
-  fate.trial = &trial;
-  fate.is_victim = rank == trial.victim && trial.kind != FaultKind::kDivergence && trial.kind != FaultKind::kNone;
-  on_fault_point = pass_fault_point;
-  run_rank(trial, rank, port);
-  _exit(0);
+  return start_quiet_child([&] {
+    fate.report = &report;
+    fate.rank = &report.ranks[rank];
+    fate.trial = &trial;
+    fate.is_victim =
+        rank == trial.victim && trial.kind != FaultKind::kDivergence && trial.kind != FaultKind::kNone;
+    on_fault_point = pass_fault_point;
+    run_rank(trial, rank, port);
+  });
 }
 
 }  // namespace fsdp::test

@@ -2,12 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
-#include <fcntl.h>
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +17,7 @@
 #include <thread>
 
 #include "support/process_ranks.h"
+#include "support/quiet_child.h"
 
 namespace fsdp::test::fuzz {
 namespace {
@@ -162,16 +161,10 @@ class Crew {
 
  private:
   pid_t start(int number, int port) {
-    const pid_t parent = getpid();
-    const pid_t pid = fork();
-    if (pid != 0) return pid;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // c10d writes backtraces of every broken connection.
-    if (const int silence = open("/dev/null", O_WRONLY); silence >= 0) dup2(silence, STDERR_FILENO);
-    if (getppid() != parent) _exit(1);
-    at::set_num_threads(1);
-    CrewMember(programs_, options_, *board_, number).run(port);
-    _exit(0);
+    return start_quiet_child([&] {
+      at::set_num_threads(1);
+      CrewMember(programs_, options_, *board_, number).run(port);
+    });
   }
 
   Member& member(int number) { return board_->members[static_cast<size_t>(number)]; }
