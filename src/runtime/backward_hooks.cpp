@@ -104,7 +104,8 @@ void begin_task(torch::autograd::Node& first) {
   };
   const auto scopes = registry().scopes();
   const auto add_groups_of = [&](torch::autograd::Node& node) {
-    add(group_of_accumulator(&node));
+    // Its own hooks are not looked at: a scope that closes on another thread may be adding one (Reading::watch).
+    if (auto group = group_of_accumulator(&node)) return add(std::move(group));
     for (const auto& hook : node.pre_hooks())
       if (typeid(*hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(*hook).group());
     for (const auto& scope : scopes)
