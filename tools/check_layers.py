@@ -38,6 +38,7 @@ PUBLIC_HEADERS = {
     "parameters": "api",
     "clip_grad": "optim",
     "optim": "optim",
+    "samplers": "train",
 }
 # Includes every public header; for programs, never for a layer.
 UMBRELLA = "fsdp"

@@ -15,6 +15,7 @@
 #include <fsdp/options.h>
 #include <fsdp/parameters.h>
 #include <fsdp/process_group.h>
+#include <fsdp/samplers.h>
 #include <fsdp/scopes.h>
 #include <fsdp/sharded.h>
 #include <fsdp/spawn.h>

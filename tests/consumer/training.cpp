@@ -41,7 +41,7 @@ void train(fsdp::Sharded<Net>& model) {
   const size_t batch_size = 10;
   double best = std::numeric_limits<double>::infinity();
 
-  torch::data::samplers::DistributedRandomSampler sampler(*dataset.size(), fsdp::world_size(), fsdp::rank());
+  fsdp::data::DistributedSampler sampler(*dataset.size(), {.seed = 1});
   for (int epoch = 0; epoch < epochs; ++epoch) {
     sampler.set_epoch(epoch);  // another order in every epoch, of which each rank takes its part
     auto batches = torch::data::make_data_loader(dataset, sampler, batch_size);
