@@ -1,0 +1,39 @@
+#include "train/text/corpus.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+namespace fsdp::text {
+
+std::string read_text(const std::string& path) {
+  errno = 0;
+  const std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  if (file) content << file.rdbuf();
+  // A folder opens, and only fails to be read; an empty file gives the stream an error too, but none to errno.
+  if (errno != 0) throw std::runtime_error("cannot read '" + path + "': " + std::strerror(errno));
+  std::string text = std::move(content).str();
+  if (text.empty()) throw std::runtime_error("'" + path + "' is empty");
+  const size_t zero = text.find('\0');
+  if (zero != text.npos) {
+    throw std::runtime_error("'" + path + "' is not a text: byte " + std::to_string(zero) + " is zero");
+  }
+  return text;
+}
+
+Corpus split_text(std::string_view text) {
+  const size_t split = text.size() * 9 / 10;
+  return {std::string(text.substr(0, split)), std::string(text.substr(split))};
+}
+
+Corpus read_corpus(const std::string& path) {
+  const std::filesystem::path folder(path);
+  if (!std::filesystem::is_directory(folder)) return split_text(read_text(path));
+  return {read_text(folder / "train.txt"), read_text(folder / "valid.txt")};
+}
+
+}  // namespace fsdp::text

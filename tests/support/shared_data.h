@@ -1,0 +1,21 @@
+#pragma once
+/// \file
+/// Data sets that are not part of the repository: beside it, in ../shared/data.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+namespace fsdp::test {
+
+inline std::string shared_data(const std::string& name) { return std::string(FSDP_TEST_DATA) + "/" + name; }
+
+}  // namespace fsdp::test
+
+/// Skips the test, and says so, where the file or folder is not there.
+#define FSDP_NEEDS_SHARED_DATA(name)                                    \
+  if (!std::filesystem::exists(::fsdp::test::shared_data(name))) {      \
+    GTEST_SKIP() << ::fsdp::test::shared_data(name) << " is not there"; \
+  }                                                                     \
+  static_assert(true)

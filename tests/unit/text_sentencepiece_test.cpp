@@ -1,0 +1,63 @@
+// Vocabularies that SentencePiece finds.
+
+#include <embedded_text.h>
+#include <gmock/gmock.h>
+
+#include "train/tokenizers/sentencepiece.h"
+
+namespace fsdp::text {
+namespace {
+
+#define NEEDS_SENTENCEPIECE() \
+  if (!has_sentencepiece()) GTEST_SKIP() << "built without SentencePiece"
+
+constexpr size_t kLength = 100'000;
+
+std::string_view play() { return std::string_view(fsdp::tiny_shakespeare()).substr(0, kLength); }
+
+TEST(SentencePiece, HasAsManyTokensAsAskedForAndFewerPerTextThanCharacters) {
+  NEEDS_SENTENCEPIECE();
+  const SentencePiece pieces(train_sentencepiece(play(), 600));
+  EXPECT_EQ(pieces.vocabulary_size(), 600);
+  EXPECT_LT(pieces.encode(play()).size(), kLength / 2);
+}
+
+TEST(SentencePiece, GivesBackWhatWasEncoded) {
+  NEEDS_SENTENCEPIECE();
+  const SentencePiece pieces(train_sentencepiece(play(), 600));
+  for (const std::string& text : {std::string(play()), std::string(), std::string("no line break"), std::string("\n\n"),
+                                  std::string("  two  blanks, \ta tab \n 戦場 \xF0\x9F\x98\x80\n")}) {
+    EXPECT_EQ(pieces.decode(pieces.encode(text)), text);
+  }
+}
+
+TEST(SentencePiece, OfTheSameTextIsTheSame) {
+  NEEDS_SENTENCEPIECE();
+  EXPECT_EQ(train_sentencepiece(play(), 500), train_sentencepiece(play(), 500));
+}
+
+TEST(SentencePiece, RefusesSizesThatTheTextDoesNotGive) {
+  NEEDS_SENTENCEPIECE();
+  const auto error_of_size = [](int64_t size) -> std::string {
+    try {
+      train_sentencepiece("a short text\nof two lines\n", size);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return {};
+  };
+  EXPECT_THAT(error_of_size(10), ::testing::StartsWith("SentencePiece makes no vocabulary of 10 tokens of this text: "
+                                                       "Vocabulary size is smaller"));
+  EXPECT_THAT(error_of_size(100000), ::testing::HasSubstr("Vocabulary size too high"));
+}
+
+TEST(SentencePiece, RefusesBytesThatAreNoModelAndNumbersOfNoToken) {
+  NEEDS_SENTENCEPIECE();
+  EXPECT_THROW(SentencePiece("rubbish"), std::invalid_argument);
+  const SentencePiece pieces(train_sentencepiece(play(), 500));
+  EXPECT_THROW(pieces.decode(Tokens{500}), std::out_of_range);
+  EXPECT_THROW(pieces.decode(Tokens{-1}), std::out_of_range);
+}
+
+}  // namespace
+}  // namespace fsdp::text
