@@ -1,36 +1,134 @@
 #include "arguments.h"
 
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <map>
+#include <stdexcept>
+
+#include "sizes.h"
 
 namespace gpt {
+namespace {
+
+const std::map<std::string, Vocabulary> kTokenizers = {{"characters", Vocabulary::kCharacters},
+                                                       {"words", Vocabulary::kWords},
+                                                       {"gpt2", Vocabulary::kGpt2},
+                                                       {"sentencepiece", Vocabulary::kSentencePiece}};
+
+std::vector<std::string> size_names() {
+  std::vector<std::string> names;
+  for (const Size& size : kSizes) names.emplace_back(size.name);
+  return names;
+}
+
+template <class Value>
+CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help, const CLI::Validator& check) {
+  return app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
+}
+
+void add_text_flags(CLI::App& app, Arguments& arguments) {
+  app.add_option("--text,--data", arguments.text,
+                 "A file, or a folder with train.txt and valid.txt, instead of the text inside the program")
+      ->take_last();
+  app.add_option("--tokenizer", arguments.tokenizer, "characters, words, gpt2 or sentencepiece (characters)")
+      ->transform(CLI::CheckedTransformer(kTokenizers))
+      ->take_last();
+  add(app, "--vocab_size", arguments.vocab_size, "Tokens that SentencePiece finds in the text", CLI::PositiveNumber);
+  app.add_option("--merges", arguments.merges, "GPT-2's file vocab.bpe, for --tokenizer gpt2")->take_last();
+}
+
+void add_model_flags(CLI::App& app, Arguments& arguments) {
+  app.add_option("--size", "tiny, small, gpt2 or llama: decides on the next four flags and --lr (tiny)")
+      ->check(CLI::IsMember(size_names()))
+      ->take_last();
+  const auto add_part = [&](const char* flag, auto& value, const char* help) {
+    app.add_option(flag, value, help)->check(CLI::PositiveNumber)->take_last();
+  };
+  add_part("--dim", arguments.dim, "Width of the model, a multiple of --heads");
+  add_part("--layers", arguments.layers, "Blocks");
+  add_part("--heads", arguments.heads, "Attention heads of a block");
+  add_part("--seq", arguments.seq, "Tokens of a sequence, the longest context");
+  add(app, "--dropout", arguments.dropout, "Share of the values set to zero in training", CLI::Range(0.0, 0.99));
+}
+
+void add_training_flags(CLI::App& app, Arguments& arguments) {
+  add(app, "--batch,--batch_size", arguments.batch, "Sequences per rank and micro-batch", CLI::PositiveNumber);
+  add(app, "--update-freq", arguments.update_freq, "Micro-batches of a step, reduced once", CLI::PositiveNumber);
+  auto* steps = add(app, "--steps", arguments.steps, "Training steps", CLI::PositiveNumber);
+  app.add_option("--epochs", arguments.epochs, "Passes over the text, instead of --steps")
+      ->check(CLI::PositiveNumber)
+      ->take_last()
+      ->excludes(steps);
+  app.add_option("--lr", arguments.lr, "Highest learning rate")->check(CLI::PositiveNumber)->take_last();
+  add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", CLI::NonNegativeNumber);
+  add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", CLI::NonNegativeNumber);
+  add(app, "--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm", CLI::PositiveNumber);
+  add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", CLI::NonNegativeNumber);
+  add(app, "--threads", arguments.threads, "Threads of each rank", CLI::PositiveNumber);
+  app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
+               "Keep whole parameters from forward to backward");
+  app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
+}
+
+void add_output_flags(CLI::App& app, Arguments& arguments) {
+  add(app, "--eval-every", arguments.eval_every,
+      "Steps between validations; 0: only after the last step (with --epochs: after each epoch, by default)",
+      CLI::NonNegativeNumber);
+  add(app, "--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if not on a terminal",
+      CLI::NonNegativeNumber);
+  add(app, "--sample", arguments.sample, "Tokens of text to write at the end", CLI::NonNegativeNumber);
+  app.add_option("--prompt", arguments.prompt, "How the sample begins")->take_last();
+  add(app, "--temperature", arguments.temperature, "Below 1 the sample keeps to likely tokens", CLI::PositiveNumber);
+  add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all",
+      CLI::NonNegativeNumber);
+}
+
+void apply_size(const CLI::App& app, Arguments& arguments) {
+  const auto* chosen = app.get_option("--size");
+  const std::string name = chosen->count() == 0 ? std::string(kSizes.front().name) : chosen->as<std::string>();
+  const auto& size = *std::find_if(kSizes.begin(), kSizes.end(), [&](const Size& s) { return s.name == name; });
+  const auto set = [&app](const char* flag, auto& value, auto by_size) {
+    if (app.count(flag) == 0) value = by_size;
+  };
+  arguments.architecture = size.architecture;
+  set("--dim", arguments.dim, size.dim);
+  set("--layers", arguments.layers, size.layers);
+  set("--heads", arguments.heads, size.heads);
+  set("--seq", arguments.seq, size.seq);
+  set("--lr", arguments.lr, size.lr);
+}
+
+void require(bool holds, const char* otherwise) {
+  if (!holds) throw std::invalid_argument(otherwise);
+}
+
+}  // namespace
 
 void add_flags(CLI::App& app, Arguments& arguments) {
-  const auto add = [&app](const char* flag, auto& value, const char* help, const CLI::Validator& check) {
-    app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
-  };
+  add_text_flags(app, arguments);
+  add_model_flags(app, arguments);
+  add_training_flags(app, arguments);
+  add_output_flags(app, arguments);
+  app.set_config("--config", "", "Flags from a file, a line 'batch_size = 32' for each");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+}
 
-  app.add_option("--text", arguments.text_file, "Train on this file instead of the text inside the program")
-      ->take_last();
-  add("--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
-  add("--layers", arguments.layers, "Blocks", CLI::PositiveNumber);
-  add("--heads", arguments.heads, "Attention heads of a block", CLI::PositiveNumber);
-  add("--seq", arguments.seq, "Characters of a sequence, the longest context", CLI::PositiveNumber);
-
-  add("--batch", arguments.batch, "Sequences per rank and step", CLI::PositiveNumber);
-  add("--steps", arguments.steps, "Training steps", CLI::PositiveNumber);
-  add("--lr", arguments.lr, "Highest learning rate", CLI::PositiveNumber);
-  add("--warmup", arguments.warmup, "Steps until the learning rate is highest", CLI::NonNegativeNumber);
-  add("--weight-decay", arguments.weight_decay, "Weight decay of the matrices", CLI::NonNegativeNumber);
-  add("--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm", CLI::PositiveNumber);
-  add("--seed", arguments.seed, "Seed of the model, the data order and the sample", CLI::NonNegativeNumber);
-  add("--threads", arguments.threads, "Threads of each rank", CLI::PositiveNumber);
-
-  add("--eval-every", arguments.eval_every, "Steps between validations; 0: only after the last step",
-      CLI::NonNegativeNumber);
-  add("--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if not on a terminal",
-      CLI::NonNegativeNumber);
-  add("--sample", arguments.sample, "Characters of text to write at the end", CLI::NonNegativeNumber);
-  add("--temperature", arguments.temperature, "Below 1 the sample keeps to likely characters", CLI::PositiveNumber);
+void complete(const CLI::App& app, Arguments& arguments) {
+  apply_size(app, arguments);
+  const bool has_vocab_size = app.count("--vocab_size") > 0;
+  if (has_vocab_size && app.count("--tokenizer") == 0) arguments.tokenizer = Vocabulary::kSentencePiece;
+  require(!has_vocab_size || arguments.tokenizer == Vocabulary::kSentencePiece,
+          "--vocab_size is for --tokenizer sentencepiece; other vocabularies follow from the text");
+  require(arguments.merges.empty() || arguments.tokenizer == Vocabulary::kGpt2, "--merges is for --tokenizer gpt2");
+  require(!arguments.merges.empty() || arguments.tokenizer != Vocabulary::kGpt2,
+          "--tokenizer gpt2 needs --merges, GPT-2's file vocab.bpe");
+  for (const double number : {arguments.lr, arguments.weight_decay, arguments.max_grad_norm, arguments.dropout,
+                              arguments.temperature, arguments.log_seconds}) {
+    require(std::isfinite(number),
+            "--lr, --weight-decay, --max-grad-norm, --dropout, --temperature and --log-seconds "
+            "are finite numbers");
+  }
+  if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;
 }
 
 }  // namespace gpt

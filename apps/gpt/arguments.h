@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What `gpt` can be told on the command line.
+/// What `gpt` can be told on the command line or in a file.
 
 #include <cstdint>
 #include <string>
@@ -11,37 +11,57 @@ class App;
 
 namespace gpt {
 
+enum class Architecture { kGpt, kLlama };
+enum class Vocabulary { kCharacters, kWords, kGpt2, kSentencePiece };
+
 struct Arguments {
-  /// Empty: the text that is part of the program.
-  std::string text_file;
+  /// A file, or a folder with train.txt and valid.txt; empty: the text that is part of the program.
+  std::string text;
+  Vocabulary tokenizer = Vocabulary::kCharacters;
+  /// Tokens that SentencePiece makes.
+  int64_t vocab_size = 5000;
+  /// GPT-2's file vocab.bpe.
+  std::string merges;
 
-  int64_t dim = 128;
-  int64_t layers = 4;
-  int64_t heads = 4;
-  int64_t seq = 64;
+  Architecture architecture = Architecture::kGpt;
+  int64_t dim = 0, layers = 0, heads = 0, seq = 0;
+  double dropout = 0;
 
-  /// Sequences per rank and step.
+  /// Sequences per rank and micro-batch.
   int64_t batch = 16;
+  /// Micro-batches of a step.
+  int64_t update_freq = 1;
   int64_t steps = 1700;
-  double lr = 3e-3;
+  /// Passes over the text, which decide on the steps; 0: `steps` of sequences from anywhere.
+  int64_t epochs = 0;
+  double lr = 0;
   /// Steps over which the learning rate rises to `lr`; then it falls to a tenth of it.
   int64_t warmup = 100;
   double weight_decay = 0.1;
   double max_grad_norm = 1.0;
   int64_t seed = 0;
   int64_t threads = 1;
+  bool no_reshard_after_forward = false;
+  bool no_cuda = false;
 
-  /// Steps from one validation to the next; 0: only after the last.
+  /// Steps from one validation to the next; 0: only after an epoch and after the last step.
   int64_t eval_every = 250;
   /// Seconds between two lines of progress where there is no terminal.
   double log_seconds = 5.0;
 
-  /// Characters of text to write at the end.
+  /// Tokens of text to write at the end.
   int64_t sample = 400;
+  std::string prompt;
   double temperature = 0.8;
+  /// Draw from so many of the likeliest tokens; 0: from all.
+  int64_t top_k = 0;
 };
 
 /// Lets `app` fill `arguments`, whose values are the defaults.
 void add_flags(CLI::App& app, Arguments& arguments);
+
+/// After parsing: what was not given gets the values of --size, or follows from other flags. Throws
+/// std::invalid_argument for flags that contradict each other.
+void complete(const CLI::App& app, Arguments& arguments);
 
 }  // namespace gpt

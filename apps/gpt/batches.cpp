@@ -19,9 +19,12 @@ uint64_t mix(uint64_t seed, uint64_t step) {
 
 [[noreturn]] void throw_too_short(const char* part, const at::Tensor& text, int64_t needed) {
   throw std::invalid_argument(std::string("the ") + part + " part of the text has " + std::to_string(text.numel()) +
-                              " characters, expected at least " + std::to_string(needed) +
-                              ": give a longer text or a smaller --seq.");
+                              " tokens, expected at least " + std::to_string(needed) +
+                              ": give a longer text, or a smaller --seq, --batch or --update-freq");
 }
+
+/// [sequences that do not overlap, seq + 1]
+at::Tensor windows_of(const at::Tensor& text, int64_t seq) { return text.unfold(0, seq + 1, seq); }
 
 Batch inputs_and_targets(const at::Tensor& windows, int64_t seq) {
   return {windows.slice(1, 0, seq), windows.slice(1, 1)};
@@ -32,18 +35,32 @@ Batch inputs_and_targets(const at::Tensor& windows, int64_t seq) {
 Batch training_batch(const at::Tensor& text, BatchShape shape, int64_t seed, int64_t step, Share share) {
   if (text.numel() <= shape.seq) throw_too_short("training", text, shape.seq + 1);
   auto generator = at::detail::createCPUGenerator(mix(static_cast<uint64_t>(seed), static_cast<uint64_t>(step)));
-  const auto starts = torch::randint(text.numel() - shape.seq, {share.world_size * shape.sequences}, generator,
+  const auto starts = torch::randint(text.numel() - shape.seq, {share.count * shape.sequences}, generator,
                                      torch::TensorOptions(torch::kInt64));
-  const auto mine = starts.narrow(0, share.rank * shape.sequences, shape.sequences);
+  const auto mine = starts.narrow(0, share.index * shape.sequences, shape.sequences);
   return inputs_and_targets(text.unfold(0, shape.seq + 1, 1).index_select(0, mine), shape.seq);
 }
 
+int64_t steps_of_epoch(const at::Tensor& text, BatchShape shape, int64_t shares) {
+  const int64_t sequences = shares * shape.sequences;
+  if (text.numel() <= sequences * shape.seq) throw_too_short("training", text, sequences * shape.seq + 1);
+  return (text.numel() - 1) / shape.seq / sequences;
+}
+
+Batch epoch_batch(const at::Tensor& text, BatchShape shape, int64_t seed, int64_t epoch, int64_t step, Share share) {
+  auto generator = at::detail::createCPUGenerator(mix(static_cast<uint64_t>(seed), static_cast<uint64_t>(epoch)));
+  const auto windows = windows_of(text, shape.seq);
+  const auto order = torch::randperm(windows.size(0), generator, torch::TensorOptions(torch::kInt64));
+  const auto mine = order.narrow(0, (step * share.count + share.index) * shape.sequences, shape.sequences);
+  return inputs_and_targets(windows.index_select(0, mine), shape.seq);
+}
+
 std::vector<Batch> validation_batches(const at::Tensor& text, BatchShape shape, Share share) {
-  const int64_t needed = share.world_size * shape.seq + 1;
+  const int64_t needed = share.count * shape.seq + 1;
   if (text.numel() < needed) throw_too_short("validation", text, needed);
-  const auto windows = text.unfold(0, shape.seq + 1, shape.seq);
-  const int64_t count = windows.size(0) / share.world_size;
-  const auto mine = windows.narrow(0, share.rank * count, count);
+  const auto windows = windows_of(text, shape.seq);
+  const int64_t count = windows.size(0) / share.count;
+  const auto mine = windows.narrow(0, share.index * count, count);
   std::vector<Batch> batches;
   for (const auto& part : mine.split(shape.sequences)) batches.push_back(inputs_and_targets(part, shape.seq));
   return batches;

@@ -1,4 +1,4 @@
-"""Trains small GPTs, alone and as two ranks, and checks what gpt prints.
+"""Trains small models, alone and as two ranks, and checks what gpt prints.
 
     python3 gpt_test.py GPT FSDPRUN
 """
@@ -25,8 +25,10 @@ class Training(unittest.TestCase):
 
     def run_gpt(self, *words, world=1):
         launcher = [FSDPRUN, "--nproc_per_node", str(world)] if world > 1 else []
-        command = [*launcher, GPT, "--text", str(self.text), *SMALL, *map(str, words)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        small = [word for word in SMALL if "--epochs" not in words or word not in ("--steps", "4")]
+        command = [*launcher, GPT, "--text", str(self.text), *small, *map(str, words)]
+        return subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT,
+                              check=False)  # a model may write bytes that are not UTF-8
 
     def train(self, *words, world=1):
         done = self.run_gpt(*words, world=world)
@@ -59,8 +61,7 @@ class Training(unittest.TestCase):
 
         one, two = losses(batch=4, world=1), losses(batch=2, world=2)
         self.assertEqual(len(one), 10)
-        for ours, expected in zip(two, one, strict=True):
-            self.assertAlmostEqual(ours, expected, delta=0.0011)  # three digits are printed
+        self.assert_alike(two, one)
 
     def test_trains_alone_on_the_text_it_carries(self):
         command = [GPT, *SMALL, "--seq", "64", "--batch", "64", "--eval-every", "0"]
@@ -68,22 +69,107 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"tok: .*\n +weight \[65, 16\]")
 
+    def test_micro_batches_train_as_one_batch(self):
+        def losses(*words):
+            output = self.train("--steps", 6, "--lr", 0.02, *words)
+            return [float(loss) for loss in re.findall(r"step \d+/6 +loss (\d+\.\d+)", output)]
+
+        self.assert_alike(losses("--batch", 2, "--update-freq", 2), losses("--batch", 4))
+
+    def test_epochs_decide_on_the_steps(self):
+        output = self.train("--epochs", 2, "--batch_size", 4, "--update-freq", 2, "--eval-every", 0, world=2)
+        tokens = len(TEXT) * 9 // 10
+        steps = (tokens - 1) // 16 // 16  # 16 tokens in a sequence, 2 ranks * 2 micro-batches * 4 sequences in a step
+        self.assertRegex(output, rf"step {2 * steps}/{2 * steps} ")
+        self.assertRegex(output, rf"epoch 1, step {steps}: validation loss \d\.\d+ nats per character, perplexity \d")
+        self.assertRegex(output, rf"epoch 2, step {2 * steps}: validation loss")
+
+    def test_two_ranks_see_the_same_epochs_as_one(self):
+        def losses(batch, world):
+            output = self.train("--epochs", 1, "--batch", batch, world=world)
+            return [float(loss) for loss in re.findall(r"step \d+/\d+ +loss (\d+\.\d+)", output)]
+
+        self.assert_alike(losses(4, 2), losses(8, 1))
+
+    def assert_alike(self, found, expected):
+        self.assertGreater(len(expected), 3)
+        for ours, theirs in zip(found, expected, strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=0.0011)  # three digits are printed
+
+    def test_trains_a_llama_on_words_with_dropout_and_a_prompt(self):
+        output = self.train("--size", "llama", "--tokenizer", "words", "--dropout", 0.1, "--prompt", "12 bottles of",
+                            "--top-k", 1, "--batch", 1, "--no-reshard-after-forward", world=2)
+        self.assertRegex(output, r"RMSNorm|norm1")
+        self.assertRegex(output, r"a vocabulary of \d+; validation perplexity per word by counting: unigram \d+\.\d+, "
+                                 r"Kneser-Ney 3-gram \d+\.\d+")
+        self.assertRegex(output, r"sample:\n\[rank 0\] 12 bottles of ")
+        self.assertRegex(output, r"nats per word, perplexity \d")
+
+    def test_trains_on_a_folder_with_tokens_of_its_own(self):
+        self.text.unlink()
+        self.text.mkdir()
+        (self.text / "train.txt").write_text(TEXT, encoding="utf-8")
+        (self.text / "valid.txt").write_text(TEXT[:600], encoding="utf-8")
+        merges = self.text / "vocab.bpe"
+        merges.write_text("#version: 0.2\no t\nĠ b\n", encoding="utf-8")
+        output = self.train("--tokenizer", "gpt2", "--merges", merges, "--batch", 2)
+        self.assertRegex(output, r"a vocabulary of 259; .* per token")
+
+        done = self.run_gpt("--vocab_size", 292, "--batch", 2, world=2)
+        if "built without SentencePiece" in done.stderr:
+            self.skipTest("gpt was built without SentencePiece")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"a vocabulary of 292; .* per token")
+
+    def test_takes_flags_from_a_file_and_prefers_its_own(self):
+        config = self.text.with_name("config")
+        config.write_text("batch_size = 2\nsize = llama\nsteps = 3\n", encoding="utf-8")
+        command = [GPT, "--text", str(self.text), "--config", str(config), *SMALL[:8], "--steps", "2", "--sample", "1"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("norm1", done.stdout)
+        self.assertRegex(done.stdout, r"step 2/2 .*")
+        self.assertIn("64 characters in", done.stdout)  # 2 steps of 2 sequences of 16
+
     def test_reports_a_text_that_is_missing_or_too_short(self):
         missing = self.run_gpt("--text", "no such file")
         self.assertEqual(missing.returncode, 1)
         self.assertIn("no such file", missing.stderr)
-        self.text.write_text("short", encoding="utf-8")
-        short = self.run_gpt()
-        self.assertEqual(short.returncode, 1)
-        self.assertRegex(short.stderr, "^gpt: .*too short|^gpt: .*expected at least")
+        for content, why in ((b"short", "expected at least"), (b"", "is empty"), (b"a\0b" * 999, "is not a text"),
+                             (b"a", "has no|expected at least|empty")):
+            with self.subTest(why):
+                self.text.write_bytes(content)
+                self.assert_fails(self.run_gpt(), 1, why)
+        self.text.write_bytes(b"\n" * 999)
+        self.assert_fails(self.run_gpt("--tokenizer", "words"), 1, "without words")
+        self.text.write_text(TEXT, encoding="utf-8")
+        self.assert_fails(self.run_gpt("--epochs", 1, "--batch", 999), 1, "expected at least")
+        self.assert_fails(self.run_gpt("--prompt", "%"), 1, "which the text .* does not have")
 
-    def test_reports_wrong_values(self):
-        done = self.run_gpt("--heads", 3)
+    def assert_fails(self, done, status, why):
+        """One sentence and the status."""
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, rf"^gpt: .*({why}).*\n\Z")
+
+    def test_reports_wrong_flags(self):
+        self.assert_fails(self.run_gpt("--heads", 3), 1, "heads")
+        bad = self.text.with_name("bad")
+        bad.write_text("batsch = 2\n", encoding="utf-8")
+        for words, why in ((["--steps", 0], "--steps"), (["--epochs", 2, "--steps", 4], "--steps"), (["--unknown"], "unknown"),
+                           (["--dropout", 1], "--dropout"), (["--lr", "nan"], "finite"), (["--batch", "x"], "--batch"),
+                           (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "--tokenizer"),
+                           (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
+                           (["--tokenizer", "words", "--vocab_size", 9], "--vocab_size"),
+                           (["--config", "no such file"], "no such file"), (["--config", bad], "batsch")):
+            with self.subTest(words):
+                self.assert_fails(self.run_gpt(*words), 2, why)
+
+    def test_reports_a_full_disk(self):
+        command = [GPT, "--text", str(self.text), *SMALL]
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT, check=False)
         self.assertEqual(done.returncode, 1)
-        self.assertIn("heads", done.stderr)
-        done = self.run_gpt("--steps", 0)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("--steps", done.stderr)
+        self.assertRegex(done.stderr, r"^gpt: cannot write .* full\n\Z")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,6 @@
 #include "optimizer.h"
 
-#include <algorithm>
-#include <cmath>
 #include <memory>
-#include <numbers>
 
 namespace gpt {
 
@@ -20,15 +17,6 @@ AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments&
   groups.emplace_back(std::move(matrices), options(arguments.weight_decay));
   groups.emplace_back(std::move(others), options(0.0));
   return AdamW(groups, AdamWOptions(arguments.lr));
-}
-
-double learning_rate(const Arguments& arguments, int64_t step) {
-  if (step < arguments.warmup)
-    return arguments.lr * static_cast<double>(step + 1) / static_cast<double>(arguments.warmup);
-  const auto steps_left = static_cast<double>(std::max<int64_t>(arguments.steps - arguments.warmup, 1));
-  const double progress = static_cast<double>(step - arguments.warmup) / steps_left;
-  constexpr double kFloor = 0.1;
-  return arguments.lr * (kFloor + (1 - kFloor) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
 }
 
 void set_learning_rate(AdamW& optimizer, double lr) {

@@ -3,22 +3,51 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 
-namespace gpt {
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
 
-std::string write_sample(Model& model, const Text& text, const Arguments& arguments) {
-  const torch::NoGradGuard no_grad;
-  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(arguments.seed));
-  auto ids = torch::full({1, 1}, text.encode('\n'), torch::kInt64);
-  std::string sample;
-  for (int64_t i = 0; i < arguments.sample; ++i) {
-    // The model has positions for `seq` characters only.
-    const auto context = ids.slice(1, -arguments.seq);
-    const auto logits = model(context).select(1, -1);
-    const auto next = torch::multinomial(torch::softmax(logits / arguments.temperature, -1), 1, false, generator);
-    ids = torch::cat({context, next}, 1);
-    sample += text.decode(next.item<int64_t>());
+namespace gpt {
+namespace {
+
+/// What the next token is drawn from. `logits`: [vocabulary], on the CPU.
+torch::Tensor expectations(torch::Tensor logits, const Arguments& arguments) {
+  if (arguments.top_k > 0) {
+    const int64_t kept = std::min(arguments.top_k, logits.size(0));
+    const auto least = std::get<0>(logits.topk(kept)).select(0, -1);
+    logits = logits.masked_fill(logits < least, -std::numeric_limits<double>::infinity());
   }
-  return sample;
+  return torch::softmax(logits / arguments.temperature, -1);
+}
+
+}  // namespace
+
+fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments) {
+  if (!arguments.prompt.empty()) return text.tokenizer->encode(arguments.prompt);
+  try {
+    return text.tokenizer->encode("\n");
+  } catch (const std::invalid_argument&) {
+    return {0};
+  }
+}
+
+std::string write_sample(Model& model, const Text& text, fsdp::text::Tokens start, const Arguments& arguments) {
+  const torch::NoGradGuard no_grad;
+  model->eval();
+  const auto device = model.parameters().front().device();
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(arguments.seed));
+  auto ids = torch::tensor(start).unsqueeze(0);
+  fsdp::text::Tokens written = arguments.prompt.empty() ? fsdp::text::Tokens{} : std::move(start);
+  for (int64_t i = 0; i < arguments.sample; ++i) {
+    // The model has positions for `seq` tokens only.
+    const auto context = ids.slice(1, -arguments.seq);
+    const auto logits = model(context.to(device)).select(1, -1).squeeze(0).cpu();
+    const auto next = torch::multinomial(expectations(logits, arguments), 1, false, generator);
+    ids = torch::cat({context, next.unsqueeze(0)}, 1);
+    written.push_back(next.item<int64_t>());
+  }
+  model->train();
+  return text.tokenizer->decode(written);
 }
 
 }  // namespace gpt

@@ -3,15 +3,20 @@
 /// Text written by the trained model.
 
 #include <string>
+#include <vector>
 
 #include "arguments.h"
+#include "model.h"
 #include "text.h"
-#include "training.h"
 
 namespace gpt {
 
-/// `arguments.sample` characters, drawn one by one from what the model expects next. Collective; every rank writes a
-/// text, the same one if their processors compute alike.
-std::string write_sample(Model& model, const Text& text, const Arguments& arguments);
+/// What the sample continues: the prompt, or else a line break, or the first token where the vocabulary has none.
+/// Throws what the tokenizer throws for a prompt that the vocabulary cannot express.
+fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments);
+
+/// The prompt and `arguments.sample` tokens after `start`, drawn one by one from what the model expects next.
+/// Collective; every rank writes a text, the same one if their processors compute alike.
+std::string write_sample(Model& model, const Text& text, fsdp::text::Tokens start, const Arguments& arguments);
 
 }  // namespace gpt

@@ -1,6 +1,6 @@
 #include "summary.h"
 
-#include <fsdp/process_group.h>
+#include <fsdp/collectives.h>
 #include <torch/types.h>
 
 #include <array>
@@ -18,14 +18,8 @@ constexpr size_t kColumns = 4;
 using Row = std::array<int64_t, kColumns>;
 
 std::vector<Row> rows_of_all_ranks(const Row& mine) {
-  const auto group = fsdp::default_process_group();
-  const auto input = torch::tensor(c10::ArrayRef<int64_t>(mine.data(), mine.size()), torch::kInt64);
-  const auto output = torch::empty(group->world_size() * input.numel(), torch::kInt64);
-  std::vector<int64_t> offsets;
-  for (int rank = 0; rank <= group->world_size(); ++rank) offsets.push_back(rank * input.numel());
-  group->communicator().all_gather(output, input, offsets, {"summary", {}})->wait();
-
-  std::vector<Row> rows(static_cast<size_t>(group->world_size()));
+  const auto output = fsdp::all_gather(torch::tensor(c10::ArrayRef<int64_t>(mine.data(), mine.size()), torch::kInt64));
+  std::vector<Row> rows(static_cast<size_t>(fsdp::world_size()));
   const auto* number = output.const_data_ptr<int64_t>();
   for (auto& row : rows) {
     for (auto& value : row) value = *number++;
@@ -33,13 +27,13 @@ std::vector<Row> rows_of_all_ranks(const Row& mine) {
   return rows;
 }
 
-Row unsharded_row(const models::GPTConfig& config, const Arguments& arguments) {
-  models::GPT model(config);
-  auto optimizer = make_optimizer(model->parameters(), arguments);
-  const auto ids = torch::zeros({1, config.seq}, torch::kInt64);
-  models::next_token_loss(model(ids), ids).backward();
+Row unsharded_row(int64_t vocabulary, c10::Device device, const Arguments& arguments) {
+  const Module module = make_module(arguments, vocabulary, device);
+  auto optimizer = make_optimizer(module->parameters(), arguments);
+  const auto ids = torch::zeros({1, arguments.seq}, torch::TensorOptions(torch::kInt64).device(device));
+  models::next_token_loss(module->forward(ids), ids).backward();
   optimizer.step();
-  const HeldBytes held = held_bytes(model->parameters(), optimizer.state_bytes());
+  const HeldBytes held = held_bytes(module->parameters(), optimizer.state_bytes());
   return {held.parameters, held.gradients, held.optimizer_state, held.parameters};
 }
 
@@ -64,12 +58,11 @@ void print_row(std::ostream& out, const std::string& name, const Row& row, const
 
 }  // namespace
 
-std::string memory_table(const Model& model, const HeldBytes& held, const models::GPTConfig& config,
-                         const Arguments& arguments) {
+std::string memory_table(const Model& model, const HeldBytes& held, int64_t vocabulary, const Arguments& arguments) {
   const auto rows =
       rows_of_all_ranks({held.parameters, held.gradients, held.optimizer_state, model.stats().whole.peak});
   if (fsdp::rank() != 0) return {};
-  const Row whole = unsharded_row(config, arguments);
+  const Row whole = unsharded_row(vocabulary, model.parameters().front().device(), arguments);
   std::ostringstream out;
   print_heading(out);
   print_row(out, "unsharded", whole, whole);

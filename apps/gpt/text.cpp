@@ -1,47 +1,73 @@
 #include "text.h"
 
+#include <embedded_text.h>
+#include <fsdp/collectives.h>
 #include <torch/types.h>
 
-#include <bitset>
-#include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
+
+#include "train/tokenizers/characters.h"
+#include "train/tokenizers/gpt2_bpe.h"
+#include "train/tokenizers/sentencepiece.h"
+#include "train/tokenizers/words.h"
 
 namespace gpt {
 namespace {
 
-size_t code(char character) { return static_cast<unsigned char>(character); }
+using fsdp::text::Corpus;
+
+std::string broadcast_text(const std::string& of_rank_0) {
+  const auto size = fsdp::broadcast(torch::tensor(static_cast<int64_t>(of_rank_0.size()))).item<int64_t>();
+  auto bytes = torch::zeros(size, torch::kUInt8);
+  if (fsdp::rank() == 0) std::memcpy(bytes.data_ptr(), of_rank_0.data(), of_rank_0.size());
+  bytes = fsdp::broadcast(bytes);
+  return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(size)};
+}
+
+/// Half a minute of work for one rank, and the same vocabulary on processors that round differently.
+std::string sentencepiece_of_rank_0(const std::string& text, int64_t vocab_size) {
+  std::string model, error;
+  if (fsdp::rank() == 0) {
+    try {
+      model = fsdp::text::train_sentencepiece(text, vocab_size);
+    } catch (const std::exception& failure) {
+      error = failure.what();
+    }
+  }
+  error = broadcast_text(error);
+  if (!error.empty()) throw std::runtime_error(error);
+  return broadcast_text(model);
+}
+
+std::unique_ptr<fsdp::text::Tokenizer> make_tokenizer(const Corpus& corpus, const Arguments& arguments) {
+  using namespace fsdp::text;  // NOLINT(google-build-using-namespace)
+  switch (arguments.tokenizer) {
+    case Vocabulary::kCharacters:
+      return std::make_unique<Characters>(corpus.training + corpus.validation);
+    case Vocabulary::kWords:
+      return std::make_unique<Words>(corpus.training);
+    case Vocabulary::kGpt2:
+      return std::make_unique<Gpt2Bpe>(read_text(arguments.merges));
+    case Vocabulary::kSentencePiece:
+      return std::make_unique<SentencePiece>(sentencepiece_of_rank_0(corpus.training, arguments.vocab_size));
+  }
+  return nullptr;
+}
 
 }  // namespace
 
-Text::Text(std::string_view characters) {
-  std::bitset<256> present;
-  for (const char character : characters) present.set(code(character));
-  for (size_t c = 0; c < present.size(); ++c) {
-    if (!present[c]) continue;
-    numbers_[c] = static_cast<int64_t>(vocabulary_.size());
-    vocabulary_ += static_cast<char>(c);
-  }
-  const auto length = static_cast<int64_t>(characters.size());
-  const auto numbers = torch::empty(length, torch::kInt64);
-  auto* out = numbers.data_ptr<int64_t>();
-  for (const char character : characters) *out++ = numbers_[code(character)];
-  const int64_t split = length * 9 / 10;
-  training_ = numbers.slice(0, 0, split);
-  validation_ = numbers.slice(0, split);
+Corpus read_corpus(const Arguments& arguments) {
+  return arguments.text.empty() ? fsdp::text::split_text(fsdp::tiny_shakespeare())
+                                : fsdp::text::read_corpus(arguments.text);
 }
 
-int64_t Text::encode(char character) const { return numbers_[code(character)]; }
-
-std::string read_file(const std::string& path) {
-  const std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  // A folder opens, and only fails to be read.
-  if (file) content << file.rdbuf();
-  if (!file || !content) throw std::runtime_error("cannot read '" + path + "': " + std::strerror(errno));
-  return content.str();
+Text make_text(const Corpus& corpus, const Arguments& arguments) {
+  Text text;
+  text.tokenizer = make_tokenizer(corpus, arguments);
+  text.training = torch::tensor(text.tokenizer->encode(corpus.training));
+  text.validation = torch::tensor(text.tokenizer->encode(corpus.validation));
+  return text;
 }
 
 }  // namespace gpt

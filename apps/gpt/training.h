@@ -3,25 +3,23 @@
 /// The training loop.
 
 #include <fsdp/optim.h>
-#include <fsdp/sharded.h>
 
 #include "arguments.h"
-#include "models/gpt.h"
+#include "model.h"
 #include "text.h"
 
 namespace gpt {
 
-using Model = fsdp::Sharded<models::GPT>;
-
 struct Outcome {
-  /// Nats per character, over all ranks' shares of the validation text.
+  /// Nats per token, over all ranks' shares of the validation text.
   double validation_loss = 0;
   double training_seconds = 0;
-  /// Characters trained on, over all ranks.
+  /// Tokens trained on, over all ranks.
   int64_t tokens = 0;
 };
 
-/// Trains on this rank's share of every batch; rank 0 prints progress. Collective.
+/// Trains on this rank's share of every batch; rank 0 prints progress. Throws std::invalid_argument if the text is too
+/// short. Collective.
 Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const Text& text, const Arguments& arguments);
 
 /// Mean loss over the validation text. Collective.

@@ -11,20 +11,21 @@ nn::LayerNorm layer_norm(int64_t dim) { return nn::LayerNorm(nn::LayerNormOption
 
 nn::ModuleList make_blocks(const GPTConfig& config) {
   nn::ModuleList blocks;
-  for (int64_t i = 0; i < config.layers; ++i) blocks->push_back(Block(config.dim, config.heads));
+  for (int64_t i = 0; i < config.layers; ++i) blocks->push_back(Block(config.dim, config.heads, config.dropout));
   return blocks;
 }
 
 }  // namespace
 
-BlockImpl::BlockImpl(int64_t dim, int64_t heads)
+BlockImpl::BlockImpl(int64_t dim, int64_t heads, double dropout)
     : ln1(layer_norm(dim)),
       ln2(layer_norm(dim)),
       qkv(dim, 3 * dim),
       proj(dim, dim),
       fc(dim, 4 * dim),
       fc2(4 * dim, dim),
-      heads_(heads) {
+      heads_(heads),
+      dropout_(dropout) {
   TORCH_CHECK_VALUE(heads > 0 && dim % heads == 0, "a GPT block's dim (", dim, ") must be a multiple of its heads (",
                     heads, ")");
   register_module("ln1", ln1);
@@ -38,15 +39,14 @@ BlockImpl::BlockImpl(int64_t dim, int64_t heads)
 torch::Tensor BlockImpl::attention(const torch::Tensor& x) {
   const int64_t batch = x.size(0), tokens = x.size(1), dim = x.size(2);
   const auto parts = qkv(x).view({batch, tokens, 3, heads_, dim / heads_}).permute({2, 0, 3, 1, 4});
-  const auto mixed =
-      torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                          /*is_causal=*/true);
-  return proj(mixed.transpose(1, 2).reshape({batch, tokens, dim}));
+  const auto mixed = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], /*attn_mask=*/{},
+                                                         is_training() ? dropout_ : 0.0, /*is_causal=*/true);
+  return torch::dropout(proj(mixed.transpose(1, 2).reshape({batch, tokens, dim})), dropout_, is_training());
 }
 
 torch::Tensor BlockImpl::forward(torch::Tensor x) {
   x = x + attention(ln1(x));
-  return x + fc2(torch::gelu(fc(ln2(x))));
+  return x + torch::dropout(fc2(torch::gelu(fc(ln2(x)))), dropout_, is_training());
 }
 
 GPTImpl::GPTImpl(const GPTConfig& config)
@@ -54,7 +54,8 @@ GPTImpl::GPTImpl(const GPTConfig& config)
       pos(config.seq, config.dim),
       blocks(make_blocks(config)),
       norm(layer_norm(config.dim)),
-      head(nn::LinearOptions(config.dim, config.vocab).bias(false)) {
+      head(nn::LinearOptions(config.dim, config.vocab).bias(false)),
+      dropout_(config.dropout) {
   register_module("tok", tok);
   register_module("pos", pos);
   register_module("blocks", blocks);
@@ -63,13 +64,10 @@ GPTImpl::GPTImpl(const GPTConfig& config)
 }
 
 torch::Tensor GPTImpl::forward(const torch::Tensor& ids) {
-  auto x = tok(ids) + pos(torch::arange(ids.size(1)));
+  auto x = tok(ids) + pos(torch::arange(ids.size(1), ids.options()));
+  x = torch::dropout(x, dropout_, is_training());
   for (const auto& block : *blocks) x = block->as<BlockImpl>()->forward(x);
   return head(norm(x));
-}
-
-torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
-  return nn::functional::cross_entropy(logits.reshape({-1, logits.size(-1)}), targets.reshape(-1));
 }
 
 }  // namespace models

@@ -8,6 +8,8 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
+#include "models/language_model.h"
+
 namespace models {
 
 struct GPTConfig {
@@ -18,12 +20,15 @@ struct GPTConfig {
   int64_t dim = 0;
   int64_t layers = 0;
   int64_t heads = 0;
+  /// Share of the values set to zero in training: of the embeddings, of attention's weights, and of what attention and
+  /// the network of each block give.
+  double dropout = 0;
 };
 
 /// Attention and a two-layer network, each behind a norm and beside a residual connection.
 class BlockImpl : public torch::nn::Module {
  public:
-  BlockImpl(int64_t dim, int64_t heads);
+  BlockImpl(int64_t dim, int64_t heads, double dropout = 0);
   torch::Tensor forward(torch::Tensor x);
 
   torch::nn::LayerNorm ln1, ln2;
@@ -33,26 +38,26 @@ class BlockImpl : public torch::nn::Module {
   torch::Tensor attention(const torch::Tensor& x);
 
   int64_t heads_;
+  double dropout_;
 };
 TORCH_MODULE(Block);
 
 /// Modules are made in the order tok, pos, blocks, norm, head. The order is part of the contract: one seed gives the
 /// same initial values as the same model written in Python.
-class GPTImpl : public torch::nn::Module {
+class GPTImpl : public LanguageModelImpl {
  public:
   explicit GPTImpl(const GPTConfig& config);
 
-  /// `ids`: token numbers, [batch, at most seq]. Returns logits, [batch, tokens, vocab].
-  torch::Tensor forward(const torch::Tensor& ids);
+  torch::Tensor forward(const torch::Tensor& ids) override;
 
   torch::nn::Embedding tok, pos;
   torch::nn::ModuleList blocks;
   torch::nn::LayerNorm norm;
   torch::nn::Linear head;
+
+ private:
+  double dropout_;
 };
 TORCH_MODULE(GPT);
-
-/// Mean cross entropy of `logits` [batch, tokens, vocab] against the tokens that came, [batch, tokens].
-torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::Tensor& targets);
 
 }  // namespace models

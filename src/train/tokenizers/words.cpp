@@ -33,19 +33,14 @@ Words::Words(std::string_view text) {
   add(kEndOfLine);
   for_each_word(text, [this](std::string_view word) { add(word); }, [] {});
   if (vocabulary_.size() == 1) throw std::invalid_argument("a text without words has no vocabulary");
+  unknown_ = add(kUnknown);
 }
 
 Tokens Words::encode(std::string_view text) const {
   Tokens tokens;
-  const auto unknown = numbers_.find(kUnknown);
   const auto add_word = [&](std::string_view word) {
-    auto found = numbers_.find(word);
-    if (found == numbers_.end()) found = unknown;
-    if (found == numbers_.end()) {
-      throw std::invalid_argument("word " + std::to_string(tokens.size()) + " of the text, '" + std::string(word) +
-                                  "', is not in the vocabulary, and neither is <unk>");
-    }
-    tokens.push_back(found->second);
+    const auto found = numbers_.find(word);
+    tokens.push_back(found == numbers_.end() ? unknown_ : found->second);
   };
   for_each_word(text, add_word, [&] { tokens.push_back(0); });
   return tokens;

@@ -9,8 +9,8 @@
 
 namespace fsdp::text {
 
-/// A closed vocabulary: `<eos>`, which is a line break, and the words of one text in the order in which they first come.
-/// A word that it does not have becomes `<unk>` if that is a word of it, as in WikiText. `decode` puts one blank
+/// A closed vocabulary: `<eos>`, which is a line break, the words of one text in the order in which they first come, and
+/// `<unk>`, unless that is a word of the text, as in WikiText. It stands for every other word. `decode` puts one blank
 /// between words and a line break for `<eos>`.
 ///
 ///     const Words words("a rose is a rose\n");
@@ -32,6 +32,7 @@ class Words : public Tokenizer {
 
   std::deque<std::string> vocabulary_;                     // its strings stay where they are while it grows
   std::unordered_map<std::string_view, int64_t> numbers_;  // of the strings there
+  int64_t unknown_;
 };
 
 }  // namespace fsdp::text

@@ -1,0 +1,28 @@
+#pragma once
+/// \file
+/// Models by name.
+
+#include <array>
+#include <string_view>
+
+#include "arguments.h"
+
+namespace gpt {
+
+struct Size {
+  std::string_view name;
+  Architecture architecture;
+  int64_t dim, layers, heads, seq;
+  double lr;
+};
+
+// The first is the default. gpt2 has the sizes of Radford et al. 2019 with 117 million parameters (124, or 163 with a
+// head of its own, as here).
+inline constexpr std::array<Size, 4> kSizes = {{
+    {"tiny", Architecture::kGpt, 128, 4, 4, 64, 3e-3},
+    {"small", Architecture::kGpt, 256, 6, 8, 128, 1e-3},
+    {"gpt2", Architecture::kGpt, 768, 12, 12, 1024, 6e-4},
+    {"llama", Architecture::kLlama, 256, 6, 8, 128, 1e-3},
+}};
+
+}  // namespace gpt

@@ -1,0 +1,19 @@
+#pragma once
+/// \file
+/// What programs need of a model that continues texts, whichever it is.
+
+#include <torch/nn/module.h>
+
+namespace models {
+
+class LanguageModelImpl : public torch::nn::Module {
+ public:
+  /// `ids`: token numbers, [batch, at most the longest context]. Returns logits, [batch, tokens, vocab]; those of a
+  /// position depend on the tokens up to it only.
+  virtual torch::Tensor forward(const torch::Tensor& ids) = 0;
+};
+
+/// Mean cross entropy of `logits` [batch, tokens, vocab] against the tokens that came, [batch, tokens].
+torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::Tensor& targets);
+
+}  // namespace models

@@ -1,0 +1,64 @@
+#pragma once
+/// \file
+/// A model in Llama's style (Touvron et al. 2023): RMSNorm, SwiGLU and rotary embeddings, no biases.
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+
+#include "models/language_model.h"
+#include "models/rms_norm.h"
+#include "models/rotary.h"
+#include "models/swiglu.h"
+
+namespace models {
+
+struct LlamaConfig {
+  int64_t vocab = 0;
+  /// Longest context, in tokens.
+  int64_t seq = 0;
+  /// Width of the residual stream; `dim / heads` is whole and even.
+  int64_t dim = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  /// As GPTConfig's.
+  double dropout = 0;
+};
+
+/// Attention and SwiGLU, each behind a norm and beside a residual connection.
+class LlamaBlockImpl : public torch::nn::Module {
+ public:
+  explicit LlamaBlockImpl(const LlamaConfig& config);
+  /// `by`: the rotations of the positions of `x`.
+  torch::Tensor forward(torch::Tensor x, const Rotations& by);
+
+  RMSNorm norm1, norm2;
+  torch::nn::Linear qkv, proj;
+  SwiGLU mlp;
+
+ private:
+  torch::Tensor attention(const torch::Tensor& x, const Rotations& by);
+
+  int64_t heads_;
+  double dropout_;
+};
+TORCH_MODULE(LlamaBlock);
+
+class LlamaImpl : public LanguageModelImpl {
+ public:
+  explicit LlamaImpl(const LlamaConfig& config);
+  torch::Tensor forward(const torch::Tensor& ids) override;
+
+  torch::nn::Embedding tok;
+  torch::nn::ModuleList blocks;
+  RMSNorm norm;
+  torch::nn::Linear head;
+
+ private:
+  Rotations rotations_;  // of all positions; buffers
+  double dropout_;
+};
+TORCH_MODULE(Llama);
+
+}  // namespace models
