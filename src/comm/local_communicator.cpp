@@ -6,6 +6,7 @@
 #include "comm/arguments.h"
 #include "comm/check.h"
 #include "comm/pieces.h"
+#include "comm/rank_ordered_sum.h"
 
 namespace fsdp {
 namespace {
@@ -50,7 +51,7 @@ class LocalCommunicator : public Communicator {
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
     arguments_.check_reduce_scatter(output, input, offsets, tag);
     assemble_into(output.detach(), std::move(input));
-    if (scale != 1.0) output.detach().mul_(scale);
+    scale_in_place(output.detach(), scale);
     return done(tag);
   }
 

@@ -94,6 +94,19 @@ TEST_P(Collectives, ReduceScatterSumsInRankOrder) {
   });
 }
 
+TEST_P(Collectives, ReduceScatterMultipliesLowPrecisionByTheScaleItself) {
+  const double scale = 1.0 / 3;  // 0.19 % larger in bf16
+  run_thread_ranks(world_size(), [&](int rank) {
+    for (const int64_t numel : kSizes) {
+      const auto offsets = even(numel, world_size());
+      const at::Tensor input = values_of(rank, numel, at::kBFloat16), output = part_of(input, offsets, rank).clone();
+      communicator().reduce_scatter(output, {{0, input}}, offsets, scale, {"w", {}})->wait();
+      const at::Tensor sum = part_of(sum_in_rank_order(world_size(), numel, at::kBFloat16), offsets, rank);
+      EXPECT_TRUE(output.equal((sum.to(at::kDouble) * scale).to(at::kBFloat16))) << "rank " << rank << ", " << numel;
+    }
+  });
+}
+
 TEST_P(Collectives, ReduceScatterOfSeveralPiecesSumsInRankOrder) {
   // More than two pieces per peer (4 MiB at most), so that pieces are received into memory used before.
   const int64_t numel = int64_t{7} << 20;
