@@ -26,6 +26,7 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "module: hooks from before fully_shard",
                                     "module: ignored",
                                     "module: fp32",
+                                    "module: bf16",
                                     "module: shape of 0",
                                     "module: 4099 rows",
                                     "module: parameters tied",
@@ -54,6 +55,9 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "backward: double",
                                     "backward: after its model was dropped",
                                     "write rows: under LocalRows",
+                                    "write one row: by one rank under a LocalRows of its own",
+                                    "write one row: by one rank under a LocalRows of all",
+                                    "write one row: through a raw pointer",
                                     "write from whole: copied",
                                     "write from whole: multiplied",
                                     "summon: written back",
@@ -95,7 +99,8 @@ void Census::add_model(const Model& model) {
     if (node.is_frozen) count("module: frozen");
     if (node.is_hooked && has_parameters(node) && !node.is_frozen) count("module: hooks from before fully_shard");
     if (node.is_ignored) count("module: ignored");
-    if (node.is_float) count("module: fp32");
+    if (node.dtype == c10::ScalarType::Float) count("module: fp32");
+    if (node.dtype == c10::ScalarType::BFloat16) count("module: bf16");
     if (has_size && node.size == 0) count("module: shape of 0");
     if (has_size && node.size == 4099) count("module: 4099 rows");
     if (node.tied_to >= 0) count("module: parameters tied");
@@ -164,6 +169,11 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
       break;
     case Kind::kWriteRows:
       count_if(s.flag, "write rows: under LocalRows");
+      break;
+    case Kind::kWriteOneRow:
+      count(rules.is_in_local_rows(s.model) ? "write one row: by one rank under a LocalRows of all"
+                                            : "write one row: by one rank under a LocalRows of its own");
+      count_if(s.flag, "write one row: through a raw pointer");
       break;
     case Kind::kWriteWhole:
       count(s.flag ? "write from whole: copied" : "write from whole: multiplied");

@@ -11,13 +11,6 @@
 namespace fsdp::test::fuzz {
 namespace {
 
-double tolerance_of(const Program& program) {
-  for (const auto& model : program.models)
-    for (const auto& node : model.nodes)
-      if (node.is_float) return 1e-4;
-  return 1e-6;
-}
-
 // The part of a whole value that a rank holds.
 std::vector<double> part_of(const Value& whole, const Value& rows) {
   if (!rows.is_rows || rows.all_rows == 0) return whole.numbers;
@@ -34,7 +27,7 @@ std::string list_of(const std::vector<double>& numbers) {
   return text.str();
 }
 
-std::string difference(const Value& expected, const Value& found, double tolerance) {
+std::string difference(const Value& expected, const Value& found) {
   if (expected.is_defined != found.is_defined)
     return found.is_defined ? "expected none, found " + list_of(found.numbers)
                             : "expected " + list_of(expected.numbers) + ", found none";
@@ -49,9 +42,9 @@ std::string difference(const Value& expected, const Value& found, double toleran
     const double apart = std::abs(wanted[i] - found.numbers[i]);
     worst = std::isnan(apart) ? INFINITY : std::max(worst, apart);
   }
-  if (worst == 0 || (!expected.is_exact && worst <= tolerance * largest)) return {};
+  if (worst == 0 || worst <= expected.tolerance * largest) return {};
   return c10::str("expected ", list_of(wanted), ", found ", list_of(found.numbers), ", ", worst / largest, " apart",
-                  expected.is_exact ? ", not the same bits" : "");
+                  expected.tolerance == 0 ? ", not the same bits" : "");
 }
 
 }  // namespace
@@ -61,17 +54,15 @@ const char* name_of(Wrong wrong) {
   return kNames[static_cast<size_t>(wrong)];
 }
 
-std::optional<Finding> compare(const Program& program, int rank, const std::vector<Value>& expected,
-                               const std::vector<Value>& found) {
+std::optional<Finding> compare(int rank, const std::vector<Value>& expected, const std::vector<Value>& found) {
   std::vector<const Value*> wanted;
   for (const auto& value : expected)
     if (value.rank == rank) wanted.push_back(&value);
-  const double tolerance = tolerance_of(program);
   for (size_t i = 0; i < std::min(wanted.size(), found.size()); ++i) {
     const auto& value = found[i];
     if (wanted[i]->statement != value.statement || wanted[i]->item != value.item)
       return Finding{Wrong::kValue, rank, value.statement, "a value that the unsharded run does not have"};
-    if (const auto text = difference(*wanted[i], value, tolerance); !text.empty())
+    if (const auto text = difference(*wanted[i], value); !text.empty())
       return Finding{Wrong::kValue, rank, value.statement, c10::str("value ", value.item, ": ", text)};
   }
   if (wanted.size() == found.size()) return std::nullopt;

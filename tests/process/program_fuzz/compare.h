@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "process/program_fuzz/program.h"
 #include "process/program_fuzz/values.h"
 
 namespace fsdp::test::fuzz {
@@ -22,9 +21,7 @@ struct Finding {
 
 const char* name_of(Wrong wrong);
 
-/// Exact values by their bits (NaN equals NaN), others to 1e-6 of the largest number of the value, 1e-4 where modules
-/// compute in fp32. `found`: those of one rank; `expected`: those of all ranks.
-std::optional<Finding> compare(const Program& program, int rank, const std::vector<Value>& expected,
-                               const std::vector<Value>& found);
+/// By the values' tolerances; NaN equals NaN. `found`: those of one rank; `expected`: those of all ranks.
+std::optional<Finding> compare(int rank, const std::vector<Value>& expected, const std::vector<Value>& found);
 
 }  // namespace fsdp::test::fuzz

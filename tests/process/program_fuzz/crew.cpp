@@ -149,9 +149,9 @@ class Crew {
 
   CrewReport run() {
     CrewReport report;
-    for (const auto& program : programs_) {
+    while (report.passed < programs_.size()) {
       report.finding = wait_for(report.passed + 1);
-      if (!report.finding) report.finding = judge(program);
+      if (!report.finding) report.finding = judge();
       if (report.finding) return report;
       ++report.passed;
       board_->compared = report.passed;
@@ -216,13 +216,13 @@ class Crew {
     return finding;
   }
 
-  std::optional<Finding> judge(const Program& program) {
+  std::optional<Finding> judge() {
     const auto values_of = [&](int number) {
       return read_values(std::span(member(number).values).first(member(number).bytes));
     };
     const auto expected = values_of(size_ - 1);
     for (int rank = 0; rank + 1 < size_; ++rank)
-      if (auto finding = compare(program, rank, expected, values_of(rank))) return finding;
+      if (auto finding = compare(rank, expected, values_of(rank))) return finding;
     return std::nullopt;
   }
 

@@ -16,14 +16,16 @@ constexpr std::array<int, kKinds> kWeights{
     3,   // drop
     8,   // scope
     5,   // no_sync
-    30,  // forward
+    6,   // LocalRows
+    34,  // forward
     12,  // evaluate
-    20,  // grad
-    24,  // backward
+    26,  // grad
+    30,  // backward
     2,   // forget
     6,   // zero_grad
     14,  // step
     12,  // write rows
+    14,  // write one row
     6,   // write whole
     4,   // summon
     4,   // unshard
@@ -81,6 +83,7 @@ class Generator {
     Model model;
     model.nodes.push_back({});
     const int count = draw(1, 6);
+    has_bfloat16_ = chance(0.12);
     for (int i = 1; i <= count; ++i) model.nodes.push_back(draw_node(model));
     for (auto& node : model.nodes)
       node.reshard = pick(
@@ -101,7 +104,8 @@ class Generator {
     node.parent = pick(sequences);
     node.size = chance(0.04) ? 4099 : pick(std::vector<int64_t>{0, 1, 2, 3, 5, 7, 8, 31, 64});
     if (node.cell == Cell::kTable) node.size = std::max<int64_t>(node.size, 1);
-    node.is_float = chance(0.12);
+    if (chance(0.12)) node.dtype = c10::ScalarType::Float;
+    if (has_bfloat16_ && chance(0.5)) node.dtype = c10::ScalarType::BFloat16;
     node.is_frozen = chance(0.15);
     node.is_hooked = chance(0.2);
     node.is_ignored = node.cell != Cell::kSequence && chance(0.05);
@@ -196,11 +200,16 @@ class Generator {
         break;
       case Kind::kGrad:
         s.node = chance(0.25) ? draw(1, static_cast<int>(model.nodes.size()) - 1) : -1;
-        if (chance(0.4)) s.other = draw(0, kSlots - 1);
+        if (chance(0.5)) s.other = draw(0, kSlots - 1);
         break;
       case Kind::kBackward:
         s.flag = chance(0.3);
-        if (chance(0.4)) s.other = draw(0, kSlots - 1);
+        if (chance(0.5)) s.other = draw(0, kSlots - 1);
+        break;
+      case Kind::kWriteOneRow:
+        s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
+        s.seed = draw(0, 100);
+        s.value = pick(std::vector{0.5, 0.9, -1.0});
         break;
       case Kind::kWriteRows:
       case Kind::kWriteWhole:
@@ -240,6 +249,7 @@ class Generator {
   const Choice& choice_;
   Program program_;
   Rules rules_;
+  bool has_bfloat16_ = false;  // the model that is drawn
   int number_ = 0;
 };
 

@@ -51,7 +51,7 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
                        const std::vector<std::shared_ptr<NodeModule>>& before)
     : torch::nn::Module(c10::str("Node", node)), spec_(model.nodes[static_cast<size_t>(node)]), number_(node) {
   const int64_t d = program.width;
-  if (spec_.cell == Cell::kRunning) mean_ = register_buffer("mean", first_values({d}, dtype(), node));
+  if (spec_.cell == Cell::kRunning) mean_ = register_buffer("mean", first_values({d}, spec_.dtype, node));
   if (spec_.tied_to >= 0) {
     own_ = before[static_cast<size_t>(spec_.tied_to)]->own_;
     for (size_t i = 0; i < own_.size(); ++i) register_parameter(c10::str("p", i), own_[i], !spec_.is_frozen);
@@ -90,11 +90,10 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
   }
 }
 
-torch::ScalarType NodeModule::dtype() const { return spec_.is_float ? torch::kFloat : torch::kDouble; }
-
 void NodeModule::add_parameter(const std::vector<int64_t>& sizes) {
   const int place = 10 * number_ + static_cast<int>(own_.size());
-  own_.push_back(register_parameter(c10::str("p", own_.size()), first_values(sizes, dtype(), place), !spec_.is_frozen));
+  own_.push_back(
+      register_parameter(c10::str("p", own_.size()), first_values(sizes, spec_.dtype, place), !spec_.is_frozen));
   if (spec_.is_hooked && !spec_.is_frozen)
     own_.back().register_hook(
         [](const Tensor& gradient) { return gradient / static_cast<double>(1 + gradient.numel()); });
@@ -110,7 +109,7 @@ Tensor NodeModule::forward(const Tensor& h, const Call& call) {
     for (const auto& child : children_) sum = sum + child->forward(sum, call);
     return sum;
   }
-  return spec_.is_float ? compute(h.to(torch::kFloat), call).to(torch::kDouble) : compute(h, call);
+  return compute(h.to(spec_.dtype), call).to(torch::kDouble);
 }
 
 Tensor NodeModule::compute(const Tensor& h, const Call& call) {

@@ -37,7 +37,6 @@ class NodeModule : public torch::nn::Module {
 
  private:
   torch::Tensor compute(const torch::Tensor& h, const Call& call);
-  torch::ScalarType dtype() const;
   void add_parameter(const std::vector<int64_t>& sizes);
 
   const Node spec_;

@@ -155,11 +155,15 @@ class Printer {
 
   void print_body(const Statement& s) {
     const bool is_scope = s.kind == Kind::kScope;
+    const auto guard = is_scope ? c10::str("fsdp::ForwardScope scope(", group(s.model, s.node), ");")
+                       : s.kind == Kind::kLocalRows ? c10::str("fsdp::LocalRows rows(", group(s.model, 0), ");")
+                                                    : c10::str("auto no_sync = ", group(s.model, 0), ".no_sync();");
     auto& open = scopes_[static_cast<size_t>(s.model)];
-    print_scope(s, is_scope ? c10::str("fsdp::ForwardScope scope(", group(s.model, s.node), ");")
-                            : c10::str("auto no_sync = ", group(s.model, 0), ".no_sync();"));
+    print_scope(s, guard);
     if (is_scope) open.push_back(s.node);
+    local_rows_ += s.kind == Kind::kLocalRows ? 1U << s.model : 0;
     print_list(s.body);
+    local_rows_ -= s.kind == Kind::kLocalRows ? 1U << s.model : 0;
     if (is_scope) open.pop_back();
     if (is_scope && s.flag) line("scope.close();");
     close();
@@ -193,6 +197,19 @@ class Printer {
     close();
   }
 
+  void print_write_of_one_row(const Statement& s) {
+    print_scope(s, "torch::NoGradGuard no_grad;");
+    line("auto p = ", node_path(s.model, s.node), "->p[0];");
+    line("const auto [first, count] = fsdp::local_rows(p);");
+    line("const int64_t row = ", s.seed, " % (p.dim() == 0 ? 1 : fsdp::global_sizes(p)[0]) - first;");
+    line("if (row >= 0 && row < count) {");
+    ++indent_;
+    if ((local_rows_ & (1U << s.model)) == 0) line("fsdp::LocalRows rows(", group(s.model, 0), ");");
+    line("(p.dim() == 0 ? p : p[row]).mul_(", s.value, ");", s.flag ? "  // through its data_ptr()" : "");
+    close();
+    close();
+  }
+
   void print_throw(const Statement& s) {
     line("try {");
     ++indent_;
@@ -220,6 +237,7 @@ class Printer {
         return line("// ", net(s.model), ", its handle and ", optimizer, " go");
       case Kind::kScope:
       case Kind::kNoSync:
+      case Kind::kLocalRows:
         return print_body(s);
       case Kind::kForward:
         return print_forward(s);
@@ -242,6 +260,8 @@ class Printer {
         return line(optimizer, ".step();");
       case Kind::kWriteRows:
         return print_write(s);
+      case Kind::kWriteOneRow:
+        return print_write_of_one_row(s);
       case Kind::kWriteWhole:
         print_scope(s, "torch::NoGradGuard no_grad;");
         line("for (auto& p : ", root, ".parameters())");
@@ -304,6 +324,7 @@ class Printer {
   std::ostringstream text_;
   int indent_ = 0;
   std::array<std::vector<int>, kModels> scopes_;  // nodes of their groups
+  uint32_t local_rows_ = 0;                       // bits of models with a LocalRows of all ranks
 };
 
 }  // namespace

@@ -82,6 +82,11 @@ std::vector<std::string> sizes_of(const Node& node) {
   return {};
 }
 
+const char* name_of(c10::ScalarType dtype) {
+  if (dtype == c10::ScalarType::Double) return "torch::kDouble";
+  return dtype == c10::ScalarType::Float ? "torch::kFloat" : "torch::kBFloat16";
+}
+
 std::string formula_of(const Node& node) {
   switch (node.cell) {
     case Cell::kLinear:
@@ -132,8 +137,9 @@ class NetPrinter {
       for (size_t i = 0; i < nodes_.size(); ++i)
         if (nodes_[i].parent == number) text_ << "    h = h + n" << i << "->forward(h, rank, seed);\n";
       text_ << "    return h;\n";
-    } else if (node.is_float) {
-      text_ << "    h = h.to(torch::kFloat);\n    return (" << formula_of(node) << ").to(torch::kDouble);\n";
+    } else if (node.dtype != c10::ScalarType::Double) {
+      text_ << "    h = h.to(" << name_of(node.dtype) << ");\n    return (" << formula_of(node)
+            << ").to(torch::kDouble);\n";
     } else {
       text_ << "    return " << formula_of(node) << ";\n";
     }
@@ -155,7 +161,7 @@ class NetPrinter {
   void print_parameters(const Node& node, int number) {
     const auto sizes = sizes_of(node);
     if (sizes.empty()) return;
-    const std::string dtype = node.is_float ? "torch::kFloat" : "torch::kDouble";
+    const std::string dtype = name_of(node.dtype);
     text_ << "  std::vector<torch::Tensor> p;\n";
     if (node.cell == Cell::kRunning)
       text_ << "  torch::Tensor mean = register_buffer(\"mean\", first_values({kWidth}, " << dtype << ", " << number

@@ -40,7 +40,7 @@ bool is_within(const Model& model, int node, int ancestor) {
   return node == ancestor;
 }
 
-bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync; }
+bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync || kind == Kind::kLocalRows; }
 
 const char* name_of(Cell cell) {
   constexpr std::array<const char*, kCells> kNames{"sequence", "linear",    "wide",   "scale",   "norm", "table",
@@ -53,6 +53,7 @@ const char* name_of(Kind kind) {
                                                    "drop",
                                                    "scope",
                                                    "no_sync",
+                                                   "LocalRows",
                                                    "forward",
                                                    "evaluate",
                                                    "autograd::grad",
@@ -61,6 +62,7 @@ const char* name_of(Kind kind) {
                                                    "zero_grad",
                                                    "step",
                                                    "write rows",
+                                                   "write one row",
                                                    "write from whole",
                                                    "summon_full_params",
                                                    "unshard",

@@ -2,6 +2,8 @@
 /// \file
 /// A random program over the public API, as data: models, and statements that all ranks execute.
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,7 +34,7 @@ struct Node {
   Cell cell = Cell::kSequence;
   int parent = -1;
   int64_t size = 1;
-  bool is_float = false;  ///< else double
+  c10::ScalarType dtype = c10::ScalarType::Double;
   bool is_frozen = false;
   bool is_ignored = false;  ///< FullyShardOptions::ignored_params
   bool is_hooked = false;   ///< its parameters have hooks from before fully_shard, which ask for sizes
@@ -62,23 +64,26 @@ enum class Entry : uint8_t {
 constexpr int kEntries = 4;
 
 enum class Kind : uint8_t {
-  kMake,              ///< model: builds, shards, makes the optimizer
-  kDrop,              ///< model: everything goes but graphs
-  kScope,             ///< model, node, body; flag: closed before it goes out of scope
-  kNoSync,            ///< model, body
-  kForward,           ///< model, node, entry, at, slot, other: the slot whose h is the input, or -1; flag: the input
-                      ///< requires grad
-  kEvaluate,          ///< model, node, entry, at: a forward under NoGradGuard
-  kGrad,              ///< slot, flag: retain_graph, other: the slot of the new graph or -1; node: by its parameters too
-  kBackward,          ///< slot, flag: retain_graph, other: a second slot of the sum or -1
-  kForget,            ///< slot
-  kZeroGrad,          ///< model, flag: set_to_none
-  kStep,              ///< model
-  kWriteRows,         ///< model, value, flag: under LocalRows
-  kWriteWhole,        ///< model, value, flag: copied, else multiplied: operands of the whole sizes
-  kSummon,            ///< model, value, flag: written, and written back
-  kUnshard,           ///< model, node, flag: waits
-  kReshard,           ///< model, node
+  kMake,         ///< model: builds, shards, makes the optimizer
+  kDrop,         ///< model: everything goes but graphs
+  kScope,        ///< model, node, body; flag: closed before it goes out of scope
+  kNoSync,       ///< model, body
+  kLocalRows,    ///< model, body
+  kForward,      ///< model, node, entry, at, slot, other: the slot whose h is the input, or -1; flag: the input
+                 ///< requires grad
+  kEvaluate,     ///< model, node, entry, at: a forward under NoGradGuard
+  kGrad,         ///< slot, flag: retain_graph, other: the slot of the new graph or -1; node: by its parameters too
+  kBackward,     ///< slot, flag: retain_graph, other: a second slot of the sum or -1
+  kForget,       ///< slot
+  kZeroGrad,     ///< model, flag: set_to_none
+  kStep,         ///< model
+  kWriteRows,    ///< model, value, flag: under LocalRows
+  kWriteOneRow,  ///< model, node, value, seed: which row of its first parameter. The rank that has it writes, under
+                 ///< a LocalRows that it alone opens unless one is open; flag: through a raw pointer
+  kWriteWhole,   ///< model, value, flag: copied, else multiplied: operands of the whole sizes
+  kSummon,       ///< model, value, flag: written, and written back
+  kUnshard,      ///< model, node, flag: waits
+  kReshard,      ///< model, node
   kKeepAfterForward,  ///< model, flag; set_reshard_after_forward(!flag)
   kKeepAfterBackward,
   kKeepInBackward,    ///< model, node, flag; set_unshard_in_backward(!flag)
@@ -98,7 +103,7 @@ enum class Kind : uint8_t {
   kBroadcast,         ///< rank: from which
   kMean,              ///<
 };
-constexpr int kKinds = 34;
+constexpr int kKinds = 36;
 
 /// One rank is held up until the others are some statements ahead, or wait for it.
 struct Lag {

@@ -29,6 +29,15 @@ bool trains(const Node& node) {
 
 bool any_trains(const Model& model) { return std::any_of(model.nodes.begin(), model.nodes.end(), trains); }
 
+bool has_frozen(const Model& model) {
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [](const Node& node) { return node.is_frozen; });
+}
+
+// The first parameter of the node may be written row by row.
+bool has_rows(const Node& node) {
+  return node.cell != Cell::kSequence && node.cell != Cell::kPause && node.size > 0 && !node.is_ignored;
+}
+
 uint32_t bit(int model) { return 1U << model; }
 
 bool is_well_formed(const Model& model) {
@@ -44,7 +53,7 @@ bool is_well_formed(const Model& model) {
       if (source >= number || node.cell == Cell::kSequence) return false;
       const auto& other = model.nodes[static_cast<size_t>(source)];
       if (other.tied_to >= 0 || other.same_as >= 0 || other.cell != node.cell || other.size != node.size ||
-          other.is_float != node.is_float || other.is_frozen != node.is_frozen || other.is_ignored != node.is_ignored)
+          other.dtype != node.dtype || other.is_frozen != node.is_frozen || other.is_ignored != node.is_ignored)
         return false;
     }
     if (node.same_as >= 0 && (node.is_group || node.tied_to >= 0)) return false;
@@ -78,9 +87,11 @@ bool Rules::allow(const Statement& s) const {
     case Kind::kDrop:
       return exists && nothing_is_open();
     case Kind::kScope:
-      return exists && depth_ < kDeepest && is_group_node(model, s.node);
+      return exists && depth_ < kDeepest && is_group_node(model, s.node) && !is_in_local_rows(s.model);
     case Kind::kNoSync:
       return exists && depth_ < kDeepest && !state(s.model).no_sync;
+    case Kind::kLocalRows:
+      return is_outside(s.model) && depth_ < kDeepest && !is_in_local_rows(s.model);
     case Kind::kForward:
       return allow_forward(s);
     case Kind::kEvaluate:
@@ -96,10 +107,15 @@ bool Rules::allow(const Statement& s) const {
       return !graph(s.slot).parts.empty();
     case Kind::kStep:
     case Kind::kWriteRows:
-    case Kind::kWriteWhole:
     case Kind::kClip:
       return is_outside(s.model) && !state(s.model).has_waiting_gradients;
+    case Kind::kWriteWhole:  // under LocalRows operands are rows
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients && !is_in_local_rows(s.model);
+    case Kind::kWriteOneRow:
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients && has_node(model, s.node) &&
+             has_rows(model.nodes[static_cast<size_t>(s.node)]) && (is_in_local_rows(s.model) || is_at_rest(s.model));
     case Kind::kSummon:
+      return is_outside(s.model) && !is_in_local_rows(s.model);
     case Kind::kSave:
     case Kind::kCompareRows:
     case Kind::kCompareGradients:
@@ -136,9 +152,19 @@ bool Rules::is_covered(int model, int node) const {
                      [&](int at) { return is_within(program_.models[static_cast<size_t>(model)], node, at); });
 }
 
+// A rank that writes alone waits until no other reads, and cannot tell the others that their whole copies are stale.
+bool Rules::is_at_rest(int model) const {
+  if (state(model).may_keep) return false;
+  if (!state(model).has_read) return true;
+  // Operators that read frozen parameters with gradients off may have been inside a custom Function.
+  return !has_frozen(program_.models[static_cast<size_t>(model)]) &&
+         std::none_of(graphs_.begin(), graphs_.end(),
+                      [&](const GraphState& graph) { return graph.is_held && (graph.models & bit(model)) != 0; });
+}
+
 bool Rules::allow_entry(const Statement& s) const {
   const auto& model = program_.models[static_cast<size_t>(s.model)];
-  if (!state(s.model).exists || !has_node(model, s.node)) return false;
+  if (!state(s.model).exists || is_in_local_rows(s.model) || !has_node(model, s.node)) return false;
   return is_group_node(model, s.entry == Entry::kScope ? s.at : s.node) &&
          (s.entry != Entry::kScope || is_within(model, s.node, s.at));
 }
@@ -182,7 +208,7 @@ bool Rules::allow_throw(const Statement& s) const {
 void Rules::apply(const Statement& s) {
   switch (s.kind) {
     case Kind::kMake:
-      note_write(s.model);  // graphs of an earlier model in its place
+      note_write_of_all_ranks(s.model);  // graphs of an earlier model in its place
       state(s.model) = {.exists = true};
       break;
     case Kind::kDrop:
@@ -190,6 +216,9 @@ void Rules::apply(const Statement& s) {
       break;
     case Kind::kForward:
       return apply_forward(s);
+    case Kind::kEvaluate:
+      state(s.model).has_read = true;
+      break;
     case Kind::kGrad:
       return apply_grad(s);
     case Kind::kBackward:
@@ -197,16 +226,25 @@ void Rules::apply(const Statement& s) {
     case Kind::kForget:
       graphs_[static_cast<size_t>(s.slot)] = {};
       break;
-    case Kind::kStep:
+    case Kind::kStep:  // writes what has gradients, perhaps nothing
+    case Kind::kWriteOneRow:
+      return note_write(s.model);
     case Kind::kWriteRows:
     case Kind::kWriteWhole:
-      return note_write(s.model);
+      return note_write_of_all_ranks(s.model);
     case Kind::kSummon:
-      if (s.flag) note_write(s.model);
+      state(s.model).has_read = true;
+      if (s.flag) note_write_of_all_ranks(s.model);
       break;
     case Kind::kThrow:
       graphs_ = {};
-      state(s.model).has_waiting_gradients = false;
+      state(s.model).has_waiting_gradients = state(s.model).has_read = false;
+      break;
+    case Kind::kKeepAfterBackward:
+      state(s.model).may_keep |= s.flag;
+      break;
+    case Kind::kUnshard:
+      state(s.model).may_keep = true;
       break;
     default:
       break;
@@ -214,9 +252,10 @@ void Rules::apply(const Statement& s) {
 }
 
 void Rules::apply_forward(const Statement& s) {
+  state(s.model).has_read = true;
   GraphState made{.is_alive = true, .models = bit(s.model), .parts = {s.number}, .has_input = s.flag || s.other >= 0};
   made.is_of_root = s.node == 0;
-  made.has_output = true;
+  made.has_output = made.is_held = true;
   if (s.other >= 0) {
     const auto& source = graph(s.other);
     made.models |= source.models;
@@ -243,14 +282,24 @@ void Rules::apply_backward(const Statement& s) {
       if ((graph(slot).models & bit(m)) != 0 && state(m).exists) state(m).has_waiting_gradients = state(m).no_sync;
   }
   if (s.flag) return;
-  const auto first = graph(s.slot).parts;
-  if (s.other >= 0) free_parts(graph(s.other).parts);
-  free_parts(first);
+  auto parts = graph(s.slot).parts;
+  if (s.other >= 0) parts.insert(graph(s.other).parts.begin(), graph(s.other).parts.end());
+  const bool runs_all = graph(s.slot).order == 1 && (s.other < 0 || graph(s.other).order == 1);
+  for (auto& graph : graphs_)
+    if (runs_all && std::includes(parts.begin(), parts.end(), graph.parts.begin(), graph.parts.end()))
+      graph.is_held = false;
+  free_parts(parts);
 }
 
 void Rules::note_write(int model) {
   for (auto& graph : graphs_)
     if ((graph.models & bit(model)) != 0) graph.is_alive = false;
+}
+
+// To every group: no rank reads until the next scope opens, whatever graphs are left.
+void Rules::note_write_of_all_ranks(int model) {
+  note_write(model);
+  state(model).has_read = false;
 }
 
 void Rules::free_parts(std::set<int> parts) {
@@ -261,14 +310,21 @@ void Rules::free_parts(std::set<int> parts) {
 
 void Rules::open(const Statement& s) {
   ++depth_;
-  if (s.kind == Kind::kScope) state(s.model).scopes.push_back(s.node);
+  if (s.kind == Kind::kScope) {
+    state(s.model).scopes.push_back(s.node);
+    state(s.model).has_read = true;
+  }
   if (s.kind == Kind::kNoSync) state(s.model).no_sync = true;
+  if (s.kind != Kind::kLocalRows) return;
+  state(s.model).local_rows = true;
+  note_write_of_all_ranks(s.model);
 }
 
 void Rules::close(const Statement& s) {
   --depth_;
   if (s.kind == Kind::kScope) state(s.model).scopes.pop_back();
   if (s.kind == Kind::kNoSync) state(s.model).no_sync = false;
+  if (s.kind == Kind::kLocalRows) state(s.model).local_rows = false;
 }
 
 bool is_well_defined(const Program& program) {

@@ -18,6 +18,7 @@ struct GraphState {
   bool has_input = false;   ///< its input is a leaf that requires grad, or another graph
   bool is_of_root = false;  ///< all modules of its models took part
   bool has_output = false;  ///< another forward may go on from it
+  bool is_held = false;     ///< no backward ran all of it yet: ranks count as reading while it is there
   int order = 1;            ///< 2: made by autograd::grad with create_graph, and so on
 };
 
@@ -37,19 +38,23 @@ class Rules {
   /// Whether the scope of a group around the node is open.
   bool is_covered(int model, int node) const;
   bool is_without_sync(int model) const { return state(model).no_sync; }
+  bool is_in_local_rows(int model) const { return state(model).local_rows; }
   int depth() const { return depth_; }
 
  private:
   struct ModelState {
     bool exists = false;
     std::vector<int> scopes = {};  // nodes of their groups
-    bool no_sync = false;
+    bool no_sync = false, local_rows = false;
     bool has_waiting_gradients = false;  // of a backward without synchronisation
+    bool has_read = false;               // a scope opened after the last write of all ranks
+    bool may_keep = false;               // whole copies, which only writes of all ranks make stale
   };
   const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
   ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
   bool is_outside(int model) const { return state(model).exists && !is_in_scope(model); }
   bool nothing_is_open() const { return depth_ == 0; }
+  bool is_at_rest(int model) const;
   bool allow_entry(const Statement& statement) const;
   bool allow_forward(const Statement& statement) const;
   bool allow_grad(const Statement& statement) const;
@@ -59,6 +64,7 @@ class Rules {
   void apply_grad(const Statement& statement);
   void apply_backward(const Statement& statement);
   void note_write(int model);
+  void note_write_of_all_ranks(int model);
   void free_parts(std::set<int> parts);
 
   const Program& program_;

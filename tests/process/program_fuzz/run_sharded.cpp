@@ -48,6 +48,7 @@ class ShardedRun {
     std::map<int, Group> by_node;  // of calls: a group without parameters lives as long as its handle
     std::unique_ptr<torch::optim::Optimizer> optimizer;
     std::vector<int> scopes;  // nodes of their groups
+    bool has_local_rows = false;
   };
   Handle& handle(int model) { return handles_[static_cast<size_t>(model)]; }
   const Group& group(const Statement& s) { return *handle(s.model).group; }
@@ -76,6 +77,8 @@ class ShardedRun {
   void forward(const Statement& s);
   Tensor apply(const Statement& s, const Tensor& x, const Call& call);
   void write_rows(const Statement& s);
+  void open_local_rows(const Statement& s);
+  void write_one_row(const Statement& s);
   void summon(const Statement& s);
   void set_prefetch(const Statement& s);
   void full_tensors(const Statement& s);
@@ -106,6 +109,8 @@ void ShardedRun::execute(const Statement& s) {
       const auto guard = group(s).no_sync();
       return run_list(s.body);
     }
+    case Kind::kLocalRows:
+      return open_local_rows(s);
     case Kind::kForward:
     case Kind::kEvaluate:
       return forward(s);
@@ -123,6 +128,8 @@ void ShardedRun::execute(const Statement& s) {
       return;
     case Kind::kWriteRows:
       return write_rows(s);
+    case Kind::kWriteOneRow:
+      return write_one_row(s);
     case Kind::kWriteWhole:
       for (const auto& tensor : runner_.net(s.model).tensors())
         write_whole(s, tensor, whole_operand(s, global_sizes(tensor), tensor));
@@ -242,6 +249,28 @@ void ShardedRun::write_rows(const Statement& s) {
   std::optional<LocalRows> rows;
   if (s.flag) rows.emplace(group(s));
   for (auto& tensor : runner_.net(s.model).tensors()) tensor.mul_(s.value);
+}
+
+void ShardedRun::open_local_rows(const Statement& s) {
+  const LocalRows rows(group(s));
+  handle(s.model).has_local_rows = true;
+  if (s.lag.inside) watch_.lags(s.lag);
+  run_list(s.body);
+  handle(s.model).has_local_rows = false;
+}
+
+void ShardedRun::write_one_row(const Statement& s) {
+  const torch::NoGradGuard no_grad;
+  auto tensor = runner_.row_parameter(s);
+  const auto held = local_rows(tensor);
+  const int64_t row = row_of(s, global_sizes(tensor)) - held.first;
+  if (row < 0 || row >= held.count) return;
+  std::optional<LocalRows> own;
+  if (!handle(s.model).has_local_rows) own.emplace(group(s));
+  if (s.lag.inside) watch_.lags(s.lag);
+  auto written = tensor.dim() == 0 ? tensor : tensor[row];
+  if (s.flag) written = torch::from_blob(written.mutable_data_ptr(), written.sizes(), tensor.scalar_type());
+  written.mul_(s.value);
 }
 
 void ShardedRun::summon(const Statement& s) {

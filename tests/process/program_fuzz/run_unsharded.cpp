@@ -11,6 +11,18 @@ namespace {
 
 using torch::Tensor;
 
+// Of numbers that are computed from the same ones in another order.
+double tolerance_of(const Model& model) {
+  double most = 0;
+  for (const auto& node : model.nodes) {
+    const double of_node = node.dtype == c10::ScalarType::BFloat16 ? 5e-2
+                           : node.dtype == c10::ScalarType::Float  ? 1e-4
+                                                                   : 1e-6;
+    most = std::max(most, of_node);
+  }
+  return most;
+}
+
 // What all_reduce and its kin make of the numbers of all ranks.
 Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
   if (s.kind == Kind::kAllGather) return torch::stack(numbers);
@@ -64,16 +76,24 @@ class UnshardedRun {
     for (const auto& statement : statements) execute(statement);
   }
 
-  // All values of the statement have the same bits unless one of the models that it depends on was changed otherwise.
+  // All values of the statement have the same bits unless one of the models that it depends on was rounded otherwise.
   template <class F>
   void on_ranks(uint32_t models, F&& run) {
     for (auto& rank : ranks_) {
       const size_t before = rank->runner.values.size();
       run(*rank);
       for (size_t i = before; i < rank->runner.values.size(); ++i)
-        rank->runner.values[i].is_exact = (models & rounded_) == 0;
+        rank->runner.values[i].tolerance = tolerance_of_all(models);
     }
   }
+  // `models`: bits.
+  double tolerance_of_all(uint32_t models) const {
+    double most = 0;
+    for (size_t m = 0; m < kModels; ++m)
+      if ((models & (1U << m)) != 0) most = std::max(most, tolerances_[m]);
+    return most;
+  }
+  void note_rounding(size_t m, double tolerance) { tolerances_[m] = std::max(tolerances_[m], tolerance); }
   uint32_t models_of(const Statement& s) const { return ranks_[0]->runner.models_of(s); }
 
   void execute(const Statement& s);
@@ -92,7 +112,7 @@ class UnshardedRun {
   const Plant plant_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::array<ModelState, kModels> states_;
-  uint32_t rounded_ = 0;  // bits of models whose numbers are those of the sharded run but for rounding
+  std::array<double, kModels> tolerances_{};  // how far their numbers may be from those of the sharded run
 };
 
 void UnshardedRun::execute(const Statement& s) {
@@ -105,6 +125,7 @@ void UnshardedRun::execute(const Statement& s) {
       for (auto& rank : ranks_) rank->runner.nets[m].reset();
       return;
     case Kind::kScope:
+    case Kind::kLocalRows:
       return run_list(s.body);
     case Kind::kNoSync:
       state(s.model).no_sync = true;
@@ -114,7 +135,7 @@ void UnshardedRun::execute(const Statement& s) {
     case Kind::kForward: {
       const uint32_t models = model | (s.other >= 0 ? ranks_[0]->runner.graph(s.other).models : 0);
       on_ranks(models, [&](Rank& rank) { rank.runner.forward(s); });
-      if ((models & rounded_) != 0 && !ranks_[0]->runner.net(s.model).buffers.empty()) rounded_ |= model;
+      if (!ranks_[0]->runner.net(s.model).buffers.empty()) note_rounding(m, tolerance_of_all(models));
       return;
     }
     case Kind::kEvaluate:
@@ -132,9 +153,10 @@ void UnshardedRun::execute(const Statement& s) {
     case Kind::kStep:
       if (plant_ == Plant::kSkip) return;
       for (auto& rank : ranks_) rank->optimizers[m]->step();
-      if (is_fused(program_.models[m].optimizer)) rounded_ |= model;
+      if (is_fused(program_.models[m].optimizer)) note_rounding(m, tolerance_of(program_.models[m]));
       return;
     case Kind::kWriteRows:
+    case Kind::kWriteOneRow:
     case Kind::kWriteWhole:
       return write(s);
     case Kind::kSummon:
@@ -181,13 +203,15 @@ void UnshardedRun::make(const Statement& s) {
     rank->waiting[m].assign(net->parameters.size(), Tensor());
   }
   state(s.model) = {};
-  rounded_ &= ~(1U << s.model);
+  tolerances_[m] = 0;
 }
 
 // Each rank's gradients apart from those that are there already; then their sums.
 void UnshardedRun::backward(const Statement& s) {
   const uint32_t models = models_of(s);
-  if ((models & rounded_) != 0) rounded_ |= models;
+  const double tolerance = tolerance_of_all(models);
+  for (size_t m = 0; m < kModels; ++m)
+    if ((models & (1U << m)) != 0) note_rounding(m, tolerance);
   on_ranks(models, [&](Rank& rank) {
     std::array<std::vector<Tensor>, kModels> before;
     const auto for_each = [&](const auto& visit) {
@@ -233,7 +257,7 @@ void UnshardedRun::sum_gradients(int model) {
 
 void UnshardedRun::clip(const Statement& s) {
   const torch::NoGradGuard no_grad;
-  rounded_ |= 1U << s.model;
+  note_rounding(static_cast<size_t>(s.model), tolerance_of(program_.models[static_cast<size_t>(s.model)]));
   on_ranks(1U << s.model, [&](Rank& rank) {
     std::vector<Tensor> gradients;
     for (const auto& parameter : rank.runner.net(s.model).parameters)
@@ -249,10 +273,16 @@ void UnshardedRun::clip(const Statement& s) {
 void UnshardedRun::write(const Statement& s) {
   const torch::NoGradGuard no_grad;
   if (plant_ == Plant::kSkip) return;
-  for (auto& rank : ranks_)
+  for (auto& rank : ranks_) {
+    if (s.kind == Kind::kWriteOneRow) {
+      auto tensor = rank->runner.row_parameter(s);
+      (tensor.dim() == 0 ? tensor : tensor[row_of(s, tensor.sizes())]).mul_(s.value);
+      continue;
+    }
     for (auto& tensor : rank->runner.net(s.model).tensors())
       s.kind == Kind::kWriteRows ? void(tensor.mul_(s.value))
                                  : write_whole(s, tensor, whole_operand(s, tensor.sizes(), tensor));
+  }
 }
 
 void UnshardedRun::summon(const Statement& s) {

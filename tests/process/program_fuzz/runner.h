@@ -45,6 +45,9 @@ class Runner {
       [this](const Statement& s, const torch::Tensor& x, const Call& call) { return module(s).forward(x, call); };
   NodeModule& module(const Statement& s) { return *net(s.model).modules[static_cast<size_t>(s.node)]; }
 
+  /// What kWriteOneRow writes.
+  torch::Tensor row_parameter(const Statement& s) { return module(s).parameters(/*recurse=*/false)[0]; }
+
   void record(const Statement& statement, Value value);
   void record(const Statement& statement, const torch::Tensor& tensor) { record(statement, value_of(tensor)); }
 
@@ -66,6 +69,8 @@ inline double first_of(const torch::Tensor& numbers) { return numbers.flatten()[
 
 /// What kWriteWhole copies, or multiplies with, for a parameter of these whole sizes.
 torch::Tensor whole_operand(const Statement& statement, at::IntArrayRef sizes, const torch::Tensor& parameter);
+/// The row that kWriteOneRow writes, of a parameter of these whole sizes.
+inline int64_t row_of(const Statement& s, at::IntArrayRef sizes) { return sizes.empty() ? 0 : s.seed % sizes[0]; }
 void write_whole(const Statement& statement, torch::Tensor parameter, const torch::Tensor& operand);
 
 /// What a rank throws in kThrow.

@@ -152,7 +152,7 @@ class Simplifier {
           change(&Node::cell, Cell::kLinear);
         change(&Node::tied_to, -1);
         change(&Node::same_as, -1);
-        change(&Node::is_float, false);
+        change(&Node::dtype, c10::ScalarType::Double);
         change(&Node::is_frozen, false);
         change(&Node::is_hooked, false);
         change(&Node::is_ignored, false);

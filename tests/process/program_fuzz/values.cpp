@@ -11,7 +11,8 @@ namespace {
 // A value without its numbers, which follow it.
 struct Header {
   int32_t statement, item, rank;
-  bool is_defined, is_exact, is_rows;
+  bool is_defined, is_rows;
+  double tolerance;
   int64_t first, rows, all_rows, numel;
 };
 
@@ -34,8 +35,8 @@ void ValueWriter::put(const void* data, size_t bytes) {
 }
 
 void ValueWriter::write(const Value& v) {
-  const Header header{v.statement, v.item,  v.rank, v.is_defined, v.is_exact,
-                      v.is_rows,   v.first, v.rows, v.all_rows,   static_cast<int64_t>(v.numbers.size())};
+  const Header header{v.statement, v.item,  v.rank, v.is_defined, v.is_rows,
+                      v.tolerance, v.first, v.rows, v.all_rows,   static_cast<int64_t>(v.numbers.size())};
   put(&header, sizeof header);
   put(v.numbers.data(), v.numbers.size() * sizeof(double));
 }
@@ -46,7 +47,7 @@ std::vector<Value> read_values(std::span<const std::byte> memory) {
     Header h;
     std::memcpy(&h, memory.data() + at, sizeof h);
     at += sizeof h;
-    Value value{h.statement, h.item, h.rank, h.is_defined, h.is_exact, h.is_rows, h.first, h.rows, h.all_rows};
+    Value value{h.statement, h.item, h.rank, h.is_defined, h.tolerance, h.is_rows, h.first, h.rows, h.all_rows};
     value.numbers.resize(static_cast<size_t>(h.numel));
     if (h.numel > 0) std::memcpy(value.numbers.data(), memory.data() + at, value.numbers.size() * sizeof(double));
     at += value.numbers.size() * sizeof(double);

@@ -18,14 +18,14 @@ struct Value {
   int item = 0;  ///< of the statement's values of one rank, in their order
   int rank = 0;
   bool is_defined = true;
-  bool is_exact = true;  ///< has to have the same bits; filled in by the unsharded run
+  double tolerance = 0;  ///< relative to its largest number; 0: the same bits. Filled in by the unsharded run
   bool is_rows = false;
   int64_t first = 0, rows = 0;  ///< of is_rows in the sharded run
   int64_t all_rows = 0;         ///< of is_rows
   std::vector<double> numbers = {};
 };
 
-/// `tensor` of dtype float or double; undefined is a value too.
+/// `tensor` of a floating dtype; undefined is a value too.
 Value value_of(const at::Tensor& tensor);
 
 /// A stretch of memory into which values are written one after another, and read again by another process.
