@@ -2,8 +2,12 @@
 /// \file
 /// Optimizers that update flat memory.
 
+#include <torch/arg.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
 #include <torch/optim/sgd.h>
+
+#include <vector>
 
 namespace fsdp::optim {
 
@@ -50,6 +54,55 @@ class SGD : public torch::optim::SGD {
  public:
   using torch::optim::SGD::SGD;
   at::Tensor step(LossClosure closure = nullptr) override;
+  void load(torch::serialize::InputArchive& archive) override;
+  /// As AdamW's.
+  int64_t state_bytes() const;
+};
+
+/// Of Adadelta, with the defaults of Python's torch.optim.Adadelta.
+struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions> {
+  AdadeltaOptions(double lr = 1.0);  // NOLINT(google-explicit-constructor): as torch::optim's
+  TORCH_ARG(double, lr) = 1.0;
+  TORCH_ARG(double, rho) = 0.9;
+  TORCH_ARG(double, eps) = 1e-6;
+  TORCH_ARG(double, weight_decay) = 0;
+
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+  friend bool operator==(const AdadeltaOptions& a, const AdadeltaOptions& b);
+  double get_lr() const override;
+  void set_lr(double lr) override;
+};
+
+/// Of one parameter: the running means of the squares of its gradients and of its changes.
+struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaParamState> {
+  TORCH_ARG(int64_t, step) = 0;
+  TORCH_ARG(at::Tensor, square_avg);
+  TORCH_ARG(at::Tensor, acc_delta);
+
+ public:
+  void serialize(torch::serialize::InputArchive& archive) override;
+  void serialize(torch::serialize::OutputArchive& archive) const override;
+};
+
+/// Adadelta, which torch::optim does not have, in the same way; what is true of AdamW's steps, state and errors is true
+/// of it. It keeps two numbers for each of the rows' elements. The result is that of Python's torch.optim.Adadelta up
+/// to rounding:
+///
+///     g <- g + weight_decay p,  v <- rho v + (1 - rho) g^2,  d <- sqrt(u + eps) / sqrt(v + eps) g,
+///     u <- rho u + (1 - rho) d^2,  p <- p - lr d                                 (Zeiler, 2012, algorithm 1)
+///
+///     fsdp::optim::Adadelta optimizer(model.parameters(), fsdp::optim::AdadeltaOptions(1.0));
+///     torch::optim::StepLR schedule(optimizer, /*step_size=*/1, /*gamma=*/0.7);
+class Adadelta : public torch::optim::Optimizer {
+ public:
+  /// Throws UsageError unless lr, eps and weight_decay are at least 0 and rho is from 0 to 1.
+  explicit Adadelta(const std::vector<torch::optim::OptimizerParamGroup>& groups, const AdadeltaOptions& defaults = {});
+  explicit Adadelta(std::vector<at::Tensor> parameters, const AdadeltaOptions& defaults = {});
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
   /// As AdamW's.
   int64_t state_bytes() const;

@@ -11,6 +11,7 @@
 namespace fsdp::test {
 namespace {
 
+using optim::AdadeltaOptions;
 using torch::optim::AdamWOptions;
 using torch::optim::AdamWParamState;
 using torch::optim::SGDOptions;
@@ -130,10 +131,10 @@ double largest_padding(const Group& group) {
 
 TEST(OptimMemory, PaddingStaysZeroWithDecayMomentumAndWithoutEps) {
   for (int world : worlds_up_to(4)) {
-    auto nets = make_nets(3 * world);
+    auto nets = make_nets(5 * world);
     run_thread_ranks(world, [&](int rank) {
       auto train = [&](int i, const auto& make) {
-        auto& net = *nets[static_cast<size_t>(3 * rank + i)];
+        auto& net = *nets[static_cast<size_t>(5 * rank + i)];
         auto group = fully_shard(static_cast<torch::nn::Module&>(net));
         auto optimizer = make(group.parameters());
         for (int step = 0; step < 3; ++step) {
@@ -146,6 +147,8 @@ TEST(OptimMemory, PaddingStaysZeroWithDecayMomentumAndWithoutEps) {
       train(0, [](auto p) { return optim::AdamW(p, AdamWOptions(0.1).weight_decay(0.5).amsgrad(true)); });
       train(1, [](auto p) { return optim::SGD(p, SGDOptions(0.1).weight_decay(0.5).momentum(0.9).nesterov(true)); });
       train(2, [](auto p) { return optim::AdamW(p, AdamWOptions(0.1).eps(0)); });
+      train(3, [](auto p) { return optim::Adadelta(p, AdadeltaOptions().weight_decay(0.5)); });
+      train(4, [](auto p) { return optim::Adadelta(p, AdadeltaOptions().eps(0)); });
     });
   }
 }
@@ -265,6 +268,7 @@ void expect_loaded_optimizer_goes_on(const Options& options) {
 TEST(OptimMemory, ALoadedOptimizerGoesOnWithTheSameBits) {
   expect_loaded_optimizer_goes_on<optim::AdamW>(AdamWOptions(0.01).amsgrad(true));
   expect_loaded_optimizer_goes_on<optim::SGD>(SGDOptions(0.05).momentum(0.9).dampening(0.1));
+  expect_loaded_optimizer_goes_on<optim::Adadelta>(AdadeltaOptions(0.5).rho(0.8).eps(1e-5));
 }
 
 TEST(OptimMemory, LoadedStateLiesFlatAndIsCounted) {

@@ -160,5 +160,16 @@ TEST(OptimMisuse, APlainTensorWithGapsIsRefusedByItsPlace) {
               AllOf(HasSubstr("parameter 1 of parameter group 0 has gaps"), HasSubstr("strides [6, 1]")));
 }
 
+TEST(OptimMisuse, OptionsOfAdadeltaThatCannotBeRightAreRefused) {
+  using optim::AdadeltaOptions;
+  const auto message = [](const AdadeltaOptions& options) {
+    return message_of([&] { optim::Adadelta({torch::ones({2})}, options); });
+  };
+  EXPECT_THAT(message(AdadeltaOptions(-1.0)), HasSubstr("expected lr of at least 0, found -1"));
+  EXPECT_THAT(message(AdadeltaOptions().rho(1.5)), HasSubstr("expected rho from 0 to 1, found 1.5"));
+  EXPECT_THAT(message(AdadeltaOptions().eps(-1e-6)), HasSubstr("expected eps of at least 0"));
+  EXPECT_THAT(message(AdadeltaOptions().weight_decay(-1)), HasSubstr("expected weight_decay of at least 0"));
+}
+
 }  // namespace
 }  // namespace fsdp::test
