@@ -38,6 +38,8 @@ PUBLIC_HEADERS = {
     "parameters": "api",
     "clip_grad": "optim",
     "optim": "optim",
+    "images": "train",
+    "metrics": "train",
     "samplers": "train",
 }
 # Includes every public header; for programs, never for a layer.

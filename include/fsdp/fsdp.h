@@ -11,6 +11,8 @@
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/group.h>
+#include <fsdp/images.h>
+#include <fsdp/metrics.h>
 #include <fsdp/optim.h>
 #include <fsdp/options.h>
 #include <fsdp/parameters.h>
