@@ -1,0 +1,105 @@
+// mnist: trains a network on handwritten digits, sharded over the ranks it is started on. docs/mnist.md describes it.
+#include <fsdp/fsdp.h>
+#include <torch/torch.h>
+
+#include <CLI/CLI.hpp>
+#include <iomanip>
+#include <iostream>
+
+#include "arguments.h"
+#include "data.h"
+#include "models/convnet.h"
+#include "models/resnet18.h"
+#include "report.h"
+#include "saving.h"
+#include "stopwatch.h"
+#include "training.h"
+
+namespace mnist {
+namespace {
+
+constexpr int kBadFlags = 2;
+constexpr int64_t kLeastToWrap = 20'000;
+
+c10::Device join_ranks(const Arguments& arguments) {
+  const bool on_gpu = !arguments.no_cuda && torch::cuda::is_available();
+  fsdp::init_process_group({.backend = on_gpu ? "nccl" : "cpu"});
+  return on_gpu ? c10::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(fsdp::local_rank())) : torch::kCPU;
+}
+
+Model make_model(const Arguments& arguments, c10::Device device) {
+  torch::manual_seed(static_cast<uint64_t>(arguments.seed));  // The same values on every rank.
+  std::shared_ptr<models::Classifier> net;
+  if (arguments.model == "resnet18")
+    net = std::make_shared<models::ResNet18>();
+  else
+    net = std::make_shared<models::ConvNet>(!arguments.no_dropout);
+  net->to(device);
+  fsdp::FullyShardOptions options;
+  if (arguments.auto_wrap) options.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(kLeastToWrap);
+  Model model = fsdp::fully_shard(net, options);
+  // From here each rank draws its own numbers, for dropout.
+  torch::manual_seed(static_cast<uint64_t>(arguments.seed + 1 + fsdp::rank()));
+  return model;
+}
+
+Share share_of(const fsdp::data::Images& images, bool shuffle, int64_t batch_size, int64_t seed, c10::Device device) {
+  return {normalised(images, device),
+          fsdp::data::DistributedSampler(static_cast<size_t>(images.size()),
+                                         {.shuffle = shuffle, .seed = static_cast<uint64_t>(seed)}),
+          batch_size, device};
+}
+
+void run(const Arguments& arguments) {
+  torch::set_num_threads(static_cast<int>(arguments.threads));
+  const Parts parts = load_images(arguments);
+  const c10::Device device = join_ranks(arguments);
+  const bool is_first = fsdp::rank() == 0;
+
+  Model model = make_model(arguments, device);
+  if (is_first) std::cout << model << std::endl;
+  Share train = share_of(parts.train, true, arguments.batch_size, arguments.seed, device);
+  Share tested = share_of(parts.test, false, arguments.test_batch_size, arguments.seed, device);
+  fsdp::optim::Adadelta optimizer(model.parameters(), fsdp::optim::AdadeltaOptions(arguments.lr));
+  torch::optim::StepLR schedule(optimizer, /*step_size=*/1, arguments.gamma);
+
+  const Stopwatch stopwatch(device);
+  for (int64_t epoch = 1; epoch <= arguments.epochs; ++epoch) {
+    const double loss = train_epoch(model, optimizer, train, epoch);
+    if (is_first) std::cout << epoch_text(epoch, loss) << std::endl;
+    const TestResult result = test(model, tested);
+    if (is_first) std::cout << test_text(result) << std::endl;
+    schedule.step();
+  }
+  const double seconds = stopwatch.seconds();
+  const std::string memory = peak_memory_text(model);
+  if (is_first)
+    std::cout << "Elapsed: " << std::fixed << std::setprecision(2) << seconds << " s\n" << memory << std::endl;
+  if (arguments.save_model) save_model(model, "mnist_cnn.pt");
+  fsdp::destroy_process_group();
+}
+
+}  // namespace
+}  // namespace mnist
+
+int main(int argc, char** argv) {
+  CLI::App app("Trains a network on handwritten digits, fully sharded over the ranks it is started on.");
+  mnist::Arguments arguments;
+  mnist::add_flags(app, arguments);
+  try {
+    app.parse(argc, argv);
+    mnist::run(arguments);
+    return 0;
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    std::cerr << "mnist: " << error.what() << std::endl;
+    return mnist::kBadFlags;
+  } catch (const c10::Error& error) {
+    std::cerr << "mnist: " << error.what_without_backtrace() << std::endl;
+  } catch (const std::exception& error) {
+    std::cerr << "mnist: " << error.what() << std::endl;
+  }
+  return 1;
+}
