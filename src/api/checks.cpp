@@ -1,6 +1,5 @@
 #include "api/checks.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/MemoryOverlap.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -40,13 +39,15 @@ std::shared_ptr<runtime::ParamGroup> group_of_parameter(const at::Tensor& parame
   return part ? part->group : nullptr;
 }
 
-// What an earlier call took the memory from says so when it is read.
+// What an earlier call took the memory from says so when it is read; what it left the memory is known.
 void require_memory(const at::Tensor& tensor, const std::string& what) {
   try {
     static_cast<void>(tensor.const_data_ptr());
   } catch (const c10::Error& error) {
     require(false, what, "has no memory: ", error.what_without_backtrace());
   }
+  const auto error = runtime::registry().former_error(tensor);
+  require(error.empty(), what, "has memory of another parameter: ", error);
 }
 
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
@@ -80,17 +81,13 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
 }
 
 // Where a tensor lies in memory.
-struct Extent {
-  const char *begin = nullptr, *end = nullptr;
+struct Extent : memory::MemoryRange {
   const std::string* name = nullptr;
   bool is_sharded = false;
 };
 
 Extent extent_of(const runtime::NamedParameter& tensor, bool is_sharded) {
-  const auto& t = tensor.tensor;
-  const auto* begin = static_cast<const char*>(t.const_data_ptr());
-  return {begin, begin + at::detail::computeStorageNbytes(t.sizes(), t.strides(), t.element_size()), &tensor.name,
-          is_sharded};
+  return {memory::range_of(tensor.tensor), &tensor.name, is_sharded};
 }
 
 // Whether it lies in memory that is its own or that of another plain tensor.

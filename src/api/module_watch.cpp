@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_set>
+#include <utility>
 
 #include "api/module_tree.h"
 #include "runtime/registry.h"
@@ -73,7 +74,7 @@ bool ModuleWatch::is_as_before(const std::vector<torch::nn::Module*>& modules) c
   bool is_same = true;
   for (const auto* module : modules)
     visit_parameters(*module, [&](const at::Tensor& parameter) {
-      is_same = is_same && count < parameters_.size() && parameters_[count] == parameter.unsafeGetTensorImpl();
+      is_same = is_same && count < parameters_.size() && parameters_[count]._unsafe_get_target() == parameter.unsafeGetTensorImpl();
       ++count;
     });
   return is_same && count == parameters_.size();
@@ -83,16 +84,16 @@ std::string ModuleWatch::find_stray(const std::vector<std::shared_ptr<runtime::P
   const auto modules = living();
   if (is_as_before(modules)) return {};
 
-  const std::unordered_set<const at::TensorImpl*> known(parameters_.begin(), parameters_.end());
-  const auto ignored = ignored_by(groups);
-  parameters_.clear();
+  const auto before = std::exchange(parameters_, {});
+  std::unordered_set<const at::TensorImpl*> known = ignored_by(groups);
+  for (const auto& parameter : before) known.insert(parameter._unsafe_get_target());
   std::string stray;
   for (auto* module : modules)
     visit_nodes(*module_tree(*module), [&](const ModuleNode& node) {
       for (const auto& [name, tensor] : node.parameters) {
-        parameters_.push_back(tensor.unsafeGetTensorImpl());
-        const bool is_new = !known.contains(parameters_.back()) && !ignored.contains(parameters_.back());
-        if (stray.empty() && is_new && !runtime::registry().find(tensor)) stray = name;
+        parameters_.emplace_back(tensor.getIntrusivePtr());
+        const bool is_known = known.contains(tensor.unsafeGetTensorImpl());
+        if (stray.empty() && !is_known && !runtime::registry().find(tensor)) stray = name;
       }
     });
   return stray;

@@ -140,11 +140,20 @@ void ParamGroup::install() {
     registry().add(slot.rows_storage.impl(), self, i, PartKind::kRows);
     registry().add(slot.whole_storage.impl(), self, i, PartKind::kWhole);
     const auto former = tensor.storage();
-    const bool was_all = former.nbytes() == tensor.nbytes();
+    const auto range = memory::range_of(tensor);
     slot.show_rows();
-    if (was_all && former.use_count() > 1) memory::end_storage(former, former_memory_message(*this, slot));
+    if (former.use_count() > 1) leave_to_others(former, range, slot);
     hook_parameter(tensor, self, i);
   }
+}
+
+// Memory that others have too. All of it was the parameter's, or there is more of it, which is used on.
+void ParamGroup::leave_to_others(const c10::Storage& former, const memory::MemoryRange& range, const ParamSlot& slot) {
+  auto error = former_memory_message(*this, slot);
+  if (former.nbytes() == static_cast<size_t>(range.end - range.begin))
+    memory::end_storage(former, error);
+  else
+    registry().add_former({former.getWeakStorageImpl(), weak_from_this(), range, std::move(error)});
 }
 
 void ParamGroup::add_parent(ParamGroup& parent) {
@@ -215,8 +224,13 @@ void ParamGroup::free_whole() {
 
 void ParamGroup::copy_whole() {
   free_whole();
-  for (auto& flat : flats_)
-    if (flat.shares_memory()) flat.copy_whole();
+  try {
+    for (auto& flat : flats_)
+      if (flat.shares_memory()) flat.copy_whole();
+  } catch (...) {
+    drop_whole_buffers();
+    throw;
+  }
   gather_state_ = GatherState::kWhole;
   attach_whole();
   rank_state_->note_resident(*this);

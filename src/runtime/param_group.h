@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/memory_range.h"
 #include "runtime/flat_params.h"
 #include "runtime/gradient_reducer.h"
 #include "runtime/param_slot.h"
@@ -115,7 +116,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
   void finish_gather();  // kSharded, kGathering -> kWhole; if it throws: kSharded
   void free_whole();     // -> kSharded
-  void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees
+  void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees; as start_gather
   /// Whole parameters of this group stay after they were read in forward.
   bool stays_after_forward() const;
   /// Whole parameters of this group stay after its backward.
@@ -194,6 +195,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  private:
   explicit ParamGroup(const Spec& spec);
   void place_parameters(const std::vector<NamedParameter>& parameters);
+  void leave_to_others(const c10::Storage& former, const memory::MemoryRange& range, const ParamSlot& slot);
   void register_gradient(size_t slot, const at::Tensor& gradient);
   void attach_whole();
   void detach_whole();

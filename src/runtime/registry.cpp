@@ -32,6 +32,22 @@ std::optional<Part> Registry::find(const c10::StorageImpl* storage) const {
   return Part{std::move(group), it->second.slot, it->second.kind};
 }
 
+void Registry::add_former(FormerMemory memory) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(former_, [](const auto& known) { return known.storage.expired() || known.group.expired(); });
+  former_.push_back(std::move(memory));
+}
+
+std::string Registry::former_error(const at::Tensor& tensor) const {
+  const auto range = memory::range_of(tensor);
+  std::lock_guard lock(mutex_);
+  for (const auto& known : former_) {
+    const bool is_on_it = known.storage._unsafe_get_target() == tensor.storage().unsafeGetStorageImpl();
+    if (is_on_it && known.range.overlaps(range) && !known.group.expired()) return known.error;
+  }
+  return {};
+}
+
 void Registry::add_module(const void* module, const std::weak_ptr<const void>& owner,
                           const std::shared_ptr<ParamGroup>& group) {
   std::lock_guard lock(mutex_);

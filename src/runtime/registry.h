@@ -9,9 +9,11 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "memory/memory_range.h"
 #include "runtime/access_rules.h"
 
 namespace fsdp::runtime {
@@ -26,6 +28,15 @@ struct Part {
   PartKind kind = PartKind::kRows;
 };
 
+/// Where a parameter lay before it was sharded, in memory that others still have.
+struct FormerMemory {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  std::weak_ptr<ParamGroup> group;
+  memory::MemoryRange range;
+  /// For tensors that lie there too.
+  std::string error;
+};
+
 /// Refers to groups weakly: a group lives as long as its parameters and graphs. Thread safety: all of it.
 class Registry {
  public:
@@ -36,6 +47,10 @@ class Registry {
   std::optional<Part> find(const at::Tensor& tensor) const {
     return tensor.has_storage() ? find(tensor.storage().unsafeGetStorageImpl()) : std::nullopt;
   }
+
+  void add_former(FormerMemory memory);
+  /// The error of former memory that the tensor, which has memory, lies in; empty if there is none.
+  std::string former_error(const at::Tensor& tensor) const;
 
   /// `owner`: empty, or what expires with the module. A graph may keep a group longer than its module, and another
   /// module may then lie at the same address.
@@ -66,6 +81,7 @@ class Registry {
   };
   mutable std::mutex mutex_;  // held for a look-up: a shared one costs more than it saves
   ska::flat_hash_map<const c10::StorageImpl*, Entry> storages_;
+  std::vector<FormerMemory> former_;
   std::unordered_map<const void*, ModuleEntry> modules_;
   std::vector<std::shared_ptr<const ScopeRecord>> scopes_;  // the oldest first
   size_t tidy_at_ = 64;  // how many modules there are when those that are gone are forgotten

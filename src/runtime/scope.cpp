@@ -175,8 +175,13 @@ OpenSummon::OpenSummon(Groups groups) : groups_(require_outside(std::move(groups
   for (const auto& group : groups_) group->start_gather();
   for (const auto& group : groups_) group->finish_gather();
   // What is written to whole parameters must not reach other ranks.
-  for (const auto& group : groups_)
-    if (shares_memory(*group)) group->copy_whole();
+  try {
+    for (const auto& group : groups_)
+      if (shares_memory(*group)) group->copy_whole();
+  } catch (...) {
+    for (const auto& group : groups_) group->free_whole();
+    throw;
+  }
   for (const auto& group : groups_) {
     ++group->summon_depth;
     group->leave_reading();

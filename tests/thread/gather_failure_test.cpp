@@ -99,11 +99,44 @@ class PoorAllocator : public c10::Allocator {
 };
 thread_local size_t PoorAllocator::refused = SIZE_MAX;
 
+// The allocator of this process lacks memory while it lives.
+class PoorCpu {
+ public:
+  PoorCpu() { c10::SetAllocator(c10::kCPU, &poor_, kPriority); }
+  ~PoorCpu() { c10::SetAllocator(c10::kCPU, &rich_, kPriority); }
+
+ private:
+  static constexpr uint8_t kPriority = 100;
+  c10::Allocator& rich_ = *c10::GetAllocator(c10::kCPU);
+  PoorAllocator poor_{rich_};
+};
+
+TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
+  const PoorCpu poor;
+  ThreadRanksOptions options;
+  options.backend = "shm";
+  run_thread_ranks(
+      2,
+      [](int r) {
+        TwoDtypesOnRank rank;
+        auto& flats = rank.group.param_groups().front()->flats();
+        ASSERT_NE(flats[0].whole_bytes(), flats[1].whole_bytes());
+        if (r == 0) PoorAllocator::refused = flats[1].whole_bytes();
+        const auto summon = [&] { const auto whole = summon_full_params(rank.group); };
+        if (r == 0)
+          EXPECT_THAT(summon, testing::ThrowsMessage<c10::Error>(testing::HasSubstr("no memory")));
+        else
+          summon();
+        PoorAllocator::refused = SIZE_MAX;
+        EXPECT_EQ(rank.group.stats().whole.current, 0);
+        EXPECT_EQ(rank.evaluate(), kSum);
+        rank.expect_nothing_whole();
+      },
+      options);
+}
+
 TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitFor) {
-  auto& rich = *c10::GetAllocator(c10::kCPU);
-  PoorAllocator poor(rich);
-  constexpr uint8_t kPriority = 100;
-  c10::SetAllocator(c10::kCPU, &poor, kPriority);
+  const PoorCpu poor;
   ThreadRanksOptions options;
   options.backend = "gloo";
   run_thread_ranks(
@@ -124,7 +157,6 @@ TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitF
         rank.expect_nothing_whole();
       },
       options);
-  c10::SetAllocator(c10::kCPU, &rich, kPriority);
 }
 
 }  // namespace

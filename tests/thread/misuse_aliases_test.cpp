@@ -34,6 +34,28 @@ TEST(Aliases, ParametersTiedByMemoryAndShardedByTwoCallsAreRefused) {
   });
 }
 
+// As rows of a padded table are.
+TEST(Aliases, ParametersTiedByMemoryThatIsPartOfATensorAreRefusedByASecondCall) {
+  run_thread_ranks(2, [](int r) {
+    auto table = torch::linspace(-1, 1, 32).view({8, 4});
+    auto a = filled_linear(4, 6), b = filled_linear(4, 5), other = filled_linear(4, 2);
+    a->weight.set_data(table.narrow(0, 0, 6));
+    b->weight.set_data(table.narrow(0, 1, 5));
+    other->weight.set_data(table.narrow(0, 6, 2));
+    fully_shard(*a);
+    EXPECT_THAT(message_of([&] { fully_shard(*b); }),
+                AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] fully_shard: parameter 'weight' has memory of another")),
+                      HasSubstr("on the memory of parameter 'weight'"), HasSubstr(kTie)));
+    nn::Sequential outer(filled_linear(6, 2));
+    outer->register_buffer("shadow", table);
+    EXPECT_THAT(message_of([&] { fully_shard(outer); }), HasSubstr("'shadow' has memory of another parameter"));
+    EXPECT_NO_THROW(fully_shard(*other));
+    a = nullptr;
+    EXPECT_NO_THROW(fully_shard(*b)) << "nobody has the parameter any more";
+    barrier();
+  });
+}
+
 TEST(Aliases, ParametersTiedByAssignmentAreShared) {
   run_thread_ranks(2, [](int) {
     auto a = filled_linear(4, 6), b = filled_linear(4, 6);
