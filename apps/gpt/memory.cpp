@@ -1,8 +1,5 @@
 #include "memory.h"
 
-#include <cstdio>
-#include <string>
-
 namespace gpt {
 namespace {
 
@@ -20,13 +17,6 @@ HeldBytes held_bytes(const std::vector<at::Tensor>& parameters, int64_t optimize
     held.gradients += bytes_of(parameter.grad());
   }
   return held;
-}
-
-std::string bytes_text(int64_t bytes) {
-  char text[32];
-  const double megabytes = static_cast<double>(bytes) / 1e6;
-  std::snprintf(text, sizeof(text), megabytes < 10 ? "%.2f MB" : "%.1f MB", megabytes);
-  return text;
 }
 
 }  // namespace gpt

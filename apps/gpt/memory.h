@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <string>
 #include <vector>
 
 namespace gpt {
@@ -18,8 +17,5 @@ struct HeldBytes {
 
 /// Parameters and gradients are measured at the tensors.
 HeldBytes held_bytes(const std::vector<at::Tensor>& parameters, int64_t optimizer_state);
-
-/// "3.2 MB"; a megabyte is 10^6 bytes.
-std::string bytes_text(int64_t bytes);
 
 }  // namespace gpt

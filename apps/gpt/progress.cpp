@@ -9,10 +9,12 @@
 #include <iostream>
 #include <sstream>
 
-#include "memory.h"
+#include "train/bytes_text.h"
 
 namespace gpt {
 namespace {
+
+using fsdp::train::bytes_text;
 
 constexpr double kSecondsBetweenRewrites = 0.25;
 constexpr const char* kEraseLine = "\r\x1b[K";

@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "optimizer.h"
+#include "train/bytes_text.h"
 
 namespace gpt {
 namespace {
+
+using fsdp::train::bytes_text;
 
 // Parameters, gradients, optimizer state, and whole parameters at the peak.
 constexpr size_t kColumns = 4;

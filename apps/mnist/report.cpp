@@ -3,20 +3,12 @@
 #include <fsdp/collectives.h>
 #include <torch/types.h>
 
-#include <cstdio>
 #include <iomanip>
 #include <sstream>
 
+#include "train/bytes_text.h"
+
 namespace mnist {
-namespace {
-
-std::string megabytes(double bytes) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(2) << bytes / 1e6 << " MB";
-  return text.str();
-}
-
-}  // namespace
 
 std::string epoch_text(int64_t epoch, double loss) {
   std::ostringstream text;
@@ -35,8 +27,8 @@ std::string test_text(const TestResult& result) {
 std::string peak_memory_text(const Model& model) {
   const auto stats = model.stats();
   const auto mine = torch::tensor({stats.rows.peak, stats.whole.peak, stats.gradient.peak, stats.optimizer.peak});
-  const auto most = fsdp::all_reduce(mine, fsdp::ReduceOp::kMax).to(torch::kDouble);
-  const auto of = [&](int64_t i) { return megabytes(most[i].item<double>()); };
+  const auto most = fsdp::all_reduce(mine, fsdp::ReduceOp::kMax);
+  const auto of = [&](int64_t i) { return fsdp::train::bytes_text(most[i].item<int64_t>()); };
   return "Peak memory of a rank: rows " + of(0) + ", whole parameters " + of(1) + ", gradients " + of(2) +
          ", optimizer " + of(3);
 }
