@@ -54,7 +54,7 @@ struct ProcessGroupOptions {
 };
 
 /// This rank's membership in a set of ranks. Shared by every group that was sharded over it. Thread safety: of rank(),
-/// world_size() and local_rank() all of it, of the communicators one thread at a time.
+/// world_size() and local_rank() all of it, of the communicators see Communicator.
 class ProcessGroup {
  public:
   /// Over a communicator of one's own, of which `reductions()` is a duplicate. Collective.

@@ -52,16 +52,28 @@ void take_gradient(Update& update, const std::string& operation) {
   update.gradient = laid_out_as(update.rows, gradient);
 }
 
-// Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale. In
-// the order of the parameters, which is the same on every rank: a rank may wait here for the readers of a group.
-void announce_writes(const std::vector<Updates>& rounds) {
-  std::set<ParamGroup*> told;
+// In the order of the parameters, which is the same on every rank: a rank may wait here for the readers of a group.
+std::vector<ParamGroup*> groups_of(const std::vector<Updates>& rounds) {
+  std::vector<ParamGroup*> groups;
+  std::set<ParamGroup*> known;
   for (const auto& updates : rounds)
-    for (const auto& update : updates) {
-      if (!update.part || !told.insert(update.part->group.get()).second) continue;
-      auto& group = *update.part->group;
-      group.note_write(group.local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
-    }
+    for (const auto& update : updates)
+      if (update.part && known.insert(update.part->group.get()).second) groups.push_back(update.part->group.get());
+  return groups;
+}
+
+// A thread that waits with several ranks' locks would take them again in another order than others do.
+void wait_to_write(const std::vector<ParamGroup*>& groups) {
+  for (auto* group : groups) {
+    const std::lock_guard lock(group->rank_state().mutex);
+    group->wait_to_write();
+  }
+}
+
+// Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale.
+void announce_writes(const std::vector<ParamGroup*>& groups) {
+  for (auto* group : groups)
+    group->note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
 }
 
 }  // namespace
@@ -91,12 +103,12 @@ std::vector<Updates> rounds_of(const std::vector<OptimizerParamGroup>& groups,
   return rounds;
 }
 
-std::vector<std::unique_lock<runtime::RankLock>> lock_ranks(const std::vector<Updates>& rounds) {
+std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<Updates>& rounds) {
   std::set<runtime::RankState*> ranks;  // ordered, so that two threads cannot wait for each other
   for (const auto& updates : rounds)
     for (const auto& update : updates)
       if (update.part) ranks.insert(&update.part->group->rank_state());
-  std::vector<std::unique_lock<runtime::RankLock>> locks;
+  std::vector<std::unique_lock<RankLock>> locks;
   for (auto* rank : ranks) locks.emplace_back(rank->mutex);
   return locks;
 }
@@ -120,7 +132,11 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
     std::erase_if(updates, [](const Update& update) { return !update.parameter.grad().defined(); });
   for (auto& updates : rounds)
     for (auto& update : updates) take_gradient(update, operation);
-  announce_writes(rounds);
+  const auto written = groups_of(rounds);
+  locks.clear();
+  wait_to_write(written);
+  locks = lock_ranks(rounds);
+  announce_writes(written);
   for (auto& updates : rounds) {
     update_round(updates);
     for (auto& update : updates) update.parameter.unsafeGetTensorImpl()->bump_version();

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/rank_lock.h"
 #include "optim/runs.h"
-#include "runtime/rank_lock.h"
 #include "runtime/registry.h"
 
 namespace fsdp::optim {
@@ -45,7 +45,7 @@ std::vector<Updates> rounds_of(const std::vector<torch::optim::OptimizerParamGro
                                const std::function<bool(const at::Tensor&)>& is_wanted);
 
 /// The locks of all ranks' states that the updates are part of.
-[[nodiscard]] std::vector<std::unique_lock<runtime::RankLock>> lock_ranks(const std::vector<Updates>& rounds);
+[[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<Updates>& rounds);
 
 /// Evaluates `closure`, then gives every parameter that has a gradient to `update_round`, round by round, with the
 /// ranks locked, the right to write announced to each group, and no operator intercepted. Returns the closure's loss.

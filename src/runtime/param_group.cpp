@@ -294,7 +294,6 @@ bool ParamGroup::begin_scope() {
 void ParamGroup::cancel_scope() {
   --scopes_;
   reading_->begin(epoch());
-  leave_reading();
 }
 
 // A peer that has yet to make a write that this rank made before does not wait for it.
@@ -304,7 +303,7 @@ void ParamGroup::resume_reading() {
 }
 
 void ParamGroup::leave_reading() {
-  if (!reading_->is_shared()) return;
+  if (!reading_->is_shared() || openings > 0) return;
   int64_t edges = 0;
   for (const auto& slot : slots_)
     if (const auto tensor = slot.tensor(); tensor.defined())
@@ -322,11 +321,22 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
       "reset_iter_state()");
 }
 
+bool ParamGroup::wait_to_write() {
+  if (!reading_->is_shared()) return false;
+  require(!reading_->is_open(), where("write"), "rows of '", name_,
+          "' are to be written while another thread has a forward scope or a backward open. Threads that train one model "
+          "take turns: write when the other one's backward has ended");
+  const bool read = reading_->end();
+  const uint64_t scopes = scopes_, last_epoch = epoch();
+  if (!read && written_in_scope_ == scopes) return false;
+  for (auto& flat : flats_)
+    if (flat.shared()) rank_state_->wait_to_write(*flat.shared(), last_epoch);
+  written_in_scope_ = scopes;
+  return true;
+}
+
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
-  if (const bool read = reading_->end(); read || written_in_scope_ != scopes_) {
-    for (auto& flat : flats_)
-      if (flat.shared()) flat.shared()->begin_write(epoch());
-    written_in_scope_ = scopes_;
+  while (wait_to_write()) {
   }
   is_written_by_all_ |= kind == WriteKind::kEveryRank;
   ++writes_;

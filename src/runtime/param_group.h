@@ -130,6 +130,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool begin_scope();
   /// The ranks did not meet, so that every rank has counted the same scopes.
   void cancel_scope();
+  /// Threads that open a scope and wait for the other ranks: until they have entered, this rank reads.
+  int openings = 0;
   /// A backward begins: it reads what its scope saw, and what every rank has written since.
   void resume_reading();
   /// The last scope or backward has closed: this rank reads on while a graph may.
@@ -141,7 +143,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void require_no_waiting_gradient(size_t slot, const std::string& operation) const {
     if (slots_[slot].arrived_gradient.defined()) require_no_waiting_gradients(operation);
   }
-  /// Call before rows are written, those of one slot or of all.
+  /// Waits until no peer reads the rows, without the rank's lock. Returns whether it did, so that others may have done
+  /// something meanwhile. Throws UsageError in a scope or a backward of another thread.
+  bool wait_to_write();
+  /// Call before rows are written, those of one slot or of all; waits to write.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
   /// How often every rank has written rows since this was asked last: the most that any one parameter was, so that
   /// ranks without rows of some parameters count alike.

@@ -21,6 +21,9 @@ namespace fsdp::runtime {
 namespace {
 
 constexpr size_t kReductionsInFlight = 2;
+constexpr const char* kTakeTurns =
+    "Threads that train one model take turns: begin when the other one's backward has ended. Then call "
+    "reset_iter_state() on the model on every rank";
 // The bytes that groups free in a backward from which on the pages go back to the system. Fewer stay for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
 
@@ -149,12 +152,14 @@ bool RankState::enter_backward(ParamGroup& group) {
 // A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
 // of one parameter at once; a device has one thread for all.
 void RankState::require_no_backward_elsewhere(const ParamGroup& group) const {
+  if (group.openings > 0)
+    require(false, group.where("backward"), "another thread opens a forward scope on '", group.name(),
+            "' at the moment. ", kTakeTurns);
   for (const int id : group.open_tasks) {
     auto task = tasks_.find(id);
     if (task == tasks_.end() || task->second->thread == std::this_thread::get_id() || !group.is_on_cpu()) continue;
     require(false, group.where("backward"), "another thread runs a backward through '", group.name(),
-            "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
-            "Then call reset_iter_state() on the model on every rank");
+            "' at the moment. ", kTakeTurns);
   }
 }
 

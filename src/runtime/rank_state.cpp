@@ -37,6 +37,11 @@ void RankState::wait(Work& work) {
   work.wait();
 }
 
+void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
+  const RankLock::LetGo others_go_on(mutex);
+  rows.begin_write(epoch);
+}
+
 void RankState::note_resident(const ParamGroup& group) { residents_.note(group.id(), kinship().span_of(group.id())); }
 
 void RankState::forget_resident(const ParamGroup& group) { residents_.forget(group.id()); }

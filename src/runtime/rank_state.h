@@ -15,13 +15,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm/rank_lock.h"
 #include "memory/byte_account.h"
 #include "runtime/kinship.h"
-#include "runtime/rank_lock.h"
 #include "runtime/residents.h"
 #include "runtime/schedule.h"
 
 namespace fsdp {
+class SharedBuffer;
 class Work;
 }
 
@@ -60,8 +61,8 @@ struct BackwardTask {
 /// Note [The rank's lock]. On CUDA, backward hooks run on device threads while CPU nodes run in the caller, and user
 /// code may run forward on any thread. Every public entry of the runtime takes `mutex`; no operator of the user's runs
 /// under it. A thread that waits for other ranks lets it go, so that other threads can do what those ranks wait for;
-/// whoever waits looks afterwards what has become of the group. Where ranks share memory it is kept: there the thread
-/// that waits moves all collectives on. Counts and the byte account are read without it.
+/// whoever waits looks afterwards what has become of the group. It is kept while the ranks start over. Counts and the
+/// byte account are read without it.
 class RankState {
  public:
   RankState() : account_(std::make_shared<memory::ByteAccount>()) {}
@@ -69,6 +70,8 @@ class RankState {
   RankLock mutex;
   /// Waits for other ranks. What the lock protects may be different afterwards.
   void wait(Work& work);
+  /// The same until no other rank reads what this one is about to write.
+  void wait_to_write(SharedBuffer& rows, uint64_t epoch);
 
   memory::ByteAccount& account() const { return *account_; }
   const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }

@@ -68,6 +68,11 @@ bool Reading::end() {
   return read;
 }
 
+bool Reading::is_open() {
+  std::lock_guard lock(mutex_);
+  return is_open_ && reads_;
+}
+
 void Reading::end_if_unused() {
   if (!is_open_ && !is_hidden_ && nodes_ == 0 && (!edges_left_ || accumulators_ == 0)) end_reading();
 }

@@ -64,6 +64,8 @@ class Reading : public std::enable_shared_from_this<Reading> {
   void leave(int64_t edges, bool is_hidden);
   /// This rank writes, or forgets its iteration. Returns whether it read.
   bool end();
+  /// Whether it reads for a scope or a backward.
+  bool is_open();
 
   /// For a node's hook; empty where no memory is shared.
   Claim claim_of_node() { return is_shared() ? Claim(shared_from_this(), nodes_) : Claim(); }

@@ -45,13 +45,20 @@ Groups require_outside(Groups groups) {
   return groups;
 }
 
+// Returns whether another thread may have done something meanwhile.
+bool wait_to_write(const Groups& groups) {
+  bool waited = false;
+  for (const auto& group : groups) waited |= group->wait_to_write();
+  return waited;
+}
+
 bool shares_memory(ParamGroup& group) {
   return std::any_of(group.flats().begin(), group.flats().end(),
                      [](const FlatParams& flat) { return flat.shares_memory(); });
 }
 
-// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, it is
-// as if it had not been tried.
+// Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
+// rank has counted the same writes and scopes.
 void meet(const Groups& groups) {
   std::vector<std::pair<ParamGroup*, uint32_t>> writes;
   uint32_t sum = 0;
@@ -60,12 +67,33 @@ void meet(const Groups& groups) {
   if (writes.empty()) return;
   const auto& first = *groups.front();
   try {
-    first.process_group().communicator().barrier(first.tag("forward scope of " + first.name(), {}, sum))->wait();
+    const auto tag = first.tag("forward scope of " + first.name(), {}, sum);
+    first.rank_state().wait(*first.process_group().communicator().barrier(tag));
   } catch (...) {
     for (const auto& group : groups) group->cancel_scope();
     for (const auto& [group, count] : writes) group->give_back_writes(count);
     throw;
   }
+}
+
+// Before a scope opens on `groups`. While this thread waits, another one may open and close scopes on them, but it
+// neither runs a backward nor writes.
+void meet_before_scope(const Groups& groups) {
+  Groups closed;
+  for (const auto& group : groups)
+    if (!group->is_inside()) closed.push_back(group);
+  for (const auto& group : groups) ++group->openings;
+  std::exception_ptr error;
+  try {
+    if (!closed.empty()) meet(closed);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  for (const auto& group : groups) {
+    --group->openings;
+    if (error && !group->is_inside()) group->leave_reading();
+  }
+  if (error) std::rethrow_exception(error);
 }
 
 // What the ranks tell each other after an exception.
@@ -119,11 +147,8 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   record_->first_node = at::sequence_number::peek();
   record_->outermost = groups_.front();
   for (const auto& group : groups_) record_->groups.push_back(group->id());
+  meet_before_scope(groups_);
   bool outermost = !groups_.front()->is_inside();
-  Groups entered;
-  for (const auto& group : groups_)
-    if (!group->is_inside()) entered.push_back(group);
-  if (!entered.empty()) meet(entered);
   for (const auto& group : groups_) {
     if (!group->is_inside()) {
       group->drop_stale_copy();
@@ -154,10 +179,12 @@ OpenScope::~OpenScope() {
 
 OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
-  require_no_unfinished_backward(groups_, "LocalRows");
-  for (const auto& group : groups_)
-    require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
-            "' is whole: a forward scope or a backward is open. Close it first");
+  do {
+    require_no_unfinished_backward(groups_, "LocalRows");
+    for (const auto& group : groups_)
+      require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
+              "' is whole: a forward scope or a backward is open. Close it first");
+  } while (wait_to_write(groups_));
   for (const auto& group : groups_) group->note_write(WriteKind::kThisRank);
   for (const auto& group : groups_) ++group->local_rows_depth;
 }

@@ -40,17 +40,18 @@ class Collectives::Started {
   /// It will never be done.
   void drop() { is_dropped_ = true; }
   bool is_dropped() const { return is_dropped_; }
+  /// Nothing more will become of it.
+  bool is_over() const { return is_dropped_ || is_done(); }
 
   bool is_done() const { return read_ == steps_.count; }
-  bool is_posted() const { return posted_ > 0; }
   /// Whether the next round may be posted, as far as this collective is concerned.
   bool wants_to_post() const { return posted_ < steps_.count && (steps_.overlap || posted_ == read_); }
   bool is_all_posted() const { return posted_ == steps_.count; }
   bool has_unread() const { return read_ < posted_; }
   Rounds& rounds() const { return *rounds_; }
 
-  void post(std::chrono::milliseconds& waited) {
-    std::byte* slot = rounds_->open(waited);
+  void post() {
+    std::byte* slot = rounds_->open();
     if (posted_ == 0 && !fingerprint_.votes_fit()) {
       const auto bits = pack_votes(votes_);
       std::memcpy(slot, bits.data(), bits.size());
@@ -60,8 +61,8 @@ class Collectives::Started {
     ++posted_;
   }
 
-  void read(std::chrono::milliseconds& waited) {
-    rounds_->meet(waited);
+  void read() {
+    rounds_->meet();
     if (read_ == 0) collect_votes();
     if (steps_.read && !is_voted_down(votes_)) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
     rounds_->close();
@@ -94,14 +95,16 @@ class Collectives::Handle : public Work {
  public:
   Handle(std::weak_ptr<Collectives> owner, std::shared_ptr<Started> started)
       : owner_(std::move(owner)), started_(std::move(started)) {}
-  ~Handle() override { started_->abandon(); }
+  ~Handle() override {
+    if (const auto owner = owner_.lock()) owner->abandon(*started_);
+  }
 
   void wait() override {
-    if (started_->is_done()) return;
-    const auto owner = owner_.lock();
-    if (!owner) throw Error("[fsdp] " + started_->operation() + ": the process group was destroyed before it ended.");
-    owner->wait_for(*started_);
+    if (const auto owner = owner_.lock()) return owner->wait_for(*started_);
+    if (!started_->is_done())
+      throw Error("[fsdp] " + started_->operation() + ": the process group was destroyed before it ended.");
   }
+  bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return started_->votes(); }
 
  private:
@@ -114,59 +117,65 @@ size_t vote_bytes_in_slot(size_t votes) {
 }
 
 std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
-                                         std::vector<uint8_t> votes, Steps steps, bool waits) {
+                                         std::vector<uint8_t> votes, Steps steps) {
+  const auto lock = peers_->lock();
   fingerprint.sequence = rounds->next_sequence();
   auto work = std::make_shared<Started>(std::move(rounds), fingerprint, std::move(votes), std::move(steps));
   guarded([&] {
     peers_->announce(work->operation());
     peers_->check();
-    if (queue_.empty()) waited_ = {};
     queue_.push_back(work);
-    while (waits && !work->is_posted()) advance();
     go_on();
   });
   return std::make_shared<Handle>(weak_from_this(), std::move(work));
 }
 
 void Collectives::go_on() {
-  while (post_next(/*block=*/false) || read_next(/*block=*/false)) {
+  while (post_next() || read_next()) {
   }
 }
 
 void Collectives::progress() {
-  if (!is_active_ && !failure_ && !queue_.empty()) guarded([&] { go_on(); });
+  const auto lock = peers_->lock();
+  if (!failure_ && !queue_.empty()) guarded([&] { go_on(); });
 }
 
 void Collectives::drop() {
   for (const auto& work : queue_) work->drop();
   queue_.clear();
+  peers_->wake_threads();
 }
 
 void Collectives::finish_all() {
-  guarded([&] {
-    while (!queue_.empty()) advance();
-  });
+  const auto lock = peers_->lock();
+  guarded([&] { advance_until([&] { return queue_.empty(); }); });
 }
 
 void Collectives::wait_for(Started& work) {
-  if (!failure_ && work.is_dropped())
-    throw Error("[fsdp] " + work.operation() + " was dropped: the ranks started over.");
-  guarded([&] {
-    if (!work.is_done()) peers_->announce(queue_.front()->operation());
-    while (!work.is_done()) advance();
-  });
+  const auto lock = peers_->lock();
+  if (!work.is_over())
+    guarded([&] {
+      peers_->announce(queue_.front()->operation());
+      advance_until([&] { return work.is_over(); });
+    });
+  if (work.is_done()) return;
+  if (failure_) std::rethrow_exception(failure_);
+  throw Error("[fsdp] " + work.operation() + " was dropped: the ranks started over.");
+}
+
+void Collectives::abandon(Started& work) {
+  if (!peers_->is_own_process()) return;
+  const auto lock = peers_->lock();
+  work.abandon();
 }
 
 void Collectives::guarded(const std::function<void()>& act) {
   if (failure_) std::rethrow_exception(failure_);
   // Collectives write into parameters' memory: no graph, no version bumps.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  is_active_ = true;
   try {
     act();
-    is_active_ = false;
   } catch (...) {
-    is_active_ = false;
     failure_ = std::current_exception();
     peers_->tell(message_of(failure_));
     drop();
@@ -174,29 +183,46 @@ void Collectives::guarded(const std::function<void()>& act) {
   }
 }
 
-void Collectives::advance() {
-  if (post_next(/*block=*/false) || read_next(/*block=*/true)) return;
-  post_next(/*block=*/true);
+// See Note [Waiting threads]. The timeout is each operation's.
+void Collectives::advance_until(const std::function<bool()>& is_over) {
+  std::shared_ptr<Started> oldest;
+  std::chrono::milliseconds waited{0};
+  while (!is_over()) {
+    if (post_next() || read_next()) continue;
+    if (oldest != queue_.front()) {
+      oldest = queue_.front();
+      waited = {};
+    }
+    wait_for_peer(*oldest, is_over, waited);
+  }
+}
+
+void Collectives::wait_for_peer(const Started& oldest, const std::function<bool()>& is_over,
+                                std::chrono::milliseconds& waited) {
+  if (oldest.has_unread())
+    oldest.rounds().wait_to_meet(is_over, waited);
+  else
+    oldest.rounds().wait_to_open(is_over, waited);
 }
 
 // Posts a round of the first collective that is not all posted.
-bool Collectives::post_next(bool block) {
+bool Collectives::post_next() {
   const auto next = std::find_if(queue_.begin(), queue_.end(), [](const auto& work) { return !work->is_all_posted(); });
   if (next == queue_.end() || !(*next)->wants_to_post() || (*next)->rounds().in_flight() == 2) return false;
-  if (!block && !(*next)->rounds().can_open()) return false;
-  (*next)->post(waited_);
+  if (!(*next)->rounds().can_open()) return false;
+  (*next)->post();
   return true;
 }
 
 // Reads a round of the oldest collective.
-bool Collectives::read_next(bool block) {
+bool Collectives::read_next() {
   if (queue_.empty() || !queue_.front()->has_unread()) return false;
   const auto front = queue_.front();
-  if (!block && !front->rounds().can_meet()) return false;
-  front->read(waited_);
+  if (!front->rounds().can_meet()) return false;
+  front->read();
   if (front->is_done()) {
     queue_.pop_front();
-    waited_ = {};
+    peers_->wake_threads();
   }
   if (queue_.empty()) peers_->announce_end();
   return true;

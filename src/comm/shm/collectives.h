@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// The collectives, or the messages, of one order: started by the caller, advanced whenever it comes by, finished when it waits.
+/// The collectives, or the messages, of one order: started by the caller, advanced whenever a thread of the rank comes
+/// by, finished when one waits.
 
 #include <fsdp/communicator.h>
 
@@ -43,15 +44,19 @@ struct Steps {
 };
 
 /// First in, first out. No thread of its own: a collective that was started goes on in later calls of this rank, and at
-/// most two rounds of it and its successors wait for slower peers. Thread safety: one thread at a time.
+/// most two rounds of it and its successors wait for slower peers. Thread safety: all of it.
+///
+/// Note [Waiting threads]. What is done here is done under the peers' lock and without waiting. A thread that has nothing
+/// left to do but to wait sleeps without the lock, and looks at everything again when it wakes: others may have advanced
+/// the queue, finished what it waits for, failed, or started over.
 class Collectives : public Progress, public std::enable_shared_from_this<Collectives> {
  public:
   explicit Collectives(std::shared_ptr<Peers> peers) : peers_(std::move(peers)) { peers_->add(*this); }
   ~Collectives() override { peers_->remove(*this); }
 
-  /// Returns once the first round is posted, or at once if `waits` is false.
+  /// Waits for nothing.
   std::shared_ptr<Work> start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes,
-                              Steps steps, bool waits = true);
+                              Steps steps);
   /// Finishes everything that was started.
   void finish_all();
 
@@ -62,19 +67,19 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
  private:
   class Started;
   class Handle;
-  bool post_next(bool block);
-  bool read_next(bool block);
-  void advance();
+  bool post_next();
+  bool read_next();
   void go_on();
+  void advance_until(const std::function<bool()>& is_over);
+  void wait_for_peer(const Started& oldest, const std::function<bool()>& is_over, std::chrono::milliseconds& waited);
   void wait_for(Started& work);
+  void abandon(Started& work);
   /// Runs `act`; a failure ends this and every later collective.
   void guarded(const std::function<void()>& act);
 
   std::shared_ptr<Peers> peers_;
   std::deque<std::shared_ptr<Started>> queue_;
-  std::chrono::milliseconds waited_{0};  // for the oldest collective
   std::exception_ptr failure_;
-  bool is_active_ = false;  // a call is under way, and may be the one that waits
 };
 
 /// Bytes at the beginning of a slot that hold votes which do not fit into a fingerprint.

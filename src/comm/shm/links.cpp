@@ -184,6 +184,11 @@ std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chro
   }
 }
 
+void Links::await(int peer, std::chrono::milliseconds limit) const {
+  pollfd waiting{sockets_[peer].number(), POLLIN, 0};
+  poll(&waiting, 1, static_cast<int>(limit.count()));
+}
+
 void Links::drain(int peer) {
   while (read(peer, std::chrono::milliseconds(0))) {
   }

@@ -40,7 +40,7 @@ class Listener {
   std::string name_, secret_;
 };
 
-/// One connection with each other rank. Thread safety: one thread.
+/// One connection with each other rank. Thread safety: one thread at a time; `await` beside it.
 class Links {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -55,6 +55,8 @@ class Links {
   /// The next message of `peer` on `channel`, once there is one within `limit`.
   std::optional<std::pair<Message, Descriptor>> receive(int peer, std::chrono::milliseconds limit,
                                                         uint64_t channel = 0);
+  /// Returns when `peer` has sent something, or after `limit`.
+  void await(int peer, std::chrono::milliseconds limit) const;
   /// Forgets what `peer` has sent up to now.
   void drain(int peer);
   /// Whether the peer's end is closed: it died or left. A child that it forked and that lives on, with the same

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "comm/check.h"
@@ -55,6 +56,29 @@ std::shared_ptr<std::byte> memory_of(std::shared_ptr<Mapping> mapping) {
 
 }  // namespace
 
+// A thread of this rank waits for `peer` while this lives. Made and ended under the lock.
+class Peers::WaitingThread {
+ public:
+  WaitingThread(Peers& peers, int peer) : peers_(peers), peer_(peer), waiting_(std::in_place, peers.activity_) {
+    peers_.awaited_.push_back(peer_);
+    if (peers_.page_ != nullptr) ++peers_.status(peer_).sleepers;
+    peers_.show_waits();
+  }
+  ~WaitingThread() {
+    waiting_.reset();
+    peers_.awaited_.erase(std::ranges::find(peers_.awaited_, peer_));
+    if (peers_.page_ != nullptr) --peers_.status(peer_).sleepers;
+    peers_.show_waits();
+  }
+  WaitingThread(const WaitingThread&) = delete;
+  WaitingThread& operator=(const WaitingThread&) = delete;
+
+ private:
+  Peers& peers_;
+  const int peer_;
+  std::optional<Activity::Waiting> waiting_;
+};
+
 Peers::Peers(Links links, int rank, int world_size, std::chrono::milliseconds timeout)
     : links_(std::move(links)),
       rank_(rank),
@@ -72,7 +96,20 @@ Peers::~Peers() {
   links_.leave();
 }
 
+void Peers::add(Progress& other) {
+  const std::lock_guard lock(lock_);
+  others_.push_back(&other);
+}
+
+// In a child that was forked, the lock may be held for ever.
+void Peers::remove(Progress& other) {
+  if (!is_own_process()) return;
+  const std::lock_guard lock(lock_);
+  std::erase(others_, &other);
+}
+
 void Peers::announce(const std::string& operation) {
+  activity_.begin();
   status(rank_).operation.set(operation);
   status(rank_).is_busy = 1;
 }
@@ -85,6 +122,19 @@ void Peers::ring() {
   auto& own = status(rank_);
   own.bell.fetch_add(1);
   if (own.sleepers.load() > 0) wake_all(own.bell);
+}
+
+void Peers::wake_threads() {
+  for (const int peer : awaited_) {
+    ++status(peer).bell;
+    wake_all(status(peer).bell);
+  }
+}
+
+// A rank of which a thread computes does not wait: the thread may still do what others need.
+void Peers::show_waits() {
+  if (page_ == nullptr) return;
+  status(rank_).waits_for = !awaited_.empty() && activity_.is_at_rest() ? awaited_.back() + 1 : 0;
 }
 
 // What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.
@@ -104,6 +154,7 @@ void Peers::record(const Verdict& verdict) {
 }
 
 void Peers::check() const {
+  if (is_starting_over_) raise(starts_over(rank_, last_operations(*page_, world_size_)), place());
   if (const auto verdict = failure()) raise(*verdict, place());
 }
 
@@ -122,16 +173,20 @@ void Peers::tell(const std::string& error) {
 void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited) {
   if (ready() || (may_spin_ && spin_until(ready))) return;
   Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
-  auto& its = status(peer);
-  its.sleepers.fetch_add(1);
-  const std::unique_ptr<RankStatus, void (*)(RankStatus*)> asleep(&its,
-                                                                  [](RankStatus* s) { s->sleepers.fetch_sub(1); });
+  const WaitingThread waiting(*this, peer);
+  const auto& bell = status(peer).bell;
+  const uint32_t restarts = restarts_;
   while (true) {
-    const uint32_t heard = its.bell.load();
+    const uint32_t heard = bell.load();
     if (ready()) return;
     make_progress();
-    sleep_while(its.bell, heard, kLook);
+    {
+      const RankLock::LetGo others_go_on(lock_);
+      sleep_while(bell, heard, kLook);
+    }
     if (ready()) return;
+    require_no_restart(restarts);
+    show_waits();
     const auto verdict = watch.look();
     // In this order: a rank that ends because of a failure has recorded it before, and what was ready before a failure
     // is ready on every rank.
@@ -142,7 +197,13 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
   }
 }
 
+// Another thread of this rank has dropped what this one waits for.
+void Peers::require_no_restart(uint32_t restarts) const {
+  if (restarts_ != restarts) throw Error(place() + "dropped: the ranks started over.");
+}
+
 void Peers::start_over() {
+  const std::lock_guard lock(lock_);
   if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost) raise(*before, place());
   announce("starting over");
   record(starts_over(rank_, last_operations(*page_, world_size_)));
@@ -207,20 +268,35 @@ std::shared_ptr<std::byte> Peers::take(int peer, uint64_t channel, size_t bytes)
 
 Message Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited) {
   Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
+  const WaitingThread waiting(*this, peer);
+  const uint32_t restarts = restarts_;
   while (true) {
     make_progress();
-    if (auto arrived = links_.receive(peer, kLook)) {
+    if (auto arrived = links_.receive(peer, std::chrono::milliseconds(0))) {
       attached = std::move(arrived->second);
       return arrived->first;
     }
+    {
+      const RankLock::LetGo others_go_on(lock_);
+      links_.await(peer, kLook);
+    }
+    require_no_restart(restarts);
+    show_waits();
     const auto verdict = watch.look();
     check();
     if (verdict) fail(*verdict);
   }
 }
 
+std::unique_lock<std::mutex> Peers::take_turn_to_share() {
+  const RankLock::LetGo others_go_on(lock_);
+  return std::unique_lock(sharing_);
+}
+
 // Rank 0 makes the segment and sends it to the others; then all tell rank 0, and it tells all, whether they have it.
 std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose) {
+  const std::lock_guard lock(lock_);
+  const auto turn = take_turn_to_share();
   if (page_ != nullptr) announce("sharing memory for " + purpose);
   check();
   fault_point("segment wanted");

@@ -7,10 +7,13 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/activity.h"
+#include "comm/rank_lock.h"
 #include "comm/shm/host_page.h"
 #include "comm/shm/links.h"
 #include "comm/shm/segment.h"
@@ -31,7 +34,10 @@ class Progress {
 };
 
 /// Every wait ends: with what it waited for, with the loss of a rank, with a deadlock between the ranks, or with the
-/// timeout. The first rank that sees a failure records it for all. Thread safety: one thread at a time.
+/// timeout. The first rank that sees a failure records it for all.
+///
+/// Thread safety: all of it. What a rank's threads do with a communicator and its duplicates they do under one lock,
+/// which `wait_for` lets go while it sleeps. `ring` and `is_own_process` need none.
 class Peers {
  public:
   /// Shares the host page. Collective.
@@ -43,6 +49,7 @@ class Peers {
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
+  [[nodiscard]] std::unique_lock<RankLock> lock() { return std::unique_lock(lock_); }
 
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
   /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages.
@@ -62,13 +69,16 @@ class Peers {
   void announce_end() { status(rank_).is_busy = 0; }
   /// Wakes whoever waits for this rank; call after a change of shared memory.
   void ring();
-  /// Returns once `ready` is true, which becomes so by an act of `peer`'s that rings its bell. Throws PeerLost,
-  /// Mismatch or Error, the same on every rank. `waited`: how long its operation has waited before, which the timeout
-  /// bounds together with this wait; it grows by the time that this one takes.
+  /// Wakes this rank's own threads that wait; call after a change that they do not hear of from a peer.
+  void wake_threads();
+  /// Returns once `ready` is true, which becomes so by an act of `peer`'s that rings its bell, or by one of this rank's
+  /// that wakes its threads; it is asked under the lock. Throws PeerLost, Mismatch or Error, the same on every rank.
+  /// `waited`: how long its operation has waited before, which the timeout bounds together with this wait; it grows by
+  /// the time that this one takes.
   void wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited);
   /// `other` goes on while this rank waits; until `remove`.
-  void add(Progress& other) { others_.push_back(&other); }
-  void remove(Progress& other) { std::erase(others_, &other); }
+  void add(Progress& other);
+  void remove(Progress& other);
   /// Whether the peer's process ended or left.
   bool has_left(int peer) const { return links_.is_closed(peer); }
   /// Not in a child that was forked: there nothing must be written for this rank.
@@ -86,6 +96,7 @@ class Peers {
   void check() const;
 
  private:
+  class WaitingThread;
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
   std::optional<Verdict> failure() const;
   void record(const Verdict& verdict);
@@ -96,9 +107,16 @@ class Peers {
   std::string agree(std::string error, std::chrono::milliseconds& waited);
   void meet_again();
   void make_progress();
+  void show_waits();
+  void require_no_restart(uint32_t restarts) const;
+  [[nodiscard]] std::unique_lock<std::mutex> take_turn_to_share();
   void empty_links();
 
   const pid_t process_ = getpid();
+  RankLock lock_;
+  std::mutex sharing_;  // for as long as a segment is shared; never waited for under the lock
+  Activity activity_;
+  std::vector<int> awaited_;  // by threads of this rank: a peer for each
   Links links_;
   int rank_, world_size_;
   std::chrono::milliseconds timeout_;

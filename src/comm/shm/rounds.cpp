@@ -47,13 +47,19 @@ bool Rounds::can_open() {
   return true;
 }
 
-std::byte* Rounds::open(std::chrono::milliseconds& waited) {
-  if (!attach()) peers_->wait_for(members_.front(), [&] { return attach(); }, waited);
+// While this thread sleeps, others may go on to later rounds.
+void Rounds::wait_to_open(const std::function<bool()>& is_over, std::chrono::milliseconds& waited) {
+  if (!attach()) return peers_->wait_for(members_.front(), [&] { return is_over() || attach(); }, waited);
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (i == own_) continue;
-    peers_->wait_for(
-        members_[i], [&] { return posts_[i].closed.load(std::memory_order_acquire) + 2 > posted_; }, waited);
+    const auto has_read = [&, round = posted_] {
+      return posts_[i].closed.load(std::memory_order_acquire) + 2 > round;
+    };
+    if (i == own_ || has_read()) continue;
+    return peers_->wait_for(members_[i], [&] { return is_over() || has_read(); }, waited);
   }
+}
+
+std::byte* Rounds::open() {
   fault_point("round open");
   return slot(own_, posted_);
 }
@@ -73,17 +79,23 @@ bool Rounds::can_meet() const {
   return true;
 }
 
-void Rounds::meet(std::chrono::milliseconds& waited) {
+void Rounds::wait_to_meet(const std::function<bool()>& is_over, std::chrono::milliseconds& waited) {
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (i == own_) continue;
-    peers_->wait_for(
-        members_[i], [&] { return posts_[i].posted.load(std::memory_order_acquire) > closed_; }, waited);
+    const auto has_posted = [&, round = closed_] {
+      return posts_[i].posted.load(std::memory_order_acquire) > round;
+    };
+    if (!has_posted()) return peers_->wait_for(members_[i], [&] { return is_over() || has_posted(); }, waited);
     compare(i);
   }
+}
+
+void Rounds::meet() {
+  for (size_t i = 0; i < members_.size(); ++i) compare(i);
   fault_point("round met");
 }
 
 void Rounds::compare(size_t index) {
+  if (index == own_) return;
   const auto& mine = fingerprint_of(own_);
   const auto& theirs = fingerprint_of(index);
   const std::string found = difference(mine, members_[own_], theirs, members_[index]);

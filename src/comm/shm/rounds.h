@@ -17,7 +17,7 @@ namespace fsdp::shm {
 /// Rounds of a set of ranks. In a round each member fills a slot (`open`, `post`), waits for the others' posts
 /// (`meet`), reads their slots and closes. A member has two slots, so it may post two rounds before it closes the
 /// first; then it waits for the slowest reader. Ranks that post different operations in one round fail with Mismatch.
-/// Thread safety: one thread at a time.
+/// Thread safety: under the peers' lock.
 class Rounds : public Progress {
   struct alignas(64) Post {
     std::atomic<uint64_t> posted, closed;
@@ -46,17 +46,20 @@ class Rounds : public Progress {
   void continue_from(const Rounds& before) { sequence_ = before.sequence_; }
   int in_flight() const { return static_cast<int>(posted_ - closed_); }
 
-  /// Whether `open` would return at once.
+  /// Whether every member has read what this rank's slot of the next round held. At most one round is in flight.
   bool can_open();
-  /// This rank's slot of the next round, once every member has read what it held. At most one round is in flight.
-  /// `waited`: see Peers::wait_for, here and in `meet`.
-  std::byte* open(std::chrono::milliseconds& waited);
-  /// Publishes the slot.
+  /// Waits for one of those that have not, or until `is_over`. `waited`: see Peers::wait_for.
+  void wait_to_open(const std::function<bool()>& is_over, std::chrono::milliseconds& waited);
+  /// The slot, if it can be opened.
+  std::byte* open();
+  /// Publishes it.
   void post(const Fingerprint& fingerprint);
-  /// Whether `meet` would return at once.
+  /// Whether every member has posted the oldest round in flight.
   bool can_meet() const;
-  /// Waits until every member has posted the oldest round in flight. Throws Mismatch if their operations differ.
-  void meet(std::chrono::milliseconds& waited);
+  /// Waits for one of those that have not, or until `is_over`. Throws Mismatch if the operation of another one differs.
+  void wait_to_meet(const std::function<bool()>& is_over, std::chrono::milliseconds& waited);
+  /// If it can. Throws Mismatch if operations differ.
+  void meet();
   /// In the round that met: member `index`'s slot and fingerprint.
   const std::byte* slot_of(size_t index) const { return slot(index, closed_); }
   const Fingerprint& fingerprint_of(size_t index) const { return posts_[index].fingerprints[closed_ % 2]; }

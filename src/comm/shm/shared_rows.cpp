@@ -30,6 +30,7 @@ void SharedRows::end_read() {
 }
 
 void SharedRows::begin_write(uint64_t epoch) {
+  const auto lock = peers_->lock();
   end_read();
   peers_->announce("a write to " + subject_);
   fault_point("rows gate");

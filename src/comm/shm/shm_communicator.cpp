@@ -166,6 +166,7 @@ class ShmCommunicator : public Communicator {
 
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                                    Tag tag) override {
+    const auto lock = peers_->lock();
     arguments_.check_all_gather(output, input, offsets, tag);
     auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
     describe_data(fingerprint, output, offsets);
@@ -179,6 +180,7 @@ class ShmCommunicator : public Communicator {
 
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
+    const auto lock = peers_->lock();
     arguments_.check_reduce_scatter(output, input, offsets, tag);
     auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
     describe_data(fingerprint, output, offsets);
@@ -194,6 +196,7 @@ class ShmCommunicator : public Communicator {
 
   // Even rounds reduce a window of every slice, odd ones gather it.
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
+    const auto lock = peers_->lock();
     const Operation operation = all_reduce_operation(op);
     arguments_.check_tensor(tensor, name_of(operation), tag);
     auto fingerprint = make_fingerprint(operation, tag);
@@ -218,6 +221,7 @@ class ShmCommunicator : public Communicator {
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
+    const auto lock = peers_->lock();
     arguments_.check_tensor(tensor, "broadcast", tag);
     arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
     auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
@@ -234,10 +238,12 @@ class ShmCommunicator : public Communicator {
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
+    const auto lock = peers_->lock();
     return collectives_->start(rounds_, make_fingerprint(Operation::kBarrier, tag), tag.votes, {});
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
+    const auto lock = peers_->lock();
     const Tag tag{name, {}};
     collectives_->start(rounds_, make_fingerprint(Operation::kDuplicate, tag), {}, {})->wait();
     return std::make_shared<ShmCommunicator>(peers_, name);
@@ -245,12 +251,14 @@ class ShmCommunicator : public Communicator {
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
     if (!device.is_cpu() || parts.empty()) return {};
+    const auto lock = peers_->lock();
     collectives_->finish_all();
     return shm::share_rows(peers_, parts);
   }
 
   void start_over() override { peers_->start_over(); }
   void progress() override {
+    const auto lock = peers_->lock();
     collectives_->progress();
     for (auto& [direction, messages] : messages_) messages.order->progress();
   }
@@ -258,6 +266,7 @@ class ShmCommunicator : public Communicator {
   // A rank publishes what others own, which is its share less than everything. Where slices are very unequal, a
   // reduction takes more rounds.
   void reserve(size_t bytes) override {
+    const auto lock = peers_->lock();
     const auto others = static_cast<size_t>(world_size() - 1);
     const size_t needed =
         std::min(kMostSlotBytes, round_up(bytes / static_cast<size_t>(world_size()) * others + bytes / 32 + 4096));
@@ -325,6 +334,7 @@ class ShmCommunicator : public Communicator {
   }
 
   std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
+    const auto lock = peers_->lock();
     arguments_.check_message(tensor, peer, name_of(operation), tag);
     auto fingerprint = make_fingerprint(operation, tag);
     describe_data(fingerprint, tensor);
@@ -333,7 +343,7 @@ class ShmCommunicator : public Communicator {
     const bool sends = operation == Operation::kSend;
     const auto& messages = messages_with(peer, sends);
     return messages.order->start(messages.rounds, fingerprint, tag.votes,
-                                 copy_steps(tensor, sends, /*writer=*/0, kMessageSlotBytes), /*waits=*/false);
+                                 copy_steps(tensor, sends, /*writer=*/0, kMessageSlotBytes));
   }
 
   void check_device(const Fingerprint& fingerprint, const at::Tensor& tensor) const {

@@ -59,15 +59,10 @@ Watch::Watch(HostPage* page, const Links& links, int world_size, int rank, int p
       timeout_(page == nullptr && rank != 0 ? timeout + kPatienceWithRank0 : timeout),
       waited_(waited),
       last_look_(Clock::now()) {
-  if (page_ == nullptr) return;
-  page_->ranks[rank_].looked_at_ms = now_ms();
-  page_->ranks[rank_].waits_for = peer_ + 1;
+  if (page_ != nullptr) page_->ranks[rank_].looked_at_ms = now_ms();
 }
 
-Watch::~Watch() {
-  count();
-  if (page_ != nullptr) page_->ranks[rank_].waits_for = 0;
-}
+Watch::~Watch() { count(); }
 
 // While this rank was stopped, it did not wait.
 void Watch::count() {
@@ -92,8 +87,15 @@ Verdict Watch::lost(int rank, const std::string& how) const {
                    " Look at the output of the lost rank, then start all ranks again.")};
 }
 
+int Watch::find_culprit() const {
+  if (page_ == nullptr) return peer_;
+  auto ranks = who_waits(*page_, world_size_);
+  ranks[rank_] = {peer_, true};  // whatever other threads of this rank do
+  return fsdp::find_culprit(ranks, rank_);
+}
+
 Verdict Watch::timed_out() const {
-  const int culprit = page_ == nullptr ? peer_ : find_culprit(who_waits(*page_, world_size_), rank_);
+  const int culprit = find_culprit();
   const std::string time = in_seconds(timeout_);
   if (page_ == nullptr || !links_.is_running(culprit)) return lost(culprit, "was silent for " + time);
   return {

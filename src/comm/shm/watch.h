@@ -16,8 +16,7 @@ namespace fsdp::shm {
 /// How long a waiting rank sleeps before it looks whether its waiting is in vain.
 constexpr std::chrono::milliseconds kLook{100};
 
-/// Says on the host page that `rank` waits for `peer` while it lives. `page` may be null: it is what ranks wait for
-/// first.
+/// A thread of `rank` waits for `peer` while it lives. `page` may be null: it is what ranks wait for first.
 class Watch {
  public:
   /// `waited`: see Peers::wait_for; must outlive this object.
@@ -37,6 +36,7 @@ class Watch {
   void count();
   uint32_t bells() const;
   std::optional<Verdict> find_deadlock();
+  int find_culprit() const;
 
   HostPage* const page_;
   const Links& links_;

@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// The lock of a rank's groups, which is let go while its thread waits for other ranks.
+/// A lock of one rank's state, which is let go while the thread that holds it waits for other ranks.
 
 #include <atomic>
 #include <mutex>
 #include <thread>
 #include <utility>
 
-namespace fsdp::runtime {
+namespace fsdp {
 
 /// Recursive. Satisfies BasicLockable.
 class RankLock {
@@ -48,4 +48,4 @@ class RankLock {
   int depth_ = 0;  // the owner's
 };
 
-}  // namespace fsdp::runtime
+}  // namespace fsdp
