@@ -46,9 +46,9 @@ struct Steps {
 /// First in, first out. No thread of its own: a collective that was started goes on in later calls of this rank, and at
 /// most two rounds of it and its successors wait for slower peers. Thread safety: all of it.
 ///
-/// Note [Waiting threads]. What is done here is done under the peers' lock and without waiting. A thread that has nothing
-/// left to do but to wait sleeps without the lock, and looks at everything again when it wakes: others may have advanced
-/// the queue, finished what it waits for, failed, or started over.
+/// Note [Waiting threads]. What is done here is done under the peers' lock and without waiting. A thread that has
+/// nothing left to do but to wait sleeps without the lock, and looks at everything again when it wakes: others may have
+/// advanced the queue, finished what it waits for, failed, or started over.
 class Collectives : public Progress, public std::enable_shared_from_this<Collectives> {
  public:
   explicit Collectives(std::shared_ptr<Peers> peers) : peers_(std::move(peers)) { peers_->add(*this); }

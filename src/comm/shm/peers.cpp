@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "comm/check.h"
@@ -270,12 +271,15 @@ Message Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds
   Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
   const WaitingThread waiting(*this, peer);
   const uint32_t restarts = restarts_;
+  Message message;
+  const auto arrives = [&] {
+    auto arrived = links_.receive(peer, std::chrono::milliseconds(0));
+    if (arrived) std::tie(message, attached) = std::move(*arrived);
+    return arrived.has_value();
+  };
   while (true) {
     make_progress();
-    if (auto arrived = links_.receive(peer, std::chrono::milliseconds(0))) {
-      attached = std::move(arrived->second);
-      return arrived->first;
-    }
+    if (arrives()) return message;
     {
       const RankLock::LetGo others_go_on(lock_);
       links_.await(peer, kLook);
@@ -283,6 +287,7 @@ Message Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds
     require_no_restart(restarts);
     show_waits();
     const auto verdict = watch.look();
+    if (arrives()) return message;  // a rank may leave after it has sent
     check();
     if (verdict) fail(*verdict);
   }

@@ -51,9 +51,7 @@ bool Rounds::can_open() {
 void Rounds::wait_to_open(const std::function<bool()>& is_over, std::chrono::milliseconds& waited) {
   if (!attach()) return peers_->wait_for(members_.front(), [&] { return is_over() || attach(); }, waited);
   for (size_t i = 0; i < members_.size(); ++i) {
-    const auto has_read = [&, round = posted_] {
-      return posts_[i].closed.load(std::memory_order_acquire) + 2 > round;
-    };
+    const auto has_read = [&, round = posted_] { return posts_[i].closed.load(std::memory_order_acquire) + 2 > round; };
     if (i == own_ || has_read()) continue;
     return peers_->wait_for(members_[i], [&] { return is_over() || has_read(); }, waited);
   }
@@ -81,9 +79,7 @@ bool Rounds::can_meet() const {
 
 void Rounds::wait_to_meet(const std::function<bool()>& is_over, std::chrono::milliseconds& waited) {
   for (size_t i = 0; i < members_.size(); ++i) {
-    const auto has_posted = [&, round = closed_] {
-      return posts_[i].posted.load(std::memory_order_acquire) > round;
-    };
+    const auto has_posted = [&, round = closed_] { return posts_[i].posted.load(std::memory_order_acquire) > round; };
     if (!has_posted()) return peers_->wait_for(members_[i], [&] { return is_over() || has_posted(); }, waited);
     compare(i);
   }

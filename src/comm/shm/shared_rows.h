@@ -17,8 +17,8 @@ namespace fsdp::shm {
 /// In front of the buffer, one word per rank says in which epoch it reads (0: it does not).
 ///
 /// A reader sets its word before it posts the barrier that opens its epoch, so whoever has met it there sees the word.
-/// The gate is at the write: readers never wait for each other, and a writer only for slower readers. Thread safety: all
-/// of it; `begin_read` and `end_read` take no lock.
+/// The gate is at the write: readers never wait for each other, and a writer only for slower readers. Thread safety:
+/// all of it; `begin_read` and `end_read` take no lock.
 class SharedRows : public SharedBuffer {
  public:
   /// Zeros of `bytes_needed`, which every rank has.
