@@ -323,10 +323,11 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
 
 bool ParamGroup::wait_to_write() {
   if (!reading_->is_shared()) return false;
-  require(
-      !reading_->is_open(), where("write"), "rows of '", name_,
-      "' are to be written while another thread has a forward scope or a backward open. Threads that train one model "
-      "take turns: write when the other one's backward has ended");
+  if (reading_->is_open())
+    require(
+        false, where("write"), "rows of '", name_,
+        "' are to be written while another thread has a forward scope or a backward open. Threads that train one model "
+        "take turns: write when the other one's backward has ended");
   const bool read = reading_->end();
   const uint64_t scopes = scopes_, last_epoch = epoch();
   if (!read && written_in_scope_ == scopes) return false;
