@@ -148,7 +148,7 @@ void Collectives::drop() {
 
 void Collectives::finish_all() {
   const auto lock = peers_->lock();
-  guarded([&] { advance_until([&] { return queue_.empty(); }); });
+  if (const auto last = queue_.empty() ? nullptr : queue_.back()) wait_for(*last);
 }
 
 void Collectives::wait_for(Started& work) {

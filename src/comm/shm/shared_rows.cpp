@@ -36,6 +36,7 @@ void SharedRows::begin_write(uint64_t epoch) {
   fault_point("rows gate");
   std::chrono::milliseconds waited{0};
   for (int peer = 0; peer < peers_->world_size(); ++peer) {
+    if (peer == peers_->rank()) continue;  // another thread may have begun to read
     const auto& reading = words()[peer].epoch;
     const auto reads_no_more = [&] {
       const uint64_t read = reading.load(std::memory_order_acquire);
