@@ -1,0 +1,60 @@
+// A rank that reads rows ends while its peers wait to write them.
+
+#include <gmock/gmock.h>
+
+#include <iostream>
+#include <string_view>
+#include <thread>
+
+#include "comm/fault_point.h"
+#include "support/process_ranks.h"
+#include "support/small_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::HasSubstr;
+
+// Rank 0's graph lives on, so the others stay at the gate until it is gone; then they go on to what they need it for.
+PROCESS_CASE(write_rows_that_rank_0_reads) {
+  init_process_group({.backend = "shm", .timeout = std::chrono::seconds(3)});
+  torch::manual_seed(7);
+  auto net = std::make_shared<SmallNetImpl>(6, 2);
+  net->to(torch::kDouble);
+  const auto group = fully_shard(*net);
+  torch::Tensor loss;
+  {
+    ForwardScope scope(group);
+    loss = small_net_loss(*net, {0, 0, 2});
+  }
+  while (rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  loss.reset();
+  on_fault_point = [](const char* place) {
+    if (std::string_view(place) == "rows gate") std::cout << "at the gate" << std::endl;
+  };
+  try {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : net->parameters()) parameter.add_(1);
+    ForwardScope scope(group);
+  } catch (const PeerLost& error) {
+    std::cout << "PeerLost " << error.rank() << ": " << error.what_without_backtrace() << std::endl;
+    throw;
+  }
+}
+
+class ARankThatReads : public testing::TestWithParam<int> {};
+
+TEST_P(ARankThatReads, IsNamedByThoseThatWaitToWriteWhenASignalEndsOrStopsIt) {
+  ProcessRanks ranks("write_rows_that_rank_0_reads", {.world_size = 3});
+  for (int r : {1, 2}) ASSERT_TRUE(ranks.wait_for_output(r, "at the gate")) << ranks.wait(r).output;
+  ranks.kill(0, GetParam());
+  for (int r : {1, 2}) {
+    EXPECT_EQ(ranks.wait(r).exit_code, 1);
+    EXPECT_THAT(ranks.wait(r).output, HasSubstr("PeerLost 0:")) << "rank " << r;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, ARankThatReads, testing::Values(SIGKILL, SIGSTOP));
+
+}  // namespace
+}  // namespace fsdp::test
