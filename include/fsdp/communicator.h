@@ -58,8 +58,8 @@ class Work {
 ///
 /// Reading takes place in epochs, which ranks count alike. A reader calls `begin_read`, then a barrier, after which
 /// every rank's writes of earlier epochs are there. A writer waits in `begin_write` for slower readers, so rows never
-/// change under a reader. Thread safety: `end_read` all of it, because any thread may drop the last graph that reads; the
-/// others one thread at a time, but for what others do while a thread waits in `begin_write`.
+/// change under a reader. Thread safety: `end_read` all of it, because any thread may drop the last graph that reads;
+/// the others one thread at a time, but for what others do while a thread waits in `begin_write`.
 class SharedBuffer {
  public:
   virtual ~SharedBuffer() = default;
@@ -85,12 +85,12 @@ enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
 /// Ranks that exchange tensors.
 ///
-/// Every call but `rank()`, `world_size()`, `progress()`, `send` and `recv` is collective: all ranks call in the same
-/// order, with tensors of the same sizes and dtype. Calls that give `Work` wait for nobody;
-/// tensors belong to the collective until `Work::wait()`. Tensors are contiguous, on a device
-/// that the backend moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a
-/// UsageError before anything is communicated. Thread safety: one thread at a time, but for what others do while a
-/// thread waits for a `Work` that lets them; over shared memory all of it.
+/// Every call but `rank()`, `world_size()`, `fail()`, `progress()`, `send` and `recv` is collective: all ranks call in
+/// the same order, with tensors of the same sizes and dtype. Calls that give `Work` wait for nobody; tensors belong to
+/// the collective until `Work::wait()`. Tensors are contiguous, on a device that the backend moves (shared memory and
+/// Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a UsageError before anything is communicated.
+/// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
+/// shared memory all of it.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
 ///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
@@ -160,6 +160,11 @@ class Communicator {
   /// Collective; returns when every rank has called it. Throws `PeerLost` if a rank was lost or does not come within
   /// the timeout: then there is no new beginning.
   virtual void start_over() = 0;
+
+  /// Tells every rank that `operation` failed on this one alone, which may be what they wait for: until the ranks start
+  /// over, what is in flight and what comes later throws Error with `error`, unless something else failed before. Any
+  /// rank may call it.
+  virtual void fail(const std::string& /*operation*/, const std::string& /*error*/) {}
 
   /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers; larger ones
   /// than a backend has room for take several rounds.

@@ -203,6 +203,10 @@ class C10dCommunicator : public Communicator {
     for (auto* member : family_->members) member->connect();
   }
 
+  void fail(const std::string& operation, const std::string& error) override {
+    family_->roll_call->pronounce(failed_alone(rank(), operation, error));
+  }
+
  private:
   // What moves in one order: its thread, and what carries its data.
   struct Order {

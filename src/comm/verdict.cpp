@@ -75,6 +75,10 @@ Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint&
                    "(give the models of each thread a process group of their own).")};
 }
 
+Verdict failed_alone(int rank, const std::string& operation, const std::string& error) {
+  return {Verdict::Kind::kError, -1, c10::str("rank ", rank, " failed in ", operation, ": ", error)};
+}
+
 Verdict starts_over(int rank, const std::string& last_operations) {
   return {Verdict::Kind::kMismatch, rank,
           c10::str("rank ", rank, " starts over after an exception, other ranks went on.", last_operations,

@@ -43,6 +43,8 @@ struct Verdict {
 /// `difference`.
 Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
                      const std::string& difference);
+/// The verdict when `operation` failed on `rank` alone.
+Verdict failed_alone(int rank, const std::string& operation, const std::string& error);
 /// The verdict for ranks that go on while `rank` starts over; `last_operations` is empty or begins with a space.
 Verdict starts_over(int rank, const std::string& last_operations);
 /// The verdict when all ranks wait for each other, among them ranks `a` and `b` in these operations. `last_operations`

@@ -21,9 +21,6 @@ namespace fsdp::runtime {
 namespace {
 
 constexpr size_t kReductionsInFlight = 2;
-constexpr const char* kTakeTurns =
-    "Threads that train one model take turns: begin when the other one's backward has ended. Then call "
-    "reset_iter_state() on the model on every rank";
 // The bytes that groups free in a backward from which on the pages go back to the system. Fewer stay for the next step.
 constexpr int64_t kManyBytes = int64_t{64} << 20;
 
@@ -91,6 +88,16 @@ bool takes_part(ParamGroup& group, bool restricted) {
   return !restricted && (group.reducer().has_gradients() || group.first_read != 0 || group.policy.reduces_unused);
 }
 
+// Other ranks may wait for what this thread does not do.
+[[noreturn]] void refuse_turn(const ParamGroup& group, const char* operation, const char* what_another_does) {
+  const auto error = c10::str(
+      "another thread ", what_another_does, " '", group.name(),
+      "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
+      "Then call reset_iter_state() on the model on every rank");
+  group.process_group().communicator().fail(operation, error);
+  throw UsageError(group.where(operation) + error);
+}
+
 // Held on to while a thread waits: others may drop the model meanwhile. Null if nobody has it any more.
 std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
 
@@ -114,7 +121,8 @@ bool RankState::enter_backward(ParamGroup& group) {
       if (member->local_rows_depth > 0)
         require(false, member->where("backward"), "a fsdp::LocalRows is open on '", member->name(),
                 "': close it before backward");
-      require_no_backward_elsewhere(*member);
+      if (member->openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
+      require_no_backward_elsewhere(*member, "backward");
     }
   auto& task = tasks_[id];
   if (!task) {
@@ -151,15 +159,12 @@ bool RankState::enter_backward(ParamGroup& group) {
 
 // A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
 // of one parameter at once; a device has one thread for all.
-void RankState::require_no_backward_elsewhere(const ParamGroup& group) const {
-  if (group.openings > 0)
-    require(false, group.where("backward"), "another thread opens a forward scope on '", group.name(),
-            "' at the moment. ", kTakeTurns);
+void RankState::require_no_backward_elsewhere(const ParamGroup& group, const char* operation) const {
+  if (!group.is_on_cpu()) return;
   for (const int id : group.open_tasks) {
-    auto task = tasks_.find(id);
-    if (task == tasks_.end() || task->second->thread == std::this_thread::get_id() || !group.is_on_cpu()) continue;
-    require(false, group.where("backward"), "another thread runs a backward through '", group.name(),
-            "' at the moment. ", kTakeTurns);
+    const auto task = tasks_.find(id);
+    if (task == tasks_.end() || task->second->runs.expired()) continue;
+    if (task->second->thread != std::this_thread::get_id()) refuse_turn(group, operation, "runs a backward through");
   }
 }
 

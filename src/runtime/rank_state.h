@@ -104,8 +104,9 @@ class RankState {
   /// The current graph task is about to use `group`: everything of its scope shows whole parameters until the task
   /// ends. Returns whether it had not used it before.
   bool enter_backward(ParamGroup& group);
-  /// Throws UsageError if another thread runs a backward through `group`.
-  void require_no_backward_elsewhere(const ParamGroup& group) const;
+  /// Throws UsageError if another thread runs a backward through `group`, and tells the other ranks, which may wait for
+  /// this thread's `operation`.
+  void require_no_backward_elsewhere(const ParamGroup& group, const char* operation) const;
   void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
   /// Forgets open graph tasks, reductions and all predictions, after an exception.
   void reset_backward();

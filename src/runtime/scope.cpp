@@ -138,6 +138,8 @@ bool ScopeRecord::has(const torch::autograd::Node& node) const {
 OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::make_shared<ScopeRecord>()) {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
+  if (torch::autograd::get_current_graph_task_id() == -1)
+    for (const auto& group : groups_) rank.require_no_backward_elsewhere(*group, "forward scope");
   require_no_unfinished_backward(groups_, "forward scope");
   require_no_local_rows(groups_);
   record_->root = groups_.front()->id();

@@ -222,10 +222,43 @@ TEST(Threads, OneOfWhichReducesWhileTheOtherOpensAScopeInOppositeOrderFinish) {
   EXPECT_THAT(errors, Each(std::string()));
 }
 
+// What `act` throws.
+std::string what(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return error.what_without_backtrace();
+  }
+  return {};
+}
+
+TEST(Threads, OneOfWhichIsToldToTakeTurnsLetTheOtherRanksKnow) {
+  std::vector<std::string> errors(3);
+  run_thread_ranks(2, [&](int r) {
+    auto linear = build_alike([] { return torch::nn::Linear(3, 4); });
+    auto model = fully_shard(linear);
+    const auto forward = [&] { return model(torch::ones({1, 3})); };
+    auto y = forward();
+    if (r == 0)
+      y.register_hook(
+          [&](const torch::Tensor&) { thread_of_rank([&] { errors[2] = what([&] { forward(); }); }).join(); });
+    errors[static_cast<size_t>(r)] = what([&] {
+      y.sum().backward();
+      forward();
+    });
+    model.reset_iter_state();
+    forward().sum().backward();
+    EXPECT_TRUE(linear->bias.grad().defined());
+  });
+  EXPECT_THAT(errors,
+              Each(HasSubstr("another thread runs a backward through 'Linear' at the moment. Threads that train")));
+  EXPECT_THAT(errors[1], HasSubstr("rank 0 failed in forward scope: "));
+}
+
 // FSDP_TEST_ROUNDS: more of them, by hand.
-int rounds() {
+int rounds_or(int few) {
   const char* rounds = std::getenv("FSDP_TEST_ROUNDS");
-  return rounds == nullptr ? 100 : std::atoi(rounds);
+  return rounds == nullptr ? few : std::atoi(rounds);
 }
 
 // What the thread that comes second is told, and what the ranks are if their threads came in different orders.
@@ -270,8 +303,7 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
     (small_net_loss(*oracle, {0, 0, 2 * world}) + small_net_loss(*oracle, {1, 0, 2 * world})).backward();
     std::vector<std::shared_ptr<SmallNetImpl>> models;
     for (int r = 0; r < world; ++r) models.push_back(build_model(training));
-    // Ranks that wait for each other find it out in a second.
-    std::vector<Round> all(static_cast<size_t>(world == 1 ? rounds() : rounds() / 20));
+    std::vector<Round> all(static_cast<size_t>(rounds_or(world == 1 ? 100 : 20)));
     std::atomic<int> right = 0;
     const auto train = [&](int r) {
       auto& net = *models[static_cast<size_t>(r)];
@@ -296,7 +328,8 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
       }
     };
     ThreadRanksOptions options;
-    // After it ranks know that they wait for each other: a thread that was told to take turns does not wait.
+    // A scope that opens inside another thread's meets nobody. So ranks may wait for each other, which is found after the
+    // timeout: the thread that joins the other one might do what they wait for.
     options.timeout = std::chrono::seconds(test_backend() == "shm" ? 1 : 5);
     run_thread_ranks(world, train, options);
     std::cout << "world " << world << ": " << right / world << " of " << all.size() << " rounds without an error\n";

@@ -165,10 +165,11 @@ void Peers::fail(const Verdict& verdict) {
   raise(failure().value_or(verdict), place());
 }
 
-void Peers::tell(const std::string& error) {
-  if (page_ == nullptr || is_starting_over_ || failure()) return;
-  record({Verdict::Kind::kError, -1, c10::str("rank ", rank_, " failed in ", status(rank_).operation.get(), ": ", error)});
+void Peers::tell(const std::string& operation, const std::string& error) {
+  if (is_starting_over_ || failure()) return;
+  record(failed_alone(rank_, operation, error));
   ring();
+  wake_threads();
 }
 
 void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited) {

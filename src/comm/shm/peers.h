@@ -91,7 +91,9 @@ class Peers {
   /// Records the failure for every rank and throws the one that was recorded first.
   [[noreturn]] void fail(const Verdict& verdict);
   /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own.
-  void tell(const std::string& error);
+  void tell(const std::string& operation, const std::string& error);
+  /// The operation that was announced.
+  void tell(const std::string& error) { tell(status(rank_).operation.get(), error); }
   /// Throws the failure that is recorded, if one is.
   void check() const;
 

@@ -257,6 +257,10 @@ class ShmCommunicator : public Communicator {
   }
 
   void start_over() override { peers_->start_over(); }
+  void fail(const std::string& operation, const std::string& error) override {
+    const auto lock = peers_->lock();
+    peers_->tell(operation, error);
+  }
   void progress() override {
     const auto lock = peers_->lock();
     collectives_->progress();
