@@ -80,39 +80,36 @@ int run_attempts(const Flags& flags, const std::string& program, Nodes& nodes, c
   }
 }
 
+int run_job(const Flags& flags, const OrphanGuard& guard, SignalQueue& signals, Console& console) {
+  try {
+    const std::string program = find_program(flags.command.front());
+    Nodes nodes(flags, count_processes(flags.processes_per_node), signals);
+    const int status = run_attempts(flags, program, nodes, guard, signals, console);
+    nodes.leave(signals);
+    return status;
+  } catch (const Exit& exit) {
+    console.say(exit.what());
+    return exit.status();
+  } catch (const std::exception& error) {
+    console.say(error.what());
+    return kFailure;
+  }
+}
+
 int launch_here(const Flags& flags) {
-  const std::string program = find_program(flags.command.front());
-  const int local_ranks = count_processes(flags.processes_per_node);
   adopt_orphans();
   const OrphanGuard guard;  // Before the threads of the console and the store.
   SignalQueue signals;
   Console console;
-  try {
-    Nodes nodes(flags, local_ranks, signals);
-    const int status = run_attempts(flags, program, nodes, guard, signals, console);
-    nodes.leave(signals);
-    flush(console, signals, status == 0 ? std::nullopt : std::optional(flags.shutdown_timeout));
-    return status;
-  } catch (const Exit&) {
-    flush(console, signals, flags.shutdown_timeout);
-    throw;
-  }
+  const int status = run_job(flags, guard, signals, console);
+  flush(console, signals, status == 0 ? std::nullopt : std::optional(flags.shutdown_timeout));
+  return status;
 }
 
 }  // namespace
 
 int launch(const Flags& flags) {
-  return with_own_children_only([&flags] {
-    try {
-      return launch_here(flags);
-    } catch (const Exit& exit) {
-      say(exit.what());
-      return exit.status();
-    } catch (const std::exception& error) {
-      say(error.what());
-      return kFailure;
-    }
-  });
+  return with_own_children_only([&flags] { return launch_here(flags); });
 }
 
 }  // namespace fsdprun

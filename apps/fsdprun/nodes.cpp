@@ -1,5 +1,7 @@
 #include "nodes.h"
 
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
 #include <chrono>
 #include <cstdlib>
 #include <numeric>
@@ -41,7 +43,17 @@ void pause(SignalQueue& signals) {
   }
 }
 
-c10::intrusive_ptr<c10d::TCPStore> host_store(const std::string& host, fsdp::StoreListener listener) {
+/// What `future` has within `limit`, if no signal asks for the end before; else throws Exit with `reproach`.
+template <class T>
+T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::string& reproach, SignalQueue& signals) {
+  for (Patience patience(limit); future.wait_for(kQuickAnswer) != std::future_status::ready;) {
+    pause(signals);
+    if (patience.is_over()) throw Exit(kFailure, reproach);
+  }
+  return future.get();
+}
+
+c10::intrusive_ptr<c10d::Store> host_store(const std::string& host, fsdp::StoreListener listener) {
   c10d::TCPStoreOptions options;
   options.port = listener.port;
   options.isServer = true;
@@ -86,12 +98,12 @@ Nodes::Nodes(const Flags& flags, int local_ranks, SignalQueue& signals)
       refuse_to_host_unless(by_arrival, listener);
     }
   }
-  if (!is_host) connect(signals);
-  store_thread_ = std::make_unique<StoreThread>(shared_store());
   local_ranks_.assign(static_cast<size_t>(flags.nodes), local_ranks);
   silence_of_.assign(static_cast<size_t>(flags.nodes), Patience(timeout_));
   beats_.assign(static_cast<size_t>(flags.nodes), 0);
   try {
+    if (!is_host) connect(signals);
+    shared_ = shared_store();
     require_same_run(signals);
     node_ = choose_number(is_host, flags, signals);
     agree_on_token(signals);
@@ -111,15 +123,15 @@ c10::intrusive_ptr<c10d::Store> Nodes::shared_store() const {
   return fsdp::make_signed_store(store_, token_);
 }
 
+template <class Ask>
+auto Nodes::post(Ask ask) {
+  return store_thread_.post([store = shared_, ask = std::move(ask)] { return ask(*store); });
+}
+
 /// Waits for the store's answer, for as long as its host may be silent and no signal asks for the end.
 template <class Ask>
-auto Nodes::answer(SignalQueue& signals, Ask ask) const {
-  auto future = store_thread_->post(std::move(ask));
-  for (Patience patience(timeout_); future.wait_for(kQuickAnswer) != std::future_status::ready;) {
-    pause(signals);
-    if (patience.is_over()) throw Exit(kFailure, silent(0, timeout_));
-  }
-  return future.get();
+auto Nodes::answer(SignalQueue& signals, Ask ask) {
+  return wait_for(post(std::move(ask)), timeout_, silent(0, timeout_), signals);
 }
 
 void Nodes::tell_run() {
@@ -136,8 +148,7 @@ void Nodes::require_same_run(SignalQueue& signals) {
   const std::string theirs =
       text(answer(signals, [unsigned_store = store_](c10d::Store&) { return unsigned_store->get(kNodesRunKey); }));
   if (theirs != own) {
-    throw Exit(kFailure, "at " + host_ + ":" + std::to_string(port_) + " the nodes of " + theirs +
-                             " meet, and this one is of " + own +
+    throw Exit(kFailure, "at " + address() + " the nodes of " + theirs + " meet, and this one is of " + own +
                              ": give it another port, or the same --rdzv-id and FSDP_JOB_TOKEN");
   }
   // Throws if their token is another.
@@ -168,18 +179,28 @@ void Nodes::refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& l
   }
 }
 
+/// Node 0 may still have to start; whoever listens has to answer as soon as a launcher does.
 void Nodes::connect(SignalQueue& signals) {
+  const std::string absent = "node 0 did not answer at " + address() +
+                             " within 10 minutes: is its launcher running, and is --master-addr right?";
+  const auto give_up = Clock::now() + kJoinTimeout;
+  const auto look = [host = host_, port = port_] { return fsdp::somebody_listens(host, port); };
+  while (!wait_for(store_thread_.post(look), kJoinTimeout, absent, signals)) {
+    pause(signals);
+    if (Clock::now() > give_up) throw Exit(kFailure, absent);
+  }
   c10d::TCPStoreOptions options;
   options.port = port_;
   options.waitWorkers = false;
   options.timeout = kJoinTimeout;
-  try {
-    signals.while_interruptible([&] { store_ = c10::make_intrusive<c10d::TCPStore>(host_, options); });
-  } catch (const c10::Error&) {
-    throw Exit(kFailure, "node 0 did not answer at " + host_ + ":" + std::to_string(port_) +
-                             " within 10 minutes: is its launcher running, and is --master-addr "
-                             "right?");
-  }
+  const auto open = [host = host_, options]() -> c10::intrusive_ptr<c10d::Store> {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  };
+  store_ = wait_for(store_thread_.post(open), timeout_,
+                    "whoever listens at " + address() + " has not answered for " + std::to_string(timeout_.count()) +
+                        " s: let node 0's launcher go on if it is stopped there; if that is another program, "
+                        "give all nodes another port",
+                    signals);
 }
 
 /// One that the environment has is everybody's. Else node 0 makes one, which the others read in the store.
@@ -201,8 +222,8 @@ int Nodes::choose_number(bool is_host, const Flags& flags, SignalQueue& signals)
   if (!flags.meeting_place.numbers_nodes_by_arrival) return flags.node_rank;
   const auto number = is_host ? 0 : static_cast<int>(count_in(key("arrivals"), 1, signals));
   if (number >= flags.nodes) {
-    throw Exit(kFailure, "the job '" + run_id_ + "' at " + host_ + ":" + std::to_string(port_) + " has its " +
-                             std::to_string(flags.nodes) + " nodes already: give this one another --rdzv-id and port");
+    throw Exit(kFailure, "the job '" + run_id_ + "' at " + address() + " has its " + std::to_string(flags.nodes) +
+                             " nodes already: give this one another --rdzv-id and port");
   }
   return number;
 }
@@ -223,7 +244,7 @@ void Nodes::wait_for_all(SignalQueue& signals) {
     local_ranks_[static_cast<size_t>(node)] = std::stoi(word_of(node, key("ranks", node), give_up, signals));
 }
 
-std::string Nodes::word_of(int node, const std::string& name, Clock::time_point give_up, SignalQueue& signals) const {
+std::string Nodes::word_of(int node, const std::string& name, Clock::time_point give_up, SignalQueue& signals) {
   for (;; pause(signals)) {
     const auto found = answer(signals, [name](c10d::Store& store) { return read(store, name); });
     if (found) return *found;
@@ -234,7 +255,7 @@ std::string Nodes::word_of(int node, const std::string& name, Clock::time_point 
   }
 }
 
-int64_t Nodes::count_in(const std::string& counter, int increment, SignalQueue& signals) const {
+int64_t Nodes::count_in(const std::string& counter, int increment, SignalQueue& signals) {
   return answer(signals, [counter, increment](c10d::Store& store) { return store.add(counter, increment); });
 }
 
@@ -245,7 +266,7 @@ int Nodes::world_size() const { return std::accumulate(local_ranks_.begin(), loc
 void Nodes::tell_failure(int attempt, const std::string& what) {
   if (count() == 1) return;
   // The first one stays. Without node 0 the others end by themselves.
-  store_thread_->post([name = key("failure", attempt), value = bytes(what)](c10d::Store& store) {
+  post([name = key("failure", attempt), value = bytes(what)](c10d::Store& store) {
     store.compareSet(name, {}, value);
     return true;
   });
@@ -259,7 +280,7 @@ void Nodes::tell_own_failure(int attempt, const std::string& what) {
 std::future<Nodes::News> Nodes::look(int attempt) {
   std::vector<std::string> beats;
   for (int node = 0; node < (node_ == 0 ? count() : 0); ++node) beats.push_back(key("beat", node));
-  return store_thread_->post(
+  return post(
       [attempt, own = key("beat", node_), failure = key("failure", attempt), beats](c10d::Store& store) -> News {
         store.add(own, 1);
         News news{.attempt = attempt};
@@ -330,7 +351,7 @@ void Nodes::prepare_restart(int failed_attempt, SignalQueue& signals) {
 void Nodes::leave(SignalQueue& signals) {
   if (count() == 1) return;
   if (node_ != 0) {
-    store_thread_->post([counter = key("left")](c10d::Store& store) { return store.add(counter, 1); });
+    post([counter = key("left")](c10d::Store& store) { return store.add(counter, 1); });
     return;
   }
   try {

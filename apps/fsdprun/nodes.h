@@ -2,11 +2,10 @@
 /// \file
 /// The launchers of all nodes of a job, and the store through which they and the ranks meet.
 
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <future>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -69,6 +68,7 @@ class Nodes {
   void tell_run();
   void require_same_run(SignalQueue& signals);
   c10::intrusive_ptr<c10d::Store> shared_store() const;
+  std::string address() const { return host_ + ":" + std::to_string(port_); }
   void agree_on_token(SignalQueue& signals);
   int choose_number(bool is_host, const Flags& flags, SignalQueue& signals);
   void publish(int local_ranks, SignalQueue& signals);
@@ -78,12 +78,14 @@ class Nodes {
   std::future<News> look(int attempt);
   std::optional<std::string> silent_node(const std::vector<int64_t>& beats);
   template <class Ask>
-  auto answer(SignalQueue& signals, Ask ask) const;
+  auto post(Ask ask);
+  template <class Ask>
+  auto answer(SignalQueue& signals, Ask ask);
   /// What `node` writes under `name` when it joins.
   std::string word_of(int node, const std::string& name, std::chrono::steady_clock::time_point give_up,
-                      SignalQueue& signals) const;
+                      SignalQueue& signals);
   /// Returns what the counter is then.
-  int64_t count_in(const std::string& counter, int increment, SignalQueue& signals) const;
+  int64_t count_in(const std::string& counter, int increment, SignalQueue& signals);
   std::string key(const std::string& name) const { return "fsdprun/" + run_id_ + "/" + name; }
   std::string key(const std::string& name, int number) const { return key(name + "/" + std::to_string(number)); }
 
@@ -94,8 +96,9 @@ class Nodes {
   std::vector<int> local_ranks_;
   std::chrono::seconds timeout_;
   std::string token_;
-  c10::intrusive_ptr<c10d::TCPStore> store_;
-  std::unique_ptr<StoreThread> store_thread_;
+  // The store, and what of it counts.
+  c10::intrusive_ptr<c10d::Store> store_, shared_;
+  StoreThread store_thread_;
   // The look that has not been answered yet, or not been taken notice of.
   std::future<News> look_;
   Patience silence_of_store_;

@@ -33,17 +33,6 @@ std::optional<int> SignalQueue::wait_for_end(std::chrono::milliseconds timeout) 
   return std::nullopt;
 }
 
-void SignalQueue::while_interruptible(const std::function<void()>& action) {
-  sigprocmask(SIG_UNBLOCK, &handled_, nullptr);
-  try {
-    action();
-  } catch (...) {
-    sigprocmask(SIG_BLOCK, &handled_, nullptr);
-    throw;
-  }
-  sigprocmask(SIG_BLOCK, &handled_, nullptr);
-}
-
 void SignalQueue::restore_in_child() const {
   signal(SIGPIPE, SIG_DFL);
   sigprocmask(SIG_SETMASK, &previous_, nullptr);

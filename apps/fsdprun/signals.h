@@ -5,7 +5,6 @@
 #include <signal.h>
 
 #include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -28,8 +27,6 @@ class SignalQueue {
   /// The next signal that asks for the end. Waits for at most `timeout`; drops all others.
   std::optional<int> wait_for_end(std::chrono::milliseconds timeout);
 
-  /// Runs `action`, which starts no threads, while signals end this process as usual.
-  void while_interruptible(const std::function<void()>& action);
   /// In a forked child, before exec: signals are as the launcher found them.
   void restore_in_child() const;
 

@@ -10,12 +10,9 @@ namespace fsdprun {
 
 /// Shared with the thread, which may outlive the StoreThread.
 struct StoreThread::State {
-  explicit State(c10::intrusive_ptr<c10d::Store> its_store) : store(std::move(its_store)) {}
-
-  const c10::intrusive_ptr<c10d::Store> store;
   std::mutex mutex;
   std::condition_variable changed;
-  std::deque<std::function<void(c10d::Store&)>> tasks;
+  std::deque<std::function<void()>> tasks;
   bool is_over = false, has_ended = false;
 
   void run() {
@@ -23,10 +20,11 @@ struct StoreThread::State {
     for (;;) {
       changed.wait(lock, [this] { return is_over || !tasks.empty(); });
       if (tasks.empty()) break;
-      const auto task = std::move(tasks.front());
+      auto task = std::move(tasks.front());
       tasks.pop_front();
       lock.unlock();
-      task(*store);
+      task();
+      task = nullptr;
       lock.lock();
     }
     has_ended = true;
@@ -34,7 +32,7 @@ struct StoreThread::State {
   }
 };
 
-StoreThread::StoreThread(c10::intrusive_ptr<c10d::Store> store) : state_(std::make_shared<State>(std::move(store))) {
+StoreThread::StoreThread() : state_(std::make_shared<State>()) {
   std::thread([state = state_] { state->run(); }).detach();
 }
 
@@ -46,7 +44,7 @@ StoreThread::~StoreThread() {
   state_->changed.wait_for(lock, kLastWords, [this] { return state_->has_ended; });
 }
 
-void StoreThread::push(std::function<void(c10d::Store&)> task) {
+void StoreThread::push(std::function<void()> task) {
   std::lock_guard lock(state_->mutex);
   state_->tasks.push_back(std::move(task));
   state_->changed.notify_all();

@@ -2,8 +2,6 @@
 /// \file
 /// The store that the nodes share, which may never answer: it lives in the launcher of node 0.
 
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
 #include <functional>
 #include <future>
 #include <memory>
@@ -11,10 +9,10 @@
 
 namespace fsdprun {
 
-/// Asks and tells the store in a thread of its own, one thing after the other, so that nobody need wait for it.
+/// Opens, asks and tells the store in a thread of its own, one thing after the other, so that nobody need wait for it.
 class StoreThread {
  public:
-  explicit StoreThread(c10::intrusive_ptr<c10d::Store> store);
+  StoreThread();
   /// Leaves the thread behind if the store does not answer.
   ~StoreThread();
   StoreThread(const StoreThread&) = delete;
@@ -22,17 +20,16 @@ class StoreThread {
 
   /// `ask` must own what it uses. The future also has what it throws.
   template <class Ask>
-  auto post(Ask ask) -> std::future<std::invoke_result_t<Ask&, c10d::Store&>> {
-    using Answer = std::invoke_result_t<Ask&, c10d::Store&>;
-    const auto task = std::make_shared<std::packaged_task<Answer(c10d::Store&)>>(std::move(ask));
+  auto post(Ask ask) -> std::future<std::invoke_result_t<Ask&>> {
+    const auto task = std::make_shared<std::packaged_task<std::invoke_result_t<Ask&>()>>(std::move(ask));
     auto answer = task->get_future();
-    push([task](c10d::Store& store) { (*task)(store); });
+    push([task] { (*task)(); });
     return answer;
   }
 
  private:
   struct State;
-  void push(std::function<void(c10d::Store&)> task);
+  void push(std::function<void()> task);
 
   std::shared_ptr<State> state_;
 };

@@ -92,4 +92,16 @@ StoreListener listen_for_store(const std::string& host, uint16_t port) {
   return {.result = Result::kRefused, .socket = {}, .problem = strerror(errno)};
 }
 
+bool somebody_listens(const std::string& host, uint16_t port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
+    const Descriptor file(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (file.is_open() && connect(file.number(), address->ai_addr, address->ai_addrlen) == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace fsdp

@@ -1,5 +1,6 @@
 """fsdprun on several nodes, all of them on this host."""
 
+import pathlib
 import signal
 import socket
 import time
@@ -102,6 +103,59 @@ class Nodes(FsdprunTest):
         processes[1].communicate()
         processes[0].kill()
         processes[0].communicate(timeout=LIMIT_S)
+
+    def listen_silently(self):
+        """A listener whose connections the system accepts and nobody answers."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        return listener
+
+    def test_a_listener_that_says_nothing_is_no_node_0(self):
+        port = self.listen_silently().getsockname()[1]
+        for rendezvous in (["--node-rank=1", f"--master-port={port}"],
+                           ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}"]):
+            process = self.start("--nnodes=2", "--heartbeat-timeout=2", *rendezvous, "true")
+            has_ended = wait_until(lambda: process.poll() is not None, 30)
+            process.kill()
+            errors = process.communicate(timeout=LIMIT_S)[1]
+            self.assertTrue(has_ended, rendezvous)
+            self.assertEqual(process.returncode, 1)
+            self.assertRegex(errors, rf"^fsdprun: .*127.0.0.1:{port} .* 2 s.*another port\n$")
+
+    def test_signals_act_while_a_listener_says_nothing(self):
+        listener = self.listen_silently()
+        process = self.start("--nnodes=2", "--node-rank=1", f"--master-port={listener.getsockname()[1]}", "true")
+        listener.settimeout(LIMIT_S)
+        connections = [listener.accept() for _ in range(2)]  # It has looked who listens, and waits for an answer.
+        process.terminate()
+        self.assertTrue(wait_until(lambda: process.poll() is not None, 15))
+        self.assertIn("SIGTERM while waiting for other nodes", process.communicate()[1])
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+        for connection, _ in connections:
+            connection.close()
+
+    def blocks(self, process, number):
+        """Whether fsdprun reads its signals itself by now."""
+        status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
+        mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
+        return int(mask, 16) >> (number - 1) & 1 == 1
+
+    def test_signals_act_while_nobody_listens(self):
+        process = self.start("--nnodes=2", "--node-rank=1", f"--master-port={self.free_port()}", "true")
+        self.assertTrue(wait_until(lambda: self.blocks(process, signal.SIGTERM)))
+        process.terminate()
+        self.assertTrue(wait_until(lambda: process.poll() is not None, 15))
+        self.assertEqual(process.communicate()[1], "fsdprun: SIGTERM while waiting for other nodes\n")
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
+
+    def test_node_0_may_come_later_than_the_heartbeat_timeout(self):
+        flags = ["--nnodes=2", f"--master-port={self.free_port()}", "--heartbeat-timeout=5"]
+        late = self.start(*flags, "--node-rank=1", "true")
+        self.assertFalse(wait_until(lambda: late.poll() is not None, 6))
+        host = self.start(*flags, "--node-rank=0", "true")
+        for process in (host, late):
+            errors = process.communicate(timeout=LIMIT_S)[1]
+            self.assertEqual((process.returncode, errors), (0, ""))
 
     def test_a_node_of_another_run_is_refused(self):
         port = f"--master-port={self.free_port()}"

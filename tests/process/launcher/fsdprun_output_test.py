@@ -210,6 +210,30 @@ class UnreadOutput(FsdprunTest):
         self.assertEqual(process.returncode, 3)
         self.close(process)
 
+    def full_pipe(self):
+        """A pipe that nobody reads and that has room for nothing."""
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, b"x")
+        except BlockingIOError:
+            os.set_blocking(writer, True)
+        for end in (reader, writer):
+            self.addCleanup(os.close, end)
+        return writer
+
+    def test_fsdpruns_own_errors_are_not_waited_for(self):
+        (self.path / "file").touch()
+        for status, command in ((127, ["no-such-program"]), (1, ["-r", "3", f"--log-dir={self.path}/file", "true"]),
+                                (3, ["sh", "-c", "exit 3"])):
+            process = self.start("--nproc-per-node=2", "--shutdown-timeout=1", *command, stderr=self.full_pipe())
+            has_ended = wait_until(lambda: process.poll() is not None, 30)
+            process.kill()
+            process.communicate(timeout=LIMIT_S)
+            self.assertTrue(has_ended, command)
+            self.assertEqual(process.returncode, status)
+
     def test_signals_act(self):
         process = self.start_flood()
         process.send_signal(signal.SIGTERM)
