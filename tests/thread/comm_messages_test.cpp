@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 #include <tuple>
 
 #include "support/thread_ranks.h"
@@ -189,6 +191,46 @@ TEST(MessagesAfterAStartingOver, BeginAnew) {
       }
     }
   });
+}
+
+// Bytes of the segments that this process, and so its threads' ranks, share.
+size_t shared_bytes() {
+  size_t sum = 0;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:fsdp") == std::string::npos) continue;
+    std::istringstream addresses(line);
+    size_t begin = 0, end = 0;
+    addresses >> std::hex >> begin >> std::ws;
+    addresses.ignore(1) >> end;
+    sum += end - begin;
+  }
+  return sum;
+}
+
+TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
+  const auto talk = [](int rank) {
+    // What a message adds; only rank 0 looks, while the others wait.
+    const auto growth = [rank](int from, int to) {
+      fsdp::barrier();
+      const size_t before = rank == 0 ? shared_bytes() : 0;
+      fsdp::barrier();
+      Begun begun;
+      if (rank == from) begun.send(to, 300'000);
+      const auto arrived = rank == to ? begun.recv(from, 300'000) : at::Tensor();
+      begun.wait();
+      fsdp::barrier();
+      return rank == 0 ? shared_bytes() - before : 0;
+    };
+    const size_t first = growth(0, 1), again = growth(0, 1), back = growth(1, 0), beside = growth(2, 3);
+    fsdp::barrier();  // Who leaves gives its memory back.
+    if (rank != 0) return;
+    EXPECT_GT(first, 0);
+    EXPECT_EQ(again, 0);
+    EXPECT_EQ(back, first);
+    EXPECT_EQ(beside, first);
+  };
+  run_thread_ranks(4, talk, {.backend = "shm", .wrap = {}});
 }
 
 std::string mismatch(const std::function<void()>& fn) {
