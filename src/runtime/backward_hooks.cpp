@@ -149,6 +149,17 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   return nullptr;
 }
 
+// A forward would use it, and its gradient would be expected to have the sizes of the rows.
+void require_no_accumulator_of_rows(const ParamGroup& group, const ParamSlot& slot, const at::Tensor& parameter) {
+  const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return;
+  const auto found = C10_AS_INTARRAYREF_SLOW(accumulator->input_metadata(0).shape_as_dim_vector());
+  if (found == slot.sizes()) return;
+  require(false, group.where("forward scope"), "the gradient accumulator of parameter '", slot.name(),
+          "' was taken outside a forward scope and is kept: it expects the gradient of this rank's rows ", found,
+          ", not of the whole sizes ", slot.sizes(), ". Let it go, and take it in a forward scope");
+}
+
 }  // namespace
 
 void observe_backward_nodes() {
@@ -175,6 +186,7 @@ void require_own_hooks(const std::shared_ptr<ParamGroup>& group) {
     const auto& slot = group->slots()[i];
     const auto parameter = slot.tensor();
     if (!parameter.defined()) continue;
+    require_no_accumulator_of_rows(*group, slot, parameter);
     const auto* hook = torch::autograd::impl::post_acc_grad_hooks(parameter).get();
     if (hook != nullptr && typeid(*hook) == typeid(GradientArrived)) continue;
     torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, i));

@@ -19,7 +19,7 @@ class ParamGroup;
 void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot);
 
 /// Throws UsageError, once for each time, if somebody has put another hook in the place of the second one, which is
-/// back then. Under the rank's lock.
+/// back then; or if an accumulator of rows is kept, which was taken outside a scope. Under the rank's lock.
 void require_own_hooks(const std::shared_ptr<ParamGroup>& group);
 
 /// Hooks a node that autograd recorded for an operator on parameters of `group`: when it starts in backward, parameters

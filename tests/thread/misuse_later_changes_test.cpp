@@ -84,6 +84,27 @@ TEST(LaterChanges, AHookInThePlaceOfOursIsNamedAndOursIsBack) {
   });
 }
 
+TEST(LaterChanges, AnAccumulatorThatWasTakenOutsideAScopeIsNamedAndOneFromInsideIsNot) {
+  run_thread_ranks(2, [](int) {
+    auto net = build_alike([] { return nn::Linear(4, 4); });
+    auto model = fully_shard(net);
+    const auto x = torch::ones({2, 4});
+    auto kept = torch::autograd::impl::grad_accumulator(net->weight);
+    EXPECT_THAT(
+        message_of([&] { model(x).sum().backward(); }),
+        AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] forward scope: ")), HasSubstr("parameter 'weight'"),
+              HasSubstr(c10::str("rows [", local_rows(net->weight).count, ", 4]")), HasSubstr("whole sizes [4, 4]"),
+              HasSubstr("take it in a forward scope")));
+    kept.reset();
+    {
+      const ForwardScope scope(model);
+      kept = torch::autograd::impl::grad_accumulator(net->weight);
+    }
+    model(x).sum().backward();
+    EXPECT_TRUE(full_grad(net->weight).eq(2).all().item<bool>());
+  });
+}
+
 // An owned module may go before its handle.
 TEST(LaterChanges, AHandleOutlivesItsModule) {
   run_thread_ranks(1, [](int) {
