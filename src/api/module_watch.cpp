@@ -85,18 +85,24 @@ std::string ModuleWatch::find_stray(const std::vector<std::shared_ptr<runtime::P
   if (is_as_before(modules)) return {};
 
   const auto before = std::exchange(parameters_, {});
-  std::unordered_set<const at::TensorImpl*> known = ignored_by(groups);
+  std::unordered_set<const at::TensorImpl*> known;
   for (const auto& parameter : before) known.insert(parameter._unsafe_get_target());
-  std::string stray;
+  auto groups_there = groups;
+  std::vector<runtime::NamedParameter> in_no_group;
   for (auto* module : modules)
     visit_nodes(*module_tree(*module), [&](const ModuleNode& node) {
+      if (auto group = group_at(node)) groups_there.push_back(std::move(group));
       for (const auto& [name, tensor] : node.parameters) {
         parameters_.emplace_back(tensor.getIntrusivePtr());
-        const bool is_known = known.contains(tensor.unsafeGetTensorImpl());
-        if (stray.empty() && !is_known && !runtime::registry().find(tensor)) stray = name;
+        const auto part = runtime::registry().find(tensor);
+        if (part) groups_there.push_back(part->group);
+        if (!part && !known.contains(tensor.unsafeGetTensorImpl())) in_no_group.push_back({name, tensor});
       }
     });
-  return stray;
+  const auto ignored = ignored_by(groups_there);
+  const auto stray = std::ranges::find_if(
+      in_no_group, [&](const auto& parameter) { return !ignored.contains(parameter.tensor.unsafeGetTensorImpl()); });
+  return stray == in_no_group.end() ? std::string() : stray->name;
 }
 
 }  // namespace fsdp

@@ -23,8 +23,9 @@ class ModuleWatch {
   /// Whether the module at this address is one of them or inside one.
   bool has(const void* module) const;
 
-  /// The first parameter that was not there last time, is in no group, and that none of the groups ignores; empty if
-  /// there is none. Tells of each parameter once, so that a program that means it can go on.
+  /// The first parameter that was not there last time, is in no group, and that neither the groups nor those of modules
+  /// which came later ignore; empty if there is none. Tells of each parameter once, so that a program that means it can
+  /// go on.
   std::string find_stray(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups);
 
  private:

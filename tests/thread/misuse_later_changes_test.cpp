@@ -67,6 +67,15 @@ TEST(LaterChanges, IgnoredParametersAndModulesThatAreShardedThemselvesAreMeant) 
     fully_shard(*other);
     net->replace_module("1", other);
     EXPECT_NO_THROW(ForwardScope(model).close());
+    for (bool all : {false, true}) {
+      auto partly = build_alike([] { return nn::Linear(4, 2); });
+      FullyShardOptions its;
+      its.ignored_params = {partly->bias};
+      if (all) its.ignored_params.push_back(partly->weight);
+      auto its_handle = fully_shard(partly, its);
+      net->replace_module("1", partly);
+      EXPECT_NO_THROW(ForwardScope(model).close());
+    }
   });
 }
 
