@@ -64,6 +64,7 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "throw: on one rank",
                                     "throw: on all ranks",
                                     "throw: in backward",
+                                    "throw: in backward inside the model",
                                     "a rank held up before a statement",
                                     "a rank held up inside a statement"};
 
@@ -184,6 +185,7 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
     case Kind::kThrow:
       count(s.rank < 0 ? "throw: on all ranks" : "throw: on one rank");
       count_if(s.flag, "throw: in backward");
+      count_if(s.flag && s.node > 0, "throw: in backward inside the model");
       break;
     default:
       break;

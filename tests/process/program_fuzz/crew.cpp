@@ -25,8 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr int kMostMembers = 5;
-constexpr size_t kRoom = size_t{64} << 20;  // for the values of one member
+constexpr int kMostMembers = kMostRanks + 1;
+constexpr size_t kRoom = size_t{2} << 30;  // for the values of one member: only what is written takes memory
 constexpr auto kLook = std::chrono::microseconds(100);
 
 // What a member tells the others. It writes all of it but `failed` in its own order.

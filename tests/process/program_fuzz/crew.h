@@ -12,6 +12,8 @@
 
 namespace fsdp::test::fuzz {
 
+constexpr int kMostRanks = 4;
+
 struct CrewOptions {
   /// Of the process group, and, twice as long, until a rank that makes no progress counts as hung.
   std::chrono::milliseconds timeout = std::chrono::seconds(15);

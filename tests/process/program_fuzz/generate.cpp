@@ -50,6 +50,9 @@ constexpr std::array<int, kKinds> kWeights{
     2,   // mean
 };
 
+// As fp32 more than the 2 MiB that a slot of shared memory holds.
+constexpr int64_t kLargeNumel = 70'001 * 9;
+
 class Generator {
  public:
   Generator(uint64_t seed, const Choice& choice) : random_(seed), choice_(choice), rules_(program_) {}
@@ -97,13 +100,14 @@ class Generator {
   }
 
   Node draw_node(const Model& model) {
-    Node node{.cell = draw_cell()};
+    Node node{.cell = chance(0.025) ? Cell::kLarge : draw_cell()};
     std::vector<int> sequences;
     for (size_t i = 0; i < model.nodes.size(); ++i)
       if (model.nodes[i].cell == Cell::kSequence) sequences.push_back(static_cast<int>(i));
     node.parent = pick(sequences);
     node.size = chance(0.04) ? 4099 : pick(std::vector<int64_t>{0, 1, 2, 3, 5, 7, 8, 31, 64});
     if (node.cell == Cell::kTable) node.size = std::max<int64_t>(node.size, 1);
+    if (node.cell == Cell::kLarge) node.size = kLargeNumel / program_.width;
     if (chance(0.12)) node.dtype = c10::ScalarType::Float;
     if (has_bfloat16_ && chance(0.5)) node.dtype = c10::ScalarType::BFloat16;
     node.is_frozen = chance(0.15);
@@ -228,6 +232,7 @@ class Generator {
         break;
       case Kind::kThrow:
         s.rank = draw(-1, program_.world_size - 1);
+        if (s.flag && chance(0.6)) s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
         break;
       case Kind::kUnshard:
       case Kind::kReshard:

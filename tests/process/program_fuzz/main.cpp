@@ -145,7 +145,10 @@ int main(int argc, char** argv) {
   app.add_option("--seconds", options.seconds, "begin no further programs after this time");
   app.add_option("--most-failures", options.most_failures, "end after so many")->capture_default_str();
   app.add_option("--backend", options.choice.backends, "shm, gloo")->delimiter(',')->capture_default_str();
-  app.add_option("--ranks", options.choice.world_sizes, "numbers of ranks")->delimiter(',')->capture_default_str();
+  app.add_option("--ranks", options.choice.world_sizes, "numbers of ranks")
+      ->delimiter(',')
+      ->check(CLI::Range(1, kMostRanks))
+      ->capture_default_str();
   app.add_option("--without", options.without, "statements that are left out, as the table at the end names them")
       ->delimiter(',');
   app.add_option("--lag-ms", lag_ms, "the longest that a rank is held up in front of a statement")

@@ -82,6 +82,7 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
       break;
     case Cell::kTable:
     case Cell::kUnused:
+    case Cell::kLarge:
       add_parameter({spec_.size, d});
       break;
     case Cell::kFunction:
@@ -104,12 +105,16 @@ void NodeModule::add_child(int node, const std::shared_ptr<NodeModule>& child) {
 }
 
 Tensor NodeModule::forward(const Tensor& h, const Call& call) {
-  if (spec_.cell == Cell::kSequence) {
-    auto sum = h;
-    for (const auto& child : children_) sum = sum + child->forward(sum, call);
-    return sum;
-  }
-  return compute(h.to(spec_.dtype), call).to(torch::kDouble);
+  const auto out =
+      spec_.cell == Cell::kSequence ? add_children(h, call) : compute(h.to(spec_.dtype), call).to(torch::kDouble);
+  if (call.throws_at == number_) out.register_hook([](const Tensor&) { throw Planned("in backward"); });
+  return out;
+}
+
+Tensor NodeModule::add_children(const Tensor& h, const Call& call) {
+  auto sum = h;
+  for (const auto& child : children_) sum = sum + child->forward(sum, call);
+  return sum;
 }
 
 Tensor NodeModule::compute(const Tensor& h, const Call& call) {
@@ -140,6 +145,8 @@ Tensor NodeModule::compute(const Tensor& h, const Call& call) {
     }
     case Cell::kPause:
       return 0.1 * Pause::apply(h, reinterpret_cast<int64_t>(call.pause));
+    case Cell::kLarge:
+      return h * own_[0].square().mean(0);
     case Cell::kUnused:
     case Cell::kSequence:
       break;

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "process/program_fuzz/program.h"
@@ -19,6 +20,13 @@ struct Call {
   bool updates_buffers = true;
   /// Called in the backward of a kPause; lives as long as graphs do.
   const std::function<void()>* pause = nullptr;
+  /// The node at whose output backward throws.
+  int throws_at = -1;
+};
+
+/// What a rank throws in kThrow.
+struct Planned : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 /// A parameter; a tied one once, of the first node that has it.
@@ -36,6 +44,7 @@ class NodeModule : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& h, const Call& call);
 
  private:
+  torch::Tensor add_children(const torch::Tensor& h, const Call& call);
   torch::Tensor compute(const torch::Tensor& h, const Call& call);
   void add_parameter(const std::vector<int64_t>& sizes);
 

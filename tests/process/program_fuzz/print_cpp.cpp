@@ -219,7 +219,8 @@ class Printer {
          ").square().mean();");
     if (!s.flag) line("// here ", who, " throws");
     close();
-    line("loss.backward();", s.flag ? c10::str("  // in a hook on the output of forward ", who, " throws") : "");
+    line("loss.backward();",
+         s.flag ? c10::str("  // in a hook on the output of ", node_path(s.model, s.node), " ", who, " throws") : "");
     --indent_;
     line("} catch (const std::runtime_error&) {  // a Mismatch on ranks that do not throw");
     line("}");

@@ -72,6 +72,7 @@ std::vector<std::string> sizes_of(const Node& node) {
       return {"{kWidth}", "{kWidth}"};
     case Cell::kTable:
     case Cell::kUnused:
+    case Cell::kLarge:
       return {c10::str('{', node.size, ", kWidth}")};
     case Cell::kFunction:
       return {"{kWidth, kWidth}"};
@@ -108,6 +109,8 @@ std::string formula_of(const Node& node) {
       return "less_running_mean(h, mean) * p[0]";
     case Cell::kPause:
       return "0.1 * Pause::apply(h)";
+    case Cell::kLarge:
+      return "h * p[0].square().mean(0)";
     case Cell::kUnused:
     case Cell::kSequence:
       break;

@@ -43,8 +43,8 @@ bool is_within(const Model& model, int node, int ancestor) {
 bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync || kind == Kind::kLocalRows; }
 
 const char* name_of(Cell cell) {
-  constexpr std::array<const char*, kCells> kNames{"sequence", "linear",    "wide",   "scale",   "norm", "table",
-                                                   "function", "sometimes", "unused", "running", "pause"};
+  constexpr std::array<const char*, kCells> kNames{"sequence", "linear",    "wide",   "scale",   "norm",  "table",
+                                                   "function", "sometimes", "unused", "running", "pause", "large"};
   return kNames[static_cast<size_t>(cell)];
 }
 

@@ -23,8 +23,9 @@ enum class Cell : uint8_t {
   kUnused,     ///< a parameter that nobody reads
   kRunning,    ///< less a running mean, a buffer that each rank keeps for itself, times a scale
   kPause,      ///< no parameters; a rank may be held up here in backward
+  kLarge,      ///< a table of which all `size` rows take part: more bytes than one round of a reduction carries
 };
-constexpr int kCells = 11;
+constexpr int kCells = 12;
 
 /// `reshard_after_forward`.
 enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever };
@@ -94,7 +95,7 @@ enum class Kind : uint8_t {
   kClip,              ///< model, value
   kFullTensors,       ///< model
   kSave,              ///< model: and load what was saved
-  kThrow,             ///< model, rank (-1: all), flag: in backward; then reset_iter_state
+  kThrow,             ///< model, rank (-1: all), flag: in backward, at the output of node; then reset_iter_state
   kBarrier,           ///<
   kCompareRows,       ///< model
   kCompareGradients,  ///< model

@@ -47,7 +47,7 @@ bool is_well_formed(const Model& model) {
     const int number = static_cast<int>(i);
     if (node.parent < 0 || node.parent >= number) return false;
     if (model.nodes[static_cast<size_t>(node.parent)].cell != Cell::kSequence) return false;
-    if (node.cell == Cell::kTable && node.size < 1) return false;
+    if ((node.cell == Cell::kTable || node.cell == Cell::kLarge) && node.size < 1) return false;
     for (int source : {node.tied_to, node.same_as}) {
       if (source < 0) continue;
       if (source >= number || node.cell == Cell::kSequence) return false;
@@ -201,8 +201,12 @@ bool Rules::allow_backward(const Statement& s) const {
 
 // What one rank had done of the iteration when another threw would stay in ignored parameters.
 bool Rules::allow_throw(const Statement& s) const {
-  return state(s.model).exists && nothing_is_open() && s.rank < program_.world_size &&
-         !has_ignored(program_.models[static_cast<size_t>(s.model)]);
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  if (!state(s.model).exists || !nothing_is_open() || s.rank >= program_.world_size || has_ignored(model)) return false;
+  if (s.node == 0 || !s.flag || !has_node(model, s.node)) return s.node == 0;
+  // The output of its module requires grad, and is known by the node's number.
+  const auto& node = model.nodes[static_cast<size_t>(s.node)];
+  return node.cell != Cell::kTable && node.same_as < 0;
 }
 
 void Rules::apply(const Statement& s) {

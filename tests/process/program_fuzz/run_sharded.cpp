@@ -305,7 +305,8 @@ void ShardedRun::save(const Statement& s) {
   for (size_t i = 0; i < loaded.size(); ++i) record_rows(s, net.parameters[i], loaded[i].detach());
 }
 
-// The ranks that do not throw get a Mismatch, unless they needed the one that throws no more.
+// The ranks that do not throw get a Mismatch, unless they needed the one that throws no more. Where all throw inside
+// the model, one may hear of another before it comes to its own throw.
 void ShardedRun::throw_and_reset(const Statement& s) {
   runner_.forget_graphs();
   const bool throws = s.rank < 0 || s.rank == runner_.rank;
@@ -319,7 +320,7 @@ void ShardedRun::throw_and_reset(const Statement& s) {
     loss.backward();
   } catch (const Planned&) {
   } catch (const Mismatch&) {
-    if (throws) throw;
+    if (throws && (s.rank >= 0 || s.node == 0)) throw;
   }
   group(s).reset_iter_state();
   // It drops gradients if a rank was in backward by then, which the ranks that did not throw may have been or not.

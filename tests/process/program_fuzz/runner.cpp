@@ -60,10 +60,10 @@ void Runner::backward(const Statement& s) {
 }
 
 Tensor Runner::loss_that_throws(const Statement& s, bool throws) {
-  auto h =
-      net(s.model).modules[0]->forward(input(s).requires_grad_(), {rank, s.seed, /*updates_buffers=*/false, &pause});
+  const int throws_at = throws && s.flag ? s.node : -1;
+  auto h = net(s.model).modules[0]->forward(input(s).requires_grad_(),
+                                            {rank, s.seed, /*updates_buffers=*/false, &pause, throws_at});
   if (throws && !s.flag) throw Planned("in forward");
-  if (throws) h.register_hook([](const Tensor&) { throw Planned("in backward"); });
   return loss_of(h);
 }
 

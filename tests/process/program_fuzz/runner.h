@@ -73,11 +73,6 @@ torch::Tensor whole_operand(const Statement& statement, at::IntArrayRef sizes, c
 inline int64_t row_of(const Statement& s, at::IntArrayRef sizes) { return sizes.empty() ? 0 : s.seed % sizes[0]; }
 void write_whole(const Statement& statement, torch::Tensor parameter, const torch::Tensor& operand);
 
-/// What a rank throws in kThrow.
-struct Planned : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 /// torch's own optimizers; the fused ones are of the same kind and options.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind, bool fused, std::vector<torch::Tensor> tensors);
 

@@ -98,7 +98,8 @@ class Simplifier {
       if (s->kind == Kind::kGrad && s->node >= 0) change_statement(s->number, [](Statement& t) { t.node = -1; });
       if (s->at > 0) change_statement(s->number, [](Statement& t) { t.at = 0; });
       if (s->entry != Entry::kScope) change_statement(s->number, [](Statement& t) { t.entry = Entry::kScope; });
-      if (s->node > 0 && (s->kind == Kind::kForward || s->kind == Kind::kEvaluate || s->kind == Kind::kScope))
+      if (s->node > 0 && (s->kind == Kind::kForward || s->kind == Kind::kEvaluate || s->kind == Kind::kScope ||
+                          s->kind == Kind::kThrow))
         change_statement(s->number, [](Statement& t) { t.node = t.at = 0; });
       if (!s->nodes.empty()) change_statement(s->number, [](Statement& t) { t.nodes.pop_back(); });
       if (s->seed != 0) change_statement(s->number, [](Statement& t) { t.seed = 0; });
