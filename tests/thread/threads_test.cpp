@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <latch>
 #include <thread>
+#include <utility>
 
 #include "comm/decorator.h"
 #include "support/small_net.h"
@@ -332,8 +333,75 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
     // timeout: the thread that joins the other one might do what they wait for.
     options.timeout = std::chrono::seconds(test_backend() == "shm" ? 1 : 5);
     run_thread_ranks(world, train, options);
+    if (world == 1) {
+      EXPECT_GT(right, 0);
+    }
     std::cout << "world " << world << ": " << right / world << " of " << all.size() << " rounds without an error\n";
   }
+}
+
+// Of the threads of one rank, which fail one by one: none waits for one that threw.
+void in_turn(std::atomic<int>& turn, int mine, const std::function<void()>& act) {
+  for (int now = turn; now != mine; now = turn) turn.wait(now);
+  try {
+    act();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << error.what();
+  }
+  ++turn;
+  turn.notify_all();
+}
+
+// Three steps of one model on a thread of its own. Each forward, backward, comparison with the unsharded model and
+// update stands between two of the other model.
+void train_between(std::atomic<int>& turn, int index, SmallNetImpl& net, const Group& group, SmallNetImpl& oracle) {
+  torch::optim::SGD sgd(net.parameters(), 0.1), oracle_sgd(oracle.parameters(), 0.1);
+  int next = index;
+  const auto between = [&](const std::function<void()>& act) { in_turn(turn, std::exchange(next, next + 2), act); };
+  for (int step = 0; step < 3; ++step) {
+    const int seed = 10 * index + step;
+    torch::Tensor loss;
+    between([&] {
+      const ForwardScope scope(group);
+      loss = small_net_loss(net, {seed, rank() * 2, 2});
+    });
+    between([&] { loss.backward(); });
+    between([&] {
+      auto expected = small_net_loss(oracle, {seed, 0, 2 * world_size()});
+      expected.backward();
+      expect_close(expected.detach(), torch::scalar_tensor(mean(loss.item<double>()), torch::kDouble), 1e-10);
+      for (size_t i = 0; i < net.parameters().size(); ++i)
+        expect_close(oracle.parameters()[i].grad(), full_grad(net.parameters()[i]), 1e-10);
+    });
+    between([&] {
+      for (auto* optimizer : {&sgd, &oracle_sgd}) {
+        optimizer->step();
+        optimizer->zero_grad();
+      }
+    });
+  }
+}
+
+TEST(Threads, ThatUseTwoModelsInOneOrderOnEachRankComputeWhatTheUnshardedModelsDo) {
+  constexpr size_t kWorld = 2, kThreads = 2;
+  auto training = small_net_training();
+  std::vector<std::shared_ptr<SmallNetImpl>> nets, oracles;
+  for (size_t i = 0; i < kWorld * kThreads; ++i) {
+    nets.push_back(build_model(training));
+    oracles.push_back(build_model(training));
+  }
+  std::atomic<int> turns[kWorld] = {0, 0};
+  run_thread_ranks(kWorld, [&](int r) {
+    std::vector<Group> groups;
+    const auto at = [&](size_t thread) { return static_cast<size_t>(r) * kThreads + thread; };
+    for (size_t thread = 0; thread < kThreads; ++thread) groups.push_back(shard_blocks(*nets[at(thread)]));
+    std::vector<std::thread> threads;
+    for (size_t thread = 0; thread < kThreads; ++thread)
+      threads.push_back(thread_of_rank([&, thread] {
+        train_between(turns[r], static_cast<int>(thread), *nets[at(thread)], groups[thread], *oracles[at(thread)]);
+      }));
+    for (auto& thread : threads) thread.join();
+  });
 }
 
 }  // namespace
