@@ -63,6 +63,8 @@ void FlatParams::start_gather(Communicator& communicator, Tag tag) {
   gather_ = communicator.all_gather(output, shard(), layout_.boundaries, std::move(tag));
 }
 
+void FlatParams::start_meeting(Communicator& communicator, Tag tag) { gather_ = communicator.barrier(std::move(tag)); }
+
 void FlatParams::copy_whole() {
   allocate_copy();
   memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_)

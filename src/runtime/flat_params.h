@@ -49,9 +49,11 @@ class FlatParams {
   void allocate_whole();
   /// Starts gathering into the whole buffer. Collective unless ranks share memory.
   void start_gather(Communicator& communicator, Tag tag);
+  /// Where ranks share memory: waiting for the gather is then waiting until every rank has started it. Collective.
+  void start_meeting(Communicator& communicator, Tag tag);
   /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.
   void copy_whole();
-  /// The gather that was started; null if nothing moves.
+  /// The gather that was started; null if nobody is waited for.
   const std::shared_ptr<Work>& gather() const { return gather_; }
   /// After it was waited for.
   void end_gather() { gather_.reset(); }

@@ -170,8 +170,10 @@ void ParamGroup::start_gather() {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
     for (auto& flat : flats_) flat.allocate_whole();
     writes_in_copy_ = writes_;
-    writes_told_ = moves ? take_writes() : 0;
-    for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), tag(name_, {}, writes_told_));
+    writes_told_ = moves || has_to_meet_ ? take_writes() : 0;
+    const auto what = tag(name_, {}, writes_told_);
+    for (auto& flat : flats_) flat.start_gather(process_group_->communicator(), what);
+    if (has_to_meet_) flats_.front().start_meeting(process_group_->communicator(), what);
   } catch (...) {
     abandon_gather();
     throw;
@@ -206,6 +208,7 @@ void ParamGroup::become_whole() {
   for (auto& flat : flats_) flat.end_gather();
   gather_state_ = GatherState::kWhole;
   writes_told_ = 0;
+  has_to_meet_ = false;
   attach_whole();
   fault_point("group whole");
 }
@@ -286,7 +289,7 @@ void ParamGroup::leave() {
 bool ParamGroup::begin_scope() {
   ++scopes_;
   backwards_after_writes_ = 0;
-  is_written_by_all_ = false;
+  is_written_by_all_ = has_to_meet_ = false;
   reading_->begin(epoch());
   return reading_->is_shared() && process_group_->world_size() > 1;
 }
@@ -296,9 +299,16 @@ void ParamGroup::cancel_scope() {
   reading_->begin(epoch());
 }
 
-// A peer that has yet to make a write that this rank made before does not wait for it.
+// A peer that has yet to make a write that this rank made before does not wait for it. What is read again has that
+// write, where every rank counts it.
 void ParamGroup::resume_reading() {
-  backwards_after_writes_ += std::exchange(is_written_by_all_, false) ? 1 : 0;
+  if (std::exchange(is_written_by_all_, false)) {
+    ++backwards_after_writes_;
+    if (every_rank_has_rows_ && policy.unshard_in_backward && pins == 0) {
+      free_whole();
+      has_to_meet_ = reading_->is_shared() && process_group_->world_size() > 1;
+    }
+  }
   reading_->begin(epoch());
 }
 

@@ -351,17 +351,20 @@ TEST(LiveGraphs, TheRanksOwnWriteLetsPeersWriteThoughItsGraphIsLeft) {
 TEST(LiveGraphs, ABackwardAfterTheRanksOwnWriteLetsPeersMakeThatWriteToo) {
   std::promise<void> begins;
   const auto has_begun = begins.get_future().share();
+  torch::Tensor output;  // rank 0's
   run_against_writers(
       [&](Reader& reader) {
-        auto y = reader.forward();
-        if (rank() == 0) return y;
-        y.reset();
-        has_begun.wait_for(kLong);
-        return y;
+        if (rank() != 0) {
+          reader.forward();
+          has_begun.wait_for(kLong);
+          return torch::Tensor();
+        }
+        ForwardScope scope(reader.group);
+        output = reader.net.forward(reader.x);
+        return output.sum();
       },
       [&](Reader& reader, torch::Tensor y, Writers& writers) {
         auto parameters = reader.net.parameters();
-        std::swap(parameters[0], parameters[1]);  // first a bias, which no backward reads
         torch::NoGradGuard no_grad;
         parameters[0].add_(1.0);
         y.register_hook([&](const torch::Tensor&) {
@@ -370,8 +373,9 @@ TEST(LiveGraphs, ABackwardAfterTheRanksOwnWriteLetsPeersMakeThatWriteToo) {
         });
         {
           torch::AutoGradMode recording(true);
-          grad({y * 1.0}, {reader.x});
+          grad({y * 1.0}, {output});  // reads no parameter, or it would wait for theirs
         }
+        output.reset();
         for (size_t i = 1; i < parameters.size(); ++i) parameters[i].add_(1.0);
         reader.has_written = true;
       });

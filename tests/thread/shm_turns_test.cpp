@@ -75,6 +75,38 @@ TEST(Turns, AWriterWaitsForASlowReader) {
   }
 }
 
+// Backward reads the weight as it is then.
+struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
+  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x, SmallNetImpl* net) {
+    net_ = net;
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list& gradients) {
+    double sum = 0;
+    for (const auto& parameter : net_->parameters()) sum += sum_of(parameter * 1.0);
+    return {gradients[0] * sum, {}};
+  }
+  static thread_local SmallNetImpl* net_;
+};
+thread_local SmallNetImpl* ReadsInBackward::net_ = nullptr;
+
+TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWrote) {
+  run_over_shm(2, [](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    const auto x = torch::ones({1}, torch::requires_grad());
+    torch::Tensor y;
+    {
+      ForwardScope scope(group);
+      y = ReadsInBackward::apply(x, &net);
+    }
+    if (rank == 1) std::this_thread::sleep_for(kDelay);
+    add_to_rows(net, 0.5);
+    y.backward();
+    EXPECT_EQ(x.grad().item<float>(), static_cast<float>(whole_sum(group, net)));
+  });
+}
+
 TEST(Turns, AReaderWaitsForASlowWriter) {
   run_over_shm(2, [](int rank, SmallNetImpl& net) {
     auto group = fully_shard(net);
