@@ -22,7 +22,7 @@ struct Tag {
   /// The parameter group or another subject, e.g. "blocks.3".
   std::string subject;
   /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
-  /// are votes and all of them are 0 on every rank, no data moves.
+  /// are votes and all of them are 0 on every rank, outputs stay as they are.
   std::vector<uint8_t> votes;
   /// How often this rank wrote the rows that are gathered since they were gathered last: an optimizer step that only
   /// some ranks make is a `Mismatch`.
@@ -90,7 +90,8 @@ enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 /// the collective until `Work::wait()`. Tensors are contiguous, on a device that the backend moves (shared memory and
 /// Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a UsageError before anything is communicated.
 /// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
-/// shared memory all of it.
+/// shared memory all of it. Ranks all of whose threads wait are told that they wait for each other: a thread counts
+/// from its first call on.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
 ///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
