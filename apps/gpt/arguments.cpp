@@ -21,6 +21,10 @@ std::vector<std::string> size_names() {
   return names;
 }
 
+// So small that no product of them overflows, and larger than any use.
+const CLI::Range kLength(int64_t{1}, int64_t{1} << 20), kCount(int64_t{1}, int64_t{1} << 30),
+    kCountOrNone(int64_t{0}, int64_t{1} << 30);
+
 template <class Value>
 CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help, const CLI::Validator& check) {
   return app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
@@ -30,19 +34,22 @@ void add_text_flags(CLI::App& app, Arguments& arguments) {
   app.add_option("--text,--data", arguments.text,
                  "A file, or a folder with train.txt and valid.txt, instead of the text inside the program")
       ->take_last();
-  app.add_option("--tokenizer", arguments.tokenizer, "characters, words, gpt2 or sentencepiece (characters)")
-      ->transform(CLI::CheckedTransformer(kTokenizers))
+  const auto choose = [&arguments](const std::string& name) { arguments.tokenizer = kTokenizers.at(name); };
+  app.add_option_function<std::string>("--tokenizer", choose, "characters, words, gpt2 or sentencepiece (characters)")
+      ->check(CLI::IsMember(kTokenizers))
+      ->option_text("NAME")
       ->take_last();
-  add(app, "--vocab_size", arguments.vocab_size, "Tokens that SentencePiece finds in the text", CLI::PositiveNumber);
+  add(app, "--vocab_size", arguments.vocab_size, "Tokens that SentencePiece finds in the text", kLength);
   app.add_option("--merges", arguments.merges, "GPT-2's file vocab.bpe, for --tokenizer gpt2")->take_last();
 }
 
 void add_model_flags(CLI::App& app, Arguments& arguments) {
   app.add_option("--size", "tiny, small, gpt2 or llama: decides on the next four flags and --lr (tiny)")
       ->check(CLI::IsMember(size_names()))
+      ->option_text("NAME")
       ->take_last();
   const auto add_part = [&](const char* flag, auto& value, const char* help) {
-    app.add_option(flag, value, help)->check(CLI::PositiveNumber)->take_last();
+    app.add_option(flag, value, help)->check(kLength)->take_last();
   };
   add_part("--dim", arguments.dim, "Width of the model, a multiple of --heads");
   add_part("--layers", arguments.layers, "Blocks");
@@ -52,19 +59,19 @@ void add_model_flags(CLI::App& app, Arguments& arguments) {
 }
 
 void add_training_flags(CLI::App& app, Arguments& arguments) {
-  add(app, "--batch,--batch_size", arguments.batch, "Sequences per rank and micro-batch", CLI::PositiveNumber);
-  add(app, "--update-freq", arguments.update_freq, "Micro-batches of a step, reduced once", CLI::PositiveNumber);
-  auto* steps = add(app, "--steps", arguments.steps, "Training steps", CLI::PositiveNumber);
+  add(app, "--batch,--batch_size", arguments.batch, "Sequences per rank and micro-batch", kLength);
+  add(app, "--update-freq", arguments.update_freq, "Micro-batches of a step, reduced once", kLength);
+  auto* steps = add(app, "--steps", arguments.steps, "Training steps", kCount);
   app.add_option("--epochs", arguments.epochs, "Passes over the text, instead of --steps")
-      ->check(CLI::PositiveNumber)
+      ->check(kCount)
       ->take_last()
       ->excludes(steps);
   app.add_option("--lr", arguments.lr, "Highest learning rate")->check(CLI::PositiveNumber)->take_last();
-  add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", CLI::NonNegativeNumber);
+  add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", kCountOrNone);
   add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", CLI::NonNegativeNumber);
   add(app, "--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm", CLI::PositiveNumber);
   add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", CLI::NonNegativeNumber);
-  add(app, "--threads", arguments.threads, "Threads of each rank", CLI::PositiveNumber);
+  add(app, "--threads", arguments.threads, "Threads of each rank", kLength);
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
                "Keep whole parameters from forward to backward");
   app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
@@ -73,14 +80,13 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
 void add_output_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--eval-every", arguments.eval_every,
       "Steps between validations; 0: only after the last step (with --epochs: after each epoch, by default)",
-      CLI::NonNegativeNumber);
+      kCountOrNone);
   add(app, "--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if not on a terminal",
       CLI::NonNegativeNumber);
-  add(app, "--sample", arguments.sample, "Tokens of text to write at the end", CLI::NonNegativeNumber);
+  add(app, "--sample", arguments.sample, "Tokens of text to write at the end", kCountOrNone);
   app.add_option("--prompt", arguments.prompt, "How the sample begins")->take_last();
   add(app, "--temperature", arguments.temperature, "Below 1 the sample keeps to likely tokens", CLI::PositiveNumber);
-  add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all",
-      CLI::NonNegativeNumber);
+  add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all", kCountOrNone);
 }
 
 void apply_size(const CLI::App& app, Arguments& arguments) {
@@ -109,7 +115,7 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   add_model_flags(app, arguments);
   add_training_flags(app, arguments);
   add_output_flags(app, arguments);
-  app.set_config("--config", "", "Flags from a file, a line 'batch_size = 32' for each");
+  app.set_config("--config", "", "Flags from a file, a line 'batch_size = 32' for each")->option_text("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
 }
 

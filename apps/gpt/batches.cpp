@@ -32,8 +32,12 @@ Batch inputs_and_targets(const at::Tensor& windows, int64_t seq) {
 
 }  // namespace
 
+void check_lengths(const at::Tensor& training, const at::Tensor& validation, BatchShape shape, int64_t ranks) {
+  if (training.numel() <= shape.seq) throw_too_short("training", training, shape.seq + 1);
+  if (validation.numel() <= ranks * shape.seq) throw_too_short("validation", validation, ranks * shape.seq + 1);
+}
+
 Batch training_batch(const at::Tensor& text, BatchShape shape, int64_t seed, int64_t step, Share share) {
-  if (text.numel() <= shape.seq) throw_too_short("training", text, shape.seq + 1);
   auto generator = at::detail::createCPUGenerator(mix(static_cast<uint64_t>(seed), static_cast<uint64_t>(step)));
   const auto starts = torch::randint(text.numel() - shape.seq, {share.count * shape.sequences}, generator,
                                      torch::TensorOptions(torch::kInt64));
@@ -56,8 +60,6 @@ Batch epoch_batch(const at::Tensor& text, BatchShape shape, int64_t seed, int64_
 }
 
 std::vector<Batch> validation_batches(const at::Tensor& text, BatchShape shape, Share share) {
-  const int64_t needed = share.count * shape.seq + 1;
-  if (text.numel() < needed) throw_too_short("validation", text, needed);
   const auto windows = windows_of(text, shape.seq);
   const int64_t count = windows.size(0) / share.count;
   const auto mine = windows.narrow(0, share.index * count, count);

@@ -136,7 +136,7 @@ class Training(unittest.TestCase):
         self.assertEqual(missing.returncode, 1)
         self.assertIn("no such file", missing.stderr)
         for content, why in ((b"short", "expected at least"), (b"", "is empty"), (b"a\0b" * 999, "is not a text"),
-                             (b"a", "has no|expected at least|empty")):
+                             (b"a", "expected at least")):
             with self.subTest(why):
                 self.text.write_bytes(content)
                 self.assert_fails(self.run_gpt(), 1, why)
@@ -157,7 +157,8 @@ class Training(unittest.TestCase):
         bad.write_text("batsch = 2\n", encoding="utf-8")
         for words, why in ((["--steps", 0], "--steps"), (["--epochs", 2, "--steps", 4], "--steps"), (["--unknown"], "unknown"),
                            (["--dropout", 1], "--dropout"), (["--lr", "nan"], "finite"), (["--batch", "x"], "--batch"),
-                           (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "--tokenizer"),
+                           (["--batch", 2**62], "--batch"), (["--seq", -1], "--seq"),
+                           (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
                            (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
                            (["--tokenizer", "words", "--vocab_size", 9], "--vocab_size"),
                            (["--config", "no such file"], "no such file"), (["--config", bad], "batsch")):

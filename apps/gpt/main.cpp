@@ -1,15 +1,18 @@
 // gpt: trains a GPT from scratch on a text, sharded over the ranks it is started on. docs/gpt.md describes it.
 #include <fsdp/fsdp.h>
+#include <malloc.h>
 #include <torch/utils.h>
 
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <iostream>
+#include <limits>
 
 #include "arguments.h"
 #include "baseline.h"
 #include "model.h"
 #include "optimizer.h"
+#include "plan.h"
 #include "sampling.h"
 #include "summary.h"
 #include "text.h"
@@ -29,13 +32,22 @@ void print_result(const Outcome& outcome, std::string_view unit, const std::stri
             << std::endl;
 }
 
+/// A step's large tensors come and go. glibc gives their pages back to the system each time, which clears them anew:
+/// with large vocabularies that is a good part of a step.
+void keep_freed_memory() {
+  mallopt(M_MMAP_MAX, 0);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+}
+
 void run(const Arguments& arguments) {
+  keep_freed_memory();
   torch::set_num_threads(static_cast<int>(arguments.threads));
   const auto corpus = read_corpus(arguments);
   fsdp::init_process_group({.backend = arguments.no_cuda ? "cpu" : "auto"});
   const bool is_first = fsdp::rank() == 0;
   const Text text = make_text(corpus, arguments);
   const auto start = sample_start(text, arguments);
+  const Plan plan(text, arguments);
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
   Model model = shard(make_module(arguments, vocabulary, choose_device(arguments)), arguments);
@@ -44,7 +56,7 @@ void run(const Arguments& arguments) {
   if (is_first) std::cout << model << '\n' << baseline_line(text) << std::endl;
 
   auto optimizer = make_optimizer(model->parameters(), arguments);
-  const Outcome outcome = train(model, optimizer, text, arguments);
+  const Outcome outcome = train(model, optimizer, plan, text.tokenizer->unit(), arguments);
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);
   const std::string sample = write_sample(model, text, start, arguments);
   const std::string table = memory_table(model, held, vocabulary, arguments);

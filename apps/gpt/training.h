@@ -4,9 +4,11 @@
 
 #include <fsdp/optim.h>
 
+#include <string_view>
+
 #include "arguments.h"
 #include "model.h"
-#include "text.h"
+#include "plan.h"
 
 namespace gpt {
 
@@ -18,11 +20,11 @@ struct Outcome {
   int64_t tokens = 0;
 };
 
-/// Trains on this rank's share of every batch; rank 0 prints progress. Throws std::invalid_argument if the text is too
-/// short. Collective.
-Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const Text& text, const Arguments& arguments);
+/// Trains on this rank's share of every batch; rank 0 prints progress, with losses in nats per `unit`. Collective.
+Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const Plan& plan, std::string_view unit,
+              const Arguments& arguments);
 
 /// Mean loss over the validation text. Collective.
-double validation_loss(Model& model, const Text& text, const Arguments& arguments);
+double validation_loss(Model& model, const Plan& plan);
 
 }  // namespace gpt
