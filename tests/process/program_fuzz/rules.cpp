@@ -154,7 +154,7 @@ bool Rules::is_covered(int model, int node) const {
 
 // A rank that writes alone waits until no other reads, and cannot tell the others that their whole copies are stale.
 bool Rules::is_at_rest(int model) const {
-  if (state(model).may_keep) return false;
+  if (state(model).may_keep || state(model).has_ended_early) return false;
   if (!state(model).has_read) return true;
   // Operators that read frozen parameters with gradients off may have been inside a custom Function.
   return !has_frozen(program_.models[static_cast<size_t>(model)]) &&
@@ -243,6 +243,7 @@ void Rules::apply(const Statement& s) {
     case Kind::kThrow:
       graphs_ = {};
       state(s.model).has_waiting_gradients = state(s.model).has_read = false;
+      state(s.model).has_ended_early = true;
       break;
     case Kind::kKeepAfterBackward:
       state(s.model).may_keep |= s.flag;
@@ -270,6 +271,7 @@ void Rules::apply_forward(const Statement& s) {
 }
 
 void Rules::apply_grad(const Statement& s) {
+  for (auto& state : states_) state.has_ended_early = false;
   GraphState made = graph(s.slot);
   if (!s.flag && s.other < 0) free_parts(made.parts);
   if (s.other < 0) return;
@@ -280,6 +282,7 @@ void Rules::apply_grad(const Statement& s) {
 }
 
 void Rules::apply_backward(const Statement& s) {
+  for (auto& state : states_) state.has_ended_early = false;
   for (int slot : {s.slot, s.other}) {
     if (slot < 0) continue;
     for (int m = 0; m < kModels; ++m)
