@@ -130,7 +130,8 @@ bool Rules::allow(const Statement& s) const {
     case Kind::kBackwardPrefetch:
       return is_outside(s.model) && is_group_node(model, s.node) &&
              std::all_of(s.nodes.begin(), s.nodes.end(), [&](int node) { return is_group_node(model, node); });
-    case Kind::kUnshard:
+    case Kind::kUnshard:  // under LocalRows one rank alone may have a copy that is stale
+      return exists && is_group_node(model, s.node) && !is_in_local_rows(s.model);
     case Kind::kReshard:
       return exists && is_group_node(model, s.node);
     case Kind::kThrow:

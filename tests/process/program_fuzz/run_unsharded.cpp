@@ -23,6 +23,11 @@ double tolerance_of(const Model& model) {
   return most;
 }
 
+// LibTorch rounds a sum of a multiple in bf16 otherwise where a tensor ends, and rows end elsewhere.
+bool has_bfloat16(const Model& model) {
+  return std::ranges::any_of(model.nodes, [](const auto& node) { return node.dtype == c10::ScalarType::BFloat16; });
+}
+
 // What all_reduce and its kin make of the numbers of all ranks.
 Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
   if (s.kind == Kind::kAllGather) return torch::stack(numbers);
@@ -153,7 +158,8 @@ void UnshardedRun::execute(const Statement& s) {
     case Kind::kStep:
       if (plant_ == Plant::kSkip) return;
       for (auto& rank : ranks_) rank->optimizers[m]->step();
-      if (is_fused(program_.models[m].optimizer)) note_rounding(m, tolerance_of(program_.models[m]));
+      if (is_fused(program_.models[m].optimizer) || has_bfloat16(program_.models[m]))
+        note_rounding(m, tolerance_of(program_.models[m]));
       return;
     case Kind::kWriteRows:
     case Kind::kWriteOneRow:
