@@ -130,8 +130,8 @@ bool Rules::allow(const Statement& s) const {
     case Kind::kBackwardPrefetch:
       return is_outside(s.model) && is_group_node(model, s.node) &&
              std::all_of(s.nodes.begin(), s.nodes.end(), [&](int node) { return is_group_node(model, node); });
-    case Kind::kUnshard:  // under LocalRows one rank alone may have a copy that is stale
-      return exists && is_group_node(model, s.node) && !is_in_local_rows(s.model);
+    case Kind::kUnshard:
+      return exists && is_group_node(model, s.node) && !state(s.model).was_written_by_one;
     case Kind::kReshard:
       return exists && is_group_node(model, s.node);
     case Kind::kThrow:
@@ -231,8 +231,10 @@ void Rules::apply(const Statement& s) {
     case Kind::kForget:
       graphs_[static_cast<size_t>(s.slot)] = {};
       break;
-    case Kind::kStep:  // writes what has gradients, perhaps nothing
     case Kind::kWriteOneRow:
+      state(s.model).was_written_by_one = true;
+      return note_write(s.model);
+    case Kind::kStep:  // writes what has gradients, perhaps nothing
       return note_write(s.model);
     case Kind::kWriteRows:
     case Kind::kWriteWhole:
@@ -307,7 +309,7 @@ void Rules::note_write(int model) {
 // To every group: no rank reads until the next scope opens, whatever graphs are left.
 void Rules::note_write_of_all_ranks(int model) {
   note_write(model);
-  state(model).has_read = false;
+  state(model).has_read = state(model).was_written_by_one = false;
 }
 
 void Rules::free_parts(std::set<int> parts) {

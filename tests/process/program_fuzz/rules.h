@@ -49,6 +49,7 @@ class Rules {
     bool has_waiting_gradients = false;  // of a backward without synchronisation
     bool has_read = false;               // a scope opened after the last write of all ranks
     bool may_keep = false;               // whole copies, which only writes of all ranks make stale
+    bool was_written_by_one = false;     // since the last write of all ranks: a copy that is left may be stale on one
     bool has_ended_early = false;        // a backward, whose graph LibTorch keeps until the thread runs another one
   };
   const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
