@@ -62,6 +62,7 @@ void run(const Arguments& arguments) {
   Share tested = share_of(parts.test, false, arguments.test_batch_size, arguments.seed, device);
   fsdp::optim::Adadelta optimizer(model.parameters(), fsdp::optim::AdadeltaOptions(arguments.lr));
   torch::optim::StepLR schedule(optimizer, /*step_size=*/1, arguments.gamma);
+  schedule.step();  // LibTorch's first call leaves the rate as it is; Python's schedules make it themselves.
 
   const Stopwatch stopwatch(device);
   for (int64_t epoch = 1; epoch <= arguments.epochs; ++epoch) {

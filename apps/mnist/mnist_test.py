@@ -70,6 +70,11 @@ class Training(Digits):
             for ours, expected in zip(two, one, strict=True):
                 self.assertAlmostEqual(ours, expected, delta=1e-5 * max(1.0, expected))
 
+    def test_the_learning_rate_falls_after_the_first_epoch_already(self):
+        output = self.train("--epochs", 3, "--gamma", 0)  # nothing is learnt with the rate 0
+        first, second, third = (line for line in output.splitlines() if line.startswith("Test set: "))
+        self.assertEqual([second, third], [first, first])
+
     def test_each_image_of_the_test_is_counted_once_where_ranks_have_unequal_shares(self):
         for samples in 7, 2:
             output = self.train("--test-samples", samples, "--test-batch-size", 1, world=3)
