@@ -74,7 +74,8 @@ bool ModuleWatch::is_as_before(const std::vector<torch::nn::Module*>& modules) c
   bool is_same = true;
   for (const auto* module : modules)
     visit_parameters(*module, [&](const at::Tensor& parameter) {
-      is_same = is_same && count < parameters_.size() && parameters_[count]._unsafe_get_target() == parameter.unsafeGetTensorImpl();
+      is_same = is_same && count < parameters_.size() &&
+                parameters_[count]._unsafe_get_target() == parameter.unsafeGetTensorImpl();
       ++count;
     });
   return is_same && count == parameters_.size();

@@ -38,7 +38,8 @@ class ModuleWatch {
   bool is_as_before(const std::vector<torch::nn::Module*>& modules) const;
 
   std::vector<Watched> modules_;
-  /// Seen last, in the order of the tree. Weak: another parameter must not come to lie at the address of one that is gone.
+  /// Seen last, in the order of the tree. Weak: another parameter must not come to lie at the address of one that is
+  /// gone.
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> parameters_;
 };
 

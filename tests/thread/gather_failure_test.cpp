@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <cstdint>
+#include <functional>
 
 #include "comm/faulty_communicator.h"
 #include "support/oracle.h"
@@ -111,6 +112,21 @@ class PoorCpu {
   PoorAllocator poor_{rich_};
 };
 
+size_t second_buffer_bytes(TwoDtypesOnRank& rank) {
+  auto& flats = rank.group.param_groups().front()->flats();
+  EXPECT_EQ(flats.size(), 2);
+  EXPECT_NE(flats[0].whole_bytes(), flats[1].whole_bytes());
+  return flats[1].whole_bytes();
+}
+
+// While `act` runs on this rank there is memory for the first buffer only.
+void expect_no_memory(TwoDtypesOnRank& rank, const std::function<void()>& act) {
+  PoorAllocator::refused = second_buffer_bytes(rank);
+  EXPECT_THAT(act, testing::ThrowsMessage<c10::Error>(testing::HasSubstr("no memory")));
+  PoorAllocator::refused = SIZE_MAX;
+  EXPECT_EQ(rank.group.stats().whole.current, 0);
+}
+
 TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
   const PoorCpu poor;
   ThreadRanksOptions options;
@@ -119,15 +135,12 @@ TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
       2,
       [](int r) {
         TwoDtypesOnRank rank;
-        auto& flats = rank.group.param_groups().front()->flats();
-        ASSERT_NE(flats[0].whole_bytes(), flats[1].whole_bytes());
-        if (r == 0) PoorAllocator::refused = flats[1].whole_bytes();
+        second_buffer_bytes(rank);
         const auto summon = [&] { const auto whole = summon_full_params(rank.group); };
         if (r == 0)
-          EXPECT_THAT(summon, testing::ThrowsMessage<c10::Error>(testing::HasSubstr("no memory")));
+          expect_no_memory(rank, summon);
         else
           summon();
-        PoorAllocator::refused = SIZE_MAX;
         EXPECT_EQ(rank.group.stats().whole.current, 0);
         EXPECT_EQ(rank.evaluate(), kSum);
         rank.expect_nothing_whole();
@@ -143,14 +156,9 @@ TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitF
       2,
       [](int r) {
         TwoDtypesOnRank rank;
-        auto& flats = rank.group.param_groups().front()->flats();
-        ASSERT_EQ(flats.size(), 2);
-        ASSERT_NE(flats[0].whole_bytes(), flats[1].whole_bytes());
+        second_buffer_bytes(rank);
         if (r == 0) {
-          PoorAllocator::refused = flats[1].whole_bytes();
-          EXPECT_THAT([&] { rank.evaluate(); }, testing::ThrowsMessage<c10::Error>(testing::HasSubstr("no memory")));
-          PoorAllocator::refused = SIZE_MAX;
-          EXPECT_EQ(rank.group.stats().whole.current, 0);
+          expect_no_memory(rank, [&] { rank.evaluate(); });
           EXPECT_EQ(rank.group.stats().gathers, 0);
         }
         EXPECT_EQ(rank.evaluate(), kSum);
