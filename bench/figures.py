@@ -1,5 +1,6 @@
 """From the results of rounds to a table."""
 
+import math
 import statistics
 import sys
 
@@ -16,10 +17,17 @@ def ratios(rounds, key, peer):
     return [results["ours"][key] / results[peer][key] for results in rounds]
 
 
+def speeds(rounds, key, peer):
+    """The same of seconds, as speeds."""
+    return [results[peer][key] / results["ours"][key] for results in rounds]
+
+
 def largest_difference(ours, torchs):
     """Of two lists of losses, relative."""
     if len(ours) != len(torchs):
         sys.exit(f"compare: {len(ours)} losses of ours, {len(torchs)} of torch's; the peer must take --steps.")
+    if not all(map(math.isfinite, [*ours, *torchs])):
+        sys.exit(f"compare: losses are not finite: {ours} of ours, {torchs} of torch's.")
     return max(abs(a - b) / abs(b) for a, b in zip(ours, torchs))
 
 
@@ -39,8 +47,8 @@ def against_bound(result):
     return f"{result['ratio']:.3f} ({low:.3f} to {high:.3f})"
 
 
-def column(rounds, bound, peers):
-    """{figure: text} of one size. rounds: what take_round gives; bound: what step_against_bound gives."""
+def of_steps(rounds, bound, peers):
+    """{figure: text} of one size. rounds: what steps.take_round gives; bound: what fsdp-bench --versus none prints."""
     cells = {f"tokens/s, ours : torch-{peer}": with_range(ratios(rounds, "tokens_per_s", peer)) for peer in peers}
     for peer in peers:  # what a step of the bound's length would reach
         most = statistics.median(ratios(rounds, "tokens_per_s", peer)) * bound["ratio"]
@@ -50,6 +58,22 @@ def column(rounds, bound, peers):
     cells["our step : bound"] = against_bound(bound)
     cells["losses, largest relative difference"] = losses_agree(rounds)
     cells["our losses the same bits in every round"] = losses_repeat(rounds)
+    return cells
+
+
+def of_trainings(rounds, peers, training):
+    """{figure: text} of one program. rounds: what trainings.take_round gives."""
+    cells = {}
+    for key, what in (("seconds", "training"), ("whole_seconds", "whole")):
+        for peer in peers:
+            cells[f"speed, {what}, ours : torch-{peer}"] = with_range(speeds(rounds, key, peer))
+    for peer in peers if training.compares_memory else ():
+        cells[f"RSS of the largest process at its peak, ours : torch-{peer}"] = with_range(
+            ratios(rounds, "peak_rss_mb", peer))
+    for name in ["ours", *peers]:
+        cells[f"{training.score}, {name if name == 'ours' else 'torch-' + name}"] = with_range(
+            [results[name]["score"] for results in rounds])
+    cells["losses, largest relative difference"] = losses_agree(rounds)
     return cells
 
 

@@ -1,0 +1,76 @@
+"""torch's data-parallel engines on CPU ranks that torchrun starts, over Gloo."""
+
+import argparse
+import contextlib
+import os
+import resource
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+# none: every rank trains a whole model alone, the bound without communication.
+NAMES = ("fsdp2", "fsdp1", "ddp", "none")
+
+
+def make_parser(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
+                                     allow_abbrev=False)
+    parser.add_argument("--engine", choices=NAMES, default="fsdp2")
+    return parser
+
+
+def join_ranks(threads):
+    """Returns this rank and the number of ranks."""
+    if "RANK" not in os.environ:
+        raise SystemExit("start it with torchrun, see the docstring")
+    torch.set_num_threads(threads)
+    dist.init_process_group("gloo")
+    return dist.get_rank(), dist.get_world_size()
+
+
+def shard(model, engine, groups, reshard_after_forward=True):
+    """groups: the modules that become groups of their own; the rest is the outermost one."""
+    if engine == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+        mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+        options = {"mesh": mesh} if reshard_after_forward else {"mesh": mesh, "reshard_after_forward": False}
+        for group in groups:
+            fully_shard(group, **options)
+        return fully_shard(model, **options)
+    if engine == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+        from torch.distributed.fsdp.wrap import CustomPolicy
+        chosen = set(groups)
+        strategy = ShardingStrategy.FULL_SHARD if reshard_after_forward else ShardingStrategy.SHARD_GRAD_OP
+        return FullyShardedDataParallel(model, auto_wrap_policy=CustomPolicy(lambda module: module in chosen),
+                                        sharding_strategy=strategy, device_id=torch.device("cpu"), use_orig_params=True)
+    return nn.parallel.DistributedDataParallel(model) if engine == "ddp" else model
+
+
+def reduces(model, engine, wanted):
+    """A context for a forward and a backward, which reduces gradients over the ranks only if that is wanted."""
+    if engine == "fsdp2":
+        model.set_requires_gradient_sync(wanted)
+    return contextlib.nullcontext() if wanted or engine in ("fsdp2", "none") else model.no_sync()
+
+
+def clip_grad_norm(model, engine, max_norm):
+    """FSDP1's ranks know only their own part of the norm."""
+    if engine == "fsdp1":
+        model.clip_grad_norm_(max_norm)
+    else:
+        nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+
+def mean_over_ranks(value):
+    mean = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+def peak_rss_mb():
+    """The most memory that each rank had resident, in MiB."""
+    peaks = [None] * dist.get_world_size()
+    dist.all_gather_object(peaks, round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    return peaks
