@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -68,6 +69,8 @@ class SharedBuffer {
   virtual void begin_read(uint64_t epoch) = 0;
   /// Idempotent.
   virtual void end_read() = 0;
+  /// Calls `act` whenever this rank waits for others, which may wait for its `end_read`, until it returns false.
+  virtual void while_waiting(std::function<bool()> act) = 0;
   /// Ends this rank's own reading, then blocks until no peer reads in an epoch up to `epoch`, this rank's last one.
   /// Throws `Mismatch` when a peer waits for this rank meanwhile, `PeerLost` when the timeout has passed.
   virtual void begin_write(uint64_t epoch) = 0;

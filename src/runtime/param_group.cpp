@@ -314,12 +314,11 @@ void ParamGroup::resume_reading() {
 
 void ParamGroup::leave_reading() {
   if (!reading_->is_shared() || openings > 0) return;
-  int64_t edges = 0;
   for (const auto& slot : slots_)
     if (const auto tensor = slot.tensor(); tensor.defined())
       if (const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(tensor))
-        edges += reading_->watch(accumulator);
-  reading_->leave(edges, scope && scope->is_hidden);
+        reading_->watch(accumulator);
+  reading_->leave(scope && scope->is_hidden);
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {

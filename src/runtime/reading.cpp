@@ -43,21 +43,48 @@ void Reading::begin(uint64_t epoch) {
   for (auto* buffer : buffers_) buffer->begin_read(epoch);
 }
 
-void Reading::leave(int64_t edges, bool is_hidden) {
+void Reading::leave(bool is_hidden) {
   std::vector<WeakNode> gone;  // their last memory goes after the lock
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   is_open_ = false;
   is_hidden_ |= is_hidden && reads_;
-  for (auto it = consumed_.begin(); it != consumed_.end();) {
-    if (it->second.node.expired()) {
-      gone.push_back(std::move(it->second.node));
-      it = consumed_.erase(it);
-    } else {
-      edges -= it++->second.edges;
-    }
-  }
-  edges_left_ = edges > 0;
+  edges_left_ = has_edges_left(gone);
   end_if_unused();
+  if (!reads_ || !edges_left_ || std::exchange(counts_again_, true)) return;
+  auto* const buffer = buffers_.front();
+  lock.unlock();
+  buffer->while_waiting([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    return self && self->count_again();
+  });
+}
+
+// Returns whether it is to be called again.
+bool Reading::count_again() {
+  std::vector<WeakNode> gone;
+  std::lock_guard lock(mutex_);
+  if (reads_ && !is_open_) {
+    edges_left_ = has_edges_left(gone);
+    end_if_unused();
+  }
+  return counts_again_ = reads_ && !is_open_ && edges_left_;
+}
+
+bool Reading::has_edges_left(std::vector<WeakNode>& gone) {
+  int64_t edges = 0;
+  std::erase_if(accumulators_seen_, [&](WeakNode& node) {
+    edges += static_cast<int64_t>(node.use_count());
+    if (!node.expired()) return false;
+    gone.push_back(std::move(node));
+    return true;
+  });
+  std::erase_if(consumed_, [&](auto& entry) {
+    auto& [node, of_node] = entry.second;
+    if (!node.expired()) return edges -= of_node, false;
+    gone.push_back(std::move(node));
+    return true;
+  });
+  return edges > 0;
 }
 
 bool Reading::end() {
@@ -83,11 +110,12 @@ void Reading::end_reading() {
   for (auto* buffer : buffers_) buffer->end_read();
 }
 
-int64_t Reading::watch(const NodePointer& accumulator) {
+void Reading::watch(const NodePointer& accumulator) {
   auto& hooks = accumulator->pre_hooks();
-  if (std::ranges::none_of(hooks, [](const auto& hook) { return typeid(*hook) == typeid(WithAccumulator); }))
-    accumulator->add_pre_hook(std::make_unique<WithAccumulator>(Claim(shared_from_this(), accumulators_)));
-  return static_cast<int64_t>(accumulator.use_count()) - 1;  // the caller's
+  if (std::ranges::any_of(hooks, [](const auto& hook) { return typeid(*hook) == typeid(WithAccumulator); })) return;
+  accumulator->add_pre_hook(std::make_unique<WithAccumulator>(Claim(shared_from_this(), accumulators_)));
+  std::lock_guard lock(mutex_);
+  accumulators_seen_.push_back(weak(accumulator));
 }
 
 void Reading::note_consumed(const NodePointer& node, int64_t edges) {

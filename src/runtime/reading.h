@@ -24,8 +24,9 @@ namespace fsdp::runtime {
 /// - a node that the runtime hooked when autograd recorded it (it reads a view or a frozen parameter). Its hook owns a
 ///   claim until it runs without its graph being kept;
 /// - an edge to the accumulator of a parameter. All of them are the accumulator's references; those of nodes that ran
-///   without their graph being kept are noted and do not count. The accumulator has a hook that owns a claim, because
-///   nothing else tells that the last graph was dropped;
+///   without their graph being kept are noted and do not count. The accumulator has a hook that owns a claim, which
+///   tells that the last graph was dropped; where graphs that ran are held yet, nothing tells that the last other one
+///   was, so references are counted again while this rank waits;
 /// - a node of a custom Function that reads only what has neither. It cannot be found, so the operators inside it are.
 /// This rank's own write ends its reading whatever graphs are left, and the next scope replaces it by a newer one; so
 /// does a backward after a write that every rank makes, which peers may have yet to make.
@@ -59,9 +60,8 @@ class Reading : public std::enable_shared_from_this<Reading> {
 
   /// A scope or a backward opens: this rank reads what it saw in `epoch`.
   void begin(uint64_t epoch);
-  /// No scope or backward is open any more. `edges`: of all graphs to the group's accumulators. `is_hidden`: custom
-  /// Functions may have recorded nodes that are not found.
-  void leave(int64_t edges, bool is_hidden);
+  /// No scope or backward is open any more. `is_hidden`: custom Functions may have recorded nodes that are not found.
+  void leave(bool is_hidden);
   /// This rank writes, or forgets its iteration. Returns whether it read.
   bool end();
   /// Whether it reads for a scope or a backward.
@@ -69,8 +69,8 @@ class Reading : public std::enable_shared_from_this<Reading> {
 
   /// For a node's hook; empty where no memory is shared.
   Claim claim_of_node() { return is_shared() ? Claim(shared_from_this(), nodes_) : Claim(); }
-  /// Learns when the accumulator dies. Returns the edges that lead to it.
-  int64_t watch(const NodePointer& accumulator);
+  /// Edges that lead to it count from now on.
+  void watch(const NodePointer& accumulator);
   /// The node, with this many edges to the group's accumulators, runs and gives up what it saved.
   void note_consumed(const NodePointer& node, int64_t edges);
 
@@ -89,6 +89,8 @@ class Reading : public std::enable_shared_from_this<Reading> {
     int64_t edges;
   };
 
+  bool has_edges_left(std::vector<WeakNode>& gone);
+  bool count_again();
   void end_if_unused();
   void end_reading();
 
@@ -96,10 +98,12 @@ class Reading : public std::enable_shared_from_this<Reading> {
   std::vector<SharedBuffer*> buffers_;
   std::atomic<bool> reads_{false};
   bool is_open_ = false;     // a scope or a backward
-  bool edges_left_ = false;  // when the last one closed, of nodes that were not consumed
+  bool edges_left_ = false;  // when they were counted last, of nodes that were not consumed
+  bool counts_again_ = false;
   bool is_hidden_ = false;
   uint64_t epoch_ = 0;
   std::atomic<int64_t> nodes_{0}, accumulators_{0};  // claims
+  std::vector<WeakNode> accumulators_seen_;
   std::unordered_map<const void*, Consumed> consumed_;
 };
 

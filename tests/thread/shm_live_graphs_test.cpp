@@ -337,6 +337,29 @@ TEST(LiveGraphs, AGraphThatWasKeptLetsPeersWriteWhenItIsDropped) {
       });
 }
 
+// The graph that ran keeps the accumulators alive.
+TEST(LiveGraphs, AGraphThatIsDroppedBesideOneThatRanAndIsHeldLetsPeersWriteOnceTheRankWaits) {
+  run_thread_ranks(
+      2,
+      [](int rank) {
+        auto net = build_alike([] { return std::make_shared<SmallNetImpl>(12, 2); });
+        const auto group = fully_shard(*net);
+        const Reader reader{*net, group};
+        torch::Tensor ran, dropped;
+        {
+          ForwardScope scope(group);
+          ran = reader.output();
+          dropped = reader.output();
+        }
+        ran.backward();
+        dropped.reset();
+        if (rank == 1) write_rows(*net);
+        EXPECT_EQ(all_reduce(torch::ones({})).item<float>(), 2);
+        if (rank == 0) write_rows(*net);
+      },
+      {.backend = "shm"});
+}
+
 TEST(LiveGraphs, TheRanksOwnWriteLetsPeersWriteThoughItsGraphIsLeft) {
   run_against_writers([](Reader& reader) { return reader.forward(); },
                       [](Reader& reader, const torch::Tensor&, Writers& writers) {

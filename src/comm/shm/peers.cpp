@@ -109,6 +109,12 @@ void Peers::remove(Progress& other) {
   std::erase(others_, &other);
 }
 
+void Peers::while_waiting(std::function<bool()> act) {
+  if (!is_own_process()) return;
+  const std::lock_guard lock(lock_);
+  acts_.push_back(std::move(act));
+}
+
 void Peers::announce(const std::string& operation) {
   activity_.begin();
   status(rank_).operation.set(operation);
@@ -174,6 +180,7 @@ void Peers::tell(const std::string& operation, const std::string& error) {
 
 void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited) {
   if (ready() || (may_spin_ && spin_until(ready))) return;
+  make_progress();  // Before others see that this rank waits: what they wait for may come of it.
   Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
   const WaitingThread waiting(*this, peer);
   const auto& bell = status(peer).bell;
@@ -181,11 +188,11 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
   while (true) {
     const uint32_t heard = bell.load();
     if (ready()) return;
-    make_progress();
     {
       const RankLock::LetGo others_go_on(lock_);
       sleep_while(bell, heard, kLook);
     }
+    make_progress();
     if (ready()) return;
     require_no_restart(restarts);
     show_waits();
@@ -241,6 +248,7 @@ void Peers::empty_links() {
 // Others may be added meanwhile.
 void Peers::make_progress() {
   for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
+  std::erase_if(acts_, [](const auto& act) { return !act(); });
 }
 
 std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes) {
