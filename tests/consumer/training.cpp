@@ -45,21 +45,18 @@ void train(fsdp::Sharded<Net>& model) {
   for (int epoch = 0; epoch < epochs; ++epoch) {
     sampler.set_epoch(epoch);  // another order in every epoch, of which each rank takes its part
     auto batches = torch::data::make_data_loader(dataset, sampler, batch_size);
-    double sum = 0;
-    int64_t samples = 0, correct = 0;
+    fsdp::RunningSums sums(3, torch::kCPU);
     for (auto& [x, y] : *batches) {
       optimizer.zero_grad();
       auto scores = model(x);
       auto loss = torch::cross_entropy_loss(scores, y);
       loss.backward();
       optimizer.step();
-      sum += loss.item<double>() * x.size(0);
-      samples += x.size(0);
-      correct += (scores.argmax(1) == y).sum().item<int64_t>();
+      sums.add({loss * x.size(0), (scores.argmax(1) == y).sum(), torch::tensor(x.size(0))});
     }
-    double mean_loss = fsdp::mean(sum / samples);                       // over the ranks
-    auto counts = fsdp::all_reduce(torch::tensor({correct, samples}));  // summed over the ranks
-    if (fsdp::rank() == 0) std::cout << mean_loss << ' ' << counts << '\n';
+    auto total = sums.over_ranks();
+    double mean_loss = total[0] / total[2], accuracy = total[1] / total[2];
+    if (fsdp::rank() == 0) std::cout << mean_loss << ' ' << accuracy << '\n';
     if (mean_loss > best) break;  // all ranks have the same number, so all stop or none
     best = mean_loss;
   }
