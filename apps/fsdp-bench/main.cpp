@@ -1,11 +1,9 @@
 // fsdp-bench: times what the library does and prints the figures. docs/gpt.md describes it.
-#include <c10/util/Exception.h>
-
 #include <CLI/CLI.hpp>
-#include <iostream>
 
 #include "arguments.h"
 #include "collectives.h"
+#include "frame/run_program.h"
 #include "intercept.h"
 #include "join_ranks.h"
 #include "scaling.h"
@@ -13,7 +11,7 @@
 #include "versus.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Times what fsdp does and prints the figures, as one line of JSON or as a table.");
+  CLI::App app("Times what fsdp does and prints the figures, as one line of JSON or as a table.", "fsdp-bench");
   app.require_subcommand(1);
   bench::StepArguments step_arguments;
   auto* step = app.add_subcommand("step", "A training step of a GPT: time, memory by class, losses");
@@ -27,19 +25,12 @@ int main(int argc, char** argv) {
   bench::ScalingArguments scaling_arguments;
   auto* scaling = app.add_subcommand("scaling", "What a group, a nested group and a parameter cost in growing models");
   bench::add_flags(*scaling, scaling_arguments);
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return frame::run_program(app, argc, argv, [&] {
     if (step->parsed()) {
       bench::run_as_ranks(step_arguments, step_arguments.versus.empty() ? bench::run_step : bench::run_versus);
     }
     if (collectives->parsed()) bench::run_as_ranks(collectives_arguments, bench::run_collectives);
     if (intercept->parsed()) bench::run_intercept(intercept_arguments);
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
-    return 0;
-  } catch (const c10::Error& error) {
-    std::cerr << "fsdp-bench: " << error.what_without_backtrace() << std::endl;
-  } catch (const std::exception& error) {
-    std::cerr << "fsdp-bench: " << error.what() << std::endl;
-  }
-  return 1;
+  });
 }

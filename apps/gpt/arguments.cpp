@@ -1,10 +1,10 @@
 #include "arguments.h"
 
 #include <CLI/CLI.hpp>
-#include <cmath>
 #include <map>
 #include <stdexcept>
 
+#include "frame/flag_checks.h"
 #include "sizes.h"
 
 namespace gpt {
@@ -23,7 +23,7 @@ std::vector<std::string> size_names() {
 
 // So small that no product of them overflows, and larger than any use.
 const CLI::Range kLength(int64_t{1}, int64_t{1} << 20), kCount(int64_t{1}, int64_t{1} << 30),
-    kCountOrNone(int64_t{0}, int64_t{1} << 30);
+    kCountOrNone(int64_t{0}, int64_t{1} << 30), kSeed(int64_t{0}, int64_t{1} << 62);
 
 template <class Value>
 CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help, const CLI::Validator& check) {
@@ -33,6 +33,7 @@ CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help
 void add_text_flags(CLI::App& app, Arguments& arguments) {
   app.add_option("--text,--data", arguments.text,
                  "A file, or a folder with train.txt and valid.txt, instead of the text inside the program")
+      ->check(frame::path())
       ->take_last();
   const auto choose = [&arguments](const std::string& name) { arguments.tokenizer = kTokenizers.at(name); };
   app.add_option_function<std::string>("--tokenizer", choose, "characters, words, gpt2 or sentencepiece (characters)")
@@ -40,7 +41,9 @@ void add_text_flags(CLI::App& app, Arguments& arguments) {
       ->option_text("NAME")
       ->take_last();
   add(app, "--vocab_size", arguments.vocab_size, "Tokens that SentencePiece finds in the text", kLength);
-  app.add_option("--merges", arguments.merges, "GPT-2's file vocab.bpe, for --tokenizer gpt2")->take_last();
+  app.add_option("--merges", arguments.merges, "GPT-2's file vocab.bpe, for --tokenizer gpt2")
+      ->check(frame::path())
+      ->take_last();
 }
 
 void add_model_flags(CLI::App& app, Arguments& arguments) {
@@ -55,7 +58,7 @@ void add_model_flags(CLI::App& app, Arguments& arguments) {
   add_part("--layers", arguments.layers, "Blocks");
   add_part("--heads", arguments.heads, "Attention heads of a block");
   add_part("--seq", arguments.seq, "Tokens of a sequence, the longest context");
-  add(app, "--dropout", arguments.dropout, "Share of the values set to zero in training", CLI::Range(0.0, 0.99));
+  add(app, "--dropout", arguments.dropout, "Share of the values set to zero in training", frame::number_from_0(0.99));
 }
 
 void add_training_flags(CLI::App& app, Arguments& arguments) {
@@ -66,12 +69,13 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
       ->check(kCount)
       ->take_last()
       ->excludes(steps);
-  app.add_option("--lr", arguments.lr, "Highest learning rate")->check(CLI::PositiveNumber)->take_last();
+  app.add_option("--lr", arguments.lr, "Highest learning rate")->check(frame::positive_number())->take_last();
   add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", kCountOrNone);
-  add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", CLI::NonNegativeNumber);
-  add(app, "--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm", CLI::PositiveNumber);
-  add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", CLI::NonNegativeNumber);
-  add(app, "--threads", arguments.threads, "Threads of each rank", kLength);
+  add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", frame::number_from_0());
+  add(app, "--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm",
+      frame::positive_number());
+  add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", kSeed);
+  add(app, "--threads", arguments.threads, "Threads of each rank", CLI::Range(1, 1024));
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
                "Keep whole parameters from forward to backward");
   app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
@@ -82,10 +86,11 @@ void add_output_flags(CLI::App& app, Arguments& arguments) {
       "Steps between validations; 0: only after the last step (with --epochs: after each epoch, by default)",
       kCountOrNone);
   add(app, "--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if not on a terminal",
-      CLI::NonNegativeNumber);
+      frame::number_from_0());
   add(app, "--sample", arguments.sample, "Tokens of text to write at the end", kCountOrNone);
   app.add_option("--prompt", arguments.prompt, "How the sample begins")->take_last();
-  add(app, "--temperature", arguments.temperature, "Below 1 the sample keeps to likely tokens", CLI::PositiveNumber);
+  add(app, "--temperature", arguments.temperature, "Below 1 the sample keeps to likely tokens",
+      frame::positive_number());
   add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all", kCountOrNone);
 }
 
@@ -108,17 +113,6 @@ void require(bool holds, const char* otherwise) {
   if (!holds) throw std::invalid_argument(otherwise);
 }
 
-}  // namespace
-
-void add_flags(CLI::App& app, Arguments& arguments) {
-  add_text_flags(app, arguments);
-  add_model_flags(app, arguments);
-  add_training_flags(app, arguments);
-  add_output_flags(app, arguments);
-  app.set_config("--config", "", "Flags from a file, a line 'batch_size = 32' for each")->option_text("FILE");
-  app.allow_config_extras(CLI::config_extras_mode::error);
-}
-
 void complete(const CLI::App& app, Arguments& arguments) {
   apply_size(app, arguments);
   const bool has_vocab_size = app.count("--vocab_size") > 0;
@@ -128,13 +122,22 @@ void complete(const CLI::App& app, Arguments& arguments) {
   require(arguments.merges.empty() || arguments.tokenizer == Vocabulary::kGpt2, "--merges is for --tokenizer gpt2");
   require(!arguments.merges.empty() || arguments.tokenizer != Vocabulary::kGpt2,
           "--tokenizer gpt2 needs --merges, GPT-2's file vocab.bpe");
-  for (const double number : {arguments.lr, arguments.weight_decay, arguments.max_grad_norm, arguments.dropout,
-                              arguments.temperature, arguments.log_seconds}) {
-    require(std::isfinite(number),
-            "--lr, --weight-decay, --max-grad-norm, --dropout, --temperature and --log-seconds "
-            "are finite numbers");
-  }
+  require(arguments.dim % arguments.heads == 0, "--dim must be a multiple of --heads");
+  require(arguments.architecture != Architecture::kLlama || arguments.dim / arguments.heads % 2 == 0,
+          "--size llama needs an even number of dimensions for each of --heads");
   if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;
+}
+
+}  // namespace
+
+void add_flags(CLI::App& app, Arguments& arguments) {
+  add_text_flags(app, arguments);
+  add_model_flags(app, arguments);
+  add_training_flags(app, arguments);
+  add_output_flags(app, arguments);
+  app.set_config("--config", "", "Flags from a file, a line 'batch_size = 32' for each")->option_text("FILE");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.callback([&] { complete(app, arguments); });
 }
 
 }  // namespace gpt

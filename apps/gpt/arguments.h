@@ -57,11 +57,8 @@ struct Arguments {
   int64_t top_k = 0;
 };
 
-/// Lets `app` fill `arguments`, whose values are the defaults.
+/// Lets `app` fill `arguments`, whose values are the defaults; what is not given gets the values of --size, or follows
+/// from other flags. Flags that contradict each other end the parsing with std::invalid_argument.
 void add_flags(CLI::App& app, Arguments& arguments);
-
-/// After parsing: what was not given gets the values of --size, or follows from other flags. Throws
-/// std::invalid_argument for flags that contradict each other.
-void complete(const CLI::App& app, Arguments& arguments);
 
 }  // namespace gpt

@@ -152,11 +152,12 @@ class Training(unittest.TestCase):
         self.assertRegex(done.stderr, rf"^gpt: .*({why}).*\n\Z")
 
     def test_reports_wrong_flags(self):
-        self.assert_fails(self.run_gpt("--heads", 3), 1, "heads")
         bad = self.text.with_name("bad")
         bad.write_text("batsch = 2\n", encoding="utf-8")
         for words, why in ((["--steps", 0], "--steps"), (["--epochs", 2, "--steps", 4], "--steps"), (["--unknown"], "unknown"),
-                           (["--dropout", 1], "--dropout"), (["--lr", "nan"], "finite"), (["--batch", "x"], "--batch"),
+                           (["--dropout", 1], "--dropout: .* to 0.99"), (["--lr", "nan"], "--lr: expected a number above 0, found nan"),
+                           (["--batch", "x"], "--batch"), (["--heads", 3], "--heads"), (["--text", ""], "expected a path"),
+                           (["--size", "llama", "--heads", 16], "even"), (["--seed", 2**63], "--seed"),
                            (["--batch", 2**62], "--batch"), (["--seq", -1], "--seq"),
                            (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
                            (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
@@ -164,6 +165,13 @@ class Training(unittest.TestCase):
                            (["--config", "no such file"], "no such file"), (["--config", bad], "batsch")):
             with self.subTest(words):
                 self.assert_fails(self.run_gpt(*words), 2, why)
+
+    def test_two_ranks_report_what_one_does(self):
+        for words, status, why in ((["--heads", 3], 2, "--heads"), (["--text", "no such file"], 1, "no such file")):
+            done = self.run_gpt(*words, world=2)
+            self.assertEqual(done.returncode, status, done.stderr)
+            for line in done.stderr.splitlines():
+                self.assertRegex(line, rf"^(\[rank \d\] gpt: .*{why}|fsdprun: )")
 
     def test_reports_a_full_disk(self):
         command = [GPT, "--text", str(self.text), *SMALL]

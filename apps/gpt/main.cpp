@@ -10,9 +10,9 @@
 
 #include "arguments.h"
 #include "baseline.h"
+#include "frame/run_program.h"
 #include "model.h"
 #include "optimizer.h"
-#include "plan.h"
 #include "sampling.h"
 #include "summary.h"
 #include "text.h"
@@ -47,7 +47,15 @@ void run(const Arguments& arguments) {
   const bool is_first = fsdp::rank() == 0;
   const Text text = make_text(corpus, arguments);
   const auto start = sample_start(text, arguments);
-  const Plan plan(text, arguments);
+  const fsdp::data::TextBatches batches(text.training, text.validation,
+                                        {.seq = arguments.seq,
+                                         .sequences = arguments.batch,
+                                         .micro_batches = arguments.update_freq,
+                                         .epochs = arguments.epochs,
+                                         .steps = arguments.steps,
+                                         .seed = arguments.seed,
+                                         .rank = fsdp::rank(),
+                                         .world_size = fsdp::world_size()});
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
   Model model = shard(make_module(arguments, vocabulary, choose_device(arguments)), arguments);
@@ -56,46 +64,20 @@ void run(const Arguments& arguments) {
   if (is_first) std::cout << model << '\n' << baseline_line(text) << std::endl;
 
   auto optimizer = make_optimizer(model->parameters(), arguments);
-  const Outcome outcome = train(model, optimizer, plan, text.tokenizer->unit(), arguments);
+  const Outcome outcome = train(model, optimizer, batches, text.tokenizer->unit(), arguments);
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);
   const std::string sample = write_sample(model, text, start, arguments);
   const std::string table = memory_table(model, held, vocabulary, arguments);
   if (is_first) print_result(outcome, text.tokenizer->unit(), sample, table);
   fsdp::destroy_process_group();
-  if (!std::cout.flush()) throw std::runtime_error("cannot write to standard output: it is closed or its disk is full");
-}
-
-int fail(const std::string& why, int status) {
-  std::cerr << "gpt: " << why << std::endl;
-  return status;
-}
-
-int run_with(CLI::App& app, int argc, char** argv) {
-  constexpr int kUsage = 2;
-  Arguments arguments;
-  add_flags(app, arguments);
-  try {
-    app.parse(argc, argv);
-    complete(app, arguments);
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
-  } catch (const std::exception& error) {
-    return fail(error.what(), kUsage);
-  }
-  try {
-    run(arguments);
-    return 0;
-  } catch (const c10::Error& error) {
-    return fail(error.what_without_backtrace(), 1);
-  } catch (const std::exception& error) {
-    return fail(error.what(), 1);
-  }
 }
 
 }  // namespace
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a GPT from scratch on a text, fully sharded over the ranks it is started on.");
-  return gpt::run_with(app, argc, argv);
+  CLI::App app("Trains a GPT from scratch on a text, fully sharded over the ranks it is started on.", "gpt");
+  gpt::Arguments arguments;
+  gpt::add_flags(app, arguments);
+  return frame::run_program(app, argc, argv, [&] { gpt::run(arguments); });
 }

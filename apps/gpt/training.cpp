@@ -8,32 +8,41 @@
 #include <cstdio>
 
 #include "optimizer.h"
-#include "progress.h"
+#include "train/progress.h"
+#include "train/schedule.h"
 
 namespace gpt {
 namespace {
 
+using fsdp::data::TextBatch;
+using fsdp::data::TextBatches;
+
 double loss_of(const torch::Tensor& loss) { return loss.item<double>(); }
 
-torch::Tensor loss_on(Model& model, const Batch& batch) {
+torch::Tensor loss_on(Model& model, const TextBatch& batch) {
   const auto device = model.parameters().front().device();
   return models::next_token_loss(model(batch.inputs.to(device)), batch.targets.to(device));
 }
 
 /// One optimizer step. Returns the loss of the joined batch.
-double train_step(Model& model, fsdp::optim::AdamW& optimizer, const Plan& plan, int64_t step,
+double train_step(Model& model, fsdp::optim::AdamW& optimizer, const TextBatches& batches, int64_t step,
                   const Arguments& arguments) {
   optimizer.zero_grad();
   double sum = 0;
   for (int64_t micro_batch = 0; micro_batch < arguments.update_freq; ++micro_batch) {
     model.set_requires_gradient_sync(micro_batch + 1 == arguments.update_freq);
-    const auto loss = loss_on(model, plan.batch(step, micro_batch)) / arguments.update_freq;
+    const auto loss = loss_on(model, batches.training(step, micro_batch)) / arguments.update_freq;
     loss.backward();
     sum += loss_of(loss);
   }
   fsdp::clip_grad_norm_(model, arguments.max_grad_norm);
   optimizer.step();
   return fsdp::mean(sum);  // every rank's shares are of one size
+}
+
+bool validates_after(int64_t done, const TextBatches& batches, const Arguments& arguments) {
+  return done == batches.steps() || batches.ended_epoch(done) > 0 ||
+         (arguments.eval_every > 0 && done % arguments.eval_every == 0);
 }
 
 std::string validation_line(int64_t epoch, int64_t step, double loss, std::string_view unit) {
@@ -45,12 +54,12 @@ std::string validation_line(int64_t epoch, int64_t step, double loss, std::strin
 
 }  // namespace
 
-double validation_loss(Model& model, const Plan& plan) {
+double validation_loss(Model& model, const TextBatches& batches) {
   const torch::NoGradGuard no_grad;
   model->eval();
   double sum = 0;
   int64_t sequences = 0;
-  for (const auto& batch : plan.validation()) {
+  for (const auto& batch : batches.validation()) {
     sum += loss_of(loss_on(model, batch)) * static_cast<double>(batch.inputs.size(0));
     sequences += batch.inputs.size(0);
   }
@@ -58,22 +67,25 @@ double validation_loss(Model& model, const Plan& plan) {
   return fsdp::mean(sum / static_cast<double>(sequences));
 }
 
-Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const Plan& plan, std::string_view unit,
+Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const TextBatches& batches, std::string_view unit,
               const Arguments& arguments) {
-  Progress progress(plan.steps(), plan.tokens_per_step(), arguments.log_seconds, /*is_silent=*/fsdp::rank() != 0);
+  const fsdp::train::CosineSchedule schedule{
+      .highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
+  fsdp::train::Progress progress(batches.steps(), batches.tokens_per_step(), arguments.log_seconds,
+                                 /*is_silent=*/fsdp::rank() != 0);
   Outcome outcome;
-  for (int64_t step = 0; step < plan.steps(); ++step) {
-    set_learning_rate(optimizer, plan.learning_rate(step));
-    const double loss = train_step(model, optimizer, plan, step, arguments);
+  for (int64_t step = 0; step < batches.steps(); ++step) {
+    set_learning_rate(optimizer, fsdp::train::cosine_learning_rate(schedule, step));
+    const double loss = train_step(model, optimizer, batches, step, arguments);
     const int64_t done = step + 1;
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
-    if (!plan.validates_after(done)) continue;
+    if (!validates_after(done, batches, arguments)) continue;
     progress.pause();
-    outcome.validation_loss = validation_loss(model, plan);
-    progress.note(validation_line(plan.ended_epoch(done), done, outcome.validation_loss, unit));
+    outcome.validation_loss = validation_loss(model, batches);
+    progress.note(validation_line(batches.ended_epoch(done), done, outcome.validation_loss, unit));
   }
   outcome.training_seconds = progress.seconds();
-  outcome.tokens = plan.tokens_per_step() * plan.steps();
+  outcome.tokens = batches.tokens_per_step() * batches.steps();
   return outcome;
 }
 

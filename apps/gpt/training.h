@@ -8,7 +8,7 @@
 
 #include "arguments.h"
 #include "model.h"
-#include "plan.h"
+#include "train/data/text_batches.h"
 
 namespace gpt {
 
@@ -21,10 +21,10 @@ struct Outcome {
 };
 
 /// Trains on this rank's share of every batch; rank 0 prints progress, with losses in nats per `unit`. Collective.
-Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const Plan& plan, std::string_view unit,
-              const Arguments& arguments);
+Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const fsdp::data::TextBatches& batches,
+              std::string_view unit, const Arguments& arguments);
 
 /// Mean loss over the validation text. Collective.
-double validation_loss(Model& model, const Plan& plan);
+double validation_loss(Model& model, const fsdp::data::TextBatches& batches);
 
 }  // namespace gpt

@@ -8,6 +8,7 @@
 
 #include "arguments.h"
 #include "data.h"
+#include "frame/run_program.h"
 #include "models/convnet.h"
 #include "models/resnet18.h"
 #include "report.h"
@@ -18,7 +19,6 @@
 namespace mnist {
 namespace {
 
-constexpr int kBadFlags = 2;
 constexpr int64_t kLeastToWrap = 20'000;
 
 c10::Device join_ranks(const Arguments& arguments) {
@@ -84,23 +84,8 @@ void run(const Arguments& arguments) {
 }  // namespace mnist
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a network on handwritten digits, fully sharded over the ranks it is started on.");
+  CLI::App app("Trains a network on handwritten digits, fully sharded over the ranks it is started on.", "mnist");
   mnist::Arguments arguments;
   mnist::add_flags(app, arguments);
-  try {
-    app.parse(argc, argv);
-    mnist::run(arguments);
-    return 0;
-  } catch (const CLI::CallForHelp&) {
-    std::cout << app.help();
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    std::cerr << "mnist: " << error.what() << std::endl;
-    return mnist::kBadFlags;
-  } catch (const c10::Error& error) {
-    std::cerr << "mnist: " << error.what_without_backtrace() << std::endl;
-  } catch (const std::exception& error) {
-    std::cerr << "mnist: " << error.what() << std::endl;
-  }
-  return 1;
+  return frame::run_program(app, argc, argv, [&] { mnist::run(arguments); });
 }

@@ -1,4 +1,4 @@
-#include "progress.h"
+#include "train/progress.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -11,10 +11,8 @@
 
 #include "train/bytes_text.h"
 
-namespace gpt {
+namespace fsdp::train {
 namespace {
-
-using fsdp::train::bytes_text;
 
 constexpr double kSecondsBetweenRewrites = 0.25;
 constexpr const char* kEraseLine = "\r\x1b[K";
@@ -89,4 +87,4 @@ void Progress::note(const std::string& line) {
   is_paused_ = false;
 }
 
-}  // namespace gpt
+}  // namespace fsdp::train

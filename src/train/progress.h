@@ -7,13 +7,13 @@
 #include <chrono>
 #include <string>
 
-namespace gpt {
+namespace fsdp::train {
 
 /// What the line shows of one step.
 struct StepReport {
   int64_t step = 0;  ///< steps done
   double loss = 0;
-  fsdp::GroupStats memory;
+  GroupStats memory;
 };
 
 /// Prints to stdout: one line that is written again and again on a terminal, a line every few seconds elsewhere.
@@ -48,4 +48,4 @@ class Progress {
   int64_t shown_step_ = 0;
 };
 
-}  // namespace gpt
+}  // namespace fsdp::train
