@@ -98,7 +98,7 @@ class Training(unittest.TestCase):
 
     def test_trains_a_llama_on_words_with_dropout_and_a_prompt(self):
         output = self.train("--size", "llama", "--tokenizer", "words", "--dropout", 0.1, "--prompt", "12 bottles of",
-                            "--top-k", 1, "--batch", 1, "--no-reshard-after-forward", world=2)
+                            "--top-k", 1, "--temperature", 1e-300, "--batch", 1, "--no-reshard-after-forward", world=2)
         self.assertRegex(output, r"RMSNorm|norm1")
         self.assertRegex(output, r"a vocabulary of \d+; validation perplexity per word by counting: unigram \d+\.\d+, "
                                  r"Kneser-Ney 3-gram \d+\.\d+")
@@ -145,6 +145,8 @@ class Training(unittest.TestCase):
         self.text.write_text(TEXT, encoding="utf-8")
         self.assert_fails(self.run_gpt("--epochs", 1, "--batch", 999), 1, "expected at least")
         self.assert_fails(self.run_gpt("--prompt", "%"), 1, "which the text .* does not have")
+        self.assert_fails(self.run_gpt("--prompt", " ", "--tokenizer", "words"), 1, "--prompt has no word")
+        self.assert_fails(self.run_gpt("--text", "/dev/zero"), 1, "is not a text")
 
     def assert_fails(self, done, status, why):
         """One sentence and the status."""

@@ -12,6 +12,9 @@ namespace {
 
 /// What the next token is drawn from. `logits`: [vocabulary], on the CPU.
 torch::Tensor expectations(torch::Tensor logits, const Arguments& arguments) {
+  if (!logits.isfinite().all().item<bool>())
+    throw std::runtime_error("the model gives no numbers to draw a sample from: try a smaller --lr");
+  logits = logits.to(torch::kDouble) - logits.max();  // the likeliest stays finite at any temperature
   if (arguments.top_k > 0) {
     const int64_t kept = std::min(arguments.top_k, logits.size(0));
     const auto least = std::get<0>(logits.topk(kept)).select(0, -1);
@@ -23,7 +26,11 @@ torch::Tensor expectations(torch::Tensor logits, const Arguments& arguments) {
 }  // namespace
 
 fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments) {
-  if (!arguments.prompt.empty()) return text.tokenizer->encode(arguments.prompt);
+  if (!arguments.prompt.empty()) {
+    auto start = text.tokenizer->encode(arguments.prompt);
+    if (start.empty()) throw std::invalid_argument("--prompt has no " + std::string(text.tokenizer->unit()));
+    return start;
+  }
   try {
     return text.tokenizer->encode("\n");
   } catch (const std::invalid_argument&) {

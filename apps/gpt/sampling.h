@@ -12,7 +12,8 @@
 namespace gpt {
 
 /// What the sample continues: the prompt, or else a line break, or the first token where the vocabulary has none.
-/// Throws what the tokenizer throws for a prompt that the vocabulary cannot express.
+/// Throws std::invalid_argument for a prompt without tokens, and what the tokenizer throws for one that the vocabulary
+/// cannot express.
 fsdp::text::Tokens sample_start(const Text& text, const Arguments& arguments);
 
 /// The prompt and `arguments.sample` tokens after `start`, drawn one by one from what the model expects next.

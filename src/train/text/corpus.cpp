@@ -4,21 +4,24 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <stdexcept>
 
 namespace fsdp::text {
 
 std::string read_text(const std::string& path) {
   errno = 0;
-  const std::ifstream file(path, std::ios::binary);
-  std::ostringstream content;
-  if (file) content << file.rdbuf();
-  // A folder opens, and only fails to be read; an empty file gives the stream an error too, but none to errno.
+  std::ifstream file(path, std::ios::binary);
+  std::string text, piece(size_t{1} << 20, ' ');
+  size_t zero = text.npos;
+  while (file && zero == text.npos) {  // no further than that: /dev/zero has no end
+    file.read(piece.data(), static_cast<std::streamsize>(piece.size()));
+    const size_t before = text.size();
+    text.append(piece, 0, static_cast<size_t>(file.gcount()));
+    zero = text.find('\0', before);
+  }
+  // A folder opens, and only fails to be read; the end of a file gives the stream an error too, but none to errno.
   if (errno != 0) throw std::runtime_error("cannot read '" + path + "': " + std::strerror(errno));
-  std::string text = std::move(content).str();
   if (text.empty()) throw std::runtime_error("'" + path + "' is empty");
-  const size_t zero = text.find('\0');
   if (zero != text.npos) {
     throw std::runtime_error("'" + path + "' is not a text: byte " + std::to_string(zero) + " is zero");
   }

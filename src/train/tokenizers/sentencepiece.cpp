@@ -41,7 +41,9 @@ std::string reason_of(const sentencepiece::util::Status& status) {
 }
 
 void check(const sentencepiece::util::Status& status, const std::string& what) {
-  if (!status.ok()) throw std::invalid_argument(what + ": " + reason_of(status));
+  if (status.ok()) return;
+  const std::string reason = reason_of(status);
+  throw std::invalid_argument(reason.empty() ? what : what + ": " + reason);
 }
 
 }  // namespace
