@@ -42,7 +42,7 @@ AttemptResult Attempt::run() {
     }
     handle_signals();
     reap();
-    if (context_.console.is_closed() && !result_.was_asked_to_end) handle_request_to_end(SIGTERM);
+    if (context_.console.error() != 0 && !result_.was_asked_to_end) handle_request_to_end(SIGTERM);
     check_other_nodes();
     advance_if_due();
   }

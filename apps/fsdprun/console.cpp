@@ -50,16 +50,17 @@ struct Outlet::State {
   std::condition_variable changed;
   std::string waiting;
   size_t being_written = 0, written = 0;
-  bool is_closed = false, is_over = false;
+  int error = 0;
+  bool is_over = false;
 
   void run() {
     constexpr size_t kAtOnce = 4096;  // What a pipe takes whole; progress is seen after each.
     for (std::string text; take(text);) {
-      bool is_read = true;
-      for (size_t done = 0; done < text.size() && is_read; done += kAtOnce) {
+      int failure = 0;
+      for (size_t done = 0; done < text.size() && failure == 0; done += kAtOnce) {
         const auto piece = std::string_view(text).substr(done, kAtOnce);
-        is_read = write_all(file, piece);
-        note(piece.size(), is_read);
+        failure = write_all(file, piece) ? 0 : errno;
+        note(piece.size(), failure);
       }
     }
   }
@@ -73,13 +74,13 @@ struct Outlet::State {
     return !text.empty();
   }
 
-  void note(size_t count, bool is_read) {
+  void note(size_t count, int failure) {
     {
       std::lock_guard lock(mutex);
       written += count;
       being_written -= count;
-      if (!is_read) {
-        is_closed = true;
+      if (failure != 0) {
+        error = failure;
         being_written = 0;
         waiting.clear();
       }
@@ -102,7 +103,7 @@ Outlet::~Outlet() {
 
 void Outlet::write(std::string_view text) {
   std::lock_guard lock(state_->mutex);
-  if (state_->is_closed) return;
+  if (state_->error != 0) return;
   state_->waiting += text;
   state_->changed.notify_all();
 }
@@ -112,9 +113,9 @@ bool Outlet::has_room() const {
   return state_->waiting.size() + state_->being_written < kMostWaiting;
 }
 
-bool Outlet::is_closed() const {
+int Outlet::error() const {
   std::lock_guard lock(state_->mutex);
-  return state_->is_closed;
+  return state_->error;
 }
 
 size_t Outlet::written() const {

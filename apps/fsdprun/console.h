@@ -16,7 +16,7 @@ namespace fsdprun {
 /// A file that a thread of its own writes, so that nobody else waits for whoever reads it.
 class Outlet {
  public:
-  /// `news`, an eventfd, becomes readable when there is room again and when the file is closed.
+  /// `news`, an eventfd, becomes readable when there is room again and when writing fails.
   Outlet(int file, std::shared_ptr<const fsdp::Descriptor> news);
   /// Leaves the thread behind if it waits for a reader.
   ~Outlet();
@@ -27,8 +27,8 @@ class Outlet {
   void write(std::string_view text);
   /// Whether less waits to be written than is worth keeping here.
   bool has_room() const;
-  /// Whoever read it is gone.
-  bool is_closed() const;
+  /// Why nothing more is written, as errno says it: whoever read is gone, or the disk is full. 0: all is well.
+  int error() const;
   /// Bytes written so far; nothing waits if `is_idle`.
   size_t written() const;
   bool is_idle() const;
@@ -51,9 +51,9 @@ class Console {
   void say(const std::string& message);
 
   bool has_room(Stream stream) const { return outlet(stream).has_room(); }
-  /// Whoever read the output is gone.
-  bool is_closed() const { return out_->is_closed() || err_->is_closed(); }
-  /// Readable when there may be room again, or nobody to read; `take_news` makes it unreadable.
+  /// Of the stream that has one, as an Outlet's.
+  int error() const { return out_->error() != 0 ? out_->error() : err_->error(); }
+  /// Readable when there may be room again, or an error; `take_news` makes it unreadable.
   int descriptor() const { return news_->number(); }
   void take_news();
 
@@ -71,7 +71,7 @@ class Console {
   const void* overwritable_ = nullptr;
 };
 
-/// Writes all of `text`, however long that takes; false if whoever reads is gone.
+/// Writes all of `text`, however long that takes; false, with errno, if that cannot be.
 bool write_all(int file, std::string_view text);
 
 }  // namespace fsdprun

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -102,8 +103,14 @@ int launch_here(const Flags& flags) {
   SignalQueue signals;
   Console console;
   const int status = run_job(flags, guard, signals, console);
-  flush(console, signals, status == 0 ? std::nullopt : std::optional(flags.shutdown_timeout));
-  return status;
+  const auto flush_all = [&] {
+    flush(console, signals, status == 0 ? std::nullopt : std::optional(flags.shutdown_timeout));
+  };
+  flush_all();
+  if (console.error() == 0) return status;
+  console.say(std::string("cannot write what the ranks print: ") + std::strerror(console.error()));
+  flush_all();
+  return kFailure;
 }
 
 }  // namespace

@@ -160,6 +160,13 @@ class Output(FsdprunTest):
         process.stderr.close()
         self.assertNotEqual(process.returncode, 0)
 
+    def test_output_that_a_full_disk_does_not_take_is_said_and_a_failure(self):
+        for command in "echo", "yes":
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                result = self.run_ranks("--nproc-per-node=2", command, stdout=full)
+            self.assertEqual(result.returncode, 1, result.err)
+            self.assertIn("fsdprun: cannot write what the ranks print: No space left on device\n", result.err)
+
 
 class UnreadOutput(FsdprunTest):
     """Nobody reads what the ranks print, or the terminal was stopped by Ctrl-S."""
