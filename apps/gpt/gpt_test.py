@@ -3,6 +3,7 @@
     python3 gpt_test.py GPT FSDPRUN
 """
 
+import concurrent.futures
 import pathlib
 import re
 import subprocess
@@ -156,17 +157,19 @@ class Training(unittest.TestCase):
     def test_reports_wrong_flags(self):
         bad = self.text.with_name("bad")
         bad.write_text("batsch = 2\n", encoding="utf-8")
-        for words, why in ((["--steps", 0], "--steps"), (["--epochs", 2, "--steps", 4], "--steps"), (["--unknown"], "unknown"),
-                           (["--dropout", 1], "--dropout: .* to 0.99"), (["--lr", "nan"], "--lr: expected a number above 0, found nan"),
-                           (["--batch", "x"], "--batch"), (["--heads", 3], "--heads"), (["--text", ""], "expected a path"),
-                           (["--size", "llama", "--heads", 16], "even"), (["--seed", 2**63], "--seed"),
-                           (["--batch", 2**62], "--batch"), (["--seq", -1], "--seq"),
-                           (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
-                           (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
-                           (["--tokenizer", "words", "--vocab_size", 9], "--vocab_size"),
-                           (["--config", "no such file"], "no such file"), (["--config", bad], "batsch")):
-            with self.subTest(words):
-                self.assert_fails(self.run_gpt(*words), 2, why)
+        cases = ((["--steps", 0], "--steps"), (["--epochs", 2, "--steps", 4], "--steps"), (["--unknown"], "unknown"),
+                 (["--dropout", 1], "--dropout: .* to 0.99"), (["--lr", "nan"], "--lr: expected a number above 0, found nan"),
+                 (["--batch", "x"], "--batch"), (["--heads", 3], "--heads"), (["--text", ""], "expected a path"),
+                 (["--size", "llama", "--heads", 16], "even"), (["--seed", 2**63], "--seed"),
+                 (["--batch", 2**62], "--batch"), (["--seq", -1], "--seq"),
+                 (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
+                 (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
+                 (["--tokenizer", "words", "--vocab_size", 9], "--vocab_size"),
+                 (["--config", "no such file"], "no such file"), (["--config", bad], "batsch"))
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for (words, why), done in zip(cases, pool.map(lambda case: self.run_gpt(*case[0]), cases)):
+                with self.subTest(words):
+                    self.assert_fails(done, 2, why)
 
     def test_two_ranks_report_what_one_does(self):
         for words, status, why in ((["--heads", 3], 2, "--heads"), (["--text", "no such file"], 1, "no such file")):
