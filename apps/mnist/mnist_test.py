@@ -32,7 +32,7 @@ def run_mnist(folder, *words, world=1, **settings):
 
 @functools.cache
 def joined(world, *words):
-    """Trains and saves with a batch of 32 images over all ranks, once for all tests: what it printed, and its folder."""
+    """Trains with batches of 32 images over all ranks and saves, once for all tests: what it printed, and its folder."""
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
     done = run_mnist(folder.name, "--no-dropout", "--epochs", 2, "--train-samples", 96, "--batch-size", 32 // world,
@@ -153,8 +153,8 @@ class Saving(Digits):
 
 class Mistakes(Digits):
     def test_wrong_flags_are_one_sentence_and_status_2(self):
-        cases = (["--epocs", 3], ["--epochs", 0], ["--epochs", "many"], ["--model", "vgg"], ["--gamma", 2], ["--batch-size"],
-                 ["--seed", -1], ["--lr", "nan"], ["--data", ""])
+        cases = (["--epocs", 3], ["--epochs", 0], ["--epochs", "many"], ["--model", "vgg"], ["--gamma", 2],
+                 ["--batch-size"], ["--seed", -1], ["--lr", "nan"], ["--data", ""])
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for words, done in zip(cases, pool.map(lambda words: self.run_mnist(*words), cases)):
                 with self.subTest(words):
