@@ -159,7 +159,8 @@ class Training(unittest.TestCase):
         bad.write_text("batsch = 2\n", encoding="utf-8")
         cases = ((["--steps", 0], "--steps"), (["--epochs", 2, "--steps", 4], "--steps"), (["--unknown"], "unknown"),
                  (["--dropout", 1], "--dropout: .* to 0.99"),
-                 (["--lr", "nan"], "--lr: expected a number above 0, found nan"), (["--batch", "x"], "--batch"), (["--heads", 3], "--heads"), (["--text", ""], "expected a path"),
+                 (["--lr", "nan"], "--lr: expected a number above 0, found nan"), (["--batch", "x"], "--batch"),
+                 (["--heads", 3], "--heads"), (["--text", ""], "expected a path"),
                  (["--size", "llama", "--heads", 16], "even"), (["--seed", 2**63], "--seed"),
                  (["--batch", 2**62], "--batch"), (["--seq", -1], "--seq"),
                  (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),

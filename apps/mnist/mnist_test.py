@@ -32,7 +32,7 @@ def run_mnist(folder, *words, world=1, **settings):
 
 @functools.cache
 def joined(world, *words):
-    """Trains with batches of 32 images over all ranks and saves, once for all tests: what it printed, and its folder."""
+    """Trains with batches of 32 images over all ranks and saves, once for all tests: the output, and the folder."""
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
     done = run_mnist(folder.name, "--no-dropout", "--epochs", 2, "--train-samples", 96, "--batch-size", 32 // world,
