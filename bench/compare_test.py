@@ -3,14 +3,9 @@
     python3 compare_test.py
 """
 
-import pathlib
-import subprocess
-import sys
-import tempfile
-import textwrap
 import unittest
 
-COMPARE = pathlib.Path(__file__).resolve().parent / "compare"
+from compare_case import CompareCase
 
 # Each writes its arguments to a log and prints the figures that its n-th run is given.
 BENCH = """
@@ -40,32 +35,12 @@ TORCHRUN = """
 """
 
 
-class Compare(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Compare(CompareCase):
     def compare(self, *words, losses="[2.0, 4.0]", peer_prints="print", peer_status=0):
         self.write("bench", BENCH.replace("LOSSES", losses))
         self.write("torchrun", TORCHRUN.replace("PRINT", peer_prints).replace("STATUS", str(peer_status)))
         self.write("peer", "")
-        programs = [f"--{name}={self.folder / name}" for name in ("bench", "torchrun", "peer")]
-        return subprocess.run([sys.executable, "-B", COMPARE, *programs, *map(str, words)], capture_output=True,
-                              text=True, timeout=60, check=False)
-
-    def write(self, name, text):
-        path = self.folder / name
-        path.write_text(textwrap.dedent(text).lstrip(), encoding="utf-8")
-        path.chmod(0o700)
-
-    def lines(self, *words, **known):
-        done = self.compare(*words, **known)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout.splitlines()
-
-    def runs(self):
-        return (self.folder / "log").read_text(encoding="utf-8").splitlines()
+        return self.run_compare(("bench", "torchrun", "peer"), words)
 
     def test_starts_ours_by_the_launcher_too(self):
         self.write("fsdprun", """

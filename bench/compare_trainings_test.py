@@ -3,14 +3,9 @@
     python3 compare_trainings_test.py
 """
 
-import pathlib
-import subprocess
-import sys
-import tempfile
-import textwrap
 import unittest
 
-COMPARE = pathlib.Path(__file__).resolve().parent / "compare"
+from compare_case import CompareCase
 
 # What is said of a run goes to a log, first the name.
 LOG = """
@@ -54,30 +49,13 @@ TORCHRUN = """
 DATA = "--", "--data", "folder"
 
 
-class CompareTrainings(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.names = "mnist", "gpt", "fsdprun", "torchrun", "peer"
-
+class CompareTrainings(CompareCase):
     def compare(self, *words, last_mnist="0.125000", last_gpt="4.0000"):
-        texts = MNIST.replace("LAST", last_mnist), GPT.replace("LAST", last_gpt), FSDPRUN, TORCHRUN, ""
-        for name, text in zip(self.names, texts, strict=True):
-            path = self.folder / name
-            path.write_text(textwrap.dedent(text.replace("    LOG\n", LOG.lstrip("\n"))).lstrip(), encoding="utf-8")
-            path.chmod(0o700)
-        programs = [f"--{name}={self.folder / name}" for name in self.names]
-        return subprocess.run([sys.executable, "-B", COMPARE, *programs, *map(str, words)], capture_output=True,
-                              text=True, timeout=60, check=False)
-
-    def lines(self, *words, **known):
-        done = self.compare(*words, **known)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout.splitlines()
-
-    def runs(self):
-        return (self.folder / "log").read_text(encoding="utf-8").splitlines()
+        programs = {"mnist": MNIST.replace("LAST", last_mnist), "gpt": GPT.replace("LAST", last_gpt),
+                    "fsdprun": FSDPRUN, "torchrun": TORCHRUN, "peer": ""}
+        for name, text in programs.items():
+            self.write(name, text.replace("    LOG\n", LOG.lstrip("\n")))
+        return self.run_compare(programs, words)
 
     def test_prints_speeds_accuracies_and_losses_of_mnist_as_markdown(self):
         lines = self.lines("--program", "mnist", *DATA)
