@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <sstream>
@@ -31,6 +32,14 @@ CLI::Validator number_from_0(double most) {
   if (most < std::numeric_limits<double>::max()) what << " to " << most;
   return number(what.str(), [most](double value) { return value >= 0 && value <= most; });
 }
+
+CLI::Validator count() { return CLI::Range(int64_t{1}, int64_t{1} << 30); }
+
+CLI::Validator count_or_none() { return CLI::Range(int64_t{0}, int64_t{1} << 30); }
+
+CLI::Validator seed() { return CLI::Range(int64_t{0}, int64_t{1} << 62); }
+
+CLI::Validator threads() { return CLI::Range(1, 1024); }
 
 CLI::Validator path() {
   return {[](const std::string& text) { return std::string(text.empty() ? "expected a path, found none" : ""); }, ""};

@@ -22,8 +22,7 @@ std::vector<std::string> size_names() {
 }
 
 // So small that no product of them overflows, and larger than any use.
-const CLI::Range kLength(int64_t{1}, int64_t{1} << 20), kCount(int64_t{1}, int64_t{1} << 30),
-    kCountOrNone(int64_t{0}, int64_t{1} << 30), kSeed(int64_t{0}, int64_t{1} << 62);
+const CLI::Range kLength(int64_t{1}, int64_t{1} << 20);
 
 template <class Value>
 CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help, const CLI::Validator& check) {
@@ -64,18 +63,18 @@ void add_model_flags(CLI::App& app, Arguments& arguments) {
 void add_training_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--batch,--batch_size", arguments.batch, "Sequences per rank and micro-batch", kLength);
   add(app, "--update-freq", arguments.update_freq, "Micro-batches of a step, reduced once", kLength);
-  auto* steps = add(app, "--steps", arguments.steps, "Training steps", kCount);
+  auto* steps = add(app, "--steps", arguments.steps, "Training steps", frame::count());
   app.add_option("--epochs", arguments.epochs, "Passes over the text, instead of --steps")
-      ->check(kCount)
+      ->check(frame::count())
       ->take_last()
       ->excludes(steps);
   app.add_option("--lr", arguments.lr, "Highest learning rate")->check(frame::positive_number())->take_last();
-  add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", kCountOrNone);
+  add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", frame::count_or_none());
   add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", frame::number_from_0());
   add(app, "--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm",
       frame::positive_number());
-  add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", kSeed);
-  add(app, "--threads", arguments.threads, "Threads of each rank", CLI::Range(1, 1024));
+  add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", frame::seed());
+  add(app, "--threads", arguments.threads, "Threads of each rank", frame::threads());
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
                "Keep whole parameters from forward to backward");
   app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
@@ -84,14 +83,15 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
 void add_output_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--eval-every", arguments.eval_every,
       "Steps between validations; 0: only after the last step (with --epochs: after each epoch, by default)",
-      kCountOrNone);
+      frame::count_or_none());
   add(app, "--log-seconds", arguments.log_seconds, "Seconds between lines of progress, if not on a terminal",
       frame::number_from_0());
-  add(app, "--sample", arguments.sample, "Tokens of text to write at the end", kCountOrNone);
+  add(app, "--sample", arguments.sample, "Tokens of text to write at the end", frame::count_or_none());
   app.add_option("--prompt", arguments.prompt, "How the sample begins")->take_last();
   add(app, "--temperature", arguments.temperature, "Below 1 the sample keeps to likely tokens",
       frame::positive_number());
-  add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all", kCountOrNone);
+  add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all",
+      frame::count_or_none());
 }
 
 void apply_size(const CLI::App& app, Arguments& arguments) {

@@ -5,12 +5,6 @@
 #include "frame/flag_checks.h"
 
 namespace mnist {
-namespace {
-
-const CLI::Range kCount(int64_t{1}, int64_t{1} << 30), kCountOrNone(int64_t{0}, int64_t{1} << 30),
-    kSeed(int64_t{0}, int64_t{1} << 62);
-
-}  // namespace
 
 void add_flags(CLI::App& app, Arguments& arguments) {
   const auto add = [&app](const char* flag, auto& value, const char* help, const CLI::Validator& check) {
@@ -23,24 +17,24 @@ void add_flags(CLI::App& app, Arguments& arguments) {
       ->check(frame::path())
       ->take_last();
   add("--train-samples", arguments.train_samples, "Train on so many images; 0: all of --data, or 6000 drawn ones",
-      kCountOrNone);
+      frame::count_or_none());
   add("--test-samples", arguments.test_samples, "Test on so many images; 0: all of --data, or 1000 drawn ones",
-      kCountOrNone);
+      frame::count_or_none());
 
   add("--model", arguments.model, "The network", CLI::IsMember({"convnet", "resnet18"}));
   app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules with 20000 parameters or more become groups of their own");
   app.add_flag("--no-dropout", arguments.no_dropout,
                "Drop nothing out: two ranks then compute what one does with twice the batch");
 
-  add("--batch-size", arguments.batch_size, "Images per rank and training step", kCount);
-  add("--test-batch-size", arguments.test_batch_size, "Images per rank and step of the test", kCount);
-  add("--epochs", arguments.epochs, "Passes over the training images", kCount);
+  add("--batch-size", arguments.batch_size, "Images per rank and training step", frame::count());
+  add("--test-batch-size", arguments.test_batch_size, "Images per rank and step of the test", frame::count());
+  add("--epochs", arguments.epochs, "Passes over the training images", frame::count());
   add("--lr", arguments.lr, "Learning rate of the first epoch", frame::positive_number());
   add("--gamma", arguments.gamma, "Factor of the learning rate after each epoch", frame::number_from_0(1));
-  add("--seed", arguments.seed, "Seed of the model, the order of the images and what is dropped out", kSeed);
+  add("--seed", arguments.seed, "Seed of the model, the order of the images and what is dropped out", frame::seed());
 
   app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU though there is a GPU");
-  add("--threads", arguments.threads, "Threads of each rank", CLI::Range(1, 1024));
+  add("--threads", arguments.threads, "Threads of each rank", frame::threads());
   app.add_flag("--save-model", arguments.save_model, "Write the trained model to mnist_cnn.pt");
 }
 
