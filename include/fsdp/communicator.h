@@ -69,7 +69,8 @@ class SharedBuffer {
   virtual void begin_read(uint64_t epoch) = 0;
   /// Idempotent.
   virtual void end_read() = 0;
-  /// Calls `act` whenever this rank waits for others, which may wait for its `end_read`, until it returns false.
+  /// Calls `act` now and then while this rank waits for others, which may wait for its `end_read`, until it returns
+  /// false: on any waiting thread, under the communicator's lock. It does not wait, throw or call this.
   virtual void while_waiting(std::function<bool()> act) = 0;
   /// Ends this rank's own reading, then blocks until no peer reads in an epoch up to `epoch`, this rank's last one.
   /// Throws `Mismatch` when a peer waits for this rank meanwhile, `PeerLost` when the timeout has passed.

@@ -1,6 +1,7 @@
 #include "runtime/backward_hooks.h"
 
 #include <ATen/record_function.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -129,23 +130,24 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   if (!node) return nullptr;
   begin_task(*node);
   const bool is_consumed = !torch::autograd::get_current_graph_task_keep_graph();
-  std::shared_ptr<ParamGroup> last;  // most often a node's parameters are of one group
-  int64_t edges = 0;                 // to its parameters
-  const auto leave_last = [&] {
-    if (last && is_consumed) last->reading().note_consumed(node, edges);
+  struct Read {
+    std::shared_ptr<ParamGroup> group;
+    int64_t edges;  // to its parameters
   };
+  c10::SmallVector<Read, 1> reads;  // most often a node's parameters are of one group
   for (const auto& edge : node->next_edges()) {
     auto group = group_of_accumulator(edge.function.get());
-    if (!group || group == last) {
-      edges += group != nullptr;
+    if (!group) continue;
+    const auto known = std::ranges::find(reads, group, &Read::group);
+    if (known != reads.end()) {
+      ++known->edges;
       continue;
     }
-    leave_last();
     begin_node(*group);
-    last = std::move(group);
-    edges = 1;
+    reads.push_back({std::move(group), 1});
   }
-  leave_last();
+  if (is_consumed)
+    for (const auto& read : reads) read.group->reading().note_consumed(node, read.edges);
   return nullptr;
 }
 

@@ -338,11 +338,11 @@ bool ParamGroup::wait_to_write() {
         "' are to be written while another thread has a forward scope or a backward open. Threads that train one model "
         "take turns: write when the other one's backward has ended");
   const bool read = reading_->end();
-  const uint64_t scopes = scopes_, last_epoch = epoch();
-  if (!read && written_in_scope_ == scopes) return false;
+  const uint64_t last_epoch = epoch();
+  if (!read && written_in_epoch_ == last_epoch) return false;
   for (auto& flat : flats_)
     if (flat.shared()) rank_state_->wait_to_write(*flat.shared(), last_epoch);
-  written_in_scope_ = scopes;
+  written_in_epoch_ = last_epoch;
   return true;
 }
 

@@ -238,7 +238,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   uint64_t backwards_after_writes_ = 0;     // since the last scope opened
   bool is_written_by_all_ = false;          // since the last scope or backward opened
   bool has_to_meet_ = false;                // where ranks share memory: before this backward reads
-  uint64_t written_in_scope_ = UINT64_MAX;  // the scope after which this rank may write
+  uint64_t written_in_epoch_ = UINT64_MAX;  // whose readers no longer keep this rank from writing
 };
 
 }  // namespace fsdp::runtime

@@ -48,8 +48,10 @@ void Reading::leave(bool is_hidden) {
   std::unique_lock lock(mutex_);
   is_open_ = false;
   is_hidden_ |= is_hidden && reads_;
-  edges_left_ = has_edges_left(gone);
+  forget_gone(gone);
+  edges_left_ = has_edges_left();
   end_if_unused();
+  found_none_ = false;
   if (!reads_ || !edges_left_ || std::exchange(counts_again_, true)) return;
   auto* const buffer = buffers_.front();
   lock.unlock();
@@ -61,29 +63,37 @@ void Reading::leave(bool is_hidden) {
 
 // Returns whether it is to be called again.
 bool Reading::count_again() {
-  std::vector<WeakNode> gone;
   std::lock_guard lock(mutex_);
-  if (reads_ && !is_open_) {
-    edges_left_ = has_edges_left(gone);
-    end_if_unused();
+  if (!reads_ || !edges_left_ || is_open_) return counts_again_ = false;
+  // While another thread drops a graph that ran, the edges of one of its nodes may be gone before the node is: only two
+  // counts, with time between them, tell that none is left.
+  if (has_edges_left()) {
+    found_none_ = false;
+    return true;
   }
-  return counts_again_ = reads_ && !is_open_ && edges_left_;
+  if (!std::exchange(found_none_, true)) return true;
+  edges_left_ = false;
+  end_if_unused();
+  return counts_again_ = false;
 }
 
-bool Reading::has_edges_left(std::vector<WeakNode>& gone) {
-  int64_t edges = 0;
-  std::erase_if(accumulators_seen_, [&](WeakNode& node) {
-    edges += static_cast<int64_t>(node.use_count());
+void Reading::forget_gone(std::vector<WeakNode>& gone) {
+  const auto is_gone = [&](const WeakNode& node) {
     if (!node.expired()) return false;
-    gone.push_back(std::move(node));
+    gone.push_back(node);
     return true;
-  });
-  std::erase_if(consumed_, [&](auto& entry) {
-    auto& [node, of_node] = entry.second;
-    if (!node.expired()) return edges -= of_node, false;
-    gone.push_back(std::move(node));
-    return true;
-  });
+  };
+  std::erase_if(accumulators_seen_, is_gone);
+  std::erase_if(consumed_, [&](const auto& entry) { return is_gone(entry.second.node); });
+}
+
+bool Reading::has_edges_left() const {
+  int64_t edges = 0;
+  for (const auto& accumulator : accumulators_seen_) edges += static_cast<int64_t>(accumulator.use_count());
+  // A node that is gone has let go of its edges before: in this order there is at worst one too many.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  for (const auto& [address, consumed] : consumed_)
+    if (!consumed.node.expired()) edges -= consumed.edges;
   return edges > 0;
 }
 

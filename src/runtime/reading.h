@@ -26,12 +26,13 @@ namespace fsdp::runtime {
 /// - an edge to the accumulator of a parameter. All of them are the accumulator's references; those of nodes that ran
 ///   without their graph being kept are noted and do not count. The accumulator has a hook that owns a claim, which
 ///   tells that the last graph was dropped; where graphs that ran are held yet, nothing tells that the last other one
-///   was, so references are counted again while this rank waits;
+///   was, so references are counted again while this rank waits through the same process group;
 /// - a node of a custom Function that reads only what has neither. It cannot be found, so the operators inside it are.
 /// This rank's own write ends its reading whatever graphs are left, and the next scope replaces it by a newer one; so
 /// does a backward after a write that every rank makes, which peers may have yet to make.
 ///
-/// Thread safety: all of it, because any thread may drop a graph. Nothing here waits.
+/// Thread safety: all of it, because any thread may drop a graph. Nothing here waits for other ranks; `leave` takes the
+/// communicator's lock.
 class Reading : public std::enable_shared_from_this<Reading> {
  public:
   /// One of what keeps the rank reading.
@@ -89,7 +90,8 @@ class Reading : public std::enable_shared_from_this<Reading> {
     int64_t edges;
   };
 
-  bool has_edges_left(std::vector<WeakNode>& gone);
+  void forget_gone(std::vector<WeakNode>& gone);
+  bool has_edges_left() const;
   bool count_again();
   void end_if_unused();
   void end_reading();
@@ -99,7 +101,7 @@ class Reading : public std::enable_shared_from_this<Reading> {
   std::atomic<bool> reads_{false};
   bool is_open_ = false;     // a scope or a backward
   bool edges_left_ = false;  // when they were counted last, of nodes that were not consumed
-  bool counts_again_ = false;
+  bool counts_again_ = false, found_none_ = false;
   bool is_hidden_ = false;
   uint64_t epoch_ = 0;
   std::atomic<int64_t> nodes_{0}, accumulators_{0};  // claims

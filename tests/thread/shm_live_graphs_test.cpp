@@ -27,25 +27,25 @@ constexpr auto kLong = std::chrono::seconds(30);
 
 thread_local bool is_writer = false;
 
-// The ranks but rank 0, on their way to write the rows of one group.
+// Ranks on their way to write the rows of one group: all but rank 0, unless said.
 class Writers {
  public:
-  Writers() {
+  explicit Writers(int count = kReaders - 1) : count_(count) {
     current = this;
     on_fault_point = [](const char* place) { current->pass(place); };
   }
   ~Writers() { on_fault_point = nullptr; }
 
-  // On rank 0, which does not let them write.
-  void expect_waiting() {
+  // On a rank that does not let them write.
+  void expect_waiting(std::chrono::milliseconds moment = kMoment) {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return at_gate_ == kReaders - 1; }));
-    EXPECT_FALSE(moved_.wait_for(lock, kMoment, [&] { return writing_ > 0; })) << "a peer writes under a reader";
+    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return at_gate_ == count_; }));
+    EXPECT_FALSE(moved_.wait_for(lock, moment, [&] { return writing_ > 0; })) << "a peer writes under a reader";
   }
   // On rank 0, which does nothing that would let them go on.
   void expect_writing() {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return writing_ == kReaders - 1; })) << "peers wait for no reader";
+    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return writing_ == count_; })) << "peers wait for no reader";
   }
 
  private:
@@ -58,6 +58,7 @@ class Writers {
   }
 
   inline static Writers* current = nullptr;
+  const int count_;
   std::mutex mutex_;
   std::condition_variable moved_;
   int at_gate_ = 0, writing_ = 0;
@@ -356,6 +357,37 @@ TEST(LiveGraphs, AGraphThatIsDroppedBesideOneThatRanAndIsHeldLetsPeersWriteOnceT
         if (rank == 1) write_rows(*net);
         EXPECT_EQ(all_reduce(torch::ones({})).item<float>(), 2);
         if (rank == 0) write_rows(*net);
+      },
+      {.backend = "shm"});
+}
+
+TEST(LiveGraphs, AGraphBesideOneThatRanAndIsHeldReadsOnWhileTheRankWaits) {
+  Writers writers(1);
+  run_thread_ranks(
+      3,
+      [&](int rank) {
+        auto net = build_alike([] { return std::make_shared<SmallNetImpl>(12, 2); });
+        const auto group = fully_shard(*net);
+        const Reader reader{*net, group};
+        torch::Tensor ran, left;
+        {
+          ForwardScope scope(group);
+          ran = reader.output();
+          left = reader.output();
+        }
+        ran.backward();
+        auto& ranks = default_process_group()->communicator();
+        auto message = torch::zeros({1});
+        if (rank != 0) ran.reset(), left.reset();
+        if (rank == 0) ranks.recv(message, 2, {"message", {}})->wait();
+        if (rank == 2) {
+          writers.expect_waiting(std::chrono::milliseconds(400));
+          ranks.send(message, 0, {"message", {}})->wait();
+        }
+        left.reset();
+        is_writer = rank == 1;
+        write_rows(*net);
+        is_writer = false;
       },
       {.backend = "shm"});
 }

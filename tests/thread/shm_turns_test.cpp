@@ -75,7 +75,13 @@ TEST(Turns, AWriterWaitsForASlowReader) {
   }
 }
 
-// Backward reads the weight as it is then.
+double sum_of_parameters(const SmallNetImpl& net) {
+  double sum = 0;
+  for (const auto& parameter : net.parameters()) sum += sum_of(parameter * 1.0);
+  return sum;
+}
+
+// Backward reads the weight as it is then, for as long as `delay`.
 struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x, SmallNetImpl* net) {
     net_ = net;
@@ -83,13 +89,16 @@ struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
                                                  const torch::autograd::variable_list& gradients) {
-    double sum = 0;
-    for (const auto& parameter : net_->parameters()) sum += sum_of(parameter * 1.0);
+    const double sum = sum_of_parameters(*net_);
+    std::this_thread::sleep_for(delay);
+    EXPECT_EQ(sum, sum_of_parameters(*net_)) << "a peer wrote meanwhile";
     return {gradients[0] * sum, {}};
   }
   static thread_local SmallNetImpl* net_;
+  static thread_local std::chrono::milliseconds delay;
 };
 thread_local SmallNetImpl* ReadsInBackward::net_ = nullptr;
+thread_local std::chrono::milliseconds ReadsInBackward::delay{0};
 
 TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWrote) {
   run_over_shm(2, [](int rank, SmallNetImpl& net) {
@@ -104,6 +113,23 @@ TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWrote) {
     add_to_rows(net, 0.5);
     y.backward();
     EXPECT_EQ(x.grad().item<float>(), static_cast<float>(whole_sum(group, net)));
+  });
+}
+
+TEST(Turns, AWriterWaitsForASlowReaderInABackwardAfterAnUpdate) {
+  run_over_shm(2, [](int rank, SmallNetImpl& net) {
+    auto group = fully_shard(net);
+    const auto x = torch::ones({1}, torch::requires_grad());
+    torch::Tensor y;
+    {
+      ForwardScope scope(group);
+      y = ReadsInBackward::apply(x, &net);
+    }
+    add_to_rows(net, 0.5);
+    ReadsInBackward::delay = rank == 1 ? kDelay : std::chrono::milliseconds(0);
+    y.backward();
+    add_to_rows(net, 1.0);
+    EXPECT_NE(x.grad().item<float>(), static_cast<float>(whole_sum(group, net)));
   });
 }
 

@@ -180,18 +180,20 @@ void Peers::tell(const std::string& operation, const std::string& error) {
 
 void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::milliseconds& waited) {
   if (ready() || (may_spin_ && spin_until(ready))) return;
+  const auto& bell = status(peer).bell;
+  uint32_t heard = bell.load();
   make_progress();  // Before others see that this rank waits: what they wait for may come of it.
   Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
   const WaitingThread waiting(*this, peer);
-  const auto& bell = status(peer).bell;
   const uint32_t restarts = restarts_;
   while (true) {
-    const uint32_t heard = bell.load();
     if (ready()) return;
     {
       const RankLock::LetGo others_go_on(lock_);
       sleep_while(bell, heard, kLook);
     }
+    if (ready()) return;  // what was ready does not fail for what goes on beside it
+    heard = bell.load();
     make_progress();
     if (ready()) return;
     require_no_restart(restarts);
@@ -248,6 +250,10 @@ void Peers::empty_links() {
 // Others may be added meanwhile.
 void Peers::make_progress() {
   for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
+  // There may be one for each of thousands of groups, and nobody gives up on this rank sooner.
+  const auto now = std::chrono::steady_clock::now();
+  if (acts_.empty() || now - acted_ < kLook) return;
+  acted_ = now;
   std::erase_if(acts_, [](const auto& act) { return !act(); });
 }
 

@@ -79,7 +79,7 @@ class Peers {
   /// `other` goes on while this rank waits; until `remove`.
   void add(Progress& other);
   void remove(Progress& other);
-  /// Calls `act` too while this rank waits, under the lock, until it returns false.
+  /// Calls `act` now and then while this rank waits, under the lock, until it returns false.
   void while_waiting(std::function<bool()> act);
   /// Whether the peer's process ended or left.
   bool has_left(int peer) const { return links_.is_closed(peer); }
@@ -127,6 +127,7 @@ class Peers {
   bool may_spin_;
   std::vector<Progress*> others_;
   std::vector<std::function<bool()>> acts_;  // of this rank while it waits
+  std::chrono::steady_clock::time_point acted_;
   uint64_t segments_ = 0, numbers_ = 0;
   uint32_t restarts_ = 0;
   bool is_starting_over_ = false;
