@@ -101,6 +101,12 @@ bool takes_part(ParamGroup& group, bool restricted) {
 // Held on to while a thread waits: others may drop the model meanwhile. Null if nobody has it any more.
 std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
 
+// Whether the group's whole parameters go when its last backward has ended.
+bool ends_sharded(const ParamGroup& group) {
+  if (group.stays_after_backward()) return false;
+  return !group.is_inside() || (group.pins == 0 && !group.stays_after_forward());
+}
+
 // Whether no other backward goes through the group. False also after reset_iter_state().
 bool is_last(const BackwardTask& task, const ParamGroup& group) {
   return group.open_tasks.size() == 1 && group.open_tasks.front() == task.id;
@@ -277,9 +283,9 @@ void RankState::end_task(int id) {
       }
     }
     member->leave();
-    if (member->is_inside()) continue;
-    if (!member->stays_after_backward()) member->free_whole();
-    member->leave_reading();
+    // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
+    if (member->open_tasks.empty() && ends_sharded(*member)) member->free_whole();
+    if (!member->is_inside()) member->leave_reading();
   }
   if (tasks_.empty()) tidy_pages(gradients, parameters);
   fault_point("backward closed");

@@ -133,8 +133,8 @@ TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank)
     auto share = [&](int rank) {
       auto batch = Role{role.world, rank, role.samples_per_rank}.batch(0);
       auto x = samples(batch, {4}).requires_grad_();  // so that the backward of `first` reads its weight
-      auto loss = role.whole(
-          net, [&] { return distance_from_targets(net.forward(x, /*is_biased=*/rank == 0), batch); });
+      auto loss =
+          role.whole(net, [&] { return distance_from_targets(net.forward(x, /*is_biased=*/rank == 0), batch); });
       role.whole(*net.first, [] {});
       torch::NoGradGuard no_grad;
       role.whole(*net.last, [&] { net.last->forward(samples(batch, {3})); });
@@ -144,6 +144,37 @@ TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank)
       share(role.rank).backward();
     else
       for (int r = 0; r < role.world; ++r) (share(r) / role.world).backward();
+    return Values{role.gradient(net.first->weight), role.gradient(net.last->weight), role.gradient(net.last->bias)};
+  };
+  expect_equals_unsharded(program);
+}
+
+// Where the bias was read without gradients, it might get one yet: only the other ranks find `last` complete in
+// backward, before the scope goes on.
+TEST(ZooOrder, AForwardAfterABackwardInItsScopeGathersTheSameOnEveryRank) {
+  Program<SometimesBiased> program;
+  program.build = [] { return std::make_shared<SometimesBiased>(); };
+  program.shard = shard_children_then_root;
+  program.run = [](SometimesBiased& net, const Role& role) {
+    auto share = [&](int rank) {
+      auto batch = Role{role.world, rank, role.samples_per_rank}.batch(0);
+      auto loss = [&](bool is_biased) {
+        return distance_from_targets(net.forward(samples(batch, {4}), is_biased), batch) /
+               (role.is_sharded() ? 1 : role.world);
+      };
+      role.whole(net, [&] {
+        {
+          torch::NoGradGuard no_grad;
+          loss(/*is_biased=*/rank == 0);
+        }
+        loss(/*is_biased=*/false).backward();
+        loss(/*is_biased=*/true).backward();
+      });
+    };
+    if (role.is_sharded())
+      share(role.rank);
+    else
+      for (int r = 0; r < role.world; ++r) share(r);
     return Values{role.gradient(net.first->weight), role.gradient(net.last->weight), role.gradient(net.last->bias)};
   };
   expect_equals_unsharded(program);
