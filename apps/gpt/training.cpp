@@ -21,7 +21,7 @@ double loss_of(const torch::Tensor& loss) { return loss.item<double>(); }
 
 torch::Tensor loss_on(Model& model, const TextBatch& batch) {
   const auto device = model.parameters().front().device();
-  return models::next_token_loss(model(batch.inputs.to(device)), batch.targets.to(device));
+  return model(batch.inputs.to(device), batch.targets.to(device));
 }
 
 /// One optimizer step. Returns the loss of the joined batch.

@@ -54,20 +54,19 @@ GPTImpl::GPTImpl(const GPTConfig& config)
       pos(config.seq, config.dim),
       blocks(make_blocks(config)),
       norm(layer_norm(config.dim)),
-      head(nn::LinearOptions(config.dim, config.vocab).bias(false)),
       dropout_(config.dropout) {
   register_module("tok", tok);
   register_module("pos", pos);
   register_module("blocks", blocks);
   register_module("norm", norm);
-  register_module("head", head);
+  head = register_module("head", nn::Linear(nn::LinearOptions(config.dim, config.vocab).bias(false)));
 }
 
-torch::Tensor GPTImpl::forward(const torch::Tensor& ids) {
+torch::Tensor GPTImpl::features(const torch::Tensor& ids) {
   auto x = tok(ids) + pos(torch::arange(ids.size(1), ids.options()));
   x = torch::dropout(x, dropout_, is_training());
   for (const auto& block : *blocks) x = block->as<BlockImpl>()->forward(x);
-  return head(norm(x));
+  return norm(x);
 }
 
 }  // namespace models

@@ -48,14 +48,13 @@ class GPTImpl : public LanguageModelImpl {
  public:
   explicit GPTImpl(const GPTConfig& config);
 
-  torch::Tensor forward(const torch::Tensor& ids) override;
-
   torch::nn::Embedding tok, pos;
   torch::nn::ModuleList blocks;
   torch::nn::LayerNorm norm;
-  torch::nn::Linear head;
 
  private:
+  torch::Tensor features(const torch::Tensor& ids) override;
+
   double dropout_;
 };
 TORCH_MODULE(GPT);

@@ -2,7 +2,14 @@
 
 #include <torch/nn/functional/loss.h>
 
+#include "models/linear_cross_entropy.h"
+
 namespace models {
+
+torch::Tensor LanguageModelImpl::forward(const torch::Tensor& ids, const torch::Tensor& targets) {
+  if (!targets.defined()) return head(features(ids));
+  return linear_cross_entropy(features(ids).flatten(0, 1), head->weight, targets.flatten());
+}
 
 torch::Tensor next_token_loss(const torch::Tensor& logits, const torch::Tensor& targets) {
   return torch::nn::functional::cross_entropy(logits.reshape({-1, logits.size(-1)}), targets.reshape(-1));

@@ -62,23 +62,22 @@ LlamaImpl::LlamaImpl(const LlamaConfig& config)
     : tok(config.vocab, config.dim),
       blocks(make_llama_blocks(config)),
       norm(config.dim),
-      head(unbiased(config.dim, config.vocab)),
       rotations_(rotations(config.seq, head_size(config))),
       dropout_(config.dropout) {
   register_module("tok", tok);
   register_module("blocks", blocks);
   register_module("norm", norm);
-  register_module("head", head);
+  head = register_module("head", unbiased(config.dim, config.vocab));
   register_buffer("cos", rotations_.cos);
   register_buffer("sin", rotations_.sin);
 }
 
-torch::Tensor LlamaImpl::forward(const torch::Tensor& ids) {
+torch::Tensor LlamaImpl::features(const torch::Tensor& ids) {
   const int64_t tokens = ids.size(1);
   const Rotations by{rotations_.cos.narrow(0, 0, tokens), rotations_.sin.narrow(0, 0, tokens)};
   auto x = torch::dropout(tok(ids), dropout_, is_training());
   for (const auto& block : *blocks) x = block->as<LlamaBlockImpl>()->forward(x, by);
-  return head(norm(x));
+  return norm(x);
 }
 
 }  // namespace models

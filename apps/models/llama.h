@@ -48,14 +48,14 @@ TORCH_MODULE(LlamaBlock);
 class LlamaImpl : public LanguageModelImpl {
  public:
   explicit LlamaImpl(const LlamaConfig& config);
-  torch::Tensor forward(const torch::Tensor& ids) override;
 
   torch::nn::Embedding tok;
   torch::nn::ModuleList blocks;
   RMSNorm norm;
-  torch::nn::Linear head;
 
  private:
+  torch::Tensor features(const torch::Tensor& ids) override;
+
   Rotations rotations_;  // of all positions; buffers
   double dropout_;
 };

@@ -17,7 +17,7 @@ Training<models::GPTImpl> gpt() {
   };
   training.loss = [=](models::GPTImpl& net, const Batch& batch) {
     const auto tokens = labels(batch, {kConfig.seq + 1}, kConfig.vocab);
-    return models::next_token_loss(net.forward(tokens.narrow(1, 0, kConfig.seq)), tokens.narrow(1, 1, kConfig.seq));
+    return net.forward(tokens.narrow(1, 0, kConfig.seq), tokens.narrow(1, 1, kConfig.seq));
   };
   return training;
 }

@@ -93,7 +93,7 @@ Training<models::LlamaImpl> llama_training() {
   };
   training.loss = [](models::LlamaImpl& net, const Batch& batch) {
     const auto tokens = labels(batch, {kLlama.seq + 1}, kLlama.vocab);
-    return models::next_token_loss(net.forward(tokens.narrow(1, 0, kLlama.seq)), tokens.narrow(1, 1, kLlama.seq));
+    return net.forward(tokens.narrow(1, 0, kLlama.seq), tokens.narrow(1, 1, kLlama.seq));
   };
   return training;
 }
