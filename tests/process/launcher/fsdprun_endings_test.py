@@ -120,6 +120,7 @@ class Bystanders(FsdprunTest):
         pid = int((self.path / name).read_text())
         self.assertTrue(pathlib.Path(f"/proc/{pid}").exists(), f"{name} was ended")
         os.kill(pid, signal.SIGKILL)
+        self.assertTrue(wait_until(lambda: pid not in marked_processes(self.marker)), f"{name} lives on")
 
     def test_live_on(self):
         process = self.start_beside("sleep 300 3>&- 4>&- & echo $! > $D/bystander", "--nproc-per-node=2", "sh", "-c",
