@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdprun {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/diagnosis.h"
+#include "comm/failure/diagnosis.h"
 #include "stream_choice.h"
 
 namespace fsdprun {

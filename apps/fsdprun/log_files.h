@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 #include "console.h"
 #include "flags.h"
 

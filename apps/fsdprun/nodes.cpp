@@ -9,10 +9,10 @@
 
 #include <fsdp/error.h>
 
-#include "comm/message_code.h"
-#include "comm/run_identity.h"
-#include "comm/signed_store.h"
-#include "comm/store_listener.h"
+#include "comm/core/message_code.h"
+#include "comm/rendezvous/run_identity.h"
+#include "comm/rendezvous/signed_store.h"
+#include "comm/rendezvous/store_listener.h"
 #include "exit.h"
 
 namespace fsdprun {

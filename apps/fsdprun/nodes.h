@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/store_listener.h"
+#include "comm/rendezvous/store_listener.h"
 #include "flags.h"
 #include "patience.h"
 #include "signals.h"

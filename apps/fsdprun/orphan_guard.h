@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdprun {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 #include "console.h"
 #include "last_lines.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 #include "signals.h"
 
 namespace fsdprun {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdprun {
 

@@ -5,7 +5,7 @@
 #include <fsdp/wrap_policy.h>
 #include <torch/utils.h>
 
-#include "comm/backend_choice.h"
+#include "comm/group/backend_choice.h"
 #include "models/gpt.h"
 #include "models/llama.h"
 

@@ -2,9 +2,8 @@
 /// \file
 /// The collectives that sharding needs, behind one interface.
 ///
-/// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend); decorators record or
-/// inject faults. Sums run in rank order, so two runs give the same bits; only a backend's own reduction of equal parts
-/// (NCCL) has its own order.
+/// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend). Sums run in rank order,
+/// so two runs give the same bits; only a backend's own reduction of equal parts (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
 

@@ -2,13 +2,11 @@
 /// \file
 /// The ranks of this program and how they found each other.
 
-#include <c10/core/Device.h>
+#include <fsdp/backend.h>
 #include <fsdp/communicator.h>
-#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,18 +16,6 @@ namespace fsdp {
 namespace runtime {
 class RankState;
 }
-
-/// Makes a c10d backend whose ranks meet in `store`, whose keys are this backend's alone. Collective; called once for
-/// gathers and once for reductions, and again after a failure.
-using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
-    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
-
-/// What carries the data of the tensors of one device, by its own collectives where these fit (ranks with equal parts),
-/// else by its messages.
-struct DeviceBackend {
-  c10::Device device;
-  BackendFactory make;
-};
 
 /// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
 ///

@@ -9,7 +9,7 @@
 #include <optional>
 #include <sstream>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 
 namespace fsdp {
 namespace {

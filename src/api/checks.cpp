@@ -10,7 +10,7 @@
 #include <unordered_set>
 
 #include "api/module_watch.h"
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 

@@ -13,7 +13,7 @@
 #include "api/module_tree.h"
 #include "api/module_watch.h"
 #include "api/plan.h"
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"

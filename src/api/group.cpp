@@ -5,7 +5,7 @@
 #include <unordered_set>
 
 #include "api/group_view.h"
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 #include "runtime/scope.h"

@@ -5,7 +5,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/compat.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"

@@ -1,7 +1,7 @@
 #include <fsdp/scopes.h>
 
 #include "api/module_watch.h"
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/param_group.h"
 #include "runtime/scope.h"

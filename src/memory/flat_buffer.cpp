@@ -1,7 +1,5 @@
 #include "memory/flat_buffer.h"
 
-#include "memory/part_storage.h"
-
 namespace fsdp::memory {
 namespace {
 
@@ -17,13 +15,6 @@ c10::DataPtr part_of(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offs
 std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor) {
   const auto* reference = tensor.storage().data_ptr().cast_context<std::shared_ptr<FlatBuffer>>(&drop_reference);
   return reference == nullptr ? nullptr : *reference;
-}
-
-at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,
-                       c10::ScalarType dtype) {
-  PartStorage storage(buffer->device(), static_cast<size_t>(numel) * c10::elementSize(dtype));
-  storage.attach(buffer, byte_offset);
-  return storage.tensor({numel}, {1}, dtype);
 }
 
 }  // namespace fsdp::memory

@@ -30,8 +30,4 @@ c10::DataPtr part_of(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offs
 /// The buffer that a tensor's memory is a part of; null if it is memory of another kind.
 std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor);
 
-/// `numel` elements of `buffer` as a flat tensor.
-at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,
-                       c10::ScalarType dtype);
-
 }  // namespace fsdp::memory

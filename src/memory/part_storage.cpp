@@ -27,6 +27,13 @@ at::Tensor PartStorage::tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides,
   return tensor;
 }
 
+at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,
+                       c10::ScalarType dtype) {
+  PartStorage storage(buffer->device(), static_cast<size_t>(numel) * c10::elementSize(dtype));
+  storage.attach(buffer, byte_offset);
+  return storage.tensor({numel}, {1}, dtype);
+}
+
 void end_storage(const c10::Storage& storage, const std::string& error) {
   auto* impl = storage.unsafeGetStorageImpl();
   impl->set_data_ptr_noswap(c10::DataPtr(nullptr, impl->device()));

@@ -33,6 +33,10 @@ class PartStorage {
   c10::Storage storage_;
 };
 
+/// `numel` elements of `buffer` as a flat tensor.
+at::Tensor flat_tensor(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset, int64_t numel,
+                       c10::ScalarType dtype);
+
 /// Frees the memory of a storage for good; whoever still has it gets `error` instead of values.
 void end_storage(const c10::Storage& storage, const std::string& error);
 

@@ -1,7 +1,7 @@
 #include <fsdp/optim.h>
 #include <torch/optim/serialize.h>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "optim/adadelta_kernel.h"
 #include "optim/param_states.h"
 

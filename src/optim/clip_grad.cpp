@@ -9,7 +9,7 @@
 #include <limits>
 #include <unordered_set>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "optim/gradient_layout.h"
 #include "optim/row_norms.h"
 #include "runtime/compat.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "memory/block.h"
 #include "memory/part_storage.h"
 #include "runtime/param_group.h"

@@ -4,7 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 
 namespace fsdp::optim {
 

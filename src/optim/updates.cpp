@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <set>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "optim/gradient_layout.h"
 #include "runtime/access_rules.h"
 #include "runtime/compat.h"

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/rank_lock.h"
+#include "comm/core/rank_lock.h"
 #include "optim/runs.h"
 #include "runtime/registry.h"
 

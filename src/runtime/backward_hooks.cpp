@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"

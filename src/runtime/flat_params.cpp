@@ -4,6 +4,7 @@
 #include <c10/core/Allocator.h>
 
 #include "memory/block.h"
+#include "memory/part_storage.h"
 
 namespace fsdp::runtime {
 namespace {

@@ -6,7 +6,8 @@
 
 #include <algorithm>
 
-#include "comm/fault_point.h"
+#include "comm/core/fault_point.h"
+#include "memory/part_storage.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 

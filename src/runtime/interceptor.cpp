@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/operand_access.h"

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/conversion.h"

@@ -9,8 +9,8 @@
 #include <map>
 #include <tuple>
 
-#include "comm/check.h"
-#include "comm/fault_point.h"
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/registry.h"

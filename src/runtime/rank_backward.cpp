@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <mutex>
 
-#include "comm/check.h"
-#include "comm/fault_point.h"
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 #include "memory/block.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"

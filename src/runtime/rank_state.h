@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "comm/rank_lock.h"
+#include "comm/core/rank_lock.h"
 #include "memory/byte_account.h"
 #include "runtime/kinship.h"
 #include "runtime/residents.h"

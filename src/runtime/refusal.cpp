@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 

@@ -11,8 +11,8 @@
 #include <algorithm>
 #include <array>
 
-#include "comm/check.h"
-#include "comm/fault_point.h"
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"

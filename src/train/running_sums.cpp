@@ -4,7 +4,7 @@
 #include <fsdp/collectives.h>
 #include <fsdp/metrics.h>
 
-#include "comm/check.h"
+#include "comm/core/check.h"
 
 namespace fsdp {
 

@@ -6,9 +6,9 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/c10d_communicator.h"
-#include "comm/gloo_backend.h"
-#include "comm/nccl_backend.h"
+#include "comm/c10d/c10d_communicator.h"
+#include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/nccl_backend.h"
 #include "cuda_devices.h"
 #include "support/process_ranks.h"
 

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "comm/backend_choice.h"
+#include "comm/group/backend_choice.h"
 
 namespace fsdp::test {
 

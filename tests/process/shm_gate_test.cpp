@@ -6,7 +6,7 @@
 #include <string_view>
 #include <thread>
 
-#include "comm/fault_point.h"
+#include "comm/core/fault_point.h"
 #include "support/process_ranks.h"
 #include "support/small_net.h"
 

@@ -4,7 +4,7 @@
 #include <fsdp/error.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/join.h"
+#include "comm/group/join.h"
 
 #include <exception>
 #include <mutex>

@@ -9,7 +9,7 @@
 #include <array>
 #include <semaphore>
 
-#include "comm/decorator.h"
+#include "support/decorator.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {

@@ -5,9 +5,9 @@
 
 #include <array>
 
-#include "comm/faulty_communicator.h"
-#include "comm/local_communicator.h"
-#include "comm/recording_communicator.h"
+#include "comm/core/local_communicator.h"
+#include "support/faulty_communicator.h"
+#include "support/recording_communicator.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {

@@ -11,8 +11,8 @@
 #include <atomic>
 #include <thread>
 
-#include "comm/c10d_communicator.h"
-#include "comm/gloo_backend.h"
+#include "comm/c10d/c10d_communicator.h"
+#include "comm/c10d/gloo_backend.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {

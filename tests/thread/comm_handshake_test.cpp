@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/gloo_backend.h"
-#include "comm/handshake.h"
+#include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/handshake.h"
 
 namespace fsdp::test {
 namespace {

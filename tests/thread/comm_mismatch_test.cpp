@@ -3,8 +3,8 @@
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <array>
 #include <atomic>
@@ -13,7 +13,7 @@
 #include <string_view>
 #include <thread>
 
-#include "comm/fault_point.h"
+#include "comm/core/fault_point.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {

@@ -1,6 +1,7 @@
 // The path that uses a backend's own collectives, with Gloo in NCCL's place.
 
 #include <fsdp/error.h>
+#include <fsdp/process_group.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/c10d_communicator.h"
-#include "comm/gloo_backend.h"
+#include "comm/c10d/c10d_communicator.h"
+#include "comm/c10d/gloo_backend.h"
 
 namespace fsdp::test {
 namespace {

@@ -1,6 +1,6 @@
 // The thread that answers roll calls, and how it ends.
 
-#include "comm/roll_call.h"
+#include "comm/failure/roll_call.h"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>

@@ -3,8 +3,8 @@
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/join.h"
+#include "comm/group/join.h"
 #include "support/stores.h"
 #include "support/thread_ranks.h"
 

@@ -2,7 +2,7 @@
 /// \file
 /// What tests of costs train, and the log of what it cost.
 
-#include "comm/recording_communicator.h"
+#include "support/recording_communicator.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {

@@ -1,6 +1,6 @@
 // What must not grow with the number of groups.
 
-#include "comm/decorator.h"
+#include "support/decorator.h"
 #include "support/oracle.h"
 
 namespace fsdp::test {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "comm/faulty_communicator.h"
+#include "support/faulty_communicator.h"
 #include "support/oracle.h"
 
 namespace fsdp::test {

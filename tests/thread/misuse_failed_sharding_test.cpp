@@ -3,7 +3,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "comm/decorator.h"
+#include "support/decorator.h"
 #include "thread/misuse_net.h"
 
 namespace fsdp::test {

@@ -10,7 +10,7 @@
 #include <future>
 #include <mutex>
 
-#include "comm/fault_point.h"
+#include "comm/core/fault_point.h"
 #include "support/small_net.h"
 #include "support/thread_ranks.h"
 

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/decorator.h"
+#include "support/decorator.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {

@@ -1,4 +1,4 @@
-#include "comm/backend_choice.h"
+#include "comm/group/backend_choice.h"
 
 #include <fsdp/error.h>
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-#include "comm/fingerprint.h"
+#include "comm/core/fingerprint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "comm/local_communicator.h"
+#include "comm/core/local_communicator.h"
 
 #include <fsdp/error.h>
 #include <gtest/gtest.h>

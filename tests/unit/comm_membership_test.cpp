@@ -1,4 +1,4 @@
-#include "comm/membership.h"
+#include "comm/group/membership.h"
 
 #include <fsdp/error.h>
 #include <gmock/gmock.h>

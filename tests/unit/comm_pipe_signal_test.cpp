@@ -1,4 +1,4 @@
-#include "comm/pipe_signal.h"
+#include "comm/posix/pipe_signal.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

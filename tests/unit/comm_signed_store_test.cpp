@@ -8,8 +8,8 @@
 #include <iomanip>
 #include <sstream>
 
-#include "comm/message_code.h"
-#include "comm/signed_store.h"
+#include "comm/core/message_code.h"
+#include "comm/rendezvous/signed_store.h"
 
 namespace fsdp {
 namespace {

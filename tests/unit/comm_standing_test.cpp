@@ -1,4 +1,4 @@
-#include "comm/standing.h"
+#include "comm/failure/standing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

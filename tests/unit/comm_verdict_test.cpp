@@ -1,4 +1,4 @@
-#include "comm/verdict.h"
+#include "comm/failure/verdict.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "comm/environment.h"
+#include "comm/rendezvous/environment.h"
 
 #include <fsdp/error.h>
 #include <gmock/gmock.h>

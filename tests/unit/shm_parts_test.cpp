@@ -5,7 +5,7 @@
 #include <array>
 #include <chrono>
 
-#include "comm/culprit.h"
+#include "comm/failure/culprit.h"
 #include "comm/shm/links.h"
 #include "comm/shm/segment.h"
 

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/fingerprint.h"
+#include "comm/core/fingerprint.h"
 #include "comm/shm/peers.h"
 #include "comm/shm/rounds.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/verdict.h"
+#include "comm/failure/verdict.h"
 
 namespace fsdp::shm {
 

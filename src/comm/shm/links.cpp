@@ -15,8 +15,8 @@
 #include <string_view>
 #include <tuple>
 
-#include "comm/check.h"
-#include "comm/message_code.h"
+#include "comm/core/check.h"
+#include "comm/core/message_code.h"
 #include "comm/shm/segment.h"
 
 namespace fsdp::shm {

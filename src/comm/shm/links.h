@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdp::shm {
 

@@ -8,9 +8,9 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/check.h"
-#include "comm/fault_point.h"
-#include "comm/shm/futex.h"
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
+#include "comm/posix/futex.h"
 #include "comm/shm/watch.h"
 
 namespace fsdp::shm {

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "comm/activity.h"
-#include "comm/rank_lock.h"
+#include "comm/core/rank_lock.h"
+#include "comm/failure/activity.h"
+#include "comm/failure/verdict.h"
 #include "comm/shm/host_page.h"
 #include "comm/shm/links.h"
 #include "comm/shm/segment.h"
-#include "comm/verdict.h"
 
 namespace fsdp::shm {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/fault_point.h"
+#include "comm/core/fault_point.h"
 
 namespace fsdp::shm {
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/fingerprint.h"
+#include "comm/core/fingerprint.h"
 #include "comm/shm/peers.h"
 
 namespace fsdp::shm {

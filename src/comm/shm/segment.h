@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "comm/descriptor.h"
+#include "comm/posix/descriptor.h"
 
 namespace fsdp::shm {
 

@@ -2,7 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
-#include "comm/fault_point.h"
+#include "comm/core/fault_point.h"
 
 namespace fsdp::shm {
 

@@ -8,10 +8,10 @@
 #include <map>
 #include <utility>
 
-#include "comm/arguments.h"
-#include "comm/check.h"
-#include "comm/pieces.h"
-#include "comm/rank_ordered_sum.h"
+#include "comm/core/arguments.h"
+#include "comm/core/check.h"
+#include "comm/core/pieces.h"
+#include "comm/core/rank_ordered_sum.h"
 #include "comm/shm/collectives.h"
 #include "comm/shm/shared_rows.h"
 

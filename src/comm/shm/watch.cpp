@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "comm/culprit.h"
+#include "comm/failure/culprit.h"
 
 namespace fsdp::shm {
 namespace {

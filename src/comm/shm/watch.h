@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
+#include "comm/failure/verdict.h"
 #include "comm/shm/host_page.h"
 #include "comm/shm/links.h"
-#include "comm/verdict.h"
 
 namespace fsdp::shm {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "comm/fault_point.h"
+#include "comm/core/fault_point.h"
 #include "support/quiet_child.h"
 
 namespace fsdp::test {

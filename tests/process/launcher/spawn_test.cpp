@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/environment.h"
+#include "comm/rendezvous/environment.h"
 
 namespace fsdp {
 namespace {

@@ -1,0 +1,26 @@
+#pragma once
+/// \file
+/// Backends of c10d that carry tensors.
+
+#include <c10/core/Device.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <functional>
+
+namespace fsdp {
+
+/// Makes a c10d backend whose ranks meet in `store`, whose keys are this backend's alone. Collective; called once for
+/// gathers and once for reductions, and again after a failure.
+using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
+    const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
+
+/// What carries the data of the tensors of one device, by its own collectives where these fit (ranks with equal parts),
+/// else by its messages.
+struct DeviceBackend {
+  c10::Device device;
+  BackendFactory make;
+};
+
+}  // namespace fsdp

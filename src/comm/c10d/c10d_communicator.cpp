@@ -1,0 +1,387 @@
+#include "comm/c10d/c10d_communicator.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/distributed/c10d/exception.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "comm/c10d/enclosed_exchange.h"
+#include "comm/c10d/exchange.h"
+#include "comm/c10d/lane.h"
+#include "comm/c10d/native_exchange.h"
+#include "comm/c10d/stream_order.h"
+#include "comm/core/arguments.h"
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
+#include "comm/core/pieces.h"
+#include "comm/core/rank_ordered_sum.h"
+#include "comm/posix/pipe_signal.h"
+
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+class C10dCommunicator;
+
+// What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
+struct Family {
+  Family(c10::intrusive_ptr<c10d::Store> meeting_place, C10dOptions wanted)
+      : store(std::move(meeting_place)), options(std::move(wanted)) {
+    begin();
+  }
+  ~Family() { roll_call->leave(); }
+
+  // Again under keys of its own.
+  void begin() {
+    if (roll_call) roll_call->leave();
+    auto prefix = c10::make_intrusive<c10d::PrefixStore>(c10::str("roll_call/", beginnings), own_connection());
+    roll_call = RollCall::start(std::move(prefix), options.rank, options.world_size, options.roll_call);
+  }
+
+  // The other one may be in the middle of a wait.
+  c10::intrusive_ptr<c10d::Store> own_connection() const {
+    try {
+      return store->clone();
+    } catch (const c10::DistError& error) {
+      const std::string place = where(options.rank, options.world_size, "connecting"),
+                        detail = first_line(error.what());
+      if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
+        throw Error(c10::str(place, "no second connection to the rendezvous store: ", detail));
+      raise(lost_store(detail), place);
+    }
+  }
+  Verdict lost_store(const std::string& detail) const {
+    return store_lost(options.rank, options.roll_call.store_in_rank_0, detail, "");
+  }
+  /// A backend for the ranks of one order, whose `name` is no other order's.
+  c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
+                                            int world_size) const {
+    const std::string prefix = c10::str("lane/", beginnings, '/', name);
+    return factory(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, world_size, options.timeout);
+  }
+  bool answers() const {
+    try {
+      store->check({"roll_call"});
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store;
+  const C10dOptions options;
+  std::shared_ptr<RollCall> roll_call;
+  int beginnings = 0;
+  std::vector<C10dCommunicator*> members;  // in the order in which they were made, the same on every rank
+};
+
+// The data of one direction's messages over a backend of their own, with the sender as rank 0: over one of all ranks
+// two ranks that both send first would wait for each other.
+class NativeMessages {
+ public:
+  NativeMessages(std::shared_ptr<const Family> family, std::string name, std::shared_ptr<const Wire> wire, bool sends)
+      : family_(std::move(family)), name_(std::move(name)), wire_(std::move(wire)), rank_(sends ? 0 : 1) {}
+  /// In the lane's thread, once both ranks are there.
+  Exchange& get() {
+    if (!exchange_)
+      exchange_ =
+          std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2), wire_, rank_, 2);
+    return *exchange_;
+  }
+
+ private:
+  const std::shared_ptr<const Family> family_;
+  const std::string name_;
+  const std::shared_ptr<const Wire> wire_;
+  const int rank_;
+  std::unique_ptr<Exchange> exchange_;
+};
+
+class C10dCommunicator : public Communicator {
+ public:
+  /// `path` is the same on every rank and no other communicator's.
+  C10dCommunicator(std::shared_ptr<Family> family, const std::string& name, const std::string& path)
+      : family_(std::move(family)),
+        arguments_{family_->options.rank, family_->options.world_size},
+        name_(name),
+        path_(path) {
+    connect();
+    family_->members.push_back(this);
+  }
+
+  // The goodbye comes before the connections break, so that peers can tell leaving from dying.
+  ~C10dCommunicator() override {
+    std::erase(family_->members, this);
+    if (family_->members.empty()) family_->roll_call->leave();
+  }
+
+  int rank() const override { return arguments_.rank; }
+  int world_size() const override { return arguments_.world_size; }
+
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                   Tag tag) override {
+    arguments_.check_all_gather(output, input, offsets, tag);
+    auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
+    describe_data(fingerprint, output, offsets);
+    const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
+    return collective(fingerprint, output, tag, {largest_slice(offsets), [input](int) { return bytes_of(input); }},
+                      [=](Exchange& exchange) { exchange.all_gather(output, input, boundaries); });
+  }
+
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> pieces,
+                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
+    arguments_.check_reduce_scatter(output, pieces, offsets, tag);
+    const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
+    auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
+    describe_data(fingerprint, input, offsets);
+    const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
+    return collective(fingerprint, input, tag,
+                      {largest_slice(offsets), [=](int peer) { return bytes_of(slice_of(input, boundaries, peer)); }},
+                      [=](Exchange& exchange) {
+                        exchange.reduce_scatter(output, input, boundaries, ReduceOp::kSum);
+                        scale_in_place(output, scale);
+                      });
+  }
+
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
+    const Operation operation = all_reduce_operation(op);
+    arguments_.check_tensor(tensor, name_of(operation), tag);
+    auto fingerprint = make_fingerprint(operation, tag);
+    describe_data(fingerprint, tensor);
+    return collective(fingerprint, tensor, tag, {tensor.numel(), [tensor](int) { return bytes_of(tensor); }},
+                      [flat = tensor.detach().view({-1}), op](Exchange& exchange) { exchange.all_reduce(flat, op); });
+  }
+
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
+    arguments_.check_tensor(tensor, "broadcast", tag);
+    arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
+    auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
+    describe_data(fingerprint, tensor);
+    fingerprint.peer = root;
+    const bool gives = root == rank();
+    return collective(fingerprint, tensor, tag,
+                      {tensor.numel(), [=](int) { return gives ? bytes_of(tensor) : std::span<const std::byte>(); }},
+                      [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
+  }
+
+  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
+    return point_to_point(Operation::kSend, tensor, peer, tag);
+  }
+
+  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) override {
+    return point_to_point(Operation::kRecv, tensor, peer, tag);
+  }
+
+  std::shared_ptr<Work> barrier(Tag tag) override {
+    // Whoever has everybody's fingerprint knows that all are here.
+    return all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), tag.votes, [] {});
+  }
+
+  std::shared_ptr<Communicator> duplicate(const std::string& name) override {
+    const std::string path = c10::str(path_, '.', name, '.', duplicates_++);
+    Tag tag{name, {}};
+    // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
+    std::shared_ptr<Communicator> made;
+    all_.lane
+        ->submit(make_fingerprint(Operation::kDuplicate, tag), {},
+                 [&] { made = std::make_shared<C10dCommunicator>(family_, name, path); })
+        ->wait();
+    return made;
+  }
+
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart>, c10::Device) override { return {}; }
+  void reserve(size_t) override {}
+
+  void start_over() override {
+    announce_restart();
+    ++family_->beginnings;
+    meet_again();
+    family_->begin();
+    for (auto* member : family_->members) member->connect();
+  }
+
+  void fail(const std::string& operation, const std::string& error) override {
+    family_->roll_call->pronounce(failed_alone(rank(), operation, error));
+  }
+
+ private:
+  // What moves in one order: its thread, and what carries its data.
+  struct Order {
+    std::shared_ptr<Wire> wire;
+    std::shared_ptr<Exchange> enclosed, messages;
+    std::shared_ptr<NativeMessages> native;
+    std::unique_ptr<Lane> lane;
+  };
+
+  std::string place(const char* operation) const { return where(rank(), world_size(), operation); }
+
+  // A rank that dies meanwhile does not answer the roll call.
+  void connect() {
+    try {
+      make_connections();
+    } catch (const std::exception& error) {
+      const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
+      raise(verdict, place("connecting"));
+    }
+  }
+
+  void make_connections() {
+    const PipeSignalBlocked no_pipe_signal;
+    const auto& options = family_->options;
+    messages_.clear();
+    control_ = std::make_shared<Wire::Transport>();
+    control_->backend = family_->connect(options.control, path_ + "/control", rank(), world_size());
+    std::vector<int> others;
+    for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
+    all_ = make_order(others, 0, path_);
+    meet(*all_.wire, others);
+    if (options.data)
+      native_ = std::make_shared<NativeExchange>(family_->connect(options.data, path_ + "/data", rank(), world_size()),
+                                                 all_.wire, rank(), world_size());
+  }
+
+  // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
+  // long as the timeout, pair by pair.
+  static void meet(Wire& wire, const std::vector<int>& others) {
+    wire.begin_operation();
+    const at::Tensor hello = at::zeros({1}, at::kByte);
+    std::vector<Wire::Message> messages;
+    for (const int peer : others) {
+      messages.push_back(wire.recv(at::empty({1}, at::kByte), peer, Wire::Channel::kData));
+      messages.push_back(wire.send(hello, peer, Wire::Channel::kData));
+    }
+    for (const auto& message : messages) wire.wait(message);
+  }
+
+  // `path`: the same on every rank, and no other order's.
+  Order make_order(std::vector<int> peers, int number, const std::string& path) const {
+    const auto& options = family_->options;
+    Order order;
+    order.wire = std::make_shared<Wire>(control_, options.timeout, number);
+    const auto handshake = std::make_shared<Handshake>(order.wire, rank(), std::move(peers));
+    order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size());
+    order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
+    order.lane = std::make_unique<Lane>(order.wire, handshake, family_->roll_call,
+                                        Lane::Options{name_, path, rank(), world_size(), options.timeout});
+    return order;
+  }
+
+  // Ranks that go on learn it; where there is a verdict already, that one stays.
+  void announce_restart() const {
+    const auto& roll_call = family_->roll_call;
+    roll_call->pronounce(starts_over(rank(), ""));
+    const auto verdict = roll_call->verdict();
+    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, place("starting over"));
+  }
+
+  // Returns when every rank has come.
+  void meet_again() const {
+    const auto key = [&](int who) { return c10::str("again/", family_->beginnings, '/', who); };
+    std::vector<std::string> keys;
+    for (int peer = 0; peer < world_size(); ++peer) keys.push_back(key(peer));
+    int missing = 0;
+    try {
+      family_->store->set(key(rank()), "");
+      fault_point("starting over");
+      family_->store->wait(keys, family_->options.timeout);
+    } catch (const std::exception&) {
+      try {
+        while (missing + 1 < world_size() && family_->store->check({key(missing)})) ++missing;
+      } catch (const std::exception& error) {
+        raise(family_->lost_store(first_line(error.what())), place("starting over"));
+      }
+      throw PeerLost(missing, c10::str(place("starting over"), "rank ", missing, " did not start over within ",
+                                       in_seconds(family_->options.timeout),
+                                       ". Call reset_iter_state() on every rank; if it has ended, look at its output "
+                                       "and start all ranks again."));
+    }
+  }
+
+  std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
+    arguments_.check_message(tensor, peer, name_of(operation), tag);
+    auto fingerprint = make_fingerprint(operation, tag);
+    describe_data(fingerprint, tensor);
+    fingerprint.peer = peer;
+    const bool sends = operation == Operation::kSend;
+    const bool is_native = moves_natively(tensor.device(), fingerprint);
+    const auto& order = messages_with(peer, sends);
+    if (!is_native) {
+      const Outgoing outgoing{tensor.numel(),
+                              [=](int) { return sends ? bytes_of(tensor) : std::span<const std::byte>(); }};
+      return by_messages(order, fingerprint, tensor, tag, outgoing, [=](Exchange& exchange) {
+        sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
+      });
+    }
+    return submit(order, fingerprint, tensor, tag, [=, native = order.native] {
+      sends ? native->get().send(tensor, 1) : native->get().recv(tensor, 0);
+    });
+  }
+
+  // Made by the first message of a direction, on each of the two ranks when it comes to it.
+  const Order& messages_with(int peer, bool sends) {
+    auto& order = messages_[{peer, sends}];
+    if (order.lane) return order;
+    const bool upwards = sends == (rank() < peer);
+    const std::string path = c10::str(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
+    order = make_order({peer}, upwards ? 1 : 2, path);
+    order.native = std::make_shared<NativeMessages>(family_, path, order.wire, sends);
+    return order;
+  }
+
+  std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
+                                   const Outgoing& outgoing, std::function<void(Exchange&)> move_data) {
+    if (!moves_natively(data.device(), fingerprint))
+      return by_messages(all_, fingerprint, data, tag, outgoing, std::move(move_data));
+    return submit(all_, fingerprint, data, tag,
+                  [exchange = native_, move_data = std::move(move_data)] { move_data(*exchange); });
+  }
+
+  static std::shared_ptr<Work> by_messages(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
+                                           const Tag& tag, const Outgoing& outgoing,
+                                           std::function<void(Exchange&)> move_data) {
+    const bool is_enclosed = can_be_enclosed(outgoing, data);
+    const auto exchange = is_enclosed ? order.enclosed : order.messages;
+    return submit(
+        order, fingerprint, data, tag, [exchange, move_data = std::move(move_data)] { move_data(*exchange); },
+        is_enclosed ? outgoing.to : Enclosure());
+  }
+
+  static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
+                                      const Tag& tag, std::function<void()> move_data, Enclosure enclosure = {}) {
+    const StreamOrder streams(data.device());
+    auto in_lane = streams.in_lane(std::move(move_data));
+    return streams.for_caller(order.lane->submit(fingerprint, tag.votes, std::move(in_lane), std::move(enclosure)));
+  }
+
+  // Whether the device's own backend carries the data.
+  bool moves_natively(c10::Device device, const Fingerprint& fingerprint) const {
+    if (native_ && device == family_->options.data_device) return true;
+    require(device.is_cpu(), where(rank(), world_size(), describe(fingerprint)),
+            native_ ? c10::str("this rank's tensors are on ", family_->options.data_device, " or the CPU")
+                    : std::string("Gloo moves CPU tensors"),
+            ", found one on ", device, native_ ? "." : ". Use the backend \"nccl\".");
+    return false;
+  }
+
+  std::shared_ptr<Family> family_;
+  const Arguments arguments_;
+  const std::string name_, path_;
+  int duplicates_ = 0;
+  std::shared_ptr<Wire::Transport> control_;
+  Order all_;
+  std::shared_ptr<Exchange> native_;                // of the collectives
+  std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
+                                                     C10dOptions options) {
+  auto family = std::make_shared<Family>(store, std::move(options));
+  return std::make_shared<C10dCommunicator>(std::move(family), "", "main");
+}
+
+}  // namespace fsdp

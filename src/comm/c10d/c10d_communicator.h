@@ -1,0 +1,30 @@
+#pragma once
+/// \file
+/// A communicator over c10d backends.
+
+#include <fsdp/backend.h>
+#include <fsdp/communicator.h>
+
+#include "comm/failure/roll_call.h"
+
+#include <chrono>
+#include <memory>
+
+namespace fsdp {
+
+struct C10dOptions {
+  int rank = 0, world_size = 1;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Must be able to send and recv between any two ranks; carries the fingerprints.
+  BackendFactory control;
+  /// Carries the tensors of `data_device` by its own collectives where these fit (NCCL). Unset, and for other tensors
+  /// on the CPU: data goes over `control`, by messages.
+  BackendFactory data;
+  c10::Device data_device = c10::kCPU;
+  RollCallOptions roll_call;
+};
+
+/// Joins the ranks that meet in `store`, whose keys must be this communicator's alone. Collective.
+std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store, C10dOptions options);
+
+}  // namespace fsdp

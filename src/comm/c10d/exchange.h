@@ -1,0 +1,53 @@
+#pragma once
+/// \file
+/// How the data of a collective moves once the ranks have agreed that it is the same collective.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/communicator.h>
+
+#include "comm/c10d/wire.h"
+
+#include <memory>
+#include <span>
+
+namespace fsdp {
+
+/// Runs in the lane's thread; every call returns when its result is in place.
+class Exchange {
+ public:
+  Exchange(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
+  virtual ~Exchange() = default;
+  /// See Communicator for the arguments of these.
+  virtual void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) = 0;
+  /// `output` is this rank's part; it may be that part of `input` itself.
+  virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                              ReduceOp op) = 0;
+  /// In place. Unless overridden: a reduce_scatter of even slices, then an all_gather.
+  virtual void all_reduce(const at::Tensor& flat, ReduceOp op);
+  virtual void broadcast(const at::Tensor& tensor, int root) = 0;
+  virtual void send(const at::Tensor& tensor, int peer) = 0;
+  virtual void recv(const at::Tensor& tensor, int peer) = 0;
+
+ protected:
+  const int rank_, world_size_;
+};
+
+/// Every rank exchanges with every other one by messages. Any partition; sums in rank order.
+class DirectExchange : public Exchange {
+ public:
+  DirectExchange(std::shared_ptr<Wire> wire, int rank, int world_size)
+      : Exchange(rank, world_size), wire_owner_(std::move(wire)), wire_(*wire_owner_) {}
+
+  void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
+  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                      ReduceOp op) override;
+  void broadcast(const at::Tensor& tensor, int root) override;
+  void send(const at::Tensor& tensor, int peer) override;
+  void recv(const at::Tensor& tensor, int peer) override;
+
+ private:
+  const std::shared_ptr<Wire> wire_owner_;
+  Wire& wire_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,279 @@
+#include "comm/c10d/lane.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/thread_name.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
+#include "comm/posix/pipe_signal.h"
+
+namespace fsdp {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+std::chrono::milliseconds since(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
+}
+
+// Without the source line that Gloo's words begin with.
+std::string without_source_line(const std::string& what) {
+  const size_t bracket = what.starts_with('[') ? what.find("] ") : std::string::npos;
+  return bracket == std::string::npos ? what : what.substr(bracket + 2);
+}
+
+}  // namespace
+
+// What wait() waits for.
+class Lane::Ticket : public Work {
+ public:
+  Ticket(std::vector<uint8_t> votes, std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
+      : votes_(std::move(votes)), roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
+
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    if (!done_) {
+      const Activity::Waiting waiting(roll_call_->activity());
+      ++*waits_of_lane_;
+      changed_.wait(lock, [&] { return done_; });
+      --*waits_of_lane_;
+    }
+    if (error_) std::rethrow_exception(error_);
+  }
+  bool lets_others_go_on() const override { return true; }
+  std::span<const uint8_t> votes() const override { return votes_; }
+
+  // The lane's thread owns the votes until it finishes the ticket.
+  std::vector<uint8_t>& votes_of_lane() { return votes_; }
+  void finish(std::exception_ptr error) {
+    std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    done_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::vector<uint8_t> votes_;
+  const std::shared_ptr<RollCall> roll_call_;
+  const std::shared_ptr<std::atomic<int>> waits_of_lane_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  std::exception_ptr error_;
+};
+
+// Shared with the thread, which may have to be left behind.
+class Lane::State : public RollCall::Member {
+ public:
+  State(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
+        Options options)
+      : wire_(std::move(wire)),
+        handshake_(std::move(handshake)),
+        roll_call_(std::move(roll_call)),
+        options_(std::move(options)) {}
+
+  std::shared_ptr<Work> push(Job job, std::vector<uint8_t> votes);
+  void run();
+  void stop();
+  bool wait_until_ended(std::chrono::milliseconds time);
+
+  std::string status() const override;
+  bool describe(Standing& standing) const override;
+  void interrupt() override { wire_->interrupt(); }
+
+ private:
+  void execute(Job& job);
+  void attempt(Job& job);
+  void agreed();
+  [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
+  [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
+  std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
+
+  const std::shared_ptr<Wire> wire_;
+  const std::shared_ptr<Handshake> handshake_;
+  const std::shared_ptr<RollCall> roll_call_;
+  const Options options_;
+  const std::shared_ptr<std::atomic<int>> waits_ = std::make_shared<std::atomic<int>>(0);  // of callers, for this lane
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  bool stopping_ = false, ended_ = false;
+  uint64_t begun_ = 0;  // by callers
+  // The operation in progress, or the last one.
+  std::string operation_;
+  uint64_t number_ = 0;
+  bool busy_ = false, agreed_ = false;
+  Clock::time_point since_;
+
+  // Of the thread alone.
+  std::exception_ptr failure_;
+  uint64_t sequence_ = 0;
+};
+
+Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
+           Options options)
+    : state_(std::make_shared<State>(std::move(wire), std::move(handshake), roll_call, std::move(options))) {
+  roll_call->enroll(state_);
+  thread_ = std::thread([state = state_] { state->run(); });
+}
+
+Lane::~Lane() {
+  state_->stop();
+  if (state_->wait_until_ended(std::chrono::seconds(10))) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, std::vector<uint8_t> votes, std::function<void()> move_data,
+                                   Enclosure enclosure) {
+  return state_->push({fingerprint, std::move(move_data), std::move(enclosure), nullptr}, std::move(votes));
+}
+
+std::shared_ptr<Work> Lane::State::push(Job job, std::vector<uint8_t> votes) {
+  auto ticket = job.ticket = std::make_shared<Ticket>(std::move(votes), roll_call_, waits_);
+  roll_call_->activity().begin();
+  std::lock_guard lock(mutex_);
+  ++begun_;
+  jobs_.push_back(std::move(job));
+  changed_.notify_all();
+  return ticket;
+}
+
+void Lane::State::stop() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  wire_->interrupt();  // also if nothing is in progress: a job may just have been taken from the queue
+  changed_.notify_all();
+}
+
+bool Lane::State::wait_until_ended(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, time, [&] { return ended_; });
+}
+
+std::string Lane::State::status() const {
+  std::lock_guard lock(mutex_);
+  if (operation_.empty()) return "";
+  const std::string lane = options_.name.empty() ? "" : c10::str(" on '", options_.name, "'");
+  const std::string time = in_seconds(since(since_));
+  const int peer = wire_->waiting_for();
+  if (!busy_) return c10::str(operation_, lane, ", done ", time, " ago");
+  if (peer < 0) return c10::str(operation_, lane, ", in progress for ", time);
+  return c10::str(operation_, lane, ", waiting for rank ", peer, " for ", time);
+}
+
+bool Lane::State::describe(Standing& standing) const {
+  std::lock_guard lock(mutex_);
+  standing.begun[options_.order] = begun_;
+  const int peer = wire_->waiting_for();
+  // Once the ranks agree, data is on its way.
+  const bool stands = busy_ ? !agreed_ && peer >= 0 : jobs_.empty() && *waits_ == 0;
+  if (stands && *waits_ > 0) standing.waits.push_back({options_.order, number_, peer, operation_});
+  return stands;
+}
+
+void Lane::State::run() {
+  c10::setThreadName("fsdp-lane");
+  const PipeSignalBlocked no_pipe_signal;
+  // Collectives write into parameters' memory: no graph, no version bumps.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    if (jobs_.empty()) break;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    if (stopping_ && !failure_) {
+      failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
+    }
+    lock.unlock();
+    execute(job);
+    job = {};
+    lock.lock();
+  }
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void Lane::State::execute(Job& job) {
+  if (!failure_) {
+    job.fingerprint.sequence = ++sequence_;
+    try {
+      attempt(job);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  roll_call_->activity().move();
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_) since_ = Clock::now();
+    busy_ = static_cast<bool>(failure_) && busy_;
+  }
+  job.move_data = nullptr;
+  job.enclosure = nullptr;
+  job.ticket->finish(failure_);
+}
+
+void Lane::State::attempt(Job& job) {
+  const Fingerprint& mine = job.fingerprint;
+  if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
+  const auto begin = Clock::now();
+  wire_->begin_operation();
+  {
+    std::lock_guard lock(mutex_);
+    operation_ = fsdp::describe(mine);
+    number_ = mine.sequence;
+    busy_ = true;
+    agreed_ = false;
+    since_ = begin;
+  }
+  try {
+    fault_point("lane handshake");
+    const Disagreement found = handshake_->exchange(mine, job.ticket->votes_of_lane(), job.enclosure);
+    if (found.peer >= 0) disagree(mine, found);
+    roll_call_->activity().move();
+    agreed();
+    fault_point("lane agreed");
+    if (!is_voted_down(job.ticket->votes_of_lane())) job.move_data();
+    fault_point("lane done");
+  } catch (const Error&) {
+    throw;
+  } catch (const Interrupted&) {
+    if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
+    std::rethrow_exception(failure_of(mine, "the process group was destroyed while it was in progress"));
+  } catch (const std::exception& error) {
+    const int peer = wire_->waiting_for();
+    const bool timed_out = since(begin) >= options_.timeout;
+    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, fsdp::describe(mine),
+                            without_source_line(first_line(error.what()))),
+          mine);
+  }
+}
+
+void Lane::State::agreed() {
+  std::lock_guard lock(mutex_);
+  agreed_ = true;
+}
+
+void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
+  raise(roll_call_->pronounce(disagreement(mine, options_.rank, found.theirs, found.peer, found.difference)), mine);
+}
+
+void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
+  fsdp::raise(verdict, where(options_.rank, options_.world_size, fsdp::describe(fingerprint)));
+}
+
+std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint, const std::string& what) {
+  return std::make_exception_ptr(
+      Error(where(options_.rank, options_.world_size, fsdp::describe(fingerprint)) + what + "."));
+}
+
+}  // namespace fsdp

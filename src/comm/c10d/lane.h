@@ -1,0 +1,65 @@
+#pragma once
+/// \file
+/// One order of operations: a thread that runs them first in, first out.
+
+#include <fsdp/communicator.h>
+
+#include "comm/c10d/handshake.h"
+#include "comm/c10d/wire.h"
+#include "comm/core/fingerprint.h"
+#include "comm/failure/roll_call.h"
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace fsdp {
+
+/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, each in three steps:
+/// exchange fingerprints, votes and data that is small, compare, move other data.
+///
+/// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
+/// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
+class Lane {
+ public:
+  struct Options {
+    /// Stands in errors.
+    std::string name;
+    /// The same on every rank, and no other lane's.
+    std::string order;
+    int rank = 0, world_size = 1;
+    std::chrono::milliseconds timeout{};
+  };
+
+  /// `handshake`: over `wire`, with the ranks that this order concerns beside this one.
+  Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
+       Options options);
+  /// Ends what is in progress, within seconds.
+  ~Lane();
+
+  /// Queues a collective. In the lane's thread `enclosure` says what goes with the fingerprint, and `move_data` runs
+  /// once all ranks agree.
+  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
+                                             std::function<void()> move_data, Enclosure enclosure = {});
+
+ private:
+  class Ticket;
+  struct Job {
+    Fingerprint fingerprint;
+    std::function<void()> move_data;
+    Enclosure enclosure;
+    std::shared_ptr<Ticket> ticket;
+  };
+  class State;
+
+  std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,40 @@
+// The only file that sees CUDA's and NCCL's headers.
+#include "comm/c10d/nccl_backend.h"
+
+#include <fsdp/error.h>
+
+#ifdef FSDP_HAS_NCCL
+#define USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+namespace fsdp {
+
+#ifdef FSDP_HAS_NCCL
+
+bool has_nccl() { return true; }
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                                    int world_size, std::chrono::milliseconds timeout,
+                                                    c10::Device device) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = timeout;
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, world_size, options);
+  backend->setBoundDeviceId(device);
+  // Now, in this thread: otherwise the lanes of a communicator and its duplicates would do it at the same time.
+  backend->eagerConnectSingleDevice(device);
+  return backend;
+}
+
+#else
+
+bool has_nccl() { return false; }
+
+c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int, int,
+                                                    std::chrono::milliseconds, c10::Device) {
+  throw Error("[fsdp] this build has no NCCL.");
+}
+
+#endif
+
+}  // namespace fsdp

@@ -1,0 +1,52 @@
+#include "comm/c10d/wire.h"
+
+#include <algorithm>
+
+namespace fsdp {
+
+Wire::Message Wire::send(const at::Tensor& tensor, int peer, Channel channel) {
+  if (tensor.numel() == 0) return {};
+  std::vector<at::Tensor> tensors{tensor};
+  std::lock_guard lock(transport_->mutex);
+  return {transport_->backend->send(tensors, peer, tag(channel)), peer};
+}
+
+Wire::Message Wire::recv(const at::Tensor& tensor, int peer, Channel channel) {
+  if (tensor.numel() == 0) return {};
+  std::vector<at::Tensor> tensors{tensor};
+  std::lock_guard lock(transport_->mutex);
+  return {transport_->backend->recv(tensors, peer, tag(channel)), peer};
+}
+
+std::chrono::milliseconds Wire::time_left() const {
+  using std::chrono::milliseconds;
+  // Rounded up: a wait that ends with it has taken the whole timeout.
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline_ - std::chrono::steady_clock::now()));
+}
+
+void Wire::wait(const Message& message) {
+  if (!message.work) return;
+  waiting_for_ = message.peer;
+  {
+    std::lock_guard lock(mutex_);
+    if (interrupted_) throw Interrupted();
+    pending_ = message.work;
+  }
+  // An abort between here and the wait is kept by the backend and ends the wait when it begins. A wait that throws
+  // leaves waiting_for_ as it is: the report names that rank.
+  const bool arrived = message.work->wait(time_left());
+  {
+    std::lock_guard lock(mutex_);
+    pending_.reset();
+    if (interrupted_ || !arrived) throw Interrupted();
+  }
+  waiting_for_ = -1;
+}
+
+void Wire::interrupt() {
+  std::lock_guard lock(mutex_);
+  interrupted_ = true;
+  if (pending_) pending_->abort();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,157 @@
+#include "comm/core/fingerprint.h"
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace fsdp {
+namespace {
+
+// FNV-1a: the same on every rank and in every build, which std::hash does not promise.
+uint64_t hash_bytes(const void* data, size_t size) {
+  const auto* bytes = static_cast<const uint8_t*>(data);
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
+  return hash;
+}
+
+bool is_point_to_point(Operation operation) { return operation == Operation::kSend || operation == Operation::kRecv; }
+
+// A send fits the recv on the other side, and nothing else.
+bool operations_fit(const Fingerprint& a, const Fingerprint& b) {
+  if (a.operation == Operation::kSend) return b.operation == Operation::kRecv;
+  if (a.operation == Operation::kRecv) return b.operation == Operation::kSend;
+  return a.operation == b.operation;
+}
+
+}  // namespace
+
+std::string_view name_of(Operation operation) {
+  switch (operation) {
+    case Operation::kAllGather:
+      return "all_gather";
+    case Operation::kReduceScatter:
+      return "reduce_scatter";
+    case Operation::kAllReduceSum:
+      return "all_reduce(sum)";
+    case Operation::kAllReduceMax:
+      return "all_reduce(max)";
+    case Operation::kAllReduceMin:
+      return "all_reduce(min)";
+    case Operation::kBroadcast:
+      return "broadcast";
+    case Operation::kSend:
+      return "send";
+    case Operation::kRecv:
+      return "recv";
+    case Operation::kBarrier:
+      return "barrier";
+    case Operation::kDuplicate:
+      return "duplicate";
+  }
+  return "unknown operation";
+}
+
+Operation all_reduce_operation(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMax:
+      return Operation::kAllReduceMax;
+    case ReduceOp::kMin:
+      return Operation::kAllReduceMin;
+    default:
+      return Operation::kAllReduceSum;
+  }
+}
+
+Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
+  Fingerprint fingerprint;
+  fingerprint.operation = operation;
+  fingerprint.subject_hash = hash_bytes(tag.subject.data(), tag.subject.size());
+  // The last byte stays zero.
+  const size_t kept = std::min(tag.subject.size(), Fingerprint::kSubjectBytes - 1);
+  std::memcpy(fingerprint.subject.data(), tag.subject.data(), kept);
+  fingerprint.writes = tag.writes;
+  fingerprint.group = tag.group;
+  fingerprint.vote_count = static_cast<uint32_t>(tag.votes.size());
+  if (fingerprint.votes_fit()) {
+    const auto bits = pack_votes(tag.votes);
+    std::copy(bits.begin(), bits.end(), fingerprint.votes.begin());
+  }
+  return fingerprint;
+}
+
+void describe_data(Fingerprint& fingerprint, const at::Tensor& data, std::span<const int64_t> offsets) {
+  fingerprint.bytes = data.nbytes();
+  fingerprint.dtype = static_cast<int8_t>(data.scalar_type());
+  fingerprint.device = static_cast<int8_t>(data.device().type());
+  fingerprint.layout = offsets.empty() ? 0 : hash_bytes(offsets.data(), offsets.size_bytes());
+}
+
+std::vector<uint8_t> pack_votes(std::span<const uint8_t> votes) {
+  std::vector<uint8_t> bits((votes.size() + 7) / 8);
+  for (size_t i = 0; i < votes.size(); ++i) {
+    if (votes[i] != 0) bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+  }
+  return bits;
+}
+
+void merge_votes(std::span<uint8_t> votes, std::span<const uint8_t> bits) {
+  for (size_t i = 0; i < votes.size(); ++i) votes[i] |= (bits[i / 8] >> (i % 8)) & 1u;
+}
+
+bool is_voted_down(std::span<const uint8_t> votes) {
+  return !votes.empty() && std::all_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote == 0; });
+}
+
+std::string describe(const Fingerprint& fingerprint) {
+  std::string text(name_of(fingerprint.operation));
+  if (fingerprint.subject[0] != '\0') text += c10::str(" of '", fingerprint.subject.data(), "'");
+  if (fingerprint.operation == Operation::kSend) text += c10::str(" to rank ", fingerprint.peer);
+  if (fingerprint.operation == Operation::kRecv) text += c10::str(" from rank ", fingerprint.peer);
+  return text + c10::str(" (#", fingerprint.sequence, ")");
+}
+
+std::string describe_fully(const Fingerprint& fingerprint) {
+  std::string text = describe(fingerprint);
+  if (fingerprint.dtype >= 0) {
+    text +=
+        c10::str(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
+    const auto device = static_cast<c10::DeviceType>(fingerprint.device);
+    if (device != c10::kCPU) text += " on " + c10::DeviceTypeName(device, /*lower_case=*/true);
+  }
+  if (fingerprint.group > 0) text += c10::str(", group ", fingerprint.group);
+  if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", fingerprint.peer);
+  if (fingerprint.writes == 1) text += ", after a write to the rows";
+  if (fingerprint.writes > 1) text += c10::str(", after ", fingerprint.writes, " writes to the rows");
+  if (fingerprint.vote_count > 0) text += c10::str(", ", fingerprint.vote_count, " votes");
+  return text;
+}
+
+std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b) {
+  std::string names;
+  const auto note = [&](bool differs, std::string_view name) {
+    if (!differs) return;
+    if (!names.empty()) names += ", ";
+    names += name;
+  };
+  note(!operations_fit(a, b), "operation");
+  note(a.subject_hash != b.subject_hash, "subject");
+  note(a.group != b.group, "group");
+  note(a.sequence != b.sequence, "position in the order");
+  note(a.bytes != b.bytes, "bytes");
+  note(a.dtype != b.dtype, "dtype");
+  note(a.device != b.device, "device");
+  note(a.layout != b.layout, "boundaries of the ranks' parts");
+  note(a.vote_count != b.vote_count, "number of votes");
+  note(a.writes != b.writes, "writes to the rows, such as an optimizer step");
+  if (is_point_to_point(a.operation) && is_point_to_point(b.operation)) {
+    note(a.peer != rank_of_b || b.peer != rank_of_a, "peer");
+  } else if (a.operation == b.operation) {
+    note(a.peer != b.peer, "root");
+  }
+  return names;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,34 @@
+#pragma once
+/// \file
+/// The processes of other ranks on this host, as the kernel sees them.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/posix/descriptor.h"
+
+namespace fsdp {
+
+/// What a rank tells the others about its process.
+std::string own_process_name();
+
+/// Connections tell of a rank's death unless a child that it forked lives on and keeps them open; this does always.
+class Neighbours {
+ public:
+  /// `names[r]`: what rank r says of its process. Those on other hosts or in other process namespaces are not watched,
+  /// nor is this process itself; and none where the kernel or a sandbox has no descriptors for processes.
+  explicit Neighbours(const std::vector<std::string>& names);
+
+  /// The ranks whose processes have ended.
+  std::vector<int> ended() const;
+
+ private:
+  struct Watched {
+    int rank;
+    Descriptor process;
+  };
+  std::vector<Watched> watched_;
+};
+
+}  // namespace fsdp

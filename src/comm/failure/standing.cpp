@@ -1,0 +1,75 @@
+#include "comm/failure/standing.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "comm/failure/culprit.h"
+
+namespace fsdp {
+namespace {
+
+bool waits_in_vain(const Standing& standing, std::span<const Standing> ranks) {
+  return std::all_of(standing.waits.begin(), standing.waits.end(), [&](const Standing::Wait& wait) {
+    const auto& begun = ranks[static_cast<size_t>(wait.peer)].begun;
+    const auto found = begun.find(wait.order);
+    return found == begun.end() || found->second < wait.number;
+  });
+}
+
+}  // namespace
+
+std::string encode(const Standing& standing) {
+  std::ostringstream out;
+  out << standing.moves << ' ' << standing.waits.size() << ' ' << standing.begun.size() << '\n';
+  for (const auto& wait : standing.waits) {
+    out << wait.number << ' ' << wait.peer << ' ';
+    put_text(out, wait.order);
+    put_text(out, wait.operation);
+  }
+  for (const auto& [order, count] : standing.begun) {
+    out << count << ' ';
+    put_text(out, order);
+  }
+  put_text(out, standing.operations);
+  return out.str();
+}
+
+Standing decode_standing(const std::string& text) {
+  std::istringstream in(text);
+  Standing standing;
+  size_t waits = 0, orders = 0;
+  in >> standing.moves >> waits >> orders;
+  for (size_t i = 0; i < waits; ++i) {
+    auto& wait = standing.waits.emplace_back();
+    in >> wait.number >> wait.peer;
+    wait.order = get_text(in);
+    wait.operation = get_text(in);
+  }
+  for (size_t i = 0; i < orders; ++i) {
+    uint64_t count = 0;
+    in >> count;
+    standing.begun[get_text(in)] = count;
+  }
+  standing.operations = get_text(in);
+  return standing;
+}
+
+std::optional<Verdict> find_deadlock(std::span<const Standing> before, std::span<const Standing> now) {
+  std::vector<Waiting> ranks;
+  for (size_t rank = 0; rank < now.size(); ++rank) {
+    const auto& standing = now[rank];
+    const bool stands = standing.moves == before[rank].moves && waits_in_vain(standing, now);
+    ranks.push_back({standing.waits.empty() ? -1 : standing.waits.front().peer, stands});
+  }
+  if (!all_wait(ranks)) return std::nullopt;
+  const auto peer = static_cast<size_t>(ranks.front().for_rank);
+  std::string last = " Last operations:";
+  for (size_t rank = 0; rank < now.size(); ++rank)
+    last += c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ", now[rank].operations);
+  return wait_for_each_other(0, now[0].waits.front().operation, static_cast<int>(peer),
+                             now[peer].waits.front().operation, last + '.');
+}
+
+}  // namespace fsdp

@@ -1,0 +1,203 @@
+#include "comm/failure/verdict.h"
+
+#include <c10/util/StringUtil.h>
+#include <fsdp/error.h>
+
+#include <iomanip>
+#include <sstream>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+std::string last_operations(std::span<const std::optional<Report>> reports) {
+  std::string text = " Last operations:";
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    text +=
+        c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ", reports[rank] ? reports[rank]->operations : "no answer");
+  }
+  return text + '.';
+}
+
+std::string names(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += c10::str(i == 0 ? "" : ", ", ranks[i]);
+  return text;
+}
+
+// The report of the rank whose alarm says most: a timeout is the origin of the broken connections that it leaves.
+const Report* leading_alarm(std::span<const std::optional<Report>> reports) {
+  const Report* best = nullptr;
+  for (const auto& report : reports) {
+    if (!report) continue;
+    if (report->cause == Cause::kTimeout) return &*report;
+    if (report->cause == Cause::kTransport && best == nullptr) best = &*report;
+  }
+  return best;
+}
+
+Verdict lost(int rank, const std::string& how, const Report* alarm, std::span<const std::optional<Report>> reports) {
+  std::string text = how;
+  if (alarm != nullptr && !alarm->failed_operation.empty()) {
+    text = c10::str(alarm->failed_operation, " failed: ", how);
+    if (!alarm->detail.empty()) text += c10::str(" (", alarm->detail, ")");
+  }
+  text += c10::str(".", last_operations(reports), " Look at the output of the lost rank, then start all ranks again.");
+  return {Verdict::Kind::kPeerLost, rank, text};
+}
+
+}  // namespace
+
+void put_text(std::ostream& out, const std::string& text) { out << text.size() << ' ' << text << '\n'; }
+
+std::string get_text(std::istream& in) {
+  size_t size = 0;
+  in >> size;
+  in.get();
+  std::string text(size, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(size));
+  return text;
+}
+
+std::string in_seconds(std::chrono::milliseconds time) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(1) << static_cast<double>(time.count()) / 1000 << " s";
+  return out.str();
+}
+
+Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
+                     const std::string& difference) {
+  return {Verdict::Kind::kMismatch, b,
+          c10::str("ranks disagree about the next collective (", difference, "): rank ", a, " runs ",
+                   describe_fully(fingerprint_a), "; rank ", b, " runs ", describe_fully(fingerprint_b),
+                   ". Every rank must issue the same collectives in the same order: look for a branch "
+                   "that depends on the rank or on its data, or for threads that come in another order on each rank "
+                   "(give the models of each thread a process group of their own).")};
+}
+
+Verdict failed_alone(int rank, const std::string& operation, const std::string& error) {
+  return {Verdict::Kind::kError, -1, c10::str("rank ", rank, " failed in ", operation, ": ", error)};
+}
+
+Verdict starts_over(int rank, const std::string& last_operations) {
+  return {Verdict::Kind::kMismatch, rank,
+          c10::str("rank ", rank, " starts over after an exception, other ranks went on.", last_operations,
+                   " Call reset_iter_state() on the model on every rank.")};
+}
+
+Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const std::string& operation_b,
+                            const std::string& last_operations) {
+  return {
+      Verdict::Kind::kMismatch, b,
+      c10::str("ranks wait for each other: rank ", a, " runs ", operation_a, "; rank ", b, " runs ", operation_b, ".",
+               last_operations,
+               " Every rank must issue the same collectives in the same order: look for a forward, a backward, an "
+               "optimizer step or a save that only some ranks run, or for threads that come in another order on each "
+               "rank (give the models of each thread a process group of their own).")};
+}
+
+Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations) {
+  if (store_in_rank_0 && rank != 0) {
+    return {Verdict::Kind::kPeerLost, 0,
+            c10::str("rank 0, which hosts the rendezvous store, is lost: the store is gone (", detail, ").",
+                     last_operations, " Look at the output of rank 0, then start all ranks again.")};
+  }
+  return {Verdict::Kind::kError, -1,
+          c10::str("the rendezvous store is gone (", detail,
+                   "): the process that hosts it, as a rule the launcher, has ended.", last_operations)};
+}
+
+void raise(const Verdict& verdict, const std::string& place) {
+  const std::string message = place + verdict.text;
+  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
+  if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
+  throw Error(message);
+}
+
+std::string encode(const Report& report) {
+  std::ostringstream out;
+  out << static_cast<int>(report.cause) << ' ' << report.waiting_for << ' ';
+  put_text(out, report.operations);
+  put_text(out, report.failed_operation);
+  put_text(out, report.detail);
+  return out.str();
+}
+
+Report decode_report(const std::string& text) {
+  std::istringstream in(text);
+  int cause = 0;
+  Report report;
+  in >> cause >> report.waiting_for;
+  report.cause = static_cast<Cause>(cause);
+  report.operations = get_text(in);
+  report.failed_operation = get_text(in);
+  report.detail = get_text(in);
+  return report;
+}
+
+std::string encode(const Verdict& verdict) {
+  std::ostringstream out;
+  out << static_cast<int>(verdict.kind) << ' ' << verdict.rank << ' ';
+  put_text(out, verdict.text);
+  return out.str();
+}
+
+Verdict decode_verdict(const std::string& text) {
+  std::istringstream in(text);
+  int kind = 0;
+  Verdict verdict;
+  in >> kind >> verdict.rank;
+  verdict.kind = static_cast<Verdict::Kind>(kind);
+  verdict.text = get_text(in);
+  return verdict;
+}
+
+Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::milliseconds answer_time) {
+  const Report* alarm = leading_alarm(reports);
+  std::vector<int> silent;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (!reports[rank]) silent.push_back(static_cast<int>(rank));
+  }
+  if (!silent.empty()) {
+    int rank = silent.front();
+    // Of several silent ranks, the one that somebody was waiting for.
+    for (const int candidate : silent) {
+      if (alarm != nullptr && candidate == alarm->waiting_for) rank = candidate;
+    }
+    return lost(rank,
+                c10::str(names(silent), silent.size() == 1 ? " is lost: it" : " are lost: they",
+                         " did not answer within ", in_seconds(answer_time)),
+                alarm, reports);
+  }
+  if (alarm != nullptr && alarm->waiting_for < 0) {
+    // While ranks connect, Gloo does not say whose end was closed: a rank that was faster may have left already.
+    for (size_t rank = 0; rank < reports.size(); ++rank) {
+      if (reports[rank]->cause == Cause::kLeft)
+        return lost(static_cast<int>(rank), c10::str("rank ", rank, " has left the process group"), alarm, reports);
+    }
+    return {Verdict::Kind::kError, -1,
+            c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(reports))};
+  }
+  if (alarm != nullptr) {
+    const int peer = alarm->waiting_for;
+    if (reports[peer]->cause == Cause::kLeft) {
+      return lost(peer, c10::str("rank ", peer, " has left the process group"), alarm, reports);
+    }
+    if (alarm->cause == Cause::kTimeout) {
+      return {Verdict::Kind::kMismatch, peer,
+              c10::str(alarm->failed_operation, " timed out: rank ", peer, " is alive but did not join; it reports: ",
+                       reports[peer]->operations, ".", last_operations(reports),
+                       " Every rank must issue the same collectives in the same order: look for a "
+                       "forward, a save or a loop that only some ranks run; or raise the timeout "
+                       "if rank ",
+                       peer, " needs longer.")};
+    }
+    return {Verdict::Kind::kError, peer,
+            c10::str(alarm->failed_operation, " failed: the connection to rank ", peer,
+                     " broke although that rank is alive (", alarm->detail, ").", last_operations(reports),
+                     " Check the network, then start all ranks again.")};
+  }
+  return {Verdict::Kind::kError, -1, c10::str("a collective failed on another rank.", last_operations(reports))};
+}
+
+}  // namespace fsdp

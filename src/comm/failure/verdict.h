@@ -1,0 +1,74 @@
+#pragma once
+/// \file
+/// What ranks tell each other through the store when a collective failed, and what follows from it.
+
+#include "comm/core/fingerprint.h"
+
+#include <chrono>
+#include <iosfwd>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace fsdp {
+
+/// Why a rank raised the alarm.
+enum class Cause : int {
+  kNone,       ///< It did not: it answers somebody else's alarm.
+  kTimeout,    ///< It waited for `waiting_for` for the whole timeout.
+  kTransport,  ///< Its connection to `waiting_for` failed.
+  kLeft,       ///< It destroyed its process group.
+};
+
+/// One rank's answer to the roll call.
+struct Report {
+  Cause cause = Cause::kNone;
+  int waiting_for = -1;
+  /// E.g. "all_gather of 'w' (#5), waiting for rank 1 for 2.0 s"
+  std::string operations;
+  /// The operation that failed and the transport's own words; empty unless this rank raised the alarm.
+  std::string failed_operation, detail;
+};
+
+/// What all ranks conclude. The first one in the store holds for every rank.
+struct Verdict {
+  enum class Kind : int { kPeerLost, kMismatch, kError };
+  Kind kind = Kind::kError;
+  /// The lost rank (kPeerLost).
+  int rank = -1;
+  std::string text;
+};
+
+/// The verdict when rank `a` and rank `b` run what `fingerprint_a` and `fingerprint_b` say, which differ in
+/// `difference`.
+Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
+                     const std::string& difference);
+/// The verdict when `operation` failed on `rank` alone.
+Verdict failed_alone(int rank, const std::string& operation, const std::string& error);
+/// The verdict for ranks that go on while `rank` starts over; `last_operations` is empty or begins with a space.
+Verdict starts_over(int rank, const std::string& last_operations);
+/// The verdict when all ranks wait for each other, among them ranks `a` and `b` in these operations. `last_operations`
+/// begins with a space.
+Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const std::string& operation_b,
+                            const std::string& last_operations);
+/// The verdict of `rank` when the rendezvous store does not answer; rank 0 or another process hosts it. `detail`: the
+/// transport's words; `last_operations` is empty or begins with a space.
+Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
+/// Throws what the verdict calls for; `place` begins the message.
+[[noreturn]] void raise(const Verdict& verdict, const std::string& place);
+
+/// A text behind its length, in messages that ranks leave in the store.
+void put_text(std::ostream& out, const std::string& text);
+std::string get_text(std::istream& in);
+std::string encode(const Report& report);
+std::string encode(const Verdict& verdict);
+Report decode_report(const std::string& text);
+Verdict decode_verdict(const std::string& text);
+
+/// Decides from the reports; nullopt: that rank did not answer within `answer_time`.
+Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::milliseconds answer_time);
+
+/// "2.5 s"
+std::string in_seconds(std::chrono::milliseconds time);
+
+}  // namespace fsdp

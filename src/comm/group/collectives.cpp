@@ -1,0 +1,63 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <c10/util/irange.h>
+#include <fsdp/collectives.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/core/check.h"
+
+namespace fsdp {
+namespace {
+
+Communicator& communicator_of(const std::shared_ptr<ProcessGroup>& group) {
+  return (group ? group : default_process_group())->communicator();
+}
+
+at::Tensor copy_of(const at::Tensor& tensor, const Communicator& ranks, std::string_view operation) {
+  require(tensor.defined(), where(ranks.rank(), ranks.world_size(), operation),
+          "expected a tensor, found an undefined one.");
+  return tensor.clone(at::MemoryFormat::Contiguous);
+}
+
+// Sizes and dtype travel in the fingerprint.
+Tag tag_of(const at::Tensor& tensor) { return {c10::str(tensor.scalar_type(), " ", tensor.sizes()), {}}; }
+
+}  // namespace
+
+at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group) {
+  const at::NoGradGuard no_grad;
+  auto& ranks = communicator_of(group);
+  auto result = copy_of(tensor, ranks, "all_reduce");
+  ranks.all_reduce(result, op, tag_of(result))->wait();
+  return result;
+}
+
+double mean(double value, const std::shared_ptr<ProcessGroup>& group) {
+  const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group);
+  return sum.item<double>() / communicator_of(group).world_size();
+}
+
+at::Tensor broadcast(const at::Tensor& tensor, int root, const std::shared_ptr<ProcessGroup>& group) {
+  const at::NoGradGuard no_grad;
+  auto& ranks = communicator_of(group);
+  auto result = copy_of(tensor, ranks, "broadcast");
+  ranks.broadcast(result, root, tag_of(result))->wait();
+  return result;
+}
+
+at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group) {
+  const at::NoGradGuard no_grad;
+  auto& ranks = communicator_of(group);
+  const auto own = copy_of(tensor, ranks, "all_gather");
+  std::vector<int64_t> offsets, sizes{ranks.world_size()};
+  for (const auto rank : c10::irange(ranks.world_size() + 1)) offsets.push_back(rank * own.numel());
+  sizes.insert(sizes.end(), own.sizes().begin(), own.sizes().end());
+  const auto result = at::empty(sizes, own.options());
+  ranks.all_gather(result.view(-1), own.view(-1), offsets, tag_of(own))->wait();
+  return result;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,304 @@
+#include "comm/group/join.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "comm/c10d/c10d_communicator.h"
+#include "comm/c10d/gloo_backend.h"
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
+#include "comm/core/local_communicator.h"
+#include "comm/failure/neighbours.h"
+#include "comm/rendezvous/bounded_store.h"
+#include "comm/rendezvous/network.h"
+#include "comm/rendezvous/run_identity.h"
+#include "comm/rendezvous/signed_store.h"
+#include "comm/shm/segment.h"
+#include "comm/shm/shm_communicator.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <iostream>
+#include <optional>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+namespace fsdp {
+namespace {
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+constexpr std::string_view kOperation = "init_process_group";
+
+// How long the rank that hosts the store waits for the others before it fails.
+constexpr std::chrono::seconds kFarewell{4};
+// How long a rank that looks lost has to say that it is not.
+constexpr std::chrono::seconds kReportTime{1};
+
+// Whose store it is.
+struct StorePlace {
+  const Membership& membership;
+  bool is_in_rank_0 = false;
+  std::chrono::milliseconds timeout;
+
+  bool hosts() const { return is_in_rank_0 && membership.rank() == 0; }
+};
+
+std::string member_key(int rank) { return c10::str("member/", rank); }
+
+// Keys of this group alone.
+StorePtr group_store(const Membership& membership, const StorePtr& store) {
+  auto attempt =
+      c10::make_intrusive<c10d::PrefixStore>(c10::str("fsdp/attempt_", membership.rendezvous.attempt), store);
+  const auto round = attempt->add(c10::str("joined/", membership.rank()), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(c10::str("group_", round), attempt);
+}
+
+// Ranks of another run that come to the same address go no further. What the first rank says holds.
+void require_same_run(const Membership& membership, c10d::Store& store) {
+  const std::string own = run_identity(membership.rendezvous.run_id, !membership.token.empty());
+  const std::string found = store.compareSet(kRunKey, "", own);
+  require(found == own, where(membership.rank(), membership.world_size(), kOperation), "expected the ranks of ", own,
+          " at ", membership.rendezvous.host, ':', membership.rendezvous.port, ", found those of ", found,
+          ". Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID and "
+          "FSDP_JOB_TOKEN, as fsdprun does.");
+}
+
+void wait_for_members(const Membership& membership, c10d::Store& store, std::chrono::milliseconds timeout) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < membership.world_size(); ++rank) keys.push_back(member_key(rank));
+  try {
+    store.wait(keys, timeout);
+  } catch (const std::exception&) {
+    std::string missing;
+    int first = -1;
+    for (int rank = 0; rank < membership.world_size(); ++rank) {
+      if (store.check({member_key(rank)})) continue;
+      missing += c10::str(missing.empty() ? "" : ", ", rank);
+      if (first < 0) first = rank;
+    }
+    if (first < 0) return;
+    throw PeerLost(first, c10::str(where(membership.rank(), membership.world_size(), kOperation), "waited ",
+                                   in_seconds(timeout), " for ", membership.world_size(), " ranks; missing: rank ",
+                                   missing, ". Start every rank with the same address and world size."));
+  }
+}
+
+// What must be the same on every rank.
+std::string claims_of(const Membership& membership) {
+  std::string claims = c10::str("world size ", membership.world_size(), ", backend ", membership.backend);
+  if (membership.device_backend)
+    claims += c10::str(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+  return claims;
+}
+
+// What a rank tells the others about itself. One line per field.
+struct Member {
+  std::string claims;    // see claims_of()
+  std::string domain;    // see loopback_domain()
+  std::string obstacle;  // why it cannot share memory; empty if it can
+  std::string user;      // its number
+  std::string process;   // see own_process_name()
+  std::string listener;  // how to connect to its Unix socket
+
+  std::string encode() const {
+    return claims + '\n' + domain + '\n' + obstacle + '\n' + user + '\n' + process + '\n' + listener;
+  }
+  static Member decode(const std::string& text) {
+    std::istringstream lines(text);
+    Member member;
+    for (auto* field :
+         {&member.claims, &member.domain, &member.obstacle, &member.user, &member.process, &member.listener})
+      std::getline(lines, *field);
+    return member;
+  }
+};
+
+// Every rank's Member, in the order of ranks.
+std::vector<Member> meet(const Membership& membership, const Member& own, c10d::Store& store,
+                         std::chrono::milliseconds timeout) {
+  fault_point("joining");
+  store.set(member_key(membership.rank()), own.encode());
+  wait_for_members(membership, store, timeout);
+  std::vector<Member> members;
+  for (int rank = 0; rank < membership.world_size(); ++rank)
+    members.push_back(Member::decode(store.get_to_str(member_key(rank))));
+  store.set(c10::str("read/", membership.rank()), "");
+  fault_point("joined");
+  return members;
+}
+
+void compare_claims(const Membership& membership, const std::vector<Member>& members) {
+  const auto& own = members[static_cast<size_t>(membership.rank())].claims;
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].claims == own) continue;
+    throw Mismatch(c10::str(where(membership.rank(), membership.world_size(), kOperation), "ranks disagree: rank ",
+                            membership.rank(), " has ", own, "; rank ", rank, " has ", members[rank].claims,
+                            ". Start every rank with the same settings."));
+  }
+}
+
+// The rank that hosts the store may end: before it fails it lets the others, but for one that is lost, get as far as it
+// got, so that they fail alike.
+void let_others_follow(const StorePlace& place, c10d::Store& store, const std::string& step, int lost = -1) {
+  if (!place.hosts()) return;
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < place.membership.world_size(); ++rank)
+    if (rank != lost) keys.push_back(c10::str(step, '/', rank));
+  try {
+    store.wait(keys, kFarewell);
+  } catch (const std::exception&) {
+    // Whoever is gone need not read.
+  }
+}
+
+// Why the ranks cannot share memory, in one sentence; empty if they can.
+std::string obstacle_between(const std::vector<Member>& members) {
+  for (size_t rank = 0; rank < members.size(); ++rank) {
+    if (members[rank].domain != members[0].domain)
+      return c10::str("rank 0 and rank ", rank, " are on different hosts or in different network namespaces");
+    if (!members[rank].obstacle.empty()) return c10::str("rank ", rank, ": ", members[rank].obstacle);
+    if (members[rank].user != members[0].user)
+      return c10::str("ranks of one user can share memory, found a process of user ", members[rank].user, " (rank ",
+                      rank, ") beside one of user ", members[0].user, " (rank 0)");
+  }
+  return "";
+}
+
+// Backend "shm" insists on shared memory; "cpu" does without it and says why if that is strange.
+bool uses_shared_memory(const Membership& membership, const std::vector<Member>& members) {
+  if (membership.backend != "shm" && membership.backend != "cpu") return false;
+  const std::string obstacle = obstacle_between(members);
+  if (obstacle.empty()) return true;
+  require(membership.backend == "cpu", where(membership.rank(), membership.world_size(), kOperation),
+          "the backend \"shm\" needs memory that all ranks share: ", obstacle,
+          ". Use the backend \"gloo\" or \"cpu\".");
+  const bool one_host = std::all_of(members.begin(), members.end(),
+                                    [&](const Member& member) { return member.domain == members[0].domain; });
+  if (one_host && membership.rank() == 0)
+    std::cerr << "fsdp: the ranks of this host use Gloo instead of shared memory: " << obstacle << ".\n";
+  return false;
+}
+
+// Whom this rank takes for lost, after the ranks that it does not hear of have had time to say that they are there and
+// whom they lost: a rank that gives up closes its sockets and looks lost to the next one.
+int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
+  const auto key = [](int rank) { return c10::str("lost_by/", rank); };
+  store.set(key(membership.rank()), c10::str(lost));
+  for (int hop = 1; hop < membership.world_size(); ++hop) {
+    const auto deadline = std::chrono::steady_clock::now() + kReportTime;
+    while (!store.check({key(lost)})) {
+      if (std::chrono::steady_clock::now() > deadline) return lost;
+      std::this_thread::sleep_for(std::chrono::milliseconds(25));
+    }
+    const int next = std::stoi(store.get_to_str(key(lost)));
+    if (next == membership.rank()) return lost;
+    lost = next;
+  }
+  return lost;
+}
+
+// Ranks that lost another one while they met or set up shared memory name the same one.
+[[noreturn]] void agree_on_lost(const StorePlace& place, const StorePtr& store, const PeerLost& error) {
+  const auto& membership = place.membership;
+  int first = error.rank();
+  try {
+    store->setTimeout(kFarewell / 2);
+    first = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, membership, first))));
+    store->set(c10::str("told/", membership.rank()), "");
+    let_others_follow(place, *store, "told", first);
+  } catch (const StoreIsSilent& silent) {
+    raise(store_lost(membership.rank(), place.is_in_rank_0, first_line(silent.what()), ""),
+          where(membership.rank(), membership.world_size(), kOperation));
+  } catch (const std::exception&) {
+    // The store went with the rank that hosted it.
+  }
+  if (first == error.rank()) throw error;
+  throw PeerLost(first, c10::str(where(membership.rank(), membership.world_size(), kOperation), "rank ", first,
+                                 " is lost, another rank says. Look at its output, then start all ranks again."));
+}
+
+std::shared_ptr<Communicator> join_over_network(const Membership& membership, const std::vector<Member>& members,
+                                                const StorePtr& store, bool one_host, std::chrono::milliseconds timeout,
+                                                bool store_in_rank_0) {
+  const auto& rendezvous = membership.rendezvous;
+  const std::string address = one_host                  ? "127.0.0.1"
+                              : rendezvous.host.empty() ? ""
+                                                        : address_towards(rendezvous.host, rendezvous.port);
+  C10dOptions options;
+  options.rank = membership.rank();
+  options.world_size = membership.world_size();
+  options.timeout = timeout;
+  options.roll_call.store_in_rank_0 = store_in_rank_0;
+  std::vector<std::string> processes;
+  for (const auto& member : members) processes.push_back(member.process);
+  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
+  options.roll_call.answer_time =
+      std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
+  options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
+    return make_gloo_backend(lane, rank, world_size, limit, address);
+  };
+  if (membership.device_backend) {
+    options.data_device = membership.device_backend->device;
+    options.data = membership.device_backend->make;
+  }
+  return make_c10d_communicator(store, std::move(options));
+}
+
+std::shared_ptr<Communicator> join_members(const StorePlace& place, const StorePtr& own) {
+  const auto& [membership, store_in_rank_0, timeout] = place;
+  Member self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), own_process_name(), ""};
+  std::optional<shm::Listener> listener;
+  try {
+    if (membership.backend == "shm" || membership.backend == "cpu") {
+      self.obstacle = shared_memory_obstacle();
+      self.listener = listener.emplace().contact();
+    }
+  } catch (const shm::Obstacle& obstacle) {
+    self.obstacle = obstacle.what();
+  }
+  try {
+    const auto members = meet(membership, self, *own, timeout);
+    const bool one_host =
+        std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
+    compare_claims(membership, members);
+    if (!uses_shared_memory(membership, members))
+      return join_over_network(membership, members, own, one_host, timeout, store_in_rank_0);
+    std::vector<std::string> contacts;
+    for (const auto& member : members) contacts.push_back(member.listener);
+    return make_shm_communicator(*listener, contacts, membership.rank(), timeout);
+  } catch (const PeerLost& error) {
+    listener.reset();  // whoever still waits for this rank there need not
+    agree_on_lost(place, own, error);
+  } catch (const c10::DistError&) {
+    throw;  // the store's own
+  } catch (const std::exception&) {
+    let_others_follow(place, *own, "read");
+    throw;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
+                                   std::chrono::milliseconds timeout, bool store_in_rank_0) {
+  if (membership.world_size() == 1) return make_local_communicator();
+  const std::string place = where(membership.rank(), membership.world_size(), kOperation);
+  try {
+    const StorePlace store_place{membership, store_in_rank_0, timeout};
+    const StorePtr bounded = make_bounded_store(store, timeout);
+    require_same_run(membership, *bounded);
+    const auto& token = membership.token;
+    return join_members(store_place,
+                        group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
+  } catch (const Error&) {
+    throw;
+  } catch (const c10::DistError& error) {
+    raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), place);
+  } catch (const std::exception& error) {
+    throw Error(c10::str(place, "could not connect to the other ranks: ", first_line(error.what())));
+  }
+}
+
+}  // namespace fsdp

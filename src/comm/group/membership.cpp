@@ -1,0 +1,91 @@
+#include "comm/group/membership.h"
+
+#include "comm/c10d/nccl_backend.h"
+#include "comm/core/check.h"
+#include "comm/group/backend_choice.h"
+
+#include <charconv>
+#include <cstdlib>
+
+namespace fsdp {
+namespace {
+
+// "host:port", "[::1]:port"
+void parse_address(const std::string& address, Rendezvous& rendezvous) {
+  const size_t colon = address.rfind(':');
+  require(colon != std::string::npos && colon > 0, kInitPlace, "expected the address \"host:port\", found \"", address,
+          "\".");
+  std::string host = address.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    host = host.substr(1, host.size() - 2);
+  }
+  const char *begin = address.data() + colon + 1, *end = address.data() + address.size();
+  const auto [parsed, error] = std::from_chars(begin, end, rendezvous.port);
+  require(error == std::errc() && parsed == end && rendezvous.port > 0, kInitPlace,
+          "expected a port from 1 to 65535 in the address, found \"", address, "\".");
+  rendezvous.host = host;
+  rendezvous.agent_hosts_store = false;
+}
+
+DeviceBackend over_nccl(c10::Device device) {
+  return {device, [device](const auto& store, int rank, int world_size, auto timeout) {
+            return make_nccl_backend(store, rank, world_size, timeout, device);
+          }};
+}
+
+const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
+  require(options.backend == "auto" || options.backend == "gloo", kInitPlace,
+          "with the option device_backend, expected the backend \"auto\" or \"gloo\", found \"", options.backend,
+          "\".");
+  require(options.device_backend->make != nullptr, kInitPlace,
+          "the option device_backend has no function that makes it.");
+  return *options.device_backend;
+}
+
+// Who the rank is among which others.
+Rendezvous resolve_rendezvous(const ProcessGroupOptions& options) {
+  require(options.timeout.count() > 0, kInitPlace, "expected a timeout above zero, found ", options.timeout.count(),
+          " ms.");
+  require(options.rank.has_value() == options.world_size.has_value(), kInitPlace,
+          "the options rank and world_size go together, found only ", options.rank ? "rank." : "world_size.");
+  const bool environment_asked = !options.rank || (*options.world_size > 1 && !options.store && !options.address);
+  std::optional<Rendezvous> environment;
+  if (environment_asked) environment = rendezvous_from_environment();
+
+  Rendezvous rendezvous = environment.value_or(Rendezvous{});
+  if (options.rank) {
+    rendezvous.rank = *options.rank;
+    rendezvous.world_size = *options.world_size;
+    if (!environment) rendezvous.local_rank = rendezvous.rank;
+  }
+  if (options.local_rank) rendezvous.local_rank = *options.local_rank;
+  if (options.address) parse_address(*options.address, rendezvous);
+
+  const int rank = rendezvous.rank, world_size = rendezvous.world_size;
+  require(world_size >= 1, kInitPlace, "expected a world_size of at least 1, found ", world_size, ".");
+  require(rank >= 0 && rank < world_size, kInitPlace, "expected a rank from 0 to ", world_size - 1, " (world_size is ",
+          world_size, "), found ", rank, ".");
+  require(rendezvous.local_rank >= 0, kInitPlace, "expected a local_rank of at least 0, found ", rendezvous.local_rank,
+          ".");
+  require(world_size == 1 || options.store || !rendezvous.host.empty(), kInitPlace, world_size,
+          " ranks need a place to meet: set MASTER_ADDR and MASTER_PORT, or the option address.");
+  return rendezvous;
+}
+
+}  // namespace
+
+Membership resolve_membership(const ProcessGroupOptions& options) {
+  const Rendezvous rendezvous = resolve_rendezvous(options);
+  const char* token = std::getenv("FSDP_JOB_TOKEN");
+  Membership membership{.rendezvous = rendezvous, .backend = "gloo", .token = token == nullptr ? "" : token};
+  if (options.device_backend) {
+    membership.device_backend = callers_backend(options);
+    return membership;
+  }
+  auto [backend, device] = choose_backend(options.backend, rendezvous.local_rank, cuda_support());
+  membership.backend = std::move(backend);
+  if (device) membership.device_backend = over_nccl(*device);
+  return membership;
+}
+
+}  // namespace fsdp

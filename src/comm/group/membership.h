@@ -1,0 +1,32 @@
+#pragma once
+/// \file
+/// Who this rank is and where the ranks meet: options first, then the environment.
+
+#include <c10/core/Device.h>
+#include <fsdp/process_group.h>
+
+#include "comm/rendezvous/environment.h"
+
+#include <optional>
+#include <string>
+
+namespace fsdp {
+
+struct Membership {
+  Rendezvous rendezvous;
+  /// "nccl", "shm", "gloo", or "cpu": shared memory if all ranks are on one host, else Gloo.
+  std::string backend;
+  /// With "nccl", or the caller's own.
+  std::optional<DeviceBackend> device_backend = std::nullopt;
+
+  /// The secret that the ranks of the job share; empty: there is none.
+  std::string token = "";
+
+  int rank() const { return rendezvous.rank; }
+  int world_size() const { return rendezvous.world_size; }
+};
+
+/// Throws UsageError naming the option or variable that is missing or wrong. Communicates nothing.
+Membership resolve_membership(const ProcessGroupOptions& options);
+
+}  // namespace fsdp

@@ -1,0 +1,195 @@
+#include "comm/rendezvous/environment.h"
+
+#include <fsdp/error.h>
+
+#include <charconv>
+#include <initializer_list>
+#include <limits>
+
+namespace fsdp {
+namespace {
+
+constexpr uint16_t kDefaultPort = 29500;
+constexpr int kLargest = std::numeric_limits<int>::max();
+constexpr const char* kHowToStart = "start the program with fsdprun, which sets it";
+
+[[noreturn]] void refuse(const std::string& variable, const std::string& found, const std::string& expected,
+                         const std::string& remedy = kHowToStart) {
+  throw UsageError("fsdp::init_process_group: the environment variable " + variable + " is " + found + ", expected " +
+                   expected + ": " + remedy + ".");
+}
+
+class Environment {
+ public:
+  explicit Environment(const EnvironmentLookup& lookup) : lookup_(lookup) {}
+
+  std::optional<std::string> find(const char* name) const {
+    const char* value = lookup_(name);
+    if (value == nullptr || *value == '\0') return std::nullopt;
+    return value;
+  }
+
+  /// The first of `names` that is set.
+  const char* first_set(std::initializer_list<const char*> names) const {
+    for (const char* name : names) {
+      if (find(name)) return name;
+    }
+    return nullptr;
+  }
+
+  int whole_number(const char* name, int least, int most) const {
+    const std::string expected = most == kLargest
+                                     ? "a whole number not below " + std::to_string(least)
+                                     : "a whole number from " + std::to_string(least) + " to " + std::to_string(most);
+    const auto text = find(name);
+    if (!text) refuse(name, "not set", expected);
+    int value = 0;
+    const char* end = text->data() + text->size();
+    const auto [stop, error] = std::from_chars(text->data(), end, value);
+    if (error != std::errc() || stop != end || value < least || value > most) {
+      refuse(name, "'" + *text + "'", expected);
+    }
+    return value;
+  }
+
+  uint16_t port(const char* name) const {
+    return static_cast<uint16_t>(whole_number(name, 1, std::numeric_limits<uint16_t>::max()));
+  }
+
+ private:
+  const EnvironmentLookup& lookup_;
+};
+
+/// The names under which a launcher tells a rank its place.
+struct PlaceVariables {
+  const char* rank;
+  const char* world_size;
+  const char* local_rank;
+};
+
+Rendezvous read_place(const Environment& environment, const PlaceVariables& names) {
+  Rendezvous place;
+  place.world_size = environment.whole_number(names.world_size, 1, kLargest);
+  place.rank = environment.whole_number(names.rank, 0, kLargest);
+  if (place.rank >= place.world_size) {
+    refuse(names.rank, std::to_string(place.rank),
+           "less than " + std::string(names.world_size) + ", which is " + std::to_string(place.world_size),
+           "each rank needs a number of its own from 0 up, as fsdprun sets it");
+  }
+  place.local_rank = environment.whole_number(names.local_rank, 0, kLargest);
+  return place;
+}
+
+std::string without_brackets(const std::string& host) {
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
+    return host.substr(1, host.size() - 2);
+  }
+  return host;
+}
+
+/// Open MPI and PMI tell no address. `local_size` names the variable with the number of ranks on
+/// this host, if there is one.
+void find_address(const Environment& environment, const char* local_size, Rendezvous& place) {
+  place.port = environment.find("MASTER_PORT") ? environment.port("MASTER_PORT") : kDefaultPort;
+  if (const auto host = environment.find("MASTER_ADDR")) {
+    place.host = without_brackets(*host);
+    return;
+  }
+  if (const char* name = environment.first_set({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"})) {
+    const auto hosts = environment.find(name);
+    const auto first = first_slurm_host(*hosts);
+    if (!first) {
+      refuse(name, "'" + *hosts + "'", "a list of hosts such as node[03-05,9]",
+             "set MASTER_ADDR to the host of rank 0");
+    }
+    place.host = *first;
+    return;
+  }
+  const bool one_host =
+      place.world_size == 1 || (local_size != nullptr && environment.find(local_size) &&
+                                environment.whole_number(local_size, 1, kLargest) == place.world_size);
+  if (!one_host) {
+    refuse("MASTER_ADDR", "not set", "the host of rank 0",
+           "set it and pass it to every rank, or start the program with fsdprun");
+  }
+  place.host = "127.0.0.1";
+}
+
+Rendezvous from_torchrun(const Environment& environment) {
+  Rendezvous place = read_place(environment, {"RANK", "WORLD_SIZE", "LOCAL_RANK"});
+  const auto host = environment.find("MASTER_ADDR");
+  if (!host) refuse("MASTER_ADDR", "not set", "the host of rank 0");
+  place.host = without_brackets(*host);
+  place.port = environment.port("MASTER_PORT");
+  place.agent_hosts_store = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  if (environment.find("TORCHELASTIC_RESTART_COUNT")) {
+    place.attempt = environment.whole_number("TORCHELASTIC_RESTART_COUNT", 0, kLargest);
+  }
+  place.run_id = environment.find("TORCHELASTIC_RUN_ID").value_or(place.run_id);
+  return place;
+}
+
+Rendezvous from_open_mpi(const Environment& environment) {
+  Rendezvous place =
+      read_place(environment, {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"});
+  find_address(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", place);
+  return place;
+}
+
+Rendezvous from_pmi(const Environment& environment) {
+  const char* local_rank = environment.first_set({"MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"});
+  if (local_rank == nullptr) local_rank = "MPI_LOCALRANKID";
+  Rendezvous place = read_place(environment, {"PMI_RANK", "PMI_SIZE", local_rank});
+  find_address(environment, environment.first_set({"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}), place);
+  return place;
+}
+
+Rendezvous from_slurm(const Environment& environment) {
+  const char* world_size = environment.first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"});
+  if (world_size == nullptr) world_size = "SLURM_STEP_NUM_TASKS";
+  Rendezvous place = read_place(environment, {"SLURM_PROCID", world_size, "SLURM_LOCALID"});
+  find_address(environment, nullptr, place);
+  if (const auto job = environment.find("SLURM_JOB_ID")) place.run_id = *job + '.' + *environment.find("SLURM_STEP_ID");
+  return place;
+}
+
+}  // namespace
+
+std::optional<Rendezvous> rendezvous_from_environment(const EnvironmentLookup& lookup) {
+  const Environment environment(lookup);
+  if (environment.first_set({"RANK", "WORLD_SIZE", "LOCAL_RANK"})) {
+    return from_torchrun(environment);
+  }
+  if (environment.first_set({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"})) {
+    return from_open_mpi(environment);
+  }
+  if (environment.first_set({"PMI_RANK", "PMI_SIZE"})) return from_pmi(environment);
+  if (environment.find("SLURM_STEP_ID") && environment.find("SLURM_PROCID")) {
+    return from_slurm(environment);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> first_slurm_host(std::string_view hosts) {
+  std::string host;
+  for (size_t at = 0; at < hosts.size() && hosts[at] != ','; ++at) {
+    if (hosts[at] != '[') {
+      if (hosts[at] == ']') return std::nullopt;
+      host += hosts[at];
+      continue;
+    }
+    const size_t close = hosts.find(']', at);
+    if (close == std::string_view::npos) return std::nullopt;
+    const std::string_view numbers = hosts.substr(at + 1, close - at - 1);
+    const std::string_view first = numbers.substr(0, numbers.find_first_of(",-"));
+    if (first.empty() || first.find_first_not_of("0123456789") != std::string_view::npos) {
+      return std::nullopt;
+    }
+    host += first;  // As text: zero padding is part of the name.
+    at = close;
+  }
+  if (host.empty()) return std::nullopt;
+  return host;
+}
+
+}  // namespace fsdp

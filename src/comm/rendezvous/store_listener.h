@@ -1,0 +1,31 @@
+#pragma once
+/// \file
+/// The port of the store.
+
+#include <cstdint>
+#include <string>
+
+#include "comm/posix/descriptor.h"
+
+namespace fsdp {
+
+struct StoreListener {
+  enum class Result { kListens, kOccupied, kNotHere, kUnknownHost, kRefused };
+
+  Result result;
+  Descriptor socket;
+  uint16_t port = 0;
+  /// With kUnknownHost and kRefused: what the system says.
+  std::string problem;
+};
+
+/// Binds `port` (0: any free one) for a store that is reached as `host`, and listens. An address, such as 127.0.0.1 or
+/// 192.0.2.7, is listened at itself, localhost on the loopback device; for any other name all addresses of this host
+/// are, because other hosts may know it under another one. kNotHere: `host` is another host's address; kOccupied:
+/// another program uses the port; kUnknownHost: `host` is no host's name.
+StoreListener listen_for_store(const std::string& host, uint16_t port);
+
+/// Whether somebody, a store or not, accepts connections there. Waits as long as the system does, which may be minutes.
+bool somebody_listens(const std::string& host, uint16_t port);
+
+}  // namespace fsdp

@@ -1,0 +1,77 @@
+#pragma once
+/// \file
+/// What communicators that wrap another one have in common.
+
+#include <fsdp/communicator.h>
+
+#include "comm/core/fingerprint.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace fsdp {
+
+/// Passes every call on to `inner`, after `before` has seen it and perhaps changed its tag.
+class Decorator : public Communicator {
+ public:
+  Decorator(std::shared_ptr<Communicator> inner, std::string lane) : inner_(std::move(inner)), lane_(std::move(lane)) {}
+
+  int rank() const override { return inner_->rank(); }
+  int world_size() const override { return inner_->world_size(); }
+
+  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                   Tag tag) override {
+    before(Operation::kAllGather, output.nbytes(), tag);
+    return inner_->all_gather(output, input, offsets, std::move(tag));
+  }
+  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
+                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
+    const int64_t numel = offsets.empty() ? 0 : offsets.back();
+    before(Operation::kReduceScatter, static_cast<uint64_t>(numel) * output.element_size(), tag);
+    return inner_->reduce_scatter(output, std::move(input), offsets, scale, std::move(tag));
+  }
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
+    before(all_reduce_operation(op), tensor.nbytes(), tag);
+    return inner_->all_reduce(tensor, op, std::move(tag));
+  }
+  std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
+    before(Operation::kBroadcast, tensor.nbytes(), tag);
+    return inner_->broadcast(tensor, root, std::move(tag));
+  }
+  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
+    before(Operation::kSend, tensor.nbytes(), tag);
+    return inner_->send(tensor, peer, std::move(tag));
+  }
+  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) override {
+    before(Operation::kRecv, tensor.nbytes(), tag);
+    return inner_->recv(tensor, peer, std::move(tag));
+  }
+  std::shared_ptr<Work> barrier(Tag tag) override {
+    before(Operation::kBarrier, 0, tag);
+    return inner_->barrier(std::move(tag));
+  }
+  std::shared_ptr<Communicator> duplicate(const std::string& name) override {
+    Tag tag{name, {}};
+    before(Operation::kDuplicate, 0, tag);
+    return decorate(inner_->duplicate(name), name);
+  }
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
+    return inner_->share(parts, device);
+  }
+  void reserve(size_t bytes) override { inner_->reserve(bytes); }
+  void start_over() override { inner_->start_over(); }
+  void fail(const std::string& operation, const std::string& error) override { inner_->fail(operation, error); }
+  void progress() override { inner_->progress(); }
+
+ protected:
+  virtual void before(Operation operation, uint64_t bytes, Tag& tag) = 0;
+  virtual std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string& name) = 0;
+  const std::string& lane() const { return lane_; }
+
+ private:
+  const std::shared_ptr<Communicator> inner_;
+  const std::string lane_;
+};
+
+}  // namespace fsdp
