@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,9 +25,13 @@ struct Tag {
   /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
   /// are votes and all of them are 0 on every rank, outputs stay as they are.
   std::vector<uint8_t> votes;
-  /// How often this rank wrote the rows that are gathered since they were gathered last: an optimizer step that only
-  /// some ranks make is a `Mismatch`.
-  uint32_t writes = 0;
+  /// What every rank must have done equally often before, and how often this one has, e.g. {2, "saved checkpoints"}.
+  struct Count {
+    uint32_t number = 0;
+    /// For messages; a literal.
+    std::string_view of = {};
+  };
+  Count count = {};
   /// The number of the parameter group, counted alike on every rank; 0: none. Groups of twin models have one name.
   uint32_t group = 0;
 };

@@ -13,10 +13,6 @@
 
 namespace fsdp {
 
-namespace runtime {
-class RankState;
-}
-
 /// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
 ///
 ///     fsdp::init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(60)});
@@ -55,10 +51,9 @@ class ProcessGroup {
   /// Gradient reductions, in an order of their own: a rank that misses a gradient reduces later than its peers.
   Communicator& reductions() const { return *reductions_; }
 
-  /// What the sharded groups of this rank share; the runtime makes it with the first of them.
-  std::shared_ptr<runtime::RankState> rank_state;
-
  private:
+  friend struct Attachment;
+  std::shared_ptr<void> attachment_;
   std::shared_ptr<Communicator> communicator_, reductions_;
   int local_rank_;
 };

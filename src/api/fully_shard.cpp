@@ -14,6 +14,7 @@
 #include "api/module_watch.h"
 #include "api/plan.h"
 #include "comm/core/check.h"
+#include "comm/group/attachment.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -23,11 +24,6 @@ namespace {
 
 using runtime::NamedParameter;
 using runtime::ParamGroup;
-
-std::shared_ptr<runtime::RankState> rank_state_of(ProcessGroup& process_group) {
-  if (!process_group.rank_state) process_group.rank_state = std::make_shared<runtime::RankState>();
-  return process_group.rank_state;
-}
 
 // The parameters under the node that no group has taken and that are not ignored.
 std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::vector<at::Tensor>& ignored) {
@@ -103,9 +99,9 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
                                                        const std::shared_ptr<ProcessGroup>& process_group,
                                                        const FullyShardOptions& options) {
   std::vector<std::shared_ptr<ParamGroup>> groups;
+  const auto rank_state = Attachment::of<runtime::RankState>(*process_group);
   for (const auto& planned : plan) {
-    ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state_of(*process_group),
-                          {},           planned.modules};
+    ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state, {}, planned.modules};
     if (options.reshard_after_forward)
       spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
     groups.push_back(ParamGroup::create(spec));

@@ -82,7 +82,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GroupId id() const { return id_; }
   /// Of a collective on this group.
   Tag tag(std::string subject, std::vector<uint8_t> votes = {}, uint32_t writes = 0) const {
-    return {std::move(subject), std::move(votes), writes, static_cast<uint32_t>(id_)};
+    const Tag::Count count{writes, "writes to the rows (optimizer steps)"};
+    return {std::move(subject), std::move(votes), count, static_cast<uint32_t>(id_)};
   }
   const std::string& name() const { return name_; }
   RankState& rank_state() const { return *rank_state_; }

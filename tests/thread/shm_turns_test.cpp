@@ -293,7 +293,7 @@ TEST(Turns, AnOptimizerStepOnOneRankOnlyIsAMismatch) {
   });
   EXPECT_THAT(messages, SizeIs(3));
   EXPECT_THAT(messages, Each(AllOf(HasSubstr("writes to the rows"), HasSubstr("rank 1 runs barrier of 'forward scope"),
-                                   HasSubstr("after a write to the rows"))));
+                                   HasSubstr("writes to the rows (optimizer steps): 1"))));
 }
 
 TEST(Turns, ASecondOptimizerStepOnOneRankOnlyIsAMismatch) {

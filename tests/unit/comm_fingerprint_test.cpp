@@ -53,9 +53,25 @@ TEST(Fingerprint, KeepsTheBeginningOfALongSubjectAndAHashOfItAll) {
   const std::string common(1000, 'x');
   const auto a = make_fingerprint(Operation::kBarrier, {common + "a", {}});
   const auto b = make_fingerprint(Operation::kBarrier, {common + "b", {}});
-  EXPECT_EQ(a.subject, b.subject);
-  EXPECT_EQ(a.subject.back(), '\0');
+  EXPECT_EQ(a.subject(), b.subject());
+  EXPECT_GE(a.subject().size(), 100u);
+  EXPECT_EQ(a.text.back(), '\0');
   EXPECT_EQ(difference(a, 0, b, 1), "subject");
+}
+
+TEST(Fingerprint, DiffersByACountAndSaysOfWhat) {
+  const auto once = make_fingerprint(Operation::kBarrier, {"w", {}, {1, "saved checkpoints"}});
+  const auto never = make_fingerprint(Operation::kBarrier, {"w", {}, {0, "saved checkpoints"}});
+  EXPECT_EQ(difference(once, 0, once, 1), "");
+  EXPECT_EQ(difference(once, 0, never, 1), "saved checkpoints");
+  EXPECT_EQ(difference(never, 0, once, 1), "saved checkpoints");
+  EXPECT_EQ(describe_fully(once), "barrier of 'w' (#0), saved checkpoints: 1");
+  EXPECT_EQ(describe_fully(never), "barrier of 'w' (#0)");
+}
+
+TEST(Fingerprint, SaysWhatIsCountedBehindALongSubjectToo) {
+  const auto twice = make_fingerprint(Operation::kBarrier, {std::string(1000, 'x'), {}, {2, "saved checkpoints"}});
+  EXPECT_THAT(describe_fully(twice), HasSubstr("x' (#0), saved checkpoints: 2"));
 }
 
 TEST(Fingerprint, OfASendFitsTheRecvOfItsPeerOnly) {

@@ -69,11 +69,13 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
   Fingerprint fingerprint;
   fingerprint.operation = operation;
   fingerprint.subject_hash = hash_bytes(tag.subject.data(), tag.subject.size());
-  // The last byte stays zero.
-  const size_t kept = std::min(tag.subject.size(), Fingerprint::kSubjectBytes - 1);
-  std::memcpy(fingerprint.subject.data(), tag.subject.data(), kept);
-  fingerprint.writes = tag.writes;
+  fingerprint.count = tag.count.number;
   fingerprint.group = tag.group;
+  // A zero stays behind each of the two texts.
+  const auto counted = tag.count.number == 0 ? "" : tag.count.of.substr(0, Fingerprint::kTextBytes / 2);
+  const size_t kept = std::min(tag.subject.size(), Fingerprint::kTextBytes - counted.size() - 2);
+  std::memcpy(fingerprint.text.data(), tag.subject.data(), kept);
+  std::memcpy(fingerprint.text.data() + kept + 1, counted.data(), counted.size());
   fingerprint.vote_count = static_cast<uint32_t>(tag.votes.size());
   if (fingerprint.votes_fit()) {
     const auto bits = pack_votes(tag.votes);
@@ -107,7 +109,7 @@ bool is_voted_down(std::span<const uint8_t> votes) {
 
 std::string describe(const Fingerprint& fingerprint) {
   std::string text(name_of(fingerprint.operation));
-  if (fingerprint.subject[0] != '\0') text += c10::str(" of '", fingerprint.subject.data(), "'");
+  if (fingerprint.text[0] != '\0') text += c10::str(" of '", fingerprint.subject(), "'");
   if (fingerprint.operation == Operation::kSend) text += c10::str(" to rank ", fingerprint.peer);
   if (fingerprint.operation == Operation::kRecv) text += c10::str(" from rank ", fingerprint.peer);
   return text + c10::str(" (#", fingerprint.sequence, ")");
@@ -123,8 +125,7 @@ std::string describe_fully(const Fingerprint& fingerprint) {
   }
   if (fingerprint.group > 0) text += c10::str(", group ", fingerprint.group);
   if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", fingerprint.peer);
-  if (fingerprint.writes == 1) text += ", after a write to the rows";
-  if (fingerprint.writes > 1) text += c10::str(", after ", fingerprint.writes, " writes to the rows");
+  if (fingerprint.count > 0) text += c10::str(", ", fingerprint.counted(), ": ", fingerprint.count);
   if (fingerprint.vote_count > 0) text += c10::str(", ", fingerprint.vote_count, " votes");
   return text;
 }
@@ -145,7 +146,7 @@ std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b
   note(a.device != b.device, "device");
   note(a.layout != b.layout, "boundaries of the ranks' parts");
   note(a.vote_count != b.vote_count, "number of votes");
-  note(a.writes != b.writes, "writes to the rows, such as an optimizer step");
+  note(a.count != b.count, (a.count > 0 ? a : b).counted());
   if (is_point_to_point(a.operation) && is_point_to_point(b.operation)) {
     note(a.peer != rank_of_b || b.peer != rank_of_a, "peer");
   } else if (a.operation == b.operation) {

@@ -32,7 +32,7 @@ Operation all_reduce_operation(ReduceOp op);
 
 /// One rank's description of the collective that it is about to run. Sent as it lies in memory.
 struct Fingerprint {
-  static constexpr size_t kSubjectBytes = 128;
+  static constexpr size_t kTextBytes = 128;
   static constexpr size_t kInlineVoteBytes = 76;
 
   uint64_t sequence = 0;
@@ -40,7 +40,7 @@ struct Fingerprint {
   uint64_t bytes = 0;
   /// Hash of the boundaries between the ranks' parts.
   uint64_t layout = 0;
-  /// Hash of the whole subject, of which `subject` may be the beginning only.
+  /// Hash of the whole subject, of which `text` may have the beginning only.
   uint64_t subject_hash = 0;
   uint32_t vote_count = 0;
   /// Broadcast: the root. Send and recv: the other rank. Otherwise -1.
@@ -49,14 +49,17 @@ struct Fingerprint {
   int8_t dtype = -1;
   /// c10::DeviceType; -1: no data.
   int8_t device = -1;
-  /// Of the tag.
   std::array<uint8_t, 1> unused{};
-  uint32_t writes = 0;
+  /// Of the tag.
+  uint32_t count = 0;
   uint32_t group = 0;
-  std::array<char, kSubjectBytes> subject{};
+  /// The subject, and behind it what is counted, each up to a zero.
+  std::array<char, kTextBytes> text{};
   /// The votes as bits, when they fit.
   std::array<uint8_t, kInlineVoteBytes> votes{};
 
+  std::string subject() const { return text.data(); }
+  std::string counted() const { return count == 0 ? "" : text.data() + subject().size() + 1; }
   bool votes_fit() const { return vote_count <= 8 * kInlineVoteBytes; }
 };
 static_assert(std::is_trivially_copyable_v<Fingerprint> && sizeof(Fingerprint) == 256);
