@@ -10,9 +10,9 @@
 #include "comm/c10d/lane.h"
 #include "comm/c10d/native_exchange.h"
 #include "comm/c10d/stream_order.h"
-#include "comm/core/arguments.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "comm/core/front.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
 #include "comm/posix/pipe_signal.h"
@@ -100,12 +100,13 @@ class NativeMessages {
   std::unique_ptr<Exchange> exchange_;
 };
 
-class C10dCommunicator : public Communicator {
+class C10dCommunicator : public Front {
  public:
   /// `path` is the same on every rank and no other communicator's.
   C10dCommunicator(std::shared_ptr<Family> family, const std::string& name, const std::string& path)
-      : family_(std::move(family)),
-        arguments_{family_->options.rank, family_->options.world_size},
+      : Front(family->options.rank, family->options.world_size, "Gloo",
+              family->options.data ? family->options.data_device : c10::kCPU),
+        family_(std::move(family)),
         name_(name),
         path_(path) {
     connect();
@@ -118,14 +119,9 @@ class C10dCommunicator : public Communicator {
     if (family_->members.empty()) family_->roll_call->leave();
   }
 
-  int rank() const override { return arguments_.rank; }
-  int world_size() const override { return arguments_.world_size; }
-
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                                    Tag tag) override {
-    arguments_.check_all_gather(output, input, offsets, tag);
-    auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
-    describe_data(fingerprint, output, offsets);
+    const auto fingerprint = checked_all_gather(output, input, offsets, tag);
     const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
     return collective(fingerprint, output, tag, {largest_slice(offsets), [input](int) { return bytes_of(input); }},
                       [=](Exchange& exchange) { exchange.all_gather(output, input, boundaries); });
@@ -133,10 +129,8 @@ class C10dCommunicator : public Communicator {
 
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> pieces,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
-    arguments_.check_reduce_scatter(output, pieces, offsets, tag);
+    const auto fingerprint = checked_reduce_scatter(output, pieces, offsets, tag);
     const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
-    auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
-    describe_data(fingerprint, input, offsets);
     const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
     return collective(fingerprint, input, tag,
                       {largest_slice(offsets), [=](int peer) { return bytes_of(slice_of(input, boundaries, peer)); }},
@@ -147,32 +141,17 @@ class C10dCommunicator : public Communicator {
   }
 
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
-    const Operation operation = all_reduce_operation(op);
-    arguments_.check_tensor(tensor, name_of(operation), tag);
-    auto fingerprint = make_fingerprint(operation, tag);
-    describe_data(fingerprint, tensor);
+    const auto fingerprint = checked_all_reduce(tensor, op, tag);
     return collective(fingerprint, tensor, tag, {tensor.numel(), [tensor](int) { return bytes_of(tensor); }},
                       [flat = tensor.detach().view({-1}), op](Exchange& exchange) { exchange.all_reduce(flat, op); });
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
-    arguments_.check_tensor(tensor, "broadcast", tag);
-    arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
-    auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
-    describe_data(fingerprint, tensor);
-    fingerprint.peer = root;
+    const auto fingerprint = checked_broadcast(tensor, root, tag);
     const bool gives = root == rank();
     return collective(fingerprint, tensor, tag,
                       {tensor.numel(), [=](int) { return gives ? bytes_of(tensor) : std::span<const std::byte>(); }},
                       [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
-  }
-
-  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
-    return point_to_point(Operation::kSend, tensor, peer, tag);
-  }
-
-  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) override {
-    return point_to_point(Operation::kRecv, tensor, peer, tag);
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
@@ -300,15 +279,11 @@ class C10dCommunicator : public Communicator {
     }
   }
 
-  std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
-    arguments_.check_message(tensor, peer, name_of(operation), tag);
-    auto fingerprint = make_fingerprint(operation, tag);
-    describe_data(fingerprint, tensor);
-    fingerprint.peer = peer;
-    const bool sends = operation == Operation::kSend;
-    const bool is_native = moves_natively(tensor.device(), fingerprint);
+  std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) override {
+    const int peer = fingerprint.peer;
+    const bool sends = fingerprint.operation == Operation::kSend;
     const auto& order = messages_with(peer, sends);
-    if (!is_native) {
+    if (!moves_natively(tensor)) {
       const Outgoing outgoing{tensor.numel(),
                               [=](int) { return sends ? bytes_of(tensor) : std::span<const std::byte>(); }};
       return by_messages(order, fingerprint, tensor, tag, outgoing, [=](Exchange& exchange) {
@@ -333,8 +308,7 @@ class C10dCommunicator : public Communicator {
 
   std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
                                    const Outgoing& outgoing, std::function<void(Exchange&)> move_data) {
-    if (!moves_natively(data.device(), fingerprint))
-      return by_messages(all_, fingerprint, data, tag, outgoing, std::move(move_data));
+    if (!moves_natively(data)) return by_messages(all_, fingerprint, data, tag, outgoing, std::move(move_data));
     return submit(all_, fingerprint, data, tag,
                   [exchange = native_, move_data = std::move(move_data)] { move_data(*exchange); });
   }
@@ -357,17 +331,9 @@ class C10dCommunicator : public Communicator {
   }
 
   // Whether the device's own backend carries the data.
-  bool moves_natively(c10::Device device, const Fingerprint& fingerprint) const {
-    if (native_ && device == family_->options.data_device) return true;
-    require(device.is_cpu(), where(rank(), world_size(), describe(fingerprint)),
-            native_ ? c10::str("this rank's tensors are on ", family_->options.data_device, " or the CPU")
-                    : std::string("Gloo moves CPU tensors"),
-            ", found one on ", device, native_ ? "." : ". Use the backend \"nccl\".");
-    return false;
-  }
+  bool moves_natively(const at::Tensor& data) const { return native_ && data.device() == family_->options.data_device; }
 
   std::shared_ptr<Family> family_;
-  const Arguments arguments_;
   const std::string name_, path_;
   int duplicates_ = 0;
   std::shared_ptr<Wire::Transport> control_;

@@ -3,8 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
 
-#include "comm/core/arguments.h"
-#include "comm/core/check.h"
+#include "comm/core/front.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
 
@@ -34,41 +33,37 @@ class LocalBuffer : public SharedBuffer {
   const c10::DataPtr memory_;
 };
 
-std::shared_ptr<Work> done(Tag& tag) { return std::make_shared<DoneWork>(std::move(tag.votes)); }
+std::shared_ptr<Work> done(const Tag& tag) { return std::make_shared<DoneWork>(tag.votes); }
 
-class LocalCommunicator : public Communicator {
+class LocalCommunicator : public Front {
  public:
-  int rank() const override { return 0; }
-  int world_size() const override { return 1; }
+  LocalCommunicator() : Front(0, 1, /*carrier=*/"", c10::kCPU) {}
 
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                                    Tag tag) override {
-    arguments_.check_all_gather(output, input, offsets, tag);
+    checked_all_gather(output, input, offsets, tag);
     if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
     return done(tag);
   }
 
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
-    arguments_.check_reduce_scatter(output, input, offsets, tag);
+    checked_reduce_scatter(output, input, offsets, tag);
     assemble_into(output.detach(), std::move(input));
     scale_in_place(output.detach(), scale);
     return done(tag);
   }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp, Tag tag) override {
-    arguments_.check_tensor(tensor, "all_reduce", tag);
+  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
+    checked_all_reduce(tensor, op, tag);
     return done(tag);
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
-    arguments_.check_tensor(tensor, "broadcast", tag);
-    arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
+    checked_broadcast(tensor, root, tag);
     return done(tag);
   }
 
-  std::shared_ptr<Work> send(const at::Tensor&, int, Tag) override { no_peer("send"); }
-  std::shared_ptr<Work> recv(const at::Tensor&, int, Tag) override { no_peer("recv"); }
   std::shared_ptr<Work> barrier(Tag tag) override { return done(tag); }
 
   std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(); }
@@ -87,12 +82,8 @@ class LocalCommunicator : public Communicator {
   void reserve(size_t) override {}
   void start_over() override {}
 
- private:
-  [[noreturn]] static void no_peer(std::string_view operation) {
-    throw UsageError(where(0, 1, operation) + "there is no other rank.");
-  }
-
-  const Arguments arguments_{0, 1};
+ protected:
+  std::shared_ptr<Work> message(const Fingerprint&, const at::Tensor&, const Tag& tag) override { return done(tag); }
 };
 
 }  // namespace

@@ -8,8 +8,8 @@
 #include <map>
 #include <utility>
 
-#include "comm/core/arguments.h"
 #include "comm/core/check.h"
+#include "comm/core/front.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
 #include "comm/shm/collectives.h"
@@ -150,29 +150,24 @@ class Gather {
   const int rank_;
 };
 
-class ShmCommunicator : public Communicator {
+class ShmCommunicator : public Front {
  public:
   ShmCommunicator(std::shared_ptr<Peers> peers, const std::string& name)
-      : peers_(std::move(peers)),
+      : Front(peers->rank(), peers->world_size(), "shared memory", c10::kCPU),
+        peers_(std::move(peers)),
         name_(name),
-        arguments_{peers_->rank(), peers_->world_size()},
         number_(peers_->next_number()),
         collectives_(std::make_shared<Collectives>(peers_)) {
     make_rounds(kLeastSlotBytes);
   }
 
-  int rank() const override { return arguments_.rank; }
-  int world_size() const override { return arguments_.world_size; }
-
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                                    Tag tag) override {
     const auto lock = peers_->lock();
-    arguments_.check_all_gather(output, input, offsets, tag);
-    auto fingerprint = make_fingerprint(Operation::kAllGather, tag);
-    describe_data(fingerprint, output, offsets);
+    const auto fingerprint = checked_all_gather(output, input, offsets, tag);
     const Windows windows(offsets, room(tag), output.element_size(), 1);
     auto gather = std::make_shared<Gather>(output.detach(), input.detach(), windows, rank());
-    return start(fingerprint, tag, output,
+    return start(fingerprint, tag,
                  {.count = windows.count(),
                   .write = [gather](int64_t round, std::byte* slot) { gather->write(round, slot); },
                   .read = [gather](int64_t round, const Slots& slots) { gather->read(round, slots); }});
@@ -181,14 +176,11 @@ class ShmCommunicator : public Communicator {
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
     const auto lock = peers_->lock();
-    arguments_.check_reduce_scatter(output, input, offsets, tag);
-    auto fingerprint = make_fingerprint(Operation::kReduceScatter, tag);
-    describe_data(fingerprint, output, offsets);
-    fingerprint.bytes = static_cast<uint64_t>(offsets.back()) * output.element_size();
+    const auto fingerprint = checked_reduce_scatter(output, input, offsets, tag);
     const Windows windows(offsets, room(tag), output.element_size(), world_size() - 1);
     auto reduction =
         std::make_shared<Reduction>(std::move(input), output.detach(), windows, rank(), ReduceOp::kSum, scale);
-    return start(fingerprint, tag, output,
+    return start(fingerprint, tag,
                  {.count = windows.count(),
                   .write = [reduction](int64_t round, std::byte* slot) { reduction->write(round, slot); },
                   .read = [reduction](int64_t round, const Slots& slots) { reduction->read(round, slots); }});
@@ -197,17 +189,14 @@ class ShmCommunicator : public Communicator {
   // Even rounds reduce a window of every slice, odd ones gather it.
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
     const auto lock = peers_->lock();
-    const Operation operation = all_reduce_operation(op);
-    arguments_.check_tensor(tensor, name_of(operation), tag);
-    auto fingerprint = make_fingerprint(operation, tag);
-    describe_data(fingerprint, tensor);
+    const auto fingerprint = checked_all_reduce(tensor, op, tag);
     const at::Tensor flat = tensor.detach().view({-1});
     const Windows windows(even_split(flat.numel(), world_size()), room(tag), flat.element_size(), world_size() - 1);
     const at::Tensor own =
         flat.narrow(0, windows.offsets[rank()], windows.offsets[rank() + 1] - windows.offsets[rank()]);
     auto reduction = std::make_shared<Reduction>(std::vector<Piece>{{0, flat}}, own, windows, rank(), op, 1.0);
     auto gather = std::make_shared<Gather>(flat, own, windows, rank());
-    return start(fingerprint, tag, tensor,
+    return start(fingerprint, tag,
                  {.count = 2 * windows.count(),
                   .overlap = false,
                   .write =
@@ -222,30 +211,19 @@ class ShmCommunicator : public Communicator {
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     const auto lock = peers_->lock();
-    arguments_.check_tensor(tensor, "broadcast", tag);
-    arguments_.check_rank(root, "broadcast", tag, /*may_be_self=*/true);
-    auto fingerprint = make_fingerprint(Operation::kBroadcast, tag);
-    describe_data(fingerprint, tensor);
-    fingerprint.peer = root;
-    return start(fingerprint, tag, tensor, copy_steps(tensor, rank() == root, root, room(tag)));
-  }
-
-  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) override {
-    return point_to_point(Operation::kSend, tensor, peer, tag);
-  }
-  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) override {
-    return point_to_point(Operation::kRecv, tensor, peer, tag);
+    const auto fingerprint = checked_broadcast(tensor, root, tag);
+    return start(fingerprint, tag, copy_steps(tensor, rank() == root, root, room(tag)));
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
     const auto lock = peers_->lock();
-    return collectives_->start(rounds_, make_fingerprint(Operation::kBarrier, tag), tag.votes, {});
+    return start(make_fingerprint(Operation::kBarrier, tag), tag, {});
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
     const auto lock = peers_->lock();
     const Tag tag{name, {}};
-    collectives_->start(rounds_, make_fingerprint(Operation::kDuplicate, tag), {}, {})->wait();
+    start(make_fingerprint(Operation::kDuplicate, tag), tag, {})->wait();
     return std::make_shared<ShmCommunicator>(peers_, name);
   }
 
@@ -289,7 +267,8 @@ class ShmCommunicator : public Communicator {
   void make_rounds(size_t slot_bytes) {
     std::vector<int> members;
     for (int rank = 0; rank < world_size(); ++rank) members.push_back(rank);
-    auto memory = peers_->share(Rounds::bytes_needed(members.size(), slot_bytes, members.size()), purpose("collectives"));
+    auto memory =
+        peers_->share(Rounds::bytes_needed(members.size(), slot_bytes, members.size()), purpose("collectives"));
     auto rounds = std::make_shared<Rounds>(peers_, std::move(members), std::move(memory), slot_bytes);
     if (rounds_) rounds->continue_from(*rounds_);
     rounds_ = std::move(rounds);
@@ -337,32 +316,20 @@ class ShmCommunicator : public Communicator {
     return steps;
   }
 
-  std::shared_ptr<Work> point_to_point(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) {
+  std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) override {
     const auto lock = peers_->lock();
-    arguments_.check_message(tensor, peer, name_of(operation), tag);
-    auto fingerprint = make_fingerprint(operation, tag);
-    describe_data(fingerprint, tensor);
-    fingerprint.peer = peer;
-    check_device(fingerprint, tensor);
-    const bool sends = operation == Operation::kSend;
-    const auto& messages = messages_with(peer, sends);
+    const bool sends = fingerprint.operation == Operation::kSend;
+    const auto& messages = messages_with(fingerprint.peer, sends);
     return messages.order->start(messages.rounds, fingerprint, tag.votes,
                                  copy_steps(tensor, sends, /*writer=*/0, kMessageSlotBytes));
   }
 
-  void check_device(const Fingerprint& fingerprint, const at::Tensor& tensor) const {
-    require(tensor.device().is_cpu(), where(rank(), world_size(), describe(fingerprint)),
-            "shared memory moves CPU tensors, found one on ", tensor.device(), ". Use the backend \"nccl\".");
-  }
-
-  std::shared_ptr<Work> start(const Fingerprint& fingerprint, const Tag& tag, const at::Tensor& data, Steps steps) {
-    check_device(fingerprint, data);
+  std::shared_ptr<Work> start(const Fingerprint& fingerprint, const Tag& tag, Steps steps) {
     return collectives_->start(rounds_, fingerprint, tag.votes, std::move(steps));
   }
 
   const std::shared_ptr<Peers> peers_;
   const std::string name_;
-  const Arguments arguments_;
   const uint64_t number_;  // the same on every rank
   const std::shared_ptr<Collectives> collectives_;
   std::shared_ptr<Rounds> rounds_;

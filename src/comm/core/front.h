@@ -1,0 +1,52 @@
+#pragma once
+/// \file
+/// What every kind of communicator does before anything is communicated.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/communicator.h>
+
+#include <span>
+#include <string_view>
+
+#include "comm/core/fingerprint.h"
+
+namespace fsdp {
+
+/// Checks what callers pass, and describes it for the other ranks: each `checked_` function gives the call's
+/// fingerprint, or throws UsageError naming the operation, its subject, what was expected and what was found.
+class Front : public Communicator {
+ public:
+  /// `carrier`, e.g. "Gloo", moves tensors of the CPU and of `device`; empty: of any device.
+  Front(int rank, int world_size, std::string_view carrier, c10::Device device)
+      : rank_(rank), world_size_(world_size), carrier_(carrier), device_(device) {}
+
+  int rank() const final { return rank_; }
+  int world_size() const final { return world_size_; }
+  std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) final {
+    return message(checked_message(Operation::kSend, tensor, peer, tag), tensor, tag);
+  }
+  std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) final {
+    return message(checked_message(Operation::kRecv, tensor, peer, tag), tensor, tag);
+  }
+
+ protected:
+  /// A send or a recv.
+  virtual std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) = 0;
+
+  Fingerprint checked_all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
+                                 const Tag& tag) const;
+  Fingerprint checked_reduce_scatter(const at::Tensor& output, std::span<const Piece> input,
+                                     std::span<const int64_t> offsets, const Tag& tag) const;
+  Fingerprint checked_all_reduce(const at::Tensor& tensor, ReduceOp op, const Tag& tag) const;
+  Fingerprint checked_broadcast(const at::Tensor& tensor, int root, const Tag& tag) const;
+
+ private:
+  class Call;
+  Fingerprint checked_message(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) const;
+
+  const int rank_, world_size_;
+  const std::string_view carrier_;
+  const c10::Device device_;
+};
+
+}  // namespace fsdp
