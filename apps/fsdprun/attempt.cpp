@@ -50,15 +50,15 @@ AttemptResult Attempt::run() {
 }
 
 void Attempt::start(int local_rank) {
-  const Execution execution(context_.program, context_.flags.command,
-                            rank_environment(context_.flags, context_.nodes, local_rank, number_));
+  const fsdp::Execution execution(context_.program, context_.flags.command,
+                                  rank_environment(context_.flags, context_.nodes, local_rank, number_));
   const bool piped = writes_through_pipes();
   const bool alone = context_.nodes.world_size() == 1;
   RankPipes pipes;
   Rank& rank = ranks_.emplace_back();
   rank.number = context_.nodes.first_rank() + local_rank;
   rank.local_number = local_rank;
-  rank.status = ExitStatus();  // Not running, should the start fail.
+  rank.status = fsdp::ExitStatus();  // Not running, should the start fail.
   rank.pid = start_rank(execution, {.pipe_output = piped, .inherit_stdin = alone && isatty(STDIN_FILENO) == 0},
                         context_.signals, pipes);
   rank.status.reset();
@@ -126,7 +126,7 @@ void Attempt::handle_request_to_end(int signal) {
     return;
   }
   result_.was_asked_to_end = true;
-  context_.console.say(signal_name(signal) + ": passed on to the ranks, which have " +
+  context_.console.say(fsdp::signal_name(signal) + ": passed on to the ranks, which have " +
                        std::to_string(context_.flags.shutdown_timeout.count()) + " s to end; again kills them");
   send_to_all(signal);
   if (phase_ < Phase::kAskedToEnd) {
@@ -158,7 +158,7 @@ void Attempt::finish(Rank& rank) {
   context_.guard.remove(rank.pid);
   int status = 0;
   waitpid(rank.pid, &status, 0);
-  rank.status = ExitStatus::from_wait(status);
+  rank.status = fsdp::ExitStatus::from_wait(status);
   for (RankStream& stream : rank.streams) stream.finish();
 }
 
@@ -213,7 +213,7 @@ void Attempt::give_up() {
   for (Rank& rank : ranks_) {
     if (!rank.is_running()) continue;
     context_.guard.remove(rank.pid);
-    rank.status = ExitStatus::from_wait(SIGKILL);
+    rank.status = fsdp::ExitStatus::from_wait(SIGKILL);
     for (RankStream& stream : rank.streams) stream.finish();
   }
 }

@@ -14,6 +14,7 @@
 #include "comm/rendezvous/signed_store.h"
 #include "comm/rendezvous/store_listener.h"
 #include "exit.h"
+#include "launch/child.h"
 
 namespace fsdprun {
 namespace {
@@ -39,7 +40,7 @@ std::optional<std::string> read(c10d::Store& store, const std::string& key) {
 
 void pause(SignalQueue& signals) {
   if (const auto number = signals.wait_for_end(kPoll)) {
-    throw Exit(kSignalBase + *number, signal_name(*number) + " while waiting for other nodes");
+    throw Exit(kSignalBase + *number, fsdp::signal_name(*number) + " while waiting for other nodes");
   }
 }
 

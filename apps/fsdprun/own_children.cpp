@@ -11,7 +11,7 @@
 #include <string>
 
 #include "exit.h"
-#include "rank.h"
+#include "launch/child.h"
 #include "signals.h"
 
 namespace fsdprun {
@@ -37,7 +37,7 @@ int pass_signals_on_until_it_ends(pid_t launcher) {
   for (;;) {
     int status = 0;
     for (pid_t ended; (ended = waitpid(-1, &status, WNOHANG)) > 0;) {
-      if (ended == launcher) return ExitStatus::from_wait(status).shell_code();
+      if (ended == launcher) return fsdp::ExitStatus::from_wait(status).shell_code();
     }
     pollfd file{signals.descriptor(), POLLIN, 0};
     poll(&file, 1, -1);

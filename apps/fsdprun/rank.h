@@ -9,26 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "launch/child.h"
 #include "output.h"
 
 namespace fsdprun {
-
-/// How a process ended, as waitid tells it.
-class ExitStatus {
- public:
-  static ExitStatus from_wait(int status);
-
-  bool is_failure() const { return signal_ != 0 || code_ != 0; }
-  bool is_signal() const { return signal_ != 0; }
-  /// As a shell reports it: 128 + number for a signal.
-  int shell_code() const;
-  /// "exited with code 3", "was killed by SIGSEGV".
-  std::string describe() const;
-
- private:
-  int code_ = 0;
-  int signal_ = 0;
-};
 
 struct Rank {
   int number = 0;
@@ -37,7 +21,7 @@ struct Rank {
   /// Empty if the rank writes where the launcher does; else stdout and stderr.
   std::list<RankStream> streams;
   /// Unset while it runs.
-  std::optional<ExitStatus> status;
+  std::optional<fsdp::ExitStatus> status;
 
   bool is_running() const { return !status; }
   /// To the rank and what it started.

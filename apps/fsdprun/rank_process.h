@@ -4,30 +4,11 @@
 
 #include <sys/types.h>
 
-#include <string>
-#include <vector>
-
 #include "comm/posix/descriptor.h"
+#include "launch/execution.h"
 #include "signals.h"
 
 namespace fsdprun {
-
-/// What to execute; made before the fork, after which no memory may be allocated.
-class Execution {
- public:
-  Execution(const std::string& program, const std::vector<std::string>& arguments,
-            std::vector<std::string> environment);
-  Execution(const Execution&) = delete;
-  Execution& operator=(const Execution&) = delete;
-
-  /// Returns only if that fails, with errno set.
-  void start() const;
-
- private:
-  std::string program_;
-  std::vector<std::string> arguments_, environment_;
-  std::vector<char*> argument_pointers_, environment_pointers_;
-};
 
 struct RankPipes {
   /// The launcher's ends. Not open: the rank writes where the launcher does.
@@ -42,6 +23,7 @@ struct StartOptions {
 };
 
 /// Starts a rank that dies with this thread's process. Throws Exit if the program cannot be executed.
-pid_t start_rank(const Execution& execution, const StartOptions& options, const SignalQueue& signals, RankPipes& pipes);
+pid_t start_rank(const fsdp::Execution& execution, const StartOptions& options, const SignalQueue& signals,
+                 RankPipes& pipes);
 
 }  // namespace fsdprun

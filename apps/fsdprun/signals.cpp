@@ -1,7 +1,6 @@
 #include "signals.h"
 
 #include <poll.h>
-#include <string.h>
 #include <sys/signalfd.h>
 
 #include <string>
@@ -33,16 +32,6 @@ std::optional<int> SignalQueue::wait_for_end(std::chrono::milliseconds timeout) 
   return std::nullopt;
 }
 
-void SignalQueue::restore_in_child() const {
-  signal(SIGPIPE, SIG_DFL);
-  sigprocmask(SIG_SETMASK, &previous_, nullptr);
-}
-
 bool asks_for_end(int number) { return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT; }
-
-std::string signal_name(int number) {
-  const char* name = sigabbrev_np(number);
-  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(number);
-}
 
 }  // namespace fsdprun

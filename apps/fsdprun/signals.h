@@ -27,8 +27,8 @@ class SignalQueue {
   /// The next signal that asks for the end. Waits for at most `timeout`; drops all others.
   std::optional<int> wait_for_end(std::chrono::milliseconds timeout);
 
-  /// In a forked child, before exec: signals are as the launcher found them.
-  void restore_in_child() const;
+  /// Those that the launcher found blocked.
+  const sigset_t& previous() const { return previous_; }
 
  private:
   sigset_t handled_;
@@ -38,8 +38,5 @@ class SignalQueue {
 
 /// Whether `number` asks for the end of the program.
 bool asks_for_end(int number);
-
-/// "SIGKILL".
-std::string signal_name(int number);
 
 }  // namespace fsdprun

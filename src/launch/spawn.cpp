@@ -4,18 +4,9 @@
 #include <fsdp/process_group.h>
 #include <fsdp/spawn.h>
 
-#include <netinet/in.h>
 #include <poll.h>
-#include <sched.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
-#include "comm/core/message_code.h"
-#include "comm/failure/diagnosis.h"
-#include "comm/posix/descriptor.h"
 
 #include <algorithm>
 #include <array>
@@ -28,6 +19,12 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "comm/core/message_code.h"
+#include "comm/failure/diagnosis.h"
+#include "comm/posix/descriptor.h"
+#include "launch/child.h"
+#include "launch/variables.h"
 
 namespace fsdp {
 namespace {
@@ -43,25 +40,6 @@ constexpr int kPollMilliseconds = 20;
 constexpr std::chrono::seconds kShutdownTime{5};
 static_assert(SpawnOptions{}.peer_grace >= kLongestDiagnosis);
 
-[[noreturn]] void throw_system_error(const char* what) {
-  throw Error(std::string("fsdp::spawn: ") + what + ": " + strerror(errno));
-}
-
-/// Asks the system for a port that nobody uses now. Somebody else may take it before rank 0 does.
-int free_port() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (socket.number() < 0 || bind(socket.number(), generic, size) != 0 ||
-      getsockname(socket.number(), generic, &size) != 0) {
-    throw_system_error("no free port was found");
-  }
-  return ntohs(address.sin_port);
-}
-
 void check_can_fork(int nprocs) {
   if (nprocs < 1) {
     throw UsageError("fsdp::spawn: nprocs is " + std::to_string(nprocs) + ", expected at least 1.");
@@ -76,27 +54,11 @@ void check_can_fork(int nprocs) {
   }
 }
 
-int processors() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-void set_rank_environment(int rank, int nprocs, int port, const std::string& token) {
-  const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), /*overwrite=*/1); };
-  set("RANK", std::to_string(rank));
-  set("LOCAL_RANK", std::to_string(rank));
-  set("WORLD_SIZE", std::to_string(nprocs));
-  set("LOCAL_WORLD_SIZE", std::to_string(nprocs));
-  set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", std::to_string(port));
-  set("FSDP_JOB_TOKEN", token);
-  // Left by a launcher of this process, these describe another store.
-  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-  unsetenv("TORCHELASTIC_RESTART_COUNT");
-  if (nprocs > 1 && std::getenv("OMP_NUM_THREADS") == nullptr) {
-    // OpenMP has read its variable by now.
-    at::set_num_threads(std::max(1, processors() / nprocs));
-  }
+void take_place(const RankPlace& place) {
+  set_variables(variables_of(place));
+  if (place.world_size == 1 || std::getenv("OMP_NUM_THREADS") != nullptr) return;
+  // OpenMP has read its variable by now.
+  at::set_num_threads(std::max(1, count_processors() / place.world_size));
 }
 
 void write_all(int file, const std::string& text) {
@@ -129,60 +91,38 @@ int run_rank(const std::function<void()>& body, int errors) {
 /// In rising order: of failures that are seen together, the highest is the cause of the others.
 enum class Failure { kNone, kLostPeer, kOwn, kSignal };
 
-/// One forked rank. Killed and waited for when it goes out of scope.
+/// One forked rank.
 class RankProcess {
  public:
-  RankProcess(int rank, pid_t pid, Descriptor errors) : rank_(rank), pid_(pid), errors_(std::move(errors)) {}
-  RankProcess(RankProcess&& other) noexcept
-      : rank_(other.rank_),
-        pid_(std::exchange(other.pid_, -1)),
-        status_(other.status_),
-        errors_(std::move(other.errors_)),
-        message_(std::move(other.message_)) {}
-  RankProcess& operator=(RankProcess&&) = delete;
-  ~RankProcess() {
-    if (!is_running()) return;
-    kill(pid_, SIGKILL);
-    while (waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {
-    }
-  }
+  RankProcess(int rank, Child child, Descriptor errors)
+      : rank_(rank), child_(std::move(child)), errors_(std::move(errors)) {}
 
-  bool is_running() const { return pid_ > 0; }
-  void ask_to_end() const {
-    if (is_running()) kill(pid_, SIGTERM);
-  }
+  bool is_running() const { return child_.is_running(); }
+  void ask_to_end() const { child_.send(SIGTERM); }
   int error_pipe() const { return errors_.number(); }
 
-  /// Takes what there is to take, without waiting: parts of the error, then the exit status.
+  /// Takes what there is to take, without waiting: the exit status, then what is left of the error.
   void collect() {
-    const bool ended = is_running() && waitpid(pid_, &status_, WNOHANG) == pid_;
+    child_.has_ended();
     while (has_errors_to_read()) read_errors();
-    if (ended) pid_ = -1;
   }
 
   Failure failure_kind() const {
-    if (is_running() || (WIFEXITED(status_) && WEXITSTATUS(status_) == 0)) return Failure::kNone;
-    if (WIFSIGNALED(status_)) return Failure::kSignal;
-    return WEXITSTATUS(status_) == kStatusLostPeer ? Failure::kLostPeer : Failure::kOwn;
+    if (is_running() || !child_.status()->is_failure()) return Failure::kNone;
+    if (child_.status()->is_signal()) return Failure::kSignal;
+    return child_.status()->code() == kStatusLostPeer ? Failure::kLostPeer : Failure::kOwn;
   }
 
   std::string failure() const {
     const std::string who = "fsdp::spawn: rank " + std::to_string(rank_);
-    if (WIFSIGNALED(status_)) {
-      const char* name = sigabbrev_np(WTERMSIG(status_));
-      return who + " was killed by signal " + (name ? std::string("SIG") + name : std::to_string(WTERMSIG(status_))) +
-             ".";
-    }
-    if (message_.empty()) {
-      return who + " exited with status " + std::to_string(WEXITSTATUS(status_)) + ".";
-    }
-    return who + " failed: " + message_;
+    const bool has_said_why = !child_.status()->is_signal() && !message_.empty();
+    return has_said_why ? who + " failed: " + message_ : who + " " + child_.status()->describe() + ".";
   }
 
  private:
   bool has_errors_to_read() const {
     pollfd pipe{errors_.number(), POLLIN, 0};
-    return errors_.number() >= 0 && poll(&pipe, 1, 0) > 0;
+    return errors_.is_open() && poll(&pipe, 1, 0) > 0;
   }
 
   void read_errors() {
@@ -193,35 +133,31 @@ class RankProcess {
   }
 
   int rank_;
-  pid_t pid_;
-  int status_ = 0;
+  Child child_;
   Descriptor errors_;
   std::string message_;
 };
 
-RankProcess fork_rank(const std::function<void(int)>& fn, int rank, int nprocs, int port, const std::string& token) {
+RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place) {
   std::array<int, 2> ends;
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) throw_system_error("no pipe could be made");
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Error(std::string("fsdp::spawn: no pipe could be made: ") + strerror(errno));
   Descriptor reading(ends[0]);
-  Descriptor writing(ends[1]);
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) throw_system_error("no process could be started");
-  if (pid > 0) return RankProcess(rank, pid, std::move(reading));
-
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kStatusThrew);
-  reading.close();
-  const auto body = [&] {
-    set_rank_environment(rank, nprocs, port, token);
-    fn(rank);
-  };
-  const int status = run_rank(body, writing.number());
-  destroy_process_group();  // _exit() runs nothing that says goodbye to the others
-  std::cout.flush();
-  std::clog.flush();
-  fflush(nullptr);
-  _exit(status);
+  const Descriptor writing(ends[1]);
+  Child child = fork_child([&] {
+    reading.close();
+    const auto body = [&] {
+      take_place(place);
+      fn(place.rank);
+    };
+    const int status = run_rank(body, writing.number());
+    destroy_process_group();  // nothing else says goodbye to the others
+    std::cout.flush();
+    std::clog.flush();
+    fflush(nullptr);
+    return status;
+  });
+  return RankProcess(place.rank, std::move(child), std::move(reading));
 }
 
 void wait_for_news(const std::vector<RankProcess>& ranks) {
@@ -265,15 +201,17 @@ const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::mi
 
 void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions options) {
   check_can_fork(nprocs);
-  const int port = free_port();
+  RankPlace place{.world_size = nprocs, .local_world_size = nprocs, .port = free_port(), .token = random_token()};
   std::cout.flush();
   std::clog.flush();
   fflush(nullptr);  // Else every rank prints what is still buffered here.
 
-  const std::string token = random_token();
   std::vector<RankProcess> ranks;
   ranks.reserve(static_cast<size_t>(nprocs));
-  for (int rank = 0; rank < nprocs; ++rank) ranks.push_back(fork_rank(fn, rank, nprocs, port, token));
+  for (int rank = 0; rank < nprocs; ++rank) {
+    place.rank = place.local_rank = rank;
+    ranks.push_back(fork_rank(fn, place));
+  }
   if (const RankProcess* cause = wait_for_all(ranks, options.peer_grace)) throw Error(cause->failure());
 }
 

@@ -2,21 +2,19 @@
 
 #include <c10/util/Exception.h>
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <spawn.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <torch/utils.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 #include <sstream>
 #include <thread>
 
-extern char** environ;
+#include "comm/posix/descriptor.h"
+#include "launch/execution.h"
+#include "launch/variables.h"
 
 namespace fsdp::test {
 namespace {
@@ -29,16 +27,6 @@ std::map<std::string, std::function<void()>>& cases() {
   return all;
 }
 
-std::map<std::string, std::string> own_environment() {
-  std::map<std::string, std::string> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    variables[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  return variables;
-}
-
 std::string make_folder() {
   std::string pattern = std::filesystem::temp_directory_path() / "fsdp-ranks-XXXXXX";
   TORCH_CHECK(mkdtemp(pattern.data()) != nullptr, "cannot make ", pattern);
@@ -46,19 +34,6 @@ std::string make_folder() {
 }
 
 }  // namespace
-
-int free_port() {
-  const int descriptor = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  const bool found = bind(descriptor, generic, length) == 0 && getsockname(descriptor, generic, &length) == 0;
-  close(descriptor);
-  TORCH_CHECK(found, "no free port");
-  return ntohs(address.sin_port);
-}
 
 ProcessCase::ProcessCase(const std::string& name, std::function<void()> run) {
   TORCH_CHECK(cases().emplace(name, std::move(run)).second, "two cases named ", name);
@@ -83,96 +58,73 @@ ProcessRanks::ProcessRanks(const std::string& case_name, ProcessRanksOptions opt
     : options_(std::move(options)),
       deadline_(std::chrono::steady_clock::now() + options_.limit),
       folder_(make_folder()),
-      port_(free_port()),
-      children_(static_cast<size_t>(options_.world_size)) {
+      port_(free_port()) {
   TORCH_CHECK(cases().contains(case_name), "no case named ", case_name);
   for (int rank = 0; rank < options_.world_size; ++rank) start(rank, case_name);
 }
 
 ProcessRanks::~ProcessRanks() {
-  for (auto& child : children_) {
-    if (child.ended || child.pid <= 0) continue;
-    ::kill(child.pid, SIGKILL);
-    waitpid(child.pid, nullptr, 0);
-  }
+  ranks_.clear();
   std::error_code ignored;
   std::filesystem::remove_all(folder_, ignored);
 }
 
 void ProcessRanks::start(int rank, const std::string& case_name) {
-  auto variables = own_environment();
+  auto variables = variables_of({.rank = rank,
+                                 .world_size = options_.world_size,
+                                 .local_rank = rank,
+                                 .local_world_size = options_.world_size,
+                                 .port = port_});
   variables[kCaseVariable] = case_name;
-  variables["RANK"] = variables["LOCAL_RANK"] = std::to_string(rank);
-  variables["WORLD_SIZE"] = std::to_string(options_.world_size);
-  variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(port_);
-  variables.insert({"OMP_NUM_THREADS", "1"});
-  for (const auto& [name, value] : options_.environment) variables[name] = value;
-  std::vector<std::string> entries;
-  for (const auto& [name, value] : variables) {
-    const auto set = options_.environment.find(name);
-    if (set == options_.environment.end() || !value.empty()) entries.push_back(name + '=' + value);
-  }
-  std::vector<char*> pointers;
-  for (auto& entry : entries) pointers.push_back(entry.data());
-  pointers.push_back(nullptr);
-
-  Child& child = children_[rank];
-  child.output_path = folder_ + "/rank" + std::to_string(rank);
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, child.output_path.c_str(), O_CREAT | O_WRONLY | O_APPEND,
-                                   0600);
-  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  char* arguments[] = {program.data(), nullptr};
-  const int error = posix_spawn(&child.pid, program.c_str(), &actions, nullptr, arguments, pointers.data());
-  posix_spawn_file_actions_destroy(&actions);
-  TORCH_CHECK(error == 0, "cannot start rank ", rank, ": error ", error);
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) variables.emplace("OMP_NUM_THREADS", "1");
+  for (const auto& [name, value] : options_.environment)
+    variables[name] = value.empty() ? std::nullopt : std::optional(value);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string path = folder_ + "/rank" + std::to_string(rank);
+  const Descriptor output(open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
+  const Execution execution(program, {program}, environment_with(variables));
+  ranks_.push_back({Child(execution.start({.out = output.number(), .err = output.number()})), path, {}});
 }
 
-bool ProcessRanks::poll(Child& child) {
-  if (child.ended) return true;
-  int status = 0;
-  if (waitpid(child.pid, &status, WNOHANG) != child.pid) return false;
-  child.ended = true;
-  if (WIFEXITED(status)) child.result.exit_code = WEXITSTATUS(status);
-  if (WIFSIGNALED(status)) child.result.signal = WTERMSIG(status);
-  read_output(child);
+bool ProcessRanks::poll(Rank& rank) {
+  if (!rank.process.is_running()) return true;
+  if (!rank.process.has_ended()) return false;
+  const ExitStatus& status = *rank.process.status();
+  rank.result.exit_code = status.is_signal() ? -1 : status.code();
+  rank.result.signal = status.signal();
+  read_output(rank);
   return true;
 }
 
-void ProcessRanks::read_output(Child& child) {
+void ProcessRanks::read_output(Rank& rank) {
   std::ostringstream text;
-  text << std::ifstream(child.output_path).rdbuf();
-  child.result.output = text.str();
+  text << std::ifstream(rank.output_path).rdbuf();
+  rank.result.output = text.str();
 }
 
-const RankResult& ProcessRanks::wait(int rank) {
-  Child& child = children_[rank];
-  while (!poll(child)) {
-    if (std::chrono::steady_clock::now() > deadline_ && !child.result.timed_out) {
-      child.result.timed_out = true;
-      ::kill(child.pid, SIGKILL);
+const RankResult& ProcessRanks::wait(int number) {
+  Rank& rank = ranks_[static_cast<size_t>(number)];
+  while (!poll(rank)) {
+    if (std::chrono::steady_clock::now() > deadline_ && !rank.result.timed_out) {
+      rank.result.timed_out = true;
+      rank.process.send(SIGKILL);
     }
     std::this_thread::sleep_for(kStep);
   }
-  return child.result;
+  return rank.result;
 }
 
-bool ProcessRanks::wait_for_output(int rank, const std::string& text) {
-  Child& child = children_[rank];
+bool ProcessRanks::wait_for_output(int number, const std::string& text) {
+  Rank& rank = ranks_[static_cast<size_t>(number)];
   while (true) {
-    const bool ended = poll(child);
-    read_output(child);
-    if (child.result.output.find(text) != std::string::npos) return true;
+    const bool ended = poll(rank);
+    read_output(rank);
+    if (rank.result.output.find(text) != std::string::npos) return true;
     if (ended || std::chrono::steady_clock::now() > deadline_) return false;
     std::this_thread::sleep_for(kStep);
   }
 }
 
-void ProcessRanks::kill(int rank, int signal) {
-  if (!children_[rank].ended) ::kill(children_[rank].pid, signal);
-}
+void ProcessRanks::kill(int number, int signal) { ranks_[static_cast<size_t>(number)].process.send(signal); }
 
 }  // namespace fsdp::test

@@ -14,14 +14,14 @@
 ///       EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
 ///     }
 
-#include <sys/types.h>
-
 #include <chrono>
 #include <csignal>
 #include <functional>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "launch/child.h"
 
 namespace fsdp::test {
 
@@ -61,25 +61,21 @@ class ProcessRanks {
   int port() const { return port_; }
 
  private:
-  struct Child {
-    pid_t pid = -1;
+  struct Rank {
+    Child process;
     std::string output_path;
-    bool ended = false;
     RankResult result;
   };
   void start(int rank, const std::string& case_name);
-  bool poll(Child& child);
-  void read_output(Child& child);
+  bool poll(Rank& rank);
+  void read_output(Rank& rank);
 
   const ProcessRanksOptions options_;
   const std::chrono::steady_clock::time_point deadline_;
   std::string folder_;
   int port_;
-  std::vector<Child> children_;
+  std::vector<Rank> ranks_;
 };
-
-/// A TCP port that nobody uses at the moment.
-int free_port();
 
 /// What PROCESS_CASE makes; use the macro. Every case begins with the same seed.
 struct ProcessCase {

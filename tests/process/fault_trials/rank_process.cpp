@@ -64,13 +64,12 @@ void run_rank(const Trial& trial, int rank, int port) {
 
 }  // namespace
 
-pid_t start_rank(const Trial& trial, int rank, int port, SharedReport& report) {
+Child start_rank(const Trial& trial, int rank, int port, SharedReport& report) {
   return start_quiet_child([&] {
     fate.report = &report;
     fate.rank = &report.ranks[rank];
     fate.trial = &trial;
-    fate.is_victim =
-        rank == trial.victim && trial.kind != FaultKind::kDivergence && trial.kind != FaultKind::kNone;
+    fate.is_victim = rank == trial.victim && trial.kind != FaultKind::kDivergence && trial.kind != FaultKind::kNone;
     on_fault_point = pass_fault_point;
     run_rank(trial, rank, port);
   });

@@ -2,14 +2,13 @@
 /// \file
 /// A rank of a trial.
 
-#include <sys/types.h>
-
+#include "launch/child.h"
 #include "process/fault_trials/shared_report.h"
 #include "process/fault_trials/trial.h"
 
 namespace fsdp::test {
 
 /// Forks the rank, which trains, meets its fault and says in `report` how it ended.
-pid_t start_rank(const Trial& trial, int rank, int port, SharedReport& report);
+Child start_rank(const Trial& trial, int rank, int port, SharedReport& report);
 
 }  // namespace fsdp::test

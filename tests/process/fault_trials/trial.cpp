@@ -3,16 +3,16 @@
 #include <c10/util/StringUtil.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
 #include <thread>
 
+#include "launch/child.h"
+#include "launch/variables.h"
 #include "process/fault_trials/leftovers.h"
 #include "process/fault_trials/rank_process.h"
-#include "support/process_ranks.h"
 
 namespace fsdp::test {
 namespace {
@@ -34,19 +34,14 @@ std::unique_ptr<SharedReport, Unmap> make_report() {
   return std::unique_ptr<SharedReport, Unmap>(static_cast<SharedReport*>(memory));
 }
 
-std::string how_it_ended(int status) {
-  return WIFSIGNALED(status) ? c10::str("signal ", WTERMSIG(status)) : c10::str("exit status ", WEXITSTATUS(status));
-}
-
 // The ranks' processes, until all of them have ended.
 class Ranks {
  public:
   explicit Ranks(const Trial& trial) : trial_(trial), report_(make_report()), begin_(Clock::now()) {
     const int port = free_port();
     for (int rank = 0; rank < trial.world_size; ++rank) {
-      pids_.push_back(start_rank(trial, rank, port, *report_));
+      processes_.push_back(start_rank(trial, rank, port, *report_));
       ended_.push_back({});
-      status_.push_back(0);
     }
   }
 
@@ -70,7 +65,7 @@ class Ranks {
 
   void collect() {
     for (int rank = 0; rank < trial_.world_size; ++rank)
-      if (!has_ended(rank) && waitpid(pids_[rank], &status_[rank], WNOHANG) == pids_[rank]) ended_[rank] = Clock::now();
+      if (!has_ended(rank) && processes_[rank].has_ended()) ended_[rank] = Clock::now();
   }
 
   // A stopped rank goes on: after its time, or when the others have ended.
@@ -83,7 +78,7 @@ class Ranks {
       for (int rank = 0; rank < trial_.world_size; ++rank) is_time &= rank == trial_.victim || has_ended(rank);
     }
     if (!is_time) return;
-    kill(pids_[trial_.victim], SIGCONT);
+    processes_[trial_.victim].send(SIGCONT);
     has_resumed_ = true;
     resumed_at_ = Clock::now();
   }
@@ -99,10 +94,7 @@ class Ranks {
     for (int rank = 0; rank < trial_.world_size; ++rank) {
       const auto& shared = report_->ranks[rank];
       RankReport of_rank;
-      if (!has_ended(rank)) {
-        kill(pids_[rank], SIGKILL);
-        waitpid(pids_[rank], nullptr, 0);
-      } else {
+      if (has_ended(rank)) {
         const auto since = result.happened ? fault_time() : begin_;
         of_rank.after_fault = std::chrono::duration_cast<milliseconds>(ended_[rank] - since);
         of_rank.ending = shared.has_ended != 0 ? static_cast<Ending>(shared.ending) : Ending::kKilled;
@@ -110,7 +102,7 @@ class Ranks {
       }
       of_rank.hash = shared.hash;
       of_rank.message =
-          of_rank.ending == Ending::kKilled ? how_it_ended(status_[rank]) : shared.message.characters.data();
+          of_rank.ending == Ending::kKilled ? processes_[rank].status()->describe() : shared.message.characters.data();
       of_rank.noticed = shared.noticed.characters.data();
       for (const auto& point : shared.points)
         if (point.passages > 0) of_rank.passages[point.name.data()] = point.passages;
@@ -122,9 +114,8 @@ class Ranks {
   const Trial& trial_;
   std::unique_ptr<SharedReport, Unmap> report_;
   const Clock::time_point begin_;
-  std::vector<pid_t> pids_;
+  std::vector<Child> processes_;
   std::vector<Clock::time_point> ended_;
-  std::vector<int> status_;  // as waitpid tells it
   bool has_resumed_ = false;
   Clock::time_point resumed_at_;
 };
@@ -167,7 +158,7 @@ class Judge {
 
   void judge_victim(const RankReport& its) {
     if (trial_.kind == FaultKind::kKill)
-      return expect(its.ending == Ending::kKilled && its.message == c10::str("signal ", SIGKILL), trial_.victim,
+      return expect(its.ending == Ending::kKilled && its.message == "was killed by SIGKILL", trial_.victim,
                     "lived on, or ended otherwise: " + its.message);
     // It was stopped, for so long that the others gave it up.
     expect(its.ending == Ending::kFinished || its.ending == Ending::kPeerLost, trial_.victim,

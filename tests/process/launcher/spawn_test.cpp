@@ -127,11 +127,11 @@ TEST_F(Spawn, ASignalIsReportedByName) {
         pause();
       },
       2, {.peer_grace = 0s});
-  EXPECT_EQ(error, "fsdp::spawn: rank 0 was killed by signal SIGKILL.");
+  EXPECT_EQ(error, "fsdp::spawn: rank 0 was killed by SIGKILL.");
 }
 
 TEST_F(Spawn, AnExitStatusIsReported) {
-  EXPECT_EQ(error_of([](int) { std::_Exit(5); }, 1), "fsdp::spawn: rank 0 exited with status 5.");
+  EXPECT_EQ(error_of([](int) { std::_Exit(5); }, 1), "fsdp::spawn: rank 0 exited with code 5.");
 }
 
 TEST_F(Spawn, TheCauseIsReportedRatherThanTheLostPeer) {
@@ -179,7 +179,7 @@ TEST_F(Spawn, SurvivorsSayWhomTheyLost) {
           }
         },
         2);
-    EXPECT_EQ(error, "fsdp::spawn: rank 1 was killed by signal SIGKILL.");
+    EXPECT_EQ(error, "fsdp::spawn: rank 1 was killed by SIGKILL.");
     EXPECT_NE(std::string(shared_->text).find("rank 1"), std::string::npos) << backend << ": " << shared_->text;
   }
 }

@@ -4,10 +4,7 @@
 #include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -16,7 +13,7 @@
 #include <new>
 #include <thread>
 
-#include "support/process_ranks.h"
+#include "launch/variables.h"
 #include "support/quiet_child.h"
 
 namespace fsdp::test::fuzz {
@@ -136,13 +133,7 @@ class Crew {
   Crew(const std::vector<Program>& programs, const CrewOptions& options)
       : programs_(programs), options_(options), board_(make_board()), size_(programs[0].world_size + 1) {
     const int port = free_port();
-    for (int number = 0; number < size_; ++number) pids_.push_back(start(number, port));
-  }
-  ~Crew() {
-    for (pid_t pid : pids_)
-      if (pid > 0) kill(pid, SIGKILL);
-    for (pid_t pid : pids_)
-      if (pid > 0) waitpid(pid, nullptr, 0);
+    for (int number = 0; number < size_; ++number) processes_.push_back(start(number, port));
   }
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
@@ -160,7 +151,7 @@ class Crew {
   }
 
  private:
-  pid_t start(int number, int port) {
+  Child start(int number, int port) {
     return start_quiet_child([&] {
       at::set_num_threads(1);
       CrewMember(programs_, options_, *board_, number).run(port);
@@ -193,14 +184,10 @@ class Crew {
 
   std::optional<Finding> find_crash(size_t finished) {
     for (int number = 0; number < size_; ++number) {
-      int status = 0;
-      auto& pid = pids_[static_cast<size_t>(number)];
-      if (pid <= 0 || waitpid(pid, &status, WNOHANG) != pid) continue;
-      pid = 0;
+      auto& process = processes_[static_cast<size_t>(number)];
+      if (!process.is_running() || !process.has_ended()) continue;
       if (member(number).failed || member(number).finished >= finished) continue;
-      return Finding{
-          Wrong::kCrash, number, member(number).statement,
-          WIFSIGNALED(status) ? c10::str("signal ", WTERMSIG(status)) : c10::str("exit code ", WEXITSTATUS(status))};
+      return Finding{Wrong::kCrash, number, member(number).statement, process.status()->describe()};
     }
     return std::nullopt;
   }
@@ -230,7 +217,7 @@ class Crew {
   const CrewOptions& options_;
   const std::unique_ptr<Board, UnmapBoard> board_;
   const int size_;
-  std::vector<pid_t> pids_;
+  std::vector<Child> processes_;
 };
 
 }  // namespace

@@ -1,0 +1,73 @@
+#include "launch/execution.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+
+#include "comm/posix/descriptor.h"
+
+namespace fsdp {
+namespace {
+
+std::vector<char*> pointers_to(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+}  // namespace
+
+Execution::Execution(const std::string& program, const std::vector<std::string>& arguments,
+                     std::vector<std::string> environment)
+    : program_(program),
+      arguments_(arguments),
+      environment_(std::move(environment)),
+      argument_pointers_(pointers_to(arguments_)),
+      environment_pointers_(pointers_to(environment_)) {}
+
+/// The child's side of the fork. Only async-signal-safe calls.
+void Execution::become(const Options& options, pid_t parent, int failure) const {
+  if (options.leads_group) setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(EXIT_FAILURE);
+  if (options.in >= 0) dup2(options.in, STDIN_FILENO);
+  if (options.out >= 0) dup2(options.out, STDOUT_FILENO);
+  if (options.err >= 0) dup2(options.err, STDERR_FILENO);
+  if (options.blocked != nullptr) {
+    signal(SIGPIPE, SIG_DFL);
+    sigprocmask(SIG_SETMASK, options.blocked, nullptr);
+  }
+  execve(program_.c_str(), argument_pointers_.data(), environment_pointers_.data());
+  const int error = errno;
+  [[maybe_unused]] const ssize_t told = write(failure, &error, sizeof(error));
+  _exit(EXIT_FAILURE);
+}
+
+pid_t Execution::start(const Options& options) const {
+  std::array<int, 2> ends;  // of a pipe that a successful exec closes
+  if (pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw std::system_error(errno, std::generic_category(), "no pipe can be made");
+  const Descriptor reading(ends[0]);
+  Descriptor writing(ends[1]);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "no process can be started");
+  if (pid == 0) become(options, parent, writing.number());
+
+  if (options.leads_group) setpgid(pid, pid);  // The child does so too: whoever comes first.
+  writing.close();
+  int error = 0;
+  if (read(reading.number(), &error, sizeof(error)) == sizeof(error)) {
+    waitpid(pid, nullptr, 0);
+    throw CannotExecute(error, std::generic_category(), "the program cannot be executed");
+  }
+  return pid;
+}
+
+}  // namespace fsdp

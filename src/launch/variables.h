@@ -1,0 +1,37 @@
+#pragma once
+/// \file
+/// What ranks find in their environment, and where they can meet.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// Names and values; without a value the variable is not set.
+using Variables = std::map<std::string, std::optional<std::string>>;
+
+/// A rank's place among the ranks, and where rank 0 hosts the store.
+struct RankPlace {
+  int rank = 0, world_size = 1;
+  int local_rank = 0, local_world_size = 1;
+  std::string host = "127.0.0.1";
+  int port = 0;
+  /// The secret that the ranks share; empty: this process's.
+  std::string token = {};
+};
+/// Without what a launcher of this process left about another store.
+Variables variables_of(const RankPlace& place);
+
+/// This process's environment with `variables`, each as "NAME=value".
+std::vector<std::string> environment_with(const Variables& variables);
+/// Changes this process's environment.
+void set_variables(const Variables& variables);
+
+/// A TCP port that nobody uses now; somebody may take it before the store does. Throws Error.
+int free_port();
+/// Those that this process may use.
+int count_processors();
+
+}  // namespace fsdp
