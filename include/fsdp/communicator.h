@@ -3,7 +3,7 @@
 /// The collectives that sharding needs, behind one interface.
 ///
 /// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend). Sums run in rank order,
-/// so two runs give the same bits; only a backend's own reduction of equal parts (NCCL) has its own order.
+/// so two runs give the same bits; only a backend's own reduction of equal slices (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
 
@@ -59,7 +59,7 @@ class Work {
   virtual std::span<const uint8_t> votes() const = 0;
 };
 
-/// Memory that every rank of a communicator sees: a rank writes its own part of it and reads all of it.
+/// Memory that every rank of a communicator sees: a rank writes its own rows of it and reads all of it.
 ///
 /// Reading takes place in epochs, which ranks count alike. A reader calls `begin_read`, then a barrier, after which
 /// every rank's writes of earlier epochs are there. A writer waits in `begin_write` for slower readers, so rows never
@@ -111,8 +111,8 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int world_size() const = 0;
 
-  /// Gathers unequal parts. `output` is flat; rank r's part is elements [offsets[r], offsets[r + 1]). `input` is this
-  /// rank's part, flat: a tensor of its own, or the very elements of `output`. offsets: world_size + 1 ascending
+  /// Gathers unequal slices. `output` is flat; rank r's slice is elements [offsets[r], offsets[r + 1]). `input` is this
+  /// rank's slice, flat: a tensor of its own, or the very elements of `output`. offsets: world_size + 1 ascending
   /// entries from 0 to the elements of `output`, the same on every rank.
   [[nodiscard]] virtual std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
                                                          std::span<const int64_t> offsets, Tag tag) = 0;

@@ -244,7 +244,7 @@ PROCESS_CASE(shm_with_intruders) {
     intrude(name, "");
     intrude(name, "hello");
     for (const char rank : {0, 1, 2, 99}) {
-      std::string hello(sizeof(shm::Message), '\0');
+      std::string hello(sizeof(shm::Notice), '\0');
       hello[0] = rank;
       intrude(name, hello);
     }

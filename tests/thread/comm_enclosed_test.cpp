@@ -226,7 +226,7 @@ TEST(SmallPartsThatDiffer, AreAMismatchOnBothRanksThatWritesNothing) {
         output = at::full({20}, -1.0f);
         return small_ones().all_gather(output, at::ones({offsets[rank + 1] - offsets[rank]}), offsets, {"w", {}});
       },
-      "boundaries of the ranks' parts");
+      "boundaries of the ranks' slices");
 }
 
 TEST(SmallMessageAgainstALarge, IsAMismatchOnBothRanksThatWritesNothing) {

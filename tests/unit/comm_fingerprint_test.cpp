@@ -39,14 +39,14 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
   b.vote_count = 4;
   EXPECT_EQ(difference(a, 0, b, 1),
             "operation, subject, position in the order, bytes, dtype, device, boundaries of the ranks' "
-            "parts, number of votes");
+            "slices, number of votes");
   EXPECT_THAT(describe_fully(b), HasSubstr("4 bytes of Half on cuda"));
 }
 
 TEST(Fingerprint, DiffersByTheBoundariesOfEqualTensors) {
   auto other = gather_of("w");
   describe_data(other, at::zeros({8}), std::array<int64_t, 3>{0, 3, 8});
-  EXPECT_EQ(difference(gather_of("w"), 0, other, 1), "boundaries of the ranks' parts");
+  EXPECT_EQ(difference(gather_of("w"), 0, other, 1), "boundaries of the ranks' slices");
 }
 
 TEST(Fingerprint, KeepsTheBeginningOfALongSubjectAndAHashOfItAll) {

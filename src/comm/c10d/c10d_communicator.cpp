@@ -46,11 +46,11 @@ struct Family {
     try {
       return store->clone();
     } catch (const c10::DistError& error) {
-      const std::string place = where(options.rank, options.world_size, "connecting"),
+      const std::string prefix = where(options.rank, options.world_size, "connecting"),
                         detail = first_line(error.what());
       if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
-        throw Error(c10::str(place, "no second connection to the rendezvous store: ", detail));
-      raise(lost_store(detail), place);
+        throw Error(c10::str(prefix, "no second connection to the rendezvous store: ", detail));
+      raise(lost_store(detail), prefix);
     }
   }
   Verdict lost_store(const std::string& detail) const {
@@ -75,7 +75,7 @@ struct Family {
   const C10dOptions options;
   std::shared_ptr<RollCall> roll_call;
   int beginnings = 0;
-  std::vector<C10dCommunicator*> members;  // in the order in which they were made, the same on every rank
+  std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
 };
 
 // The data of one direction's messages over a backend of their own, with the sender as rank 0: over one of all ranks
@@ -110,13 +110,13 @@ class C10dCommunicator : public Front {
         name_(name),
         path_(path) {
     connect();
-    family_->members.push_back(this);
+    family_->communicators.push_back(this);
   }
 
   // The goodbye comes before the connections break, so that peers can tell leaving from dying.
   ~C10dCommunicator() override {
-    std::erase(family_->members, this);
-    if (family_->members.empty()) family_->roll_call->leave();
+    std::erase(family_->communicators, this);
+    if (family_->communicators.empty()) family_->roll_call->leave();
   }
 
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
@@ -179,7 +179,7 @@ class C10dCommunicator : public Front {
     ++family_->beginnings;
     meet_again();
     family_->begin();
-    for (auto* member : family_->members) member->connect();
+    for (auto* communicator : family_->communicators) communicator->connect();
   }
 
   void fail(const std::string& operation, const std::string& error) override {
@@ -195,7 +195,7 @@ class C10dCommunicator : public Front {
     std::unique_ptr<Lane> lane;
   };
 
-  std::string place(const char* operation) const { return where(rank(), world_size(), operation); }
+  std::string prefix(const char* operation) const { return where(rank(), world_size(), operation); }
 
   // A rank that dies meanwhile does not answer the roll call.
   void connect() {
@@ -203,7 +203,7 @@ class C10dCommunicator : public Front {
       make_connections();
     } catch (const std::exception& error) {
       const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
-      raise(verdict, place("connecting"));
+      raise(verdict, prefix("connecting"));
     }
   }
 
@@ -227,12 +227,12 @@ class C10dCommunicator : public Front {
   static void meet(Wire& wire, const std::vector<int>& others) {
     wire.begin_operation();
     const at::Tensor hello = at::zeros({1}, at::kByte);
-    std::vector<Wire::Message> messages;
+    std::vector<Wire::Transfer> transfers;
     for (const int peer : others) {
-      messages.push_back(wire.recv(at::empty({1}, at::kByte), peer, Wire::Channel::kData));
-      messages.push_back(wire.send(hello, peer, Wire::Channel::kData));
+      transfers.push_back(wire.recv(at::empty({1}, at::kByte), peer, Wire::Channel::kData));
+      transfers.push_back(wire.send(hello, peer, Wire::Channel::kData));
     }
-    for (const auto& message : messages) wire.wait(message);
+    for (const auto& transfer : transfers) wire.wait(transfer);
   }
 
   // `path`: the same on every rank, and no other order's.
@@ -253,7 +253,7 @@ class C10dCommunicator : public Front {
     const auto& roll_call = family_->roll_call;
     roll_call->pronounce(starts_over(rank(), ""));
     const auto verdict = roll_call->verdict();
-    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, place("starting over"));
+    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, prefix("starting over"));
   }
 
   // Returns when every rank has come.
@@ -270,9 +270,9 @@ class C10dCommunicator : public Front {
       try {
         while (missing + 1 < world_size() && family_->store->check({key(missing)})) ++missing;
       } catch (const std::exception& error) {
-        raise(family_->lost_store(first_line(error.what())), place("starting over"));
+        raise(family_->lost_store(first_line(error.what())), prefix("starting over"));
       }
-      throw PeerLost(missing, c10::str(place("starting over"), "rank ", missing, " did not start over within ",
+      throw PeerLost(missing, c10::str(prefix("starting over"), "rank ", missing, " did not start over within ",
                                        in_seconds(family_->options.timeout),
                                        ". Call reset_iter_state() on every rank; if it has ended, look at its output "
                                        "and start all ranks again."));

@@ -19,7 +19,7 @@ class Exchange {
   virtual ~Exchange() = default;
   /// See Communicator for the arguments of these.
   virtual void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) = 0;
-  /// `output` is this rank's part; it may be that part of `input` itself.
+  /// `output` is this rank's slice; it may be that slice of `input` itself.
   virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                               ReduceOp op) = 0;
   /// In place. Unless overridden: a reduce_scatter of even slices, then an all_gather.

@@ -49,7 +49,7 @@ Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> vot
   // The first receives are not posted by the constructor: of a peer that is gone, that throws.
   for (const int peer : peers_)
     if (!mail_.at(peer).expected.work) expect(peer);
-  std::vector<Wire::Message> sent;
+  std::vector<Wire::Transfer> sent;
   for (const int peer : peers_) {
     const auto& outgoing = mail_.at(peer).outgoing;
     write(outgoing, mine, enclosure ? enclosure(peer) : std::span<const std::byte>());
@@ -73,9 +73,9 @@ Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> vot
     if (!differs.empty()) return {peer, std::move(differs), theirs};
     if (mine.votes_fit()) merge_votes(votes, theirs.votes);
   }
-  for (const auto& message : sent) {
+  for (const auto& transfer : sent) {
     try {
-      wire_->wait(message);
+      wire_->wait(transfer);
     } catch (const Interrupted&) {
       throw;
     } catch (const std::exception&) {
@@ -91,13 +91,13 @@ void Handshake::exchange_long_votes(std::span<uint8_t> votes) {
   const at::Tensor outgoing = bytes(packed.size());
   std::memcpy(outgoing.mutable_data_ptr(), packed.data(), packed.size());
   std::vector<at::Tensor> incoming;
-  std::vector<Wire::Message> messages;
+  std::vector<Wire::Transfer> transfers;
   for (const int peer : peers_) {
     incoming.push_back(bytes(packed.size()));
-    messages.push_back(wire_->recv(incoming.back(), peer, kVotes));
+    transfers.push_back(wire_->recv(incoming.back(), peer, kVotes));
   }
-  for (const int peer : peers_) messages.push_back(wire_->send(outgoing, peer, kVotes));
-  for (const auto& message : messages) wire_->wait(message);
+  for (const int peer : peers_) transfers.push_back(wire_->send(outgoing, peer, kVotes));
+  for (const auto& transfer : transfers) wire_->wait(transfer);
   for (const auto& bits : incoming) {
     merge_votes(votes, {bits.const_data_ptr<uint8_t>(), packed.size()});
   }

@@ -52,7 +52,7 @@ class Handshake {
     at::Tensor outgoing;
     std::array<at::Tensor, 2> incoming;
     size_t arrived = 1;  // the other one is expected
-    Wire::Message expected;
+    Wire::Transfer expected;
   };
 
   void expect(int peer);

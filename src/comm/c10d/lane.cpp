@@ -67,7 +67,7 @@ class Lane::Ticket : public Work {
 };
 
 // Shared with the thread, which may have to be left behind.
-class Lane::State : public RollCall::Member {
+class Lane::State : public RollCall::Witness {
  public:
   State(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
         Options options)

@@ -10,9 +10,9 @@
 
 namespace fsdp {
 
-/// Uses `_allgather_base` and `_reduce_scatter_base` where all parts are equal, which leaves the order of a sum to the
+/// Uses `_allgather_base` and `_reduce_scatter_base` where all slices are equal, which leaves the order of a sum to the
 /// backend; otherwise messages and sums in rank order. On CUDA too the calls return when the data has moved, because
-/// only then a timeout holds; the sums of unequal parts are merely issued: the current stream has the result.
+/// only then a timeout holds; the sums of unequal slices are merely issued: the current stream has the result.
 class NativeExchange : public Exchange {
  public:
   /// `wire`: of the same order, whose deadline holds here too.

@@ -4,14 +4,14 @@
 
 namespace fsdp {
 
-Wire::Message Wire::send(const at::Tensor& tensor, int peer, Channel channel) {
+Wire::Transfer Wire::send(const at::Tensor& tensor, int peer, Channel channel) {
   if (tensor.numel() == 0) return {};
   std::vector<at::Tensor> tensors{tensor};
   std::lock_guard lock(transport_->mutex);
   return {transport_->backend->send(tensors, peer, tag(channel)), peer};
 }
 
-Wire::Message Wire::recv(const at::Tensor& tensor, int peer, Channel channel) {
+Wire::Transfer Wire::recv(const at::Tensor& tensor, int peer, Channel channel) {
   if (tensor.numel() == 0) return {};
   std::vector<at::Tensor> tensors{tensor};
   std::lock_guard lock(transport_->mutex);
@@ -24,17 +24,17 @@ std::chrono::milliseconds Wire::time_left() const {
   return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline_ - std::chrono::steady_clock::now()));
 }
 
-void Wire::wait(const Message& message) {
-  if (!message.work) return;
-  waiting_for_ = message.peer;
+void Wire::wait(const Transfer& transfer) {
+  if (!transfer.work) return;
+  waiting_for_ = transfer.peer;
   {
     std::lock_guard lock(mutex_);
     if (interrupted_) throw Interrupted();
-    pending_ = message.work;
+    pending_ = transfer.work;
   }
   // An abort between here and the wait is kept by the backend and ends the wait when it begins. A wait that throws
   // leaves waiting_for_ as it is: the report names that rank.
-  const bool arrived = message.work->wait(time_left());
+  const bool arrived = transfer.work->wait(time_left());
   {
     std::lock_guard lock(mutex_);
     pending_.reset();

@@ -27,7 +27,7 @@ class Wire {
  public:
   enum class Channel : int { kFingerprint = 1, kVotes = 2, kData = 3 };
 
-  struct Message {
+  struct Transfer {
     c10::intrusive_ptr<c10d::Work> work;
     int peer = -1;
   };
@@ -47,12 +47,12 @@ class Wire {
   /// Until the timeout ends, a millisecond at least.
   std::chrono::milliseconds time_left() const;
 
-  /// The tensor must stay as it is until the message was waited for. Empty tensors send nothing.
-  Message send(const at::Tensor& tensor, int peer, Channel channel);
-  Message recv(const at::Tensor& tensor, int peer, Channel channel);
+  /// The tensor must stay as it is until the transfer was waited for. Empty tensors send nothing.
+  Transfer send(const at::Tensor& tensor, int peer, Channel channel);
+  Transfer recv(const at::Tensor& tensor, int peer, Channel channel);
 
   /// Blocks for at most the time left. Throws Interrupted, or what the backend throws.
-  void wait(const Message& message);
+  void wait(const Transfer& transfer);
 
   /// Ends the wait in progress and all later ones.
   void interrupt();

@@ -144,7 +144,7 @@ std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b
   note(a.bytes != b.bytes, "bytes");
   note(a.dtype != b.dtype, "dtype");
   note(a.device != b.device, "device");
-  note(a.layout != b.layout, "boundaries of the ranks' parts");
+  note(a.layout != b.layout, "boundaries of the ranks' slices");
   note(a.vote_count != b.vote_count, "number of votes");
   note(a.count != b.count, (a.count > 0 ? a : b).counted());
   if (is_point_to_point(a.operation) && is_point_to_point(b.operation)) {

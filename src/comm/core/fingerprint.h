@@ -38,7 +38,7 @@ struct Fingerprint {
   uint64_t sequence = 0;
   /// Of the whole operation, so that it is the same on every rank.
   uint64_t bytes = 0;
-  /// Hash of the boundaries between the ranks' parts.
+  /// Hash of the boundaries between the ranks' slices.
   uint64_t layout = 0;
   /// Hash of the whole subject, of which `text` may have the beginning only.
   uint64_t subject_hash = 0;

@@ -22,12 +22,12 @@ class Front::Call {
       : front_(front), fingerprint_(make_fingerprint(operation, tag)) {
     std::string name(name_of(operation));
     if (!tag.subject.empty()) name += c10::str(" of '", tag.subject, "'");
-    place_ = where(front.rank_, front.world_size_, name);
+    prefix_ = where(front.rank_, front.world_size_, name);
   }
 
   template <class... Message>
   void expect(bool ok, const Message&... message) const {
-    require(ok, place_, message...);
+    require(ok, prefix_, message...);
   }
 
   void expect_tensor(const at::Tensor& tensor) const {
@@ -50,14 +50,14 @@ class Front::Call {
            b.scalar_type(), " on ", b.device(), ".");
   }
 
-  /// `own` is this rank's part of a flat tensor of `numel` elements.
+  /// `own` is this rank's slice of a flat tensor of `numel` elements.
   void expect_offsets(std::span<const int64_t> offsets, int64_t numel, const at::Tensor& own) const {
     expect(static_cast<int64_t>(offsets.size()) == front_.world_size_ + 1 && offsets.front() == 0 &&
                offsets.back() == numel && std::is_sorted(offsets.begin(), offsets.end()),
            "expected ", front_.world_size_ + 1, " ascending offsets from 0 to ", numel, ", found ",
            c10::ArrayRef<int64_t>(offsets.data(), offsets.size()), ".");
-    const int64_t part = offsets[front_.rank_ + 1] - offsets[front_.rank_];
-    expect(own.numel() == part, "expected a part of ", part, " elements for this rank, found ", own.numel(), ".");
+    const int64_t slice = offsets[front_.rank_ + 1] - offsets[front_.rank_];
+    expect(own.numel() == slice, "expected a slice of ", slice, " elements for this rank, found ", own.numel(), ".");
   }
 
   void expect_rank(int rank) const {
@@ -75,7 +75,7 @@ class Front::Call {
  private:
   const Front& front_;
   Fingerprint fingerprint_;
-  std::string place_;
+  std::string prefix_;
 };
 
 Fingerprint Front::checked_all_gather(const at::Tensor& output, const at::Tensor& input,
@@ -85,7 +85,7 @@ Fingerprint Front::checked_all_gather(const at::Tensor& output, const at::Tensor
   call.expect_offsets(offsets, output.numel(), input);
   const at::Tensor own = output.detach().narrow(0, offsets[rank_], input.numel());
   call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
-              "the input overlaps the output without being this rank's part of it.");
+              "the input overlaps the output without being this rank's slice of it.");
   return call.of(output, offsets);
 }
 

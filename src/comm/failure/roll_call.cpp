@@ -75,9 +75,9 @@ RollCall::~RollCall() {
   if (thread_.joinable()) thread_.detach();
 }
 
-void RollCall::enroll(std::weak_ptr<Member> member) {
+void RollCall::enroll(std::weak_ptr<Witness> witness) {
   std::lock_guard lock(mutex_);
-  members_.push_back(std::move(member));
+  witnesses_.push_back(std::move(witness));
 }
 
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
@@ -206,15 +206,15 @@ void RollCall::conclude() {
 
 // Makes the verdict known in this rank and ends what its lanes wait for.
 void RollCall::settle(Verdict verdict) {
-  std::vector<std::weak_ptr<Member>> members;
+  std::vector<std::weak_ptr<Witness>> witnesses;
   {
     std::lock_guard lock(mutex_);
     if (!verdict_) verdict_ = std::move(verdict);
-    members = members_;
+    witnesses = witnesses_;
     changed_.notify_all();
   }
-  for (const auto& weak : members) {
-    if (const auto member = weak.lock()) member->interrupt();
+  for (const auto& weak : witnesses) {
+    if (const auto witness = weak.lock()) witness->interrupt();
   }
 }
 
@@ -277,9 +277,9 @@ Verdict RollCall::store_is_gone(const std::string& detail) const {
   return store_lost(rank_, options_.store_in_rank_0, detail, " This rank's last operations: " + operations() + '.');
 }
 
-std::vector<std::weak_ptr<RollCall::Member>> RollCall::members() const {
+std::vector<std::weak_ptr<RollCall::Witness>> RollCall::witnesses() const {
   std::lock_guard lock(mutex_);
-  return members_;
+  return witnesses_;
 }
 
 Standing RollCall::standing() {
@@ -287,9 +287,9 @@ Standing RollCall::standing() {
   // First: whatever moves from here on shows in the next answer.
   standing.moves = activity_.moves();
   bool moves = !activity_.is_at_rest();
-  for (const auto& weak : members()) {
-    const auto member = weak.lock();
-    if (!moves && member) moves = !member->describe(standing);
+  for (const auto& weak : witnesses()) {
+    const auto witness = weak.lock();
+    if (!moves && witness) moves = !witness->describe(standing);
   }
   if (moves) standing.waits.clear();
   standing.operations = moves ? "" : operations();
@@ -298,9 +298,9 @@ Standing RollCall::standing() {
 
 std::string RollCall::operations() const {
   std::string text;
-  for (const auto& weak : members()) {
-    const auto member = weak.lock();
-    const std::string status = member ? member->status() : "";
+  for (const auto& weak : witnesses()) {
+    const auto witness = weak.lock();
+    const std::string status = witness ? witness->status() : "";
     if (!status.empty()) text += (text.empty() ? "" : ", ") + status;
   }
   return text.empty() ? "none yet" : text;

@@ -41,9 +41,9 @@ struct RollCallOptions {
 class RollCall : public std::enable_shared_from_this<RollCall> {
  public:
   /// What a rank can be asked about. Called from the roll call's thread.
-  class Member {
+  class Witness {
    public:
-    virtual ~Member() = default;
+    virtual ~Witness() = default;
     /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
     /// Adds what this order does to the rank's standing, `wait` only if a thread waits for it. False if something
@@ -57,7 +57,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
                                          RollCallOptions options);
   ~RollCall();
 
-  void enroll(std::weak_ptr<Member> member);
+  void enroll(std::weak_ptr<Witness> witness);
   /// What the rank's threads do.
   Activity& activity() { return activity_; }
 
@@ -86,7 +86,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   bool comes(const std::string& key, std::chrono::milliseconds time);
   std::vector<std::optional<Report>> read_reports();
   Standing standing();
-  std::vector<std::weak_ptr<Member>> members() const;
+  std::vector<std::weak_ptr<Witness>> witnesses() const;
   void acknowledge();
   void settle(Verdict verdict);
   Verdict store_is_gone(const std::string& detail) const;
@@ -103,7 +103,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   Inquiry inquiry_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  std::vector<std::weak_ptr<Member>> members_;
+  std::vector<std::weak_ptr<Witness>> witnesses_;
   std::optional<Report> alarm_;
   std::optional<Verdict> pronounced_, verdict_;
   // Ranks that had ended at the last look, and those of them that had left before.

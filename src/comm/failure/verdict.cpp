@@ -107,8 +107,8 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
                    "): the process that hosts it, as a rule the launcher, has ended.", last_operations)};
 }
 
-void raise(const Verdict& verdict, const std::string& place) {
-  const std::string message = place + verdict.text;
+void raise(const Verdict& verdict, const std::string& prefix) {
+  const std::string message = prefix + verdict.text;
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
   throw Error(message);

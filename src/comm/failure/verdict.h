@@ -54,8 +54,8 @@ Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const 
 /// The verdict of `rank` when the rendezvous store does not answer; rank 0 or another process hosts it. `detail`: the
 /// transport's words; `last_operations` is empty or begins with a space.
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
-/// Throws what the verdict calls for; `place` begins the message.
-[[noreturn]] void raise(const Verdict& verdict, const std::string& place);
+/// Throws what the verdict calls for; `prefix` begins the message.
+[[noreturn]] void raise(const Verdict& verdict, const std::string& prefix);
 
 /// A text behind its length, in messages that ranks leave in the store.
 void put_text(std::ostream& out, const std::string& text);

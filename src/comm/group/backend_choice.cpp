@@ -9,15 +9,15 @@ namespace fsdp {
 
 BackendChoice choose_backend(const std::string& asked, int local_rank, const CudaSupport& cuda) {
   const bool on_cpu = asked == "cpu" || asked == "shm" || asked == "gloo";
-  require(on_cpu || asked == "auto" || asked == "nccl", kInitPlace,
+  require(on_cpu || asked == "auto" || asked == "nccl", kInitPrefix,
           "expected the backend \"auto\", \"nccl\", \"cpu\", \"shm\" or \"gloo\", found \"", asked, "\".");
   const bool available = cuda.has_nccl && cuda.devices > 0;
-  require(asked != "nccl" || available, kInitPlace, "the backend \"nccl\" is not available: ",
+  require(asked != "nccl" || available, kInitPrefix, "the backend \"nccl\" is not available: ",
           cuda.has_nccl ? "LibTorch sees no CUDA device here" : "this build of fsdp has no NCCL",
           ". Use \"cpu\" or \"auto\".");
   if (on_cpu) return {asked};
   if (!available) return {"cpu"};
-  require(local_rank < cuda.devices, kInitPlace,
+  require(local_rank < cuda.devices, kInitPrefix,
           "the backend \"nccl\" gives each rank of a host a CUDA device of its own: ", "local rank ", local_rank,
           " needs ", local_rank + 1, ", found ", cuda.devices, ". Start at most ", cuda.devices,
           cuda.devices == 1 ? " rank" : " ranks", " on this host, use the backend \"cpu\" for tensors on the CPU, or, ",

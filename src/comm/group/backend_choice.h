@@ -11,7 +11,7 @@
 namespace fsdp {
 
 /// How errors begin before a rank knows who it is.
-inline constexpr std::string_view kInitPlace = "[fsdp] init_process_group: ";
+inline constexpr std::string_view kInitPrefix = "[fsdp] init_process_group: ";
 
 /// What a process finds on its machine.
 struct CudaSupport {

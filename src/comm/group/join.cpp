@@ -45,7 +45,7 @@ struct StorePlace {
   bool hosts() const { return is_in_rank_0 && membership.rank() == 0; }
 };
 
-std::string member_key(int rank) { return c10::str("member/", rank); }
+std::string profile_key(int rank) { return c10::str("profile/", rank); }
 
 // Keys of this group alone.
 StorePtr group_store(const Membership& membership, const StorePtr& store) {
@@ -65,16 +65,16 @@ void require_same_run(const Membership& membership, c10d::Store& store) {
           "FSDP_JOB_TOKEN, as fsdprun does.");
 }
 
-void wait_for_members(const Membership& membership, c10d::Store& store, std::chrono::milliseconds timeout) {
+void wait_for_profiles(const Membership& membership, c10d::Store& store, std::chrono::milliseconds timeout) {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < membership.world_size(); ++rank) keys.push_back(member_key(rank));
+  for (int rank = 0; rank < membership.world_size(); ++rank) keys.push_back(profile_key(rank));
   try {
     store.wait(keys, timeout);
   } catch (const std::exception&) {
     std::string missing;
     int first = -1;
     for (int rank = 0; rank < membership.world_size(); ++rank) {
-      if (store.check({member_key(rank)})) continue;
+      if (store.check({profile_key(rank)})) continue;
       missing += c10::str(missing.empty() ? "" : ", ", rank);
       if (first < 0) first = rank;
     }
@@ -94,7 +94,7 @@ std::string claims_of(const Membership& membership) {
 }
 
 // What a rank tells the others about itself. One line per field.
-struct Member {
+struct Profile {
   std::string claims;    // see claims_of()
   std::string domain;    // see loopback_domain()
   std::string obstacle;  // why it cannot share memory; empty if it can
@@ -105,36 +105,36 @@ struct Member {
   std::string encode() const {
     return claims + '\n' + domain + '\n' + obstacle + '\n' + user + '\n' + process + '\n' + listener;
   }
-  static Member decode(const std::string& text) {
+  static Profile decode(const std::string& text) {
     std::istringstream lines(text);
-    Member member;
+    Profile profile;
     for (auto* field :
-         {&member.claims, &member.domain, &member.obstacle, &member.user, &member.process, &member.listener})
+         {&profile.claims, &profile.domain, &profile.obstacle, &profile.user, &profile.process, &profile.listener})
       std::getline(lines, *field);
-    return member;
+    return profile;
   }
 };
 
-// Every rank's Member, in the order of ranks.
-std::vector<Member> meet(const Membership& membership, const Member& own, c10d::Store& store,
-                         std::chrono::milliseconds timeout) {
+// Every rank's Profile, in the order of ranks.
+std::vector<Profile> meet(const Membership& membership, const Profile& own, c10d::Store& store,
+                          std::chrono::milliseconds timeout) {
   fault_point("joining");
-  store.set(member_key(membership.rank()), own.encode());
-  wait_for_members(membership, store, timeout);
-  std::vector<Member> members;
+  store.set(profile_key(membership.rank()), own.encode());
+  wait_for_profiles(membership, store, timeout);
+  std::vector<Profile> profiles;
   for (int rank = 0; rank < membership.world_size(); ++rank)
-    members.push_back(Member::decode(store.get_to_str(member_key(rank))));
+    profiles.push_back(Profile::decode(store.get_to_str(profile_key(rank))));
   store.set(c10::str("read/", membership.rank()), "");
   fault_point("joined");
-  return members;
+  return profiles;
 }
 
-void compare_claims(const Membership& membership, const std::vector<Member>& members) {
-  const auto& own = members[static_cast<size_t>(membership.rank())].claims;
-  for (size_t rank = 0; rank < members.size(); ++rank) {
-    if (members[rank].claims == own) continue;
+void compare_claims(const Membership& membership, const std::vector<Profile>& profiles) {
+  const auto& own = profiles[static_cast<size_t>(membership.rank())].claims;
+  for (size_t rank = 0; rank < profiles.size(); ++rank) {
+    if (profiles[rank].claims == own) continue;
     throw Mismatch(c10::str(where(membership.rank(), membership.world_size(), kOperation), "ranks disagree: rank ",
-                            membership.rank(), " has ", own, "; rank ", rank, " has ", members[rank].claims,
+                            membership.rank(), " has ", own, "; rank ", rank, " has ", profiles[rank].claims,
                             ". Start every rank with the same settings."));
   }
 }
@@ -154,28 +154,28 @@ void let_others_follow(const StorePlace& place, c10d::Store& store, const std::s
 }
 
 // Why the ranks cannot share memory, in one sentence; empty if they can.
-std::string obstacle_between(const std::vector<Member>& members) {
-  for (size_t rank = 0; rank < members.size(); ++rank) {
-    if (members[rank].domain != members[0].domain)
+std::string obstacle_between(const std::vector<Profile>& profiles) {
+  for (size_t rank = 0; rank < profiles.size(); ++rank) {
+    if (profiles[rank].domain != profiles[0].domain)
       return c10::str("rank 0 and rank ", rank, " are on different hosts or in different network namespaces");
-    if (!members[rank].obstacle.empty()) return c10::str("rank ", rank, ": ", members[rank].obstacle);
-    if (members[rank].user != members[0].user)
-      return c10::str("ranks of one user can share memory, found a process of user ", members[rank].user, " (rank ",
-                      rank, ") beside one of user ", members[0].user, " (rank 0)");
+    if (!profiles[rank].obstacle.empty()) return c10::str("rank ", rank, ": ", profiles[rank].obstacle);
+    if (profiles[rank].user != profiles[0].user)
+      return c10::str("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
+                      rank, ") beside one of user ", profiles[0].user, " (rank 0)");
   }
   return "";
 }
 
 // Backend "shm" insists on shared memory; "cpu" does without it and says why if that is strange.
-bool uses_shared_memory(const Membership& membership, const std::vector<Member>& members) {
+bool uses_shared_memory(const Membership& membership, const std::vector<Profile>& profiles) {
   if (membership.backend != "shm" && membership.backend != "cpu") return false;
-  const std::string obstacle = obstacle_between(members);
+  const std::string obstacle = obstacle_between(profiles);
   if (obstacle.empty()) return true;
   require(membership.backend == "cpu", where(membership.rank(), membership.world_size(), kOperation),
           "the backend \"shm\" needs memory that all ranks share: ", obstacle,
           ". Use the backend \"gloo\" or \"cpu\".");
-  const bool one_host = std::all_of(members.begin(), members.end(),
-                                    [&](const Member& member) { return member.domain == members[0].domain; });
+  const bool one_host = std::all_of(profiles.begin(), profiles.end(),
+                                    [&](const Profile& profile) { return profile.domain == profiles[0].domain; });
   if (one_host && membership.rank() == 0)
     std::cerr << "fsdp: the ranks of this host use Gloo instead of shared memory: " << obstacle << ".\n";
   return false;
@@ -219,7 +219,7 @@ int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
                                  " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
-std::shared_ptr<Communicator> join_over_network(const Membership& membership, const std::vector<Member>& members,
+std::shared_ptr<Communicator> join_over_network(const Membership& membership, const std::vector<Profile>& profiles,
                                                 const StorePtr& store, bool one_host, std::chrono::milliseconds timeout,
                                                 bool store_in_rank_0) {
   const auto& rendezvous = membership.rendezvous;
@@ -232,7 +232,7 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   options.timeout = timeout;
   options.roll_call.store_in_rank_0 = store_in_rank_0;
   std::vector<std::string> processes;
-  for (const auto& member : members) processes.push_back(member.process);
+  for (const auto& profile : profiles) processes.push_back(profile.process);
   options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
@@ -246,9 +246,9 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   return make_c10d_communicator(store, std::move(options));
 }
 
-std::shared_ptr<Communicator> join_members(const StorePlace& place, const StorePtr& own) {
+std::shared_ptr<Communicator> join_ranks(const StorePlace& place, const StorePtr& own) {
   const auto& [membership, store_in_rank_0, timeout] = place;
-  Member self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), own_process_name(), ""};
+  Profile self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), own_process_name(), ""};
   std::optional<shm::Listener> listener;
   try {
     if (membership.backend == "shm" || membership.backend == "cpu") {
@@ -259,14 +259,14 @@ std::shared_ptr<Communicator> join_members(const StorePlace& place, const StoreP
     self.obstacle = obstacle.what();
   }
   try {
-    const auto members = meet(membership, self, *own, timeout);
-    const bool one_host =
-        std::all_of(members.begin(), members.end(), [&](const Member& member) { return member.domain == self.domain; });
-    compare_claims(membership, members);
-    if (!uses_shared_memory(membership, members))
-      return join_over_network(membership, members, own, one_host, timeout, store_in_rank_0);
+    const auto profiles = meet(membership, self, *own, timeout);
+    const bool one_host = std::all_of(profiles.begin(), profiles.end(),
+                                      [&](const Profile& profile) { return profile.domain == self.domain; });
+    compare_claims(membership, profiles);
+    if (!uses_shared_memory(membership, profiles))
+      return join_over_network(membership, profiles, own, one_host, timeout, store_in_rank_0);
     std::vector<std::string> contacts;
-    for (const auto& member : members) contacts.push_back(member.listener);
+    for (const auto& profile : profiles) contacts.push_back(profile.listener);
     return make_shm_communicator(*listener, contacts, membership.rank(), timeout);
   } catch (const PeerLost& error) {
     listener.reset();  // whoever still waits for this rank there need not
@@ -284,20 +284,20 @@ std::shared_ptr<Communicator> join_members(const StorePlace& place, const StoreP
 std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
                                    std::chrono::milliseconds timeout, bool store_in_rank_0) {
   if (membership.world_size() == 1) return make_local_communicator();
-  const std::string place = where(membership.rank(), membership.world_size(), kOperation);
+  const std::string prefix = where(membership.rank(), membership.world_size(), kOperation);
   try {
     const StorePlace store_place{membership, store_in_rank_0, timeout};
     const StorePtr bounded = make_bounded_store(store, timeout);
     require_same_run(membership, *bounded);
     const auto& token = membership.token;
-    return join_members(store_place,
-                        group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
+    return join_ranks(store_place,
+                      group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {
-    raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), place);
+    raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), prefix);
   } catch (const std::exception& error) {
-    throw Error(c10::str(place, "could not connect to the other ranks: ", first_line(error.what())));
+    throw Error(c10::str(prefix, "could not connect to the other ranks: ", first_line(error.what())));
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 // "host:port", "[::1]:port"
 void parse_address(const std::string& address, Rendezvous& rendezvous) {
   const size_t colon = address.rfind(':');
-  require(colon != std::string::npos && colon > 0, kInitPlace, "expected the address \"host:port\", found \"", address,
+  require(colon != std::string::npos && colon > 0, kInitPrefix, "expected the address \"host:port\", found \"", address,
           "\".");
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
@@ -21,7 +21,7 @@ void parse_address(const std::string& address, Rendezvous& rendezvous) {
   }
   const char *begin = address.data() + colon + 1, *end = address.data() + address.size();
   const auto [parsed, error] = std::from_chars(begin, end, rendezvous.port);
-  require(error == std::errc() && parsed == end && rendezvous.port > 0, kInitPlace,
+  require(error == std::errc() && parsed == end && rendezvous.port > 0, kInitPrefix,
           "expected a port from 1 to 65535 in the address, found \"", address, "\".");
   rendezvous.host = host;
   rendezvous.agent_hosts_store = false;
@@ -34,19 +34,19 @@ DeviceBackend over_nccl(c10::Device device) {
 }
 
 const DeviceBackend& callers_backend(const ProcessGroupOptions& options) {
-  require(options.backend == "auto" || options.backend == "gloo", kInitPlace,
+  require(options.backend == "auto" || options.backend == "gloo", kInitPrefix,
           "with the option device_backend, expected the backend \"auto\" or \"gloo\", found \"", options.backend,
           "\".");
-  require(options.device_backend->make != nullptr, kInitPlace,
+  require(options.device_backend->make != nullptr, kInitPrefix,
           "the option device_backend has no function that makes it.");
   return *options.device_backend;
 }
 
 // Who the rank is among which others.
 Rendezvous resolve_rendezvous(const ProcessGroupOptions& options) {
-  require(options.timeout.count() > 0, kInitPlace, "expected a timeout above zero, found ", options.timeout.count(),
+  require(options.timeout.count() > 0, kInitPrefix, "expected a timeout above zero, found ", options.timeout.count(),
           " ms.");
-  require(options.rank.has_value() == options.world_size.has_value(), kInitPlace,
+  require(options.rank.has_value() == options.world_size.has_value(), kInitPrefix,
           "the options rank and world_size go together, found only ", options.rank ? "rank." : "world_size.");
   const bool environment_asked = !options.rank || (*options.world_size > 1 && !options.store && !options.address);
   std::optional<Rendezvous> environment;
@@ -62,12 +62,12 @@ Rendezvous resolve_rendezvous(const ProcessGroupOptions& options) {
   if (options.address) parse_address(*options.address, rendezvous);
 
   const int rank = rendezvous.rank, world_size = rendezvous.world_size;
-  require(world_size >= 1, kInitPlace, "expected a world_size of at least 1, found ", world_size, ".");
-  require(rank >= 0 && rank < world_size, kInitPlace, "expected a rank from 0 to ", world_size - 1, " (world_size is ",
+  require(world_size >= 1, kInitPrefix, "expected a world_size of at least 1, found ", world_size, ".");
+  require(rank >= 0 && rank < world_size, kInitPrefix, "expected a rank from 0 to ", world_size - 1, " (world_size is ",
           world_size, "), found ", rank, ".");
-  require(rendezvous.local_rank >= 0, kInitPlace, "expected a local_rank of at least 0, found ", rendezvous.local_rank,
+  require(rendezvous.local_rank >= 0, kInitPrefix, "expected a local_rank of at least 0, found ", rendezvous.local_rank,
           ".");
-  require(world_size == 1 || options.store || !rendezvous.host.empty(), kInitPlace, world_size,
+  require(world_size == 1 || options.store || !rendezvous.host.empty(), kInitPrefix, world_size,
           " ranks need a place to meet: set MASTER_ADDR and MASTER_PORT, or the option address.");
   return rendezvous;
 }

@@ -46,8 +46,8 @@ std::pair<sockaddr_un, socklen_t> address_of(const std::string& name) {
 }
 
 // What a rank says first.
-Message hello_of(int rank, std::string_view secret) {
-  Message hello{.number = static_cast<uint64_t>(rank)};
+Notice hello_of(int rank, std::string_view secret) {
+  Notice hello{.number = static_cast<uint64_t>(rank)};
   secret.copy(hello.error.data(), hello.error.size() - 1);
   return hello;
 }
@@ -79,7 +79,7 @@ Links::Links(const Listener& listener, const std::vector<std::string>& contacts,
   accept_higher_ranks(listener, deadline);
 }
 
-std::string Links::place() const { return where(rank_, static_cast<int>(sockets_.size()), kOperation); }
+std::string Links::prefix() const { return where(rank_, static_cast<int>(sockets_.size()), kOperation); }
 
 void Links::connect_to(int peer, const std::string& contact) {
   auto socket = unix_socket();
@@ -88,10 +88,10 @@ void Links::connect_to(int peer, const std::string& contact) {
   const bool connected = connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0;
   if (!connected && errno != ECONNREFUSED) throw Obstacle(problem("connecting to a Unix socket"));
   if (!connected)
-    throw PeerLost(peer, c10::str(place(), "nobody listens at rank ", peer, "'s socket (", std::strerror(errno),
+    throw PeerLost(peer, c10::str(prefix(), "nobody listens at rank ", peer, "'s socket (", std::strerror(errno),
                                   "): it ended. Look at its output, then start all ranks again."));
   const ucred owner = process_behind(socket);
-  require(owner.uid == geteuid(), place(), "a process of user ", owner.uid, " listens at rank ", peer,
+  require(owner.uid == geteuid(), prefix(), "a process of user ", owner.uid, " listens at rank ", peer,
           "'s socket, expected one of user ", geteuid(), ". Start all ranks again.");
   keep(peer, std::move(socket));
   send(peer, hello_of(rank_, contact.substr(end + 1)));
@@ -107,7 +107,7 @@ void Links::accept_higher_ranks(const Listener& listener, Deadline deadline) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0)
-      throw PeerLost(missing(), c10::str(place(), "rank ", missing(),
+      throw PeerLost(missing(), c10::str(prefix(), "rank ", missing(),
                                          " did not connect within the timeout. Look at its output, then start all "
                                          "ranks again."));
     if (poll(files.data(), files.size(), static_cast<int>(left.count())) <= 0) continue;
@@ -127,7 +127,7 @@ void Links::accept_higher_ranks(const Listener& listener, Deadline deadline) {
 
 // Keeps the connection of a rank that is still missing; closes any other one.
 void Links::admit(Descriptor stranger, const Listener& listener) {
-  Message hello;
+  Notice hello;
   if (recv(stranger.number(), &hello, sizeof(hello), MSG_DONTWAIT) != sizeof(hello)) return;
   hello.error.back() = '\0';
   if (!are_equal_secrets(hello.error.data(), listener.secret())) return;
@@ -147,8 +147,8 @@ int Links::missing() const {
   return -1;
 }
 
-void Links::send(int peer, const Message& message, const Descriptor& attached) {
-  iovec content{const_cast<Message*>(&message), sizeof(message)};
+void Links::send(int peer, const Notice& notice, const Descriptor& attached) {
+  iovec content{const_cast<Notice*>(&notice), sizeof(notice)};
   msghdr header{};
   header.msg_iov = &content;
   header.msg_iovlen = 1;
@@ -167,8 +167,8 @@ void Links::send(int peer, const Message& message, const Descriptor& attached) {
   sendmsg(sockets_[peer].number(), &header, MSG_NOSIGNAL);
 }
 
-std::optional<std::pair<Message, Descriptor>> Links::receive(int peer, std::chrono::milliseconds limit,
-                                                             uint64_t channel) {
+std::optional<std::pair<Notice, Descriptor>> Links::receive(int peer, std::chrono::milliseconds limit,
+                                                            uint64_t channel) {
   auto& unread = unread_[peer];
   while (true) {
     const auto found =
@@ -195,25 +195,25 @@ void Links::drain(int peer) {
   unread_.erase(peer);
 }
 
-std::optional<std::pair<Message, Descriptor>> Links::read(int peer, std::chrono::milliseconds limit) {
+std::optional<std::pair<Notice, Descriptor>> Links::read(int peer, std::chrono::milliseconds limit) {
   pollfd waiting{sockets_[peer].number(), POLLIN, 0};
   if (poll(&waiting, 1, static_cast<int>(limit.count())) <= 0) return std::nullopt;
-  Message message;
-  iovec content{&message, sizeof(message)};
+  Notice notice;
+  iovec content{&notice, sizeof(notice)};
   msghdr header{};
   header.msg_iov = &content;
   header.msg_iovlen = 1;
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> space{};
   header.msg_control = space.data();
   header.msg_controllen = space.size();
-  if (recvmsg(sockets_[peer].number(), &header, MSG_CMSG_CLOEXEC) != sizeof(message)) return std::nullopt;
+  if (recvmsg(sockets_[peer].number(), &header, MSG_CMSG_CLOEXEC) != sizeof(notice)) return std::nullopt;
   Descriptor attached;
   for (cmsghdr* control = CMSG_FIRSTHDR(&header); control != nullptr; control = CMSG_NXTHDR(&header, control)) {
     int number = -1;
     if (control->cmsg_type == SCM_RIGHTS) std::memcpy(&number, CMSG_DATA(control), sizeof(int));
     attached = Descriptor(number);
   }
-  return std::pair(message, std::move(attached));
+  return std::pair(notice, std::move(attached));
 }
 
 bool Links::is_closed(int peer) const {

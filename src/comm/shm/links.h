@@ -17,7 +17,7 @@
 namespace fsdp::shm {
 
 /// What ranks send each other while they set up a segment.
-struct Message {
+struct Notice {
   uint64_t number = 0;  // of the segment
   uint64_t bytes = 0;   // 0: there is none
   /// Segments of all ranks: 0. Those that two ranks set up while the others do something else: the communicator.
@@ -51,10 +51,9 @@ class Links {
   Links(const Listener& listener, const std::vector<std::string>& contacts, int rank,
         std::chrono::milliseconds timeout);
 
-  void send(int peer, const Message& message, const Descriptor& attached = {});
-  /// The next message of `peer` on `channel`, once there is one within `limit`.
-  std::optional<std::pair<Message, Descriptor>> receive(int peer, std::chrono::milliseconds limit,
-                                                        uint64_t channel = 0);
+  void send(int peer, const Notice& notice, const Descriptor& attached = {});
+  /// The next notice of `peer` on `channel`, once there is one within `limit`.
+  std::optional<std::pair<Notice, Descriptor>> receive(int peer, std::chrono::milliseconds limit, uint64_t channel = 0);
   /// Returns when `peer` has sent something, or after `limit`.
   void await(int peer, std::chrono::milliseconds limit) const;
   /// Forgets what `peer` has sent up to now.
@@ -73,14 +72,14 @@ class Links {
   void admit(Descriptor stranger, const Listener& listener);
   void keep(int peer, Descriptor socket);
   int missing() const;
-  std::string place() const;
-  std::optional<std::pair<Message, Descriptor>> read(int peer, std::chrono::milliseconds limit);
+  std::string prefix() const;
+  std::optional<std::pair<Notice, Descriptor>> read(int peer, std::chrono::milliseconds limit);
 
   int rank_;
   std::vector<Descriptor> sockets_;
   // Readable once the peer's process has ended; not open where the kernel or a sandbox has no such thing.
   std::vector<Descriptor> processes_;
-  std::map<int, std::deque<std::pair<Message, Descriptor>>> unread_;  // messages on other channels, by peer
+  std::map<int, std::deque<std::pair<Notice, Descriptor>>> unread_;  // notices on other channels, by peer
 };
 
 }  // namespace fsdp::shm

@@ -121,7 +121,7 @@ void Peers::announce(const std::string& operation) {
   status(rank_).is_busy = 1;
 }
 
-std::string Peers::place() const {
+std::string Peers::prefix() const {
   return where(rank_, world_size_, page_ == nullptr ? "init_process_group" : status(rank_).operation.get());
 }
 
@@ -161,14 +161,14 @@ void Peers::record(const Verdict& verdict) {
 }
 
 void Peers::check() const {
-  if (is_starting_over_) raise(starts_over(rank_, last_operations(*page_, world_size_)), place());
-  if (const auto verdict = failure()) raise(*verdict, place());
+  if (is_starting_over_) raise(starts_over(rank_, last_operations(*page_, world_size_)), prefix());
+  if (const auto verdict = failure()) raise(*verdict, prefix());
 }
 
 void Peers::fail(const Verdict& verdict) {
   if (is_starting_over_) lost_ = {Verdict::Kind::kPeerLost, verdict.rank, verdict.text};
   if (page_ != nullptr && !lost_) record(verdict);
-  raise(failure().value_or(verdict), place());
+  raise(failure().value_or(verdict), prefix());
 }
 
 void Peers::tell(const std::string& operation, const std::string& error) {
@@ -203,19 +203,19 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
     // is ready on every rank.
     const auto failed = failure();
     if (ready()) return;
-    if (failed) raise(*failed, place());
+    if (failed) raise(*failed, prefix());
     if (verdict) fail(*verdict);
   }
 }
 
 // Another thread of this rank has dropped what this one waits for.
 void Peers::require_no_restart(uint32_t restarts) const {
-  if (restarts_ != restarts) throw Error(place() + "dropped: the ranks started over.");
+  if (restarts_ != restarts) throw Error(prefix() + "dropped: the ranks started over.");
 }
 
 void Peers::start_over() {
   const std::lock_guard lock(lock_);
-  if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost) raise(*before, place());
+  if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost) raise(*before, prefix());
   announce("starting over");
   record(starts_over(rank_, last_operations(*page_, world_size_)));
   is_starting_over_ = true;
@@ -265,7 +265,7 @@ std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes)
     ring();
     return memory_of(std::move(mapping));
   } catch (const Obstacle& obstacle) {
-    throw Error(c10::str(place(), "rank ", rank_, " cannot share memory for messages to rank ", peer, ": ",
+    throw Error(c10::str(prefix(), "rank ", rank_, " cannot share memory for messages to rank ", peer, ": ",
                          obstacle.what(), '.'));
   }
 }
@@ -277,24 +277,24 @@ std::shared_ptr<std::byte> Peers::take(int peer, uint64_t channel, size_t bytes)
     require_descriptor(arrived->second);
     return memory_of(map_segment(arrived->second, bytes));
   } catch (const Obstacle& obstacle) {
-    throw Error(c10::str(place(), "rank ", rank_, " cannot share memory for messages from rank ", peer, ": ",
+    throw Error(c10::str(prefix(), "rank ", rank_, " cannot share memory for messages from rank ", peer, ": ",
                          obstacle.what(), '.'));
   }
 }
 
-Message Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited) {
+Notice Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited) {
   Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
   const WaitingThread waiting(*this, peer);
   const uint32_t restarts = restarts_;
-  Message message;
+  Notice notice;
   const auto arrives = [&] {
     auto arrived = links_.receive(peer, std::chrono::milliseconds(0));
-    if (arrived) std::tie(message, attached) = std::move(*arrived);
+    if (arrived) std::tie(notice, attached) = std::move(*arrived);
     return arrived.has_value();
   };
   while (true) {
     make_progress();
-    if (arrives()) return message;
+    if (arrives()) return notice;
     {
       const RankLock::LetGo others_go_on(lock_);
       links_.await(peer, kLook);
@@ -302,7 +302,7 @@ Message Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds
     require_no_restart(restarts);
     show_waits();
     const auto verdict = watch.look();
-    if (arrives()) return message;  // a rank may leave after it has sent
+    if (arrives()) return notice;  // a rank may leave after it has sent
     check();
     if (verdict) fail(*verdict);
   }
@@ -333,15 +333,15 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   error = agree(std::move(error), waited);
   fault_point("segment agreed");
   if (page_ != nullptr) announce_end();
-  if (!error.empty()) throw Error(place() + error + '.');
+  if (!error.empty()) throw Error(prefix() + error + '.');
   return memory_of(std::move(mapping));
 }
 
 std::shared_ptr<Mapping> Peers::offer(size_t bytes) {
-  Message message{.number = segments_};
+  Notice notice{.number = segments_};
   Descriptor segment;
   const auto send_to_all = [&] {
-    for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, message, segment);
+    for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, notice, segment);
   };
   std::shared_ptr<Mapping> mapping;
   try {
@@ -352,38 +352,38 @@ std::shared_ptr<Mapping> Peers::offer(size_t bytes) {
     send_to_all();
     throw;
   }
-  message.bytes = bytes;
+  notice.bytes = bytes;
   send_to_all();
   return mapping;
 }
 
 std::shared_ptr<Mapping> Peers::accept(size_t bytes, std::chrono::milliseconds& waited) {
   Descriptor segment;
-  const Message message = receive(0, segment, waited);
-  if (message.bytes == 0 && message.number == segments_) return nullptr;  // rank 0 says why
-  if (message.number != segments_ || message.bytes != bytes)
-    throw Obstacle(c10::str("it expects ", bytes, " bytes in segment #", segments_, ", rank 0 offers ", message.bytes,
-                            " in #", message.number, ": the ranks do not build the same model"));
+  const Notice notice = receive(0, segment, waited);
+  if (notice.bytes == 0 && notice.number == segments_) return nullptr;  // rank 0 says why
+  if (notice.number != segments_ || notice.bytes != bytes)
+    throw Obstacle(c10::str("it expects ", bytes, " bytes in segment #", segments_, ", rank 0 offers ", notice.bytes,
+                            " in #", notice.number, ": the ranks do not build the same model"));
   require_descriptor(segment);
   return map_segment(segment, bytes);
 }
 
 // An error of one of the ranks, the same on all of them; empty if none has one.
 std::string Peers::agree(std::string error, std::chrono::milliseconds& waited) {
-  const auto message_of = [&](const std::string& text) {
-    Message message{.number = segments_};
-    text.copy(message.error.data(), message.error.size() - 1);
-    return message;
+  const auto notice_of = [&](const std::string& text) {
+    Notice notice{.number = segments_};
+    text.copy(notice.error.data(), notice.error.size() - 1);
+    return notice;
   };
   Descriptor none;
   if (rank_ == 0) {
     for (int peer = 1; peer < world_size_; ++peer) {
-      const Message answer = receive(peer, none, waited);
+      const Notice answer = receive(peer, none, waited);
       if (error.empty()) error = answer.error.data();
     }
-    for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, message_of(error));
+    for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, notice_of(error));
   } else {
-    links_.send(0, message_of(error));
+    links_.send(0, notice_of(error));
     error = receive(0, none, waited).error.data();
   }
   return error;

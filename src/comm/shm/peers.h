@@ -57,8 +57,8 @@ class Peers {
 
   /// Numbers what the ranks set up together, alike on every rank.
   uint64_t next_number() { return ++numbers_; }
-  /// Memory of `bytes` zeros that `peer` sees beside this rank once it calls `take`; concerns no other rank. `channel`: a
-  /// number from 1, which one rank gives another only once. Throws Error.
+  /// Memory of `bytes` zeros that `peer` sees beside this rank once it calls `take`; concerns no other rank. `channel`:
+  /// a number from 1, which one rank gives another only once. Throws Error.
   std::shared_ptr<std::byte> give(int peer, uint64_t channel, size_t bytes);
   /// What `peer` has given; null if it has not.
   std::shared_ptr<std::byte> take(int peer, uint64_t channel, size_t bytes);
@@ -104,8 +104,8 @@ class Peers {
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
   std::optional<Verdict> failure() const;
   void record(const Verdict& verdict);
-  std::string place() const;
-  Message receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited);
+  std::string prefix() const;
+  Notice receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited);
   std::shared_ptr<Mapping> offer(size_t bytes);
   std::shared_ptr<Mapping> accept(size_t bytes, std::chrono::milliseconds& waited);
   std::string agree(std::string error, std::chrono::milliseconds& waited);

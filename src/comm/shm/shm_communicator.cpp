@@ -65,7 +65,7 @@ struct Windows {
     return divide_up(longest, length);
   }
   /// Where rank `reader`'s window begins in the slot of `writer`, who leaves out its own.
-  int64_t place(int writer, int reader, int64_t round) const {
+  int64_t position(int writer, int reader, int64_t round) const {
     int64_t sum = 0;
     for (int rank = 0; rank < reader; ++rank)
       if (rank != writer) sum += numel(rank, round);
@@ -73,7 +73,7 @@ struct Windows {
   }
 };
 
-/// Sums or compares the ranks' contributions to this rank's slice. A rank publishes only what others own; its own part
+/// Sums or compares the ranks' contributions to this rank's slice. A rank publishes only what others own; its own slice
 /// is read where it lies.
 class Reduction {
  public:
@@ -101,9 +101,9 @@ class Reduction {
       std::vector<at::Tensor> contributions;
       for (int rank = 0; rank + 1 < static_cast<int>(windows_.offsets.size()); ++rank) {
         const auto* slot = slots.of(static_cast<size_t>(rank));
-        const int64_t place = windows_.place(rank, rank_, round) + first - begin;
-        contributions.push_back(rank != rank_    ? tensor_at(slot + static_cast<size_t>(place) * output_.element_size(),
-                                                             count, output_.options())
+        const int64_t position = windows_.position(rank, rank_, round) + first - begin;
+        contributions.push_back(rank != rank_ ? tensor_at(slot + static_cast<size_t>(position) * output_.element_size(),
+                                                          count, output_.options())
                                 : own != nullptr ? tensor_at(own, count, output_.options())
                                                  : zeros);
       }
