@@ -69,8 +69,7 @@ void run_intercept(const InterceptArguments& arguments) {
         compare("select, recorded", arguments, weight, plain, [](const at::Tensor& w) { return w.select(0, 1); }));
     operators.push_back(
         compare("cat, recorded", arguments, weight, plain, [](const at::Tensor& w) { return torch::cat({w, w}); }));
-    // One without a typed kernel: its arguments move through a stack.
-    operators.push_back(compare("aminmax, recorded, boxed", arguments, weight, plain,
+    operators.push_back(compare("aminmax, recorded", arguments, weight, plain,
                                 [](const at::Tensor& w) { return std::get<0>(torch::aminmax(w)); }));
     const torch::NoGradGuard no_grad;
     operators.push_back(compare("mul", arguments, weight, plain, multiply));

@@ -5,7 +5,7 @@
 The tutorial's recipe: Adadelta, StepLR, a DistributedSampler for train and test, a DataLoader with 2 workers, metrics
 reduced over the ranks. torchvision is not needed: images are read here, and normalised one by one in the workers as
 its transforms do. Initial values, the order of the images and what is minimised are those of `mnist`, and so are the
-flags: with --no-dropout the losses agree to rounding. Where the ranks do not divide the images of the test, torch's
+flags: the losses differ by rounding and what becomes of it. Where the ranks do not divide the images of the test, torch's
 sampler counts some twice.
 
 Rank 0 prints one line of JSON: losses (of an image in training), test_losses and accuracies (percent) by epoch,

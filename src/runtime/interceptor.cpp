@@ -1,18 +1,18 @@
 #include "runtime/interceptor.h"
 
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <span>
-#include <utility>
 
 #include "comm/core/check.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/operand_access.h"
-#include "runtime/typed_kernels.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -34,10 +34,7 @@ void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
   }
 }
 
-std::atomic<bool> is_installed = false;
-
-}  // namespace
-
+// Does what has to be done before and after an operator that takes a sharded tensor, and calls it in between.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto traits = operator_traits(op);
@@ -47,16 +44,20 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   visit_tensors(call.arguments,
                 [&](const at::Tensor& tensor, size_t i, size_t element) { call.add(i, tensor, element); });
   OperandGroups groups;
-  const bool is_prepared = prepare(call, groups);
-  TORCH_INTERNAL_ASSERT(is_prepared);
+  prepare(call, groups);
+  const uint64_t first_node = at::sequence_number::peek();
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
     op.redispatchBoxed(keys & kBelowSharded, stack);
   }
   if (groups.empty() || !at::GradMode::is_enabled()) return;
   visit_tensors(std::span(*stack).last(schema.returns().size()),
-                [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor); });
+                [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor, first_node); });
 }
+
+std::atomic<bool> is_installed = false;
+
+}  // namespace
 
 bool another_copy_intercepts() {
   return !is_installed && c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(kShardedKey);
@@ -64,20 +65,18 @@ bool another_copy_intercepts() {
 
 void install_interceptor() {
   // Kept for ever: tensors that outlive main() still dispatch.
-  static auto* libraries = [] {
+  static auto* library = [] {
     require(
         !another_copy_intercepts(),
         "fsdp::fully_shard: another copy of fsdp has sharded something in this process, e.g. the program's, and this "
         "one is in a library that it opened. Two copies do not know each other's parameters: link fsdp into one of "
         "them, a shared library that both use");
-    auto* any = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
-    any->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
-    auto* typed = new torch::Library(torch::Library::IMPL, "aten", kShardedKey, __FILE__, __LINE__);
-    register_typed_kernels(*typed);
+    auto* fallback = new torch::Library(torch::Library::IMPL, "_", kShardedKey, __FILE__, __LINE__);
+    fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
     is_installed = true;
-    return new std::pair(any, typed);
+    return fallback;
   }();
-  static_cast<void>(libraries);
+  static_cast<void>(library);
   observe_backward_nodes();
 }
 

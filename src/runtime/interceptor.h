@@ -2,13 +2,7 @@
 /// \file
 /// Where the dispatcher calls before an operator that takes a sharded tensor.
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 namespace fsdp::runtime {
-
-/// Does what has to be done before and after an operator that takes a sharded tensor, and calls it in between. The
-/// kernel of every operator that has no typed one.
-void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
 /// Registers the interceptor with LibTorch's dispatcher, once per process. A call rather than a static initialiser,
 /// which the linker would drop from a static archive.

@@ -210,7 +210,6 @@ Access describe(const OperatorCall& call, const MarkedOperand& operand) {
 struct Plan {
   Replacements replacements = {};
   const at::Tensor* misfit = nullptr;  // of the operand that was judged last
-  bool needs_stack = false;
 };
 
 Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, std::span<const MarkedOperand> operands,
@@ -223,10 +222,8 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, st
                                (kind == OperatorKind::kCopy && writes);  // not x.to(parameter)
   if (is_element_wise && !access.local_rows) {
     std::tie(access.fit, plan.misfit) = meet(call, operand, operands, plan.replacements);
-    plan.needs_stack |= access.fit == Fit::kTakesRows;
   } else if (kind == OperatorKind::kReplace || (kind == OperatorKind::kCopy && !writes && access.is_first)) {
-    plan.needs_stack = true;
-    if (!call.arguments.empty()) access.conversion = conversion_of(call.op, call.arguments);
+    access.conversion = conversion_of(call.op, call.arguments);
   }
   return judge(access);
 }
@@ -264,7 +261,7 @@ void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& o
 
 // Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
 // together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
-bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
+void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
                 OperandGroups& takes_whole, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;
   std::lock_guard lock(rank.mutex);
@@ -273,7 +270,6 @@ bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     for (auto& operand : operands) show_whole_in_backward(operand);
   for (const auto& operand : operands) {
     const auto verdict = judge_operand(call, operand, operands, plan);
-    if (plan.needs_stack && call.arguments.empty()) return false;
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
       if (!in_backward && !at::GradMode::is_enabled()) note_unrecorded_read(operand);
@@ -289,7 +285,6 @@ bool prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
       takes_whole.add_once(std::move(operand.part.group),
                            operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
   if (!reads.empty()) rank.read({reads.begin(), reads.end()});
-  return true;
 }
 
 }  // namespace
@@ -310,10 +305,10 @@ bool OperandGroups::is_observed(const torch::autograd::Node& node, const ParamGr
          });
 }
 
-void OperandGroups::hook(const at::Tensor& result) {
+void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   // Not grad_fn(), which looks whether something wrote to the base of a view since.
   auto* node = torch::autograd::impl::grad_fn_unsafe(result);
-  if (node == nullptr || node == last_node_) return;
+  if (node == nullptr || node == last_node_ || node->sequence_nr() < first) return;
   last_node_ = node;
   for (const auto& group : groups_)
     if (!is_observed(*node, group.get())) hook_node(*node, group);
@@ -324,7 +319,7 @@ void OperandGroups::hook(const at::Tensor& result) {
   }
 }
 
-bool prepare(const OperatorCall& call, OperandGroups& takes_whole) {
+void prepare(const OperatorCall& call, OperandGroups& takes_whole) {
   auto operands = marked_operands(call);
   Plan plan;
   for (auto* begin = operands.begin(); begin != operands.end();) {
@@ -332,11 +327,10 @@ bool prepare(const OperatorCall& call, OperandGroups& takes_whole) {
     auto* end = std::partition(begin, operands.end(), [&](const MarkedOperand& operand) {
       return &operand.part.group->rank_state() == &rank;
     });
-    if (!prepare_on(rank, call, {begin, end}, takes_whole, plan)) return false;
+    prepare_on(rank, call, {begin, end}, takes_whole, plan);
     begin = end;
   }
   if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
-  return true;
 }
 
 }  // namespace fsdp::runtime

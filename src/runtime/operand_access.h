@@ -31,7 +31,7 @@ struct OperatorCall {
   c10::SmallVector<Operand, 4> tensors = {};
   /// Where the operator takes elements by their numbers along a dim that is known.
   std::optional<int64_t> selecting_dim = {};
-  /// All arguments on the stack; empty in typed kernels, which no operator over lists element by element has.
+  /// All arguments on the stack, where operands are replaced.
   std::span<c10::IValue> arguments = {};
 
   void add(size_t argument, const at::Tensor& tensor, size_t element = 0) {
@@ -52,8 +52,9 @@ class OperandGroups {
   /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
   void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
   bool empty() const { return groups_.empty(); }
-  /// Autograd recorded the operator that gave `result`: its node shows whole parameters before it runs backward.
-  void hook(const at::Tensor& result);
+  /// If autograd recorded the operator that gave `result`, its node shows whole parameters before it runs backward.
+  /// Nodes below the number `first` are of earlier operators: some, such as type_as, give an operand back.
+  void hook(const at::Tensor& result, uint64_t first);
 
  private:
   struct Parameter {
@@ -73,8 +74,6 @@ class OperandGroups {
 /// and whose whole parameters it takes. Replaces arguments on the stack: those of whole sizes by their rows. Collective
 /// with the other ranks if a group must be gathered. UsageError if the operator would mean something else on this
 /// rank's rows. Any thread.
-///
-/// False if it needs the arguments on the stack and they are not there: nothing has happened then.
-[[nodiscard]] bool prepare(const OperatorCall& call, OperandGroups& takes_whole);
+void prepare(const OperatorCall& call, OperandGroups& takes_whole);
 
 }  // namespace fsdp::runtime

@@ -75,7 +75,7 @@ Tensor several_results(const Tensor& h, const Tensor& w, const Tensor&) {
   const auto [largest, where_largest] = w.max(1);
   const auto [top, where_top] = w.topk(2, 0);
   const auto [deviation, mean] = torch::std_mean(w, std::vector<int64_t>{1}, /*unbiased=*/false);
-  const auto [second, where_second] = w.kthvalue(2, 1);  // has no typed kernel
+  const auto [second, where_second] = w.kthvalue(2, 1);
   return h * largest + top.sum(0) + h * deviation * mean + second;
 }
 
