@@ -10,8 +10,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace fsdp {
+
+struct Meeting;
 
 /// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
 ///
@@ -39,13 +42,29 @@ struct ProcessGroupOptions {
 /// world_size() and local_rank() all of it, of the communicators see Communicator.
 class ProcessGroup {
  public:
-  /// Over a communicator of one's own, of which `reductions()` is a duplicate. Collective.
+  /// Over a communicator of one's own, of which `reductions()` is a duplicate. Collective. Its ranks are on hosts of
+  /// their own, and it cannot be split.
   ProcessGroup(std::shared_ptr<Communicator> communicator, int local_rank);
 
   int rank() const { return communicator_->rank(); }
   int world_size() const { return communicator_->world_size(); }
   /// Rank among the ranks of this host.
   int local_rank() const { return local_rank_; }
+  /// Empty unless it was split from another one.
+  const std::string& name() const { return name_; }
+  /// By rank of this group: its number in the group from which all others were split, ascending.
+  const std::vector<int>& global_ranks() const { return global_ranks_; }
+  /// By rank of this group: the number of its host. Hosts are numbered by their first ranks.
+  const std::vector<int>& hosts() const { return hosts_; }
+
+  /// Makes groups of which no two have a rank in common, all at once: this rank's, or null if it is in none of them.
+  /// `groups` are global ranks of this group; a subgroup's ranks are in their order. Collective over this group, with
+  /// the same arguments on every rank: else a Mismatch. Throws UsageError for a rank that is not of this group or is in
+  /// two, and what new_process_group throws. A subgroup's errors name its ranks by their numbers in it, and the loss of
+  /// a rank ends only the groups that it is in.
+  ///
+  ///     auto pair = fsdp::default_process_group()->split({{0, 1}, {2, 3}}, "pairs");
+  std::shared_ptr<ProcessGroup> split(std::vector<std::vector<int>> groups, const std::string& name) const;
   /// Gathers and everything that callers wait for at once.
   Communicator& communicator() const { return *communicator_; }
   /// Gradient reductions, in an order of their own: a rank that misses a gradient reduces later than its peers.
@@ -53,9 +72,15 @@ class ProcessGroup {
 
  private:
   friend struct Attachment;
+  friend std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting, const std::string& name,
+                                                     std::vector<int> global_ranks);
+
   std::shared_ptr<void> attachment_;
   std::shared_ptr<Communicator> communicator_, reductions_;
   int local_rank_;
+  std::string name_;
+  std::vector<int> global_ranks_, hosts_;
+  std::shared_ptr<const Meeting> meeting_;  // null over a communicator of one's own
 };
 
 /// Joins the ranks named by RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT (torchrun, fsdprun), or by the

@@ -57,9 +57,9 @@ std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::St
   membership.rendezvous.world_size = world_size;
   membership.rendezvous.local_rank = rank;
   membership.backend = options.backend.empty() ? test_backend() : options.backend;
-  auto communicator = join(membership, store, options.timeout, /*store_in_rank_0=*/false);
-  if (options.wrap) communicator = options.wrap(std::move(communicator), rank);
-  return std::make_shared<ProcessGroup>(std::move(communicator), rank);
+  const Meeting meeting{membership, store, options.timeout, /*store_in_rank_0=*/false};
+  if (!options.wrap) return meet_as_group(meeting, "", {});
+  return std::make_shared<ProcessGroup>(options.wrap(join(meeting).communicator, rank), rank);
 }
 
 void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options) {

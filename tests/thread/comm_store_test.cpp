@@ -31,7 +31,7 @@ int live(const StorePtr& store, int rank, std::chrono::milliseconds timeout) {
     Membership membership{.rendezvous = {}, .backend = "gloo"};
     membership.rendezvous.rank = rank;
     membership.rendezvous.world_size = 2;
-    const auto communicator = join(membership, store, timeout, /*store_in_rank_0=*/true);
+    const auto communicator = join({membership, store, timeout, /*store_in_rank_0=*/true}).communicator;
     const ProcessGroup group(communicator, rank);
     communicator->barrier({})->wait();
     communicator->start_over();

@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <sstream>
 #include <thread>
@@ -36,14 +37,7 @@ constexpr std::chrono::seconds kFarewell{4};
 // How long a rank that looks lost has to say that it is not.
 constexpr std::chrono::seconds kReportTime{1};
 
-// Whose store it is.
-struct StorePlace {
-  const Membership& membership;
-  bool is_in_rank_0 = false;
-  std::chrono::milliseconds timeout;
-
-  bool hosts() const { return is_in_rank_0 && membership.rank() == 0; }
-};
+bool hosts_store(const Meeting& meeting) { return meeting.store_in_rank_0 && meeting.membership.rank() == 0; }
 
 std::string profile_key(int rank) { return c10::str("profile/", rank); }
 
@@ -141,10 +135,10 @@ void compare_claims(const Membership& membership, const std::vector<Profile>& pr
 
 // The rank that hosts the store may end: before it fails it lets the others, but for one that is lost, get as far as it
 // got, so that they fail alike.
-void let_others_follow(const StorePlace& place, c10d::Store& store, const std::string& step, int lost = -1) {
-  if (!place.hosts()) return;
+void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::string& step, int lost = -1) {
+  if (!hosts_store(meeting)) return;
   std::vector<std::string> keys;
-  for (int rank = 1; rank < place.membership.world_size(); ++rank)
+  for (int rank = 1; rank < meeting.membership.world_size(); ++rank)
     if (rank != lost) keys.push_back(c10::str(step, '/', rank));
   try {
     store.wait(keys, kFarewell);
@@ -200,16 +194,16 @@ int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
 }
 
 // Ranks that lost another one while they met or set up shared memory name the same one.
-[[noreturn]] void agree_on_lost(const StorePlace& place, const StorePtr& store, const PeerLost& error) {
-  const auto& membership = place.membership;
+[[noreturn]] void agree_on_lost(const Meeting& meeting, const StorePtr& store, const PeerLost& error) {
+  const auto& membership = meeting.membership;
   int first = error.rank();
   try {
     store->setTimeout(kFarewell / 2);
     first = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, membership, first))));
     store->set(c10::str("told/", membership.rank()), "");
-    let_others_follow(place, *store, "told", first);
+    let_others_follow(meeting, *store, "told", first);
   } catch (const StoreIsSilent& silent) {
-    raise(store_lost(membership.rank(), place.is_in_rank_0, first_line(silent.what()), ""),
+    raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(silent.what()), ""),
           where(membership.rank(), membership.world_size(), kOperation));
   } catch (const std::exception&) {
     // The store went with the rank that hosted it.
@@ -246,8 +240,8 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
   return make_c10d_communicator(store, std::move(options));
 }
 
-std::shared_ptr<Communicator> join_ranks(const StorePlace& place, const StorePtr& own) {
-  const auto& [membership, store_in_rank_0, timeout] = place;
+Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
+  const auto& [membership, store, timeout, store_in_rank_0] = meeting;
   Profile self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), own_process_name(), ""};
   std::optional<shm::Listener> listener;
   try {
@@ -260,38 +254,47 @@ std::shared_ptr<Communicator> join_ranks(const StorePlace& place, const StorePtr
   }
   try {
     const auto profiles = meet(membership, self, *own, timeout);
-    const bool one_host = std::all_of(profiles.begin(), profiles.end(),
-                                      [&](const Profile& profile) { return profile.domain == self.domain; });
     compare_claims(membership, profiles);
-    if (!uses_shared_memory(membership, profiles))
-      return join_over_network(membership, profiles, own, one_host, timeout, store_in_rank_0);
-    std::vector<std::string> contacts;
-    for (const auto& profile : profiles) contacts.push_back(profile.listener);
-    return make_shm_communicator(*listener, contacts, membership.rank(), timeout);
+    std::vector<std::string> contacts, domains;
+    for (const auto& profile : profiles) {
+      contacts.push_back(profile.listener);
+      domains.push_back(profile.domain);
+    }
+    const auto hosts = number_hosts(domains);
+    if (uses_shared_memory(membership, profiles))
+      return {make_shm_communicator(*listener, contacts, membership.rank(), timeout), hosts};
+    const bool one_host = *std::ranges::max_element(hosts) == 0;
+    return {join_over_network(membership, profiles, own, one_host, timeout, store_in_rank_0), hosts};
   } catch (const PeerLost& error) {
     listener.reset();  // whoever still waits for this rank there need not
-    agree_on_lost(place, own, error);
+    agree_on_lost(meeting, own, error);
   } catch (const c10::DistError&) {
     throw;  // the store's own
   } catch (const std::exception&) {
-    let_others_follow(place, *own, "read");
+    let_others_follow(meeting, *own, "read");
     throw;
   }
 }
 
 }  // namespace
 
-std::shared_ptr<Communicator> join(const Membership& membership, const StorePtr& store,
-                                   std::chrono::milliseconds timeout, bool store_in_rank_0) {
-  if (membership.world_size() == 1) return make_local_communicator();
+std::vector<int> number_hosts(const std::vector<std::string>& names) {
+  std::vector<int> numbers;
+  std::map<std::string, int> known;
+  for (const auto& name : names)
+    numbers.push_back(known.try_emplace(name, static_cast<int>(known.size())).first->second);
+  return numbers;
+}
+
+Joined join(const Meeting& meeting) {
+  const auto& [membership, store, timeout, store_in_rank_0] = meeting;
+  if (membership.world_size() == 1) return {make_local_communicator(), {0}};
   const std::string prefix = where(membership.rank(), membership.world_size(), kOperation);
   try {
-    const StorePlace store_place{membership, store_in_rank_0, timeout};
     const StorePtr bounded = make_bounded_store(store, timeout);
     require_same_run(membership, *bounded);
     const auto& token = membership.token;
-    return join_ranks(store_place,
-                      group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
+    return join_ranks(meeting, group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {

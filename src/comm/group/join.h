@@ -9,15 +9,38 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
+#include <vector>
 
 namespace fsdp {
 
-/// Meets the other ranks in `store` and connects to them. Collective.
+/// Where ranks meet, and this one's place among them.
+struct Meeting {
+  Membership membership;
+  c10::intrusive_ptr<c10d::Store> store;
+  std::chrono::milliseconds timeout{};
+  /// See RollCallOptions.
+  bool store_in_rank_0 = false;
+};
+
+struct Joined {
+  std::shared_ptr<Communicator> communicator;
+  /// By rank: the number of its host.
+  std::vector<int> hosts;
+};
+
+/// Equal names are one host; numbered by their first ranks.
+std::vector<int> number_hosts(const std::vector<std::string>& names);
+
+/// Meets the other ranks in the store and connects to them. Collective.
 ///
 /// The n-th call of a rank meets the n-th calls of the others, so one store serves any number of groups one after
-/// another. Throws PeerLost naming the ranks that do not come within `timeout`, Mismatch if ranks disagree about the
-/// world size or backend. `store_in_rank_0`: see RollCallOptions.
-std::shared_ptr<Communicator> join(const Membership& membership, const c10::intrusive_ptr<c10d::Store>& store,
-                                   std::chrono::milliseconds timeout, bool store_in_rank_0);
+/// another. Throws PeerLost naming the ranks that do not come within the timeout, Mismatch if ranks disagree about the
+/// world size or backend.
+Joined join(const Meeting& meeting);
+
+/// The same, as a process group. `global_ranks`: see ProcessGroup; empty: this is the group to split.
+std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting, const std::string& name,
+                                            std::vector<int> global_ranks);
 
 }  // namespace fsdp

@@ -1,4 +1,5 @@
 #include <fsdp/process_group.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/core/check.h"
 #include "comm/failure/roll_call.h"
@@ -6,8 +7,10 @@
 #include "comm/group/join.h"
 #include "comm/rendezvous/store_connection.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <mutex>
+#include <set>
 
 namespace fsdp {
 namespace {
@@ -25,6 +28,13 @@ Default& process_wide() {
 
 thread_local std::shared_ptr<ProcessGroup> t_group;
 
+// "0, 2"
+std::string list(const std::vector<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += c10::str(text.empty() ? "" : ", ", rank);
+  return text;
+}
+
 // A program that ends without destroy_process_group() still leaves, and ends the threads that talk to the store while
 // LibTorch's own state is there.
 void leave_at_exit() {
@@ -38,7 +48,55 @@ void leave_at_exit() {
 ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local_rank)
     : communicator_(std::move(communicator)),
       reductions_(communicator_->duplicate("reductions")),
-      local_rank_(local_rank) {}
+      local_rank_(local_rank) {
+  for (int number = 0; number < world_size(); ++number) {
+    global_ranks_.push_back(number);
+    hosts_.push_back(number);
+  }
+}
+
+std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting, const std::string& name,
+                                            std::vector<int> global_ranks) {
+  auto [communicator, hosts] = join(meeting);
+  auto group = std::make_shared<ProcessGroup>(std::move(communicator), meeting.membership.rendezvous.local_rank);
+  group->name_ = name;
+  if (!global_ranks.empty()) group->global_ranks_ = std::move(global_ranks);
+  group->hosts_ = std::move(hosts);
+  group->meeting_ = std::make_shared<const Meeting>(meeting);
+  return group;
+}
+
+std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> groups, const std::string& name) const {
+  const std::string prefix = where(rank(), world_size(), "split");
+  require(meeting_ != nullptr, prefix, "a process group over a communicator of one's own cannot be split.");
+  std::set<int> taken;
+  std::string wanted;
+  std::vector<int> own;
+  const int global_rank = global_ranks_[static_cast<size_t>(rank())];
+  for (auto& group : groups) {
+    std::ranges::sort(group);
+    for (const int member : group) {
+      require(std::ranges::binary_search(global_ranks_, member), prefix,
+              "expected global ranks of this group, which are ", list(global_ranks_), ", found ", member, ".");
+      require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
+              " in two.");
+    }
+    wanted += c10::str(" {", list(group), "}");
+    if (std::ranges::binary_search(group, global_rank)) own = group;
+  }
+  communicator_->barrier({c10::str("split into '", name, "':", wanted), {}})->wait();
+  if (own.empty()) return nullptr;
+
+  Meeting meeting = *meeting_;
+  auto& place = meeting.membership.rendezvous;
+  place.rank = static_cast<int>(std::ranges::lower_bound(own, global_rank) - own.begin());
+  place.world_size = static_cast<int>(own.size());
+  // Keys of these ranks alone: they come to each split of their own in one order.
+  if (meeting.store)
+    meeting.store = c10::make_intrusive<c10d::PrefixStore>(c10::str("fsdp/ranks ", list(own)), meeting.store);
+  meeting.store_in_rank_0 = meeting_->store_in_rank_0 && own.front() == 0;
+  return meet_as_group(meeting, name, own);
+}
 
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   const Membership membership = resolve_membership(options);
@@ -50,8 +108,7 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   static const bool leaves_at_exit = std::atexit(leave_at_exit) == 0;
   TORCH_INTERNAL_ASSERT(leaves_at_exit);
   const bool store_in_rank_0 = !options.store && !membership.rendezvous.agent_hosts_store;
-  return std::make_shared<ProcessGroup>(join(membership, store, options.timeout, store_in_rank_0),
-                                        membership.rendezvous.local_rank);
+  return meet_as_group({membership, store, options.timeout, store_in_rank_0}, "", {});
 }
 
 void init_process_group(ProcessGroupOptions options) {
