@@ -251,8 +251,8 @@ PROCESS_CASE(shm_with_intruders) {
     std::array<int, 2> ready{};
     TORCH_CHECK(pipe(ready.data()) == 0);
     if (geteuid() == 0 && fork() == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (setuid(65534) != 0) _exit(1);
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // which another user forgets
       intrude(name, "");
       if (write(ready[1], "x", 1) != 1) _exit(1);
       while (true) pause();
