@@ -4,6 +4,7 @@
 #include <fsdp/error.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include "comm/group/backend_choice.h"
 #include "comm/group/join.h"
 
 #include <exception>
@@ -57,6 +58,8 @@ std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::St
   membership.rendezvous.world_size = world_size;
   membership.rendezvous.local_rank = rank;
   membership.backend = options.backend.empty() ? test_backend() : options.backend;
+  if (options.device_backend) membership.device_backend = options.device_backend(rank);
+  if (membership.device_backend) make_current(membership.device_backend->device);
   const Meeting meeting{membership, store, options.timeout, /*store_in_rank_0=*/false};
   if (!options.wrap) return meet_as_group(meeting, "", {});
   return std::make_shared<ProcessGroup>(options.wrap(join(meeting).communicator, rank), rank);

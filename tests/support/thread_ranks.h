@@ -21,6 +21,8 @@ struct ThreadRanksOptions {
   std::string backend = {};
   /// Wraps a rank's communicator before the group is made of it, e.g. in a RecordingCommunicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap = {};
+  /// What carries the tensors of a rank's device.
+  std::function<DeviceBackend(int rank)> device_backend = {};
 };
 
 /// Runs `fn(rank)` in `world_size` threads. In each, a process group (one rank: local) is the default group,

@@ -1,0 +1,76 @@
+#include "support/checked_device/checked_device.h"
+
+#include <ATen/detail/PrivateUse1HooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/DeviceType.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "comm/core/fault_point.h"
+#include "support/checked_device/caching_allocator.h"
+#include "support/checked_device/device_guard.h"
+#include "support/checked_device/operators.h"
+#include "support/thread_ranks.h"
+
+namespace fsdp::test::checked {
+namespace {
+
+struct Hooks final : at::PrivateUse1HooksInterface {
+  bool isBuilt() const override { return true; }
+  bool isAvailable() const override { return true; }
+  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
+  // With random generators of their own; operators use the CPU's.
+  c10::DeviceIndex deviceCount() const override { return 0; }
+  at::Device getDeviceFromPtr(void* address) const override { return CachingAllocator::get().device_of(address); }
+};
+
+}  // namespace
+
+void install() {
+  static const bool is_installed = [] {
+    c10::register_privateuse1_backend("checked");
+    at::RegisterPrivateUse1HooksInterface(new Hooks);  // kept for ever, as LibTorch wants both
+    static const c10::impl::DeviceGuardImplRegistrar guard(kType, new DeviceGuardImpl);
+    c10::SetAllocator(kType, &CachingAllocator::get());
+    register_operators();
+    on_fault_point = &note_step;
+    return true;
+  }();
+  static_cast<void>(is_installed);
+}
+
+c10::Device device(int index) { return {kType, static_cast<c10::DeviceIndex>(index)}; }
+
+void CheckedDevice::SetUp() {
+  install();
+  CachingAllocator::get().forget_uses();
+  take_violations();
+  take_host_waits();
+}
+
+void CheckedDevice::TearDown() {
+  for (const auto& violation : take_violations())
+    if (!looks_itself_) ADD_FAILURE() << violation.text;
+}
+
+std::vector<Violation> CheckedDevice::violations() {
+  looks_itself_ = true;
+  return take_violations();
+}
+
+void run_ranks(int ranks, const std::function<void(int rank)>& fn) {
+  install();
+  ThreadRanksOptions options;
+  options.backend = "gloo";
+  options.device_backend = &device_backend_of;
+  run_thread_ranks(
+      ranks,
+      [&](int rank) {
+        const c10::impl::VirtualGuardImpl devices(kType);
+        devices.setDevice(device(rank));
+        const Label label(c10::str("rank ", rank));
+        fn(rank);
+      },
+      options);
+}
+
+}  // namespace fsdp::test::checked

@@ -1,0 +1,109 @@
+#include "support/checked_device/device_guard.h"
+
+#include <c10/util/Exception.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+#include "support/checked_device/caching_allocator.h"
+#include "support/checked_device/findings.h"
+#include "support/checked_device/operation.h"
+#include "support/checked_device/timeline.h"
+
+namespace fsdp::test::checked {
+namespace {
+
+constexpr c10::StreamId kPoolStreams = 32;
+
+thread_local c10::DeviceIndex t_device = 0;
+thread_local std::array<c10::StreamId, DeviceGuardImpl::kDevices> t_streams{};
+
+std::atomic<uint64_t> taken_from_pool = 0;
+std::atomic<c10::StreamId> last_new_stream = kPoolStreams;
+
+struct RecordedEvent {
+  VectorClock clock;
+  c10::Stream stream;
+};
+
+RecordedEvent& event_of(void* event) { return *static_cast<RecordedEvent*>(event); }
+
+c10::DeviceIndex index_of(c10::Device device) {
+  const auto index = device.has_index() ? device.index() : t_device;
+  TORCH_CHECK(device.type() == kType && index < DeviceGuardImpl::kDevices, "there is no device ", device);
+  return index;
+}
+
+c10::Stream stream_of(c10::DeviceIndex index, c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, index), id);
+}
+
+}  // namespace
+
+c10::Device DeviceGuardImpl::exchangeDevice(c10::Device device) const {
+  return {kType, std::exchange(t_device, index_of(device))};
+}
+c10::Device DeviceGuardImpl::getDevice() const { return {kType, t_device}; }
+void DeviceGuardImpl::setDevice(c10::Device device) const { t_device = index_of(device); }
+void DeviceGuardImpl::uncheckedSetDevice(c10::Device device) const noexcept {
+  if (device.has_index()) t_device = device.index();
+}
+
+c10::Stream DeviceGuardImpl::getStream(c10::Device device) const {
+  const auto index = index_of(device);
+  return stream_of(index, t_streams[static_cast<size_t>(index)]);
+}
+c10::Stream DeviceGuardImpl::getDefaultStream(c10::Device device) const { return stream_of(index_of(device), 0); }
+c10::Stream DeviceGuardImpl::getStreamFromGlobalPool(c10::Device device, bool) const {
+  return stream_of(index_of(device), 1 + static_cast<c10::StreamId>(taken_from_pool++ % kPoolStreams));
+}
+c10::Stream DeviceGuardImpl::getNewStream(c10::Device device, int) const {
+  return stream_of(index_of(device), ++last_new_stream);
+}
+c10::Stream DeviceGuardImpl::exchangeStream(c10::Stream stream) const {
+  const auto index = index_of(stream.device());
+  return stream_of(index, std::exchange(t_streams[static_cast<size_t>(index)], stream.id()));
+}
+
+// Whether it is over when the host looks is luck, which orders nothing.
+bool DeviceGuardImpl::queryStream(const c10::Stream&) const { return true; }
+
+void DeviceGuardImpl::synchronizeStream(const c10::Stream& stream) const {
+  note_host_wait("waiting for a stream", stream);
+}
+
+void DeviceGuardImpl::synchronizeDevice(c10::DeviceIndex index) const {
+  for (c10::StreamId id = 0; id <= last_new_stream; ++id) note_host_wait("waiting for a device", stream_of(index, id));
+}
+
+void DeviceGuardImpl::record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const {
+  std::lock_guard lock(device_mutex());
+  Timeline::get().launch(stream);
+  if (*event == nullptr) *event = new RecordedEvent{{}, stream};
+  event_of(*event) = {Timeline::get().of(stream), stream};
+}
+
+void DeviceGuardImpl::block(void* event, const c10::Stream& stream) const {
+  std::lock_guard lock(device_mutex());
+  Timeline::get().launch(stream);
+  Timeline::get().make_wait(stream, event_of(event).clock);
+}
+
+bool DeviceGuardImpl::queryEvent(void*) const { return true; }
+
+void DeviceGuardImpl::synchronizeEvent(void* event) const {
+  count_host_wait("waiting for an event", event_of(event).stream);
+  std::lock_guard lock(device_mutex());
+  Timeline::of_this_thread().join(event_of(event).clock);
+}
+
+void DeviceGuardImpl::destroyEvent(void* event, c10::DeviceIndex) const noexcept {
+  delete static_cast<RecordedEvent*>(event);
+}
+
+void DeviceGuardImpl::recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& stream) const {
+  CachingAllocator::get().record(memory, stream);
+}
+
+}  // namespace fsdp::test::checked

@@ -1,0 +1,25 @@
+#pragma once
+/// \file
+/// What a stream is given, with the memory that it reads and writes.
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Stream.h>
+
+#include <span>
+#include <string>
+
+namespace fsdp::test::checked {
+
+/// A tensor that an operation takes.
+struct Operand {
+  at::Tensor tensor;
+  bool writes = false;
+};
+
+/// Notes that the calling thread gives the stream an operation on `operands`; those elsewhere do not count.
+void note_operation(const std::string& name, const c10::Stream& stream, std::span<const Operand> operands);
+
+/// Notes that the host waits for the stream.
+void note_host_wait(const std::string& name, const c10::Stream& stream);
+
+}  // namespace fsdp::test::checked
