@@ -48,7 +48,8 @@ struct Piece {
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until the result is in the output; on CUDA until the current stream will have it. Idempotent.
+  /// Blocks until the result is in the output; on CUDA until the current stream will have it, so that what goes wrong
+  /// on the device after that is the error of the next collective. Idempotent.
   /// Throws `Mismatch` when the ranks' operations differ or one that is alive did not join within the timeout,
   /// `PeerLost` when one died or left, Error when a connection broke. Every later collective then fails with the same
   /// error.

@@ -9,7 +9,7 @@
 #include "comm/c10d/exchange.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/native_exchange.h"
-#include "comm/c10d/stream_order.h"
+#include "comm/c10d/stream_handoff.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/front.h"
@@ -87,8 +87,8 @@ class NativeMessages {
   /// In the lane's thread, once both ranks are there.
   Exchange& get() {
     if (!exchange_)
-      exchange_ =
-          std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2), wire_, rank_, 2);
+      exchange_ = std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2),
+                                                   family_->options.data_device, wire_, rank_, 2);
     return *exchange_;
   }
 
@@ -156,7 +156,7 @@ class C10dCommunicator : public Front {
 
   std::shared_ptr<Work> barrier(Tag tag) override {
     // Whoever has everybody's fingerprint knows that all are here.
-    return all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), tag.votes, [] {});
+    return all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), tag.votes, [] { return Issued(); });
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
@@ -166,7 +166,10 @@ class C10dCommunicator : public Front {
     std::shared_ptr<Communicator> made;
     all_.lane
         ->submit(make_fingerprint(Operation::kDuplicate, tag), {},
-                 [&] { made = std::make_shared<C10dCommunicator>(family_, name, path); })
+                 [&] {
+                   made = std::make_shared<C10dCommunicator>(family_, name, path);
+                   return Issued();
+                 })
         ->wait();
     return made;
   }
@@ -219,7 +222,7 @@ class C10dCommunicator : public Front {
     meet(*all_.wire, others);
     if (options.data)
       native_ = std::make_shared<NativeExchange>(family_->connect(options.data, path_ + "/data", rank(), world_size()),
-                                                 all_.wire, rank(), world_size());
+                                                 options.data_device, all_.wire, rank(), world_size());
   }
 
   // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
@@ -292,6 +295,7 @@ class C10dCommunicator : public Front {
     }
     return submit(order, fingerprint, tensor, tag, [=, native = order.native] {
       sends ? native->get().send(tensor, 1) : native->get().recv(tensor, 0);
+      return native->get().take_issued();
     });
   }
 
@@ -309,8 +313,10 @@ class C10dCommunicator : public Front {
   std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
                                    const Outgoing& outgoing, std::function<void(Exchange&)> move_data) {
     if (!moves_natively(data)) return by_messages(all_, fingerprint, data, tag, outgoing, std::move(move_data));
-    return submit(all_, fingerprint, data, tag,
-                  [exchange = native_, move_data = std::move(move_data)] { move_data(*exchange); });
+    return submit(all_, fingerprint, data, tag, [exchange = native_, move_data = std::move(move_data)] {
+      move_data(*exchange);
+      return exchange->take_issued();
+    });
   }
 
   static std::shared_ptr<Work> by_messages(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
@@ -319,15 +325,18 @@ class C10dCommunicator : public Front {
     const bool is_enclosed = can_be_enclosed(outgoing, data);
     const auto exchange = is_enclosed ? order.enclosed : order.messages;
     return submit(
-        order, fingerprint, data, tag, [exchange, move_data = std::move(move_data)] { move_data(*exchange); },
+        order, fingerprint, data, tag,
+        [exchange, move_data = std::move(move_data)] {
+          move_data(*exchange);
+          return Issued();
+        },
         is_enclosed ? outgoing.to : Enclosure());
   }
 
   static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
-                                      const Tag& tag, std::function<void()> move_data, Enclosure enclosure = {}) {
-    const StreamOrder streams(data.device());
-    auto in_lane = streams.in_lane(std::move(move_data));
-    return streams.for_caller(order.lane->submit(fingerprint, tag.votes, std::move(in_lane), std::move(enclosure)));
+                                      const Tag& tag, Lane::MoveData move_data, Enclosure enclosure = {}) {
+    const StreamHandoff handoff(data.device(), std::move(move_data));
+    return handoff.for_caller(order.lane->submit(fingerprint, tag.votes, handoff.in_lane(), std::move(enclosure)));
   }
 
   // Whether the device's own backend carries the data.

@@ -12,7 +12,8 @@
 
 namespace fsdp {
 
-/// Runs in the lane's thread; every call returns when its result is in place.
+/// Runs in the lane's thread. A call returns when its result is in place; on an accelerator when it is issued, so that
+/// the current stream has it.
 class Exchange {
  public:
   Exchange(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
@@ -27,6 +28,9 @@ class Exchange {
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   virtual void send(const at::Tensor& tensor, int peer) = 0;
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
+
+  /// What goes on on an accelerator since this was asked last.
+  virtual Issued take_issued() { return {}; }
 
  protected:
   const int rank_, world_size_;

@@ -24,10 +24,14 @@ namespace fsdp {
 /// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, each in three steps:
 /// exchange fingerprints, votes and data that is small, compare, move other data.
 ///
+/// Data on an accelerator is merely issued then: the lane looks after it until it has moved, and goes on meanwhile.
+///
 /// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
 class Lane {
  public:
+  using MoveData = std::function<Issued()>;
+
   struct Options {
     /// Stands in errors.
     std::string name;
@@ -45,14 +49,14 @@ class Lane {
 
   /// Queues a collective. In the lane's thread `enclosure` says what goes with the fingerprint, and `move_data` runs
   /// once all ranks agree.
-  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, std::vector<uint8_t> votes,
-                                             std::function<void()> move_data, Enclosure enclosure = {});
+  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, std::vector<uint8_t> votes, MoveData move_data,
+                                             Enclosure enclosure = {});
 
  private:
   class Ticket;
   struct Job {
     Fingerprint fingerprint;
-    std::function<void()> move_data;
+    MoveData move_data;
     Enclosure enclosure;
     std::shared_ptr<Ticket> ticket;
   };

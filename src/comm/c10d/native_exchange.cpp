@@ -31,7 +31,13 @@ c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
 }  // namespace
 
 void NativeExchange::wait(const c10::intrusive_ptr<c10d::Work>& work) {
-  if (work && !work->wait(wire_->time_left())) throw Interrupted();
+  if (!work) return;
+  if (device_.is_cpu()) {
+    if (!work->wait(wire_->time_left())) throw Interrupted();
+    return;
+  }
+  work->wait();  // with a timeout the host would wait, too
+  issued_.push_back(work);
 }
 
 void NativeExchange::swap(std::span<const at::Tensor> outgoing, std::span<const at::Tensor> incoming) {

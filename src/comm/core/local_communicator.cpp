@@ -2,6 +2,7 @@
 
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/DeviceGuard.h>
 
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
@@ -69,6 +70,7 @@ class LocalCommunicator : public Front {
   std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(); }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
+    const c10::DeviceGuard guard(device);
     std::vector<std::shared_ptr<SharedBuffer>> buffers;
     for (const auto& part : parts) {
       auto memory = c10::GetAllocator(device.type())->allocate(part.bytes);

@@ -1,0 +1,95 @@
+#include "comm/c10d/stream_handoff.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <mutex>
+#include <utility>
+
+namespace fsdp {
+namespace {
+
+c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+}  // namespace
+
+struct StreamHandoff::State {
+  State(c10::Device on, Lane::MoveData with_tensors)
+      : device(on),
+        caller(current_stream(on)),
+        submitted(on.type()),
+        finished(on.type()),
+        move_data(std::move(with_tensors)) {
+    submitted.record(caller);
+  }
+  ~State() {
+    try {
+      let_go();
+    } catch (const std::exception&) {
+      // A device that failed orders nothing any more.
+    }
+  }
+
+  Issued run() {
+    const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    const c10::StreamGuard guard(stream);
+    submitted.block(stream);
+    try {
+      auto issued = move_data();
+      finished.record(stream);
+      return issued;
+    } catch (...) {
+      finished.record(stream);  // of what was issued all the same
+      throw;
+    }
+  }
+
+  void let_go() {
+    std::call_once(once, [&] {
+      finished.block(caller);
+      move_data = nullptr;
+    });
+  }
+
+  const c10::Device device;
+  const c10::Stream caller;
+  c10::Event submitted, finished;
+  Lane::MoveData move_data;
+  std::once_flag once;
+};
+
+StreamHandoff::StreamHandoff(c10::Device device, Lane::MoveData move_data) {
+  if (device.is_cpu())
+    on_cpu_ = std::move(move_data);
+  else
+    state_ = std::make_shared<State>(device, std::move(move_data));
+}
+
+Lane::MoveData StreamHandoff::in_lane() const {
+  if (!state_) return on_cpu_;
+  return [state = state_] { return state->run(); };
+}
+
+std::shared_ptr<Work> StreamHandoff::for_caller(std::shared_ptr<Work> work) const {
+  if (!state_) return work;
+  class OrderedWork : public Work {
+   public:
+    OrderedWork(std::shared_ptr<Work> inner, std::shared_ptr<State> state)
+        : inner_(std::move(inner)), state_(std::move(state)) {}
+    void wait() override {
+      inner_->wait();
+      state_->finished.block(current_stream(state_->device));
+      state_->let_go();
+    }
+    bool lets_others_go_on() const override { return inner_->lets_others_go_on(); }
+    std::span<const uint8_t> votes() const override { return inner_->votes(); }
+
+   private:
+    const std::shared_ptr<Work> inner_;
+    const std::shared_ptr<State> state_;
+  };
+  return std::make_shared<OrderedWork>(std::move(work), state_);
+}
+
+}  // namespace fsdp
