@@ -58,7 +58,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make it dense first");
   require(!tensor.is_meta(), what, "is on the meta device and has no values. Materialise the module first");
-  require(tensor.is_cpu() || tensor.is_cuda(), what, "is on ", tensor.device(), ", expected the CPU or a CUDA device");
+  require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone(), what, "is on ", tensor.device(),
+          ", expected the CPU, a CUDA device or one of PrivateUse1");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",

@@ -1,5 +1,6 @@
 #include "memory/block.h"
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
 #include <sys/mman.h>
@@ -42,8 +43,13 @@ void keep_free_pages() noexcept {
 
 void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes); }
 
+c10::DataPtr allocate(c10::Device device, size_t bytes) {
+  const c10::DeviceGuard guard(device);
+  return c10::GetAllocator(device.type())->allocate(bytes);
+}
+
 c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
-  if (!is_mapped(device, bytes)) return c10::GetAllocator(device.type())->allocate(bytes);
+  if (!is_mapped(device, bytes)) return allocate(device, bytes);
   struct Mapped {
     void* address;
     size_t bytes;

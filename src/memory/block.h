@@ -15,6 +15,9 @@ bool is_mapped(c10::Device device, size_t bytes);
 void* map_block(size_t bytes);
 void unmap_block(void* address, size_t bytes) noexcept;
 
+/// Memory of any content on `device`, whichever is the thread's current one: an allocator takes it from that.
+c10::DataPtr allocate(c10::Device device, size_t bytes);
+
 /// Memory of any content for something that stays, e.g. optimizer state. A large block on the CPU is a mapping of its
 /// own: among the activations that come and go in the general allocator's memory it would leave holes that nothing
 /// fits into.

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "memory/byte_account.h"
+#include "memory/stream_uses.h"
 
 namespace fsdp::memory {
 
@@ -14,15 +15,20 @@ namespace fsdp::memory {
 class FlatBuffer {
  public:
   FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
-      : account_(std::move(account)), charge_(*account_, cls, static_cast<int64_t>(bytes)), data_(std::move(data)) {}
+      : account_(std::move(account)),
+        charge_(*account_, cls, static_cast<int64_t>(bytes)),
+        data_(std::move(data)),
+        uses_(data_.device()) {}
 
   void* data() const { return data_.get(); }
   c10::Device device() const { return data_.device(); }
+  StreamUses& uses() { return uses_; }
 
  private:
   std::shared_ptr<ByteAccount> account_;
   Charge charge_;
   c10::DataPtr data_;
+  StreamUses uses_;  // goes first
 };
 
 /// A pointer into `buffer` that holds a reference to it.

@@ -1,6 +1,7 @@
 #include "memory/part_storage.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/TensorOptions.h>
 
 #include "memory/libtorch_versions.h"
 
@@ -19,8 +20,7 @@ void PartStorage::attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_
 void PartStorage::detach(const std::string& error) { end_storage(storage_, error); }
 
 at::Tensor PartStorage::tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const {
-  auto device = impl()->device();
-  auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
+  const auto key = c10::computeDispatchKey(dtype, c10::kStrided, impl()->device());
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage_), c10::DispatchKeySet(key),
                                                          c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);

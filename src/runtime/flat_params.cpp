@@ -1,7 +1,8 @@
 #include "runtime/flat_params.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/Allocator.h>
+
+#include <utility>
 
 #include "memory/block.h"
 #include "memory/part_storage.h"
@@ -47,8 +48,8 @@ at::Tensor FlatParams::shard() const {
 }
 
 void FlatParams::allocate_copy() {
-  whole_ = std::make_shared<FlatBuffer>(c10::GetAllocator(device_.type())->allocate(whole_bytes()), whole_bytes(),
-                                        account_, ByteClass::kWhole);
+  whole_ = std::make_shared<FlatBuffer>(memory::allocate(device_, whole_bytes()), whole_bytes(), account_,
+                                        ByteClass::kWhole);
 }
 
 void FlatParams::allocate_whole() {
@@ -72,8 +73,15 @@ void FlatParams::copy_whole() {
       .copy_(memory::flat_tensor(shard_, 0, layout_.total_numel(), dtype_));
 }
 
+void FlatParams::end_gather() { gathered_ = std::exchange(gather_, nullptr); }
+
+void FlatParams::order_read() {
+  if (whole_ && whole_->uses().note_current() && gathered_) gathered_->wait();
+}
+
 void FlatParams::free_whole() {
   gather_.reset();
+  gathered_.reset();
   whole_.reset();
 }
 

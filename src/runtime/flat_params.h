@@ -56,7 +56,10 @@ class FlatParams {
   /// The gather that was started; null if nobody is waited for.
   const std::shared_ptr<Work>& gather() const { return gather_; }
   /// After it was waited for.
-  void end_gather() { gather_.reset(); }
+  void end_gather();
+  /// The calling thread's current stream reads the whole buffer from now on: after the gather, also if another stream
+  /// waited for it.
+  void order_read();
   void free_whole();
 
  private:
@@ -71,7 +74,7 @@ class FlatParams {
   std::shared_ptr<memory::FlatBuffer> shard_, whole_;
   size_t shard_byte_offset_ = 0;
   memory::ReusedBlock gradient_memory_{device_};
-  std::shared_ptr<Work> gather_;
+  std::shared_ptr<Work> gather_, gathered_;  // under way; waited for, as long as its result is there
 };
 
 }  // namespace fsdp::runtime

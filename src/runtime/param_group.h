@@ -116,6 +116,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GatherState gather_state() const { return gather_state_; }
   void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
   void finish_gather();  // kSharded, kGathering -> kWhole; if it throws: kSharded
+  /// Of a group that is whole: see FlatParams.
+  void order_read() {
+    for (auto& flat : flats_) flat.order_read();
+  }
   void free_whole();     // -> kSharded
   void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees; as start_gather
   /// Whole parameters of this group stay after they were read in forward.

@@ -49,7 +49,8 @@ void RankState::forget_resident(const ParamGroup& group) { residents_.forget(gro
 void RankState::reconsider_resident(const ParamGroup& group) { residents_.reconsider(group.id()); }
 
 void RankState::read(std::span<ParamGroup* const> groups) {
-  if (groups.size() == 1 && groups[0]->id() == current_ && groups[0]->gather_state() == GatherState::kWhole) return;
+  if (groups.size() == 1 && groups[0]->id() == current_ && groups[0]->gather_state() == GatherState::kWhole)
+    return groups[0]->order_read();
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
@@ -62,6 +63,7 @@ void RankState::read(std::span<ParamGroup* const> groups) {
   free_others(groups, next, next.empty() ? 1 : 0);
   for (auto* group : groups) {
     group->finish_gather();
+    group->order_read();
     note_resident(*group);
   }
   current_ = groups.back()->id();
@@ -102,9 +104,8 @@ void RankState::free_unrelated(std::span<const ParamGroup* const> groups, size_t
     auto& resident = *group(id);
     if (resident.stays_after_forward())
       residents_.keep(id);
-    else if (!stays(resident) && std::ranges::none_of(groups, [&](const ParamGroup* read) {
-               return kinship.are_related(read->id(), id);
-             }))
+    else if (!stays(resident) &&
+             std::ranges::none_of(groups, [&](const ParamGroup* read) { return kinship.are_related(read->id(), id); }))
       others.push_back({id});
   }
   for (GroupId id : groups_to_free(others, left)) group(id)->free_whole();
@@ -112,8 +113,7 @@ void RankState::free_unrelated(std::span<const ParamGroup* const> groups, size_t
 
 void RankState::free_others(std::span<ParamGroup* const> groups, std::span<const GroupId> next, size_t left) {
   free_unrelated(groups, left, [&](ParamGroup& resident) {
-    return resident.pins > 0 ||
-           std::find(next.begin(), next.end(), resident.id()) != next.end();
+    return resident.pins > 0 || std::find(next.begin(), next.end(), resident.id()) != next.end();
   });
 }
 

@@ -1,0 +1,258 @@
+// The runtime on the checked device: equal to the unsharded model on the CPU, no violation, no wait of the host.
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "support/checked_device/checked_device.h"
+#include "support/small_net.h"
+
+namespace fsdp::test::checked {
+namespace {
+
+class CheckedTraining : public CheckedDevice {};
+
+// A model with how its inputs and targets look. What it computes is Training's.
+template <class M>
+struct DeviceTraining : Training<M> {
+  std::function<torch::Tensor(const Batch&)> inputs, targets;
+
+  void finish() {
+    this->loss = [*this](M& model, const Batch& batch) { return loss_of(model, inputs(batch), targets(batch)); };
+  }
+  static torch::Tensor loss_of(M& model, const torch::Tensor& x, const torch::Tensor& y) {
+    return (model.forward(x) - y).square().mean();
+  }
+};
+
+DeviceTraining<SmallNetImpl> small_net(const FullyShardOptions& options = {}) {
+  DeviceTraining<SmallNetImpl> training{small_net_training(options), {}, {}};
+  training.inputs = [](const Batch& batch) { return samples(batch, {5}); };
+  training.targets = [](const Batch& batch) { return samples(batch, {3}); };
+  training.finish();
+  return training;
+}
+
+// Divides evenly, so that the backend's own collectives carry it; the embedding's gradient is reduced first or last.
+struct EvenNetImpl : torch::nn::Module {
+  torch::nn::Embedding words{nullptr};
+  torch::nn::ModuleList layers;
+  EvenNetImpl() {
+    words = register_module("words", torch::nn::Embedding(24, 12));
+    register_module("layers", layers);
+    for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto h = words->forward(x).sum(1);
+    for (auto& layer : *layers) h = torch::tanh(layer->as<torch::nn::Linear>()->forward(h));
+    return torch::linear(h, words->weight);  // tied
+  }
+};
+
+DeviceTraining<EvenNetImpl> even_net() {
+  DeviceTraining<EvenNetImpl> training;
+  training.build = [] { return std::make_shared<EvenNetImpl>(); };
+  training.shard = [](EvenNetImpl& net) {
+    for (auto& layer : *net.layers) fully_shard(*layer);
+    return fully_shard(static_cast<torch::nn::Module&>(net));
+  };
+  training.inputs = [](const Batch& batch) { return labels(batch, {4}, 24); };
+  training.targets = [](const Batch& batch) { return samples(batch, {24}); };
+  training.finish();
+  return training;
+}
+
+// No rank does anything while `act` runs on rank 0.
+void alone(int rank, const std::function<void()>& act) {
+  barrier();
+  if (rank == 0) act();
+  barrier();
+}
+
+void expect_no_host_waits() {
+  for (const auto& wait : take_host_waits()) ADD_FAILURE() << "the host waits in a step: " << wait;
+}
+
+template <class M>
+torch::Tensor run_step(const DeviceTraining<M>&, M& model, const Group& group, torch::optim::Optimizer& optimizer,
+                       const torch::Tensor& x, const torch::Tensor& y) {
+  optimizer.zero_grad();
+  torch::Tensor loss;
+  {
+    const Label label("forward");
+    ForwardScope scope(group);
+    loss = DeviceTraining<M>::loss_of(model, x, y);
+  }
+  {
+    const Label label("backward");
+    loss.backward();
+  }
+  const Label label("optimizer");
+  optimizer.step();
+  return loss.detach();
+}
+
+template <class M>
+void expect_equal(M& model, const Outcome& expected, double tolerance) {
+  const auto parameters = model.parameters();
+  ASSERT_EQ(parameters.size(), expected.parameters.size());
+  for (size_t i = 0; i < parameters.size(); ++i)
+    EXPECT_LT(relative_difference(expected.parameters[i], full_tensor(parameters[i]).cpu()), tolerance)
+        << "parameter " << i;
+}
+
+// What `fn(model, group, rank)` does with a model that lies on the rank's device.
+template <class M, class Fn>
+void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn) {
+  std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
+  for (int rank = 0; rank < world; ++rank) models.push_back(build_model(training));
+  run_ranks(world, [&](int rank) {
+    auto& model = *models[static_cast<size_t>(rank)];
+    model.to(device(rank));
+    const auto group = training.shard(model);
+    fn(model, group, rank);
+  });
+}
+
+template <class M>
+void expect_steps_are_ordered(const DeviceTraining<M>& training, int world) {
+  SCOPED_TRACE("world " + std::to_string(world));
+  const auto expected = train_unsharded(training, world);
+  on_ranks(training, world, [&](M& model, const Group& group, int rank) {
+    auto optimizer = training.optimizer(model.parameters());
+    std::vector<torch::Tensor> x, y, losses;
+    for (int step = 0; step < training.steps; ++step) {
+      const Batch batch{step, rank * training.samples_per_rank, training.samples_per_rank};
+      x.push_back(training.inputs(batch).to(device(rank)));
+      y.push_back(training.targets(batch).to(device(rank)));
+    }
+    for (size_t step = 0; step < x.size(); ++step) {
+      if (step == 1) alone(rank, [] { take_host_waits(); });
+      losses.push_back(run_step(training, model, group, *optimizer, x[step], y[step]));
+    }
+    alone(rank, expect_no_host_waits);
+    const auto mean = torch::stack(losses);
+    default_process_group()->communicator().all_reduce(mean, ReduceOp::kSum, {"losses", {}})->wait();
+    EXPECT_LT(relative_difference(torch::tensor(expected.losses, torch::kDouble), mean.cpu() / world),
+              training.tolerance);
+    expect_equal(model, expected, training.tolerance);
+  });
+}
+
+TEST_F(CheckedTraining, StepsOfABlockwiseNetAreOrdered) {
+  for (int world : worlds_up_to(3)) expect_steps_are_ordered(small_net(), world);
+}
+
+TEST_F(CheckedTraining, StepsThatReshardAlwaysAreOrdered) {
+  for (int world : worlds_up_to(3))
+    expect_steps_are_ordered(small_net({.reshard_after_forward = Reshard::always()}), world);
+}
+
+TEST_F(CheckedTraining, StepsThatReshardNeverAreOrdered) {
+  for (int world : worlds_up_to(3))
+    expect_steps_are_ordered(small_net({.reshard_after_forward = Reshard::never()}), world);
+}
+
+TEST_F(CheckedTraining, StepsOfAnEvenNetOverTheBackendsOwnCollectivesAreOrdered) {
+  for (int world : worlds_up_to(3)) expect_steps_are_ordered(even_net(), world);
+}
+
+TEST_F(CheckedTraining, StepsOfTheFusedOptimizersAreOrdered) {
+  for (int world : worlds_up_to(3)) {
+    auto training = small_net();
+    training.optimizer = [](auto parameters) {
+      return std::make_unique<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
+    };
+    expect_steps_are_ordered(training, world);
+    training.optimizer = [](auto parameters) {
+      return std::make_unique<optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+    };
+    expect_steps_are_ordered(training, world);
+  }
+}
+
+TEST_F(CheckedTraining, GradientsThatAccumulateAreOrdered) {
+  for (int world : worlds_up_to(3)) {
+    const auto training = small_net();
+    on_ranks(training, world, [&](SmallNetImpl& net, const Group& group, int rank) {
+      for (int step = 0; step < 3; ++step) {
+        group.set_requires_gradient_sync(step != 0);
+        const Batch batch{step, rank * training.samples_per_rank, training.samples_per_rank};
+        torch::Tensor loss;
+        {
+          ForwardScope scope(group);
+          loss =
+              training.loss_of(net, training.inputs(batch).to(device(rank)), training.targets(batch).to(device(rank)));
+        }
+        loss.backward();
+      }
+      EXPECT_GT(clip_grad_norm_(group, 1e-3), 0);
+    });
+  }
+}
+
+TEST_F(CheckedTraining, AGatherInFlightThatIsDroppedKeepsItsMemoryUntilItIsOver) {
+  for (int world : {2, 3})
+    on_ranks(small_net(), world, [&](SmallNetImpl&, const Group& group, int) {
+      for (int i = 0; i < 5; ++i) {
+        static_cast<void>(group.unshard());
+        group.reshard();
+      }
+      barrier();
+    });
+}
+
+TEST_F(CheckedTraining, WorkThatIsDroppedKeepsItsTensorsUntilItIsOver) {
+  for (int world : {2, 3})
+    run_ranks(world, [&](int rank) {
+      auto& ranks = default_process_group()->communicator();
+      for (int i = 0; i < 5; ++i)
+        static_cast<void>(ranks.all_reduce(torch::ones({64}, device(rank)), ReduceOp::kSum, {"dropped", {}}));
+      barrier();
+    });
+}
+
+// The stream that gathers is not the one that reads first.
+TEST_F(CheckedTraining, ASecondStreamReadsWholeParametersAfterTheGather) {
+  for (int world : worlds_up_to(3)) {
+    const auto training = small_net({.reshard_after_forward = Reshard::never()});
+    on_ranks(training, world, [&](SmallNetImpl& net, const Group& group, int rank) {
+      const auto own = c10::impl::VirtualGuardImpl(kType).getStream(device(rank));
+      const auto side = c10::impl::VirtualGuardImpl(kType).getNewStream(device(rank), 0);
+      const auto x = training.inputs({0, 0, 2});
+      torch::NoGradGuard no_grad;
+      for (int step = 0; step < 2; ++step) {
+        ForwardScope scope(group);
+        net.forward(x.to(device(rank)));
+        const c10::StreamGuard guard(side);
+        net.forward(x.to(device(rank)));
+      }
+      // What the caller made on the other stream; parameters are the library's.
+      c10::Event over(kType);
+      over.record(side);
+      over.block(own);
+    });
+  }
+}
+
+TEST_F(CheckedTraining, MemoryIsTakenOnTheDeviceOfTheRankWhicheverIsCurrent) {
+  for (int world : worlds_up_to(3)) {
+    const auto training = small_net();
+    on_ranks(training, world, [&](SmallNetImpl& net, const Group& group, int rank) {
+      std::thread([&, ranks = default_process_group()] {
+        const ThreadProcessGroupGuard member(ranks);
+        torch::NoGradGuard no_grad;
+        ForwardScope scope(group);
+        const auto whole = net.head->weight + 0;
+        EXPECT_EQ(whole.device(), device(rank));
+      }).join();
+    });
+  }
+  for (const auto& violation : violations())  // operators find their device by themselves
+    EXPECT_THAT(violation.text, testing::Not(testing::HasSubstr("allocation"))) << violation.text;
+}
+
+}  // namespace
+}  // namespace fsdp::test::checked
