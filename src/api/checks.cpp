@@ -157,8 +157,8 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
   for (const auto& child : tree.children)
     if (tree.identity == nullptr) check_given(*child);
   auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
-    require(!group || &group->process_group() == &process_group, where, "expected one process group for ", tree.type,
-            " and all that is inside it, found '", group ? group->name() : "",
+    require(!group || &group->placement().process_group() == &process_group, where, "expected one process group for ",
+            tree.type, " and all that is inside it, found '", group ? group->name() : "",
             "' sharded over another process group. Set FullyShardOptions::process_group alike");
   };
   visit_nodes(tree, [&](const ModuleNode& node) {

@@ -15,6 +15,7 @@
 #include "api/plan.h"
 #include "comm/core/check.h"
 #include "comm/group/attachment.h"
+#include "runtime/backward_hooks.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -80,18 +81,18 @@ void allocate_rows(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
       devices[{flat.device().type(), flat.device().index()}].emplace_back(group.get(), &flat);
       largest = std::max(largest, flat.whole_bytes());
     }
-  auto& process_group = groups.front()->process_group();
+  const auto& placement = groups.front()->placement();
   for (const auto& [device, flats] : devices) {
     std::vector<SharedPart> parts;
     for (const auto& [group, flat] : flats) parts.push_back({group->name(), flat->whole_bytes()});
-    const auto buffers = process_group.communicator().share(parts, {device.first, device.second});
+    const auto buffers = placement.communicator().share(parts, {device.first, device.second});
     for (size_t i = 0; i < flats.size(); ++i) {
       const auto& [group, flat] = flats[i];
       flat->allocate_shard(buffers.empty() ? nullptr : buffers[i]);
-      if (auto* shared = flat->shared()) group->reading().add(*shared);
+      if (auto* shared = flat->shared()) group->turns().reading().add(*shared);
     }
   }
-  if (largest > 0) process_group.reductions().reserve(largest);
+  if (largest > 0) placement.reductions().reserve(largest);
 }
 
 // Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
@@ -108,7 +109,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   }
   allocate_rows(groups);
   for (size_t i = 0; i < plan.size(); ++i)
-    groups[i]->take_rows(plan[i].parameters, values_of(plan[i], *process_group, options));
+    groups[i]->params().take_rows(plan[i].parameters, values_of(plan[i], *process_group, options));
   return groups;
 }
 
@@ -122,7 +123,8 @@ std::shared_ptr<ModuleWatch> watch_of(const ModuleNode& node) {
 
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group,
                    const std::shared_ptr<const ParamGroup::Ignored>& ignored) {
-  group->install();
+  group->params().install(group);
+  runtime::hook_parameters(group);
   group->watch = watch_of(node);
   group->ignored = ignored;
   const auto found_through = [&](const ModuleNode& at) {

@@ -22,7 +22,7 @@ void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool 
   std::lock_guard lock(groups.front()->rank_state().mutex);
   for (size_t i = 0; i < (recurse ? groups.size() : 1); ++i) {
     change(groups[i]->policy);
-    groups[i]->rank_state().reconsider_resident(*groups[i]);
+    groups[i]->rank_state().residents.reconsider(groups[i]->id());
   }
 }
 
@@ -31,7 +31,7 @@ std::vector<runtime::GroupId> ids_of(const ParamGroup& own, const std::vector<Gr
   std::vector<runtime::GroupId> ids;
   for (const auto& listed : groups) {
     const auto& group = *listed.param_groups().front();
-    require(&group.process_group() == &own.process_group(), own.where(operation),
+    require(&group.placement().process_group() == &own.placement().process_group(), own.where(operation),
             "expected groups over the process group of '", own.name(), "', found '", group.name(),
             "' over another. List groups of the same model");
     ids.push_back(group.id());
@@ -75,15 +75,15 @@ NoSync::~NoSync() {
 
 void UnshardHandle::wait() {
   std::lock_guard lock(group_->rank_state().mutex);
-  group_->finish_gather();
+  group_->residency().finish_gather();
 }
 
 UnshardHandle Group::unshard() const {
   const auto& own = view_->groups.front();
   std::lock_guard lock(own->rank_state().mutex);
-  own->drop_stale_copy();
-  own->start_gather();
-  own->unshard_was_asked = true;
+  own->residency().drop_stale_copy();
+  own->residency().start_gather();
+  own->residency().unshard_was_asked = true;
   return UnshardHandle(own);
 }
 
@@ -92,7 +92,7 @@ void Group::reshard() const {
   std::lock_guard lock(own->rank_state().mutex);
   require(own->summon_depth == 0, own->where("reshard"), "a summon_full_params is open on '", own->name(),
           "', whose values it would lose. Close it first");
-  own->free_whole();
+  own->residency().free_whole();
 }
 
 void Group::set_requires_gradient_sync(bool requires_sync, bool recurse) const {
@@ -121,8 +121,7 @@ void Group::set_gradient_divide_factor(double factor) const {
   const auto& own = view_->groups.front();
   require(factor > 0 && std::isfinite(factor), own->where("set_gradient_divide_factor"),
           "expected a finite factor above 0, found ", factor);
-  std::lock_guard lock(own->rank_state().mutex);
-  own->reducer().divide_factor = factor;
+  change_policy(view_->groups, false, [&](auto& policy) { policy.divide_factor = factor; });
 }
 
 void Group::set_modules_to_forward_prefetch(const std::vector<Group>& groups) const {
@@ -148,8 +147,8 @@ GroupStats Group::stats() const {
   GroupStats stats;  // without the lock: nothing here changes but counts
   for (const auto& group : view_->groups) {
     ++stats.groups;
-    stats.gathers += group->counts.gathers;
-    stats.reductions += group->counts.reductions;
+    stats.gathers += group->residency().gathers();
+    stats.reductions += group->backward().reductions();
     for (auto& slot : group->slots()) {
       stats.parameter_numel += slot.numel();
       stats.rows_numel += slot.rows_numel();
@@ -166,8 +165,8 @@ GroupStats Group::stats() const {
 void Group::reset_peak_stats() const { view_->groups.front()->rank_state().account().reset_peaks(); }
 
 std::string Group::name() const { return view_->groups.front()->name(); }
-int Group::rank() const { return view_->groups.front()->process_group().rank(); }
-int Group::world_size() const { return view_->groups.front()->process_group().world_size(); }
+int Group::rank() const { return view_->groups.front()->placement().rank(); }
+int Group::world_size() const { return view_->groups.front()->placement().world_size(); }
 const std::vector<std::shared_ptr<ParamGroup>>& Group::param_groups() const { return view_->groups; }
 
 }  // namespace fsdp

@@ -54,7 +54,7 @@ at::Tensor gather_rows(runtime::Part& part, const at::Tensor& rows, const char* 
   // Without the mark: the communicator's threads must not come back to the runtime.
   auto input = at::empty({0}, dense.options()).set_(dense.storage(), dense.storage_offset(), {slot.rows_numel()}, {1});
   auto tag = group.tag(std::string(operation) + " " + slot.name());
-  group.rank_state().wait(*group.process_group().communicator().all_gather(flat, input, offsets, std::move(tag)));
+  group.rank_state().wait(*group.placement().communicator().all_gather(flat, input, offsets, std::move(tag)));
   return flat.as_strided(slot.sizes(), slot.whole_tensor.strides());
 }
 

@@ -36,7 +36,7 @@ std::string count_text(int64_t count) {
 // How evenly a group is divided: the largest share of a rank against an equal one.
 std::string balance_text(runtime::ParamGroup& group) {
   int64_t total = 0, busiest = 0, padding = 0;
-  int world = group.process_group().world_size();
+  int world = group.placement().world_size();
   std::vector<int64_t> owned(static_cast<size_t>(world));
   for (auto& flat : group.flats()) {
     int64_t real = 0;
@@ -49,7 +49,7 @@ std::string balance_text(runtime::ParamGroup& group) {
   }
   for (int64_t numel : owned) busiest = std::max(busiest, numel);
   std::ostringstream text;
-  text << count_text(total) << " elements, " << count_text(owned[static_cast<size_t>(group.process_group().rank())])
+  text << count_text(total) << " elements, " << count_text(owned[static_cast<size_t>(group.placement().rank())])
        << " here";
   if (total > 0)
     text << std::fixed << std::setprecision(3) << ", busiest rank "

@@ -51,7 +51,7 @@ std::vector<RowGradient> row_gradients(const Group& model) {
 }
 
 void reduce(const ParamGroup& group, const at::Tensor& values, ReduceOp op, const std::string& subject) {
-  group.rank_state().wait(*group.process_group().communicator().all_reduce(values, op, group.tag(subject)));
+  group.rank_state().wait(*group.placement().communicator().all_reduce(values, op, group.tag(subject)));
 }
 
 double max_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradients, const std::string& subject) {

@@ -66,14 +66,15 @@ std::vector<ParamGroup*> groups_of(const std::vector<Updates>& rounds) {
 void wait_to_write(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups) {
     const std::lock_guard lock(group->rank_state().mutex);
-    group->wait_to_write();
+    group->turns().wait_to_write();
   }
 }
 
 // Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale.
 void announce_writes(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups)
-    group->note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
+    group->turns().note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank
+                                                          : runtime::WriteKind::kEveryRank);
 }
 
 }  // namespace

@@ -17,10 +17,11 @@
 #include <vector>
 
 #include "comm/core/check.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
+#include "runtime/reads.h"
 #include "runtime/registry.h"
-#include "runtime/scope.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -30,8 +31,8 @@ using torch::autograd::variable_list;
 // A node of the group, or the accumulation of a gradient, is about to start.
 void begin_node(ParamGroup& group) {
   std::lock_guard lock(group.rank_state().mutex);
-  group.rank_state().enter_backward(group);
-  group.rank_state().free_finished(group);
+  enter_backward(group);
+  free_finished(group);
 }
 
 class BeforeBackward : public torch::autograd::FunctionPreHook {
@@ -59,7 +60,7 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
   void operator()(const torch::autograd::Variable& parameter) override {
     std::lock_guard lock(group_->rank_state().mutex);
     auto gradient = std::exchange(const_cast<at::Tensor&>(parameter).mutable_grad(), at::Tensor());
-    if (gradient.defined()) group_->rank_state().gradient_arrived(*group_, slot_, std::move(gradient));
+    if (gradient.defined()) gradient_arrived(*group_, slot_, std::move(gradient));
   }
 
  private:
@@ -110,7 +111,7 @@ void begin_task(torch::autograd::Node& first) {
     for (const auto& hook : node.pre_hooks())
       if (typeid(*hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(*hook).group());
     for (const auto& scope : scopes)
-      if (scope->has(node)) add(scope->outermost.lock());
+      if (scope->has_node(node.thread_id(), node.sequence_nr())) add(scope->outermost.lock());
   };
   add_groups_of(first);  // not among those that others lead to
   for (auto* node : *nodes) add_groups_of(*node);
@@ -120,7 +121,7 @@ void begin_task(torch::autograd::Node& first) {
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const auto& group : groups) {
     std::lock_guard lock(group->rank_state().mutex);
-    group->rank_state().enter_backward(*group);
+    enter_backward(*group);
   }
 }
 
@@ -147,7 +148,7 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
     reads.push_back({std::move(group), 1});
   }
   if (is_consumed)
-    for (const auto& read : reads) read.group->reading().note_consumed(node, read.edges);
+    for (const auto& read : reads) read.group->turns().reading().note_consumed(node, read.edges);
   return nullptr;
 }
 
@@ -175,12 +176,15 @@ bool leads_to(const torch::autograd::Node& node, const at::TensorImpl* parameter
                              [&](const auto& edge) { return accumulated_by(edge.function.get()) == parameter; });
 }
 
-void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot) {
-  // Before the user's, which may look at the parameter. add_hook() wants to be the first and only one.
-  torch::autograd::impl::materialize_autograd_meta(parameter);
-  auto& hooks = torch::autograd::impl::hooks(parameter);
-  hooks.insert(hooks.begin(), std::make_unique<BeforeBackward>(group));
-  torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, slot));
+void hook_parameters(const std::shared_ptr<ParamGroup>& group) {
+  for (size_t i = 0; i < group->slots().size(); ++i) {
+    const auto parameter = group->slots()[i].tensor();
+    // Before the user's, which may look at the parameter. add_hook() wants to be the first and only one.
+    torch::autograd::impl::materialize_autograd_meta(parameter);
+    auto& hooks = torch::autograd::impl::hooks(parameter);
+    hooks.insert(hooks.begin(), std::make_unique<BeforeBackward>(group));
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, i));
+  }
 }
 
 void require_own_hooks(const std::shared_ptr<ParamGroup>& group) {
@@ -200,7 +204,7 @@ void require_own_hooks(const std::shared_ptr<ParamGroup>& group) {
 }
 
 void hook_node(torch::autograd::Node& node, const std::shared_ptr<ParamGroup>& group) {
-  node.add_pre_hook(std::make_unique<BeforeBackward>(group, group->reading().claim_of_node()));
+  node.add_pre_hook(std::make_unique<BeforeBackward>(group, group->turns().reading().claim_of_node()));
 }
 
 }  // namespace fsdp::runtime

@@ -1,6 +1,11 @@
 #pragma once
 /// \file
 /// Where autograd calls the runtime.
+///
+/// Note [Before a node]. A node that reads parameters begins with `enter_backward`. LibTorch's observer calls before
+/// every node of the graph. A hook calls where it cannot tell or may not: before nodes without an edge to a parameter,
+/// before all of them where observers are off, and before a gradient is accumulated, since LibTorch drops what an
+/// observer throws and `.grad` must not be touched then. Both call the same function, and the second call does nothing.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,9 +19,9 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
-/// Hooks a parameter: before its gradient is accumulated, and with the whole gradient after. The second hook owns the
-/// group, so a group lives as long as one of its parameters.
-void hook_parameter(const at::Tensor& parameter, const std::shared_ptr<ParamGroup>& group, size_t slot);
+/// Hooks the parameters of a group that was installed: before a gradient is accumulated, and with the whole gradient
+/// after. The second hook owns the group, so a group lives as long as one of its parameters.
+void hook_parameters(const std::shared_ptr<ParamGroup>& group);
 
 /// Throws UsageError, once for each time, if somebody has put another hook in the place of the second one, which is
 /// back then; or if an accumulator of rows is kept, which was taken outside a scope. Under the rank's lock.

@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "comm/core/check.h"
+#include "runtime/backward.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/conversion.h"
+#include "runtime/reads.h"
 #include "runtime/refusal.h"
 #include "runtime/registry.h"
 #include "runtime/row_operands.h"
-#include "runtime/scope.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -182,7 +183,7 @@ void show_whole_in_backward(MarkedOperand& operand) {
   auto& group = *operand.part.group;
   if (operand.part.kind == PartKind::kGradient || (operand.part.kind == PartKind::kRows && !operand.is_parameter))
     return;
-  if (group.rank_state().enter_backward(group)) require_not_observed(operand);
+  if (enter_backward(group)) require_not_observed(operand);
   operand.part.kind = PartKind::kWhole;
 }
 
@@ -239,7 +240,7 @@ bool may_be_hidden(const MarkedOperand& operand) {
 
 [[gnu::cold]] void note_unrecorded_read(const MarkedOperand& operand) {
   auto& group = *operand.part.group;
-  group.slots()[operand.part.slot].was_read_unrecorded = true;
+  group.backward().note_unrecorded_read(operand.part.slot);
   if (may_be_hidden(operand)) group.scope->is_hidden = true;
 }
 
@@ -249,7 +250,8 @@ void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& o
   switch (verdict) {
     case Verdict::kWriteRows:
       group.require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);
-      group.note_write(group.local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
+      group.turns().note_write(group.local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank,
+                               operand.part.slot);
       return;
     case Verdict::kPrintRows:
       plan.replacements.push_back({operand, rows_to_print(operand)});
@@ -284,7 +286,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     if (operand.part.kind == PartKind::kWhole)
       takes_whole.add_once(std::move(operand.part.group),
                            operand.is_parameter ? operand.tensor->unsafeGetTensorImpl() : nullptr);
-  if (!reads.empty()) rank.read({reads.begin(), reads.end()});
+  if (!reads.empty()) read_groups({reads.begin(), reads.end()});
 }
 
 }  // namespace
@@ -292,7 +294,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
   if (parameter != nullptr) parameters_.push_back({parameter, group.get()});
   if (std::ranges::find(groups_, group) != groups_.end()) return;
-  ++group->pins;
+  ++group->residency().pins;
   scopes_know_ &= !group->scope || group->scope->recorded;
   observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));

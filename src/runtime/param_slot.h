@@ -56,16 +56,6 @@ class ParamSlot {
   at::Tensor rows_tensor, whole_tensor;
   /// What raw access says while the whole parameter has no memory.
   std::string no_memory_error;
-  /// The rows' gradient while a backward uses `.grad` for whole gradients.
-  at::Tensor parked_gradient;
-  /// The whole gradient that waits for its reduction, and its bytes on the account.
-  at::Tensor arrived_gradient;
-  memory::Charge arrived_charge;
-  /// Whether an operator read the whole parameter in the last scope and autograd did not record it.
-  bool was_read_unrecorded = false;
-  /// In the open backward: whether a gradient is still missing, from a forward that runs again inside it or from the
-  /// backward itself, and whether one has arrived.
-  bool is_missing = false, comes_from_inside = false, has_arrived = false;
   /// The storage of the gradient that was handed out last; weak, so that zero_grad() frees it.
   c10::weak_intrusive_ptr<c10::StorageImpl> gradient_storage;
 

@@ -57,6 +57,7 @@ class Reading : public std::enable_shared_from_this<Reading> {
   void add(SharedBuffer& buffer) { buffers_.push_back(&buffer); }
   /// The buffers go.
   void close();
+  const std::vector<SharedBuffer*>& buffers() const { return buffers_; }
   bool is_shared() const { return !buffers_.empty(); }
 
   /// A scope or a backward opens: this rank reads what it saw in `epoch`.

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "runtime/scope.h"
-
 namespace fsdp::runtime {
 namespace {
 
@@ -12,7 +10,7 @@ constexpr auto kScopesOfAModel = 4;
 
 }  // namespace
 
-void Registry::add(const c10::StorageImpl* storage, const std::shared_ptr<ParamGroup>& group, size_t slot,
+void Registry::add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot,
                    PartKind kind) {
   std::lock_guard lock(mutex_);
   storages_[storage] = {group, slot, kind};

@@ -15,11 +15,9 @@
 
 #include "memory/memory_range.h"
 #include "runtime/access_rules.h"
+#include "runtime/scope_record.h"
 
 namespace fsdp::runtime {
-
-class ParamGroup;
-struct ScopeRecord;
 
 /// What a storage is part of.
 struct Part {
@@ -40,7 +38,7 @@ struct FormerMemory {
 /// Refers to groups weakly: a group lives as long as its parameters and graphs. Thread safety: all of it.
 class Registry {
  public:
-  void add(const c10::StorageImpl* storage, const std::shared_ptr<ParamGroup>& group, size_t slot, PartKind kind);
+  void add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot, PartKind kind);
   void remove(const c10::StorageImpl* storage);
   std::optional<Part> find(const c10::StorageImpl* storage) const;
   /// What the tensor's storage is part of; nothing if it has none.

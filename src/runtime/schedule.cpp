@@ -1,7 +1,5 @@
 #include "runtime/schedule.h"
 
-#include <algorithm>
-
 namespace fsdp::runtime {
 
 namespace {
@@ -44,14 +42,6 @@ ReadOrder::Place ReadOrder::find_place(GroupId group) const {
 void ReadOrder::append(GroupId group) {
   reads_.push_back(group);
   for (; reads_.size() > kReadsOfAGroup * last_.size() + kMoreReads; ++first_) reads_.pop_front();
-}
-
-std::vector<GroupId> groups_to_free(std::span<const Resident> residents, size_t left) {
-  std::vector<GroupId> free;
-  for (const auto& resident : residents)
-    if (!resident.is_protected) free.push_back(resident.group);
-  free.resize(free.size() - std::min(free.size(), left));
-  return free;
 }
 
 }  // namespace fsdp::runtime

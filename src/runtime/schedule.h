@@ -1,11 +1,10 @@
 #pragma once
 /// \file
-/// Which groups are needed next, and which may be freed. Integers only; the runtime carries the decisions out.
+/// Which groups are needed next. Integers only; the runtime carries the decisions out.
 
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -43,15 +42,14 @@ class ReadOrder {
   std::unordered_map<GroupId, Place> last_;
 };
 
-/// A group whose whole parameters are in memory, as far as freeing is concerned.
-struct Resident {
-  GroupId group = 0;
-  /// Not to be freed: told to stay, part of the operator, an ancestor or a descendant of one, or needed next.
-  bool is_protected = false;
+/// What was read on a rank, and what that predicts.
+struct ReadHistory {
+  struct Orders {
+    ReadOrder forward, backward;
+  };
+  GroupId current = 0;  // read last
+  uint64_t first_reads = 0;
+  std::unordered_map<GroupId, Orders> orders;  // by the outermost group of a scope
 };
-
-/// The groups to free, oldest first, until at most `left` unprotected ones stay. `residents`: least recently read
-/// first.
-std::vector<GroupId> groups_to_free(std::span<const Resident> residents, size_t left);
 
 }  // namespace fsdp::runtime

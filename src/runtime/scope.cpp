@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -23,7 +23,7 @@ namespace {
 void require_no_unfinished_backward(const Groups& groups, const char* operation) {
   if (torch::autograd::get_current_graph_task_id() != -1) return;
   for (const auto& group : groups)
-    if (!group->open_tasks.empty())
+    if (group->backward().is_open())
       require(false, group->where(operation), "'", group->name(), "': ", kUnfinishedBackward);
 }
 
@@ -48,13 +48,8 @@ Groups require_outside(Groups groups) {
 // Returns whether another thread may have done something meanwhile.
 bool wait_to_write(const Groups& groups) {
   bool waited = false;
-  for (const auto& group : groups) waited |= group->wait_to_write();
+  for (const auto& group : groups) waited |= group->turns().wait_to_write();
   return waited;
-}
-
-bool shares_memory(ParamGroup& group) {
-  return std::any_of(group.flats().begin(), group.flats().end(),
-                     [](const FlatParams& flat) { return flat.shares_memory(); });
 }
 
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
@@ -63,15 +58,15 @@ void meet(const Groups& groups) {
   std::vector<std::pair<ParamGroup*, uint32_t>> writes;
   uint32_t sum = 0;
   for (const auto& group : groups)
-    if (group->begin_scope()) sum += writes.emplace_back(group.get(), group->take_writes()).second;
+    if (group->turns().begin_scope()) sum += writes.emplace_back(group.get(), group->turns().writes().take()).second;
   if (writes.empty()) return;
   const auto& first = *groups.front();
   try {
-    const auto tag = first.tag("forward scope of " + first.name(), {}, sum);
-    first.rank_state().wait(*first.process_group().communicator().barrier(tag));
+    const auto tag = first.identity().tag("forward scope of " + first.name(), {}, sum);
+    first.rank_state().wait(*first.placement().communicator().barrier(tag));
   } catch (...) {
-    for (const auto& group : groups) group->cancel_scope();
-    for (const auto& [group, count] : writes) group->give_back_writes(count);
+    for (const auto& group : groups) group->turns().cancel_scope();
+    for (const auto& [group, count] : writes) group->turns().writes().give_back(count);
     throw;
   }
 }
@@ -82,7 +77,7 @@ void meet_before_scope(const Groups& groups) {
   Groups closed;
   for (const auto& group : groups)
     if (!group->is_inside()) closed.push_back(group);
-  for (const auto& group : groups) ++group->openings;
+  for (const auto& group : groups) ++group->turns().openings;
   std::exception_ptr error;
   try {
     if (!closed.empty()) meet(closed);
@@ -90,7 +85,7 @@ void meet_before_scope(const Groups& groups) {
     error = std::current_exception();
   }
   for (const auto& group : groups) {
-    --group->openings;
+    --group->turns().openings;
     if (error && !group->is_inside()) group->leave_reading();
   }
   if (error) std::rethrow_exception(error);
@@ -105,8 +100,7 @@ struct AfterException {
 // Brings the ranks together after an exception: where all of them got equally far two collectives do, else everything
 // that is in flight is dropped. `writes` to rows are compared. Collective.
 AfterException meet_after_exception(const ParamGroup& group, int64_t writes, bool in_backward) {
-  auto& process_group = group.process_group();
-  auto& main = process_group.communicator();
+  auto& main = group.placement().communicator();
   const Tag tag = group.tag("reset_iter_state of " + group.name());
   const auto count = static_cast<double>(writes);
   auto most = at::empty({3}, at::kDouble);
@@ -117,7 +111,7 @@ AfterException meet_after_exception(const ParamGroup& group, int64_t writes, boo
   };
   try {
     // Both at once: a peer may wait for this rank in either order.
-    const auto comparison = compare(), reductions = process_group.reductions().barrier(tag);
+    const auto comparison = compare(), reductions = group.placement().reductions().barrier(tag);
     group.rank_state().wait(*comparison);
     group.rank_state().wait(*reductions);
   } catch (const PeerLost&) {
@@ -131,15 +125,11 @@ AfterException meet_after_exception(const ParamGroup& group, int64_t writes, boo
 
 }  // namespace
 
-bool ScopeRecord::has(const torch::autograd::Node& node) const {
-  return node.thread_id() == thread && node.sequence_nr() >= first_node && node.sequence_nr() < end_node;
-}
-
 OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::make_shared<ScopeRecord>()) {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
   if (torch::autograd::get_current_graph_task_id() == -1)
-    for (const auto& group : groups_) rank.require_no_backward_elsewhere(*group, "forward scope");
+    for (const auto& group : groups_) require_no_backward_elsewhere(*group, "forward scope");
   require_no_unfinished_backward(groups_, "forward scope");
   require_no_local_rows(groups_);
   record_->root = groups_.front()->id();
@@ -153,16 +143,16 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   bool outermost = !groups_.front()->is_inside();
   for (const auto& group : groups_) {
     if (!group->is_inside()) {
-      group->drop_stale_copy();
-      if (!group->stays_after_backward()) group->free_whole();
+      group->residency().drop_stale_copy();
+      if (!group->stays_after_backward()) group->residency().free_whole();
       group->scope = record_;
-      rank.reconsider_resident(*group);
-      group->forget_reads();
+      rank.residents.reconsider(group->id());
+      group->backward().forget_reads();
     }
     group->enter();
   }
-  rank.forget_current();
-  if (outermost) groups_.front()->forward_order.start();
+  rank.reads.current = 0;  // a new pass: the next read counts as a first one
+  if (outermost) rank.reads.orders[record_->root].forward.start();
   fault_point("scope open");
 }
 
@@ -173,7 +163,7 @@ OpenScope::~OpenScope() {
   for (const auto& group : groups_) {
     group->leave();
     if (group->is_inside()) continue;
-    if (!group->scope->recorded && !group->stays_after_backward()) group->free_whole();
+    if (!group->scope->recorded && !group->stays_after_backward()) group->residency().free_whole();
     group->leave_reading();
   }
   fault_point("scope closed");
@@ -187,7 +177,7 @@ OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
       require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
               "' is whole: a forward scope or a backward is open. Close it first");
   } while (wait_to_write(groups_));
-  for (const auto& group : groups_) group->note_write(WriteKind::kThisRank);
+  for (const auto& group : groups_) group->turns().note_write(WriteKind::kThisRank);
   for (const auto& group : groups_) ++group->local_rows_depth;
 }
 
@@ -195,20 +185,20 @@ OpenLocalRows::~OpenLocalRows() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->local_rows_depth;
-    group->note_write(WriteKind::kThisRank);
+    group->turns().note_write(WriteKind::kThisRank);
   }
 }
 
 OpenSummon::OpenSummon(Groups groups) : groups_(require_outside(std::move(groups))), scope_(groups_) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
-  for (const auto& group : groups_) group->start_gather();
-  for (const auto& group : groups_) group->finish_gather();
+  for (const auto& group : groups_) group->residency().start_gather();
+  for (const auto& group : groups_) group->residency().finish_gather();
   // What is written to whole parameters must not reach other ranks.
   try {
     for (const auto& group : groups_)
-      if (shares_memory(*group)) group->copy_whole();
+      if (group->params().shares_memory()) group->residency().copy_whole();
   } catch (...) {
-    for (const auto& group : groups_) group->free_whole();
+    for (const auto& group : groups_) group->residency().free_whole();
     throw;
   }
   for (const auto& group : groups_) {
@@ -221,7 +211,7 @@ OpenSummon::~OpenSummon() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->summon_depth;
-    group->free_whole();  // what was written to it is this rank's alone
+    group->residency().free_whole();  // what was written to it is this rank's alone
   }
 }
 
@@ -230,8 +220,8 @@ void OpenSummon::write_back() {
   at::NoGradGuard no_grad;
   c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   for (const auto& group : groups_) {
-    group->finish_gather();
-    group->note_write(WriteKind::kEveryRank);
+    group->residency().finish_gather();
+    group->turns().note_write(WriteKind::kEveryRank);
     for (auto& slot : group->slots())
       if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(slot.whole_tensor));
   }
@@ -248,16 +238,16 @@ void reset_iteration(const Groups& groups) {
   int64_t writes = 0;
   bool in_backward = false;
   for (const auto& group : groups) {
-    writes += group->total_writes();
-    in_backward |= !group->open_tasks.empty();
-    if (!group->is_in_scope()) group->end_reading();  // a peer may wait to write before it comes here
+    writes += group->turns().writes().total();
+    in_backward |= group->backward().is_open();
+    if (!group->is_in_scope()) group->turns().reading().end();  // a peer may wait to write before it comes here
   }
   const auto ranks = meet_after_exception(*groups.front(), writes, in_backward);
-  rank.reset_backward();
+  reset_backward(rank);
   for (const auto& group : groups) {
     group->reset();
     // Some of its gradients were added to `.grad`, on some ranks.
-    if (ranks.was_in_backward) group->drop_gradients();
+    if (ranks.was_in_backward) group->backward().drop_gradients();
   }
   if (!ranks.wrote_alike)
     throw Mismatch(

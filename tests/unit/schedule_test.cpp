@@ -1,4 +1,4 @@
-// What is needed next, and what may be freed, on integers.
+// What is needed next, on integers.
 
 #include "runtime/schedule.h"
 
@@ -104,22 +104,6 @@ TEST(ReadOrder, RemembersABoundedNumberOfReads) {
   EXPECT_EQ(Ids(predictions.end() - 4, predictions.end()), Ids({2, 3, 4, 1}));
   for (int pass = 0; pass < 1000; ++pass) note_all(order, round);
   EXPECT_LE(order.size(), 100);
-}
-
-TEST(GroupsToFree, AreTheOldestUnprotectedOnes) {
-  const std::vector<Resident> residents{{5, false}, {3, false}, {9, false}};
-  EXPECT_EQ(groups_to_free(residents, 0), Ids({5, 3, 9}));
-  EXPECT_EQ(groups_to_free(residents, 1), Ids({5, 3}));
-  EXPECT_EQ(groups_to_free(residents, 3), Ids());
-  EXPECT_EQ(groups_to_free(residents, 100), Ids());
-}
-
-TEST(GroupsToFree, NeverHaveAProtectedOne) {
-  const std::vector<Resident> residents{{1, true}, {2, false}, {3, true}, {4, false}, {5, true}};
-  EXPECT_EQ(groups_to_free(residents, 0), Ids({2, 4}));
-  EXPECT_EQ(groups_to_free(residents, 1), Ids({2})) << "protected ones do not count as those that stay";
-  EXPECT_EQ(groups_to_free(std::vector<Resident>{{1, true}}, 0), Ids());
-  EXPECT_EQ(groups_to_free({}, 0), Ids());
 }
 
 }  // namespace

@@ -1,0 +1,256 @@
+#include "runtime/backward.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+#include "comm/core/check.h"
+#include "comm/core/fault_point.h"
+#include "memory/block.h"
+#include "runtime/compat.h"
+
+namespace fsdp::runtime {
+namespace {
+
+// The bytes that groups free in a backward from which on the pages go back to the system. Fewer stay for the next step.
+constexpr int64_t kManyBytes = int64_t{64} << 20;
+
+// Whether the current graph task will accumulate a gradient into the parameter.
+bool expects_gradient(const ParamSlot& slot) {
+  auto parameter = slot.tensor();
+  if (!parameter.defined() || !parameter.requires_grad()) return false;
+  auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
+  if (!accumulator) return false;
+  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
+  if (inputs != nullptr && !inputs->empty()) {
+    auto it = inputs->find(accumulator.get());
+    return it != inputs->end() && it->second.needed_;
+  }
+  const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
+  return nodes == nullptr || nodes->contains(accumulator.get());
+}
+
+// autograd::grad and backward(inputs) leave parameters outside their inputs alone.
+bool is_restricted_to_inputs() {
+  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
+  return inputs != nullptr && !inputs->empty();
+}
+
+// Of whole parameters on the CPU.
+int64_t parameter_bytes(ParamGroup& group) {
+  int64_t bytes = 0;
+  for (const auto& flat : group.flats())
+    if (flat.device().is_cpu()) bytes += static_cast<int64_t>(flat.whole_bytes());
+  return bytes;
+}
+
+void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
+  static std::once_flag kept;
+  if (gradient_bytes >= kManyBytes)
+    memory::return_free_pages();
+  else if (gradient_bytes > 0 && parameter_bytes < kManyBytes)
+    std::call_once(kept, memory::keep_free_pages);
+}
+
+Turn turn_of(const ParamGroup& group) {
+  const bool is_last = group.policy.reduces_unused;
+  return {is_last, is_last ? 0 : group.backward().first_read, group.id()};
+}
+
+// Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
+bool takes_part(ParamGroup& group, bool restricted) {
+  if (!group.policy.requires_gradient_sync || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad))
+    return false;
+  const auto& backward = group.backward();
+  if (backward.expectations().expects_any()) return true;
+  // Gradients that wait since a backward without synchronisation wait on.
+  return !restricted && (backward.has_gradients() || backward.first_read != 0 || group.policy.reduces_unused);
+}
+
+// Other ranks may wait for what this thread does not do.
+[[noreturn]] void refuse_turn(const ParamGroup& group, const char* operation, const char* what_another_does) {
+  const auto error = c10::str(
+      "another thread ", what_another_does, " '", group.name(),
+      "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
+      "Then call reset_iter_state() on the model on every rank");
+  group.placement().communicator().fail(operation, error);
+  throw UsageError(group.where(operation) + error);
+}
+
+// Held on to while a thread waits: others may drop the model meanwhile. Null if nobody has it any more.
+std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak_from_this().lock() : nullptr; }
+
+// Whether the group's whole parameters go when its last backward has ended.
+bool ends_sharded(ParamGroup& group) {
+  if (group.stays_after_backward()) return false;
+  return !group.is_inside() || (group.residency().pins == 0 && !group.stays_after_forward());
+}
+
+// The group whose turn it is, if it is complete. Who takes no part by then may do so at the end. Forwards run again in
+// the reverse order, so what has not been computed again by the time that a later group, `completed`, is complete will
+// not be.
+ParamGroup* next_reduction(RankState& rank, BackwardTask& task, GroupId completed) {
+  const auto* last = rank.group(completed);
+  const bool passes = last != nullptr && !last->backward().is_reduced();
+  for (; !task.turns.empty(); task.turns.erase(task.turns.begin())) {
+    auto* group = rank.group(task.turns.begin()->group);
+    if (group == nullptr || group->backward().is_reduced() || !takes_part(*group, task.restricted)) continue;
+    const auto& missing = group->backward().expectations();
+    const bool is_ready = missing.is_complete() || (passes && missing.awaits_recomputation_only());
+    return is_ready && !group->policy.reduces_unused ? group : nullptr;
+  }
+  return nullptr;
+}
+
+// Returns whether there were as many reductions in flight as there may be.
+bool finish_oldest_reduction(RankState& rank) {
+  const auto oldest = rank.backwards.take_oldest_of_too_many();
+  if (!oldest) return false;
+  if (const auto waiting = keep(rank.group(*oldest))) waiting->backward().finish_reduction();
+  return true;
+}
+
+void start_reduction(ParamGroup& group) {
+  group.backward().start_reduction(group.policy.divide_factor);
+  group.rank_state().backwards.note_reducing(group.id());
+  if (!group.stays_after_backward() && !group.is_in_scope()) group.residency().free_whole();
+}
+
+// Starts every complete group whose turn it is.
+void advance_reductions(RankState& rank, int id, GroupId completed) {
+  while (true) {
+    const auto task = rank.backwards.find(id);
+    const auto group = keep(task ? next_reduction(rank, *task, completed) : nullptr);
+    if (!group) return;
+    // While it waits, another thread may start this group.
+    if (!finish_oldest_reduction(rank)) start_reduction(*group);
+  }
+}
+
+// At the end of the outermost graph task: what was not reduced yet, then waits for all.
+void reduce_rest(RankState& rank, const BackwardTask& task) {
+  std::set<Turn> turns;
+  for (GroupId id : task.groups)
+    if (auto* member = rank.group(id)) turns.insert(turn_of(*member));
+  // Whether no other backward goes through the group. False also after reset_iter_state().
+  const auto is_last = [&](const ParamGroup& group) { return group.backward().has_only(task.id); };
+  for (const auto& turn : turns) {
+    const auto group = keep(rank.group(turn.group));
+    if (!group || !is_last(*group) || !takes_part(*group, task.restricted)) continue;
+    if (group->backward().is_reduced() && !group->backward().has_gradients()) continue;
+    while (finish_oldest_reduction(rank)) {
+    }
+    if (is_last(*group)) start_reduction(*group);
+  }
+  for (GroupId id : task.groups)
+    if (const auto member = keep(rank.group(id)); member && is_last(*member)) {
+      member->backward().finish_reduction();
+      rank.backwards.forget_reducing(id);
+    }
+}
+
+void end_task(RankState& rank, int id) {
+  std::lock_guard lock(rank.mutex);
+  const auto task = rank.backwards.find(id);  // shared: reset_iter_state() may come while this thread waits
+  if (!task) return;                          // it came first
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  reduce_rest(rank, *task);
+  if (!rank.backwards.close(id)) return;
+  std::string error;  // the first one; every group is left all the same
+  int64_t gradients = 0, parameters = 0;
+  for (GroupId member_id : task->groups) {
+    auto* member = rank.group(member_id);
+    if (member == nullptr) continue;
+    gradients += member->backward().arrived_bytes();
+    parameters += parameter_bytes(*member);
+    const auto failed = member->backward().leave(id);
+    if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
+    member->leave();
+    // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
+    if (!member->backward().is_open() && ends_sharded(*member)) member->residency().free_whole();
+    if (!member->is_inside()) member->leave_reading();
+  }
+  if (rank.backwards.empty()) tidy_pages(gradients, parameters);
+  fault_point("backward closed");
+  require(error.empty(), error);
+}
+
+std::shared_ptr<BackwardTask> open_task(const GroupIdentity& group, int id) {
+  fault_point("backward open");
+  const auto token = std::make_shared<char>();
+  auto task = group.rank_state->backwards.open(
+      {.id = id, .restricted = is_restricted_to_inputs(), .runs = token, .thread = std::this_thread::get_id()});
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [rank = group.rank_state, id, token] { end_task(*rank, id); });
+  return task;
+}
+
+}  // namespace
+
+bool enter_backward(ParamGroup& group) {
+  int id = torch::autograd::get_current_graph_task_id();
+  TORCH_INTERNAL_ASSERT(id != -1, "enter_backward outside a backward");
+  if (group.backward().has(id)) return false;
+  auto& rank = group.rank_state();
+  if (rank.backwards.has_unfinished()) require(false, group.where("backward"), kUnfinishedBackward);
+  // A backward inside another one enters groups one by one: the outer one has entered all of their scope.
+  auto covered = group.scope && !group.backward().is_open() ? group.scope->groups : std::vector<GroupId>{group.id()};
+  for (GroupId member_id : covered)
+    if (auto* member = rank.group(member_id)) {
+      if (member->local_rows_depth > 0)
+        require(false, member->where("backward"), "a fsdp::LocalRows is open on '", member->name(),
+                "': close it before backward");
+      if (member->turns().openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
+      require_no_backward_elsewhere(*member, "backward");
+    }
+  auto task = rank.backwards.find(id);
+  if (!task) task = open_task(group.identity(), id);
+  if (group.scope)
+    if (auto* root = rank.group(group.scope->root); root != nullptr && !root->backward().is_open())
+      rank.reads.orders[root->id()].backward.start();
+  for (GroupId member_id : covered) {
+    auto* member = rank.group(member_id);
+    if (member == nullptr || member->backward().has(id)) continue;
+    member->enter_backward(id, expects_gradient, /*may_recompute=*/!task->restricted);
+    task->groups.push_back(member_id);
+    task->turns.insert(turn_of(*member));
+  }
+  return true;
+}
+
+// A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
+// of one parameter at once; a device has one thread for all.
+void require_no_backward_elsewhere(ParamGroup& group, const char* operation) {
+  if (!group.params().is_on_cpu()) return;
+  for (const int id : group.backward().tasks())
+    if (group.rank_state().backwards.runs_on_another_thread(id))
+      refuse_turn(group, operation, "runs a backward through");
+}
+
+void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const int id = torch::autograd::get_current_graph_task_id();
+  TORCH_INTERNAL_ASSERT(group.backward().has(id), "the gradient of '", group.slots()[slot].name(),
+                        "' arrived before its hook was called");
+  const int outermost = group.backward().tasks().front();
+  group.backward().add(slot, std::move(gradient), /*from_inside=*/id != outermost);
+  group.placement().reductions().progress();  // earlier groups' gradients go the sooner
+  if (group.backward().expectations().is_complete()) advance_reductions(group.rank_state(), outermost, group.id());
+}
+
+void reset_backward(RankState& rank) {
+  rank.backwards.clear();
+  rank.reads.current = 0;
+  // Ranks that got unequally far, in whatever model, would predict differently.
+  rank.reads.orders.clear();
+}
+
+}  // namespace fsdp::runtime

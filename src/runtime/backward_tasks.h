@@ -1,0 +1,94 @@
+#pragma once
+/// \file
+/// The backwards that are open on a rank, and the reductions that they have in flight. No tensors.
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "runtime/schedule.h"
+
+namespace fsdp::runtime {
+
+/// When a group is reduced in a backward: in the reverse order of first reads, the same on every rank. Groups that
+/// forward need not have reached come last, by number.
+struct Turn {
+  bool is_last = false;
+  uint64_t first_read = 0;
+  GroupId group = 0;
+
+  bool operator<(const Turn& other) const {
+    return std::tuple(is_last, other.first_read, other.group) < std::tuple(other.is_last, first_read, group);
+  }
+};
+
+/// A graph task (one run of autograd's engine) that entered groups of this rank.
+struct BackwardTask {
+  int id = -1;
+  bool restricted = false;           // autograd::grad, backward(inputs): parameters outside the inputs are left alone
+  std::vector<GroupId> groups = {};  // in the order in which they were entered
+  std::set<Turn> turns = {};         // of groups whose reduction has not come up yet
+  std::weak_ptr<void> runs = {};     // expires with the task, also if an exception ends it
+  std::thread::id thread = {};       // in which it entered the first of them
+};
+
+/// Thread safety: under the rank's lock.
+class BackwardTasks {
+ public:
+  /// Shared, because a thread that waits for other ranks may find its task closed afterwards. Null if there is none.
+  std::shared_ptr<BackwardTask> find(int id) const {
+    const auto task = tasks_.find(id);
+    return task == tasks_.end() ? nullptr : task->second;
+  }
+  std::shared_ptr<BackwardTask> open(BackwardTask task) {
+    const int id = task.id;
+    return tasks_[id] = std::make_shared<BackwardTask>(std::move(task));
+  }
+  /// Returns whether it was open.
+  bool close(int id) { return tasks_.erase(id) > 0; }
+  bool empty() const { return tasks_.empty(); }
+  /// Whether one of them ended without being closed: by an exception.
+  bool has_unfinished() const {
+    return std::ranges::any_of(tasks_, [](const auto& entry) { return entry.second->runs.expired(); });
+  }
+  bool runs_on_another_thread(int id) const {
+    const auto task = find(id);
+    return task && !task->runs.expired() && task->thread != std::this_thread::get_id();
+  }
+
+  /// A reduction of the group is in flight.
+  void note_reducing(GroupId group) {
+    forget_reducing(group);
+    reducing_.push_back(group);
+  }
+  void forget_reducing(GroupId group) { std::erase(reducing_, group); }
+  /// The group whose reduction is the oldest in flight, which is to be waited for before another one starts; none while
+  /// there are fewer than may be.
+  std::optional<GroupId> take_oldest_of_too_many() {
+    if (reducing_.size() < kInFlight) return std::nullopt;
+    const auto oldest = reducing_.front();
+    reducing_.pop_front();
+    return oldest;
+  }
+
+  void clear() {
+    tasks_.clear();
+    reducing_.clear();
+  }
+
+ private:
+  static constexpr size_t kInFlight = 2;
+
+  std::map<int, std::shared_ptr<BackwardTask>> tasks_;
+  std::deque<GroupId> reducing_;  // oldest first
+};
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,31 @@
+#pragma once
+/// \file
+/// Who a group is, to its rank and to the other ones.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/placement.h"
+#include "runtime/rank_state.h"
+
+namespace fsdp::runtime {
+
+/// What the parts of a group have in common.
+struct GroupIdentity {
+  std::string name;
+  Placement placement;
+  std::shared_ptr<RankState> rank_state;
+  GroupId id = 0;
+
+  /// Of a collective on this group.
+  Tag tag(std::string subject, std::vector<uint8_t> votes = {}, uint32_t writes = 0) const {
+    const Tag::Count count{writes, "writes to the rows (optimizer steps)"};
+    return {std::move(subject), std::move(votes), count, static_cast<uint32_t>(id)};
+  }
+  std::string where(const std::string& operation) const { return placement.where(operation); }
+};
+
+}  // namespace fsdp::runtime

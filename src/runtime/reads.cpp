@@ -1,0 +1,93 @@
+#include "runtime/reads.h"
+
+#include <ATen/core/grad_mode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/compat.h"
+
+namespace fsdp::runtime {
+namespace {
+
+// Turns stay as they are while a backward is open: by then some ranks may have started groups that others lack a
+// gradient of.
+void note_first_read(ParamGroup& group) {
+  auto& backward = group.backward();
+  if (backward.first_read == 0 && !backward.is_open()) backward.first_read = ++group.rank_state().reads.first_reads;
+}
+
+// The groups that are needed next: those that the user listed, or the one that followed in the last pass.
+std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_backward) {
+  if (!group.scope || rank.group(group.scope->root) == nullptr) return {};
+  auto& orders = rank.reads.orders[group.scope->root];
+  auto followed = (in_backward ? orders.backward : orders.forward).note(group.id());
+  auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
+  if (chosen.empty() && followed) chosen.push_back(*followed);
+  std::erase_if(chosen, [&](GroupId id) {
+    const auto* predicted = rank.group(id);
+    return predicted == nullptr || !predicted->is_inside();
+  });
+  return chosen;
+}
+
+// Of the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
+template <class Stays>
+void free_unrelated(RankState& rank, std::span<const ParamGroup* const> groups, size_t left, const Stays& stays) {
+  const auto& kinship = rank.kinship();
+  std::vector<ParamGroup*> others;
+  for (GroupId id : rank.residents.apart_from(kinship.span_of(groups.front()->id()))) {
+    auto& resident = *rank.group(id);
+    if (resident.stays_after_forward())
+      rank.residents.keep(id);
+    else if (!stays(resident) &&
+             std::ranges::none_of(groups, [&](const ParamGroup* read) { return kinship.are_related(read->id(), id); }))
+      others.push_back(&resident);
+  }
+  others.resize(others.size() - std::min(others.size(), left));
+  for (auto* group : others) group->residency().free_whole();
+}
+
+}  // namespace
+
+void read_groups(std::span<ParamGroup* const> groups) {
+  auto& rank = groups.front()->rank_state();
+  auto& current = rank.reads.current;
+  if (groups.size() == 1 && groups[0]->id() == current && groups[0]->residency().state() == GatherState::kWhole)
+    return groups[0]->residency().order_read();
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  std::vector<GroupId> next;
+  for (auto* group : groups) {
+    note_first_read(*group);
+    next = predict(rank, *group, in_backward);
+  }
+  // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any.
+  free_unrelated(rank, groups, next.empty() ? 1 : 0, [&](ParamGroup& resident) {
+    return resident.residency().pins > 0 || std::ranges::find(next, resident.id()) != next.end();
+  });
+  for (auto* group : groups) {
+    group->residency().finish_gather();
+    group->residency().order_read();
+    rank.note_resident(group->id());
+  }
+  current = groups.back()->id();
+  for (GroupId id : next)
+    if (auto* group = rank.group(id); group != nullptr && group->is_inside()) group->residency().start_gather();
+}
+
+void free_finished(const ParamGroup& group) {
+  auto& rank = group.rank_state();
+  if (group.id() == rank.reads.current) return;
+  const ParamGroup* const begun[] = {&group};
+  free_unrelated(rank, begun, 0, [](ParamGroup& resident) {
+    const auto& backward = resident.backward();
+    return !backward.expectations().is_complete() || resident.residency().pins > 0 || !backward.is_open() ||
+           resident.residency().state() == GatherState::kGathering || !resident.policy.reshard_after_backward;
+  });
+}
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,97 @@
+#include "runtime/residency.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/core/fault_point.h"
+
+namespace fsdp::runtime {
+
+void Residency::start_gather() {
+  if (state_ != GatherState::kSharded) return;
+  auto& flats = params_.flats();
+  const bool moves = !std::ranges::all_of(flats, &FlatParams::shares_memory), meets = turns_.has_to_meet();
+  try {
+    // All memory first: a rank that has too little of it has not begun what its peers would wait for.
+    for (auto& flat : flats) flat.allocate_whole();
+    version_in_copy_ = turns_.version();
+    writes_told_ = moves || meets ? turns_.writes().take() : 0;
+    const auto what = group_.tag(group_.name, {}, writes_told_);
+    for (auto& flat : flats) flat.start_gather(group_.placement.communicator(), what);
+    if (meets) flats.front().start_meeting(group_.placement.communicator(), what);
+  } catch (...) {
+    abandon_gather();
+    throw;
+  }
+  state_ = GatherState::kGathering;
+  ++gather_number_;
+  fault_point("group gathering");
+  gathers_ += moves;
+  group_.rank_state->note_resident(group_.id);
+}
+
+// While this thread waits, others may finish the same gather, or free the group.
+void Residency::finish_gather() {
+  while (state_ != GatherState::kWhole) {
+    start_gather();
+    const uint64_t number = gather_number_;
+    const auto is_under_way = [&] { return state_ == GatherState::kGathering && gather_number_ == number; };
+    std::vector<std::shared_ptr<Work>> gathers;
+    for (auto& flat : params_.flats())
+      if (flat.gather()) gathers.push_back(flat.gather());
+    try {
+      for (const auto& gather : gathers) group_.rank_state->wait(*gather);
+    } catch (...) {
+      if (is_under_way()) abandon_gather();
+      throw;
+    }
+    if (is_under_way()) become_whole();
+  }
+}
+
+void Residency::become_whole() {
+  for (auto& flat : params_.flats()) flat.end_gather();
+  state_ = GatherState::kWhole;
+  writes_told_ = 0;
+  turns_.note_met();
+  params_.attach_whole();
+  fault_point("group whole");
+}
+
+// kSharded (half way), kGathering -> kSharded: as if it had not been tried.
+void Residency::abandon_gather() {
+  turns_.writes().give_back(std::exchange(writes_told_, 0));
+  drop_whole_buffers();
+}
+
+void Residency::free_whole() {
+  if (state_ == GatherState::kSharded) return;
+  params_.detach_whole();
+  drop_whole_buffers();
+}
+
+void Residency::copy_whole() {
+  free_whole();
+  try {
+    for (auto& flat : params_.flats())
+      if (flat.shares_memory()) flat.copy_whole();
+  } catch (...) {
+    drop_whole_buffers();
+    throw;
+  }
+  state_ = GatherState::kWhole;
+  params_.attach_whole();
+  group_.rank_state->note_resident(group_.id);
+}
+
+void Residency::drop_whole_buffers() {
+  for (auto& flat : params_.flats()) flat.free_whole();
+  state_ = GatherState::kSharded;
+  fault_point("group sharded");
+  unshard_was_asked = false;
+  group_.rank_state->residents.forget(group_.id);
+}
+
+}  // namespace fsdp::runtime

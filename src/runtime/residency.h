@@ -1,0 +1,58 @@
+#pragma once
+/// \file
+/// Whether the whole parameters of a group are in memory, and how they come there and go.
+
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/group_identity.h"
+#include "runtime/sharded_params.h"
+#include "runtime/turns.h"
+
+namespace fsdp::runtime {
+
+enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
+
+/// Thread safety: under the rank's lock.
+class Residency {
+ public:
+  Residency(const GroupIdentity& group, ShardedParams& params, Turns& turns)
+      : group_(group), params_(params), turns_(turns) {}
+
+  GatherState state() const { return state_; }
+  void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
+  void finish_gather();  // kSharded, kGathering -> kWhole; if it throws: kSharded
+  void free_whole();     // -> kSharded
+  void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees; as start_gather
+  /// Of a group that is whole: see FlatParams.
+  void order_read() {
+    for (auto& flat : params_.flats()) flat.order_read();
+  }
+  /// Drops a whole copy that is older than the last write to the rows.
+  void drop_stale_copy() {
+    if (version_in_copy_ != turns_.version()) free_whole();
+  }
+  /// Gathers that moved data. May be read without the lock.
+  int64_t gathers() const { return gathers_; }
+
+  /// Operators that compute with whole parameters at the moment, on any thread; they keep their memory.
+  std::atomic<int> pins{0};
+  /// The user brought whole parameters to memory, where they stay until they are freed.
+  bool unshard_was_asked = false;
+
+ private:
+  void become_whole();
+  void abandon_gather();
+  void drop_whole_buffers();
+
+  const GroupIdentity& group_;
+  ShardedParams& params_;
+  Turns& turns_;
+  GatherState state_ = GatherState::kSharded;
+  uint64_t gather_number_ = 0;  // of the last one that was started
+  int64_t version_in_copy_ = 0;
+  uint32_t writes_told_ = 0;  // by the gather in flight
+  std::atomic<int64_t> gathers_ = 0;
+};
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,69 @@
+#pragma once
+/// \file
+/// The parameters of a group: which they are, and where their rows, whole values and gradients lie.
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "memory/memory_range.h"
+#include "runtime/flat_params.h"
+#include "runtime/group_identity.h"
+#include "runtime/param_slot.h"
+
+namespace fsdp::runtime {
+
+class ParamGroup;
+
+/// Thread safety: under the rank's lock; what does not change after `take_rows`, all of it.
+class ShardedParams {
+ public:
+  /// The flat parameters that a slot lies in, and its index in their layout.
+  struct Place {
+    size_t flat = 0, item = 0;
+  };
+
+  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
+  ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters);
+  ~ShardedParams();
+  ShardedParams(const ShardedParams&) = delete;
+  ShardedParams& operator=(const ShardedParams&) = delete;
+  /// Copies this rank's rows out of `values`, the whole ones; the parameters stay as they are until `install`.
+  void take_rows(const std::vector<NamedParameter>& parameters, const std::vector<at::Tensor>& values);
+  /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
+  void install(const std::shared_ptr<ParamGroup>& owner);
+
+  size_t count() const { return places_.size(); }
+  std::vector<ParamSlot>& slots() { return slots_; }
+  Place place(size_t slot) const { return places_[slot]; }
+  std::vector<FlatParams>& flats() { return flats_; }
+  /// A name seen from a module further out, for messages.
+  void rename(size_t slot, std::string name);
+
+  bool is_on_cpu() const;
+  /// Whether some of the ranks' memory is shared.
+  bool shares_memory() const;
+  bool every_rank_has_rows() const;
+
+  /// Puts the whole parameters into the whole buffers; takes their memory away.
+  void attach_whole();
+  void detach_whole();
+  /// What a slot's rows have of `slice`, which lies as this rank's slice of their flat buffer does. A plain tensor on
+  /// storage of its own, not a view: zero_grad() cannot detach views in place.
+  at::Tensor rows_of_slice(size_t slot, const std::shared_ptr<memory::FlatBuffer>& slice);
+  /// From now on `gradient` is known as that of the slot's rows.
+  void register_gradient(size_t slot, const at::Tensor& gradient);
+
+ private:
+  size_t byte_offset_in_slice(size_t slot);
+  void leave_to_others(const c10::Storage& former, const memory::MemoryRange& range, const ParamSlot& slot);
+
+  const GroupIdentity& group_;
+  std::weak_ptr<ParamGroup> owner_;
+  std::vector<ParamSlot> slots_;
+  std::vector<Place> places_;
+  std::vector<FlatParams> flats_;
+};
+
+}  // namespace fsdp::runtime
