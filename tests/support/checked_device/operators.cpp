@@ -160,9 +160,9 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
 
 void register_operators() {
   // Kept for ever: tensors that outlive main() still dispatch.
-  auto* any = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  static auto* const any = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
   any->fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
-  auto* own = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  static auto* const own = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
   own->impl("empty.memory_format", &empty);
   own->impl("empty_strided", &empty_strided);
   own->impl("_copy_from", &copy_from);
