@@ -1,17 +1,13 @@
 #include "memory/stream_uses.h"
 
 #include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <exception>
 
+#include "comm/core/current_stream.h"
+
 namespace fsdp::memory {
-namespace {
-
-c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
-
-}  // namespace
 
 StreamUses::StreamUses(c10::Device device) : device_(device) {
   if (!device.is_cpu()) own_ = current_stream(device);

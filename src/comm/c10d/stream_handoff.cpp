@@ -7,12 +7,9 @@
 #include <mutex>
 #include <utility>
 
+#include "comm/core/current_stream.h"
+
 namespace fsdp {
-namespace {
-
-c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
-
-}  // namespace
 
 struct StreamHandoff::State {
   State(c10::Device on, Lane::MoveData with_tensors)
