@@ -2,7 +2,7 @@
 #
 # FSDP_TORCH (variable or environment: a LibTorch folder, or the folder of an installed `torch` Python package) decides
 # where it is set. Otherwise looked for in this order: CMAKE_PREFIX_PATH, LibTorch_HINT (an installed fsdp sets it), the
-# repository's virtual environment .venv. torch's own TorchConfig.cmake is not used: with a GPU build it asks for the
+# virtual environment FSDP_VENV, which is .venv of the repository unless it is set. torch's own TorchConfig.cmake is not used: with a GPU build it asks for the
 # CUDA toolkit, which programs that only link need not have.
 #
 # Result variables: LibTorch_FOUND, LibTorch_VERSION, LibTorch_ROOT, LibTorch_HAS_CUDA
@@ -14,7 +14,10 @@ if(FSDP_TORCH)
   set(_candidates "${FSDP_TORCH}")
 else()
   string(REPLACE ":" ";" _env_prefixes "$ENV{CMAKE_PREFIX_PATH}")
-  file(GLOB _venv "${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/torch")
+  if(NOT FSDP_VENV)
+    set(FSDP_VENV "${PROJECT_SOURCE_DIR}/.venv")
+  endif()
+  file(GLOB _venv "${FSDP_VENV}/lib/python3*/site-packages/torch")
   set(_candidates ${CMAKE_PREFIX_PATH} ${_env_prefixes} ${LibTorch_HINT} ${_venv})
 endif()
 

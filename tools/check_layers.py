@@ -1,4 +1,5 @@
-"""Fails when a layer, or a room of one, includes a higher one or a sibling, or when files include each other in a circle.
+"""Fails when a layer, or a room of one, includes a higher one or a sibling, when files include each other in a circle, or
+when a public header names what is not public.
 
     python3 tools/check_layers.py [ROOT]
 
@@ -66,6 +67,8 @@ UMBRELLA = "fsdp"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)
 SOURCES = {".h", ".hpp", ".cpp", ".cc", ".inc"}
+# Namespaces of layers that have no public headers, and so no public types.
+PRIVATE_NAMESPACE = re.compile(r"\b(?:layout|memory|runtime)::|\bnamespace (?:fsdp::)?(?:layout|memory|runtime)\b")
 TENSOR_LIBRARY = re.compile(r"(ATen|torch|c10|caffe2)/")
 
 
@@ -123,7 +126,10 @@ def place_of_include(root, quoted, angled):
 def check_file(root, path, place):
     """Problems of one file that belongs to `place`."""
     public = path.is_relative_to(root / "include")
-    for match in INCLUDE.finditer(path.read_text(encoding="utf-8")):
+    text = path.read_text(encoding="utf-8")
+    if public and (named := PRIVATE_NAMESPACE.search(text)):
+        yield f"{path.relative_to(root)}: names {named[0]}, which is not public"
+    for match in INCLUDE.finditer(text):
         quoted, angled = match.groups()
         name = quoted or angled
         line = f"{path.relative_to(root)}: {place.name} includes {name}"

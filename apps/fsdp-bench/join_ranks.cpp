@@ -6,14 +6,17 @@
 
 #include <cstdlib>
 
+#include "comm/group/backend_choice.h"
+
 namespace bench {
 
 bool is_rank() { return std::getenv("RANK") != nullptr; }
 
-void join_ranks(const std::string& backend, int world) {
+c10::Device join_ranks(const std::string& backend, int world) {
   at::set_num_threads(1);
   fsdp::init_process_group({.backend = backend});
-  if (fsdp::world_size() == world) return;
+  if (fsdp::world_size() == world)
+    return fsdp::choose_backend(backend, fsdp::local_rank(), fsdp::cuda_support()).device.value_or(c10::kCPU);
   throw fsdp::UsageError("fsdp-bench: --world is " + std::to_string(world) + ", but this is one of " +
                          std::to_string(fsdp::world_size()) +
                          " ranks that a launcher started. Give --world that number, or start fsdp-bench without one.");

@@ -2,6 +2,7 @@
 /// \file
 /// How this program becomes the ranks of a job.
 
+#include <c10/core/Device.h>
 #include <fsdp/spawn.h>
 
 #include <string>
@@ -22,8 +23,9 @@ void run_as_ranks(const Arguments& arguments, void (*run)(const Arguments&)) {
   }
 }
 
-/// Makes this process, which computes with one thread from now on, a rank of the default process group. Collective.
-/// Throws fsdp::UsageError when a launcher started another number of ranks than `world`.
-void join_ranks(const std::string& backend, int world);
+/// Makes this process, which computes with one thread from now on, a rank of the default process group, and returns the
+/// device that the backend gives it. Collective. Throws fsdp::UsageError when a launcher started another number of ranks
+/// than `world`.
+c10::Device join_ranks(const std::string& backend, int world);
 
 }  // namespace bench

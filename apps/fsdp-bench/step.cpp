@@ -6,6 +6,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "device_memory.h"
 #include "join_ranks.h"
 #include "process_memory.h"
 #include "statistics.h"
@@ -21,10 +22,12 @@ struct Series {
   std::vector<double> forward, backward, optimizer, total, losses;
 };
 
-/// After the backward of the first step that is not for warming up.
 struct Memory {
-  double pss_mb = 0;
-  fsdp::GroupStats stats;
+  /// On the CPU the process's set after the backward of the first step that is not for warming up, on a GPU the most
+  /// that its memory held from there to the end.
+  double mb = 0;
+  /// After that backward, and after the last step; peaks are taken from the latter.
+  fsdp::GroupStats then, last;
 };
 
 /// In the dtype of the losses, as the peer does it.
@@ -44,11 +47,10 @@ void append(Series& series, const Step& step) {
 
 Json byte_class(int64_t current, int64_t peak) { return {{"current", current}, {"peak", peak}}; }
 
-/// `last`: the stats after the last step; what the peaks are taken from.
-Json result(const StepArguments& arguments, const Series& series, const Memory& memory, const fsdp::GroupStats& last) {
+Json result(const StepArguments& arguments, c10::Device device, const Series& series, const Memory& memory) {
   const double total = median_after_warm_up(series.total);
   const auto tokens = static_cast<double>(fsdp::world_size() * arguments.batch * arguments.seq);
-  const auto& now = memory.stats;
+  const auto& [mb, now, last] = memory;
   Json json;
   json["engine"] = arguments.engine;
   json["world"] = fsdp::world_size();
@@ -56,7 +58,7 @@ Json result(const StepArguments& arguments, const Series& series, const Memory& 
   json["reshard"] = arguments.reshard;
   json["ms_per_step"] = round_to(total, 1);
   json["tokens_per_s"] = static_cast<int64_t>(std::llround(tokens / total * 1e3));
-  json["pss_mb"] = static_cast<int64_t>(std::llround(memory.pss_mb));
+  json[device.is_cpu() ? "pss_mb" : "device_mb"] = static_cast<int64_t>(std::llround(mb));
   json["forward_ms"] = round_to(median_after_warm_up(series.forward), 1);
   json["backward_ms"] = round_to(median_after_warm_up(series.backward), 1);
   json["optimizer_ms"] = round_to(median_after_warm_up(series.optimizer), 1);
@@ -73,16 +75,19 @@ Json result(const StepArguments& arguments, const Series& series, const Memory& 
 }  // namespace
 
 void run_step(const StepArguments& arguments) {
-  join_ranks(arguments.backend, arguments.world);
-  Trainee trainee = make_trainee(arguments);
+  const c10::Device device = join_ranks(arguments.backend, arguments.world);
+  Trainee trainee = make_trainee(arguments, device);
   Series series;
   Memory memory;
   for (int64_t step = 0; step < arguments.steps; ++step) {
-    append(series, train_step(trainee, batch_of(arguments, step), [&] {
-             if (step == kWarmUpSteps) memory = {pss_mb(), trainee.stats()};
+    if (step == kWarmUpSteps) forget_device_peak(device);
+    append(series, train_step(trainee, batch_of(arguments, step, device), [&] {
+             if (step == kWarmUpSteps) memory = {device.is_cpu() ? pss_mb() : 0, trainee.stats(), {}};
            }));
   }
-  if (fsdp::rank() == 0) std::cout << result(arguments, series, memory, trainee.stats()).dump() << std::endl;
+  if (!device.is_cpu()) memory.mb = device_peak_mb(device);
+  memory.last = trainee.stats();
+  if (fsdp::rank() == 0) std::cout << result(arguments, device, series, memory).dump() << std::endl;
   fsdp::destroy_process_group();
 }
 

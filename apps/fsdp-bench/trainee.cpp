@@ -52,13 +52,14 @@ Trainee make_unsharded(models::GPT gpt) {
 
 }  // namespace
 
-Trainee make_trainee(const StepArguments& arguments) {
+Trainee make_trainee(const StepArguments& arguments, c10::Device device) {
   torch::manual_seed(0);
   models::GPT gpt(models::GPTConfig{.vocab = arguments.vocab,
                                     .seq = arguments.seq,
                                     .dim = arguments.dim,
                                     .layers = arguments.layers,
                                     .heads = arguments.heads});
+  gpt->to(device);
   return arguments.engine == "fsdp" ? make_sharded(std::move(gpt), arguments.reshard) : make_unsharded(std::move(gpt));
 }
 

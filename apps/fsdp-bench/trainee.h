@@ -21,7 +21,7 @@ struct Trainee {
   std::function<fsdp::GroupStats()> stats;
 };
 
-/// The same initial values whatever the engine. Collective for engine "fsdp".
-Trainee make_trainee(const StepArguments& arguments);
+/// The same initial values whatever the engine and the device. Collective for engine "fsdp".
+Trainee make_trainee(const StepArguments& arguments, c10::Device device);
 
 }  // namespace bench

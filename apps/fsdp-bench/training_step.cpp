@@ -3,42 +3,39 @@
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
 
-#include <chrono>
-
+#include "frame/moment.h"
 #include "models/gpt.h"
 #include "statistics.h"
 
 namespace bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double milliseconds(Clock::duration duration) { return std::chrono::duration<double, std::milli>(duration).count(); }
+double milliseconds(const frame::Moment& start, const frame::Moment& end) { return end.seconds_since(start) * 1e3; }
 
 }  // namespace
 
-at::Tensor batch_of(const StepArguments& arguments, int64_t step) {
+at::Tensor batch_of(const StepArguments& arguments, int64_t step, c10::Device device) {
   torch::manual_seed(static_cast<uint64_t>(100 + step));
   const auto joined =
       torch::randint(arguments.vocab, {fsdp::world_size() * arguments.batch, arguments.seq + 1}, torch::kInt64);
-  return joined.narrow(0, fsdp::rank() * arguments.batch, arguments.batch);
+  return joined.narrow(0, fsdp::rank() * arguments.batch, arguments.batch).to(device);
 }
 
 Step train_step(Trainee& trainee, const at::Tensor& batch, const std::function<void()>& after_backward) {
   const int64_t seq = batch.size(1) - 1;
-  const auto start = Clock::now();
+  const frame::Moment start(batch.device());
   trainee.optimizer->zero_grad();
   const auto loss = models::next_token_loss(trainee.forward(batch.narrow(1, 0, seq)), batch.narrow(1, 1, seq));
-  const auto forward_end = Clock::now();
+  const frame::Moment forward_end(batch.device());
   loss.backward();
-  const auto backward_end = Clock::now();
+  const frame::Moment backward_end(batch.device());
   after_backward();
-  const auto optimizer_start = Clock::now();
+  const frame::Moment optimizer_start(batch.device());
   trainee.optimizer->step();
-  const auto end = Clock::now();
-  return {.times = {.forward = milliseconds(forward_end - start),
-                    .backward = milliseconds(backward_end - forward_end),
-                    .optimizer = milliseconds(end - optimizer_start)},
+  const frame::Moment end(batch.device());
+  return {.times = {.forward = milliseconds(start, forward_end),
+                    .backward = milliseconds(forward_end, backward_end),
+                    .optimizer = milliseconds(optimizer_start, end)},
           .loss = loss.detach()};
 }
 

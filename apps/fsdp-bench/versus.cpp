@@ -28,9 +28,9 @@ struct Contestant {
   std::vector<double> milliseconds = {};
 };
 
-Contestant make_contestant(StepArguments arguments, const std::string& engine) {
+Contestant make_contestant(StepArguments arguments, const std::string& engine, c10::Device device) {
   arguments.engine = engine;
-  return {.trainee = make_trainee(arguments)};
+  return {.trainee = make_trainee(arguments, device)};
 }
 
 double of_slowest_rank(double value) {
@@ -85,12 +85,12 @@ Json result(const StepArguments& arguments, const Contestant& ours, const Contes
 }  // namespace
 
 void run_versus(const StepArguments& arguments) {
-  join_ranks(arguments.backend, arguments.world);
-  Contestant ours = make_contestant(arguments, arguments.engine);
-  Contestant other = make_contestant(arguments, arguments.versus);
+  const c10::Device device = join_ranks(arguments.backend, arguments.world);
+  Contestant ours = make_contestant(arguments, arguments.engine, device);
+  Contestant other = make_contestant(arguments, arguments.versus, device);
   other.is_bound = arguments.versus == "none";
   for (int64_t step = 0; step < kWarmUpSteps + arguments.pairs; ++step) {
-    const auto batch = batch_of(arguments, step);
+    const auto batch = batch_of(arguments, step, device);
     const auto order = step % 2 == 0 ? std::array{&ours, &other} : std::array{&other, &ours};
     for (Contestant* contestant : order) take_step(*contestant, batch);
   }

@@ -15,19 +15,22 @@ namespace fsdprun {
 namespace {
 
 constexpr std::chrono::milliseconds kNodeLookInterval{500};
-// One that is in a system call that no signal ends, or another user's, may stay for ever.
-constexpr std::chrono::seconds kPatienceWithTheKilled{5};
+constexpr std::chrono::seconds kPatienceWithDescendants{5};
 
 }  // namespace
 
-Attempt::Attempt(AttemptContext context, int number) : context_(context), number_(number) {}
+Attempt::Attempt(AttemptContext context, int number)
+    : context_(context),
+      number_(number),
+      ending_({context.flags.peer_grace, context.flags.shutdown_timeout}, [this](int signal) { send_to_all(signal); }) {
+}
 
 Attempt::~Attempt() {
   send_to_all(SIGKILL);
   for (const Rank& rank : ranks_) {
     if (rank.is_running()) context_.guard.remove(rank.pid);
   }
-  for (const pid_t left : kill_descendants(context_.guard.pid(), kPatienceWithTheKilled)) {
+  for (const pid_t left : kill_descendants(context_.guard.pid(), kPatienceWithDescendants)) {
     context_.console.say("process " + std::to_string(left) + ", started by a rank, cannot be ended");
   }
 }
@@ -44,7 +47,8 @@ AttemptResult Attempt::run() {
     reap();
     if (context_.console.error() != 0 && !result_.was_asked_to_end) handle_request_to_end(SIGTERM);
     check_other_nodes();
-    advance_if_due();
+    ending_.advance();
+    if (ending_.phase() == fsdp::Ending::Phase::kGivenUp) give_up();
   }
   return result_;
 }
@@ -98,7 +102,7 @@ void Attempt::wait_for_news() {
       if (stream.descriptor() >= 0) files.push_back({stream.descriptor(), POLLIN, 0});
     }
   }
-  auto until = deadline_.value_or(Clock::time_point::max());
+  auto until = ending_.deadline();
   if (context_.nodes.count() > 1) until = std::min(until, next_look_at_nodes_);
   int milliseconds = -1;
   if (until != Clock::time_point::max()) {
@@ -121,18 +125,11 @@ void Attempt::handle_signals() {
 }
 
 void Attempt::handle_request_to_end(int signal) {
-  if (result_.was_asked_to_end) {
-    if (phase_ < Phase::kKilled) enter(Phase::kKilled);
-    return;
-  }
+  if (result_.was_asked_to_end) return ending_.kill();
   result_.was_asked_to_end = true;
   context_.console.say(fsdp::signal_name(signal) + ": passed on to the ranks, which have " +
                        std::to_string(context_.flags.shutdown_timeout.count()) + " s to end; again kills them");
-  send_to_all(signal);
-  if (phase_ < Phase::kAskedToEnd) {
-    phase_ = Phase::kAskedToEnd;
-    deadline_ = Clock::now() + context_.flags.shutdown_timeout;
-  }
+  ending_.ask(signal);
 }
 
 void Attempt::reap() {
@@ -163,50 +160,21 @@ void Attempt::finish(Rank& rank) {
 }
 
 void Attempt::note_failures(const std::vector<Rank*>& ended) {
-  Rank* first = nullptr;
-  for (Rank* rank : ended) {
-    if (!rank->status->is_failure()) continue;
-    // Of ranks that ended in the same moment, one that was killed is the cause of the others' errors.
-    if (first == nullptr || (rank->status->is_signal() && !first->status->is_signal())) {
-      first = rank;
-    }
-  }
-  if (first == nullptr || !result_.is_success()) return;
-  result_.failed = first->local_number;
-  context_.nodes.tell_own_failure(number_, "rank " + std::to_string(first->number) + " " + first->status->describe());
-  if (phase_ == Phase::kRunning) enter(Phase::kPeersMayEnd);
+  const auto worst = std::ranges::max_element(ended, {}, [](const Rank* rank) { return rank->status->failure(); });
+  if (worst == ended.end() || !(*worst)->status->is_failure() || !result_.is_success()) return;
+  const Rank& first = **worst;
+  result_.failed = first.local_number;
+  context_.nodes.tell_own_failure(number_, "rank " + std::to_string(first.number) + " " + first.status->describe());
+  ending_.note_failure();
 }
 
 void Attempt::check_other_nodes() {
   if (context_.nodes.count() == 1 || Clock::now() < next_look_at_nodes_) return;
   next_look_at_nodes_ = Clock::now() + kNodeLookInterval;
   const auto failure = context_.nodes.failure_elsewhere(number_);
-  if (!failure || phase_ != Phase::kRunning) return;
+  if (!failure || ending_.phase() != fsdp::Ending::Phase::kRunning) return;
   result_.failed_elsewhere = failure;
-  enter(Phase::kPeersMayEnd);
-}
-
-void Attempt::enter(Phase phase) {
-  phase_ = phase;
-  deadline_.reset();
-  switch (phase) {
-    case Phase::kRunning:
-      break;
-    case Phase::kPeersMayEnd:
-      deadline_ = Clock::now() + context_.flags.peer_grace;
-      break;
-    case Phase::kAskedToEnd:
-      send_to_all(SIGTERM);
-      deadline_ = Clock::now() + context_.flags.shutdown_timeout;
-      break;
-    case Phase::kKilled:
-      send_to_all(SIGKILL);
-      deadline_ = Clock::now() + kPatienceWithTheKilled;
-      break;
-    case Phase::kGivenUp:
-      give_up();
-      break;
-  }
+  ending_.note_failure();
 }
 
 void Attempt::give_up() {
@@ -216,11 +184,6 @@ void Attempt::give_up() {
     rank.status = fsdp::ExitStatus::from_wait(SIGKILL);
     for (RankStream& stream : rank.streams) stream.finish();
   }
-}
-
-void Attempt::advance_if_due() {
-  if (!deadline_ || Clock::now() < *deadline_) return;
-  enter(static_cast<Phase>(static_cast<int>(phase_) + 1));
 }
 
 void Attempt::send_to_all(int signal) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "flags.h"
+#include "launch/ending.h"
 #include "log_files.h"
 #include "nodes.h"
 #include "orphan_guard.h"
@@ -53,8 +54,7 @@ class Attempt {
   const std::vector<Rank>& ranks() const { return ranks_; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  enum class Phase { kRunning, kPeersMayEnd, kAskedToEnd, kKilled, kGivenUp };
+  using Clock = fsdp::Ending::Clock;
 
   void start(int local_rank);
   bool writes_through_pipes() const;
@@ -68,17 +68,13 @@ class Attempt {
   void give_up();
   void note_failures(const std::vector<Rank*>& ended);
   void check_other_nodes();
-  void enter(Phase phase);
-  void advance_if_due();
   void send_to_all(int signal) const;
 
   AttemptContext context_;
   int number_;
   std::vector<Rank> ranks_;
   AttemptResult result_;
-  Phase phase_ = Phase::kRunning;
-  // When the next phase begins.
-  std::optional<Clock::time_point> deadline_;
+  fsdp::Ending ending_;
   Clock::time_point next_look_at_nodes_{};
 };
 

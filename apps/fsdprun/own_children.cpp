@@ -1,16 +1,12 @@
 #include "own_children.h"
 
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <string>
 
-#include "exit.h"
 #include "launch/child.h"
 #include "signals.h"
 
@@ -21,15 +17,6 @@ bool may_have_foreign_children() {
   siginfo_t info{};
   const bool has_none = waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 && errno == ECHILD;
   return !has_none || getpid() == 1;
-}
-
-[[noreturn]] void become_launcher(const std::function<int()>& act, pid_t parent) {
-  setpgid(0, 0);  // Ctrl-C reaches it once, through the parent.
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kFailure);
-  const int status = act();
-  fflush(nullptr);
-  _exit(status);
 }
 
 int pass_signals_on_until_it_ends(pid_t launcher) {
@@ -51,10 +38,12 @@ int pass_signals_on_until_it_ends(pid_t launcher) {
 
 int with_own_children_only(const std::function<int()>& act) {
   if (!may_have_foreign_children()) return act();
-  const pid_t parent = getpid();
-  const pid_t launcher = fork();
-  if (launcher < 0) throw Exit(kFailure, std::string("no process can be started: ") + strerror(errno));
-  if (launcher == 0) become_launcher(act, parent);
+  const pid_t launcher = fsdp::fork_process([&act] {
+    setpgid(0, 0);  // Ctrl-C reaches it once, through the parent.
+    const int status = act();
+    fflush(nullptr);
+    return status;
+  });
   return pass_signals_on_until_it_ends(launcher);
 }
 

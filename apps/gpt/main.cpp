@@ -58,10 +58,11 @@ void run(const Arguments& arguments) {
                                          .world_size = fsdp::world_size()});
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
-  Model model = shard(make_module(arguments, vocabulary, choose_device(arguments)), arguments);
+  const c10::Device device = choose_device(arguments);
+  Model model = shard(make_module(arguments, vocabulary, device), arguments);
   // From here each rank draws its own numbers, for dropout.
   torch::manual_seed(static_cast<uint64_t>(arguments.seed + 1 + fsdp::rank()));
-  if (is_first) std::cout << model << '\n' << baseline_line(text) << std::endl;
+  if (is_first) std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << device << std::endl;
 
   auto optimizer = make_optimizer(model->parameters(), arguments);
   const Outcome outcome = train(model, optimizer, batches, text.tokenizer->unit(), arguments);

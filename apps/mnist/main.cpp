@@ -8,12 +8,12 @@
 
 #include "arguments.h"
 #include "data.h"
+#include "frame/moment.h"
 #include "frame/run_program.h"
 #include "models/convnet.h"
 #include "models/resnet18.h"
 #include "report.h"
 #include "saving.h"
-#include "stopwatch.h"
 #include "training.h"
 
 namespace mnist {
@@ -57,14 +57,14 @@ void run(const Arguments& arguments) {
   const bool is_first = fsdp::rank() == 0;
 
   Model model = make_model(arguments, device);
-  if (is_first) std::cout << model << std::endl;
+  if (is_first) std::cout << model << "\nTraining on " << device << std::endl;
   Share train = share_of(parts.train, true, arguments.batch_size, arguments.seed, device);
   Share tested = share_of(parts.test, false, arguments.test_batch_size, arguments.seed, device);
   fsdp::optim::Adadelta optimizer(model.parameters(), fsdp::optim::AdadeltaOptions(arguments.lr));
   torch::optim::StepLR schedule(optimizer, /*step_size=*/1, arguments.gamma);
   schedule.step();  // LibTorch's first call leaves the rate as it is; Python's schedules make it themselves.
 
-  const Stopwatch stopwatch(device);
+  const frame::Moment start(device);
   for (int64_t epoch = 1; epoch <= arguments.epochs; ++epoch) {
     const double loss = train_epoch(model, optimizer, train, epoch);
     if (is_first) std::cout << epoch_text(epoch, loss) << std::endl;
@@ -72,7 +72,7 @@ void run(const Arguments& arguments) {
     if (is_first) std::cout << test_text(result) << std::endl;
     schedule.step();
   }
-  const double seconds = stopwatch.seconds();
+  const double seconds = frame::Moment(device).seconds_since(start);
   const std::string memory = peak_memory_text(model);
   if (is_first)
     std::cout << "Elapsed: " << std::fixed << std::setprecision(2) << seconds << " s\n" << memory << std::endl;

@@ -1,9 +1,10 @@
-"""torch's data-parallel engines on CPU ranks that torchrun starts, over Gloo."""
+"""torch's data-parallel engines on ranks that torchrun starts: on the CPU over Gloo, or on GPUs over NCCL."""
 
 import argparse
 import contextlib
 import os
 import resource
+import time
 
 import torch
 import torch.distributed as dist
@@ -20,20 +21,25 @@ def make_parser(description):
     return parser
 
 
-def join_ranks(threads):
+def join_ranks(threads, device="cpu"):
     """Returns this rank and the number of ranks."""
     if "RANK" not in os.environ:
         raise SystemExit("start it with torchrun, see the docstring")
     torch.set_num_threads(threads)
-    dist.init_process_group("gloo")
+    if device == "cuda":
+        if not torch.cuda.is_available():
+            raise SystemExit("no CUDA device is present")
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if device == "cuda" else "gloo")
     return dist.get_rank(), dist.get_world_size()
 
 
 def shard(model, engine, groups, reshard_after_forward=True):
     """groups: the modules that become groups of their own; the rest is the outermost one."""
+    device = next(model.parameters()).device
     if engine == "fsdp2":
         from torch.distributed.fsdp import fully_shard
-        mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
         options = {"mesh": mesh} if reshard_after_forward else {"mesh": mesh, "reshard_after_forward": False}
         for group in groups:
             fully_shard(group, **options)
@@ -44,7 +50,7 @@ def shard(model, engine, groups, reshard_after_forward=True):
         chosen = set(groups)
         strategy = ShardingStrategy.FULL_SHARD if reshard_after_forward else ShardingStrategy.SHARD_GRAD_OP
         return FullyShardedDataParallel(model, auto_wrap_policy=CustomPolicy(lambda module: module in chosen),
-                                        sharding_strategy=strategy, device_id=torch.device("cpu"), use_orig_params=True)
+                                        sharding_strategy=strategy, device_id=device, use_orig_params=True)
     return nn.parallel.DistributedDataParallel(model) if engine == "ddp" else model
 
 
@@ -67,6 +73,22 @@ def mean_over_ranks(value):
     mean = torch.tensor(value, dtype=torch.float64)
     dist.all_reduce(mean)
     return mean.item() / dist.get_world_size()
+
+
+def now(device):
+    """A moment in the work of a device: on a GPU when it has done what it was given by now."""
+    if device == "cpu":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_between(start, end):
+    if isinstance(end, float):
+        return end - start
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
 
 
 def peak_rss_mb():

@@ -47,7 +47,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, vocab, bias=False)
 
     def forward(self, ids):
-        x = self.tok(ids) + self.pos(torch.arange(ids.shape[1]))
+        x = self.tok(ids) + self.pos(torch.arange(ids.shape[1], device=ids.device))
         x = F.dropout(x, self.dropout, self.training)
         for block in self.blocks:
             x = block(x)

@@ -58,6 +58,16 @@ class Work {
   virtual bool lets_others_go_on() const { return false; }
   /// After `wait()`: the OR over all ranks of the tag's votes, each 0 or 1. Valid as long as the work.
   virtual std::span<const uint8_t> votes() const = 0;
+
+  /// What follows a collective; it gets the votes, and neither throws nor waits.
+  using Next = std::function<void(std::span<const uint8_t> votes)>;
+  /// Calls `next` when the result is there, before `wait()` returns: on the thread that finds so, for collectives of
+  /// one order in that order. A collective that `next` starts on the same device comes after this one, on streams too.
+  /// After a failure it is not called. Once.
+  virtual void then(Next next) {
+    wait();
+    next(votes());
+  }
 };
 
 /// Memory that every rank of a communicator sees: a rank writes its own rows of it and reads all of it.

@@ -39,7 +39,7 @@ class Mismatch : public Error {
 class PeerLost : public Error {
  public:
   PeerLost(int rank, const std::string& message);
-  /// The lost rank.
+  /// The lost rank, by its number in the group from which all others were split.
   int rank() const { return rank_; }
 
  private:

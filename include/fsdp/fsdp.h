@@ -8,6 +8,7 @@
 
 #include <fsdp/clip_grad.h>
 #include <fsdp/collectives.h>
+#include <fsdp/device_mesh.h>
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/group.h>

@@ -12,12 +12,6 @@
 
 namespace fsdp {
 
-namespace runtime {
-class ParamGroup;
-class OpenScope;
-class OpenLocalRows;
-class OpenSummon;
-}  // namespace runtime
 struct GroupView;
 
 /// What a rank holds, in bytes: now, and at most since `reset_peak_stats()`.
@@ -53,8 +47,8 @@ class [[nodiscard]] NoSync {
 
  private:
   friend class Group;
-  explicit NoSync(std::vector<std::shared_ptr<runtime::ParamGroup>> groups);
-  std::vector<std::shared_ptr<runtime::ParamGroup>> groups_;
+  explicit NoSync(std::shared_ptr<const GroupView> view);
+  std::shared_ptr<const GroupView> view_;
   std::vector<bool> previous_;
 };
 
@@ -66,8 +60,8 @@ class [[nodiscard]] UnshardHandle {
 
  private:
   friend class Group;
-  explicit UnshardHandle(std::shared_ptr<runtime::ParamGroup> group) : group_(std::move(group)) {}
-  std::shared_ptr<runtime::ParamGroup> group_;
+  explicit UnshardHandle(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {}
+  std::shared_ptr<const GroupView> view_;
 };
 
 /// A cheap, shared handle of one `fully_shard` call and of the groups under its module.
@@ -110,9 +104,10 @@ class Group {
   /// After an exception in forward or backward, also on some ranks only: forgets open backwards and gradients that were
   /// not handed out, frees whole parameters. `.grad` is as before, unless a backward failed on some rank: then it may
   /// hold a part of that backward's gradients and is dropped on every rank, so an accumulation begins anew. Ranks that
-  /// go on instead, or wait for this one, get a `Mismatch`, after which they call it too. Also after a `Mismatch` of another cause. Rows that an
-  /// optimizer step changed on some ranks only stay so: that is a Mismatch thrown once, with the model usable.
-  /// Collective; outside backward. Throws PeerLost if a rank was lost or does not come within the timeout.
+  /// go on instead, or wait for this one, get a `Mismatch`, after which they call it too. Also after a `Mismatch` of
+  /// another cause. Rows that an optimizer step changed on some ranks only stay so: that is a Mismatch thrown once,
+  /// with the model usable. Collective; outside backward. Throws PeerLost if a rank was lost or does not come within
+  /// the timeout.
   ///
   ///     try { step(model); } catch (const fsdp::Mismatch&) { model.reset_iter_state(); }
   void reset_iter_state() const;
@@ -129,15 +124,11 @@ class Group {
   int rank() const;
   int world_size() const;
 
-  /// The groups themselves, the module's own first. For the library's own layers.
-  const std::vector<std::shared_ptr<runtime::ParamGroup>>& param_groups() const;
-
  protected:
   explicit Group(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {}
 
  private:
-  friend Group group_from_view(std::shared_ptr<const GroupView> view);
-  friend std::ostream& operator<<(std::ostream& out, const Group& group);
+  friend struct GroupView;
   std::shared_ptr<const GroupView> view_;
 };
 

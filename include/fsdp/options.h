@@ -24,14 +24,21 @@ enum class Strategy : uint8_t {
 class Reshard {
  public:
   /// As soon as forward goes on to other groups; backward gathers again: two gathers per iteration. Least memory.
-  static Reshard always() { return Reshard(true); }
+  static Reshard always() { return Reshard(true, std::nullopt); }
   /// After backward: one gather per iteration. All groups are whole between forward and backward.
-  static Reshard never() { return Reshard(false); }
+  static Reshard never() { return Reshard(false, std::nullopt); }
+  /// As `always`, but what is freed stays after forward, spread over each `ranks` neighbours of the ranks that rows are
+  /// sharded over, among which backward gathers it (hpZ of ZeRO++, arXiv:2306.10209). Divides their number: 1 is
+  /// `never`, all of them `always`; what is between is not there yet.
+  static Reshard within(int ranks) { return Reshard(ranks != 1, ranks); }
   bool after_forward() const { return after_forward_; }
+  /// Of `within`.
+  std::optional<int> ranks() const { return ranks_; }
 
  private:
-  explicit Reshard(bool after_forward) : after_forward_(after_forward) {}
+  Reshard(bool after_forward, std::optional<int> ranks) : after_forward_(after_forward), ranks_(ranks) {}
   bool after_forward_;
+  std::optional<int> ranks_;
 };
 
 /// Dtypes of compute and reduction; not there yet.

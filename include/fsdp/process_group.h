@@ -60,11 +60,14 @@ class ProcessGroup {
   /// Makes groups of which no two have a rank in common, all at once: this rank's, or null if it is in none of them.
   /// `groups` are global ranks of this group; a subgroup's ranks are in their order. Collective over this group, with
   /// the same arguments on every rank: else a Mismatch. Throws UsageError for a rank that is not of this group or is in
-  /// two, and what new_process_group throws. A subgroup's errors name its ranks by their numbers in it, and the loss of
-  /// a rank ends only the groups that it is in.
+  /// two, and what new_process_group throws. A subgroup's errors name global ranks, as do PeerLost::rank() and where();
+  /// roots and peers of its collectives are its own numbers. The loss of a rank ends only the groups that it is in.
   ///
   ///     auto pair = fsdp::default_process_group()->split({{0, 1}, {2, 3}}, "pairs");
   std::shared_ptr<ProcessGroup> split(std::vector<std::vector<int>> groups, const std::string& name) const;
+  /// How this rank's errors begin: "[fsdp rank 1/4] step: ". In a subgroup that is the global rank, and the subgroup's
+  /// name and this rank's number in it follow: "[fsdp rank 5/8, 'pairs' 1/2] step: ". Any thread.
+  std::string where(const std::string& operation) const;
   /// Gathers and everything that callers wait for at once.
   Communicator& communicator() const { return *communicator_; }
   /// Gradient reductions, in an order of their own: a rank that misses a gradient reduces later than its peers.
@@ -72,8 +75,7 @@ class ProcessGroup {
 
  private:
   friend struct Attachment;
-  friend std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting, const std::string& name,
-                                                     std::vector<int> global_ranks);
+  friend std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting);
 
   std::shared_ptr<void> attachment_;
   std::shared_ptr<Communicator> communicator_, reductions_;

@@ -29,7 +29,8 @@ class [[nodiscard]] ForwardScope {
   ForwardScope& operator=(const ForwardScope&) = delete;
 
  private:
-  std::unique_ptr<runtime::OpenScope> scope_;
+  struct Open;
+  std::unique_ptr<Open> open_;
 };
 
 /// Lets every operator that autograd does not record compute on this rank's rows, and raw pointers write them.
@@ -48,7 +49,8 @@ class [[nodiscard]] LocalRows {
   LocalRows& operator=(const LocalRows&) = delete;
 
  private:
-  std::unique_ptr<runtime::OpenLocalRows> rows_;
+  struct Open;
+  std::unique_ptr<Open> open_;
 };
 
 /// Whole parameters, all at once, which may be written; backward would not see them, so operators that autograd would
@@ -66,7 +68,8 @@ class [[nodiscard]] SummonFullParams {
   void write_back();
 
  private:
-  std::unique_ptr<runtime::OpenSummon> summon_;
+  struct Open;
+  std::unique_ptr<Open> open_;
 };
 
 /// Gathers every group under `model` and keeps it whole while the guard lives: all whole parameters at once.

@@ -2,14 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/StringUtil.h>
+#include <fsdp/error.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <sstream>
-
-#include "comm/core/check.h"
 
 namespace fsdp {
 namespace {
@@ -24,14 +24,16 @@ void describe(std::ostream& text, const NamedParameter& tensor) {
 
 // What every rank must have alike, in words; its hash is compared.
 std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
-                     const FullyShardOptions& options) {
+                     const FullyShardOptions& options, const runtime::Placement& placement) {
   std::ostringstream text;
+  text << "axes " << placement.shard().world_size() << " x " << placement.replicas() << '\n';
   for (const auto& group : plan) {
     text << "group " << group.name << '\n';
     for (const auto& parameter : group.parameters) describe(text, parameter);
   }
   for (const auto& buffer : buffers) describe(text, buffer);
-  if (options.reshard_after_forward) text << "reshard " << options.reshard_after_forward->after_forward() << '\n';
+  if (const auto& reshard = options.reshard_after_forward)
+    text << "reshard " << reshard->after_forward() << " within " << reshard->ranks().value_or(0) << '\n';
   if (options.sync_module_states) text << "rank 0's values\n";
   return text.str();
 }
@@ -52,8 +54,9 @@ std::vector<int64_t> checksums(const std::vector<PlannedGroup>& plan, const Proc
   return sums;
 }
 
-// Throws if a rank's checksums, a row of `all`, are others than rank 0's.
-void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>& plan, const std::string& where) {
+// Throws if a rank's checksums, a row of `all`, are others than the first rank's.
+void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>& plan,
+                         const ProcessGroup& process_group) {
   const auto count = static_cast<size_t>(all.size(1));
   const auto* sums = all.const_data_ptr<int64_t>();
   size_t first = count, differing = 0, rank = 0;
@@ -64,28 +67,32 @@ void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>&
       break;
     }
   if (differing == 0) return;
+  const auto& names = process_group.global_ranks();
   size_t i = 0;
   for (const auto& group : plan)
     for (const auto& parameter : group.parameters)
       if (++i == first)
-        throw Mismatch(c10::str(where, "parameter '", parameter.name, "' has other values on rank ", rank,
-                                " than on rank 0 (", differing, " of ", count - 1,
+        throw Mismatch(c10::str(process_group.where("fully_shard"), "parameter '", parameter.name,
+                                "' has other values on rank ", names[rank], " than on rank ", names[0], " (", differing,
+                                " of ", count - 1,
                                 " parameters differ; checksums were compared). Give every rank the same before "
                                 "fully_shard: torch::manual_seed with one seed, or the same file; or set "
-                                "FullyShardOptions::sync_module_states, which takes rank 0's values"));
+                                "FullyShardOptions::sync_module_states, which takes rank ",
+                                names[0], "'s values"));
 }
 
 }  // namespace
 
-void agree(const ProcessGroup& process_group, const std::vector<PlannedGroup>& plan,
+void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
            const std::vector<NamedParameter>& buffers, const FullyShardOptions& options) {
+  const auto& process_group = placement.process_group();
   size_t parameters = 0;
   int64_t numel = 0;
   for (const auto& group : plan) {
     parameters += group.parameters.size();
     for (const auto& parameter : group.parameters) numel += parameter.tensor.numel();
   }
-  const auto text = describe(plan, buffers, options);
+  const auto text = describe(plan, buffers, options, placement);
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   // The subject is a part of the collective's fingerprint, which is compared before data moves.
@@ -98,8 +105,7 @@ void agree(const ProcessGroup& process_group, const std::vector<PlannedGroup>& p
   auto input = at::empty({count}, at::kLong), all = at::empty({offsets.back()}, at::kLong);
   std::copy(own.begin(), own.end(), input.mutable_data_ptr<int64_t>());
   process_group.communicator().all_gather(all, input, offsets, {subject, {}})->wait();
-  require_same_values(all.view({-1, count}), plan,
-                      where(process_group.rank(), process_group.world_size(), "fully_shard"));
+  require_same_values(all.view({-1, count}), plan, process_group);
 }
 
 std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,

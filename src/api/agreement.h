@@ -9,13 +9,14 @@
 
 #include "api/module_tree.h"
 #include "api/plan.h"
+#include "runtime/placement.h"
 
 namespace fsdp {
 
-/// Compares the ranks' groups, buffers if they are to be synchronised, and options; then, unless rank 0's values are
-/// taken, the values of parameters by checksum. One collective. Throws Mismatch: of other values on every rank, naming
-/// the first parameter, and the process group can still be used.
-void agree(const ProcessGroup& process_group, const std::vector<PlannedGroup>& plan,
+/// Compares the ranks' groups, buffers if they are to be synchronised, options and axes; then, unless rank 0's values
+/// are taken, the values of parameters by checksum. One collective. Throws Mismatch: of other values on every rank,
+/// naming the first parameter, and the process group can still be used.
+void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
            const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 
 /// Rank 0's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.

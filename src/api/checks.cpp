@@ -120,11 +120,24 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
   }
 }
 
+// One rank of them keeps whole parameters whole, all of them have their rows already.
+void check_reshard(const Reshard& reshard, const runtime::Placement& placement, const std::string& where) {
+  if (!reshard.ranks()) return;
+  const int ranks = *reshard.ranks(), all = placement.shard().world_size();
+  require(ranks > 0 && all % ranks == 0, where,
+          "FullyShardOptions::reshard_after_forward: expected Reshard::within of a number that divides the ", all,
+          all == 1 ? " rank" : " ranks", " that rows are sharded over, found ", ranks);
+  require(ranks == 1 || ranks == all, where, "FullyShardOptions::reshard_after_forward: Reshard::within(", ranks,
+          ") of ", all, " ranks is not there yet: use Reshard::always() or Reshard::never()");
+}
+
 }  // namespace
 
-void check_options(const FullyShardOptions& options, const ModuleNode& tree, const std::string& where) {
+void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
+                   const std::string& where) {
   require(options.strategy == Strategy::kFullShard, where,
           "FullyShardOptions::strategy: only Strategy::kFullShard is there yet");
+  if (options.reshard_after_forward) check_reshard(*options.reshard_after_forward, placement, where);
   require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
   require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
   require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
@@ -144,7 +157,7 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   }
 }
 
-void check_module(const ModuleNode& tree, const ProcessGroup& process_group, const std::string& where) {
+void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where) {
   require(!c10::InferenceMode::is_enabled(), where,
           "called in inference mode, whose tensors cannot train. Call it outside of c10::InferenceMode");
   require(torch::autograd::get_current_graph_task_id() == -1, where,
@@ -157,8 +170,8 @@ void check_module(const ModuleNode& tree, const ProcessGroup& process_group, con
   for (const auto& child : tree.children)
     if (tree.identity == nullptr) check_given(*child);
   auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
-    require(!group || &group->placement().process_group() == &process_group, where, "expected one process group for ",
-            tree.type, " and all that is inside it, found '", group ? group->name() : "",
+    require(!group || group->placement() == placement, where, "expected one process group for ", tree.type,
+            " and all that is inside it, found '", group ? group->name() : "",
             "' sharded over another process group. Set FullyShardOptions::process_group alike");
   };
   visit_nodes(tree, [&](const ModuleNode& node) {

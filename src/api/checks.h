@@ -8,14 +8,16 @@
 #include <vector>
 
 #include "api/module_tree.h"
+#include "runtime/placement.h"
 
 namespace fsdp {
 
 /// Throws UsageError naming the option that is wrong or not there yet.
-void check_options(const FullyShardOptions& options, const ModuleNode& tree, const std::string& where);
+void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
+                   const std::string& where);
 
-/// Throws UsageError unless the module can be sharded over `process_group` now.
-void check_module(const ModuleNode& tree, const ProcessGroup& process_group, const std::string& where);
+/// Throws UsageError unless the module can be sharded over `placement` now.
+void check_module(const ModuleNode& tree, const runtime::Placement& placement, const std::string& where);
 
 /// Throws UsageError if a module around this one, which has no free parameter, was sharded before it.
 void check_order(const ModuleNode& tree, const std::string& where);

@@ -13,6 +13,7 @@
 #include "api/module_tree.h"
 #include "api/module_watch.h"
 #include "api/plan.h"
+#include "api/shard_over.h"
 #include "comm/core/check.h"
 #include "comm/group/attachment.h"
 #include "runtime/backward_hooks.h"
@@ -61,55 +62,64 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
   }
 }
 
-// The whole values that every rank takes its rows of. Collective if they are rank 0's.
-std::vector<at::Tensor> values_of(const PlannedGroup& planned, const ProcessGroup& process_group,
-                                  const FullyShardOptions& options) {
-  if (options.sync_module_states)
-    return values_of_first_rank(process_group, planned.parameters, "sync_module_states of " + planned.name);
-  std::vector<at::Tensor> values;
-  for (const auto& parameter : planned.parameters) values.push_back(parameter.tensor);
-  return values;
+// Where every rank takes its rows from. Collective if it is rank 0's values.
+std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const ProcessGroup& process_group,
+                                           const FullyShardOptions& options) {
+  std::vector<runtime::RowSource> sources;
+  if (options.sync_module_states) {
+    for (auto& whole : values_of_first_rank(process_group, planned.parameters, "sync_module_states of " + planned.name))
+      sources.push_back(runtime::rows_of_tensor(std::move(whole)));
+  } else {
+    for (const auto& parameter : planned.parameters) sources.push_back(runtime::rows_of_tensor(parameter.tensor));
+  }
+  return sources;
 }
 
 // Makes the memory of the groups' rows, where ranks share memory in one piece, and room for the reductions. Collective.
 void allocate_rows(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
   using OnDevice = std::vector<std::pair<ParamGroup*, runtime::FlatParams*>>;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, OnDevice> devices;
-  size_t largest = 0;
+  const auto& placement = groups.front()->placement();
+  size_t largest = 0, largest_slice = 0;
   for (const auto& group : groups)
     for (auto& flat : group->flats()) {
-      devices[{flat.device().type(), flat.device().index()}].emplace_back(group.get(), &flat);
-      largest = std::max(largest, flat.whole_bytes());
+      const auto device = flat.whole().form.device;
+      devices[{device.type(), device.index()}].emplace_back(group.get(), &flat);
+      largest = std::max(largest, flat.whole().bytes());
+      const int64_t slice = flat.layout().slice_numel(placement.shard().rank());
+      largest_slice = std::max(largest_slice, flat.whole().form.bytes(slice));
     }
-  const auto& placement = groups.front()->placement();
   for (const auto& [device, flats] : devices) {
     std::vector<SharedPart> parts;
-    for (const auto& [group, flat] : flats) parts.push_back({group->name(), flat->whole_bytes()});
-    const auto buffers = placement.communicator().share(parts, {device.first, device.second});
+    for (const auto& [group, flat] : flats) parts.push_back({group->name(), flat->whole().bytes()});
+    const auto buffers = placement.shard().communicator().share(parts, {device.first, device.second});
     for (size_t i = 0; i < flats.size(); ++i) {
       const auto& [group, flat] = flats[i];
       flat->allocate_shard(buffers.empty() ? nullptr : buffers[i]);
       if (auto* shared = flat->shared()) group->turns().reading().add(*shared);
     }
   }
-  if (largest > 0) placement.reductions().reserve(largest);
+  if (largest > 0) placement.shard().reductions().reserve(largest);
+  if (largest_slice > 0 && placement.replicate()) placement.replicate()->reductions().reserve(largest_slice);
 }
 
 // Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
 std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
-                                                       const std::shared_ptr<ProcessGroup>& process_group,
+                                                       const runtime::Placement& placement,
                                                        const FullyShardOptions& options) {
   std::vector<std::shared_ptr<ParamGroup>> groups;
-  const auto rank_state = Attachment::of<runtime::RankState>(*process_group);
+  const auto rank_state = Attachment::of<runtime::RankState>(placement.process_group());
   for (const auto& planned : plan) {
-    ParamGroup::Spec spec{planned.name, planned.parameters, process_group, rank_state, {}, planned.modules};
-    if (options.reshard_after_forward)
-      spec.policy.reshard_after_forward = options.reshard_after_forward->after_forward();
+    ParamGroup::Spec spec{planned.name, planned.parameters, placement, rank_state, {}, planned.modules};
+    if (const auto& reshard = options.reshard_after_forward) {
+      spec.policy.reshard_after_forward = reshard->after_forward();
+      spec.policy.reshard_within = reshard->ranks();
+    }
     groups.push_back(ParamGroup::create(spec));
   }
   allocate_rows(groups);
   for (size_t i = 0; i < plan.size(); ++i)
-    groups[i]->params().take_rows(plan[i].parameters, values_of(plan[i], *process_group, options));
+    groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
   return groups;
 }
 
@@ -137,11 +147,17 @@ void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& gr
     for (const auto& child : node.children) found_through(*child);
 }
 
-Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& options) {
-  auto process_group = options.process_group ? options.process_group : default_process_group();
-  auto where = fsdp::where(process_group->rank(), process_group->world_size(), "fully_shard");
-  check_module(*tree, *process_group, where);
-  check_options(options, *tree, where);
+runtime::Placement placement_of(const FullyShardOptions& options) {
+  return runtime::Placement(options.process_group ? options.process_group : default_process_group());
+}
+
+}  // namespace
+
+Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode> tree,
+                 const FullyShardOptions& options) {
+  const auto where = placement.where("fully_shard");
+  check_module(*tree, placement, where);
+  check_options(options, *tree, placement, where);
   const auto parameters = free_parameters(*tree, options.ignored_params);
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
@@ -149,9 +165,9 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   const auto buffers = options.sync_module_states ? subtree_buffers(*tree) : std::vector<NamedParameter>();
   check_buffers(buffers, where);
   runtime::install_interceptor();
-  agree(*process_group, plan, buffers, options);
-  const auto groups = create_groups(plan, process_group, options);
-  const auto buffer_values = values_of_first_rank(*process_group, buffers, "sync_module_states of buffers");
+  agree(placement, plan, buffers, options);
+  const auto groups = create_groups(plan, placement, options);
+  const auto buffer_values = values_of_first_rank(placement.process_group(), buffers, "sync_module_states of buffers");
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(buffer_values[i]);
@@ -162,10 +178,8 @@ Group shard_tree(std::unique_ptr<ModuleNode> tree, const FullyShardOptions& opti
   return make_group(groups.back(), std::move(tree));
 }
 
-}  // namespace
-
 Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options) {
-  return shard_tree(module_tree(module), options);
+  return shard_over(placement_of(options), module_tree(module), options);
 }
 
 Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options) {
@@ -173,11 +187,11 @@ Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullySha
   for (const auto* module : modules)
     require(module != nullptr,
             "fsdp::fully_shard: expected modules, found a null pointer in the list. Make them first");
-  return shard_tree(module_tree(modules), options);
+  return shard_over(placement_of(options), module_tree(modules), options);
 }
 
 Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyShardOptions& options) {
-  return {module, shard_tree(module_tree(module), options)};
+  return {module, shard_over(placement_of(options), module_tree(module), options)};
 }
 
 Group group_of(const torch::nn::Module& module) {

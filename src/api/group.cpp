@@ -30,7 +30,7 @@ void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool 
 std::vector<runtime::GroupId> ids_of(const ParamGroup& own, const std::vector<Group>& groups, const char* operation) {
   std::vector<runtime::GroupId> ids;
   for (const auto& listed : groups) {
-    const auto& group = *listed.param_groups().front();
+    const auto& group = *param_groups(listed).front();
     require(&group.placement().process_group() == &own.placement().process_group(), own.where(operation),
             "expected groups over the process group of '", own.name(), "', found '", group.name(),
             "' over another. List groups of the same model");
@@ -45,8 +45,6 @@ ByteCount byte_count(const runtime::RankState& rank, memory::ByteClass cls) {
 
 }  // namespace
 
-Group group_from_view(std::shared_ptr<const GroupView> view) { return Group(std::move(view)); }
-
 Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tree) {
   auto view = std::make_shared<GroupView>();
   view->groups.push_back(std::move(own));
@@ -60,22 +58,25 @@ Group make_group(std::shared_ptr<ParamGroup> own, std::unique_ptr<ModuleNode> tr
       if (auto part = runtime::registry().find(parameter.tensor)) add(part->group);
   });
   view->tree = std::move(tree);
-  return group_from_view(std::move(view));
+  return GroupView::handle_of(std::move(view));
 }
 
-NoSync::NoSync(std::vector<std::shared_ptr<ParamGroup>> groups) : groups_(std::move(groups)) {
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
-  for (const auto& group : groups_) previous_.push_back(std::exchange(group->policy.requires_gradient_sync, false));
+NoSync::NoSync(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {
+  std::lock_guard lock(view_->groups.front()->rank_state().mutex);
+  for (const auto& group : view_->groups)
+    previous_.push_back(std::exchange(group->policy.requires_gradient_sync, false));
 }
 
 NoSync::~NoSync() {
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
-  for (size_t i = 0; i < groups_.size(); ++i) groups_[i]->policy.requires_gradient_sync = previous_[i];
+  const auto& groups = view_->groups;
+  std::lock_guard lock(groups.front()->rank_state().mutex);
+  for (size_t i = 0; i < groups.size(); ++i) groups[i]->policy.requires_gradient_sync = previous_[i];
 }
 
 void UnshardHandle::wait() {
-  std::lock_guard lock(group_->rank_state().mutex);
-  group_->residency().finish_gather();
+  const auto& own = view_->groups.front();
+  std::lock_guard lock(own->rank_state().mutex);
+  own->residency().finish_gather();
 }
 
 UnshardHandle Group::unshard() const {
@@ -84,7 +85,7 @@ UnshardHandle Group::unshard() const {
   own->residency().drop_stale_copy();
   own->residency().start_gather();
   own->residency().unshard_was_asked = true;
-  return UnshardHandle(own);
+  return UnshardHandle(view_);
 }
 
 void Group::reshard() const {
@@ -99,7 +100,7 @@ void Group::set_requires_gradient_sync(bool requires_sync, bool recurse) const {
   change_policy(view_->groups, recurse, [&](auto& policy) { policy.requires_gradient_sync = requires_sync; });
 }
 
-NoSync Group::no_sync() const { return NoSync(view_->groups); }
+NoSync Group::no_sync() const { return NoSync(view_); }
 
 void Group::set_reshard_after_forward(bool reshard, bool recurse) const {
   change_policy(view_->groups, recurse, [&](auto& policy) { policy.reshard_after_forward = reshard; });
@@ -165,8 +166,7 @@ GroupStats Group::stats() const {
 void Group::reset_peak_stats() const { view_->groups.front()->rank_state().account().reset_peaks(); }
 
 std::string Group::name() const { return view_->groups.front()->name(); }
-int Group::rank() const { return view_->groups.front()->placement().rank(); }
-int Group::world_size() const { return view_->groups.front()->placement().world_size(); }
-const std::vector<std::shared_ptr<ParamGroup>>& Group::param_groups() const { return view_->groups; }
+int Group::rank() const { return view_->groups.front()->placement().process_group().rank(); }
+int Group::world_size() const { return view_->groups.front()->placement().process_group().world_size(); }
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 #include <fsdp/group.h>
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "api/module_tree.h"
@@ -16,9 +17,15 @@ struct GroupView {
   std::vector<std::shared_ptr<runtime::ParamGroup>> groups;
   /// The module tree when the handle was made; it keeps the parameters alive.
   std::unique_ptr<ModuleNode> tree;
+
+  static const GroupView& of(const Group& group) { return *group.view_; }
+  static Group handle_of(std::shared_ptr<const GroupView> view) { return Group(std::move(view)); }
 };
 
-Group group_from_view(std::shared_ptr<const GroupView> view);
+/// The groups that a handle refers to, the module's own first.
+inline const std::vector<std::shared_ptr<runtime::ParamGroup>>& param_groups(const Group& group) {
+  return GroupView::of(group).groups;
+}
 
 /// Finds the groups under a module whose own group is `own`.
 Group make_group(std::shared_ptr<runtime::ParamGroup> own, std::unique_ptr<ModuleNode> tree);

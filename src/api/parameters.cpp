@@ -1,9 +1,7 @@
 #include <fsdp/parameters.h>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "comm/core/check.h"
 #include "runtime/compat.h"
@@ -35,8 +33,7 @@ void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const
 
 // Gathers tensors of the rows' sizes into one of the slot's sizes and strides.
 at::Tensor gather_rows(runtime::Part& part, const at::Tensor& rows, const char* operation) {
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
+  const runtime::OwnOperators own_operators;
   auto& group = *part.group;
   std::lock_guard lock(group.rank_state().mutex);
   auto& slot = group.slots()[part.slot];
@@ -45,16 +42,14 @@ at::Tensor gather_rows(runtime::Part& part, const at::Tensor& rows, const char* 
           ". Give each rank the gradient of its rows");
   auto strides = slot.rows_tensor.strides();
   auto dense = rows.strides() == strides ? rows : at::empty_strided(rows.sizes(), strides, rows.options()).copy_(rows);
-  auto place = group.place(part.slot);
-  const auto& layout = group.flats()[place.flat].layout();
   std::vector<int64_t> offsets{0};
-  for (int r = 0; r < layout.world_size(); ++r)
-    offsets.push_back(offsets.back() + layout.rows_of(place.item, r).count * slot.row_numel());
+  for (int r = 0; r < group.placement().shard().world_size(); ++r)
+    offsets.push_back(offsets.back() + group.params().rows_of(part.slot, r).count * slot.row_numel());
   auto flat = at::empty({slot.numel()}, dense.options());
   // Without the mark: the communicator's threads must not come back to the runtime.
   auto input = at::empty({0}, dense.options()).set_(dense.storage(), dense.storage_offset(), {slot.rows_numel()}, {1});
   auto tag = group.tag(std::string(operation) + " " + slot.name());
-  group.rank_state().wait(*group.placement().communicator().all_gather(flat, input, offsets, std::move(tag)));
+  group.rank_state().wait(*group.placement().shard().communicator().all_gather(flat, input, offsets, std::move(tag)));
   return flat.as_strided(slot.sizes(), slot.whole_tensor.strides());
 }
 

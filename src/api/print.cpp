@@ -36,7 +36,8 @@ std::string count_text(int64_t count) {
 // How evenly a group is divided: the largest share of a rank against an equal one.
 std::string balance_text(runtime::ParamGroup& group) {
   int64_t total = 0, busiest = 0, padding = 0;
-  int world = group.placement().world_size();
+  const auto& shard = group.placement().shard();
+  int world = shard.world_size();
   std::vector<int64_t> owned(static_cast<size_t>(world));
   for (auto& flat : group.flats()) {
     int64_t real = 0;
@@ -49,8 +50,7 @@ std::string balance_text(runtime::ParamGroup& group) {
   }
   for (int64_t numel : owned) busiest = std::max(busiest, numel);
   std::ostringstream text;
-  text << count_text(total) << " elements, " << count_text(owned[static_cast<size_t>(group.placement().rank())])
-       << " here";
+  text << count_text(total) << " elements, " << count_text(owned[static_cast<size_t>(shard.rank())]) << " here";
   if (total > 0)
     text << std::fixed << std::setprecision(3) << ", busiest rank "
          << static_cast<double>(busiest) * world / static_cast<double>(total) << " of an equal share, padding "
@@ -71,9 +71,9 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
       out << sizes_text(parameter.tensor.sizes()) << " not sharded\n";
       continue;
     }
-    const auto& slot = part->group->slots()[part->slot];
-    out << sizes_text(slot.sizes()) << " rows " << slot.rows().first << ".." << slot.rows().first + slot.rows().count;
-    if (slot.name() != parameter.name) out << " shared with " << slot.name();
+    const auto rows = part->group->slots()[part->slot].param_rows();
+    out << sizes_text(rows.sizes) << " rows " << rows.range.first << ".." << rows.range.first + rows.range.count;
+    if (rows.name != parameter.name) out << " shared with " << rows.name;
     out << '\n';
   }
   for (const auto& child : node.children) print_node(out, *child, depth + 1, own);
@@ -82,9 +82,13 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const Group& group) {
-  const auto& view = *group.view_;
-  out << "rank " << group.rank() << " of " << group.world_size() << ", " << view.groups.size()
-      << (view.groups.size() == 1 ? " group\n" : " groups\n");
+  const auto& view = GroupView::of(group);
+  const auto& placement = view.groups.front()->placement();
+  out << "rank " << group.rank() << " of " << group.world_size();
+  if (placement.replicate())
+    out << " (shard " << placement.shard().rank() << " of " << placement.shard().world_size() << ", replica "
+        << placement.replicate()->rank() << " of " << placement.replicas() << ')';
+  out << ", " << view.groups.size() << (view.groups.size() == 1 ? " group\n" : " groups\n");
   print_node(out, *view.tree, 0, view.groups.front());
   return out;
 }

@@ -1,5 +1,6 @@
 #include <fsdp/scopes.h>
 
+#include "api/group_view.h"
 #include "api/module_watch.h"
 #include "comm/core/check.h"
 #include "runtime/backward_hooks.h"
@@ -22,24 +23,29 @@ void check_before_scope(const std::vector<std::shared_ptr<runtime::ParamGroup>>&
   for (const auto& group : groups) runtime::require_own_hooks(group);
 }
 
-std::unique_ptr<runtime::OpenScope> open_scope(const Group& model) {
-  check_before_scope(model.param_groups());
-  return std::make_unique<runtime::OpenScope>(model.param_groups());
-}
-
 }  // namespace
 
-ForwardScope::ForwardScope(const Group& model) : scope_(open_scope(model)) {}
+struct ForwardScope::Open : runtime::OpenScope {
+  using OpenScope::OpenScope;
+};
+ForwardScope::ForwardScope(const Group& model) {
+  check_before_scope(param_groups(model));
+  open_ = std::make_unique<Open>(param_groups(model));
+}
 ForwardScope::~ForwardScope() = default;
-void ForwardScope::close() { scope_.reset(); }
+void ForwardScope::close() { open_.reset(); }
 
-LocalRows::LocalRows(const Group& model) : rows_(std::make_unique<runtime::OpenLocalRows>(model.param_groups())) {}
+struct LocalRows::Open : runtime::OpenLocalRows {
+  using OpenLocalRows::OpenLocalRows;
+};
+LocalRows::LocalRows(const Group& model) : open_(std::make_unique<Open>(param_groups(model))) {}
 LocalRows::~LocalRows() = default;
 
-SummonFullParams::SummonFullParams(const Group& model)
-    : summon_(std::make_unique<runtime::OpenSummon>(model.param_groups())) {}
+struct SummonFullParams::Open : runtime::OpenSummon {
+  using OpenSummon::OpenSummon;
+};
+SummonFullParams::SummonFullParams(const Group& model) : open_(std::make_unique<Open>(param_groups(model))) {}
 SummonFullParams::~SummonFullParams() = default;
-
-void SummonFullParams::write_back() { summon_->write_back(); }
+void SummonFullParams::write_back() { open_->write_back(); }
 
 }  // namespace fsdp

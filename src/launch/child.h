@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -15,12 +16,19 @@ namespace fsdp {
 /// "SIGKILL".
 std::string signal_name(int number);
 
+/// In rising order: of failures that are seen together, the highest is the cause of the others.
+enum class Failure : uint8_t { kNone, kLostPeer, kOwn, kSignal };
+
 /// How a process ended, as waitpid tells it.
 class ExitStatus {
  public:
   static ExitStatus from_wait(int status);
 
-  bool is_failure() const { return signal_ != 0 || code_ != 0; }
+  bool is_failure() const { return failure() != Failure::kNone; }
+  Failure failure() const {
+    if (is_signal()) return Failure::kSignal;
+    return code_ == 0 ? Failure::kNone : Failure::kOwn;
+  }
   bool is_signal() const { return signal_ != 0; }
   /// 0 if a signal ended it.
   int code() const { return code_; }
@@ -60,6 +68,7 @@ class Child {
 
 /// Forks this process. The child runs `body`, which does not throw, and ends with its result as exit code, without
 /// running static destructors; it dies with the calling thread. Throws std::system_error.
-Child fork_child(const std::function<int()>& body);
+pid_t fork_process(const std::function<int()>& body);
+inline Child fork_child(const std::function<int()>& body) { return Child(fork_process(body)); }
 
 }  // namespace fsdp

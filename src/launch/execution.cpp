@@ -1,7 +1,6 @@
 #include "launch/execution.h"
 
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cstdlib>
 
 #include "comm/posix/descriptor.h"
+#include "launch/child.h"
 
 namespace fsdp {
 namespace {
@@ -31,11 +31,9 @@ Execution::Execution(const std::string& program, const std::vector<std::string>&
       argument_pointers_(pointers_to(arguments_)),
       environment_pointers_(pointers_to(environment_)) {}
 
-/// The child's side of the fork. Only async-signal-safe calls.
-void Execution::become(const Options& options, pid_t parent, int failure) const {
+/// The child's side of the fork; returns if that fails. Only async-signal-safe calls.
+int Execution::become(const Options& options, int failure) const {
   if (options.leads_group) setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(EXIT_FAILURE);
   if (options.in >= 0) dup2(options.in, STDIN_FILENO);
   if (options.out >= 0) dup2(options.out, STDOUT_FILENO);
   if (options.err >= 0) dup2(options.err, STDERR_FILENO);
@@ -46,7 +44,7 @@ void Execution::become(const Options& options, pid_t parent, int failure) const 
   execve(program_.c_str(), argument_pointers_.data(), environment_pointers_.data());
   const int error = errno;
   [[maybe_unused]] const ssize_t told = write(failure, &error, sizeof(error));
-  _exit(EXIT_FAILURE);
+  return EXIT_FAILURE;
 }
 
 pid_t Execution::start(const Options& options) const {
@@ -55,11 +53,7 @@ pid_t Execution::start(const Options& options) const {
     throw std::system_error(errno, std::generic_category(), "no pipe can be made");
   const Descriptor reading(ends[0]);
   Descriptor writing(ends[1]);
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) throw std::system_error(errno, std::generic_category(), "no process can be started");
-  if (pid == 0) become(options, parent, writing.number());
-
+  const pid_t pid = fork_process([&] { return become(options, writing.number()); });
   if (options.leads_group) setpgid(pid, pid);  // The child does so too: whoever comes first.
   writing.close();
   int error = 0;

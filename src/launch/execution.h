@@ -32,7 +32,7 @@ class Execution {
   pid_t start(const Options& options) const;
 
  private:
-  [[noreturn]] void become(const Options& options, pid_t parent, int failure) const;
+  int become(const Options& options, int failure) const;
 
   std::string program_;
   std::vector<std::string> arguments_, environment_;

@@ -24,12 +24,11 @@
 #include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
 #include "launch/child.h"
+#include "launch/ending.h"
 #include "launch/variables.h"
 
 namespace fsdp {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Exit statuses of a rank whose function threw: its error is in the pipe.
 constexpr int kStatusThrew = 1;
@@ -88,9 +87,6 @@ int run_rank(const std::function<void()>& body, int errors) {
   return kStatusThrew;
 }
 
-/// In rising order: of failures that are seen together, the highest is the cause of the others.
-enum class Failure { kNone, kLostPeer, kOwn, kSignal };
-
 /// One forked rank.
 class RankProcess {
  public:
@@ -98,7 +94,7 @@ class RankProcess {
       : rank_(rank), child_(std::move(child)), errors_(std::move(errors)) {}
 
   bool is_running() const { return child_.is_running(); }
-  void ask_to_end() const { child_.send(SIGTERM); }
+  void send(int signal) const { child_.send(signal); }
   int error_pipe() const { return errors_.number(); }
 
   /// Takes what there is to take, without waiting: the exit status, then what is left of the error.
@@ -108,9 +104,8 @@ class RankProcess {
   }
 
   Failure failure_kind() const {
-    if (is_running() || !child_.status()->is_failure()) return Failure::kNone;
-    if (child_.status()->is_signal()) return Failure::kSignal;
-    return child_.status()->code() == kStatusLostPeer ? Failure::kLostPeer : Failure::kOwn;
+    if (is_running()) return Failure::kNone;
+    return child_.status()->code() == kStatusLostPeer ? Failure::kLostPeer : child_.status()->failure();
   }
 
   std::string failure() const {
@@ -169,30 +164,24 @@ void wait_for_news(const std::vector<RankProcess>& ranks) {
 }
 
 /// Waits for all ranks, of which some may fail: the others have `peer_grace` to end by themselves, then kShutdownTime
-/// after SIGTERM. Returns the rank that is to blame, null if all succeeded.
+/// after SIGTERM; who is left then is killed when `ranks` go. Returns the rank that is to blame, null if all succeeded.
 const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace) {
-  enum class Phase { kRunning, kPeersMayEnd, kAskedToEnd } phase = Phase::kRunning;
-  Clock::time_point deadline = Clock::time_point::max();
+  Ending ending({peer_grace, kShutdownTime}, [&](int signal) {
+    for (const RankProcess& rank : ranks) rank.send(signal);
+  });
   const RankProcess* cause = nullptr;
-  while (std::ranges::any_of(ranks, &RankProcess::is_running)) {
+  while (std::ranges::any_of(ranks, &RankProcess::is_running) && ending.phase() < Ending::Phase::kKilled) {
     wait_for_news(ranks);
     for (RankProcess& rank : ranks) rank.collect();
     const auto worst = std::ranges::max_element(ranks, {}, &RankProcess::failure_kind);
     if (worst->failure_kind() == Failure::kNone) continue;
     // What ranks say later may follow from the first failure, or from SIGTERM. Only the loss of a peer says less than
     // what that peer says itself: its connections close while its exception still travels.
-    if (cause == nullptr || (cause->failure_kind() == Failure::kLostPeer && phase == Phase::kPeersMayEnd))
+    if (cause == nullptr ||
+        (cause->failure_kind() == Failure::kLostPeer && ending.phase() == Ending::Phase::kPeersMayEnd))
       cause = &*worst;
-    if (phase == Phase::kRunning) {
-      phase = Phase::kPeersMayEnd;
-      deadline = Clock::now() + peer_grace;
-    } else if (Clock::now() > deadline && phase == Phase::kPeersMayEnd) {
-      phase = Phase::kAskedToEnd;
-      deadline = Clock::now() + kShutdownTime;
-      for (const RankProcess& rank : ranks) rank.ask_to_end();
-    } else if (Clock::now() > deadline) {
-      break;
-    }
+    ending.note_failure();
+    ending.advance();
   }
   return cause;
 }

@@ -17,4 +17,9 @@ std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor) {
   return reference == nullptr ? nullptr : *reference;
 }
 
+void note_use(const at::Tensor& tensor) {
+  if (tensor.is_cpu() || !tensor.has_storage()) return;
+  if (const auto buffer = buffer_of(tensor)) buffer->uses().note_current();
+}
+
 }  // namespace fsdp::memory

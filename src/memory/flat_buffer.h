@@ -35,5 +35,7 @@ class FlatBuffer {
 c10::DataPtr part_of(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset);
 /// The buffer that a tensor's memory is a part of; null if it is memory of another kind.
 std::shared_ptr<FlatBuffer> buffer_of(const at::Tensor& tensor);
+/// The calling thread's current stream uses the tensor's memory; noted where that is a part of a buffer.
+void note_use(const at::Tensor& tensor);
 
 }  // namespace fsdp::memory

@@ -1,14 +1,13 @@
 #include <fsdp/clip_grad.h>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <unordered_set>
 
+#include "api/group_view.h"
 #include "comm/core/check.h"
 #include "optim/gradient_layout.h"
 #include "optim/row_norms.h"
@@ -22,8 +21,8 @@ using optim::ExactSum;
 using runtime::ParamGroup;
 
 struct RowGradient {
-  at::Tensor gradient, rows;
-  int64_t row_numel;
+  runtime::ParamRows rows;
+  at::Tensor gradient;
 };
 
 // The gradients of this rank's rows of the model's parameters. A tied parameter's group may lie in another model, whose
@@ -32,31 +31,31 @@ std::vector<RowGradient> row_gradients(const Group& model) {
   std::unordered_set<const at::TensorImpl*> own;
   for (const auto& parameter : model.parameters()) own.insert(parameter.unsafeGetTensorImpl());
   std::vector<RowGradient> gradients;
-  for (const auto& group : model.param_groups()) {
+  for (const auto& group : param_groups(model)) {
     if (group->is_inside())
       require(false, group->where("clip_grad_norm_"), "a forward scope or a backward is open on '", group->name(),
               "'. Clip after it; after an exception in backward call reset_iter_state() first");
     group->require_no_waiting_gradients("clip_grad_norm_");
-    for (auto& slot : group->slots()) {
-      const auto parameter = slot.tensor();
-      if (!parameter.defined() || !own.contains(parameter.unsafeGetTensorImpl())) continue;
-      const auto& gradient = parameter.grad();
+    for (const auto& rows : group->params().list_rows()) {
+      if (!rows.parameter.defined() || !own.contains(rows.parameter.unsafeGetTensorImpl())) continue;
+      const auto& gradient = rows.parameter.grad();
       if (!gradient.defined()) continue;
-      optim::require_sizes_of(slot.rows_tensor, gradient,
-                              [&] { return group->where("clip_grad_norm_") + "parameter '" + slot.name() + "'"; });
-      gradients.push_back({gradient, slot.rows_tensor, slot.row_numel()});
+      optim::require_sizes_of(rows.values, gradient,
+                              [&] { return group->where("clip_grad_norm_") + "parameter '" + rows.name + "'"; });
+      gradients.push_back({rows, gradient});
     }
   }
   return gradients;
 }
 
+// Replicas have the same rows.
 void reduce(const ParamGroup& group, const at::Tensor& values, ReduceOp op, const std::string& subject) {
-  group.rank_state().wait(*group.placement().communicator().all_reduce(values, op, group.tag(subject)));
+  group.rank_state().wait(*group.placement().shard().communicator().all_reduce(values, op, group.tag(subject)));
 }
 
 double max_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradients, const std::string& subject) {
   auto largest = at::zeros({1}, at::kDouble);
-  for (const auto& [gradient, rows, row_numel] : gradients) {
+  for (const auto& [rows, gradient] : gradients) {
     const double found = optim::max_magnitude(gradient);
     auto& value = *largest.mutable_data_ptr<double>();
     if (found > value || std::isnan(found)) value = found;
@@ -68,8 +67,8 @@ double max_norm_of(const ParamGroup& group, const std::vector<RowGradient>& grad
 double p_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradients, double p,
                  const std::string& subject) {
   ExactSum sum;
-  for (const auto& [gradient, rows, row_numel] : gradients)
-    sum.add(optim::sum_of_powers(optim::laid_out_as(rows, gradient), row_numel, p));
+  for (const auto& [rows, gradient] : gradients)
+    sum.add(optim::sum_of_powers(optim::laid_out_as(rows.values, gradient), rows.row_numel(), p));
   auto words = at::zeros({static_cast<int64_t>(ExactSum::kWords)}, at::kDouble);
   std::ranges::copy(sum.words(), words.mutable_data_ptr<double>());
   reduce(group, words, ReduceOp::kSum, subject);
@@ -81,13 +80,12 @@ double p_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradie
 }  // namespace
 
 double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
-  auto& first = *model.param_groups().front();
+  auto& first = *param_groups(model).front();
   std::lock_guard lock(first.rank_state().mutex);
   auto where = first.where("clip_grad_norm_");
   require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
   require(norm_type > 0, where, "expected norm_type > 0 or infinity, found ", norm_type);
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
+  const runtime::OwnOperators own_operators;
   auto gradients = row_gradients(model);
   // With the bounds, in which ranks could differ unseen.
   const auto subject = c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);

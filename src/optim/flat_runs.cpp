@@ -17,24 +17,9 @@ namespace {
 using memory::FlatBuffer;
 using runtime::ParamGroup;
 
-// What lies in one flat shard, in the order of memory; null where a step leaves rows alone. A plain tensor is a line of
-// its own.
+// What a group has on this rank, in the order of memory; null where a step leaves rows alone. A plain tensor is a line
+// of its own.
 using Line = std::vector<Update*>;
-
-std::vector<Line> lines_of_group(ParamGroup& group, const std::vector<Update*>& of_slots) {
-  std::vector<std::map<int64_t, Update*>> by_offset(group.flats().size());
-  for (size_t slot : c10::irange(of_slots.size())) {
-    const auto [flat, item] = group.place(slot);
-    if (group.slots()[slot].rows_numel() == 0) continue;
-    by_offset[flat][group.flats()[flat].layout().offsets[item]] = of_slots[slot];
-  }
-  std::vector<Line> lines;
-  for (const auto& flat : by_offset) {
-    lines.emplace_back();
-    for (const auto& [offset, update] : flat) lines.back().push_back(update);
-  }
-  return lines;
-}
 
 std::vector<Line> lines_of(Updates& updates) {
   std::vector<Line> lines;
@@ -49,8 +34,11 @@ std::vector<Line> lines_of(Updates& updates) {
     of_slots.resize(update.part->group->slots().size());
     of_slots[update.part->slot] = &update;
   }
-  for (const auto& [group, of_slots] : by_group)
-    std::ranges::move(lines_of_group(*group, of_slots), std::back_inserter(lines));
+  for (const auto& [group, of_slots] : by_group) {
+    auto& line = lines.emplace_back();
+    for (size_t slot : c10::irange(of_slots.size()))
+      if (group->slots()[slot].rows_numel() > 0) line.push_back(of_slots[slot]);
+  }
   return lines;
 }
 

@@ -2,9 +2,6 @@
 /// \file
 /// The state of parameters, which torch::optim keeps in a map.
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include "optim/flat_runs.h"
 #include "runtime/compat.h"
 
@@ -44,8 +41,7 @@ int64_t bytes_of_states(const torch::optim::Optimizer& optimizer, const TensorsO
 
 /// After loading: `settle` is called with all parameters that have state, each once.
 inline void settle_loaded(torch::optim::Optimizer& optimizer, const std::function<void(Updates&)>& settle) {
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
+  const runtime::OwnOperators own_operators;
   auto rounds = rounds_of(optimizer.param_groups(), [&](const at::Tensor& parameter) {
     return optimizer.state().find(parameter.unsafeGetTensorImpl()) != optimizer.state().end();
   });

@@ -34,7 +34,7 @@ struct Run {
   bool operator==(const Run&) const = default;
 };
 
-/// The maximal runs of `extents`, which lie in one flat shard and are listed in the order of memory, none left out.
+/// The maximal runs of `extents`, which are listed in the order of memory, none left out.
 ///
 /// Two neighbours share a run if both are updated by the same recipe, and each tensor of the one is as far from the
 /// same tensor of the other as their rows are, in one block. What lies between them is then padding everywhere.

@@ -1,7 +1,6 @@
 #include "optim/updates.h"
 
 #include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/irange.h>
 #include <torch/csrc/autograd/graph_task.h>
 
@@ -122,8 +121,7 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
     at::AutoGradMode recording(true);
     loss = closure();
   }
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(runtime::kShardedKey);
+  const runtime::OwnOperators own_operators;
   auto rounds = rounds_of(groups, [](const at::Tensor& parameter) { return parameter.defined(); });
   auto locks = lock_ranks(rounds);
   // Also parameters without a gradient: a backward that is open has put theirs aside.

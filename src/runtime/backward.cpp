@@ -1,7 +1,5 @@
 #include "runtime/backward.h"
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
@@ -46,7 +44,7 @@ bool is_restricted_to_inputs() {
 int64_t parameter_bytes(ParamGroup& group) {
   int64_t bytes = 0;
   for (const auto& flat : group.flats())
-    if (flat.device().is_cpu()) bytes += static_cast<int64_t>(flat.whole_bytes());
+    if (flat.whole().form.device.is_cpu()) bytes += static_cast<int64_t>(flat.whole().bytes());
   return bytes;
 }
 
@@ -79,7 +77,7 @@ bool takes_part(ParamGroup& group, bool restricted) {
       "another thread ", what_another_does, " '", group.name(),
       "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
       "Then call reset_iter_state() on the model on every rank");
-  group.placement().communicator().fail(operation, error);
+  group.placement().fail(operation, error);
   throw UsageError(group.where(operation) + error);
 }
 
@@ -159,8 +157,7 @@ void end_task(RankState& rank, int id) {
   std::lock_guard lock(rank.mutex);
   const auto task = rank.backwards.find(id);  // shared: reset_iter_state() may come while this thread waits
   if (!task) return;                          // it came first
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const OwnOperators own_operators;
   reduce_rest(rank, *task);
   if (!rank.backwards.close(id)) return;
   std::string error;  // the first one; every group is left all the same
@@ -235,14 +232,13 @@ void require_no_backward_elsewhere(ParamGroup& group, const char* operation) {
 }
 
 void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const OwnOperators own_operators;
   const int id = torch::autograd::get_current_graph_task_id();
   TORCH_INTERNAL_ASSERT(group.backward().has(id), "the gradient of '", group.slots()[slot].name(),
                         "' arrived before its hook was called");
   const int outermost = group.backward().tasks().front();
   group.backward().add(slot, std::move(gradient), /*from_inside=*/id != outermost);
-  group.placement().reductions().progress();  // earlier groups' gradients go the sooner
+  group.placement().progress();  // earlier groups' gradients go the sooner
   if (group.backward().expectations().is_complete()) advance_reductions(group.rank_state(), outermost, group.id());
 }
 

@@ -2,10 +2,13 @@
 /// \file
 /// Where autograd calls the runtime.
 ///
-/// Note [Before a node]. A node that reads parameters begins with `enter_backward`. LibTorch's observer calls before
-/// every node of the graph. A hook calls where it cannot tell or may not: before nodes without an edge to a parameter,
-/// before all of them where observers are off, and before a gradient is accumulated, since LibTorch drops what an
-/// observer throws and `.grad` must not be touched then. Both call the same function, and the second call does nothing.
+/// Note [Before a node]. A node that reads parameters begins with `begin_node`, the one function by which autograd
+/// enters a backward. Who calls it is not a choice. LibTorch's observer comes before every node, so it knows the first
+/// one of a graph task, and nodes by their edges to parameters, which costs no hook; but it can be off, sees no edge at
+/// nodes that read a view or a frozen parameter, and what it throws is logged and dropped. A hook is where it cannot
+/// tell: on those nodes, on all nodes where observers are off, and on each parameter before its gradient is
+/// accumulated, when an error has to keep `.grad` as it is. The second call for a group does nothing. In return hooks
+/// do not see custom Functions, whose nodes are made after their operators ran.
 
 #include <ATen/core/Tensor.h>
 

@@ -2,8 +2,10 @@
 /// \file
 /// The dispatch key that sharded tensors carry, and how they come by it: no public interface offers that.
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace fsdp::runtime {
 
@@ -22,6 +24,12 @@ inline void mark_sharded(c10::TensorImpl& tensor) {
   auto& keys = tensor.*KeySetAccess::member();
   keys = keys.add(kShardedKey);
 }
+
+/// While it lives, the thread's operators are the library's own: autograd records none, and the interceptor sees none.
+struct OwnOperators {
+  at::NoGradGuard no_grad;
+  c10::impl::ExcludeDispatchKeyGuard unseen{kShardedKey};
+};
 
 inline bool is_marked(const c10::TensorImpl& tensor) { return tensor.key_set().has(kShardedKey); }
 

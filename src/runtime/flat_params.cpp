@@ -5,84 +5,109 @@
 #include <utility>
 
 #include "memory/block.h"
-#include "memory/part_storage.h"
 
 namespace fsdp::runtime {
 namespace {
 
 using memory::ByteClass;
 using memory::FlatBuffer;
+using memory::FlatPart;
 
-// Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
-std::shared_ptr<FlatBuffer> flat_buffer_on(const std::shared_ptr<SharedBuffer>& shared, c10::Device device,
-                                           size_t charged_bytes, std::shared_ptr<memory::ByteAccount> account) {
+c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, c10::Device device) {
   auto* reference = new std::shared_ptr<SharedBuffer>(shared);
-  c10::DataPtr data(
-      shared->data(), reference, [](void* context) { delete static_cast<std::shared_ptr<SharedBuffer>*>(context); },
-      device);
-  return std::make_shared<FlatBuffer>(std::move(data), charged_bytes, std::move(account), ByteClass::kRows);
+  return {shared->data(), reference, [](void* context) { delete static_cast<std::shared_ptr<SharedBuffer>*>(context); },
+          device};
 }
 
 }  // namespace
 
-FlatParams::FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, int rank,
+FlatParams::FlatParams(memory::Form rows, memory::Form whole, layout::RowLayout layout, int rank,
                        std::shared_ptr<memory::ByteAccount> account)
-    : dtype_(dtype), device_(device), layout_(std::move(layout)), rank_(rank), account_(std::move(account)) {}
+    : layout_(std::move(layout)),
+      rank_(rank),
+      account_(std::move(account)),
+      rows_{rows, layout_.slice_numel(rank)},
+      whole_{whole, layout_.total_numel()} {}
 
+// This rank's part of a whole buffer.
+FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
+  return {whole_.form, rows_.numel, whole, whole_.form.bytes(layout_.boundaries[rank_])};
+}
+
+// Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
 void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared) {
   const at::NoGradGuard no_grad;
   shared_ = std::move(shared);
-  size_t slice_bytes = static_cast<size_t>(layout_.slice_numel(rank_)) * element_size();
-  if (shared_) {
-    shard_ = flat_buffer_on(shared_, device_, slice_bytes, account_);
-    shard_byte_offset_ = static_cast<size_t>(layout_.boundaries[rank_]) * element_size();
+  if (shared_)
+    shared_whole_ = std::make_shared<FlatBuffer>(data_of(shared_, whole_.form.device), whole_.form.bytes(rows_.numel),
+                                                 account_, has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
+  if (rows_lie_in_whole()) {
+    rows_ = own_slice(shared_whole_);
   } else {
-    shard_ = std::make_shared<FlatBuffer>(memory::allocate_block(device_, slice_bytes), slice_bytes, account_,
-                                          ByteClass::kRows);
-    shard().zero_();  // padding between parameters travels too
+    rows_.buffer = std::make_shared<FlatBuffer>(memory::allocate_block(rows_.form.device, rows_.bytes()), rows_.bytes(),
+                                                account_, ByteClass::kRows);
+    rows_.tensor().zero_();  // padding between parameters travels too
   }
 }
 
-at::Tensor FlatParams::shard() const {
-  return memory::flat_tensor(shard_, shard_byte_offset_, layout_.slice_numel(rank_), dtype_);
-}
-
 void FlatParams::allocate_copy() {
-  whole_ = std::make_shared<FlatBuffer>(memory::allocate(device_, whole_bytes()), whole_bytes(), account_,
-                                        ByteClass::kWhole);
+  whole_.buffer = std::make_shared<FlatBuffer>(memory::allocate(whole_.form.device, whole_.bytes()), whole_.bytes(),
+                                               account_, ByteClass::kWhole);
 }
 
 void FlatParams::allocate_whole() {
   if (shared_)
-    whole_ = shard_;
+    whole_.buffer = shared_whole_;
   else
     allocate_copy();
 }
 
+// What travels.
+at::Tensor FlatParams::slice_to_gather() const {
+  if (has_one_form()) return rows_.tensor();
+  return own_slice(whole_.buffer).tensor().copy_(rows_.tensor());
+}
+
 void FlatParams::start_gather(Communicator& communicator, Tag tag) {
-  if (shared_) return;
-  auto output = memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_);
-  gather_ = communicator.all_gather(output, shard(), layout_.boundaries, std::move(tag));
+  if (rows_lie_in_whole()) return;
+  const auto slice = slice_to_gather();
+  gather_ = shared_ ? communicator.barrier(std::move(tag))
+                    : communicator.all_gather(whole_.tensor(), slice, layout_.boundaries, std::move(tag));
 }
 
 void FlatParams::start_meeting(Communicator& communicator, Tag tag) { gather_ = communicator.barrier(std::move(tag)); }
 
 void FlatParams::copy_whole() {
   allocate_copy();
-  memory::flat_tensor(whole_, 0, layout_.total_numel(), dtype_)
-      .copy_(memory::flat_tensor(shard_, 0, layout_.total_numel(), dtype_));
+  whole_.tensor().copy_(FlatPart{whole_.form, whole_.numel, shared_whole_}.tensor());
 }
 
 void FlatParams::end_gather() { gathered_ = std::exchange(gather_, nullptr); }
 
 void FlatParams::order_read() {
-  if (whole_ && whole_->uses().note_current() && gathered_) gathered_->wait();
+  if (whole_.buffer && whole_.buffer->uses().note_current() && gathered_) gathered_->wait();
 }
 
 void FlatParams::free_whole() {
   gather_.reset();
   gathered_.reset();
-  whole_.reset();
+  whole_.buffer.reset();
+}
+
+FlatPart FlatParams::gradient_in(const memory::Form& form) {
+  const auto bytes = form.bytes(rows_.numel);
+  const bool is_of_rows = form.device == rows_.form.device;
+  auto data = is_of_rows ? gradient_memory_.take(bytes) : memory::allocate(form.device, bytes);
+  return {form, rows_.numel, std::make_shared<FlatBuffer>(std::move(data), bytes, account_, ByteClass::kGradient)};
+}
+
+FlatPart FlatParams::allocate_gradient() { return gradient_in(whole_.form); }
+
+FlatPart FlatParams::land_gradient(FlatPart reduced) {
+  if (reduced.form == rows_.form) return reduced;
+  auto landed = gradient_in(rows_.form);
+  landed.tensor().copy_(reduced.tensor());
+  return landed;
 }
 
 }  // namespace fsdp::runtime

@@ -1,53 +1,51 @@
 #pragma once
 /// \file
-/// The parameters of a group that have one dtype: a flat shard for ever, a flat whole buffer for a while.
+/// The parameters of a group whose rows have one form, and whose whole values have one: a flat shard for ever, a flat
+/// whole buffer for a while, and the steps from the one to the other.
 
 #include <fsdp/communicator.h>
 
 #include <memory>
 
 #include "layout/row_layout.h"
-#include "memory/flat_buffer.h"
+#include "memory/flat_part.h"
 #include "memory/reused_block.h"
 
 namespace fsdp::runtime {
 
-/// The flat shard is the all-gather's input and the optimizer's memory; the whole buffer is its output and what whole
-/// parameters are parts of. Where ranks share memory the shard is a slice of the whole buffer and nothing moves.
+/// Note [Rows and whole]. Rows are master values: what optimizers and checkpoints know. Whole values are what operators
+/// compute with. Each have a dtype and a device of their own, and these steps lead from the one to the other:
+///
+/// - rows become what travels: this rank's slice of the whole buffer, in its form. Where both forms are the same the
+///   flat shard itself travels, and nothing is copied;
+/// - the slices become whole: they are gathered, or lie in memory that the ranks share, where they need not move. With
+///   one form the flat shard is a slice of that memory, so that who writes rows writes whole values. With two, each
+///   rank casts its rows into its slice and the ranks meet. What peers may still read then is up to the caller; casting
+///   once, before the ranks meet at a scope's opening, would save these meetings;
+/// - whole gradients become rows' gradients: they are reduced in the form of whole values, and the sum of this rank's
+///   slice lands in the form of the rows. A reduction in a third dtype would cast its pieces, and land from there.
+///
 /// Thread safety: under the rank's lock.
 class FlatParams {
  public:
   /// Without memory as yet.
-  FlatParams(c10::ScalarType dtype, c10::Device device, layout::RowLayout layout, int rank,
+  FlatParams(memory::Form rows, memory::Form whole, layout::RowLayout layout, int rank,
              std::shared_ptr<memory::ByteAccount> account);
-  /// Makes the shard: a slice of `shared`, or, where that is null, memory of this rank's own. Once.
+  /// Makes the shard. `shared`: memory for the whole buffer that every rank sees; null where there is none. Once.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared);
 
   const layout::RowLayout& layout() const { return layout_; }
-  c10::ScalarType dtype() const { return dtype_; }
-  c10::Device device() const { return device_; }
-  /// Bytes of one element.
-  size_t element_size() const { return c10::elementSize(dtype_); }
-  /// Bytes of the whole buffer.
-  size_t whole_bytes() const { return static_cast<size_t>(layout_.total_numel()) * element_size(); }
-  /// The memory of this rank's slice, and where the slice begins in it.
-  const std::shared_ptr<memory::FlatBuffer>& shard_buffer() const { return shard_; }
-  size_t shard_byte_offset() const { return shard_byte_offset_; }
-  /// This rank's slice as a flat tensor.
-  at::Tensor shard() const;
-  /// Whether the slice is a part of the whole buffer, so that writing one writes the other.
+  /// The flat shard: this rank's slice.
+  const memory::FlatPart& rows() const { return rows_; }
+  /// The whole buffer, without memory while it is away.
+  const memory::FlatPart& whole() const { return whole_; }
+  /// Whether whole values lie in memory that the ranks share; whose turn it is there, null elsewhere.
   bool shares_memory() const { return shared_ != nullptr; }
-  /// Where ranks share memory, whose turn it is; null elsewhere.
   SharedBuffer* shared() const { return shared_.get(); }
-  /// The whole buffer; null while it is away.
-  const std::shared_ptr<memory::FlatBuffer>& whole_buffer() const { return whole_; }
-
-  /// Where this rank's reduced gradients lie.
-  memory::ReusedBlock& gradient_memory() { return gradient_memory_; }
 
   /// Makes the whole buffer, as yet without values unless ranks share memory.
   void allocate_whole();
-  /// Starts gathering into the whole buffer. Collective unless ranks share memory.
+  /// Starts filling the whole buffer. Collective unless rows are a part of it.
   void start_gather(Communicator& communicator, Tag tag);
   /// Where ranks share memory: waiting for the gather is then waiting until every rank has started it. Collective.
   void start_meeting(Communicator& communicator, Tag tag);
@@ -62,18 +60,26 @@ class FlatParams {
   void order_read();
   void free_whole();
 
- private:
-  void allocate_copy();
+  /// Memory for this rank's slice of the reduced gradients, in the form of whole values.
+  memory::FlatPart allocate_gradient();
+  /// The same slice in the form of the rows; `reduced` itself if that is its form.
+  memory::FlatPart land_gradient(memory::FlatPart reduced);
 
-  c10::ScalarType dtype_;
-  c10::Device device_;
+ private:
+  bool has_one_form() const { return rows_.form == whole_.form; }
+  bool rows_lie_in_whole() const { return shared_ && has_one_form(); }
+  memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
+  at::Tensor slice_to_gather() const;
+  void allocate_copy();
+  memory::FlatPart gradient_in(const memory::Form& form);
+
   layout::RowLayout layout_;
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
+  memory::FlatPart rows_, whole_;
   std::shared_ptr<SharedBuffer> shared_;
-  std::shared_ptr<memory::FlatBuffer> shard_, whole_;
-  size_t shard_byte_offset_ = 0;
-  memory::ReusedBlock gradient_memory_{device_};
+  std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the same memory
+  memory::ReusedBlock gradient_memory_{rows_.form.device};
   std::shared_ptr<Work> gather_, gathered_;  // under way; waited for, as long as its result is there
 };
 

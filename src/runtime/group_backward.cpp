@@ -1,7 +1,5 @@
 #include "runtime/group_backward.h"
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/irange.h>
 
 #include <memory>
@@ -46,6 +44,7 @@ void GroupBackward::close() {
   for (size_t i : c10::irange(slots_.size())) {
     slots_[i].has_arrived = false;
     auto gradient = std::exchange(slots_[i].parked, at::Tensor());
+    if (gradient.defined()) memory::note_use(gradient);  // by those to whom it is handed out
     if (auto tensor = params_.slots()[i].tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
   }
 }
@@ -61,30 +60,28 @@ void GroupBackward::add(size_t index, at::Tensor gradient, bool from_inside) {
                     "torch::autograd::grad(..., create_graph) in the forward scope.");
     gradient = gradient.detach().clone();
   }
-  if (slot.arrived.defined()) {
-    slot.arrived.add_(gradient);
-    return;
-  }
-  slot.arrived = gradient.is_sparse() ? gradient.to_dense() : std::move(gradient);
+  if (auto sum = slot.arrived.take(); sum.defined()) return slot.arrived.put(sum.add_(gradient));
+  if (gradient.is_sparse()) gradient = gradient.to_dense();
   ++waiting_;
   slot.charge = memory::Charge(group_.rank_state->account(), memory::ByteClass::kGradient,
-                               static_cast<int64_t>(slot.arrived.nbytes()));
+                               static_cast<int64_t>(gradient.nbytes()));
+  slot.arrived.put(std::move(gradient));
 }
 
 int64_t GroupBackward::arrived_bytes() {
   int64_t bytes = 0;
   for (size_t i : c10::irange(slots_.size()))
-    if (const auto& parameter = params_.slots()[i]; slots_[i].has_arrived && parameter.rows_tensor.is_cpu())
-      bytes += parameter.numel() * static_cast<int64_t>(c10::elementSize(parameter.dtype()));
+    if (const auto& whole = params_.slots()[i].whole_tensor; slots_[i].has_arrived && whole.is_cpu())
+      bytes += static_cast<int64_t>(whole.nbytes());
   return bytes;
 }
 
-// The whole gradients of one flat buffer where they lie; the slots let them go.
+// The whole gradients of one flat buffer where they lie, ascending as slots do; the slots let them go.
 Contribution GroupBackward::take_contribution(size_t flat) {
   Contribution taken;
   for (size_t i : c10::irange(slots_.size())) {
     if (params_.place(i).flat != flat) continue;
-    auto gradient = std::exchange(slots_[i].arrived, at::Tensor());
+    const auto gradient = slots_[i].arrived.take();
     taken.votes.push_back(gradient.defined());
     if (!gradient.defined()) continue;
     --waiting_;
@@ -94,7 +91,6 @@ Contribution GroupBackward::take_contribution(size_t flat) {
       taken.pieces.push_back(
           {params_.flats()[flat].layout().offsets[params_.place(i).item], parameter.flat_in_memory_order(gradient)});
   }
-  std::ranges::sort(taken.pieces, {}, &Piece::first);
   return taken;
 }
 
@@ -109,13 +105,12 @@ bool GroupBackward::trains(size_t flat) {
 void GroupBackward::start_reduction(std::optional<double> divide_factor) {
   finish_reduction();
   if (!is_open()) return;  // reset_iter_state() came while this thread waited
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const OwnOperators own_operators;
   state_ = BackwardState::kReducing;
   ++reduction_number_;
   for (size_t flat : c10::irange(params_.flats().size()))
     if (trains(flat)) {
-      in_flight_.push_back(reduce(group_, params_.flats()[flat], take_contribution(flat), divide_factor));
+      in_flight_.push_back(reduce(*reduction_, group_, params_.flats()[flat], take_contribution(flat), divide_factor));
       in_flight_.back().flat = flat;
     }
   ++reductions_;
@@ -125,8 +120,7 @@ void GroupBackward::start_reduction(std::optional<double> divide_factor) {
 // While this thread waits, others may finish the same reduction, or drop it.
 void GroupBackward::finish_reduction() {
   if (state_ != BackwardState::kReducing) return;
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const OwnOperators own_operators;
   while (state_ == BackwardState::kReducing) {
     const uint64_t number = reduction_number_;
     const auto is_under_way = [&] { return state_ == BackwardState::kReducing && reduction_number_ == number; };
@@ -148,18 +142,18 @@ void GroupBackward::finish_reduction() {
 }
 
 // kReducing -> kReduced
-std::vector<Reduction> GroupBackward::take_in_flight() {
+std::vector<ReductionInFlight> GroupBackward::take_in_flight() {
   state_ = BackwardState::kReduced;
   return std::exchange(in_flight_, {});
 }
 
-void GroupBackward::hand_out(const Reduction& reduced) {
+void GroupBackward::hand_out(const ReductionInFlight& reduced) {
   const auto votes = reduced.work->votes();
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
+  const auto slice = params_.flats()[reduced.flat].land_gradient(reduced.output);
   size_t vote = 0;
   for (size_t i : c10::irange(slots_.size()))
-    if (params_.place(i).flat == reduced.flat && votes[vote++] != 0)
-      add_to_parked(i, params_.rows_of_slice(i, reduced.output));
+    if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_parked(i, params_.rows_of_slice(i, slice));
 }
 
 void GroupBackward::add_to_parked(size_t index, at::Tensor gradient) {
@@ -169,6 +163,8 @@ void GroupBackward::add_to_parked(size_t index, at::Tensor gradient) {
     parked = std::move(gradient);
   } else if (parked.sizes() == gradient.sizes()) {
     parked.add_(gradient);
+    memory::note_use(parked);
+    memory::note_use(gradient);
   } else {
     error_ = c10::str("parameter '", params_.slots()[index].name(), "' had a gradient of other sizes before: expected ",
                       gradient.sizes(), ", found ", parked.sizes(),
@@ -184,7 +180,7 @@ void GroupBackward::forget_reads() {
 size_t GroupBackward::reset() {
   in_flight_.clear();
   for (auto& slot : slots_) {
-    slot.arrived.reset();
+    slot.arrived = {};
     slot.charge = {};
   }
   waiting_ = 0;

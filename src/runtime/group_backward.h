@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "memory/handed_on.h"
 #include "runtime/expectations.h"
 #include "runtime/group_identity.h"
 #include "runtime/reduction.h"
@@ -27,7 +29,7 @@ enum class BackwardState : uint8_t { kClosed, kCollecting, kReducing, kReduced }
 class GroupBackward {
  public:
   GroupBackward(const GroupIdentity& group, ShardedParams& params)
-      : group_(group), params_(params), slots_(params.count()) {}
+      : group_(group), params_(params), reduction_(reduction_over(group.placement)), slots_(params.count()) {}
 
   // Graph tasks that entered the group, the outermost first.
   const std::vector<int>& tasks() const { return tasks_; }
@@ -73,8 +75,10 @@ class GroupBackward {
 
  private:
   struct Slot {
-    at::Tensor parked;   // the rows' gradient while a backward uses `.grad`
-    at::Tensor arrived;  // the whole gradient that waits for its reduction, and its bytes on the account
+    at::Tensor parked;  // the rows' gradient while a backward uses `.grad`
+    // The whole gradient that waits for its reduction, and its bytes on the account. Autograd accumulates on the stream
+    // of the parameter's first use in forward, so one group's gradients may arrive on several.
+    memory::HandedOn arrived;
     memory::Charge charge;
     bool has_arrived = false;  // in the open backward
     bool was_read_unrecorded = false;
@@ -84,18 +88,19 @@ class GroupBackward {
   void close();
   bool trains(size_t flat);
   Contribution take_contribution(size_t flat);
-  std::vector<Reduction> take_in_flight();
-  void hand_out(const Reduction& reduced);
+  std::vector<ReductionInFlight> take_in_flight();
+  void hand_out(const ReductionInFlight& reduced);
   void add_to_parked(size_t slot, at::Tensor gradient);
 
   const GroupIdentity& group_;
   ShardedParams& params_;
+  const std::unique_ptr<const Reduction> reduction_;
   BackwardState state_ = BackwardState::kClosed;
   std::vector<int> tasks_;
   Expectations expectations_;
   std::vector<Slot> slots_;
   size_t waiting_ = 0;  // slots whose gradient waits for a reduction
-  std::vector<Reduction> in_flight_;
+  std::vector<ReductionInFlight> in_flight_;
   uint64_t reduction_number_ = 0;  // of the last one that was started
   std::string error_;              // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;

@@ -13,7 +13,7 @@ std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
 
 ParamGroup::ParamGroup(const Spec& spec)
     : policy(spec.policy),
-      identity_{spec.name, Placement(spec.process_group), spec.rank_state},
+      identity_{spec.name, spec.placement, spec.rank_state},
       modules_(spec.modules),
       params_(identity_, spec.parameters),
       turns_(identity_, params_.every_rank_has_rows()),

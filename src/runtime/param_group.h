@@ -2,8 +2,6 @@
 /// \file
 /// The parameters that are gathered and reduced together.
 
-#include <fsdp/process_group.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -29,13 +27,15 @@ namespace fsdp::runtime {
 struct GroupPolicy {
   /// Unset: always, never for the outermost group of a scope.
   std::optional<bool> reshard_after_forward;
+  /// What is freed after forward stays spread over this many ranks of the shard axis; unset: over all, as rows are.
+  std::optional<int> reshard_within;
   bool reshard_after_backward = true;
   bool requires_gradient_sync = true;
   /// Gather again in backward; without it whole parameters stay from forward to backward.
   bool unshard_in_backward = true;
   /// Take part in the reduction of a backward even if forward never reached the group.
   bool reduces_unused = false;
-  /// What the sum of gradients is divided by; unset: the number of ranks.
+  /// What the sum of gradients is divided by; unset: the number of ranks of both axes.
   std::optional<double> divide_factor;
   /// Groups to prefetch, instead of the recorded order.
   std::vector<GroupId> forward_prefetch, backward_prefetch;
@@ -49,7 +49,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   struct Spec {
     std::string name;
     std::vector<NamedParameter> parameters;
-    std::shared_ptr<ProcessGroup> process_group;
+    Placement placement;
     std::shared_ptr<RankState> rank_state;
     GroupPolicy policy;
     /// The modules that have the parameters, by address.
@@ -72,7 +72,6 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   ShardedParams& params() { return params_; }
   std::vector<ParamSlot>& slots() { return params_.slots(); }
-  ShardedParams::Place place(size_t slot) const { return params_.place(slot); }
   std::vector<FlatParams>& flats() { return params_.flats(); }
   Turns& turns() { return turns_; }
   Residency& residency() { return residency_; }

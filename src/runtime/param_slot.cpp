@@ -12,25 +12,25 @@ at::Tensor marked(at::Tensor tensor) {
   return tensor;
 }
 
-size_t rows_bytes(const at::Tensor& parameter, layout::RowRange rows) {
-  int64_t all_rows = parameter.dim() == 0 ? 1 : parameter.size(0);
-  return all_rows == 0 ? 0 : parameter.nbytes() / static_cast<size_t>(all_rows) * static_cast<size_t>(rows.count);
+int64_t numel_of_rows(const at::Tensor& parameter, layout::RowRange rows) {
+  return parameter.dim() == 0 ? rows.count : rows.count * c10::multiply_integers(parameter.sizes().slice(1));
 }
 
 }  // namespace
 
-ParamSlot::ParamSlot(const NamedParameter& parameter, layout::RowRange rows)
-    : rows_storage(parameter.tensor.device(), rows_bytes(parameter.tensor, rows)),
-      whole_storage(parameter.tensor.device(), parameter.tensor.nbytes()),
+ParamSlot::ParamSlot(const NamedParameter& parameter, layout::RowRange rows, memory::Form rows_form,
+                     memory::Form whole_form)
+    : rows_storage(rows_form.device, rows_form.bytes(numel_of_rows(parameter.tensor, rows))),
+      whole_storage(whole_form.device, whole_form.bytes(parameter.tensor.numel())),
       gradient_storage(c10::intrusive_ptr<c10::StorageImpl>()),
       name_(parameter.name),
       tensor_(parameter.tensor.getIntrusivePtr()),
-      dtype_(parameter.tensor.scalar_type()),
+      rows_dtype_(rows_form.dtype),
       sizes_(parameter.tensor.sizes().vec()),
       strides_(parameter.tensor.strides().vec()),
       rows_(rows) {
   rows_tensor = rows_on(rows_storage);
-  whole_tensor = marked(whole_storage.tensor(sizes_, strides_, dtype_));
+  whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_form.dtype));
 }
 
 at::Tensor ParamSlot::tensor() const {
@@ -45,15 +45,10 @@ bool ParamSlot::requires_grad() const {
 
 at::Tensor ParamSlot::rows_on(const memory::PartStorage& storage) const {
   // A scalar is one row: its owner sees one element, the other ranks none.
-  if (sizes_.empty()) return marked(storage.tensor({rows_.count}, {1}, dtype_));
+  if (sizes_.empty()) return marked(storage.tensor({rows_.count}, {1}, rows_dtype_));
   auto sizes = sizes_;
   sizes[0] = rows_.count;
-  return marked(storage.tensor(sizes, strides_, dtype_));
-}
-
-at::Tensor ParamSlot::rows_of(const at::Tensor& whole) const {
-  auto at_least_one_dim = sizes_.empty() ? whole.reshape({1}) : whole;
-  return at_least_one_dim.narrow(0, rows_.first, rows_.count);
+  return marked(storage.tensor(sizes, strides_, rows_dtype_));
 }
 
 at::Tensor ParamSlot::flat_in_memory_order(const at::Tensor& gradient) const {

@@ -7,8 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "layout/row_layout.h"
+#include "memory/form.h"
 #include "memory/part_storage.h"
+#include "runtime/param_rows.h"
 
 namespace fsdp::runtime {
 
@@ -22,11 +23,10 @@ struct NamedParameter {
 /// rank's rows, or the whole parameter, which may be without memory ("hollow"). Thread safety: under the rank's lock.
 class ParamSlot {
  public:
-  ParamSlot(const NamedParameter& parameter, layout::RowRange rows);
+  ParamSlot(const NamedParameter& parameter, layout::RowRange rows, memory::Form rows_form, memory::Form whole_form);
 
   const std::string& name() const { return name_; }
   void rename(std::string name) { name_ = std::move(name); }
-  c10::ScalarType dtype() const { return dtype_; }
   c10::IntArrayRef sizes() const { return sizes_; }
   layout::RowRange rows() const { return rows_; }
   int64_t numel() const { return c10::multiply_integers(sizes_); }
@@ -41,8 +41,8 @@ class ParamSlot {
 
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
-  /// The rows of `whole`, a tensor of the parameter's sizes.
-  at::Tensor rows_of(const at::Tensor& whole) const;
+  /// For those who need not know of groups.
+  ParamRows param_rows() const { return {name_, sizes_, rows_, rows_tensor, tensor()}; }
 
   /// The elements of `gradient`, of the parameter's sizes, as a flat tensor in the order in which the parameter lies in
   /// memory; a copy only if the gradient lies in another order.
@@ -62,7 +62,7 @@ class ParamSlot {
  private:
   std::string name_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
-  c10::ScalarType dtype_;
+  c10::ScalarType rows_dtype_;
   std::vector<int64_t> sizes_, strides_;
   layout::RowRange rows_;
 };

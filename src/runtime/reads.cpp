@@ -1,7 +1,5 @@
 #include "runtime/reads.h"
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
@@ -56,9 +54,8 @@ void read_groups(std::span<ParamGroup* const> groups) {
   auto& rank = groups.front()->rank_state();
   auto& current = rank.reads.current;
   if (groups.size() == 1 && groups[0]->id() == current && groups[0]->residency().state() == GatherState::kWhole)
-    return groups[0]->residency().order_read();
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+    return groups[0]->residency().finish_gather();
+  const OwnOperators own_operators;
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   std::vector<GroupId> next;
   for (auto* group : groups) {
@@ -71,7 +68,6 @@ void read_groups(std::span<ParamGroup* const> groups) {
   });
   for (auto* group : groups) {
     group->residency().finish_gather();
-    group->residency().order_read();
     rank.note_resident(group->id());
   }
   current = groups.back()->id();

@@ -1,21 +1,37 @@
 #pragma once
 /// \file
-/// From the whole gradients of one flat buffer to those of this rank's rows: a collective.
+/// From the whole gradients of one flat buffer to those of this rank's rows: collectives.
 
 #include <fsdp/communicator.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "memory/flat_buffer.h"
+#include "memory/byte_account.h"
 #include "runtime/flat_params.h"
 #include "runtime/group_identity.h"
 
 namespace fsdp::runtime {
 
-/// What a rank gives to it.
+/// A way to sum what all ranks of a placement give.
+class Reduction {
+ public:
+  virtual ~Reduction() = default;
+  /// Starts it: `rows` gets this rank's slice of the sum times `scale`. `pieces`: what this rank gives of the flat
+  /// tensor, of which rank r of the shard axis has elements [offsets[r], offsets[r + 1]). The tag's votes are those of
+  /// all ranks. Collective.
+  virtual std::shared_ptr<Work> start(const at::Tensor& rows, std::vector<Piece> pieces,
+                                      std::span<const int64_t> offsets, double scale, Tag tag) const = 0;
+};
+
+/// Sums over the ranks of the shard axis in their order, then over those of the replicate axis in theirs, and
+/// multiplies once. `placement` outlives it.
+std::unique_ptr<const Reduction> reduction_over(const Placement& placement);
+
+/// What a rank gives to the reduction of one flat buffer.
 struct Contribution {
   /// The whole gradients where autograd left them, ascending.
   std::vector<Piece> pieces;
@@ -25,18 +41,18 @@ struct Contribution {
 };
 
 /// In flight until its work was waited for.
-struct Reduction {
+struct ReductionInFlight {
   size_t flat = 0;
   std::vector<memory::Charge> charges;  // of the whole gradients
   /// This rank's slice, which lies as the flat shard does and is zero between parameters: optimizers walk through both
   /// at once.
-  std::shared_ptr<memory::FlatBuffer> output;
+  memory::FlatPart output;
   std::shared_ptr<Work> work;
 };
 
-/// Starts the sum over the ranks in rank order, then one multiplication by 1/divisor (unset: the placement's). The
-/// votes travel along: a parameter that some rank used gets a gradient on every rank. Collective.
-Reduction reduce(const GroupIdentity& group, FlatParams& flat, Contribution contribution,
-                 std::optional<double> divide_factor);
+/// Starts the sum, divided by `divide_factor` (unset: the placement's divisor). The votes travel along: a parameter
+/// that some rank used gets a gradient on every rank. Collective.
+ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, FlatParams& flat,
+                         Contribution contribution, std::optional<double> divide_factor);
 
 }  // namespace fsdp::runtime

@@ -19,8 +19,8 @@ void Residency::start_gather() {
     version_in_copy_ = turns_.version();
     writes_told_ = moves || meets ? turns_.writes().take() : 0;
     const auto what = group_.tag(group_.name, {}, writes_told_);
-    for (auto& flat : flats) flat.start_gather(group_.placement.communicator(), what);
-    if (meets) flats.front().start_meeting(group_.placement.communicator(), what);
+    for (auto& flat : flats) flat.start_gather(group_.placement.shard().communicator(), what);
+    if (meets) flats.front().start_meeting(group_.placement.shard().communicator(), what);
   } catch (...) {
     abandon_gather();
     throw;
@@ -49,6 +49,7 @@ void Residency::finish_gather() {
     }
     if (is_under_way()) become_whole();
   }
+  for (auto& flat : params_.flats()) flat.order_read();
 }
 
 void Residency::become_whole() {

@@ -21,13 +21,9 @@ class Residency {
 
   GatherState state() const { return state_; }
   void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
-  void finish_gather();  // kSharded, kGathering -> kWhole; if it throws: kSharded
+  void finish_gather();  // kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded
   void free_whole();     // -> kSharded
   void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees; as start_gather
-  /// Of a group that is whole: see FlatParams.
-  void order_read() {
-    for (auto& flat : params_.flats()) flat.order_read();
-  }
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != turns_.version()) free_whole();

@@ -6,14 +6,10 @@ namespace fsdp::runtime {
 namespace {
 
 bool every_rank_has_the_same_rows(const Rows& a, const Rows& b) {
-  const auto layout = [](const Rows& rows) -> const layout::RowLayout& {
-    return rows.group.flats()[rows.group.place(rows.slot).flat].layout();
-  };
-  const auto &first = layout(a), &second = layout(b);
-  if (first.world_size() != second.world_size()) return false;
-  for (const int rank : c10::irange(first.world_size()))
-    if (first.rows_of(a.group.place(a.slot).item, rank) != second.rows_of(b.group.place(b.slot).item, rank))
-      return false;
+  const int world = a.group.placement().shard().world_size();
+  if (world != b.group.placement().shard().world_size()) return false;
+  for (const int rank : c10::irange(world))
+    if (a.group.params().rows_of(a.slot, rank) != b.group.params().rows_of(b.slot, rank)) return false;
   return true;
 }
 

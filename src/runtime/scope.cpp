@@ -4,11 +4,11 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
@@ -16,6 +16,7 @@
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
+#include "runtime/row_source.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -63,7 +64,7 @@ void meet(const Groups& groups) {
   const auto& first = *groups.front();
   try {
     const auto tag = first.identity().tag("forward scope of " + first.name(), {}, sum);
-    first.rank_state().wait(*first.placement().communicator().barrier(tag));
+    first.rank_state().wait(*first.placement().shard().communicator().barrier(tag));
   } catch (...) {
     for (const auto& group : groups) group->turns().cancel_scope();
     for (const auto& [group, count] : writes) group->turns().writes().give_back(count);
@@ -97,27 +98,32 @@ struct AfterException {
   bool was_in_backward = false;  // some rank's backward did not finish
 };
 
-// Brings the ranks together after an exception: where all of them got equally far two collectives do, else everything
-// that is in flight is dropped. `writes` to rows are compared. Collective.
+// Brings the ranks together after an exception: where all of them got equally far collectives do, else everything that
+// is in flight is dropped. `writes` to rows are compared. Collective.
 AfterException meet_after_exception(const ParamGroup& group, int64_t writes, bool in_backward) {
-  auto& main = group.placement().communicator();
+  const auto groups = group.placement().process_groups();
   const Tag tag = group.tag("reset_iter_state of " + group.name());
   const auto count = static_cast<double>(writes);
   auto most = at::empty({3}, at::kDouble);
   auto* values = most.mutable_data_ptr<double>();
   const auto compare = [&] {
     std::ranges::copy(std::array{count, -count, in_backward ? 1.0 : 0.0}, values);
-    return main.all_reduce(most, ReduceOp::kMax, tag);
+    return groups.front()->communicator().all_reduce(most, ReduceOp::kMax, tag);
   };
   try {
-    // Both at once: a peer may wait for this rank in either order.
-    const auto comparison = compare(), reductions = group.placement().reductions().barrier(tag);
-    group.rank_state().wait(*comparison);
-    group.rank_state().wait(*reductions);
+    // In all orders at once: a peer may wait for this rank in any.
+    std::vector<std::shared_ptr<Work>> meetings;
+    for (const auto* ranks : groups)
+      for (auto* order : {&ranks->communicator(), &ranks->reductions()}) meetings.push_back(order->barrier(tag));
+    for (const auto& meeting : meetings) group.rank_state().wait(*meeting);
+    group.rank_state().wait(*compare());
   } catch (const PeerLost&) {
     throw;
   } catch (const Error&) {
-    main.start_over();
+    // One group after the other; those who wait for this rank in a later one learn it before.
+    for (const auto* ranks : std::span(groups).subspan(1))
+      ranks->communicator().fail("reset_iter_state", "it starts over. Call reset_iter_state() on every rank");
+    for (const auto* ranks : groups) ranks->communicator().start_over();
     group.rank_state().wait(*compare());
   }
   return {values[0] == count && values[1] == -count, values[2] > 0};
@@ -217,13 +223,12 @@ OpenSummon::~OpenSummon() {
 
 void OpenSummon::write_back() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  const OwnOperators own_operators;
   for (const auto& group : groups_) {
     group->residency().finish_gather();
     group->turns().note_write(WriteKind::kEveryRank);
     for (auto& slot : group->slots())
-      if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(slot.whole_tensor));
+      if (slot.rows_numel() > 0) rows_of_tensor(slot.whole_tensor)(slot.param_rows());
   }
 }
 

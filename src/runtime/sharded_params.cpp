@@ -1,11 +1,10 @@
 #include "runtime/sharded_params.h"
 
-#include <ATen/core/grad_mode.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "runtime/compat.h"
@@ -20,13 +19,36 @@ constexpr int64_t kCudaAlignmentBytes = 256;
 // What one flat buffer holds. Frozen parameters have their own, so that reductions, gradients and optimizer state are
 // those of what trains, shared evenly.
 struct BufferKind {
-  c10::ScalarType dtype;
-  c10::Device device;
+  memory::Form rows, whole;
   bool is_frozen;
 
-  auto key() const { return std::tuple(dtype, device.type(), device.index(), is_frozen); }
+  auto key() const {
+    const auto key_of = [](const memory::Form& form) {
+      return std::tuple(form.dtype, form.device.type(), form.device.index());
+    };
+    return std::tuple(key_of(rows), key_of(whole), is_frozen);
+  }
   bool operator<(const BufferKind& other) const { return key() < other.key(); }
 };
+
+// Both forms are the parameter's own. Mixed precision, offload and parameters without memory as yet differ here.
+BufferKind buffer_kind_of(const at::Tensor& parameter) {
+  const auto form = memory::form_of(parameter);
+  return {form, form, !parameter.requires_grad()};
+}
+
+// In elements.
+int64_t alignment_of(const memory::Form& form) {
+  const auto bytes = form.device.is_cpu() ? kCpuAlignmentBytes : kCudaAlignmentBytes;
+  return std::max<int64_t>(1, bytes / static_cast<int64_t>(form.bytes(1)));
+}
+
+std::vector<size_t> in_order_of_memory(const layout::RowLayout& layout) {
+  std::vector<size_t> items(layout.items.size());
+  std::iota(items.begin(), items.end(), size_t{0});
+  std::ranges::stable_sort(items, {}, [&](size_t item) { return layout.offsets[item]; });
+  return items;
+}
 
 std::string no_memory_message(const GroupIdentity& group, const ParamSlot& slot) {
   return group.where("raw access") + "parameter '" + slot.name() +
@@ -46,25 +68,24 @@ std::string former_memory_message(const GroupIdentity& group, const ParamSlot& s
 }  // namespace
 
 ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters)
-    : group_(group), places_(parameters.size()) {
-  const auto& placement = group.placement;
+    : group_(group) {
+  const auto& shard = group.placement.shard();
   std::map<BufferKind, std::vector<size_t>> by_kind;
-  for (size_t i : c10::irange(parameters.size())) {
-    const auto& tensor = parameters[i].tensor;
-    by_kind[{tensor.scalar_type(), tensor.device(), !tensor.requires_grad()}].push_back(i);
-  }
+  for (size_t i : c10::irange(parameters.size())) by_kind[buffer_kind_of(parameters[i].tensor)].push_back(i);
+  slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
-    auto [dtype, device, is_frozen] = kind;
     std::vector<layout::Item> items;
     for (size_t i : members) {
       const auto& tensor = parameters[i].tensor;
-      places_[i] = {flats_.size(), items.size()};
       items.push_back({tensor.numel(), tensor.dim() == 0 ? 1 : tensor.size(0)});
     }
-    int64_t alignment = device.is_cpu() ? kCpuAlignmentBytes : kCudaAlignmentBytes;
-    auto layout = layout::plan_rows(items, placement.world_size(),
-                                    std::max<int64_t>(1, alignment / static_cast<int64_t>(c10::elementSize(dtype))));
-    flats_.emplace_back(dtype, device, std::move(layout), placement.rank(), group.rank_state->shared_account());
+    auto layout =
+        layout::plan_rows(items, shard.world_size(), std::max(alignment_of(kind.rows), alignment_of(kind.whole)));
+    for (size_t item : in_order_of_memory(layout)) {
+      places_.push_back({flats_.size(), item, members[item]});
+      slots_.emplace_back(parameters[members[item]], layout.rows_of(item, shard.rank()), kind.rows, kind.whole);
+    }
+    flats_.emplace_back(kind.rows, kind.whole, std::move(layout), shard.rank(), group.rank_state->shared_account());
   }
 }
 
@@ -76,16 +97,19 @@ ShardedParams::~ShardedParams() {
   }
 }
 
-void ShardedParams::take_rows(const std::vector<NamedParameter>& parameters, const std::vector<at::Tensor>& values) {
-  at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
-  slots_.reserve(parameters.size());
-  for (size_t i : c10::irange(parameters.size())) {
-    const auto& flat = flats_[places_[i].flat];
-    auto& slot = slots_.emplace_back(parameters[i], flat.layout().rows_of(places_[i].item, group_.placement.rank()));
-    slot.rows_storage.attach(flat.shard_buffer(), flat.shard_byte_offset() + byte_offset_in_slice(i));
-    if (slot.rows_numel() > 0) slot.rows_tensor.copy_(slot.rows_of(values[i]));
+void ShardedParams::take_rows(const std::vector<RowSource>& sources) {
+  const OwnOperators own_operators;
+  for (size_t i : c10::irange(slots_.size())) {
+    const auto& rows = flats_[places_[i].flat].rows();
+    slots_[i].rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(i));
+    if (slots_[i].rows_numel() > 0) sources[places_[i].given](slots_[i].param_rows());
   }
+}
+
+std::vector<ParamRows> ShardedParams::list_rows() const {
+  std::vector<ParamRows> list;
+  for (const auto& slot : slots_) list.push_back(slot.param_rows());
+  return list;
 }
 
 // 0 for a slot without rows.
@@ -93,9 +117,9 @@ size_t ShardedParams::byte_offset_in_slice(size_t index) {
   const auto& slot = slots_[index];
   const auto& flat = flats_[places_[index].flat];
   if (slot.rows_numel() == 0) return 0;
-  const int64_t begin = flat.layout().boundaries[group_.placement.rank()];
+  const int64_t begin = flat.layout().boundaries[group_.placement.shard().rank()];
   const int64_t first = flat.layout().offsets[places_[index].item] + slot.rows().first * slot.row_numel();
-  return static_cast<size_t>(first - begin) * flat.element_size();
+  return flat.rows().form.bytes(first - begin);
 }
 
 void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
@@ -130,13 +154,13 @@ void ShardedParams::rename(size_t index, std::string name) {
 }
 
 bool ShardedParams::is_on_cpu() const {
-  return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.device().is_cpu(); });
+  return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
 }
 
 bool ShardedParams::shares_memory() const { return std::ranges::any_of(flats_, &FlatParams::shares_memory); }
 
 bool ShardedParams::every_rank_has_rows() const {
-  for (int rank : c10::irange(group_.placement.world_size()))
+  for (int rank : c10::irange(group_.placement.shard().world_size()))
     if (std::ranges::none_of(flats_, [&](const FlatParams& flat) { return flat.layout().owned_numel(rank) > 0; }))
       return false;
   return true;
@@ -145,8 +169,8 @@ bool ShardedParams::every_rank_has_rows() const {
 void ShardedParams::attach_whole() {
   for (size_t i : c10::irange(slots_.size())) {
     const auto& flat = flats_[places_[i].flat];
-    auto offset = static_cast<size_t>(flat.layout().offsets[places_[i].item]) * flat.element_size();
-    slots_[i].whole_storage.attach(flat.whole_buffer(), offset);
+    slots_[i].whole_storage.attach(flat.whole().buffer,
+                                   flat.whole().form.bytes(flat.layout().offsets[places_[i].item]));
   }
 }
 
@@ -154,11 +178,10 @@ void ShardedParams::detach_whole() {
   for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
 }
 
-at::Tensor ShardedParams::rows_of_slice(size_t index, const std::shared_ptr<memory::FlatBuffer>& slice) {
+at::Tensor ShardedParams::rows_of_slice(size_t index, const memory::FlatPart& slice) {
   const auto& slot = slots_[index];
-  const auto& flat = flats_[places_[index].flat];
-  memory::PartStorage storage(flat.device(), static_cast<size_t>(slot.rows_numel()) * flat.element_size());
-  storage.attach(slice, byte_offset_in_slice(index));
+  memory::PartStorage storage(slice.form.device, slice.form.bytes(slot.rows_numel()));
+  storage.attach(slice.buffer, slice.byte_offset + byte_offset_in_slice(index));
   return slot.rows_on(storage);
 }
 

@@ -11,6 +11,7 @@
 #include "runtime/flat_params.h"
 #include "runtime/group_identity.h"
 #include "runtime/param_slot.h"
+#include "runtime/row_source.h"
 
 namespace fsdp::runtime {
 
@@ -19,9 +20,9 @@ class ParamGroup;
 /// Thread safety: under the rank's lock; what does not change after `take_rows`, all of it.
 class ShardedParams {
  public:
-  /// The flat parameters that a slot lies in, and its index in their layout.
+  /// The flat parameters that a slot lies in, its index in their layout, and in the list that the group was made of.
   struct Place {
-    size_t flat = 0, item = 0;
+    size_t flat = 0, item = 0, given = 0;
   };
 
   /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
@@ -29,15 +30,22 @@ class ShardedParams {
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
-  /// Copies this rank's rows out of `values`, the whole ones; the parameters stay as they are until `install`.
-  void take_rows(const std::vector<NamedParameter>& parameters, const std::vector<at::Tensor>& values);
+  /// Fills this rank's rows, each parameter's from its source; the parameters stay as they are until `install`.
+  void take_rows(const std::vector<RowSource>& sources);
   /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
   void install(const std::shared_ptr<ParamGroup>& owner);
 
-  size_t count() const { return places_.size(); }
+  size_t count() const { return slots_.size(); }
+  /// In the order of memory.
   std::vector<ParamSlot>& slots() { return slots_; }
   Place place(size_t slot) const { return places_[slot]; }
   std::vector<FlatParams>& flats() { return flats_; }
+  /// This rank's rows of all parameters, in the order of memory.
+  std::vector<ParamRows> list_rows() const;
+  /// The rows of a slot that a rank has.
+  layout::RowRange rows_of(size_t slot, int rank) const {
+    return flats_[places_[slot].flat].layout().rows_of(places_[slot].item, rank);
+  }
   /// A name seen from a module further out, for messages.
   void rename(size_t slot, std::string name);
 
@@ -49,9 +57,9 @@ class ShardedParams {
   /// Puts the whole parameters into the whole buffers; takes their memory away.
   void attach_whole();
   void detach_whole();
-  /// What a slot's rows have of `slice`, which lies as this rank's slice of their flat buffer does. A plain tensor on
+  /// What a slot's rows have of `slice`, which has the form of their flat shard and lies as it does. A plain tensor on
   /// storage of its own, not a view: zero_grad() cannot detach views in place.
-  at::Tensor rows_of_slice(size_t slot, const std::shared_ptr<memory::FlatBuffer>& slice);
+  at::Tensor rows_of_slice(size_t slot, const memory::FlatPart& slice);
   /// From now on `gradient` is known as that of the slot's rows.
   void register_gradient(size_t slot, const at::Tensor& gradient);
 

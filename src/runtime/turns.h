@@ -64,7 +64,7 @@ class Turns {
 
  private:
   uint64_t epoch() const { return (scopes_ << 32) + backwards_after_writes_; }
-  bool meets() const { return reading_->is_shared() && group_.placement.world_size() > 1; }
+  bool meets() const { return reading_->is_shared() && group_.placement.shard().world_size() > 1; }
 
   const GroupIdentity& group_;
   const std::shared_ptr<Reading> reading_ = std::make_shared<Reading>();

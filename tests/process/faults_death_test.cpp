@@ -6,6 +6,7 @@
 #include <iostream>
 #include <thread>
 
+#include "support/axes.h"
 #include "support/backend.h"
 #include "support/process_ranks.h"
 #include "thread/misuse_net.h"
@@ -28,7 +29,10 @@ Group shard_and_maybe_die(SmallNetImpl& net) {
     if (candidate.name == "down") maybe_die("fully_shard");
     return candidate.module.as<torch::nn::LinearImpl>() != nullptr;
   };
-  return fully_shard(static_cast<torch::nn::Module&>(net), options);
+  const char* const replicas = std::getenv("REPLICAS");
+  if (replicas == nullptr) return fully_shard(static_cast<torch::nn::Module&>(net), options);
+  return shard_over(placement_over({world_size() / std::stoi(replicas), std::stoi(replicas)}), module_tree(net),
+                    options);
 }
 
 void train_and_maybe_die() {
@@ -96,6 +100,22 @@ TEST_P(DeathOfARank, IsNamedByEverySurvivorWithinTheTimeout) {
 INSTANTIATE_TEST_SUITE_P(Places, DeathOfARank,
                          testing::Combine(testing::Values("fully_shard", "forward", "backward", "optimizer"),
                                           testing::Values(0, 1)));
+
+// In the backward, with sums over the replicas in flight.
+TEST(DeathOfAReplica, EndsEveryOtherRank) {
+  for (const int world : {2, 4}) {
+    const int victim = world - 1;
+    ProcessRanks ranks("train_until_a_rank_dies",
+                       {.world_size = world,
+                        .environment = {{"PLACE", "backward"}, {"VICTIM", std::to_string(victim)}, {"REPLICAS", "2"}}});
+    EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
+    for (int r = 0; r < victim; ++r) {
+      EXPECT_FALSE(ranks.wait(r).timed_out);
+      EXPECT_EQ(ranks.wait(r).exit_code, 1) << "rank " << r << ": " << ranks.wait(r).output;
+      EXPECT_THAT(ranks.wait(r).output, HasSubstr("PeerLost ")) << "rank " << r;
+    }
+  }
+}
 
 TEST(DeathOfARankFromOutside, IsNamedByTheSurvivor) {
   ProcessRanks ranks("train_until_a_rank_dies", {.world_size = 2, .environment = {{"PLACE", "anywhere"}}});

@@ -42,6 +42,14 @@ class CheckLayers(Tree):
         self.write("include/fsdp/gather.h", '#include "layout/rows.h"\n')
         self.assert_finds("src/ is not installed")
 
+    def test_finds_a_private_type_in_a_public_header(self):
+        self.write("include/fsdp/gather.h", "std::shared_ptr<runtime::ParamGroup> group;\n")
+        self.assert_finds("names runtime::, which is not public")
+
+    def test_finds_a_declaration_of_a_private_type_in_a_public_header(self):
+        self.write("include/fsdp/gather.h", "namespace runtime {\nclass ParamGroup;\n}\n")
+        self.assert_finds("names namespace runtime, which is not public")
+
     def test_finds_tensors_in_layout(self):
         self.write("src/layout/rows.h", "#include <ATen/core/Tensor.h>\n")
         self.assert_finds("integers only")

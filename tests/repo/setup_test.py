@@ -55,17 +55,17 @@ class SetupTree(Tree):
         self.write(f"{include}/csrc/api/include/torch/torch.h", "")
         return str(self.root / folder)
 
-    def run_setup(self, **environment):
+    def run_setup(self, *flags, **environment):
         environment = {"PATH": str(self.bin), "HOME": str(self.root), **environment}
         output = self.root / "output"  # Stubs write to it, too: it shows what came first.
         with open(output, "w", encoding="utf-8"), open(output, "a", encoding="utf-8") as stdout:
-            result = subprocess.run([self.root / "scripts" / "setup"], env=environment, stdin=subprocess.DEVNULL,
+            result = subprocess.run([self.root / "scripts" / "setup", *flags], env=environment, stdin=subprocess.DEVNULL,
                                     stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         result.stdout = output.read_text(encoding="utf-8")
         return result
 
-    def assert_fails_with(self, sentence, **environment):
-        result = self.run_setup(**environment)
+    def assert_fails_with(self, sentence, *flags, **environment):
+        result = self.run_setup(*flags, **environment)
         self.assertEqual(result.returncode, 1, result)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
         self.assertIn(sentence, result.stderr)
@@ -169,9 +169,9 @@ case "$*" in
   -V) echo "{version}" ;;
   "-m venv"*)
     echo "CALL venv" >>{root}/output
-    rm -rf {root}/.venv
-    mkdir -p {root}/.venv/bin
-    cp "$0" {root}/.venv/bin/python ;;
+    rm -rf "$4"
+    mkdir -p "$4/bin"
+    cp "$0" "$4/bin/python" ;;
   "-m pip "*--version) ;;
   "-m pip "*)
     all=$*
@@ -183,11 +183,11 @@ case "$*" in
   *) exec {python} "$@" ;;
 esac
 """
-# Installs what lies in the folder site.
+# Installs what lies in the folder site into the environment whose Python this is.
 PIP = r"""
 case "$*" in
   *--dry-run*) cp {root}/plan.json {root}/build/setup-report.json ;;
-  *" torch=="*) mkdir -p {root}/.venv/lib/python3.11/site-packages; cp -r {root}/site/. "$_" ;;
+  *" torch=="*) mkdir -p "${0%/bin/python}/lib/python3.11/site-packages"; cp -r {root}/site/. "$_" ;;
 esac
 """
 
@@ -223,8 +223,8 @@ class VirtualEnvironment(SetupTree):
             install.append({"metadata": {"name": name, "version": version}, "download_info": {"url": url}})
         self.write("plan.json", json.dumps({"install": install}))
 
-    def assert_succeeds(self):
-        result = self.run_setup()
+    def assert_succeeds(self, *flags):
+        result = self.run_setup(*flags)
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertTrue(result.stdout.endswith("setup: ready\n"), result.stdout)
         return result.stdout
@@ -253,6 +253,29 @@ class VirtualEnvironment(SetupTree):
             "CALL pip install --quiet --upgrade pip>=23.3", "CALL pip install --quiet torch==2.13.0",
             "installing cuda-toolkit[cccl,crt] 13.0.2 into .venv (about 4 MiB)",
             "CALL pip install --quiet cuda-toolkit[cccl,crt]==13.0.2")
+
+    def test_cuda_is_the_gpu_build_of_another_release_in_an_environment_of_its_own(self):
+        self.libtorch("2.11.0", "site/torch")
+        self.plan(("torch", "2.11.0", 200), ("nvidia-nccl-cu13", "2.28.9", 100))
+        self.python(toolkit="echo 13.0.2")
+        self.assert_in_order(
+            self.assert_succeeds("--cuda"), "making the virtual environment build/cuda-venv with", "CALL venv",
+            "about to install into build/cuda-venv", "together 300 MiB (GPU build",
+            "CALL pip install --quiet torch==2.11.0 numpy", "CALL pip install --quiet cuda-toolkit[cccl,crt]==13.0.2",
+            "LibTorch 2.11.0 at build/cuda-venv/lib")
+        self.assertFalse((self.root / ".venv").exists())
+        self.assertEqual(self.assert_succeeds("--cuda"), "setup: ready\n")
+
+    def test_cuda_refuses_a_cpu_build_before_it_installs(self):
+        self.plan(("torch", "2.11.0+cpu", 200))
+        self.assertNotIn("CALL pip install --quiet torch", self.assert_fails_with("no GPU build", "--cuda"))
+
+    def test_cuda_needs_disk_for_one_build(self):
+        self.free(1400)
+        self.assert_fails_with("no disk: 1500 MiB are needed for a cuda build", "--cuda")
+        self.free(2500)  # 1 + 200 MiB of wheels, 3 times as much of files, 300 MiB and the build
+        self.plan(("torch", "2.11.0", 200))
+        self.assert_fails_with("no disk: 2604 MiB are needed for torch and the builds", "--cuda")
 
     def test_goes_on_without_the_headers_of_cuda(self):
         self.python(PIP + "[[ $* != *cuda-toolkit* ]]", toolkit="echo 13.0.2")

@@ -1,9 +1,11 @@
 #include "support/faulty_communicator.h"
 
+#include <fsdp/error.h>
+
 #include <atomic>
 #include <thread>
 
-#include "comm/core/check.h"
+#include "comm/core/ranks.h"
 #include "support/decorator.h"
 
 namespace fsdp {
@@ -26,7 +28,8 @@ class FaultyCommunicator : public Decorator {
     if (plan_->calls++ != fault.at) return;
     switch (fault.kind) {
       case Fault::Kind::kThrow:
-        throw Error(c10::str(where(rank(), world_size(), name_of(operation)), "injected fault in '", tag.subject, "'"));
+        throw Error(
+            c10::str(Ranks{rank(), world_size()}.where(name_of(operation)), "injected fault in '", tag.subject, "'"));
       case Fault::Kind::kDelay:
         return std::this_thread::sleep_for(fault.delay);
       case Fault::Kind::kOtherSubject:

@@ -154,7 +154,8 @@ void expect_training_equals_unsharded(const Training<M>& training, int world) {
   std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
   for (int r = 0; r < world; ++r) models.push_back(build_model(training));
   run_thread_ranks(world, [&](int r) {
-    auto found = train_sharded(training, *models[static_cast<size_t>(r)]);
+    const auto model = std::move(models[static_cast<size_t>(r)]);  // ends in its rank's thread, and its group with it
+    auto found = train_sharded(training, *model);
     expect_same_outcome(expected, found, training.tolerance);
   });
 }
@@ -168,7 +169,8 @@ Outcome train_on_thread_ranks(const Training<M>& training, int world, const Thre
   run_thread_ranks(
       world,
       [&](int r) {
-        auto found = train_sharded(training, *models[static_cast<size_t>(r)]);
+        const auto model = std::move(models[static_cast<size_t>(r)]);
+        auto found = train_sharded(training, *model);
         if (r == 0) outcome = std::move(found);
       },
       options);
@@ -272,7 +274,8 @@ void expect_equals_unsharded(const Program<M>& program, const std::vector<int>& 
     for (int r = 0; r < world; ++r) models.push_back(build());
     run_thread_ranks(world, [&](int r) {
       SCOPED_TRACE("rank " + std::to_string(r) + " of " + std::to_string(world));
-      auto& model = *models[static_cast<size_t>(r)];
+      const auto owned = std::move(models[static_cast<size_t>(r)]);
+      auto& model = *owned;
       program.shard(model, options);
       auto found = program.run(model, Role{world, r, program.samples_per_rank});
       ASSERT_EQ(expected.size(), found.size());

@@ -7,7 +7,9 @@
 #include "comm/group/backend_choice.h"
 #include "comm/group/join.h"
 
+#include <deque>
 #include <exception>
+#include <future>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -49,20 +51,40 @@ std::string text_of(const Failure& failure) {
   }
 }
 
+// Leaves the group beside what follows: Gloo sleeps up to 10 ms for each connection that it closes.
+void leave_meanwhile(std::shared_ptr<ProcessGroup> group) {
+  constexpr size_t kMost = 16;
+  static std::mutex mutex;
+  static std::deque<std::future<void>> leaving;  // the program ends when all have left
+  auto leave = std::async(std::launch::async, [group = std::move(group)]() mutable { group.reset(); });
+  std::future<void> oldest;  // is waited for by its destructor
+  std::lock_guard lock(mutex);
+  leaving.push_back(std::move(leave));
+  if (leaving.size() <= kMost) return;
+  oldest = std::move(leaving.front());
+  leaving.pop_front();
+}
+
 }  // namespace
 
 std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                const ThreadRanksOptions& options) {
   Membership membership;
-  membership.rendezvous.rank = rank;
-  membership.rendezvous.world_size = world_size;
+  membership.ranks = {rank, world_size};
   membership.rendezvous.local_rank = rank;
   membership.backend = options.backend.empty() ? test_backend() : options.backend;
   if (options.device_backend) membership.device_backend = options.device_backend(rank);
   if (membership.device_backend) make_current(membership.device_backend->device);
   const Meeting meeting{membership, store, options.timeout, /*store_in_rank_0=*/false};
-  if (!options.wrap) return meet_as_group(meeting, "", {});
+  if (!options.wrap) return meet_as_group(meeting);
   return std::make_shared<ProcessGroup>(options.wrap(join(meeting).communicator, rank), rank);
+}
+
+std::thread thread_of_rank(std::function<void()> act) {
+  return std::thread([group = default_process_group(), act = std::move(act)] {
+    const ThreadProcessGroupGuard guard(group);
+    act();
+  });
 }
 
 void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options) {
@@ -70,20 +92,17 @@ void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, T
   std::mutex mutex;
   std::vector<Failure> failures;
   const auto run_rank = [&](int rank) {
+    std::shared_ptr<ProcessGroup> group;
     try {
-      auto group = make_thread_rank(store, rank, world_size, options);
-      ThreadProcessGroupGuard guard(std::move(group));
-      try {
-        fn(rank);
-      } catch (...) {
-        // Noted before the group is left: the others' errors follow from this one.
-        std::lock_guard lock(mutex);
-        failures.push_back({rank, std::current_exception()});
-      }
+      group = make_thread_rank(store, rank, world_size, options);
+      const ThreadProcessGroupGuard guard(group);
+      fn(rank);
     } catch (...) {
+      // Noted before the group is left: the others' errors follow from this one.
       std::lock_guard lock(mutex);
       failures.push_back({rank, std::current_exception()});
     }
+    if (!options.device_backend) leave_meanwhile(std::move(group));
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(run_rank, rank);

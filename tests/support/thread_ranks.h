@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 namespace fsdp::test {
 
@@ -34,6 +35,9 @@ struct ThreadRanksOptions {
 ///
 ///     run_thread_ranks(3, [](int rank) { fsdp::barrier(); });
 void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options = {});
+
+/// A thread of the calling thread's rank: `act` has its default process group.
+std::thread thread_of_rank(std::function<void()> act);
 
 /// A group of the calling thread's rank over `store`, for tests that need the ranks without run_thread_ranks.
 std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,

@@ -178,6 +178,20 @@ TEST_F(CheckedDeviceStreams, ARecordedStreamHoldsTheMemoryBack) {
   EXPECT_EQ(next.const_data_ptr(), address);
 }
 
+TEST_F(CheckedDeviceStreams, ARecordedStreamHoldsTheMemoryBackForTheStreamsThatItWaitedFor) {
+  const auto third = c10::impl::VirtualGuardImpl(kType).getNewStream(device(0), 0);
+  auto tensor = ones();
+  order(*own, third);
+  {
+    const c10::StreamGuard guard(third);
+    tensor.mul_(2);
+  }
+  order(third, *side);
+  c10::impl::VirtualGuardImpl(kType).recordDataPtrOnStream(tensor.storage().data_ptr(), *side);
+  tensor.reset();
+  ones();
+}
+
 TEST_F(CheckedDeviceStreams, AReuseWhileAnotherStreamStillUsesTheMemoryIsFound) {
   auto tensor = ones();
   const void* address = tensor.const_data_ptr();

@@ -4,8 +4,11 @@
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 
-#include <thread>
+#include <array>
+#include <optional>
 
+#include "runtime/reduction.h"
+#include "support/axes.h"
 #include "support/checked_device/checked_device.h"
 #include "support/small_net.h"
 
@@ -60,6 +63,63 @@ DeviceTraining<EvenNetImpl> even_net() {
   };
   training.inputs = [](const Batch& batch) { return labels(batch, {4}, 24); };
   training.targets = [](const Batch& batch) { return samples(batch, {24}); };
+  training.finish();
+  return training;
+}
+
+// `then` comes after what `first` has been given.
+void order(const c10::Stream& first, const c10::Stream& then) {
+  c10::Event event(kType);
+  event.record(first);
+  event.block(then);
+}
+
+// Layers side by side, in turns on the caller's stream and on another one, on which their nodes run in backward too.
+struct ForkedNetImpl : torch::nn::Module {
+  torch::nn::ModuleList layers;
+  bool begins_aside = false;
+  std::optional<c10::Stream> aside;
+  ForkedNetImpl() {
+    register_module("layers", layers);
+    for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(5, 3));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor sum = x.new_zeros({3});
+    for (size_t i = 0; i < layers->size(); ++i) sum = sum + run(*layers[i]->as<torch::nn::Linear>(), x, i % 2 == 1);
+    return sum;
+  }
+  torch::Tensor run(torch::nn::LinearImpl& layer, const torch::Tensor& x, bool is_odd) {
+    if (x.is_cpu() || is_odd == begins_aside) return layer.forward(x);
+    const c10::impl::VirtualGuardImpl devices(kType);
+    const auto own = devices.getStream(x.device());
+    if (!aside) aside = devices.getNewStream(x.device(), 0);
+    order(own, *aside);
+    torch::Tensor result;
+    {
+      const c10::StreamGuard guard(*aside);
+      result = layer.forward(x);
+    }
+    order(*aside, own);
+    devices.recordDataPtrOnStream(x.storage().data_ptr(), *aside);
+    devices.recordDataPtrOnStream(result.storage().data_ptr(), own);
+    return result;
+  }
+};
+
+DeviceTraining<ForkedNetImpl> forked_net(bool begins_aside, bool is_one_group) {
+  DeviceTraining<ForkedNetImpl> training;
+  training.build = [=] {
+    auto net = std::make_shared<ForkedNetImpl>();
+    net->begins_aside = begins_aside;
+    return net;
+  };
+  training.shard = [=](ForkedNetImpl& net) {
+    if (!is_one_group)
+      for (auto& layer : *net.layers) fully_shard(*layer);
+    return fully_shard(static_cast<torch::nn::Module&>(net));
+  };
+  training.inputs = [](const Batch& batch) { return samples(batch, {5}); };
+  training.targets = [](const Batch& batch) { return samples(batch, {3}); };
   training.finish();
   return training;
 }
@@ -159,6 +219,38 @@ TEST_F(CheckedTraining, StepsOfAnEvenNetOverTheBackendsOwnCollectivesAreOrdered)
   for (int world : worlds_up_to(3)) expect_steps_are_ordered(even_net(), world);
 }
 
+TEST_F(CheckedTraining, StepsOverBothAxesAreOrdered) {
+  for (const Axes axes : {Axes{1, 2}, Axes{2, 2}}) {
+    auto blocks = small_net();
+    blocks.shard = [axes](SmallNetImpl& net) {
+      const auto placement = placement_over(axes);
+      for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), {});
+      return shard_over(placement, module_tree(net), {});
+    };
+    expect_steps_are_ordered(blocks, axes.ranks());
+    auto even = even_net();
+    even.shard = [axes](EvenNetImpl& net) {
+      const auto placement = placement_over(axes);
+      for (auto& layer : *net.layers) shard_over(placement, module_tree(*layer), {});
+      return shard_over(placement, module_tree(net), {});
+    };
+    expect_steps_are_ordered(even, axes.ranks());
+  }
+}
+
+TEST_F(CheckedTraining, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUntilTheyAreOver) {
+  run_ranks(4, [&](int rank) {
+    const auto placement = placement_over({2, 2});
+    const auto reduction = runtime::reduction_over(placement);
+    for (int i = 0; i < 5; ++i) {
+      const auto whole = torch::ones({64}, device(rank)), rows = torch::empty({32}, device(rank));
+      static_cast<void>(reduction->start(rows, {{0, whole}}, std::array<int64_t, 3>{0, 32, 64}, 0.25, {"w", {1}}));
+    }
+    placement.shard().reductions().barrier({})->wait();
+    placement.replicate()->reductions().barrier({})->wait();
+  });
+}
+
 TEST_F(CheckedTraining, StepsOfTheFusedOptimizersAreOrdered) {
   for (int world : worlds_up_to(3)) {
     auto training = small_net();
@@ -170,6 +262,35 @@ TEST_F(CheckedTraining, StepsOfTheFusedOptimizersAreOrdered) {
       return std::make_unique<optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
     };
     expect_steps_are_ordered(training, world);
+  }
+}
+
+TEST_F(CheckedTraining, GradientsThatArriveOnTwoStreamsAreReducedAfterBoth) {
+  for (int world : worlds_up_to(3))
+    for (bool begins_aside : {false, true})
+      for (bool is_one_group : {false, true}) {
+        SCOPED_TRACE(c10::str(begins_aside ? "reduced aside, " : "", is_one_group ? "one group" : "a group each"));
+        expect_steps_are_ordered(forked_net(begins_aside, is_one_group), world);
+      }
+}
+
+TEST_F(CheckedTraining, GradientsThatAccumulateOnStreamsInTurnsAreOrdered) {
+  for (int world : worlds_up_to(3)) {
+    const auto training = forked_net(/*begins_aside=*/false, /*is_one_group=*/true);
+    on_ranks(training, world, [&](ForkedNetImpl& net, const Group& group, int rank) {
+      const Batch batch{0, rank * training.samples_per_rank, training.samples_per_rank};
+      const auto x = training.inputs(batch).to(device(rank)), y = training.targets(batch).to(device(rank));
+      for (int step = 0; step < 6; ++step, net.begins_aside = !net.begins_aside) {
+        group.set_requires_gradient_sync(step % 3 != 0);
+        torch::Tensor loss;
+        {
+          ForwardScope scope(group);
+          loss = training.loss_of(net, x, y);
+        }
+        loss.backward();
+      }
+      EXPECT_GT(clip_grad_norm_(group, 1e-3), 0);
+    });
   }
 }
 
@@ -230,9 +351,7 @@ TEST_F(CheckedTraining, ASecondStreamReadsWholeParametersAfterTheGather) {
         net.forward(x.to(device(rank)));
       }
       // What the caller made on the other stream; parameters are the library's.
-      c10::Event over(kType);
-      over.record(side);
-      over.block(own);
+      order(side, own);
     });
   }
 }
@@ -241,8 +360,7 @@ TEST_F(CheckedTraining, MemoryIsTakenOnTheDeviceOfTheRankWhicheverIsCurrent) {
   for (int world : worlds_up_to(3)) {
     const auto training = small_net();
     on_ranks(training, world, [&](SmallNetImpl& net, const Group& group, int rank) {
-      std::thread([&, ranks = default_process_group()] {
-        const ThreadProcessGroupGuard member(ranks);
+      thread_of_rank([&] {
         torch::NoGradGuard no_grad;
         ForwardScope scope(group);
         const auto whole = net.head->weight + 0;

@@ -1,8 +1,10 @@
 // Every collective against a sequential oracle, bit for bit.
 
-#include <gtest/gtest.h>
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <numeric>
 #include <tuple>
 
@@ -237,6 +239,41 @@ TEST(Lanes, RunManyCollectivesInFlightInOrder) {
       works[i]->wait();
       EXPECT_TRUE(tensors[i].eq(2 * i + 1).all().item<bool>()) << i;
     }
+  });
+}
+
+TEST_P(Collectives, WhatFollowsThemIsCalledInTheirOrderBeforeTheyAreWaitedFor) {
+  run_thread_ranks(world_size(), [&](int rank) {
+    std::vector<int> order;
+    std::vector<std::shared_ptr<Work>> works;
+    for (int i = 0; i < 20; ++i) {
+      works.push_back(communicator().barrier({c10::str("b", i), {static_cast<uint8_t>(rank == 0), 0}}));
+      works.back()->then([&, i](std::span<const uint8_t> votes) {
+        EXPECT_THAT(votes, testing::ElementsAre(1, 0));
+        order.push_back(i);
+      });
+    }
+    works.back()->wait();
+    EXPECT_THAT(order, testing::SizeIs(20));
+    EXPECT_TRUE(std::ranges::is_sorted(order));
+    const auto over = communicator().barrier({});
+    over->wait();
+    over->then([&](std::span<const uint8_t>) { order.clear(); });
+    EXPECT_THAT(order, testing::IsEmpty());
+  });
+}
+
+TEST(ACollectiveThatFails, IsFollowedByNothing) {
+  run_thread_ranks(2, [](int rank) {
+    bool is_followed = false;
+    EXPECT_THROW(
+        {
+          const auto work = communicator().barrier({c10::str("rank ", rank), {}});
+          work->then([&](std::span<const uint8_t>) { is_followed = true; });
+          work->wait();
+        },
+        Mismatch);
+    EXPECT_FALSE(is_followed);
   });
 }
 

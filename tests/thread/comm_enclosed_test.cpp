@@ -270,8 +270,7 @@ std::vector<int> messages_of(const Start& start) {
     threads.emplace_back([&, rank] {
       const auto sent = std::make_shared<std::atomic<int>>(0);
       C10dOptions options;
-      options.rank = rank;
-      options.world_size = kWorld;
+      options.ranks = {rank, kWorld};
       options.timeout = std::chrono::seconds(60);
       options.control = [sent](const auto& keys, int own_rank, int size, auto timeout) {
         return c10::make_intrusive<CountingBackend>(make_gloo_backend(keys, own_rank, size, timeout, "127.0.0.1"),

@@ -20,8 +20,7 @@ namespace {
 
 C10dOptions over_native_collectives(int rank, int world_size) {
   C10dOptions options;
-  options.rank = rank;
-  options.world_size = world_size;
+  options.ranks = {rank, world_size};
   options.timeout = std::chrono::seconds(60);
   options.control = [](const auto& store, int own_rank, int size, auto timeout) {
     return make_gloo_backend(store, own_rank, size, timeout, "127.0.0.1");

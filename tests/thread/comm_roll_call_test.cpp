@@ -18,7 +18,7 @@ namespace {
 TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   for (int round = 0; round < 20; ++round) {
-    const auto call = RollCall::start(store, 0, 1, {});
+    const auto call = RollCall::start(store, {}, {});
     std::thread other([&] { call->leave(); });
     call->leave();
     other.join();
@@ -34,7 +34,7 @@ int questions_of_an_alarm(int ranks, bool one_is_silent) {
   const int present = one_is_silent ? ranks - 1 : ranks;
   const RollCallOptions options{.poll = std::chrono::milliseconds(200), .answer_time = std::chrono::milliseconds(800)};
   std::vector<std::shared_ptr<RollCall>> calls;
-  for (int rank = 0; rank < present; ++rank) calls.push_back(RollCall::start(store, rank, ranks, options));
+  for (int rank = 0; rank < present; ++rank) calls.push_back(RollCall::start(store, {rank, ranks}, options));
   asked = 0;
   const auto verdict = calls[0]->alarm(Cause::kTimeout, ranks - 1, "barrier", "no news");
   EXPECT_EQ(verdict.rank, ranks - 1);

@@ -16,6 +16,7 @@
 namespace fsdp::test {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -34,6 +35,19 @@ std::string message_of(const std::function<void()>& act) {
     return error.what_without_backtrace();
   }
   return "no error";
+}
+
+// Over each backend; every rank ends with a barrier of all.
+void run_over_each_backend(int world_size, const std::function<void(int rank)>& fn) {
+  for (const char* backend : {"gloo", "shm"}) {
+    SCOPED_TRACE(backend);
+    run_thread_ranks(world_size,
+                     [&](int rank) {
+                       fn(rank);
+                       barrier();
+                     },
+                     {.backend = backend});
+  }
 }
 
 TEST(Split, MakesDisjointGroupsAtOnceInTheOrderOfGlobalRanks) {
@@ -79,6 +93,8 @@ TEST(Split, OfOneRankEachIsLocal) {
     const auto alone = default_process_group()->split({{0}, {1}}, "alone");
     EXPECT_EQ(alone->world_size(), 1);
     EXPECT_EQ(sum_over(*alone), rank);
+    EXPECT_THAT(message_of<UsageError>([&] { (void)alone->reductions().broadcast(at::zeros({1}), 1, {}); }),
+                HasSubstr(c10::str("[fsdp rank ", rank, "/2, 'alone' 0/1] broadcast: ")));
   });
 }
 
@@ -126,6 +142,63 @@ TEST(Split, ARankThatLeavesItsSubgroupIsLostToThatOneOnly) {
       EXPECT_EQ(sum_over(*pair), 1);
     }
     barrier();
+  });
+}
+
+TEST(Split, ErrorsOfASubgroupBeginWithTheGlobalRank) {
+  run_thread_ranks(4, [](int rank) {
+    const auto all = default_process_group(), odd = all->split({{1, 3}}, "odd");
+    EXPECT_EQ(all->where("step"), c10::str("[fsdp rank ", rank, "/4] step: "));
+    if (odd) {
+      const auto place = c10::str("[fsdp rank ", rank, "/4, 'odd' ", rank / 2, "/2] ");
+      EXPECT_EQ(odd->where("step"), place + "step: ");
+      EXPECT_THAT(message_of<UsageError>([&] { odd->split({{0}}, "far"); }), HasSubstr(place + "split: "));
+      EXPECT_THAT(message_of<UsageError>([&] { (void)odd->communicator().broadcast(at::zeros({1}), 3, {}); }),
+                  HasSubstr(place + "broadcast: expected a rank from 0 to 1, found 3."));
+    }
+    barrier();
+  });
+}
+
+TEST(Split, ADifferingRankIsNamedByItsGlobalNumber) {
+  run_over_each_backend(4, [](int rank) {
+    const auto odd = default_process_group()->split({{1, 3}}, "odd");
+    if (!odd) return;
+    const std::string subject = rank == 1 ? "one" : "other";
+    EXPECT_THAT(message_of<Mismatch>([&] { odd->communicator().barrier({subject, {}})->wait(); }),
+                AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/4, 'odd' ", rank / 2, "/2] barrier of '", subject)),
+                      HasSubstr("rank 1 runs barrier of 'one'"), HasSubstr("rank 3 runs barrier of 'other'")));
+  });
+}
+
+TEST(Split, TheRanksOfAMessageAreNamedByTheirGlobalNumbers) {
+  run_over_each_backend(4, [](int rank) {
+    const auto odd = default_process_group()->split({{1, 3}}, "odd");
+    if (!odd) return;
+    // Of other sizes on both sides.
+    const at::Tensor tensor = at::zeros({int64_t{rank}});
+    auto& ranks = odd->communicator();
+    const auto message = message_of<Mismatch>(
+        [&] { (rank == 1 ? ranks.send(tensor, 1, {"x", {}}) : ranks.recv(tensor, 0, {"x", {}}))->wait(); });
+    EXPECT_THAT(message, AllOf(HasSubstr("rank 1 runs send of 'x' to rank 3"),
+                               HasSubstr("rank 3 runs recv of 'x' from rank 1")));
+  });
+}
+
+TEST(Split, ALostRankIsNamedByItsGlobalNumber) {
+  run_over_each_backend(4, [](int rank) {
+    auto odd = default_process_group()->split({{1, 3}}, "odd");
+    if (rank == 3) odd.reset();
+    if (rank != 1) return;
+    try {
+      odd->communicator().barrier({})->wait();
+      ADD_FAILURE() << "no error";
+    } catch (const PeerLost& error) {
+      EXPECT_EQ(error.rank(), 3);
+      EXPECT_THAT(error.what_without_backtrace(),
+                  AllOf(HasSubstr("[fsdp rank 1/4, 'odd' 0/2] barrier"), HasSubstr("rank 3 has left the process group"),
+                        HasSubstr("Last operations: rank 1: ")));
+    }
   });
 }
 

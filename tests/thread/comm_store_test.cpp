@@ -28,9 +28,7 @@ constexpr int kNothing = -1, kOtherError = -2;
 // Meets, communicates, begins anew and leaves. Says how that ended: with the loss of a rank, nothing, or otherwise.
 int live(const StorePtr& store, int rank, std::chrono::milliseconds timeout) {
   try {
-    Membership membership{.rendezvous = {}, .backend = "gloo"};
-    membership.rendezvous.rank = rank;
-    membership.rendezvous.world_size = 2;
+    const Membership membership{.rendezvous = {}, .ranks = {rank, 2}, .backend = "gloo"};
     const auto communicator = join({membership, store, timeout, /*store_in_rank_0=*/true}).communicator;
     const ProcessGroup group(communicator, rank);
     communicator->barrier({})->wait();

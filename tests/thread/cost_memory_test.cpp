@@ -1,5 +1,6 @@
 // What a rank holds at most, by class of bytes: the bounds of docs/architecture.md.
 
+#include "api/group_view.h"
 #include "runtime/param_group.h"
 #include "thread/cost_net.h"
 
@@ -15,7 +16,7 @@ TEST(Cost, RightAfterShardingARankHoldsItsRowsOnly) {
     const auto stats = group.stats();
     EXPECT_EQ(stats.whole.current, 0);
     EXPECT_EQ(stats.gradient.current, 0);
-    const int64_t share = kFloat * stats.parameter_numel / 4, groups = std::ssize(group.param_groups());
+    const int64_t share = kFloat * stats.parameter_numel / 4, groups = std::ssize(param_groups(group));
     EXPECT_LE(stats.rows.current,
               share * 102 / 100 + groups * kFloat * kLargestRow + kAlignment * std::ssize(net.parameters()));
   });
@@ -24,7 +25,7 @@ TEST(Cost, RightAfterShardingARankHoldsItsRowsOnly) {
 // Bytes of the group's whole buffers.
 int64_t whole_bytes(runtime::ParamGroup& group) {
   int64_t bytes = 0;
-  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole_bytes());
+  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
   return bytes;
 }
 
@@ -34,7 +35,7 @@ TEST(Cost, WholeParametersStayWithinTheRootAndTwoGroups) {
     run_thread_ranks(world, [&](int r) {
       auto& net = *models[static_cast<size_t>(r)];
       auto group = shard_blocks(net);
-      int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+      int64_t block = whole_bytes(*param_groups(group)[1]), root = whole_bytes(*param_groups(group)[0]);
       for (int step = 0; step < 3; ++step) {
         group.reset_peak_stats();
         auto loss = forward_loss(group, net, step);
@@ -57,7 +58,7 @@ TEST(Cost, LaterRoundsInOneScopeAreGatheredAheadWithinTheRootAndTwoGroups) {
       [&](int r) {
         auto& net = *models[static_cast<size_t>(r)];
         auto group = shard_blocks(net);
-        const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+        const int64_t block = whole_bytes(*param_groups(group)[1]), root = whole_bytes(*param_groups(group)[0]);
         torch::NoGradGuard no_grad;
         ForwardScope scope(group);
         for (int round = 0; round < 5; ++round) {
@@ -87,7 +88,7 @@ TEST(Cost, WholeGradientsStayWithinTheRootAndThreeGroups) {
     run_thread_ranks(world, [&](int r) {
       auto& net = *models[static_cast<size_t>(r)];
       auto group = shard_blocks(net);
-      const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+      const int64_t block = whole_bytes(*param_groups(group)[1]), root = whole_bytes(*param_groups(group)[0]);
       for (int step = 0; step < 3; ++step) {
         net.zero_grad();
         group.reset_peak_stats();
@@ -125,7 +126,7 @@ TEST(Cost, WholeGradientsOfRecomputedBlocksStayWithinTheRootAndThreeGroups) {
         [&](int r) {
           auto& net = *models[static_cast<size_t>(r)];
           auto group = shard_blocks(net);
-          const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+          const int64_t block = whole_bytes(*param_groups(group)[1]), root = whole_bytes(*param_groups(group)[0]);
           for (int step = 0; step < 3; ++step) {
             net.zero_grad();
             group.reset_peak_stats();
@@ -151,7 +152,7 @@ TEST(Cost, GradientsThatAccumulateStayWithinTheirRowsTheRootAndThreeGroups) {
   run_thread_ranks(2, [&](int r) {
     auto& net = *models[static_cast<size_t>(r)];
     auto group = shard_blocks(net);
-    const int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+    const int64_t block = whole_bytes(*param_groups(group)[1]), root = whole_bytes(*param_groups(group)[0]);
     for (int backward = 0; backward < 4; ++backward) {
       group.reset_peak_stats();
       forward_loss(group, net, backward).backward();
@@ -198,7 +199,7 @@ TEST(Cost, FrozenBlocksAreFreedAsSoonAsBackwardGoesOn) {
     for (size_t i = 1; i < kDepth; ++i)
       for (auto& parameter : net.blocks[i]->parameters()) parameter.set_requires_grad(false);
     auto group = shard_blocks(net);
-    int64_t block = whole_bytes(*group.param_groups()[1]), root = whole_bytes(*group.param_groups()[0]);
+    int64_t block = whole_bytes(*param_groups(group)[1]), root = whole_bytes(*param_groups(group)[0]);
     int64_t during_first_block = 0;
     net.blocks[0]->as<SmallBlock>()->in->weight.register_hook(
         [&](const torch::Tensor&) { during_first_block = group.stats().whole.current; });

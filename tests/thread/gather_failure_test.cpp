@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "api/group_view.h"
+#include "runtime/param_group.h"
 #include "support/faulty_communicator.h"
 #include "support/oracle.h"
 
@@ -113,10 +115,10 @@ class PoorCpu {
 };
 
 size_t second_buffer_bytes(TwoDtypesOnRank& rank) {
-  auto& flats = rank.group.param_groups().front()->flats();
+  auto& flats = param_groups(rank.group).front()->flats();
   EXPECT_EQ(flats.size(), 2);
-  EXPECT_NE(flats[0].whole_bytes(), flats[1].whole_bytes());
-  return flats[1].whole_bytes();
+  EXPECT_NE(flats[0].whole().bytes(), flats[1].whole().bytes());
+  return flats[1].whole().bytes();
 }
 
 // While `act` runs on this rank there is memory for the first buffer only.

@@ -83,6 +83,11 @@ TEST(DifferentOptions, AreFound) {
     if (r == 0) options.reshard_after_forward = Reshard::never();
     return options;
   });
+  expect_models_differ(build, [](int r, nn::Linear&) {
+    FullyShardOptions options;
+    options.reshard_after_forward = r == 0 ? Reshard::always() : Reshard::within(world_size());
+    return options;
+  });
   expect_models_differ(build, [](int r, nn::Linear&) { return FullyShardOptions{.sync_module_states = r == 0}; });
   expect_models_differ(build, [](int r, nn::Linear& linear) {
     FullyShardOptions options;

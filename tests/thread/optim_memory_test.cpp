@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "api/group_view.h"
 #include "runtime/param_group.h"
 #include "thread/optim_net.h"
 
@@ -112,16 +113,16 @@ TEST(OptimMemory, GradientsInAnotherOrderOfMemoryAndSparseOnesAreStillRight) {
 // All of the flat shards that is not a parameter's row.
 double largest_padding(const Group& group) {
   double largest = 0;
-  for (const auto& member : group.param_groups()) {
+  for (const auto& member : param_groups(group)) {
     std::vector<torch::Tensor> shards;
-    for (auto& flat : member->flats()) shards.push_back(flat.shard().clone());
+    for (auto& flat : member->flats()) shards.push_back(flat.rows().tensor().clone());
     for (size_t i = 0; i < member->slots().size(); ++i) {
       const auto& slot = member->slots()[i];
-      const auto [flat, item] = member->place(i);
-      const auto& layout = member->flats()[flat].layout();
-      const int64_t first =
-          layout.offsets[item] + slot.rows().first * slot.row_numel() - layout.boundaries[static_cast<size_t>(rank())];
-      if (slot.rows_numel() > 0) shards[flat].narrow(0, first, slot.rows_numel()).zero_();
+      const auto place = member->params().place(i);
+      const auto& layout = member->flats()[place.flat].layout();
+      const int64_t first = layout.offsets[place.item] + slot.rows().first * slot.row_numel() -
+                            layout.boundaries[static_cast<size_t>(rank())];
+      if (slot.rows_numel() > 0) shards[place.flat].narrow(0, first, slot.rows_numel()).zero_();
     }
     for (const auto& shard : shards)
       if (shard.numel() > 0) largest = std::max(largest, shard.abs().nan_to_num(1e9).max().item<double>());

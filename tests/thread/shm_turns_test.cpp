@@ -38,14 +38,17 @@ void run_over_shm(int world, const Run& run) {
   run_thread_ranks(world, [&](int rank) { run(rank, *models[static_cast<size_t>(rank)]); }, {.backend = "shm"});
 }
 
-double sum_of(const torch::Tensor& tensor) { return tensor.detach().to(torch::kDouble).sum().item<double>(); }
+double sum_of_parameters(const SmallNetImpl& net) {
+  double sum = 0;
+  for (const auto& parameter : net.parameters())
+    sum += (parameter * 1.0).detach().to(torch::kDouble).sum().item<double>();
+  return sum;
+}
 
 double whole_sum(const Group& group, SmallNetImpl& net) {
   torch::NoGradGuard no_grad;
   ForwardScope scope(group);
-  double sum = 0;
-  for (const auto& parameter : net.parameters()) sum += sum_of(parameter * 1.0);
-  return sum;
+  return sum_of_parameters(net);
 }
 
 void add_to_rows(SmallNetImpl& net, double value) {
@@ -64,21 +67,13 @@ TEST(Turns, AWriterWaitsForASlowReader) {
           torch::NoGradGuard no_grad;
           ForwardScope scope(group);
           if (rank == step % world_size()) std::this_thread::sleep_for(kDelay);
-          double sum = 0;
-          for (const auto& parameter : net.parameters()) sum += sum_of(parameter * 1.0);
-          EXPECT_EQ(sum, expected) << "rank " << rank << " saw a peer's write in step " << step;
+          EXPECT_EQ(sum_of_parameters(net), expected) << "rank " << rank << " saw a peer's write in step " << step;
         }
         add_to_rows(net, 0.5);
       }
       EXPECT_NE(whole_sum(group, net), before);
     });
   }
-}
-
-double sum_of_parameters(const SmallNetImpl& net) {
-  double sum = 0;
-  for (const auto& parameter : net.parameters()) sum += sum_of(parameter * 1.0);
-  return sum;
 }
 
 // Backward reads the weight as it is then, for as long as `delay`.
@@ -100,15 +95,17 @@ struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
 thread_local SmallNetImpl* ReadsInBackward::net_ = nullptr;
 thread_local std::chrono::milliseconds ReadsInBackward::delay{0};
 
+// Backward reads the parameters, on the way to the gradient of `x`.
+torch::Tensor read_in_backward(const Group& group, SmallNetImpl& net, const torch::Tensor& x) {
+  ForwardScope scope(group);
+  return ReadsInBackward::apply(x, &net);
+}
+
 TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWrote) {
   run_over_shm(2, [](int rank, SmallNetImpl& net) {
     auto group = fully_shard(net);
     const auto x = torch::ones({1}, torch::requires_grad());
-    torch::Tensor y;
-    {
-      ForwardScope scope(group);
-      y = ReadsInBackward::apply(x, &net);
-    }
+    const auto y = read_in_backward(group, net, x);
     if (rank == 1) std::this_thread::sleep_for(kDelay);
     add_to_rows(net, 0.5);
     y.backward();
@@ -120,11 +117,7 @@ TEST(Turns, AWriterWaitsForASlowReaderInABackwardAfterAnUpdate) {
   run_over_shm(2, [](int rank, SmallNetImpl& net) {
     auto group = fully_shard(net);
     const auto x = torch::ones({1}, torch::requires_grad());
-    torch::Tensor y;
-    {
-      ForwardScope scope(group);
-      y = ReadsInBackward::apply(x, &net);
-    }
+    const auto y = read_in_backward(group, net, x);
     add_to_rows(net, 0.5);
     ReadsInBackward::delay = rank == 1 ? kDelay : std::chrono::milliseconds(0);
     y.backward();

@@ -31,6 +31,23 @@ TEST(Training, OneGroupEqualsTheUnshardedRun) {
   for (int world : worlds_up_to(4)) expect_training_equals_unsharded(training, world);
 }
 
+TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
+  auto one = ten_steps(), other = ten_steps();
+  other.build = [] { return std::make_shared<SmallNetImpl>(/*dim=*/7, /*depth=*/2); };
+  other.steps = 6;
+  const std::vector<Training<SmallNetImpl>> trainings{one, other};
+  std::vector<Outcome> expected;
+  for (const auto& training : trainings) expected.push_back(train_unsharded(training, 2));
+  std::vector<std::shared_ptr<SmallNetImpl>> models;  // built here: threads share the random state
+  for (size_t r = 0; r < 4; ++r) models.push_back(build_model(trainings[r % 2]));
+  run_thread_ranks(4, [&](int r) {
+    const auto which = static_cast<size_t>(r % 2);
+    const ThreadProcessGroupGuard guard(default_process_group()->split({{0, 2}, {1, 3}}, "models"));
+    const auto found = train_sharded(trainings[which], *models[static_cast<size_t>(r)]);
+    expect_same_outcome(expected[which], found, trainings[which].tolerance);
+  });
+}
+
 TEST(Training, Float32StaysWithinItsRounding) {
   auto training = ten_steps();
   in_float32(training);

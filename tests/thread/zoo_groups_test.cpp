@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "api/group_view.h"
 #include "support/oracle.h"
 
 namespace fsdp::test {
@@ -140,7 +141,7 @@ TEST(ZooGroups, ListOfModulesIsOneGroup) {
     EXPECT_EQ(tail.stats().parameter_numel, 2 * 72);
     auto model = fully_shard(m, options);
     EXPECT_EQ(model.stats().groups, 2);
-    EXPECT_EQ(group_of(*m.norm).param_groups().front(), group_of(*m.head).param_groups().front());
+    EXPECT_EQ(param_groups(group_of(*m.norm)).front(), param_groups(group_of(*m.head)).front());
   });
   expect_equals_unsharded(program);
 }

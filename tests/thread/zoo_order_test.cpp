@@ -123,61 +123,54 @@ struct SometimesBiased : nn::Module {
   }
 };
 
-// After its forward `first` was in a scope that read nothing, and `last` in one that might be computed again, so that
-// only the ranks that gave its bias a gradient find it complete before `first` is read.
-TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank) {
+// `share`: what rank `rank` does with its batch; gradients are those of its losses times `part`.
+Program<SometimesBiased> program_of_shares(
+    std::function<void(SometimesBiased&, const Role&, int rank, const Batch&, double part)> share) {
   Program<SometimesBiased> program;
   program.build = [] { return std::make_shared<SometimesBiased>(); };
   program.shard = shard_children_then_root;
-  program.run = [](SometimesBiased& net, const Role& role) {
-    auto share = [&](int rank) {
-      auto batch = Role{role.world, rank, role.samples_per_rank}.batch(0);
-      auto x = samples(batch, {4}).requires_grad_();  // so that the backward of `first` reads its weight
-      auto loss =
-          role.whole(net, [&] { return distance_from_targets(net.forward(x, /*is_biased=*/rank == 0), batch); });
-      role.whole(*net.first, [] {});
-      torch::NoGradGuard no_grad;
-      role.whole(*net.last, [&] { net.last->forward(samples(batch, {3})); });
-      return loss;
-    };
-    if (role.is_sharded())
-      share(role.rank).backward();
-    else
-      for (int r = 0; r < role.world; ++r) (share(r) / role.world).backward();
+  program.run = [share = std::move(share)](SometimesBiased& net, const Role& role) {
+    const int first = role.is_sharded() ? role.rank : 0, count = role.is_sharded() ? 1 : role.world;
+    for (int rank = first; rank < first + count; ++rank)
+      share(net, role, rank, Role{role.world, rank, role.samples_per_rank}.batch(0), 1.0 / count);
     return Values{role.gradient(net.first->weight), role.gradient(net.last->weight), role.gradient(net.last->bias)};
   };
-  expect_equals_unsharded(program);
+  return program;
+}
+
+// After its forward `first` was in a scope that read nothing, and `last` in one that might be computed again, so that
+// only the ranks that gave its bias a gradient find it complete before `first` is read.
+TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank) {
+  expect_equals_unsharded(program_of_shares([](SometimesBiased& net, const Role& role, int rank, const Batch& batch,
+                                               double part) {
+    auto x = samples(batch, {4}).requires_grad_();  // so that the backward of `first` reads its weight
+    auto loss = role.whole(net, [&] { return distance_from_targets(net.forward(x, /*is_biased=*/rank == 0), batch); });
+    role.whole(*net.first, [] {});
+    {
+      torch::NoGradGuard no_grad;
+      role.whole(*net.last, [&] { net.last->forward(samples(batch, {3})); });
+    }
+    (loss * part).backward();
+  }));
 }
 
 // Where the bias was read without gradients, it might get one yet: only the other ranks find `last` complete in
 // backward, before the scope goes on.
 TEST(ZooOrder, AForwardAfterABackwardInItsScopeGathersTheSameOnEveryRank) {
-  Program<SometimesBiased> program;
-  program.build = [] { return std::make_shared<SometimesBiased>(); };
-  program.shard = shard_children_then_root;
-  program.run = [](SometimesBiased& net, const Role& role) {
-    auto share = [&](int rank) {
-      auto batch = Role{role.world, rank, role.samples_per_rank}.batch(0);
-      auto loss = [&](bool is_biased) {
-        return distance_from_targets(net.forward(samples(batch, {4}), is_biased), batch) /
-               (role.is_sharded() ? 1 : role.world);
-      };
-      role.whole(net, [&] {
-        {
-          torch::NoGradGuard no_grad;
-          loss(/*is_biased=*/rank == 0);
-        }
-        loss(/*is_biased=*/false).backward();
-        loss(/*is_biased=*/true).backward();
-      });
-    };
-    if (role.is_sharded())
-      share(role.rank);
-    else
-      for (int r = 0; r < role.world; ++r) share(r);
-    return Values{role.gradient(net.first->weight), role.gradient(net.last->weight), role.gradient(net.last->bias)};
-  };
-  expect_equals_unsharded(program);
+  expect_equals_unsharded(
+      program_of_shares([](SometimesBiased& net, const Role& role, int rank, const Batch& batch, double part) {
+        auto loss = [&](bool is_biased) {
+          return distance_from_targets(net.forward(samples(batch, {4}), is_biased), batch) * part;
+        };
+        role.whole(net, [&] {
+          {
+            torch::NoGradGuard no_grad;
+            loss(/*is_biased=*/rank == 0);
+          }
+          loss(/*is_biased=*/false).backward();
+          loss(/*is_biased=*/true).backward();
+        });
+      }));
 }
 
 // As unsharded: what backward needs was changed after forward.

@@ -40,7 +40,7 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
   EXPECT_EQ(difference(a, 0, b, 1),
             "operation, subject, position in the order, bytes, dtype, device, boundaries of the ranks' "
             "slices, number of votes");
-  EXPECT_THAT(describe_fully(b), HasSubstr("4 bytes of Half on cuda"));
+  EXPECT_THAT(describe_fully(b, {}), HasSubstr("4 bytes of Half on cuda"));
 }
 
 TEST(Fingerprint, DiffersByTheBoundariesOfEqualTensors) {
@@ -65,13 +65,13 @@ TEST(Fingerprint, DiffersByACountAndSaysOfWhat) {
   EXPECT_EQ(difference(once, 0, once, 1), "");
   EXPECT_EQ(difference(once, 0, never, 1), "saved checkpoints");
   EXPECT_EQ(difference(never, 0, once, 1), "saved checkpoints");
-  EXPECT_EQ(describe_fully(once), "barrier of 'w' (#0), saved checkpoints: 1");
-  EXPECT_EQ(describe_fully(never), "barrier of 'w' (#0)");
+  EXPECT_EQ(describe_fully(once, {}), "barrier of 'w' (#0), saved checkpoints: 1");
+  EXPECT_EQ(describe_fully(never, {}), "barrier of 'w' (#0)");
 }
 
 TEST(Fingerprint, SaysWhatIsCountedBehindALongSubjectToo) {
   const auto twice = make_fingerprint(Operation::kBarrier, {std::string(1000, 'x'), {}, {2, "saved checkpoints"}});
-  EXPECT_THAT(describe_fully(twice), HasSubstr("x' (#0), saved checkpoints: 2"));
+  EXPECT_THAT(describe_fully(twice, {}), HasSubstr("x' (#0), saved checkpoints: 2"));
 }
 
 TEST(Fingerprint, OfASendFitsTheRecvOfItsPeerOnly) {
@@ -94,9 +94,16 @@ TEST(Fingerprint, OfABroadcastDiffersByItsRoot) {
 }
 
 TEST(Fingerprint, DescribesItselfInWords) {
-  EXPECT_EQ(describe(gather_of("blocks.1")), "all_gather of 'blocks.1' (#17)");
-  EXPECT_EQ(describe_fully(gather_of("blocks.1")), "all_gather of 'blocks.1' (#17), 32 bytes of Float, 3 votes");
-  EXPECT_EQ(describe(make_fingerprint(Operation::kBarrier, {})), "barrier (#0)");
+  EXPECT_EQ(describe(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17)");
+  EXPECT_EQ(describe_fully(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17), 32 bytes of Float, 3 votes");
+  EXPECT_EQ(describe(make_fingerprint(Operation::kBarrier, {}), {}), "barrier (#0)");
+}
+
+TEST(Fingerprint, NamesTheOtherRankOfAMessageByItsGlobalNumber) {
+  auto send = make_fingerprint(Operation::kSend, {"x", {}});
+  send.peer = 1;
+  EXPECT_EQ(describe(send, {0, 2}), "send of 'x' to rank 1 (#0)");
+  EXPECT_EQ(describe(send, Ranks{1, 4}.in_subgroup("odd", {1, 3})), "send of 'x' to rank 3 (#0)");
 }
 
 TEST(Votes, SurvivePackingAndAreMergedByOr) {

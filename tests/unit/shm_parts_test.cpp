@@ -1,9 +1,12 @@
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <array>
 #include <chrono>
+#include <future>
+#include <optional>
 
 #include "comm/failure/culprit.h"
 #include "comm/shm/links.h"
@@ -74,9 +77,10 @@ TEST(Segment, OfMoreThanThereIsIsRefusedBeforeItIsMade) {
   }
 }
 
-void expect_lost(const Listener& own, const std::vector<std::string>& names, int rank, int lost, const char* how) {
+void expect_lost(const Listener& own, const std::vector<std::string>& names, int rank, int lost, const char* how,
+                 std::chrono::milliseconds timeout = std::chrono::milliseconds(200)) {
   try {
-    const Links links(own, names, rank, std::chrono::milliseconds(200));
+    const Links links(own, names, {rank, static_cast<int>(names.size())}, timeout);
     FAIL() << "no exception";
   } catch (const PeerLost& error) {
     EXPECT_EQ(error.rank(), lost);
@@ -93,6 +97,18 @@ TEST(Links, ANameWhoseProcessHasEndedIsALostRank) {
 TEST(Links, ARankThatDoesNotComeIsALostRank) {
   const Listener own;
   expect_lost(own, {own.contact(), "nobody"}, 0, 1, "rank 1 did not connect within the timeout");
+}
+
+TEST(Links, ARankThatEndsWhileAnotherOneIsWaitedForIsTheLostOne) {
+  std::optional<Listener> ending(std::in_place);
+  const Listener own;
+  const auto waiting =
+      std::async(std::launch::async, [&, names = std::vector{ending->contact(), own.contact(), std::string("nobody")}] {
+        expect_lost(own, names, 1, 0, "rank 0 connected and ended", std::chrono::minutes(1));
+      });
+  pollfd connection{ending->descriptor(), POLLIN, 0};
+  ASSERT_EQ(poll(&connection, 1, -1), 1);
+  ending.reset();
 }
 
 }  // namespace

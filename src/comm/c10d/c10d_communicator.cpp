@@ -26,6 +26,9 @@ namespace {
 
 class C10dCommunicator;
 
+// What errors call what a communicator does on its own.
+constexpr std::string_view kConnecting = "connecting", kStartingOver = "starting over";
+
 // What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
 struct Family {
   Family(c10::intrusive_ptr<c10d::Store> meeting_place, C10dOptions wanted)
@@ -38,7 +41,7 @@ struct Family {
   void begin() {
     if (roll_call) roll_call->leave();
     auto prefix = c10::make_intrusive<c10d::PrefixStore>(c10::str("roll_call/", beginnings), own_connection());
-    roll_call = RollCall::start(std::move(prefix), options.rank, options.world_size, options.roll_call);
+    roll_call = RollCall::start(std::move(prefix), options.ranks, options.roll_call);
   }
 
   // The other one may be in the middle of a wait.
@@ -46,15 +49,15 @@ struct Family {
     try {
       return store->clone();
     } catch (const c10::DistError& error) {
-      const std::string prefix = where(options.rank, options.world_size, "connecting"),
-                        detail = first_line(error.what());
+      const std::string detail = first_line(error.what());
       if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
-        throw Error(c10::str(prefix, "no second connection to the rendezvous store: ", detail));
-      raise(lost_store(detail), prefix);
+        throw Error(
+            c10::str(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail));
+      raise(lost_store(detail), options.ranks, kConnecting);
     }
   }
   Verdict lost_store(const std::string& detail) const {
-    return store_lost(options.rank, options.roll_call.store_in_rank_0, detail, "");
+    return store_lost(options.ranks.rank, options.roll_call.store_in_rank_0, detail, "");
   }
   /// A backend for the ranks of one order, whose `name` is no other order's.
   c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
@@ -104,8 +107,7 @@ class C10dCommunicator : public Front {
  public:
   /// `path` is the same on every rank and no other communicator's.
   C10dCommunicator(std::shared_ptr<Family> family, const std::string& name, const std::string& path)
-      : Front(family->options.rank, family->options.world_size, "Gloo",
-              family->options.data ? family->options.data_device : c10::kCPU),
+      : Front(family->options.ranks, "Gloo", family->options.data ? family->options.data_device : c10::kCPU),
         family_(std::move(family)),
         name_(name),
         path_(path) {
@@ -186,7 +188,7 @@ class C10dCommunicator : public Front {
   }
 
   void fail(const std::string& operation, const std::string& error) override {
-    family_->roll_call->pronounce(failed_alone(rank(), operation, error));
+    family_->roll_call->pronounce(failed_alone(ranks(), operation, error));
   }
 
  private:
@@ -198,15 +200,13 @@ class C10dCommunicator : public Front {
     std::unique_ptr<Lane> lane;
   };
 
-  std::string prefix(const char* operation) const { return where(rank(), world_size(), operation); }
-
   // A rank that dies meanwhile does not answer the roll call.
   void connect() {
     try {
       make_connections();
     } catch (const std::exception& error) {
       const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
-      raise(verdict, prefix("connecting"));
+      raise(verdict, ranks(), kConnecting);
     }
   }
 
@@ -247,16 +247,16 @@ class C10dCommunicator : public Front {
     order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size());
     order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
     order.lane = std::make_unique<Lane>(order.wire, handshake, family_->roll_call,
-                                        Lane::Options{name_, path, rank(), world_size(), options.timeout});
+                                        Lane::Options{name_, path, ranks(), options.timeout});
     return order;
   }
 
   // Ranks that go on learn it; where there is a verdict already, that one stays.
   void announce_restart() const {
     const auto& roll_call = family_->roll_call;
-    roll_call->pronounce(starts_over(rank(), ""));
+    roll_call->pronounce(starts_over(ranks(), ""));
     const auto verdict = roll_call->verdict();
-    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, prefix("starting over"));
+    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, ranks(), kStartingOver);
   }
 
   // Returns when every rank has come.
@@ -273,12 +273,13 @@ class C10dCommunicator : public Front {
       try {
         while (missing + 1 < world_size() && family_->store->check({key(missing)})) ++missing;
       } catch (const std::exception& error) {
-        raise(family_->lost_store(first_line(error.what())), prefix("starting over"));
+        raise(family_->lost_store(first_line(error.what())), ranks(), kStartingOver);
       }
-      throw PeerLost(missing, c10::str(prefix("starting over"), "rank ", missing, " did not start over within ",
-                                       in_seconds(family_->options.timeout),
-                                       ". Call reset_iter_state() on every rank; if it has ended, look at its output "
-                                       "and start all ranks again."));
+      const int name = ranks().name_of(missing);
+      throw PeerLost(name, c10::str(ranks().where(kStartingOver), "rank ", name, " did not start over within ",
+                                    in_seconds(family_->options.timeout),
+                                    ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
+                                    "start all ranks again."));
     }
   }
 

@@ -5,6 +5,7 @@
 #include <fsdp/backend.h>
 #include <fsdp/communicator.h>
 
+#include "comm/core/ranks.h"
 #include "comm/failure/roll_call.h"
 
 #include <chrono>
@@ -13,7 +14,7 @@
 namespace fsdp {
 
 struct C10dOptions {
-  int rank = 0, world_size = 1;
+  Ranks ranks = {};
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
   /// Must be able to send and recv between any two ranks; carries the fingerprints.
   BackendFactory control;

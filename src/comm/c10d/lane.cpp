@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
@@ -49,11 +50,25 @@ class Lane::Ticket : public Work {
   }
   bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return votes_; }
+  void then(Next next) override {
+    std::unique_lock lock(mutex_);
+    if (!done_) {
+      next_ = std::move(next);
+    } else if (!error_) {
+      lock.unlock();
+      next(votes_);
+    }
+  }
 
   // The lane's thread owns the votes until it finishes the ticket.
   std::vector<uint8_t>& votes_of_lane() { return votes_; }
   void finish(std::exception_ptr error) {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (const auto next = std::exchange(next_, nullptr); next && !error) {
+      lock.unlock();
+      next(votes_);
+      lock.lock();
+    }
     error_ = std::move(error);
     done_ = true;
     changed_.notify_all();
@@ -67,6 +82,7 @@ class Lane::Ticket : public Work {
   std::condition_variable changed_;
   bool done_ = false;
   std::exception_ptr error_;
+  Next next_;
 };
 
 // Shared with the thread, which may have to be left behind.
@@ -96,6 +112,7 @@ class Lane::State : public RollCall::Witness {
   void agreed();
   [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
+  std::string text_of(const Fingerprint& fingerprint) const { return fsdp::describe(fingerprint, options_.ranks); }
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
 
   const std::shared_ptr<Wire> wire_;
@@ -178,7 +195,7 @@ std::string Lane::State::status() const {
   const int peer = wire_->waiting_for();
   if (!busy_) return c10::str(operation_, lane, ", done ", time, " ago");
   if (peer < 0) return c10::str(operation_, lane, ", in progress for ", time);
-  return c10::str(operation_, lane, ", waiting for rank ", peer, " for ", time);
+  return c10::str(operation_, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
 }
 
 bool Lane::State::describe(Standing& standing) const {
@@ -193,6 +210,7 @@ bool Lane::State::describe(Standing& standing) const {
 
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
+  Activity::leave_out_this_thread();  // what follows its collectives may begin others
   const PipeSignalBlocked no_pipe_signal;
   // Collectives write into parameters' memory: no graph, no version bumps.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -250,7 +268,7 @@ void Lane::State::attempt(Job& job) {
   wire_->begin_operation();
   {
     std::lock_guard lock(mutex_);
-    operation_ = fsdp::describe(mine);
+    operation_ = text_of(mine);
     number_ = mine.sequence;
     busy_ = true;
     agreed_ = false;
@@ -275,7 +293,7 @@ void Lane::State::attempt(Job& job) {
   } catch (const std::exception& error) {
     const int peer = wire_->waiting_for();
     const bool timed_out = since(begin) >= options_.timeout;
-    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, fsdp::describe(mine),
+    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine),
                             without_source_line(first_line(error.what()))),
           mine);
   }
@@ -297,7 +315,7 @@ void Lane::State::attempt_to_look() {
   for (; !on_device_.empty(); on_device_.pop_front()) {
     const auto& [works, fingerprint, deadline] = on_device_.front();
     const auto alarm = [&](Cause cause, const std::string& detail) {
-      raise(roll_call_->alarm(cause, -1, fsdp::describe(fingerprint), detail), fingerprint);
+      raise(roll_call_->alarm(cause, -1, text_of(fingerprint), detail), fingerprint);
     };
     if (const auto verdict = roll_call_->verdict()) raise(*verdict, fingerprint);
     for (const auto& work : works) {
@@ -316,16 +334,15 @@ void Lane::State::agreed() {
 }
 
 void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
-  raise(roll_call_->pronounce(disagreement(mine, options_.rank, found.theirs, found.peer, found.difference)), mine);
+  raise(roll_call_->pronounce(disagreement(options_.ranks, mine, found.peer, found.theirs, found.difference)), mine);
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {
-  fsdp::raise(verdict, where(options_.rank, options_.world_size, fsdp::describe(fingerprint)));
+  fsdp::raise(verdict, options_.ranks, text_of(fingerprint));
 }
 
 std::exception_ptr Lane::State::failure_of(const Fingerprint& fingerprint, const std::string& what) {
-  return std::make_exception_ptr(
-      Error(where(options_.rank, options_.world_size, fsdp::describe(fingerprint)) + what + "."));
+  return std::make_exception_ptr(Error(options_.ranks.where(text_of(fingerprint)) + what + "."));
 }
 
 }  // namespace fsdp

@@ -7,6 +7,7 @@
 #include "comm/c10d/handshake.h"
 #include "comm/c10d/wire.h"
 #include "comm/core/fingerprint.h"
+#include "comm/core/ranks.h"
 #include "comm/failure/roll_call.h"
 
 #include <condition_variable>
@@ -37,7 +38,7 @@ class Lane {
     std::string name;
     /// The same on every rank, and no other lane's.
     std::string order;
-    int rank = 0, world_size = 1;
+    Ranks ranks = {};
     std::chrono::milliseconds timeout{};
   };
 

@@ -14,11 +14,12 @@ namespace fsdp {
 struct StreamHandoff::State {
   State(c10::Device on, Lane::MoveData with_tensors)
       : device(on),
-        caller(current_stream(on)),
+        before(t_before && t_before->device == on ? t_before : nullptr),
+        caller(before ? before->caller : current_stream(on)),
         submitted(on.type()),
         finished(on.type()),
         move_data(std::move(with_tensors)) {
-    submitted.record(caller);
+    if (!before) submitted.record(caller);
   }
   ~State() {
     try {
@@ -31,7 +32,8 @@ struct StreamHandoff::State {
   Issued run() {
     const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
     const c10::StreamGuard guard(stream);
-    submitted.block(stream);
+    (before ? before->submitted : submitted).block(stream);
+    if (before) before->finished.block(stream);
     try {
       auto issued = move_data();
       finished.record(stream);
@@ -49,12 +51,19 @@ struct StreamHandoff::State {
     });
   }
 
+  // Of the thread that submits what follows a collective, which comes after that one instead of after what the caller's
+  // stream has been given since.
+  static thread_local std::shared_ptr<State> t_before;
+
   const c10::Device device;
+  const std::shared_ptr<State> before;
   const c10::Stream caller;
   c10::Event submitted, finished;
   Lane::MoveData move_data;
   std::once_flag once;
 };
+
+thread_local std::shared_ptr<StreamHandoff::State> StreamHandoff::State::t_before;
 
 StreamHandoff::StreamHandoff(c10::Device device, Lane::MoveData move_data) {
   if (device.is_cpu())
@@ -81,6 +90,13 @@ std::shared_ptr<Work> StreamHandoff::for_caller(std::shared_ptr<Work> work) cons
     }
     bool lets_others_go_on() const override { return inner_->lets_others_go_on(); }
     std::span<const uint8_t> votes() const override { return inner_->votes(); }
+    void then(Next next) override {
+      inner_->then([state = state_, next = std::move(next)](std::span<const uint8_t> votes) {
+        State::t_before = state;
+        next(votes);
+        State::t_before = nullptr;
+      });
+    }
 
    private:
     const std::shared_ptr<Work> inner_;

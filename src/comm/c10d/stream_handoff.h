@@ -12,8 +12,9 @@
 
 namespace fsdp {
 
-/// On an accelerator a collective comes after what the caller's current stream had been given when it was submitted,
-/// and what a stream is given after `Work::wait()` on it comes after the collective. On the CPU both are as they are.
+/// On an accelerator a collective comes after what the caller's current stream had been given when it was submitted, or
+/// after the one that it follows (`Work::then`), and what a stream is given after `Work::wait()` on it comes after the
+/// collective. On the CPU both are as they are.
 ///
 /// Note [Tensors that cross streams]: an allocator hands memory out again on the stream that it was taken on as soon as
 /// the host lets it go. So the tensors of a collective, which `move_data` holds, are kept until the caller's stream has

@@ -107,16 +107,16 @@ bool is_voted_down(std::span<const uint8_t> votes) {
   return !votes.empty() && std::all_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote == 0; });
 }
 
-std::string describe(const Fingerprint& fingerprint) {
+std::string describe(const Fingerprint& fingerprint, const Ranks& ranks) {
   std::string text(name_of(fingerprint.operation));
   if (fingerprint.text[0] != '\0') text += c10::str(" of '", fingerprint.subject(), "'");
-  if (fingerprint.operation == Operation::kSend) text += c10::str(" to rank ", fingerprint.peer);
-  if (fingerprint.operation == Operation::kRecv) text += c10::str(" from rank ", fingerprint.peer);
+  if (fingerprint.operation == Operation::kSend) text += c10::str(" to rank ", ranks.name_of(fingerprint.peer));
+  if (fingerprint.operation == Operation::kRecv) text += c10::str(" from rank ", ranks.name_of(fingerprint.peer));
   return text + c10::str(" (#", fingerprint.sequence, ")");
 }
 
-std::string describe_fully(const Fingerprint& fingerprint) {
-  std::string text = describe(fingerprint);
+std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
+  std::string text = describe(fingerprint, ranks);
   if (fingerprint.dtype >= 0) {
     text +=
         c10::str(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
@@ -124,7 +124,7 @@ std::string describe_fully(const Fingerprint& fingerprint) {
     if (device != c10::kCPU) text += " on " + c10::DeviceTypeName(device, /*lower_case=*/true);
   }
   if (fingerprint.group > 0) text += c10::str(", group ", fingerprint.group);
-  if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", fingerprint.peer);
+  if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", ranks.name_of(fingerprint.peer));
   if (fingerprint.count > 0) text += c10::str(", ", fingerprint.counted(), ": ", fingerprint.count);
   if (fingerprint.vote_count > 0) text += c10::str(", ", fingerprint.vote_count, " votes");
   return text;

@@ -12,6 +12,8 @@
 #include <string_view>
 #include <type_traits>
 
+#include "comm/core/ranks.h"
+
 namespace fsdp {
 
 enum class Operation : uint8_t {
@@ -76,9 +78,9 @@ void merge_votes(std::span<uint8_t> votes, std::span<const uint8_t> bits);
 bool is_voted_down(std::span<const uint8_t> votes);
 
 /// "reduce_scatter of 'blocks.1' (#17)"
-std::string describe(const Fingerprint& fingerprint);
+std::string describe(const Fingerprint& fingerprint, const Ranks& ranks);
 /// "reduce_scatter of 'blocks.1' (#17), 4096 bytes of Float"
-std::string describe_fully(const Fingerprint& fingerprint);
+std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks);
 
 /// What keeps the two from being the same collective, e.g. "operation, bytes"; empty if nothing does.
 std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b, int rank_of_b);

@@ -22,7 +22,7 @@ class Front::Call {
       : front_(front), fingerprint_(make_fingerprint(operation, tag)) {
     std::string name(name_of(operation));
     if (!tag.subject.empty()) name += c10::str(" of '", tag.subject, "'");
-    prefix_ = where(front.rank_, front.world_size_, name);
+    prefix_ = front.ranks_.where(name);
   }
 
   template <class... Message>
@@ -52,16 +52,16 @@ class Front::Call {
 
   /// `own` is this rank's slice of a flat tensor of `numel` elements.
   void expect_offsets(std::span<const int64_t> offsets, int64_t numel, const at::Tensor& own) const {
-    expect(static_cast<int64_t>(offsets.size()) == front_.world_size_ + 1 && offsets.front() == 0 &&
+    expect(static_cast<int64_t>(offsets.size()) == front_.world_size() + 1 && offsets.front() == 0 &&
                offsets.back() == numel && std::is_sorted(offsets.begin(), offsets.end()),
-           "expected ", front_.world_size_ + 1, " ascending offsets from 0 to ", numel, ", found ",
+           "expected ", front_.world_size() + 1, " ascending offsets from 0 to ", numel, ", found ",
            c10::ArrayRef<int64_t>(offsets.data(), offsets.size()), ".");
-    const int64_t slice = offsets[front_.rank_ + 1] - offsets[front_.rank_];
+    const int64_t slice = offsets[front_.rank() + 1] - offsets[front_.rank()];
     expect(own.numel() == slice, "expected a slice of ", slice, " elements for this rank, found ", own.numel(), ".");
   }
 
   void expect_rank(int rank) const {
-    expect(rank >= 0 && rank < front_.world_size_, "expected a rank from 0 to ", front_.world_size_ - 1, ", found ",
+    expect(rank >= 0 && rank < front_.world_size(), "expected a rank from 0 to ", front_.world_size() - 1, ", found ",
            rank, ".");
   }
 
@@ -83,7 +83,7 @@ Fingerprint Front::checked_all_gather(const at::Tensor& output, const at::Tensor
   Call call(*this, Operation::kAllGather, tag);
   call.expect_alike(output, input);
   call.expect_offsets(offsets, output.numel(), input);
-  const at::Tensor own = output.detach().narrow(0, offsets[rank_], input.numel());
+  const at::Tensor own = output.detach().narrow(0, offsets[rank()], input.numel());
   call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
               "the input overlaps the output without being this rank's slice of it.");
   return call.of(output, offsets);
@@ -124,9 +124,9 @@ Fingerprint Front::checked_broadcast(const at::Tensor& tensor, int root, const T
 Fingerprint Front::checked_message(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) const {
   Call call(*this, operation, tag);
   call.expect_tensor(tensor);
-  call.expect(world_size_ > 1, "there is no other rank.");
+  call.expect(world_size() > 1, "there is no other rank.");
   call.expect_rank(peer);
-  call.expect(peer != rank_, "expected another rank than this one, found ", peer, ".");
+  call.expect(peer != rank(), "expected another rank than this one, found ", peer, ".");
   constexpr size_t kMost = 8 * Fingerprint::kInlineVoteBytes;
   call.expect(tag.votes.size() <= kMost, "expected at most ", kMost, " votes, found ", tag.votes.size(), ".");
   return call.of(tensor, {}, peer);

@@ -7,8 +7,10 @@
 
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "comm/core/fingerprint.h"
+#include "comm/core/ranks.h"
 
 namespace fsdp {
 
@@ -17,11 +19,11 @@ namespace fsdp {
 class Front : public Communicator {
  public:
   /// `carrier`, e.g. "Gloo", moves tensors of the CPU and of `device`; empty: of any device.
-  Front(int rank, int world_size, std::string_view carrier, c10::Device device)
-      : rank_(rank), world_size_(world_size), carrier_(carrier), device_(device) {}
+  Front(Ranks ranks, std::string_view carrier, c10::Device device)
+      : ranks_(std::move(ranks)), carrier_(carrier), device_(device) {}
 
-  int rank() const final { return rank_; }
-  int world_size() const final { return world_size_; }
+  int rank() const final { return ranks_.rank; }
+  int world_size() const final { return ranks_.world_size; }
   std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) final {
     return message(checked_message(Operation::kSend, tensor, peer, tag), tensor, tag);
   }
@@ -30,6 +32,8 @@ class Front : public Communicator {
   }
 
  protected:
+  const Ranks& ranks() const { return ranks_; }
+
   /// A send or a recv.
   virtual std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) = 0;
 
@@ -44,7 +48,7 @@ class Front : public Communicator {
   class Call;
   Fingerprint checked_message(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) const;
 
-  const int rank_, world_size_;
+  const Ranks ranks_;
   const std::string_view carrier_;
   const c10::Device device_;
 };

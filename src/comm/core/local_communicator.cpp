@@ -15,6 +15,7 @@ class DoneWork : public Work {
  public:
   explicit DoneWork(std::vector<uint8_t> votes) : votes_(std::move(votes)) {}
   void wait() override {}
+  bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return votes_; }
 
  private:
@@ -38,7 +39,7 @@ std::shared_ptr<Work> done(const Tag& tag) { return std::make_shared<DoneWork>(t
 
 class LocalCommunicator : public Front {
  public:
-  LocalCommunicator() : Front(0, 1, /*carrier=*/"", c10::kCPU) {}
+  explicit LocalCommunicator(Ranks ranks) : Front(std::move(ranks), /*carrier=*/"", c10::kCPU) {}
 
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                                    Tag tag) override {
@@ -67,7 +68,7 @@ class LocalCommunicator : public Front {
 
   std::shared_ptr<Work> barrier(Tag tag) override { return done(tag); }
 
-  std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(); }
+  std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(ranks()); }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
     const c10::DeviceGuard guard(device);
@@ -90,6 +91,8 @@ class LocalCommunicator : public Front {
 
 }  // namespace
 
-std::shared_ptr<Communicator> make_local_communicator() { return std::make_shared<LocalCommunicator>(); }
+std::shared_ptr<Communicator> make_local_communicator(Ranks ranks) {
+  return std::make_shared<LocalCommunicator>(std::move(ranks));
+}
 
 }  // namespace fsdp

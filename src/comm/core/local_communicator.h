@@ -6,9 +6,11 @@
 
 #include <memory>
 
+#include "comm/core/ranks.h"
+
 namespace fsdp {
 
-/// Rank 0 of 1: collectives end at once. Thread safe.
-std::shared_ptr<Communicator> make_local_communicator();
+/// Collectives of one rank end at once. Thread safe.
+std::shared_ptr<Communicator> make_local_communicator(Ranks ranks = {});
 
 }  // namespace fsdp

@@ -29,6 +29,8 @@ class Activity {
 
   /// The calling thread begins an operation.
   void begin() { add_wait(0); }
+  /// What the calling thread begins is no reason to expect more of it.
+  static void leave_out_this_thread();
   /// An operation has come further.
   void move() { ++moves_; }
   /// As long as this stays the same, nothing began, ended or came further.

@@ -37,7 +37,7 @@ std::optional<Verdict> Inquiry::look(const Standing& own) {
   if (now - still_since_ < kQuiet) return std::nullopt;
   if (!is_counted_) {
     is_counted_ = true;
-    asks_ = store_->add("waiting", 1) == world_size_;
+    asks_ = store_->add("waiting", 1) == ranks_.world_size;
     next_ = now;
     pause_ = kFirstPause;
   }
@@ -56,7 +56,7 @@ void Inquiry::answer(const Standing& own) {
   const int64_t last = store_->add("questions", 0);
   if (last <= answered_) return;
   answered_ = last;
-  store_->set(c10::str("standing/", last, '/', rank_), encode(own));
+  store_->set(c10::str("standing/", last, '/', ranks_.rank), encode(own));
   brisk_until_ = Clock::now() + kQuiet;
 }
 
@@ -77,14 +77,14 @@ std::optional<Verdict> Inquiry::ask(const Standing& own, Time now) {
     ask_next(own, now);
     return std::nullopt;
   }
-  auto verdict = find_deadlock(before_, answers);
+  auto verdict = find_deadlock(ranks_, before_, answers);
   if (!verdict) give_up(now);
   return verdict;
 }
 
 void Inquiry::ask_next(const Standing& own, Time now) {
   question_ = answered_ = store_->add("questions", 1);
-  store_->set(c10::str("standing/", question_, '/', rank_), encode(own));
+  store_->set(c10::str("standing/", question_, '/', ranks_.rank), encode(own));
   asked_at_ = now;
   brisk_until_ = now + kAnswerTime;
 }
@@ -99,7 +99,7 @@ void Inquiry::give_up(Time now) {
 
 std::vector<std::string> Inquiry::answers_to_question() const {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < world_size_; ++rank) keys.push_back(c10::str("standing/", question_, '/', rank));
+  for (int rank = 0; rank < ranks_.world_size; ++rank) keys.push_back(c10::str("standing/", question_, '/', rank));
   return keys;
 }
 

@@ -13,13 +13,12 @@
 
 namespace fsdp {
 
-/// One per rank. A rank that has stood still for a second is counted in the store; the one that makes the count complete
-/// asks all of them twice how they stand. So ranks that wait for one that computes cost the store a question a look,
-/// and nothing is asked. See Note [Inquiry]. Thread safety: one thread.
+/// One per rank. A rank that has stood still for a second is counted in the store; the one that makes the count
+/// complete asks all of them twice how they stand. So ranks that wait for one that computes cost the store a question a
+/// look, and nothing is asked. See Note [Inquiry]. Thread safety: one thread.
 class Inquiry {
  public:
-  Inquiry(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size)
-      : store_(std::move(store)), rank_(rank), world_size_(world_size) {}
+  Inquiry(c10::intrusive_ptr<c10d::Store> store, Ranks ranks) : store_(std::move(store)), ranks_(std::move(ranks)) {}
 
   /// To be called twice a second, more often while `is_under_way()`. The verdict, if all ranks wait for each other and
   /// it was this rank that asked. Throws what the store throws.
@@ -37,7 +36,7 @@ class Inquiry {
   std::vector<std::string> answers_to_question() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
-  const int rank_, world_size_;
+  const Ranks ranks_;
   uint64_t moves_ = 0;
   Time still_since_{}, brisk_until_{};
   bool is_counted_ = false, asks_ = false;

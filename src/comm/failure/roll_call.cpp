@@ -41,9 +41,8 @@ Running& running() {
 // The rank that hosts the store waits, a few seconds at most, for the others' acknowledgement before it throws: the
 // program may end of it, and would take the verdict with it.
 
-std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
-                                          RollCallOptions options) {
-  std::shared_ptr<RollCall> call(new RollCall(std::move(store), rank, world_size, options));
+std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options) {
+  std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), options));
   // The thread keeps the object alive, should it have to be left behind with a store that does not answer.
   call->thread_ = std::thread([call] { call->run(); });
   auto& [mutex, calls] = running();
@@ -64,12 +63,8 @@ void RollCall::leave_all() {
   }
 }
 
-RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, RollCallOptions options)
-    : store_(std::move(store)),
-      rank_(rank),
-      world_size_(world_size),
-      options_(options),
-      inquiry_(store_, rank, world_size) {}
+RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options)
+    : store_(std::move(store)), ranks_(std::move(ranks)), options_(options), inquiry_(store_, ranks_) {}
 
 RollCall::~RollCall() {
   if (thread_.joinable()) thread_.detach();
@@ -83,7 +78,7 @@ void RollCall::enroll(std::weak_ptr<Witness> witness) {
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
   const std::string last = operations();
   std::unique_lock lock(mutex_);
-  if (!alarm_) alarm_ = Report{cause, waiting_for, last, c10::str("rank ", rank_, "'s ", operation), detail};
+  if (!alarm_) alarm_ = Report{cause, waiting_for, last, c10::str("rank ", ranks_.name(), "'s ", operation), detail};
   changed_.notify_all();
   const auto patience = 2 * options_.answer_time + 4 * options_.poll;
   changed_.wait_for(lock, patience + farewell(), [&] { return may_throw(); });
@@ -160,10 +155,10 @@ void RollCall::run() {
   try {
     if (!known() && store_works) {
       const std::string last = operations();
-      store_->set(left_key(rank_), encode(Report{Cause::kLeft, -1, "left; before: " + last, {}, {}}));
-      const bool is_last = store_->add("answers", 1) == world_size_;
+      store_->set(left_key(ranks_.rank), encode(Report{Cause::kLeft, -1, "left; before: " + last, {}, {}}));
+      const bool is_last = store_->add("answers", 1) == ranks_.world_size;
       if (is_last && store_->check({"alarm"}))
-        store_->compareSet("verdict", "", encode(decide(read_reports(), options_.answer_time)));
+        store_->compareSet("verdict", "", encode(decide(ranks_, read_reports(), options_.answer_time)));
     }
   } catch (const std::exception&) {
     // Nobody is there to be told.
@@ -186,7 +181,7 @@ bool RollCall::notice_death() {
     const std::string last = operations();
     std::lock_guard lock(mutex_);
     pronounced_ = Verdict{Verdict::Kind::kPeerLost, rank,
-                          c10::str("rank ", rank, " has ended. This rank's last operations: ", last,
+                          c10::str("rank ", ranks_.name_of(rank), " has ended. This rank's last operations: ", last,
                                    ". Look at the output of the lost rank, then start all ranks again.")};
     return true;
   }
@@ -227,10 +222,10 @@ Verdict RollCall::call_roll() {
     known = pronounced_;
     report = alarm_.value_or(Report{Cause::kNone, -1, last, {}, {}});
   }
-  store_->set(report_key(rank_), encode(report));
+  store_->set(report_key(ranks_.rank), encode(report));
   if (!known) store_->set("alarm", "1");
-  const bool is_last = store_->add("answers", 1) == world_size_;
-  if (!known && decides(is_last)) known = decide(read_reports(), options_.answer_time);
+  const bool is_last = store_->add("answers", 1) == ranks_.world_size;
+  if (!known && decides(is_last)) known = decide(ranks_, read_reports(), options_.answer_time);
   const std::string verdict = known ? store_->compareSet("verdict", "", encode(*known)) : store_->get_to_str("verdict");
   if (known) store_->set("alarm", "1");
   return decode_verdict(verdict);
@@ -253,8 +248,8 @@ bool RollCall::comes(const std::string& key, std::chrono::milliseconds time) {
 }
 
 std::vector<std::optional<Report>> RollCall::read_reports() {
-  std::vector<std::optional<Report>> reports(static_cast<size_t>(world_size_));
-  for (int rank = 0; rank < world_size_; ++rank) {
+  std::vector<std::optional<Report>> reports(static_cast<size_t>(ranks_.world_size));
+  for (int rank = 0; rank < ranks_.world_size; ++rank) {
     for (const auto& key : {report_key(rank), left_key(rank)})
       if (!reports[rank] && store_->check({key})) reports[rank] = decode_report(store_->get_to_str(key));
   }
@@ -262,10 +257,10 @@ std::vector<std::optional<Report>> RollCall::read_reports() {
 }
 
 void RollCall::acknowledge() {
-  store_->set(acknowledged_key(rank_), "1");
+  store_->set(acknowledged_key(ranks_.rank), "1");
   if (!hosts_store()) return;
   const auto deadline = Clock::now() + farewell();
-  for (int rank = 1; rank < world_size_; ++rank) {
+  for (int rank = 1; rank < ranks_.world_size; ++rank) {
     while (!store_->check({acknowledged_key(rank)}) && Clock::now() < deadline) {
       if (known()->rank == rank || store_->check({left_key(rank)})) break;
       std::this_thread::sleep_for(kStep);
@@ -274,7 +269,8 @@ void RollCall::acknowledge() {
 }
 
 Verdict RollCall::store_is_gone(const std::string& detail) const {
-  return store_lost(rank_, options_.store_in_rank_0, detail, " This rank's last operations: " + operations() + '.');
+  return store_lost(ranks_.rank, options_.store_in_rank_0, detail,
+                    " This rank's last operations: " + operations() + '.');
 }
 
 std::vector<std::weak_ptr<RollCall::Witness>> RollCall::witnesses() const {

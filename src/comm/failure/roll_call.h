@@ -53,8 +53,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
     virtual void interrupt() = 0;
   };
 
-  static std::shared_ptr<RollCall> start(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
-                                         RollCallOptions options);
+  static std::shared_ptr<RollCall> start(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
   ~RollCall();
 
   void enroll(std::weak_ptr<Witness> witness);
@@ -77,7 +76,7 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   static void leave_all();
 
  private:
-  RollCall(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, RollCallOptions options);
+  RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options);
   void run();
   bool notice_death();
   void conclude();
@@ -91,13 +90,13 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   void settle(Verdict verdict);
   Verdict store_is_gone(const std::string& detail) const;
   std::string operations() const;
-  bool hosts_store() const { return options_.store_in_rank_0 && rank_ == 0; }
+  bool hosts_store() const { return options_.store_in_rank_0 && ranks_.rank == 0; }
   std::chrono::milliseconds farewell() const;
   bool may_throw() const;
   std::optional<Verdict> known() const;
 
   const c10::intrusive_ptr<c10d::Store> store_;
-  const int rank_, world_size_;
+  const Ranks ranks_;
   const RollCallOptions options_;
   Activity activity_;
   Inquiry inquiry_;

@@ -56,19 +56,21 @@ Standing decode_standing(const std::string& text) {
   return standing;
 }
 
-std::optional<Verdict> find_deadlock(std::span<const Standing> before, std::span<const Standing> now) {
-  std::vector<Waiting> ranks;
+std::optional<Verdict> find_deadlock(const Ranks& ranks, std::span<const Standing> before,
+                                     std::span<const Standing> now) {
+  std::vector<Waiting> waiting;
   for (size_t rank = 0; rank < now.size(); ++rank) {
     const auto& standing = now[rank];
     const bool stands = standing.moves == before[rank].moves && waits_in_vain(standing, now);
-    ranks.push_back({standing.waits.empty() ? -1 : standing.waits.front().peer, stands});
+    waiting.push_back({standing.waits.empty() ? -1 : standing.waits.front().peer, stands});
   }
-  if (!all_wait(ranks)) return std::nullopt;
-  const auto peer = static_cast<size_t>(ranks.front().for_rank);
+  if (!all_wait(waiting)) return std::nullopt;
+  const auto peer = static_cast<size_t>(waiting.front().for_rank);
   std::string last = " Last operations:";
   for (size_t rank = 0; rank < now.size(); ++rank)
-    last += c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ", now[rank].operations);
-  return wait_for_each_other(0, now[0].waits.front().operation, static_cast<int>(peer),
+    last +=
+        c10::str(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ", now[rank].operations);
+  return wait_for_each_other(ranks, 0, now[0].waits.front().operation, static_cast<int>(peer),
                              now[peer].waits.front().operation, last + '.');
 }
 

@@ -41,6 +41,7 @@ Standing decode_standing(const std::string& text);
 /// begin because it waits as well. `before` and `now`: every rank's answers to two questions, of which the second was
 /// asked when all answers to the first were there, so a rank that did not move in between stood still at that moment,
 /// together with all others.
-std::optional<Verdict> find_deadlock(std::span<const Standing> before, std::span<const Standing> now);
+std::optional<Verdict> find_deadlock(const Ranks& ranks, std::span<const Standing> before,
+                                     std::span<const Standing> now);
 
 }  // namespace fsdp

@@ -10,18 +10,18 @@
 namespace fsdp {
 namespace {
 
-std::string last_operations(std::span<const std::optional<Report>> reports) {
+std::string last_operations(const Ranks& ranks, std::span<const std::optional<Report>> reports) {
   std::string text = " Last operations:";
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    text +=
-        c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ", reports[rank] ? reports[rank]->operations : "no answer");
+    text += c10::str(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ",
+                     reports[rank] ? reports[rank]->operations : "no answer");
   }
   return text + '.';
 }
 
-std::string names(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) text += c10::str(i == 0 ? "" : ", ", ranks[i]);
+std::string names(const Ranks& ranks, const std::vector<int>& some) {
+  std::string text = some.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < some.size(); ++i) text += c10::str(i == 0 ? "" : ", ", ranks.name_of(some[i]));
   return text;
 }
 
@@ -36,13 +36,15 @@ const Report* leading_alarm(std::span<const std::optional<Report>> reports) {
   return best;
 }
 
-Verdict lost(int rank, const std::string& how, const Report* alarm, std::span<const std::optional<Report>> reports) {
+Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report* alarm,
+             std::span<const std::optional<Report>> reports) {
   std::string text = how;
   if (alarm != nullptr && !alarm->failed_operation.empty()) {
     text = c10::str(alarm->failed_operation, " failed: ", how);
     if (!alarm->detail.empty()) text += c10::str(" (", alarm->detail, ")");
   }
-  text += c10::str(".", last_operations(reports), " Look at the output of the lost rank, then start all ranks again.");
+  text += c10::str(".", last_operations(ranks, reports),
+                   " Look at the output of the lost rank, then start all ranks again.");
   return {Verdict::Kind::kPeerLost, rank, text};
 }
 
@@ -65,32 +67,32 @@ std::string in_seconds(std::chrono::milliseconds time) {
   return out.str();
 }
 
-Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
+Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, const Fingerprint& theirs,
                      const std::string& difference) {
-  return {Verdict::Kind::kMismatch, b,
-          c10::str("ranks disagree about the next collective (", difference, "): rank ", a, " runs ",
-                   describe_fully(fingerprint_a), "; rank ", b, " runs ", describe_fully(fingerprint_b),
+  return {Verdict::Kind::kMismatch, peer,
+          c10::str("ranks disagree about the next collective (", difference, "): rank ", ranks.name(), " runs ",
+                   describe_fully(mine, ranks), "; rank ", ranks.name_of(peer), " runs ", describe_fully(theirs, ranks),
                    ". Every rank must issue the same collectives in the same order: look for a branch "
                    "that depends on the rank or on its data, or for threads that come in another order on each rank "
                    "(give the models of each thread a process group of their own).")};
 }
 
-Verdict failed_alone(int rank, const std::string& operation, const std::string& error) {
-  return {Verdict::Kind::kError, -1, c10::str("rank ", rank, " failed in ", operation, ": ", error)};
+Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error) {
+  return {Verdict::Kind::kError, -1, c10::str("rank ", ranks.name(), " failed in ", operation, ": ", error)};
 }
 
-Verdict starts_over(int rank, const std::string& last_operations) {
-  return {Verdict::Kind::kMismatch, rank,
-          c10::str("rank ", rank, " starts over after an exception, other ranks went on.", last_operations,
+Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
+  return {Verdict::Kind::kMismatch, ranks.rank,
+          c10::str("rank ", ranks.name(), " starts over after an exception, other ranks went on.", last_operations,
                    " Call reset_iter_state() on the model on every rank.")};
 }
 
-Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const std::string& operation_b,
-                            const std::string& last_operations) {
+Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
+                            const std::string& operation_b, const std::string& last_operations) {
   return {
       Verdict::Kind::kMismatch, b,
-      c10::str("ranks wait for each other: rank ", a, " runs ", operation_a, "; rank ", b, " runs ", operation_b, ".",
-               last_operations,
+      c10::str("ranks wait for each other: rank ", ranks.name_of(a), " runs ", operation_a, "; rank ", ranks.name_of(b),
+               " runs ", operation_b, ".", last_operations,
                " Every rank must issue the same collectives in the same order: look for a forward, a backward, an "
                "optimizer step or a save that only some ranks run, or for threads that come in another order on each "
                "rank (give the models of each thread a process group of their own).")};
@@ -107,9 +109,9 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
                    "): the process that hosts it, as a rule the launcher, has ended.", last_operations)};
 }
 
-void raise(const Verdict& verdict, const std::string& prefix) {
-  const std::string message = prefix + verdict.text;
-  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
+void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
+  const std::string message = ranks.where(operation) + verdict.text;
+  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(ranks.name_of(verdict.rank), message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
   throw Error(message);
 }
@@ -152,8 +154,12 @@ Verdict decode_verdict(const std::string& text) {
   return verdict;
 }
 
-Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::milliseconds answer_time) {
+Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,
+               std::chrono::milliseconds answer_time) {
   const Report* alarm = leading_alarm(reports);
+  const auto left = [&](int rank) {
+    return lost(ranks, rank, c10::str("rank ", ranks.name_of(rank), " has left the process group"), alarm, reports);
+  };
   std::vector<int> silent;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
     if (!reports[rank]) silent.push_back(static_cast<int>(rank));
@@ -164,40 +170,39 @@ Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::mill
     for (const int candidate : silent) {
       if (alarm != nullptr && candidate == alarm->waiting_for) rank = candidate;
     }
-    return lost(rank,
-                c10::str(names(silent), silent.size() == 1 ? " is lost: it" : " are lost: they",
+    return lost(ranks, rank,
+                c10::str(names(ranks, silent), silent.size() == 1 ? " is lost: it" : " are lost: they",
                          " did not answer within ", in_seconds(answer_time)),
                 alarm, reports);
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
     // While ranks connect, Gloo does not say whose end was closed: a rank that was faster may have left already.
     for (size_t rank = 0; rank < reports.size(); ++rank) {
-      if (reports[rank]->cause == Cause::kLeft)
-        return lost(static_cast<int>(rank), c10::str("rank ", rank, " has left the process group"), alarm, reports);
+      if (reports[rank]->cause == Cause::kLeft) return left(static_cast<int>(rank));
     }
     return {Verdict::Kind::kError, -1,
-            c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(reports))};
+            c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(ranks, reports))};
   }
   if (alarm != nullptr) {
-    const int peer = alarm->waiting_for;
+    const int peer = alarm->waiting_for, name = ranks.name_of(peer);
     if (reports[peer]->cause == Cause::kLeft) {
-      return lost(peer, c10::str("rank ", peer, " has left the process group"), alarm, reports);
+      return left(peer);
     }
     if (alarm->cause == Cause::kTimeout) {
       return {Verdict::Kind::kMismatch, peer,
-              c10::str(alarm->failed_operation, " timed out: rank ", peer, " is alive but did not join; it reports: ",
-                       reports[peer]->operations, ".", last_operations(reports),
+              c10::str(alarm->failed_operation, " timed out: rank ", name, " is alive but did not join; it reports: ",
+                       reports[peer]->operations, ".", last_operations(ranks, reports),
                        " Every rank must issue the same collectives in the same order: look for a "
                        "forward, a save or a loop that only some ranks run; or raise the timeout "
                        "if rank ",
-                       peer, " needs longer.")};
+                       name, " needs longer.")};
     }
     return {Verdict::Kind::kError, peer,
-            c10::str(alarm->failed_operation, " failed: the connection to rank ", peer,
-                     " broke although that rank is alive (", alarm->detail, ").", last_operations(reports),
+            c10::str(alarm->failed_operation, " failed: the connection to rank ", name,
+                     " broke although that rank is alive (", alarm->detail, ").", last_operations(ranks, reports),
                      " Check the network, then start all ranks again.")};
   }
-  return {Verdict::Kind::kError, -1, c10::str("a collective failed on another rank.", last_operations(reports))};
+  return {Verdict::Kind::kError, -1, c10::str("a collective failed on another rank.", last_operations(ranks, reports))};
 }
 
 }  // namespace fsdp

@@ -3,12 +3,14 @@
 /// What ranks tell each other through the store when a collective failed, and what follows from it.
 
 #include "comm/core/fingerprint.h"
+#include "comm/core/ranks.h"
 
 #include <chrono>
 #include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace fsdp {
 
@@ -34,28 +36,28 @@ struct Report {
 struct Verdict {
   enum class Kind : int { kPeerLost, kMismatch, kError };
   Kind kind = Kind::kError;
-  /// The lost rank (kPeerLost).
+  /// The rank to blame, by its number in the group; -1: none. With kPeerLost there is one.
   int rank = -1;
+  /// Names ranks as Ranks does.
   std::string text;
 };
 
-/// The verdict when rank `a` and rank `b` run what `fingerprint_a` and `fingerprint_b` say, which differ in
-/// `difference`.
-Verdict disagreement(const Fingerprint& fingerprint_a, int a, const Fingerprint& fingerprint_b, int b,
+/// The verdict of this rank, which runs `mine`, when `peer` runs `theirs`; they differ in `difference`.
+Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, const Fingerprint& theirs,
                      const std::string& difference);
-/// The verdict when `operation` failed on `rank` alone.
-Verdict failed_alone(int rank, const std::string& operation, const std::string& error);
-/// The verdict for ranks that go on while `rank` starts over; `last_operations` is empty or begins with a space.
-Verdict starts_over(int rank, const std::string& last_operations);
+/// The verdict when `operation` failed on this rank alone.
+Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error);
+/// The verdict for ranks that go on while this one starts over; `last_operations` is empty or begins with a space.
+Verdict starts_over(const Ranks& ranks, const std::string& last_operations);
 /// The verdict when all ranks wait for each other, among them ranks `a` and `b` in these operations. `last_operations`
 /// begins with a space.
-Verdict wait_for_each_other(int a, const std::string& operation_a, int b, const std::string& operation_b,
-                            const std::string& last_operations);
-/// The verdict of `rank` when the rendezvous store does not answer; rank 0 or another process hosts it. `detail`: the
-/// transport's words; `last_operations` is empty or begins with a space.
+Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
+                            const std::string& operation_b, const std::string& last_operations);
+/// The verdict of `rank` when the rendezvous store does not answer; rank 0, which is the global one, or another process
+/// hosts it. `detail`: the transport's words; `last_operations` is empty or begins with a space.
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
-/// Throws what the verdict calls for; `prefix` begins the message.
-[[noreturn]] void raise(const Verdict& verdict, const std::string& prefix);
+/// Throws what the verdict calls for on this rank, in `operation`.
+[[noreturn]] void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation);
 
 /// A text behind its length, in messages that ranks leave in the store.
 void put_text(std::ostream& out, const std::string& text);
@@ -66,7 +68,8 @@ Report decode_report(const std::string& text);
 Verdict decode_verdict(const std::string& text);
 
 /// Decides from the reports; nullopt: that rank did not answer within `answer_time`.
-Verdict decide(std::span<const std::optional<Report>> reports, std::chrono::milliseconds answer_time);
+Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,
+               std::chrono::milliseconds answer_time);
 
 /// "2.5 s"
 std::string in_seconds(std::chrono::milliseconds time);

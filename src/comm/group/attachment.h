@@ -1,10 +1,12 @@
 #pragma once
 /// \file
-/// What the layers above keep with a process group.
+/// What the library's own code keeps with a process group, and knows of it.
 
 #include <fsdp/process_group.h>
 
 #include <memory>
+
+#include "comm/core/ranks.h"
 
 namespace fsdp {
 
@@ -16,6 +18,8 @@ struct Attachment {
     if (!group.attachment_) group.attachment_ = std::make_shared<Kept>();
     return std::static_pointer_cast<Kept>(group.attachment_);
   }
+  /// What its errors call its ranks.
+  static Ranks ranks_of(const ProcessGroup& group);
 };
 
 }  // namespace fsdp

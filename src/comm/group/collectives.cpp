@@ -12,13 +12,12 @@
 namespace fsdp {
 namespace {
 
-Communicator& communicator_of(const std::shared_ptr<ProcessGroup>& group) {
-  return (group ? group : default_process_group())->communicator();
+std::shared_ptr<ProcessGroup> or_default(const std::shared_ptr<ProcessGroup>& group) {
+  return group ? group : default_process_group();
 }
 
-at::Tensor copy_of(const at::Tensor& tensor, const Communicator& ranks, std::string_view operation) {
-  require(tensor.defined(), where(ranks.rank(), ranks.world_size(), operation),
-          "expected a tensor, found an undefined one.");
+at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const std::string& operation) {
+  require(tensor.defined(), group.where(operation), "expected a tensor, found an undefined one.");
   return tensor.clone(at::MemoryFormat::Contiguous);
 }
 
@@ -29,34 +28,34 @@ Tag tag_of(const at::Tensor& tensor) { return {c10::str(tensor.scalar_type(), " 
 
 at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
-  auto& ranks = communicator_of(group);
-  auto result = copy_of(tensor, ranks, "all_reduce");
-  ranks.all_reduce(result, op, tag_of(result))->wait();
+  const auto ranks = or_default(group);
+  auto result = copy_of(tensor, *ranks, "all_reduce");
+  ranks->communicator().all_reduce(result, op, tag_of(result))->wait();
   return result;
 }
 
 double mean(double value, const std::shared_ptr<ProcessGroup>& group) {
   const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group);
-  return sum.item<double>() / communicator_of(group).world_size();
+  return sum.item<double>() / or_default(group)->world_size();
 }
 
 at::Tensor broadcast(const at::Tensor& tensor, int root, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
-  auto& ranks = communicator_of(group);
-  auto result = copy_of(tensor, ranks, "broadcast");
-  ranks.broadcast(result, root, tag_of(result))->wait();
+  const auto ranks = or_default(group);
+  auto result = copy_of(tensor, *ranks, "broadcast");
+  ranks->communicator().broadcast(result, root, tag_of(result))->wait();
   return result;
 }
 
 at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
-  auto& ranks = communicator_of(group);
-  const auto own = copy_of(tensor, ranks, "all_gather");
-  std::vector<int64_t> offsets, sizes{ranks.world_size()};
-  for (const auto rank : c10::irange(ranks.world_size() + 1)) offsets.push_back(rank * own.numel());
+  const auto ranks = or_default(group);
+  const auto own = copy_of(tensor, *ranks, "all_gather");
+  std::vector<int64_t> offsets, sizes{ranks->world_size()};
+  for (const auto rank : c10::irange(ranks->world_size() + 1)) offsets.push_back(rank * own.numel());
   sizes.insert(sizes.end(), own.sizes().begin(), own.sizes().end());
   const auto result = at::empty(sizes, own.options());
-  ranks.all_gather(result.view(-1), own.view(-1), offsets, tag_of(own))->wait();
+  ranks->communicator().all_gather(result.view(-1), own.view(-1), offsets, tag_of(own))->wait();
   return result;
 }
 

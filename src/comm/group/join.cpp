@@ -32,6 +32,9 @@ using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
 constexpr std::string_view kOperation = "init_process_group";
 
+// How errors begin.
+std::string prefix_of(const Membership& membership) { return membership.ranks.where(kOperation); }
+
 // How long the rank that hosts the store waits for the others before it fails.
 constexpr std::chrono::seconds kFarewell{4};
 // How long a rank that looks lost has to say that it is not.
@@ -53,8 +56,8 @@ StorePtr group_store(const Membership& membership, const StorePtr& store) {
 void require_same_run(const Membership& membership, c10d::Store& store) {
   const std::string own = run_identity(membership.rendezvous.run_id, !membership.token.empty());
   const std::string found = store.compareSet(kRunKey, "", own);
-  require(found == own, where(membership.rank(), membership.world_size(), kOperation), "expected the ranks of ", own,
-          " at ", membership.rendezvous.host, ':', membership.rendezvous.port, ", found those of ", found,
+  require(found == own, prefix_of(membership), "expected the ranks of ", own, " at ", membership.rendezvous.host, ':',
+          membership.rendezvous.port, ", found those of ", found,
           ". Give each run an address (MASTER_PORT) of its own, and all ranks of one the same TORCHELASTIC_RUN_ID and "
           "FSDP_JOB_TOKEN, as fsdprun does.");
 }
@@ -69,13 +72,14 @@ void wait_for_profiles(const Membership& membership, c10d::Store& store, std::ch
     int first = -1;
     for (int rank = 0; rank < membership.world_size(); ++rank) {
       if (store.check({profile_key(rank)})) continue;
-      missing += c10::str(missing.empty() ? "" : ", ", rank);
-      if (first < 0) first = rank;
+      const int name = membership.ranks.name_of(rank);
+      missing += c10::str(missing.empty() ? "" : ", ", name);
+      if (first < 0) first = name;
     }
     if (first < 0) return;
-    throw PeerLost(first, c10::str(where(membership.rank(), membership.world_size(), kOperation), "waited ",
-                                   in_seconds(timeout), " for ", membership.world_size(), " ranks; missing: rank ",
-                                   missing, ". Start every rank with the same address and world size."));
+    throw PeerLost(
+        first, c10::str(prefix_of(membership), "waited ", in_seconds(timeout), " for ", membership.world_size(),
+                        " ranks; missing: rank ", missing, ". Start every rank with the same address and world size."));
   }
 }
 
@@ -127,19 +131,20 @@ void compare_claims(const Membership& membership, const std::vector<Profile>& pr
   const auto& own = profiles[static_cast<size_t>(membership.rank())].claims;
   for (size_t rank = 0; rank < profiles.size(); ++rank) {
     if (profiles[rank].claims == own) continue;
-    throw Mismatch(c10::str(where(membership.rank(), membership.world_size(), kOperation), "ranks disagree: rank ",
-                            membership.rank(), " has ", own, "; rank ", rank, " has ", profiles[rank].claims,
+    throw Mismatch(c10::str(prefix_of(membership), "ranks disagree: rank ", membership.ranks.name(), " has ", own,
+                            "; rank ", membership.ranks.name_of(static_cast<int>(rank)), " has ", profiles[rank].claims,
                             ". Start every rank with the same settings."));
   }
 }
 
 // The rank that hosts the store may end: before it fails it lets the others, but for one that is lost, get as far as it
-// got, so that they fail alike.
+// got, so that they fail alike. `lost`: a global rank.
 void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::string& step, int lost = -1) {
   if (!hosts_store(meeting)) return;
+  const auto& ranks = meeting.membership.ranks;
   std::vector<std::string> keys;
-  for (int rank = 1; rank < meeting.membership.world_size(); ++rank)
-    if (rank != lost) keys.push_back(c10::str(step, '/', rank));
+  for (int rank = 1; rank < ranks.world_size; ++rank)
+    if (ranks.name_of(rank) != lost) keys.push_back(c10::str(step, '/', rank));
   try {
     store.wait(keys, kFarewell);
   } catch (const std::exception&) {
@@ -148,14 +153,16 @@ void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::st
 }
 
 // Why the ranks cannot share memory, in one sentence; empty if they can.
-std::string obstacle_between(const std::vector<Profile>& profiles) {
+std::string obstacle_between(const Ranks& ranks, const std::vector<Profile>& profiles) {
+  const int first = ranks.name_of(0);
   for (size_t rank = 0; rank < profiles.size(); ++rank) {
+    const int name = ranks.name_of(static_cast<int>(rank));
     if (profiles[rank].domain != profiles[0].domain)
-      return c10::str("rank 0 and rank ", rank, " are on different hosts or in different network namespaces");
-    if (!profiles[rank].obstacle.empty()) return c10::str("rank ", rank, ": ", profiles[rank].obstacle);
+      return c10::str("rank ", first, " and rank ", name, " are on different hosts or in different network namespaces");
+    if (!profiles[rank].obstacle.empty()) return c10::str("rank ", name, ": ", profiles[rank].obstacle);
     if (profiles[rank].user != profiles[0].user)
       return c10::str("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
-                      rank, ") beside one of user ", profiles[0].user, " (rank 0)");
+                      name, ") beside one of user ", profiles[0].user, " (rank ", first, ")");
   }
   return "";
 }
@@ -163,9 +170,9 @@ std::string obstacle_between(const std::vector<Profile>& profiles) {
 // Backend "shm" insists on shared memory; "cpu" does without it and says why if that is strange.
 bool uses_shared_memory(const Membership& membership, const std::vector<Profile>& profiles) {
   if (membership.backend != "shm" && membership.backend != "cpu") return false;
-  const std::string obstacle = obstacle_between(profiles);
+  const std::string obstacle = obstacle_between(membership.ranks, profiles);
   if (obstacle.empty()) return true;
-  require(membership.backend == "cpu", where(membership.rank(), membership.world_size(), kOperation),
+  require(membership.backend == "cpu", prefix_of(membership),
           "the backend \"shm\" needs memory that all ranks share: ", obstacle,
           ". Use the backend \"gloo\" or \"cpu\".");
   const bool one_host = std::all_of(profiles.begin(), profiles.end(),
@@ -176,18 +183,18 @@ bool uses_shared_memory(const Membership& membership, const std::vector<Profile>
 }
 
 // Whom this rank takes for lost, after the ranks that it does not hear of have had time to say that they are there and
-// whom they lost: a rank that gives up closes its sockets and looks lost to the next one.
-int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
+// whom they lost: a rank that gives up closes its sockets and looks lost to the next one. Global ranks, as in PeerLost.
+int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
   const auto key = [](int rank) { return c10::str("lost_by/", rank); };
-  store.set(key(membership.rank()), c10::str(lost));
-  for (int hop = 1; hop < membership.world_size(); ++hop) {
+  store.set(key(ranks.name()), c10::str(lost));
+  for (int hop = 1; hop < ranks.world_size; ++hop) {
     const auto deadline = std::chrono::steady_clock::now() + kReportTime;
     while (!store.check({key(lost)})) {
       if (std::chrono::steady_clock::now() > deadline) return lost;
       std::this_thread::sleep_for(std::chrono::milliseconds(25));
     }
     const int next = std::stoi(store.get_to_str(key(lost)));
-    if (next == membership.rank()) return lost;
+    if (next == ranks.name()) return lost;
     lost = next;
   }
   return lost;
@@ -199,17 +206,17 @@ int trace_lost(c10d::Store& store, const Membership& membership, int lost) {
   int first = error.rank();
   try {
     store->setTimeout(kFarewell / 2);
-    first = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, membership, first))));
+    first = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, membership.ranks, first))));
     store->set(c10::str("told/", membership.rank()), "");
     let_others_follow(meeting, *store, "told", first);
   } catch (const StoreIsSilent& silent) {
-    raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(silent.what()), ""),
-          where(membership.rank(), membership.world_size(), kOperation));
+    raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(silent.what()), ""), membership.ranks,
+          kOperation);
   } catch (const std::exception&) {
     // The store went with the rank that hosted it.
   }
   if (first == error.rank()) throw error;
-  throw PeerLost(first, c10::str(where(membership.rank(), membership.world_size(), kOperation), "rank ", first,
+  throw PeerLost(first, c10::str(prefix_of(membership), "rank ", first,
                                  " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
@@ -221,8 +228,7 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
                               : rendezvous.host.empty() ? ""
                                                         : address_towards(rendezvous.host, rendezvous.port);
   C10dOptions options;
-  options.rank = membership.rank();
-  options.world_size = membership.world_size();
+  options.ranks = membership.ranks;
   options.timeout = timeout;
   options.roll_call.store_in_rank_0 = store_in_rank_0;
   std::vector<std::string> processes;
@@ -262,7 +268,7 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
     }
     const auto hosts = number_hosts(domains);
     if (uses_shared_memory(membership, profiles))
-      return {make_shm_communicator(*listener, contacts, membership.rank(), timeout), hosts};
+      return {make_shm_communicator(*listener, contacts, membership.ranks, timeout), hosts};
     const bool one_host = *std::ranges::max_element(hosts) == 0;
     return {join_over_network(membership, profiles, own, one_host, timeout, store_in_rank_0), hosts};
   } catch (const PeerLost& error) {
@@ -288,8 +294,7 @@ std::vector<int> number_hosts(const std::vector<std::string>& names) {
 
 Joined join(const Meeting& meeting) {
   const auto& [membership, store, timeout, store_in_rank_0] = meeting;
-  if (membership.world_size() == 1) return {make_local_communicator(), {0}};
-  const std::string prefix = where(membership.rank(), membership.world_size(), kOperation);
+  if (membership.world_size() == 1) return {make_local_communicator(membership.ranks), {0}};
   try {
     const StorePtr bounded = make_bounded_store(store, timeout);
     require_same_run(membership, *bounded);
@@ -298,9 +303,9 @@ Joined join(const Meeting& meeting) {
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {
-    raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), prefix);
+    raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), membership.ranks, kOperation);
   } catch (const std::exception& error) {
-    throw Error(c10::str(prefix, "could not connect to the other ranks: ", first_line(error.what())));
+    throw Error(c10::str(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what())));
   }
 }
 

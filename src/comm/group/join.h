@@ -39,8 +39,7 @@ std::vector<int> number_hosts(const std::vector<std::string>& names);
 /// world size or backend.
 Joined join(const Meeting& meeting);
 
-/// The same, as a process group. `global_ranks`: see ProcessGroup; empty: this is the group to split.
-std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting, const std::string& name,
-                                            std::vector<int> global_ranks);
+/// The same, as a process group.
+std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting);
 
 }  // namespace fsdp

@@ -77,7 +77,10 @@ Rendezvous resolve_rendezvous(const ProcessGroupOptions& options) {
 Membership resolve_membership(const ProcessGroupOptions& options) {
   const Rendezvous rendezvous = resolve_rendezvous(options);
   const char* token = std::getenv("FSDP_JOB_TOKEN");
-  Membership membership{.rendezvous = rendezvous, .backend = "gloo", .token = token == nullptr ? "" : token};
+  Membership membership{.rendezvous = rendezvous,
+                        .ranks = {rendezvous.rank, rendezvous.world_size},
+                        .backend = "gloo",
+                        .token = token == nullptr ? "" : token};
   if (options.device_backend) {
     membership.device_backend = callers_backend(options);
     return membership;

@@ -5,6 +5,7 @@
 #include <c10/core/Device.h>
 #include <fsdp/process_group.h>
 
+#include "comm/core/ranks.h"
 #include "comm/rendezvous/environment.h"
 
 #include <optional>
@@ -14,6 +15,7 @@ namespace fsdp {
 
 struct Membership {
   Rendezvous rendezvous;
+  Ranks ranks = {};
   /// "nccl", "shm", "gloo", or "cpu": shared memory if all ranks are on one host, else Gloo.
   std::string backend;
   /// With "nccl", or the caller's own.
@@ -22,8 +24,8 @@ struct Membership {
   /// The secret that the ranks of the job share; empty: there is none.
   std::string token = "";
 
-  int rank() const { return rendezvous.rank; }
-  int world_size() const { return rendezvous.world_size; }
+  int rank() const { return ranks.rank; }
+  int world_size() const { return ranks.world_size; }
 };
 
 /// Throws UsageError naming the option or variable that is missing or wrong. Communicates nothing.

@@ -3,6 +3,7 @@
 
 #include "comm/core/check.h"
 #include "comm/failure/roll_call.h"
+#include "comm/group/attachment.h"
 #include "comm/group/backend_choice.h"
 #include "comm/group/join.h"
 #include "comm/rendezvous/store_connection.h"
@@ -55,19 +56,27 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
   }
 }
 
-std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting, const std::string& name,
-                                            std::vector<int> global_ranks) {
+std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting) {
   auto [communicator, hosts] = join(meeting);
   auto group = std::make_shared<ProcessGroup>(std::move(communicator), meeting.membership.rendezvous.local_rank);
-  group->name_ = name;
-  if (!global_ranks.empty()) group->global_ranks_ = std::move(global_ranks);
+  const auto& ranks = meeting.membership.ranks;
+  group->name_ = ranks.group;
+  if (!ranks.global.empty()) group->global_ranks_ = ranks.global;
   group->hosts_ = std::move(hosts);
   group->meeting_ = std::make_shared<const Meeting>(meeting);
   return group;
 }
 
+Ranks Attachment::ranks_of(const ProcessGroup& group) {
+  return group.meeting_ ? group.meeting_->membership.ranks : Ranks{group.rank(), group.world_size()};
+}
+
+std::string ProcessGroup::where(const std::string& operation) const {
+  return Attachment::ranks_of(*this).where(operation);
+}
+
 std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> groups, const std::string& name) const {
-  const std::string prefix = where(rank(), world_size(), "split");
+  const std::string prefix = where("split");
   require(meeting_ != nullptr, prefix, "a process group over a communicator of one's own cannot be split.");
   std::set<int> taken;
   std::string wanted;
@@ -88,14 +97,12 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
   if (own.empty()) return nullptr;
 
   Meeting meeting = *meeting_;
-  auto& place = meeting.membership.rendezvous;
-  place.rank = static_cast<int>(std::ranges::lower_bound(own, global_rank) - own.begin());
-  place.world_size = static_cast<int>(own.size());
+  meeting.membership.ranks = meeting_->membership.ranks.in_subgroup(name, own);
   // Keys of these ranks alone: they come to each split of their own in one order.
   if (meeting.store)
     meeting.store = c10::make_intrusive<c10d::PrefixStore>(c10::str("fsdp/ranks ", list(own)), meeting.store);
   meeting.store_in_rank_0 = meeting_->store_in_rank_0 && own.front() == 0;
-  return meet_as_group(meeting, name, own);
+  return meet_as_group(meeting);
 }
 
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
@@ -108,7 +115,7 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   static const bool leaves_at_exit = std::atexit(leave_at_exit) == 0;
   TORCH_INTERNAL_ASSERT(leaves_at_exit);
   const bool store_in_rank_0 = !options.store && !membership.rendezvous.agent_hosts_store;
-  return meet_as_group({membership, store, options.timeout, store_in_rank_0}, "", {});
+  return meet_as_group({membership, store, options.timeout, store_in_rank_0});
 }
 
 void init_process_group(ProcessGroupOptions options) {

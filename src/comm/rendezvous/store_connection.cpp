@@ -3,6 +3,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/core/check.h"
+#include "comm/core/ranks.h"
 #include "comm/failure/verdict.h"
 #include "comm/rendezvous/in_time.h"
 #include "comm/rendezvous/store_listener.h"
@@ -28,7 +29,7 @@ Connections& connections() {
 
 [[noreturn]] void explain(const Rendezvous& rendezvous, bool hosts, const std::string& address,
                           std::chrono::milliseconds timeout, const std::string& what) {
-  const std::string place = where(rendezvous.rank, rendezvous.world_size, "init_process_group");
+  const std::string place = Ranks{rendezvous.rank, rendezvous.world_size}.where("init_process_group");
   const std::string detail = first_line(what);
   if (hosts && what.find("EADDRINUSE") != std::string::npos) {
     throw UsageError(c10::str(place, "port ", rendezvous.port, " of ", rendezvous.host,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace fsdp::shm {
 namespace {
@@ -23,22 +24,26 @@ std::string message_of(const std::exception_ptr& failure) {
 
 class Collectives::Started {
  public:
-  Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes, Steps steps)
+  Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, const Ranks& ranks, std::vector<uint8_t> votes,
+          Steps steps)
       : rounds_(std::move(rounds)),
         fingerprint_(fingerprint),
-        operation_(describe(fingerprint)),
+        operation_(describe(fingerprint, ranks)),
         votes_(std::move(votes)),
         steps_(std::move(steps)) {}
 
   std::span<const uint8_t> votes() const { return votes_; }
   const std::string& operation() const { return operation_; }
-  /// Nobody wants the result any more: lets tensors go that peers do not need.
+  /// Nobody wants the result any more, unless something follows: lets tensors go that peers do not need.
   void abandon() {
-    if (is_all_posted()) steps_ = {.count = steps_.count};
+    if (is_all_posted() && !next_) steps_ = {.count = steps_.count};
   }
 
   /// It will never be done.
-  void drop() { is_dropped_ = true; }
+  void drop() {
+    is_dropped_ = true;
+    next_ = nullptr;
+  }
   bool is_dropped() const { return is_dropped_; }
   /// Nothing more will become of it.
   bool is_over() const { return is_dropped_ || is_done(); }
@@ -66,7 +71,15 @@ class Collectives::Started {
     if (read_ == 0) collect_votes();
     if (steps_.read && !is_voted_down(votes_)) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
     rounds_->close();
-    if (++read_ == steps_.count) steps_ = {.count = steps_.count};  // lets tensors go
+    if (++read_ < steps_.count) return;
+    steps_ = {.count = steps_.count};  // lets tensors go
+    if (const auto next = std::exchange(next_, nullptr)) next(votes_);
+  }
+  void then(Work::Next next) {
+    if (is_done())
+      next(votes_);
+    else if (!is_dropped_)
+      next_ = std::move(next);
   }
 
  private:
@@ -88,6 +101,7 @@ class Collectives::Started {
   Steps steps_;
   int64_t posted_ = 0, read_ = 0;
   bool is_dropped_ = false;
+  Work::Next next_;
 };
 
 // What the caller holds.
@@ -106,6 +120,9 @@ class Collectives::Handle : public Work {
   }
   bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return started_->votes(); }
+  void then(Next next) override {
+    if (const auto owner = owner_.lock()) owner->then(*started_, std::move(next));
+  }
 
  private:
   const std::weak_ptr<Collectives> owner_;
@@ -120,7 +137,8 @@ std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerp
                                          std::vector<uint8_t> votes, Steps steps) {
   const auto lock = peers_->lock();
   fingerprint.sequence = rounds->next_sequence();
-  auto work = std::make_shared<Started>(std::move(rounds), fingerprint, std::move(votes), std::move(steps));
+  auto work =
+      std::make_shared<Started>(std::move(rounds), fingerprint, peers_->ranks(), std::move(votes), std::move(steps));
   guarded([&] {
     peers_->announce(work->operation());
     peers_->check();
@@ -161,6 +179,11 @@ void Collectives::wait_for(Started& work) {
   if (work.is_done()) return;
   if (failure_) std::rethrow_exception(failure_);
   throw Error("[fsdp] " + work.operation() + " was dropped: the ranks started over.");
+}
+
+void Collectives::then(Started& work, Work::Next next) {
+  const auto lock = peers_->lock();
+  work.then(std::move(next));
 }
 
 void Collectives::abandon(Started& work) {

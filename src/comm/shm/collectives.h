@@ -73,6 +73,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   void advance_until(const std::function<bool()>& is_over);
   void wait_for_peer(const Started& oldest, const std::function<bool()>& is_over, std::chrono::milliseconds& waited);
   void wait_for(Started& work);
+  void then(Started& work, Work::Next next);
   void abandon(Started& work);
   /// Runs `act`; a failure ends this and every later collective.
   void guarded(const std::function<void()>& act);

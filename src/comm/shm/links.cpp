@@ -71,46 +71,50 @@ Listener::Listener() : socket_(unix_socket()), name_("fsdp-" + random_token()), 
   if (listen(socket_.number(), SOMAXCONN) != 0) throw Obstacle(problem("listening on a Unix socket"));
 }
 
-Links::Links(const Listener& listener, const std::vector<std::string>& contacts, int rank,
+Links::Links(const Listener& listener, const std::vector<std::string>& contacts, Ranks ranks,
              std::chrono::milliseconds timeout)
-    : rank_(rank), sockets_(contacts.size()), processes_(contacts.size()) {
+    : ranks_(std::move(ranks)), sockets_(contacts.size()), processes_(contacts.size()) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (int peer = 0; peer < rank; ++peer) connect_to(peer, contacts[peer]);
+  for (int peer = 0; peer < ranks_.rank; ++peer) connect_to(peer, contacts[peer]);
   accept_higher_ranks(listener, deadline);
 }
 
-std::string Links::prefix() const { return where(rank_, static_cast<int>(sockets_.size()), kOperation); }
-
 void Links::connect_to(int peer, const std::string& contact) {
+  const std::string prefix = ranks_.where(kOperation);
+  const int name = ranks_.name_of(peer);
   auto socket = unix_socket();
   const size_t end = contact.find('/');
   const auto [address, length] = address_of(contact.substr(0, end));
   const bool connected = connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0;
   if (!connected && errno != ECONNREFUSED) throw Obstacle(problem("connecting to a Unix socket"));
   if (!connected)
-    throw PeerLost(peer, c10::str(prefix(), "nobody listens at rank ", peer, "'s socket (", std::strerror(errno),
+    throw PeerLost(name, c10::str(prefix, "nobody listens at rank ", name, "'s socket (", std::strerror(errno),
                                   "): it ended. Look at its output, then start all ranks again."));
   const ucred owner = process_behind(socket);
-  require(owner.uid == geteuid(), prefix(), "a process of user ", owner.uid, " listens at rank ", peer,
+  require(owner.uid == geteuid(), prefix, "a process of user ", owner.uid, " listens at rank ", name,
           "'s socket, expected one of user ", geteuid(), ". Start all ranks again.");
   keep(peer, std::move(socket));
-  send(peer, hello_of(rank_, contact.substr(end + 1)));
+  send(peer, hello_of(ranks_.rank, contact.substr(end + 1)));
 }
 
 // A rank that dies before it has said who it is counts as one that did not come.
 void Links::accept_higher_ranks(const Listener& listener, Deadline deadline) {
   constexpr size_t kMostStrangers = 64;
+  constexpr std::chrono::milliseconds kLookUp{100};
   std::deque<Descriptor> strangers;  // They have not said yet who they are; nobody waits for any one of them.
   while (missing() >= 0) {
+    require_connected();
     std::vector<pollfd> files{{listener.descriptor(), POLLIN, 0}};
     for (const auto& stranger : strangers) files.push_back({stranger.number(), POLLIN, 0});
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0)
-      throw PeerLost(missing(), c10::str(prefix(), "rank ", missing(),
-                                         " did not connect within the timeout. Look at its output, then start all "
-                                         "ranks again."));
-    if (poll(files.data(), files.size(), static_cast<int>(left.count())) <= 0) continue;
+    if (left.count() <= 0) {
+      const int name = ranks_.name_of(missing());
+      throw PeerLost(name, c10::str(ranks_.where(kOperation), "rank ", name,
+                                    " did not connect within the timeout. Look at its output, then start all ranks "
+                                    "again."));
+    }
+    if (poll(files.data(), files.size(), static_cast<int>(std::min(left, kLookUp).count())) <= 0) continue;
     for (size_t i = files.size() - 1; i > 0; --i) {
       if (files[i].revents == 0) continue;
       admit(std::move(strangers[i - 1]), listener);
@@ -125,13 +129,23 @@ void Links::accept_higher_ranks(const Listener& listener, Deadline deadline) {
   }
 }
 
+// Those that are missing may have given up because of a rank that this one met before.
+void Links::require_connected() const {
+  for (int peer = 0; peer < static_cast<int>(sockets_.size()); ++peer) {
+    if (!sockets_[peer].is_open() || !is_closed(peer)) continue;
+    const int name = ranks_.name_of(peer);
+    throw PeerLost(name, c10::str(ranks_.where(kOperation), "rank ", name,
+                                  " connected and ended. Look at its output, then start all ranks again."));
+  }
+}
+
 // Keeps the connection of a rank that is still missing; closes any other one.
 void Links::admit(Descriptor stranger, const Listener& listener) {
   Notice hello;
   if (recv(stranger.number(), &hello, sizeof(hello), MSG_DONTWAIT) != sizeof(hello)) return;
   hello.error.back() = '\0';
   if (!are_equal_secrets(hello.error.data(), listener.secret())) return;
-  const bool is_missing = hello.number > static_cast<uint64_t>(rank_) && hello.number < sockets_.size() &&
+  const bool is_missing = hello.number > static_cast<uint64_t>(ranks_.rank) && hello.number < sockets_.size() &&
                           !sockets_[hello.number].is_open();
   if (is_missing) keep(static_cast<int>(hello.number), std::move(stranger));
 }
@@ -142,7 +156,7 @@ void Links::keep(int peer, Descriptor socket) {
 }
 
 int Links::missing() const {
-  for (int peer = rank_ + 1; peer < static_cast<int>(sockets_.size()); ++peer)
+  for (int peer = ranks_.rank + 1; peer < static_cast<int>(sockets_.size()); ++peer)
     if (!sockets_[peer].is_open()) return peer;
   return -1;
 }

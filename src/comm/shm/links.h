@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/core/ranks.h"
 #include "comm/posix/descriptor.h"
 
 namespace fsdp::shm {
@@ -48,7 +49,7 @@ class Links {
   /// Connects to lower ranks by the contacts of their listeners and waits for the higher ones. Connections of other
   /// users, and those that do not say this listener's secret, are passed over. Collective.
   /// Throws PeerLost naming a rank that is gone or does not come, UsageError for a rank of another user, Obstacle.
-  Links(const Listener& listener, const std::vector<std::string>& contacts, int rank,
+  Links(const Listener& listener, const std::vector<std::string>& contacts, Ranks ranks,
         std::chrono::milliseconds timeout);
 
   void send(int peer, const Notice& notice, const Descriptor& attached = {});
@@ -68,14 +69,14 @@ class Links {
 
  private:
   void connect_to(int peer, const std::string& contact);
+  void require_connected() const;
   void accept_higher_ranks(const Listener& listener, Deadline deadline);
   void admit(Descriptor stranger, const Listener& listener);
   void keep(int peer, Descriptor socket);
   int missing() const;
-  std::string prefix() const;
   std::optional<std::pair<Notice, Descriptor>> read(int peer, std::chrono::milliseconds limit);
 
-  int rank_;
+  Ranks ranks_;
   std::vector<Descriptor> sockets_;
   // Readable once the peer's process has ended; not open where the kernel or a sandbox has no such thing.
   std::vector<Descriptor> processes_;

@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/posix/futex.h"
 #include "comm/shm/watch.h"
@@ -80,19 +79,18 @@ class Peers::WaitingThread {
   std::optional<Activity::Waiting> waiting_;
 };
 
-Peers::Peers(Links links, int rank, int world_size, std::chrono::milliseconds timeout)
+Peers::Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout)
     : links_(std::move(links)),
-      rank_(rank),
-      world_size_(world_size),
+      ranks_(std::move(ranks)),
       timeout_(timeout),
-      may_spin_(has_core_for_each(world_size)) {
-  memory_ = share(HostPage::bytes(world_size), "the host page");
+      may_spin_(has_core_for_each(ranks_.world_size)) {
+  memory_ = share(HostPage::bytes(ranks_.world_size), "the host page");
   page_ = reinterpret_cast<HostPage*>(memory_.get());
 }
 
 Peers::~Peers() {
   if (page_ == nullptr || !is_own_process()) return;
-  status(rank_).has_left = 1;
+  status(ranks_.rank).has_left = 1;
   ring();
   links_.leave();
 }
@@ -117,16 +115,16 @@ void Peers::while_waiting(std::function<bool()> act) {
 
 void Peers::announce(const std::string& operation) {
   activity_.begin();
-  status(rank_).operation.set(operation);
-  status(rank_).is_busy = 1;
+  status(ranks_.rank).operation.set(operation);
+  status(ranks_.rank).is_busy = 1;
 }
 
-std::string Peers::prefix() const {
-  return where(rank_, world_size_, page_ == nullptr ? "init_process_group" : status(rank_).operation.get());
+std::string Peers::operation() const {
+  return page_ == nullptr ? "init_process_group" : status(ranks_.rank).operation.get();
 }
 
 void Peers::ring() {
-  auto& own = status(rank_);
+  auto& own = status(ranks_.rank);
   own.bell.fetch_add(1);
   if (own.sleepers.load() > 0) wake_all(own.bell);
 }
@@ -141,7 +139,7 @@ void Peers::wake_threads() {
 // A rank of which a thread computes does not wait: the thread may still do what others need.
 void Peers::show_waits() {
   if (page_ == nullptr) return;
-  status(rank_).waits_for = !awaited_.empty() && activity_.is_at_rest() ? awaited_.back() + 1 : 0;
+  status(ranks_.rank).waits_for = !awaited_.empty() && activity_.is_at_rest() ? awaited_.back() + 1 : 0;
 }
 
 // What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.
@@ -154,26 +152,26 @@ std::optional<Verdict> Peers::failure() const {
 // The first one holds.
 void Peers::record(const Verdict& verdict) {
   if (page_->failed.load() != 0) return;
-  status(rank_).verdict.set(verdict);
+  status(ranks_.rank).verdict.set(verdict);
   fault_point("verdict written");
   int32_t none = 0;
-  page_->failed.compare_exchange_strong(none, rank_ + 1);
+  page_->failed.compare_exchange_strong(none, ranks_.rank + 1);
 }
 
 void Peers::check() const {
-  if (is_starting_over_) raise(starts_over(rank_, last_operations(*page_, world_size_)), prefix());
-  if (const auto verdict = failure()) raise(*verdict, prefix());
+  if (is_starting_over_) raise(starts_over(ranks_, last_operations(*page_, ranks_)), ranks_, operation());
+  if (const auto verdict = failure()) raise(*verdict, ranks_, operation());
 }
 
 void Peers::fail(const Verdict& verdict) {
   if (is_starting_over_) lost_ = {Verdict::Kind::kPeerLost, verdict.rank, verdict.text};
   if (page_ != nullptr && !lost_) record(verdict);
-  raise(failure().value_or(verdict), prefix());
+  raise(failure().value_or(verdict), ranks_, operation());
 }
 
 void Peers::tell(const std::string& operation, const std::string& error) {
   if (is_starting_over_ || failure()) return;
-  record(failed_alone(rank_, operation, error));
+  record(failed_alone(ranks_, operation, error));
   ring();
   wake_threads();
 }
@@ -183,7 +181,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
   const auto& bell = status(peer).bell;
   uint32_t heard = bell.load();
   make_progress();  // Before others see that this rank waits: what they wait for may come of it.
-  Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
+  Watch watch(page_, links_, ranks_, peer, timeout_, waited);
   const WaitingThread waiting(*this, peer);
   const uint32_t restarts = restarts_;
   while (true) {
@@ -203,7 +201,7 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
     // is ready on every rank.
     const auto failed = failure();
     if (ready()) return;
-    if (failed) raise(*failed, prefix());
+    if (failed) raise(*failed, ranks_, operation());
     if (verdict) fail(*verdict);
   }
 }
@@ -215,9 +213,10 @@ void Peers::require_no_restart(uint32_t restarts) const {
 
 void Peers::start_over() {
   const std::lock_guard lock(lock_);
-  if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost) raise(*before, prefix());
+  if (const auto before = failure(); before && before->kind == Verdict::Kind::kPeerLost)
+    raise(*before, ranks_, operation());
   announce("starting over");
-  record(starts_over(rank_, last_operations(*page_, world_size_)));
+  record(starts_over(ranks_, last_operations(*page_, ranks_)));
   is_starting_over_ = true;
   const std::unique_ptr<bool, void (*)(bool*)> until_the_end(&is_starting_over_, [](bool* is) { *is = false; });
   for (auto* other : others_) other->drop();
@@ -226,24 +225,24 @@ void Peers::start_over() {
   fault_point("starting over");
   empty_links();
   for (auto* other : others_) other->begin_anew();
-  if (rank_ == 0) page_->failed = 0;
+  if (ranks_.rank == 0) page_->failed = 0;
   meet_again();
   announce_end();
 }
 
 // Returns when every rank has come as often as this one.
 void Peers::meet_again() {
-  status(rank_).restarts.store(++restarts_);
+  status(ranks_.rank).restarts.store(++restarts_);
   ring();
   std::chrono::milliseconds waited{0};
-  for (int peer = 0; peer < world_size_; ++peer)
-    if (peer != rank_) wait_for(peer, [&] { return status(peer).restarts.load() >= restarts_; }, waited);
+  for (int peer = 0; peer < ranks_.world_size; ++peer)
+    if (peer != ranks_.rank) wait_for(peer, [&] { return status(peer).restarts.load() >= restarts_; }, waited);
 }
 
 // Messages of a segment that was never shared.
 void Peers::empty_links() {
-  for (int peer = 0; peer < world_size_; ++peer)
-    if (peer != rank_) links_.drain(peer);
+  for (int peer = 0; peer < ranks_.world_size; ++peer)
+    if (peer != ranks_.rank) links_.drain(peer);
   segments_ = uint64_t{restarts_} << 32;
 }
 
@@ -265,8 +264,8 @@ std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes)
     ring();
     return memory_of(std::move(mapping));
   } catch (const Obstacle& obstacle) {
-    throw Error(c10::str(prefix(), "rank ", rank_, " cannot share memory for messages to rank ", peer, ": ",
-                         obstacle.what(), '.'));
+    throw Error(c10::str(prefix(), "rank ", ranks_.name(), " cannot share memory for messages to rank ",
+                         ranks_.name_of(peer), ": ", obstacle.what(), '.'));
   }
 }
 
@@ -277,13 +276,13 @@ std::shared_ptr<std::byte> Peers::take(int peer, uint64_t channel, size_t bytes)
     require_descriptor(arrived->second);
     return memory_of(map_segment(arrived->second, bytes));
   } catch (const Obstacle& obstacle) {
-    throw Error(c10::str(prefix(), "rank ", rank_, " cannot share memory for messages from rank ", peer, ": ",
-                         obstacle.what(), '.'));
+    throw Error(c10::str(prefix(), "rank ", ranks_.name(), " cannot share memory for messages from rank ",
+                         ranks_.name_of(peer), ": ", obstacle.what(), '.'));
   }
 }
 
 Notice Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited) {
-  Watch watch(page_, links_, world_size_, rank_, peer, timeout_, waited);
+  Watch watch(page_, links_, ranks_, peer, timeout_, waited);
   const WaitingThread waiting(*this, peer);
   const uint32_t restarts = restarts_;
   Notice notice;
@@ -325,9 +324,9 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   std::shared_ptr<Mapping> mapping;
   std::chrono::milliseconds waited{0};
   try {
-    mapping = rank_ == 0 ? offer(bytes) : accept(bytes, waited);
+    mapping = ranks_.rank == 0 ? offer(bytes) : accept(bytes, waited);
   } catch (const Obstacle& obstacle) {
-    error = c10::str("rank ", rank_, " cannot share memory for ", purpose, ": ", obstacle.what());
+    error = c10::str("rank ", ranks_.name(), " cannot share memory for ", purpose, ": ", obstacle.what());
   }
   fault_point("segment mapped");
   error = agree(std::move(error), waited);
@@ -341,7 +340,7 @@ std::shared_ptr<Mapping> Peers::offer(size_t bytes) {
   Notice notice{.number = segments_};
   Descriptor segment;
   const auto send_to_all = [&] {
-    for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, notice, segment);
+    for (int peer = 1; peer < ranks_.world_size; ++peer) links_.send(peer, notice, segment);
   };
   std::shared_ptr<Mapping> mapping;
   try {
@@ -362,8 +361,9 @@ std::shared_ptr<Mapping> Peers::accept(size_t bytes, std::chrono::milliseconds& 
   const Notice notice = receive(0, segment, waited);
   if (notice.bytes == 0 && notice.number == segments_) return nullptr;  // rank 0 says why
   if (notice.number != segments_ || notice.bytes != bytes)
-    throw Obstacle(c10::str("it expects ", bytes, " bytes in segment #", segments_, ", rank 0 offers ", notice.bytes,
-                            " in #", notice.number, ": the ranks do not build the same model"));
+    throw Obstacle(c10::str("it expects ", bytes, " bytes in segment #", segments_, ", rank ", ranks_.name_of(0),
+                            " offers ", notice.bytes, " in #", notice.number,
+                            ": the ranks do not build the same model"));
   require_descriptor(segment);
   return map_segment(segment, bytes);
 }
@@ -376,12 +376,12 @@ std::string Peers::agree(std::string error, std::chrono::milliseconds& waited) {
     return notice;
   };
   Descriptor none;
-  if (rank_ == 0) {
-    for (int peer = 1; peer < world_size_; ++peer) {
+  if (ranks_.rank == 0) {
+    for (int peer = 1; peer < ranks_.world_size; ++peer) {
       const Notice answer = receive(peer, none, waited);
       if (error.empty()) error = answer.error.data();
     }
-    for (int peer = 1; peer < world_size_; ++peer) links_.send(peer, notice_of(error));
+    for (int peer = 1; peer < ranks_.world_size; ++peer) links_.send(peer, notice_of(error));
   } else {
     links_.send(0, notice_of(error));
     error = receive(0, none, waited).error.data();

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "comm/core/rank_lock.h"
+#include "comm/core/ranks.h"
 #include "comm/failure/activity.h"
 #include "comm/failure/verdict.h"
 #include "comm/shm/host_page.h"
@@ -41,14 +42,15 @@ class Progress {
 class Peers {
  public:
   /// Shares the host page. Collective.
-  Peers(Links links, int rank, int world_size, std::chrono::milliseconds timeout);
+  Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout);
   /// Leaves: whoever still waits for this rank learns that it will not come.
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  int rank() const { return rank_; }
-  int world_size() const { return world_size_; }
+  const Ranks& ranks() const { return ranks_; }
+  int rank() const { return ranks_.rank; }
+  int world_size() const { return ranks_.world_size; }
   [[nodiscard]] std::unique_lock<RankLock> lock() { return std::unique_lock(lock_); }
 
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
@@ -66,7 +68,7 @@ class Peers {
   /// Says what this rank does, for other ranks' messages.
   void announce(const std::string& operation);
   /// What was announced is done.
-  void announce_end() { status(rank_).is_busy = 0; }
+  void announce_end() { status(rank()).is_busy = 0; }
   /// Wakes whoever waits for this rank; call after a change of shared memory.
   void ring();
   /// Wakes this rank's own threads that wait; call after a change that they do not hear of from a peer.
@@ -95,7 +97,7 @@ class Peers {
   /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own.
   void tell(const std::string& operation, const std::string& error);
   /// The operation that was announced.
-  void tell(const std::string& error) { tell(status(rank_).operation.get(), error); }
+  void tell(const std::string& error) { tell(status(rank()).operation.get(), error); }
   /// Throws the failure that is recorded, if one is.
   void check() const;
 
@@ -104,7 +106,8 @@ class Peers {
   RankStatus& status(int rank) const { return page_->ranks[rank]; }
   std::optional<Verdict> failure() const;
   void record(const Verdict& verdict);
-  std::string prefix() const;
+  std::string operation() const;
+  std::string prefix() const { return ranks_.where(operation()); }
   Notice receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited);
   std::shared_ptr<Mapping> offer(size_t bytes);
   std::shared_ptr<Mapping> accept(size_t bytes, std::chrono::milliseconds& waited);
@@ -122,7 +125,7 @@ class Peers {
   Activity activity_;
   std::vector<int> awaited_;  // by threads of this rank: a peer for each
   Links links_;
-  int rank_, world_size_;
+  const Ranks ranks_;
   std::chrono::milliseconds timeout_;
   bool may_spin_;
   std::vector<Progress*> others_;

@@ -95,7 +95,7 @@ void Rounds::compare(size_t index) {
   const auto& mine = fingerprint_of(own_);
   const auto& theirs = fingerprint_of(index);
   const std::string found = difference(mine, members_[own_], theirs, members_[index]);
-  if (!found.empty()) peers_->fail(disagreement(mine, members_[own_], theirs, members_[index], found));
+  if (!found.empty()) peers_->fail(disagreement(peers_->ranks(), mine, members_[index], theirs, found));
 }
 
 void Rounds::close() {

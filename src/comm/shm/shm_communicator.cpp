@@ -153,7 +153,7 @@ class Gather {
 class ShmCommunicator : public Front {
  public:
   ShmCommunicator(std::shared_ptr<Peers> peers, const std::string& name)
-      : Front(peers->rank(), peers->world_size(), "shared memory", c10::kCPU),
+      : Front(peers->ranks(), "shared memory", c10::kCPU),
         peers_(std::move(peers)),
         name_(name),
         number_(peers_->next_number()),
@@ -293,7 +293,7 @@ class ShmCommunicator : public Front {
   // A slot's bytes for data.
   size_t room(const Tag& tag) const {
     const size_t head = shm::vote_bytes_in_slot(tag.votes.size());
-    require(head + 64 <= rounds_->slot_bytes(), where(rank(), world_size(), tag.subject), "expected at most ",
+    require(head + 64 <= rounds_->slot_bytes(), ranks().where(tag.subject), "expected at most ",
             8 * (rounds_->slot_bytes() - 64), " votes, found ", tag.votes.size(), ".");
     return rounds_->slot_bytes() - head;
   }
@@ -348,11 +348,10 @@ std::string shared_memory_obstacle() {
 }
 
 std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
-                                                    const std::vector<std::string>& contacts, int rank,
+                                                    const std::vector<std::string>& contacts, const Ranks& ranks,
                                                     std::chrono::milliseconds timeout) {
-  shm::Links links(listener, contacts, rank, timeout);
-  const auto world_size = static_cast<int>(contacts.size());
-  return std::make_shared<ShmCommunicator>(std::make_shared<Peers>(std::move(links), rank, world_size, timeout), "");
+  shm::Links links(listener, contacts, ranks, timeout);
+  return std::make_shared<ShmCommunicator>(std::make_shared<Peers>(std::move(links), ranks, timeout), "");
 }
 
 }  // namespace fsdp

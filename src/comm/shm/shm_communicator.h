@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/core/ranks.h"
 #include "comm/shm/links.h"
 
 namespace fsdp {
@@ -16,10 +17,10 @@ namespace fsdp {
 /// Why this process cannot share memory with others, in one sentence; empty if it can.
 std::string shared_memory_obstacle();
 
-/// Connects the ranks of one host. `contacts[r]`: the contact of rank r's listener, of which `listener` is this
-/// rank's. Collective. Throws what shm::Links throws, and Error when a rank has no room for what they share.
+/// Connects the ranks, which are on one host. `contacts[r]`: the contact of rank r's listener, of which `listener` is
+/// this rank's. Collective. Throws what shm::Links throws, and Error when a rank has no room for what they share.
 std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
-                                                    const std::vector<std::string>& contacts, int rank,
+                                                    const std::vector<std::string>& contacts, const Ranks& ranks,
                                                     std::chrono::milliseconds timeout);
 
 }  // namespace fsdp

@@ -24,42 +24,42 @@ int64_t now_ms() { return std::chrono::duration_cast<milliseconds>(Clock::now().
 bool looked_lately(const RankStatus& status) { return now_ms() - status.looked_at_ms.load() < 3 * kLook.count(); }
 
 std::vector<Waiting> who_waits(const HostPage& page, int world_size) {
-  std::vector<Waiting> ranks;
+  std::vector<Waiting> waiting;
   for (int rank = 0; rank < world_size; ++rank) {
     const auto& status = page.ranks[rank];
-    ranks.push_back({status.waits_for.load() - 1, looked_lately(status)});
+    waiting.push_back({status.waits_for.load() - 1, looked_lately(status)});
   }
-  return ranks;
+  return waiting;
 }
 
 }  // namespace
 
-std::string last_operations(const HostPage& page, int world_size) {
+std::string last_operations(const HostPage& page, const Ranks& ranks) {
   std::string text = " Last operations:";
-  for (int rank = 0; rank < world_size; ++rank) {
+  for (int rank = 0; rank < ranks.world_size; ++rank) {
     const auto& status = page.ranks[rank];
     const std::string operation = status.operation.get();
     const int waits_for = status.waits_for.load() - 1;
-    text += c10::str(rank == 0 ? " " : "; ", "rank ", rank, ": ", operation.empty() ? "none" : operation);
+    text +=
+        c10::str(rank == 0 ? " " : "; ", "rank ", ranks.name_of(rank), ": ", operation.empty() ? "none" : operation);
     if (waits_for >= 0)
-      text += c10::str(", waiting for rank ", waits_for);
+      text += c10::str(", waiting for rank ", ranks.name_of(waits_for));
     else if (!operation.empty())
       text += status.is_busy.load() != 0 ? ", in progress" : ", done";
   }
   return text + '.';
 }
 
-Watch::Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, milliseconds timeout,
+Watch::Watch(HostPage* page, const Links& links, const Ranks& ranks, int peer, milliseconds timeout,
              milliseconds& waited)
     : page_(page),
       links_(links),
-      world_size_(world_size),
-      rank_(rank),
+      ranks_(ranks),
       peer_(peer),
-      timeout_(page == nullptr && rank != 0 ? timeout + kPatienceWithRank0 : timeout),
+      timeout_(page == nullptr && ranks.rank != 0 ? timeout + kPatienceWithRank0 : timeout),
       waited_(waited),
       last_look_(Clock::now()) {
-  if (page_ != nullptr) page_->ranks[rank_].looked_at_ms = now_ms();
+  if (page_ != nullptr) page_->ranks[ranks_.rank].looked_at_ms = now_ms();
 }
 
 Watch::~Watch() { count(); }
@@ -73,7 +73,7 @@ void Watch::count() {
 
 std::optional<Verdict> Watch::look() {
   count();
-  if (page_ != nullptr) page_->ranks[rank_].looked_at_ms = now_ms();
+  if (page_ != nullptr) page_->ranks[ranks_.rank].looked_at_ms = now_ms();
   if (links_.is_closed(peer_)) return lost(peer_, has_left(peer_) ? "has left the process group" : "has ended");
   if (auto deadlock = find_deadlock()) return deadlock;
   return waited_ < timeout_ ? std::nullopt : std::optional(timed_out());
@@ -82,34 +82,35 @@ std::optional<Verdict> Watch::look() {
 bool Watch::has_left(int rank) const { return page_ != nullptr && page_->ranks[rank].has_left.load() != 0; }
 
 Verdict Watch::lost(int rank, const std::string& how) const {
-  return {Verdict::Kind::kPeerLost, rank,
-          c10::str("rank ", rank, ' ', how, '.', page_ == nullptr ? "" : last_operations(*page_, world_size_),
-                   " Look at the output of the lost rank, then start all ranks again.")};
+  return {
+      Verdict::Kind::kPeerLost, rank,
+      c10::str("rank ", ranks_.name_of(rank), ' ', how, '.', page_ == nullptr ? "" : last_operations(*page_, ranks_),
+               " Look at the output of the lost rank, then start all ranks again.")};
 }
 
 int Watch::find_culprit() const {
   if (page_ == nullptr) return peer_;
-  auto ranks = who_waits(*page_, world_size_);
-  ranks[rank_] = {peer_, true};  // whatever other threads of this rank do
-  return fsdp::find_culprit(ranks, rank_);
+  auto waiting = who_waits(*page_, ranks_.world_size);
+  waiting[ranks_.rank] = {peer_, true};  // whatever other threads of this rank do
+  return fsdp::find_culprit(waiting, ranks_.rank);
 }
 
 Verdict Watch::timed_out() const {
-  const int culprit = find_culprit();
+  const int culprit = find_culprit(), name = ranks_.name_of(culprit);
   const std::string time = in_seconds(timeout_);
   if (page_ == nullptr || !links_.is_running(culprit)) return lost(culprit, "was silent for " + time);
   return {
       Verdict::Kind::kMismatch, culprit,
-      c10::str(page_->ranks[rank_].operation.get(), " timed out: rank ", culprit, " is alive but did not join.",
-               last_operations(*page_, world_size_),
+      c10::str(page_->ranks[ranks_.rank].operation.get(), " timed out: rank ", name, " is alive but did not join.",
+               last_operations(*page_, ranks_),
                " Every rank must issue the same collectives in the same order: look for a forward, a save or a loop "
                "that only some ranks run; or raise the timeout if rank ",
-               culprit, " needs longer.")};
+               name, " needs longer.")};
 }
 
 uint32_t Watch::bells() const {
   uint32_t sum = 0;
-  for (int rank = 0; rank < world_size_; ++rank) sum += page_->ranks[rank].bell.load();
+  for (int rank = 0; rank < ranks_.world_size; ++rank) sum += page_->ranks[rank].bell.load();
   return sum;
 }
 
@@ -117,11 +118,11 @@ std::optional<Verdict> Watch::find_deadlock() {
   if (page_ == nullptr) return std::nullopt;
   const uint32_t bells_now = bells();
   // A rank that computes may still do what the others need.
-  if (!all_wait(who_waits(*page_, world_size_)) || bells_now != last_bells_) quiet_since_ = Clock::now();
+  if (!all_wait(who_waits(*page_, ranks_.world_size)) || bells_now != last_bells_) quiet_since_ = Clock::now();
   last_bells_ = bells_now;
   if (Clock::now() - quiet_since_ < kQuiet) return std::nullopt;
-  return wait_for_each_other(rank_, page_->ranks[rank_].operation.get(), peer_, page_->ranks[peer_].operation.get(),
-                             last_operations(*page_, world_size_));
+  return wait_for_each_other(ranks_, ranks_.rank, page_->ranks[ranks_.rank].operation.get(), peer_,
+                             page_->ranks[peer_].operation.get(), last_operations(*page_, ranks_));
 }
 
 }  // namespace fsdp::shm

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/core/ranks.h"
 #include "comm/failure/verdict.h"
 #include "comm/shm/host_page.h"
 #include "comm/shm/links.h"
@@ -16,11 +17,11 @@ namespace fsdp::shm {
 /// How long a waiting rank sleeps before it looks whether its waiting is in vain.
 constexpr std::chrono::milliseconds kLook{100};
 
-/// A thread of `rank` waits for `peer` while it lives. `page` may be null: it is what ranks wait for first.
+/// A thread of this rank waits for `peer` while it lives. `page` may be null: it is what ranks wait for first.
 class Watch {
  public:
-  /// `waited`: see Peers::wait_for; must outlive this object.
-  Watch(HostPage* page, const Links& links, int world_size, int rank, int peer, std::chrono::milliseconds timeout,
+  /// `waited`: see Peers::wait_for; all references must outlive this object.
+  Watch(HostPage* page, const Links& links, const Ranks& ranks, int peer, std::chrono::milliseconds timeout,
         std::chrono::milliseconds& waited);
   ~Watch();
   Watch(const Watch&) = delete;
@@ -40,7 +41,8 @@ class Watch {
 
   HostPage* const page_;
   const Links& links_;
-  const int world_size_, rank_, peer_;
+  const Ranks& ranks_;
+  const int peer_;
   const std::chrono::milliseconds timeout_;
   std::chrono::milliseconds& waited_;
   std::chrono::steady_clock::time_point last_look_;
@@ -49,6 +51,6 @@ class Watch {
 };
 
 /// "Last operations: rank 0: ...; rank 1: ..."
-std::string last_operations(const HostPage& page, int world_size);
+std::string last_operations(const HostPage& page, const Ranks& ranks);
 
 }  // namespace fsdp::shm

@@ -6,7 +6,7 @@ import socket
 import time
 import unittest
 
-from fsdprun_case import LIMIT_S, FsdprunTest, wait_until
+from fsdprun_case import LIMIT_S, FsdprunTest, marked_processes, wait_until
 
 
 class Nodes(FsdprunTest):
@@ -103,6 +103,7 @@ class Nodes(FsdprunTest):
         processes[1].communicate()
         processes[0].kill()
         processes[0].communicate(timeout=LIMIT_S)
+        self.assertTrue(wait_until(lambda: not marked_processes(self.marker), 10))  # its ranks end after it
 
     def listen_silently(self):
         """A listener whose connections the system accepts and nobody answers."""

@@ -6,6 +6,7 @@
 #include <optional>
 #include <sstream>
 
+#include "api/group_view.h"
 #include "process/program_fuzz/run.h"
 #include "process/program_fuzz/runner.h"
 
@@ -189,7 +190,7 @@ void ShardedRun::make(const Statement& s) {
   net = std::make_unique<Net>(program_, model);
   if (model.is_synced) net->begin_apart(runner_.rank);
   shard(*net, model, handle(s.model));
-  for (const auto& made : handle(s.model).group->param_groups()) groups_made_.push_back(made);
+  for (const auto& made : param_groups(*handle(s.model).group)) groups_made_.push_back(made);
   handle(s.model).optimizer = make_optimizer(model.optimizer, /*fused=*/true, net->tensors());
 }
 

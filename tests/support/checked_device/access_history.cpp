@@ -50,11 +50,4 @@ void AccessHistory::visit_all(const Visit& visit) const {
   }
 }
 
-void AccessHistory::forget(size_t stream) {
-  for (auto& [begin, cell] : cells_) {
-    if (cell.write && cell.write->stamp.stream == stream) cell.write.reset();
-    std::erase_if(cell.reads, [&](const Access& read) { return read.stamp.stream == stream; });
-  }
-}
-
 }  // namespace fsdp::test::checked

@@ -31,8 +31,6 @@ class AccessHistory {
   void note(size_t begin, size_t end, const Access& access, const Visit& visit);
   /// All that may still conflict with something.
   void visit_all(const Visit& visit) const;
-  /// What the stream did is over.
-  void forget(size_t stream);
   void clear() { cells_.clear(); }
 
  private:

@@ -35,10 +35,6 @@ struct CachingAllocator::Block {
   std::string last;  // where it was taken, or given back
   std::vector<c10::Stream> recorded;
   AccessHistory history;
-
-  bool is_recorded(size_t index) const {
-    return std::ranges::any_of(recorded, [&](const auto& other) { return Timeline::get().index_of(other) == index; });
-  }
 };
 
 CachingAllocator& CachingAllocator::get() {
@@ -89,10 +85,11 @@ void CachingAllocator::take_back(Block& block) {
   auto& timeline = Timeline::get();
   VectorClock known = timeline.of(block.stream);
   known.join(Timeline::of_this_thread());
+  for (const auto& stream : block.recorded) known.join(timeline.of(stream));
   block.is_free = true;
   block.last = place_of("given back", block.stream);
   block.history.visit_all([&](const Access& use) {
-    if (use.life == block.life && !known.knows(use.stamp) && !block.is_recorded(use.stamp.stream))
+    if (use.life == block.life && !known.knows(use.stamp))
       report(Fault::kEarlyFree, use.place, block.last, kKeepAdvice);
   });
   if (block.recorded.empty())
@@ -103,7 +100,7 @@ void CachingAllocator::take_back(Block& block) {
 
 void CachingAllocator::return_recorded() {
   for (Block* block : recorded_) {
-    for (const auto& stream : block->recorded) block->history.forget(Timeline::get().index_of(stream));
+    block->history.clear();  // what was not over by then was reported
     block->recorded.clear();
     spare_[shelf_of(block->stream, block->bytes)].push_back(block);
   }

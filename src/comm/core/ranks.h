@@ -1,0 +1,46 @@
+#pragma once
+/// \file
+/// Which rank this is among which others, and what errors call them.
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+
+/// A rank's number in its group. Ranks count from 0 in each group; errors call them by their global ranks, which are
+/// their numbers in the group from which all others were split.
+struct Ranks {
+  int rank = 0, world_size = 1;
+  /// Of a group that was split from another one: its name, its ranks' global ones, ascending, and how many there are in
+  /// all. Of another group they are as here.
+  std::string group = {};
+  std::vector<int> global = {};
+  int global_size = 0;
+
+  /// The global rank of the one with this number in the group.
+  int name_of(int number) const { return global.empty() ? number : global.at(static_cast<size_t>(number)); }
+  /// This rank's own.
+  int name() const { return name_of(rank); }
+
+  /// How errors begin: "[fsdp rank 1/4] all_gather: ", in a subgroup "[fsdp rank 5/8, 'pairs' 1/2] all_gather: ".
+  std::string where(std::string_view operation) const {
+    const std::string own = c10::str(rank, '/', world_size);
+    if (global.empty()) return c10::str("[fsdp rank ", own, "] ", operation, ": ");
+    return c10::str("[fsdp rank ", name(), '/', global_size, ", '", group, "' ", own, "] ", operation, ": ");
+  }
+
+  /// The same rank in a subgroup of `members`, global ranks of this group in ascending order, this one among them.
+  Ranks in_subgroup(std::string called, std::vector<int> members) const {
+    const auto place = std::ranges::lower_bound(members, name()) - members.begin();
+    const auto size = static_cast<int>(members.size());
+    return {static_cast<int>(place), size, std::move(called), std::move(members),
+            global.empty() ? world_size : global_size};
+  }
+};
+
+}  // namespace fsdp

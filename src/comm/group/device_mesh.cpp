@@ -1,0 +1,160 @@
+#include <c10/util/StringUtil.h>
+#include <fsdp/device_mesh.h>
+
+#include <algorithm>
+#include <ostream>
+#include <set>
+
+#include "comm/core/check.h"
+#include "comm/group/attachment.h"
+#include "comm/group/join.h"
+
+namespace fsdp {
+namespace {
+
+// "replicate=2, shard=4"
+std::string describe_axes(const std::vector<int>& shape, const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < shape.size(); ++i) text += c10::str(i > 0 ? ", " : "", names[i], '=', shape[i]);
+  return text;
+}
+
+// Whether the product of the sizes, each at least 1, is `ranks`.
+bool has_ranks(const std::vector<int>& shape, int ranks) {
+  for (const int size : shape) {
+    if (ranks % size != 0) return false;
+    ranks /= size;
+  }
+  return ranks == 1;
+}
+
+void check_axes(const std::vector<int>& shape, const std::vector<std::string>& names, const ProcessGroup& all) {
+  const std::string prefix = all.where("init_device_mesh");
+  require(shape.size() == names.size(), prefix, "expected as many names as sizes, found ", shape.size(),
+          " sizes in mesh_shape and ", names.size(), " names in mesh_dim_names.");
+  std::set<std::string_view> taken;
+  for (size_t i = 0; i < names.size(); ++i) {
+    require(!names[i].empty(), prefix, "expected a name for each axis, found an empty one for axis ", i, '.');
+    require(taken.insert(names[i]).second, prefix, "expected a name of its own for each axis, found '", names[i],
+            "' twice.");
+    require(shape[i] >= 1, prefix, "expected sizes of at least 1, found ", shape[i], " for the axis '", names[i], "'.");
+  }
+  require(has_ranks(shape, all.world_size()), prefix, "expected sizes whose product is the number of ranks, ",
+          all.world_size(), ", found ", c10::Join(" x ", shape),
+          ". Change mesh_shape, or start as many ranks as it has places.");
+}
+
+// A subgroup of this rank alone, which needs nobody else.
+std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name) {
+  const Ranks ranks = Attachment::ranks_of(all);
+  Meeting meeting;
+  meeting.membership.ranks = ranks.in_subgroup(name, {ranks.name()});
+  meeting.membership.rendezvous.local_rank = all.local_rank();
+  return meet_as_group(meeting);
+}
+
+}  // namespace
+
+DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> all, const std::vector<int>& shape, std::vector<std::string> names)
+    : all_(std::move(all)), names_(std::move(names)) {
+  int stride = all_->world_size();
+  for (const int size : shape) {
+    stride /= size;
+    axes_.push_back({size, all_->rank() / stride % size, stride, nullptr});
+  }
+}
+
+const DeviceMesh::Axis& DeviceMesh::axis_named(std::string_view name) const {
+  const auto found = std::ranges::find(names_, name);
+  if (found != names_.end()) return axes_[static_cast<size_t>(found - names_.begin())];
+  throw UsageError(c10::str(all_->where("DeviceMesh"), "expected one of the axes '", c10::Join("', '", names_),
+                            "', found '", name, "'."));
+}
+
+std::shared_ptr<ProcessGroup> DeviceMesh::make_group(const Axis& axis, const std::string& name) const {
+  if (axis.size == all_->world_size()) return all_;
+  if (axis.size == 1) return group_of_one(*all_, name);
+  std::vector<std::vector<int>> lines;
+  for (int first = 0; first < all_->world_size(); ++first) {
+    if (first / axis.stride % axis.size != 0) continue;
+    auto& line = lines.emplace_back();
+    for (int i = 0; i < axis.size; ++i) line.push_back(global_rank(first + i * axis.stride));
+  }
+  return all_->split(std::move(lines), name);
+}
+
+std::vector<int> DeviceMesh::shape() const {
+  std::vector<int> sizes;
+  for (const auto& axis : axes_) sizes.push_back(axis.size);
+  return sizes;
+}
+
+int DeviceMesh::size() const {
+  int ranks = 1;
+  for (const auto& axis : axes_) ranks *= axis.size;
+  return ranks;
+}
+
+std::vector<int> DeviceMesh::coordinate() const {
+  std::vector<int> place;
+  for (const auto& axis : axes_) place.push_back(axis.coordinate);
+  return place;
+}
+
+std::vector<int> DeviceMesh::ranks() const {
+  int first = all_->rank();
+  for (const auto& axis : axes_) first -= axis.coordinate * axis.stride;
+  std::vector<int> numbers{first};
+  for (const auto& axis : axes_) {
+    std::vector<int> longer;
+    for (const int number : numbers)
+      for (int i = 0; i < axis.size; ++i) longer.push_back(number + i * axis.stride);
+    numbers = std::move(longer);
+  }
+  for (int& number : numbers) number = global_rank(number);
+  return numbers;
+}
+
+DeviceMesh DeviceMesh::operator[](std::initializer_list<std::string_view> axes) const {
+  const std::string prefix = all_->where("DeviceMesh");
+  require(axes.size() > 0, prefix, "expected the name of an axis, found none.");
+  DeviceMesh part(all_, {}, {});
+  for (const auto name : axes) {
+    const Axis& axis = axis_named(name);
+    require(std::ranges::find(part.names_, name) == part.names_.end(), prefix, "expected each axis once, found '", name,
+            "' twice.");
+    part.names_.emplace_back(name);
+    part.axes_.push_back(axis);
+  }
+  return part;
+}
+
+const std::shared_ptr<ProcessGroup>& DeviceMesh::process_group() const {
+  require(ndim() == 1, all_->where("DeviceMesh"), "expected a mesh with one axis, found the axes '",
+          c10::Join("', '", names_), "'. Name one: process_group(\"", names_.front(), "\").");
+  return axes_.front().group;
+}
+
+bool DeviceMesh::operator==(const DeviceMesh& other) const {
+  return names_ == other.names_ && shape() == other.shape() && ranks() == other.ranks();
+}
+
+DeviceMesh init_device_mesh(const std::vector<int>& mesh_shape, std::vector<std::string> mesh_dim_names,
+                            std::shared_ptr<ProcessGroup> process_group) {
+  const auto all = process_group ? std::move(process_group) : default_process_group();
+  const bool by_default = mesh_shape.empty() && mesh_dim_names.empty();
+  const std::vector<int> shape = by_default ? std::vector<int>{all->world_size()} : mesh_shape;
+  if (by_default) mesh_dim_names = {"shard"};
+  check_axes(shape, mesh_dim_names, *all);
+  DeviceMesh mesh(all, shape, std::move(mesh_dim_names));
+  all->communicator().barrier({c10::str("the mesh ", describe_axes(shape, mesh.names_)), {}})->wait();
+  for (size_t i = 0; i < mesh.axes_.size(); ++i) mesh.axes_[i].group = mesh.make_group(mesh.axes_[i], mesh.names_[i]);
+  return mesh;
+}
+
+std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh) {
+  return out << "DeviceMesh(" << describe_axes(mesh.shape(), mesh.mesh_dim_names()) << "), rank " << mesh.rank()
+             << " at (" << c10::Join(", ", mesh.coordinate()) << ')';
+}
+
+}  // namespace fsdp

@@ -1,0 +1,31 @@
+#pragma once
+/// \file
+/// Groups over a shard axis and a replicate axis.
+
+#include <fsdp/process_group.h>
+
+#include <vector>
+
+#include "api/shard_over.h"
+
+namespace fsdp::test {
+
+/// How many ranks the axes have.
+struct Axes {
+  int shards = 1, replicas = 1;
+  int ranks() const { return shards * replicas; }
+};
+
+/// Of the default process group: rank r is number r % shards of replica r / shards. Collective.
+inline runtime::Placement placement_over(Axes axes) {
+  std::vector<std::vector<int>> shard(static_cast<size_t>(axes.replicas)), replicate(static_cast<size_t>(axes.shards));
+  for (int rank = 0; rank < axes.ranks(); ++rank) {
+    shard[static_cast<size_t>(rank / axes.shards)].push_back(rank);
+    replicate[static_cast<size_t>(rank % axes.shards)].push_back(rank);
+  }
+  const auto all = default_process_group();
+  const auto rows = all->split(shard, "shard");
+  return {all, rows, all->split(replicate, "replicate")};
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,146 @@
+#pragma once
+/// \file
+/// One rank reads rows that its peers, with whom it shares memory, are about to write.
+
+#include <fsdp/fsdp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/core/fault_point.h"
+#include "support/small_net.h"
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+
+constexpr int kReaders = 3;
+constexpr auto kMoment = std::chrono::milliseconds(60);
+constexpr auto kLong = std::chrono::seconds(30);
+
+inline thread_local bool is_writer = false;
+
+// Ranks on their way to write the rows of one group: all but rank 0, unless said.
+class Writers {
+ public:
+  explicit Writers(int count = kReaders - 1) : count_(count) {
+    current = this;
+    on_fault_point = [](const char* place) { current->pass(place); };
+  }
+  ~Writers() { on_fault_point = nullptr; }
+
+  // On a rank that does not let them write.
+  void expect_waiting(std::chrono::milliseconds moment = kMoment) {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return at_gate_ == count_; }));
+    EXPECT_FALSE(moved_.wait_for(lock, moment, [&] { return writing_ > 0; })) << "a peer writes under a reader";
+  }
+  // On rank 0, which does nothing that would let them go on.
+  void expect_writing() {
+    std::unique_lock lock(mutex_);
+    EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return writing_ == count_; })) << "peers wait for no reader";
+  }
+
+ private:
+  void pass(const std::string& place) {
+    if (!is_writer) return;
+    const std::lock_guard lock(mutex_);
+    at_gate_ += place == "rows gate";
+    writing_ += place == "rows writing";
+    moved_.notify_all();
+  }
+
+  inline static Writers* current = nullptr;
+  const int count_;
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  int at_gate_ = 0, writing_ = 0;
+};
+
+inline void write_rows(SmallNetImpl& net) {
+  torch::NoGradGuard no_grad;
+  for (auto& parameter : net.parameters()) parameter.add_(1.0);
+}
+
+// What ranks do alike, before the others write.
+struct Reader {
+  SmallNetImpl& net;
+  const Group& group;
+  torch::Tensor x = torch::linspace(-1, 1, 10).reshape({2, 5}).requires_grad_();
+  bool has_written = false;
+
+  torch::Tensor output() const { return net.forward(x).sum(); }
+  torch::Tensor forward() const {
+    ForwardScope scope(group);
+    return output();
+  }
+  // Both of one scope.
+  std::pair<torch::Tensor, torch::Tensor> two_outputs() const {
+    ForwardScope scope(group);
+    auto first = output();
+    return {first, output()};
+  }
+};
+
+// Runs `before` on every rank, then writes the rows on all ranks but 0, which runs `meanwhile` at that time and writes
+// afterwards.
+inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& before,
+                                const std::function<void(Reader&, torch::Tensor, Writers&)>& meanwhile,
+                                bool is_frozen = false) {
+  torch::manual_seed(5);
+  std::vector<std::shared_ptr<SmallNetImpl>> nets;
+  for (int rank = 0; rank < kReaders; ++rank) {
+    nets.push_back(std::make_shared<SmallNetImpl>(12, 2));
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < nets[0]->parameters().size(); ++i)
+      nets.back()->parameters()[i].copy_(nets[0]->parameters()[i]).set_requires_grad(!is_frozen);
+  }
+  Writers writers;
+  run_thread_ranks(kReaders,
+                   [&](int rank) {
+                     auto& net = *nets[static_cast<size_t>(rank)];
+                     const auto group = fully_shard(net);
+                     Reader reader{net, group};
+                     auto y = before(reader);
+                     is_writer = rank != 0;
+                     if (is_writer)
+                       write_rows(net);
+                     else
+                       meanwhile(reader, std::move(y), writers);
+                     is_writer = false;
+                     if (rank == 0 && !reader.has_written) write_rows(net);
+                     reader.forward().backward();
+                   },
+                   {.backend = "shm"});
+}
+
+// x times a weight, out of autograd's sight.
+struct OwnLinear : torch::autograd::Function<OwnLinear> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& weight) {
+    context->save_for_backward({x, weight});
+    return torch::matmul(x, weight.t());
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    return {torch::matmul(gradients[0], saved[1]), torch::matmul(gradients[0].t(), saved[0])};
+  }
+};
+
+inline torch::Tensor own_output(SmallNetImpl& net, const torch::Tensor& x) {
+  return OwnLinear::apply(OwnLinear::apply(x, net.first->weight), net.head->weight).sum();
+}
+
+inline torch::Tensor own_forward(Reader& reader) {
+  ForwardScope scope(reader.group);
+  return own_output(reader.net, reader.x);
+}
+
+}  // namespace fsdp::test
