@@ -190,7 +190,9 @@ const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::mi
 
 void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions options) {
   check_can_fork(nprocs);
-  RankPlace place{.world_size = nprocs, .local_world_size = nprocs, .port = free_port(), .token = random_token()};
+  const HeldPort port;
+  RankPlace place{
+      .world_size = nprocs, .local_world_size = nprocs, .port = port.number(), .token = random_token()};
   std::cout.flush();
   std::clog.flush();
   fflush(nullptr);  // Else every rank prints what is still buffered here.

@@ -10,8 +10,6 @@
 #include <cerrno>
 #include <cstdlib>
 
-#include "comm/posix/descriptor.h"
-
 namespace fsdp {
 
 Variables variables_of(const RankPlace& place) {
@@ -49,17 +47,17 @@ void set_variables(const Variables& variables) {
   }
 }
 
-int free_port() {
-  const Descriptor socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+HeldPort::HeldPort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (!socket.is_open() || bind(socket.number(), generic, size) != 0 ||
-      getsockname(socket.number(), generic, &size) != 0)
+  const int on = 1;
+  if (!socket_.is_open() || setsockopt(socket_.number(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(socket_.number(), generic, size) != 0 || getsockname(socket_.number(), generic, &size) != 0)
     throw Error(std::string("[fsdp] no free port was found: ") + strerror(errno));
-  return ntohs(address.sin_port);
+  number_ = ntohs(address.sin_port);
 }
 
 int count_processors() {

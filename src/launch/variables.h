@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/posix/descriptor.h"
+
 namespace fsdp {
 
 /// Names and values; without a value the variable is not set.
@@ -29,8 +31,19 @@ std::vector<std::string> environment_with(const Variables& variables);
 /// Changes this process's environment.
 void set_variables(const Variables& variables);
 
-/// A TCP port that nobody uses now; somebody may take it before the store does. Throws Error.
-int free_port();
+/// A TCP port of this host that nobody else is given as long as this lives, and that a store can listen on meanwhile.
+/// It is bound with SO_REUSEADDR and does not listen: the kernel then gives it to nobody who asks for any port, and
+/// lets listen who names it and says SO_REUSEADDR too, as every store does.
+class HeldPort {
+ public:
+  /// Throws Error if there is none.
+  HeldPort();
+  int number() const { return number_; }
+
+ private:
+  Descriptor socket_;
+  int number_ = 0;
+};
 /// Those that this process may use.
 int count_processors();
 

@@ -57,8 +57,7 @@ int run_process_case() {
 ProcessRanks::ProcessRanks(const std::string& case_name, ProcessRanksOptions options)
     : options_(std::move(options)),
       deadline_(std::chrono::steady_clock::now() + options_.limit),
-      folder_(make_folder()),
-      port_(free_port()) {
+      folder_(make_folder()) {
   TORCH_CHECK(cases().contains(case_name), "no case named ", case_name);
   for (int rank = 0; rank < options_.world_size; ++rank) start(rank, case_name);
 }
@@ -74,7 +73,7 @@ void ProcessRanks::start(int rank, const std::string& case_name) {
                                  .world_size = options_.world_size,
                                  .local_rank = rank,
                                  .local_world_size = options_.world_size,
-                                 .port = port_});
+                                 .port = port_.number()});
   variables[kCaseVariable] = case_name;
   if (std::getenv("OMP_NUM_THREADS") == nullptr) variables.emplace("OMP_NUM_THREADS", "1");
   for (const auto& [name, value] : options_.environment)

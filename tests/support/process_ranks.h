@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "launch/child.h"
+#include "launch/variables.h"
 
 namespace fsdp::test {
 
@@ -58,7 +59,7 @@ class ProcessRanks {
   /// Waits until the rank has printed `text`; false if it ended or the limit passed before.
   bool wait_for_output(int rank, const std::string& text);
   void kill(int rank, int signal = SIGKILL);
-  int port() const { return port_; }
+  int port() const { return port_.number(); }
 
  private:
   struct Rank {
@@ -73,7 +74,7 @@ class ProcessRanks {
   const ProcessRanksOptions options_;
   const std::chrono::steady_clock::time_point deadline_;
   std::string folder_;
-  int port_;
+  HeldPort port_;
   std::vector<Rank> ranks_;
 };
 

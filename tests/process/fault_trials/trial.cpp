@@ -38,9 +38,8 @@ std::unique_ptr<SharedReport, Unmap> make_report() {
 class Ranks {
  public:
   explicit Ranks(const Trial& trial) : trial_(trial), report_(make_report()), begin_(Clock::now()) {
-    const int port = free_port();
     for (int rank = 0; rank < trial.world_size; ++rank) {
-      processes_.push_back(start_rank(trial, rank, port, *report_));
+      processes_.push_back(start_rank(trial, rank, port_.number(), *report_));
       ended_.push_back({});
     }
   }
@@ -114,6 +113,7 @@ class Ranks {
   const Trial& trial_;
   std::unique_ptr<SharedReport, Unmap> report_;
   const Clock::time_point begin_;
+  const HeldPort port_;
   std::vector<Child> processes_;
   std::vector<Clock::time_point> ended_;
   bool has_resumed_ = false;

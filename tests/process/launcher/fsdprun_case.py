@@ -68,6 +68,14 @@ class FsdprunTest(unittest.TestCase):
         self.folder.cleanup()
         self.assertEqual(left, [], "processes were left behind")
 
+    def held_port(self):
+        """A port that nobody else is given until the test ends, and that fsdprun can listen on."""
+        holder = socket.socket()
+        self.addCleanup(holder.close)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        return holder.getsockname()[1]
+
     def start(self, *arguments, **options):
         options.setdefault("stdin", subprocess.DEVNULL)
         options.setdefault("stdout", subprocess.PIPE)

@@ -10,11 +10,6 @@ from fsdprun_case import LIMIT_S, FsdprunTest, marked_processes, wait_until
 
 
 class Nodes(FsdprunTest):
-    def free_port(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return probe.getsockname()[1]
-
     def nodes(self, flags_of_nodes, *command):
         processes = [self.start(*flags, *command) for flags in flags_of_nodes]
         for process in processes:
@@ -22,7 +17,7 @@ class Nodes(FsdprunTest):
         return processes
 
     def test_numbered_nodes_of_different_sizes(self):
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         results = self.nodes(
             [["--nnodes=2", "--node-rank=1", port, "--nproc-per-node=1"],
              ["--nnodes=2", "--node-rank=0", port, "--nproc-per-node=2"]],
@@ -34,14 +29,14 @@ class Nodes(FsdprunTest):
 
     def test_nodes_numbered_by_arrival(self):
         flags = ["--nnodes=3", "--rdzv-backend=c10d", "--rdzv-id=job",
-                 f"--rdzv-endpoint=localhost:{self.free_port()}"]
+                 f"--rdzv-endpoint=localhost:{self.held_port()}"]
         results = self.nodes([flags] * 3, "sh", "-c", "echo $RANK/$WORLD_SIZE")
         self.assertEqual([process.returncode for process in results], [0, 0, 0])
         self.assertEqual(sorted(process.out for process in results),
                          [f"[rank {r}] {r}/3\n" for r in range(3)])
 
     def test_a_failure_on_one_node_ends_the_others(self):
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         results = self.nodes([["--nnodes=2", f"--node-rank={node}", port] for node in (0, 1)],
                              "sh", "-c", "[ $RANK != 1 ] || exit 5; sleep 1000")
         self.assertEqual([process.returncode for process in results], [1, 5])
@@ -49,7 +44,7 @@ class Nodes(FsdprunTest):
                       results[0].err)
 
     def test_all_nodes_restart_together(self):
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         results = self.nodes(
             [["--nnodes=2", f"--node-rank={node}", port, "--max-restarts=1"] for node in (0, 1)],
             "sh", "-c",
@@ -59,7 +54,7 @@ class Nodes(FsdprunTest):
 
     def start_two_nodes(self, heartbeat_timeout):
         self.environment["PET_HEARTBEAT_TIMEOUT"] = str(heartbeat_timeout)
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         processes = [self.start("--nnodes=2", f"--node-rank={node}", port, "sh", "-c",
                                 "touch $D/$RANK; exec sleep 1000") for node in (0, 1)]
         self.wait_for_files("0", "1")
@@ -142,7 +137,7 @@ class Nodes(FsdprunTest):
         return int(mask, 16) >> (number - 1) & 1 == 1
 
     def test_signals_act_while_nobody_listens(self):
-        process = self.start("--nnodes=2", "--node-rank=1", f"--master-port={self.free_port()}", "true")
+        process = self.start("--nnodes=2", "--node-rank=1", f"--master-port={self.held_port()}", "true")
         self.assertTrue(wait_until(lambda: self.blocks(process, signal.SIGTERM)))
         process.terminate()
         self.assertTrue(wait_until(lambda: process.poll() is not None, 15))
@@ -150,7 +145,7 @@ class Nodes(FsdprunTest):
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
 
     def test_node_0_may_come_later_than_the_heartbeat_timeout(self):
-        flags = ["--nnodes=2", f"--master-port={self.free_port()}", "--heartbeat-timeout=5"]
+        flags = ["--nnodes=2", f"--master-port={self.held_port()}", "--heartbeat-timeout=5"]
         late = self.start(*flags, "--node-rank=1", "true")
         self.assertFalse(wait_until(lambda: late.poll() is not None, 6))
         host = self.start(*flags, "--node-rank=0", "true")
@@ -159,7 +154,7 @@ class Nodes(FsdprunTest):
             self.assertEqual((process.returncode, errors), (0, ""))
 
     def test_a_node_of_another_run_is_refused(self):
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         host = self.start("--nnodes=2", "--node-rank=0", port, "--rdzv-id=apples", "true")
         other = self.start("--nnodes=2", "--node-rank=1", port, "--rdzv-id=pears", "true")
         self.assertTrue(wait_until(lambda: other.poll() is not None, 30))
@@ -169,7 +164,7 @@ class Nodes(FsdprunTest):
         host.communicate(timeout=LIMIT_S)
 
     def test_a_node_with_another_token_is_refused(self):
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         self.environment["FSDP_JOB_TOKEN"] = "apples"
         host = self.start("--nnodes=2", "--node-rank=0", port, "true")
         self.environment["FSDP_JOB_TOKEN"] = "pears"
@@ -181,7 +176,7 @@ class Nodes(FsdprunTest):
         host.communicate(timeout=LIMIT_S)
 
     def test_a_node_without_the_token_is_refused(self):
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         self.environment["FSDP_JOB_TOKEN"] = "apples"
         host = self.start("--nnodes=2", "--node-rank=0", port, "true")
         del self.environment["FSDP_JOB_TOKEN"]
@@ -193,13 +188,13 @@ class Nodes(FsdprunTest):
         host.communicate(timeout=LIMIT_S)
 
     def test_nodes_share_a_token(self):
-        flags = ["--nnodes=2", f"--master-port={self.free_port()}"]
+        flags = ["--nnodes=2", f"--master-port={self.held_port()}"]
         results = self.nodes([[*flags, "--node-rank=0"], [*flags, "--node-rank=1"]], "sh", "-c", "echo $FSDP_JOB_TOKEN")
         self.assertEqual(len({process.out.split()[-1] for process in results}), 1)
         self.assertGreaterEqual(len(results[0].out.split()[-1]), 64)
 
     def test_two_nodes_with_one_number(self):
-        port = f"--master-port={self.free_port()}"
+        port = f"--master-port={self.held_port()}"
         host = self.start("--nnodes=3", "--node-rank=0", port, "true")
         results = [self.start("--nnodes=3", "--node-rank=1", port, "true") for _ in range(2)]
         self.assertTrue(wait_until(lambda: any(process.poll() == 1 for process in results)))

@@ -43,9 +43,7 @@ class Environment(FsdprunTest):
         self.assertEqual(self.shell(2, "echo $FSDP_JOB_TOKEN", "--no-prefix").out, "mine\nmine\n")
 
     def test_a_named_port_is_used(self):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = self.held_port()
         result = self.shell(1, "echo $MASTER_PORT", f"--master-port={port}")
         self.assertEqual(result.out, f"{port}\n")
 

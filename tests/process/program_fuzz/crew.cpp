@@ -132,8 +132,7 @@ class Crew {
  public:
   Crew(const std::vector<Program>& programs, const CrewOptions& options)
       : programs_(programs), options_(options), board_(make_board()), size_(programs[0].world_size + 1) {
-    const int port = free_port();
-    for (int number = 0; number < size_; ++number) processes_.push_back(start(number, port));
+    for (int number = 0; number < size_; ++number) processes_.push_back(start(number, port_.number()));
   }
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
@@ -217,6 +216,7 @@ class Crew {
   const CrewOptions& options_;
   const std::unique_ptr<Board, UnmapBoard> board_;
   const int size_;
+  const HeldPort port_;
   std::vector<Child> processes_;
 };
 
