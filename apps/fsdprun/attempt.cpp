@@ -19,9 +19,8 @@ constexpr std::chrono::seconds kPatienceWithDescendants{5};
 
 }  // namespace
 
-Attempt::Attempt(AttemptContext context, int number)
+Attempt::Attempt(AttemptContext context)
     : context_(context),
-      number_(number),
       ending_({context.flags.peer_grace, context.flags.shutdown_timeout}, [this](int signal) { send_to_all(signal); }) {
 }
 
@@ -55,7 +54,7 @@ AttemptResult Attempt::run() {
 
 void Attempt::start(int local_rank) {
   const fsdp::Execution execution(context_.program, context_.flags.command,
-                                  rank_environment(context_.flags, context_.nodes, local_rank, number_));
+                                  rank_environment(context_.flags, context_.nodes, local_rank));
   const bool piped = writes_through_pipes();
   const bool alone = context_.nodes.world_size() == 1;
   RankPipes pipes;
@@ -89,7 +88,8 @@ RankStream Attempt::stream(Console::Stream which, fsdp::Descriptor pipe, const R
   RankStream::Options options{.stream = which, .prefix = "", .is_shown = true, .file = {}};
   if (has_prefix) options.prefix = "[rank " + std::to_string(rank.number) + "] ";
   options.is_shown = (!redirected || teed) && (!flags.shown_local_ranks || flags.shown_local_ranks->contains(local));
-  options.file = is_out ? context_.files.open_stdout(number_, local) : context_.files.open_stderr(number_, local);
+  options.file = is_out ? context_.files.open_stdout(context_.nodes.attempt(), local)
+                        : context_.files.open_stderr(context_.nodes.attempt(), local);
   return RankStream(std::move(pipe), std::move(options), context_.console);
 }
 
@@ -103,7 +103,7 @@ void Attempt::wait_for_news() {
     }
   }
   auto until = ending_.deadline();
-  if (context_.nodes.count() > 1) until = std::min(until, next_look_at_nodes_);
+  if (!context_.nodes.is_alone()) until = std::min(until, next_look_at_nodes_);
   int milliseconds = -1;
   if (until != Clock::time_point::max()) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
@@ -164,17 +164,21 @@ void Attempt::note_failures(const std::vector<Rank*>& ended) {
   if (worst == ended.end() || !(*worst)->status->is_failure() || !result_.is_success()) return;
   const Rank& first = **worst;
   result_.failed = first.local_number;
-  context_.nodes.tell_own_failure(number_, "rank " + std::to_string(first.number) + " " + first.status->describe());
+  context_.nodes.tell_own_failure("rank " + std::to_string(first.number) + " " + first.status->describe());
   ending_.note_failure();
 }
 
 void Attempt::check_other_nodes() {
-  if (context_.nodes.count() == 1 || Clock::now() < next_look_at_nodes_) return;
+  if (context_.nodes.is_alone() || Clock::now() < next_look_at_nodes_) return;
   next_look_at_nodes_ = Clock::now() + kNodeLookInterval;
-  const auto failure = context_.nodes.failure_elsewhere(number_);
-  if (!failure || ending_.phase() != fsdp::Ending::Phase::kRunning) return;
-  result_.failed_elsewhere = failure;
-  ending_.note_failure();
+  const auto end = context_.nodes.end_elsewhere();
+  if (!end || ending_.phase() != fsdp::Ending::Phase::kRunning) return;
+  result_.ended_elsewhere = end;
+  if (end->is_failure) {
+    ending_.note_failure();
+  } else {
+    ending_.ask(SIGTERM);  // No rank has anything to find out.
+  }
 }
 
 void Attempt::give_up() {

@@ -32,12 +32,12 @@ struct AttemptContext {
 struct AttemptResult {
   /// The local rank whose failure came first.
   std::optional<int> failed;
-  /// What another node told of a failure there, if that came first.
-  std::optional<std::string> failed_elsewhere;
+  /// Why another node ended the attempt, if that came first.
+  std::optional<AttemptEnd> ended_elsewhere;
   /// A signal asked the launcher to end.
   bool was_asked_to_end = false;
 
-  bool is_success() const { return !failed && !failed_elsewhere; }
+  bool is_success() const { return !failed && !ended_elsewhere; }
 };
 
 /// Starts the ranks and watches them. When one fails, the others get the time of --peer-grace to find out and say
@@ -45,7 +45,7 @@ struct AttemptResult {
 /// destroyed, no process that a rank started is left, but for those that cannot be killed, which are named.
 class Attempt {
  public:
-  Attempt(AttemptContext context, int number);
+  explicit Attempt(AttemptContext context);
   ~Attempt();
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -71,7 +71,6 @@ class Attempt {
   void send_to_all(int signal) const;
 
   AttemptContext context_;
-  int number_;
   std::vector<Rank> ranks_;
   AttemptResult result_;
   fsdp::Ending ending_;

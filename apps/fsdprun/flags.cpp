@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <sstream>
 
 #include "exit.h"
 #include "numbers.h"
@@ -21,6 +22,7 @@ struct Text {
   bool standalone = false, module = false, no_python = false, prefix = false, no_prefix = false;
   std::string endpoint, backend = "static", max_restarts = "0", heartbeat_timeout = "30", peer_grace,
                         shutdown_timeout = "10";
+  std::string rendezvous_settings;
   std::string redirects = "0", tee = "0", shown;
 };
 
@@ -56,7 +58,7 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   app.formatter(std::make_shared<UsageLine>());
   app.prefix_command();
 
-  add_option(app, "--nnodes", text.nodes, "number of nodes (default 1)");
+  add_option(app, "--nnodes", text.nodes, "number of nodes, or MIN:MAX (default 1)");
   add_option(app, "--nproc-per-node", flags.processes_per_node,
              "ranks on this node: a number, cpu, gpu or auto (GPUs, else CPUs); default 1");
   add_option(app, "--node-rank", text.node_rank, "number of this node, from 0 (default 0)");
@@ -66,6 +68,8 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   add_option(app, "--rdzv-endpoint", text.endpoint, "HOST:PORT where the nodes meet");
   add_option(app, "--rdzv-backend", text.backend,
              "static: --node-rank numbers the nodes; c10d: they are numbered as they come");
+  add_option(app, "--rdzv-conf", text.rendezvous_settings,
+             "join_timeout=S,last_call_timeout=S: seconds until MIN nodes are there (600), and then for more (30)");
   add_option(app, "--rdzv-id", flags.run_id, "name of the job, the same on all nodes");
   add_option(app, "--role", flags.role, "ROLE_NAME of the ranks");
   add_option(app, "--max-restarts", text.max_restarts,
@@ -104,14 +108,31 @@ uint16_t port_number(const std::string& flag, const std::string& text) {
   return static_cast<uint16_t>(number(flag, text, 1, std::numeric_limits<uint16_t>::max()));
 }
 
-/// torchrun's MIN:MAX is accepted if it names one number.
-int node_count(const std::string& text) {
+/// N or MIN:MAX.
+NodeRange node_range(const std::string& text) {
   const size_t colon = text.find(':');
   const int least = number("--nnodes", text.substr(0, colon), 1);
-  if (colon != std::string::npos && number("--nnodes", text.substr(colon + 1), 1) != least) {
-    refuse("--nnodes is '" + text + "', expected one number: nodes cannot join or leave a job");
+  if (colon == std::string::npos) return {.least = least, .most = least};
+  const int most = number("--nnodes", text.substr(colon + 1), 1);
+  if (most < least) refuse("--nnodes is '" + text + "', expected MIN:MAX with MIN not above MAX");
+  return {.least = least, .most = most};
+}
+
+/// KEY=VALUE,... of torchrun's.
+void read_rendezvous_settings(const std::string& text, Flags& flags) {
+  std::istringstream settings(text);
+  for (std::string setting; std::getline(settings, setting, ',');) {
+    const size_t sign = setting.find('=');
+    const std::string key = setting.substr(0, sign);
+    const std::string value = sign == std::string::npos ? "" : setting.substr(sign + 1);
+    if (key == "join_timeout") {
+      flags.join_timeout = std::chrono::seconds(number("join_timeout of --rdzv-conf", value, 1));
+    } else if (key == "last_call_timeout") {
+      flags.last_call_timeout = std::chrono::seconds(number("last_call_timeout of --rdzv-conf", value, 0));
+    } else {
+      refuse("--rdzv-conf has '" + setting + "', expected join_timeout=SECONDS or last_call_timeout=SECONDS");
+    }
   }
-  return least;
 }
 
 /// HOST, HOST:PORT or [IPv6]:PORT. Port 0 asks for a free one, as in torchrun.
@@ -132,7 +153,8 @@ MeetingPlace parse_endpoint(const std::string& text, uint16_t default_port) {
   return {.host = host, .port = port_number("the port of --rdzv-endpoint", port)};
 }
 
-MeetingPlace choose_meeting_place(const Text& text, int nodes) {
+MeetingPlace choose_meeting_place(const Text& text, const NodeRange& range) {
+  const int nodes = range.most;
   const bool is_c10d = text.backend == "c10d";
   if (!is_c10d && text.backend != "static") {
     refuse("--rdzv-backend is '" + text.backend + "', expected static or c10d");
@@ -151,6 +173,10 @@ MeetingPlace choose_meeting_place(const Text& text, int nodes) {
   } else {
     place = parse_endpoint(text.master_address + ":" + (text.master_port.empty() ? "29500" : text.master_port),
                            kStaticPort);
+  }
+  if (range.is_open() && !is_c10d) {
+    refuse(
+        "--nnodes is a range, which needs --rdzv-backend c10d: numbers of --node-rank leave gaps when nodes are lost");
   }
   if (place.port == 0 && nodes > 1) refuse("several nodes need a port that all of them know");
   place.numbers_nodes_by_arrival = is_c10d && nodes > 1;
@@ -180,13 +206,14 @@ void complete(Flags& flags, const Text& text) {
   }
   if (text.prefix && text.no_prefix) refuse("--prefix and --no-prefix exclude each other");
   check_command(flags.command);
-  flags.nodes = node_count(text.nodes);
+  flags.nodes = node_range(text.nodes);
+  read_rendezvous_settings(text.rendezvous_settings, flags);
   if (!text.master_port.empty()) port_number("--master-port", text.master_port);
   flags.meeting_place = choose_meeting_place(text, flags.nodes);
   if (!text.node_rank.empty()) flags.node_rank = number("--node-rank", text.node_rank, 0);
-  if (flags.node_rank >= flags.nodes) {
+  if (flags.node_rank >= flags.nodes.most) {
     refuse("--node-rank is " + text.node_rank + ", expected less than --nnodes, which is " +
-           std::to_string(flags.nodes));
+           std::to_string(flags.nodes.most));
   }
   flags.max_restarts = number("--max-restarts", text.max_restarts, 0);
   if (!text.peer_grace.empty()) flags.peer_grace = std::chrono::seconds(number("--peer-grace", text.peer_grace, 0));

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/failure/diagnosis.h"
+#include "round.h"
 #include "stream_choice.h"
 
 namespace fsdprun {
@@ -29,7 +30,7 @@ struct MeetingPlace {
 };
 
 struct Flags {
-  int nodes = 1;
+  NodeRange nodes;
   int node_rank = 0;
   /// A number, or "auto", "gpu" or "cpu".
   std::string processes_per_node = "1";
@@ -41,6 +42,8 @@ struct Flags {
   std::chrono::seconds peer_grace = fsdp::kLongestDiagnosis;
   /// How long another node's launcher may be silent.
   std::chrono::seconds heartbeat_timeout{30};
+  /// How long nodes wait for others: until there are enough, and then for more.
+  std::chrono::seconds join_timeout{600}, last_call_timeout{30};
   /// From SIGTERM to SIGKILL.
   std::chrono::seconds shutdown_timeout{10};
   Prefix prefix = Prefix::kSeveralRanks;

@@ -30,9 +30,9 @@ void report_first_failure(const Rank& rank, const Nodes& nodes, Console& console
   for (const std::string& line : lines) console.say("  " + line);
 }
 
-/// Says on stderr who failed first and how, and how the others ended.
+/// After a failure: says on stderr who failed first and how, and how the others ended.
 void report(const AttemptResult& result, const Attempt& attempt, const Nodes& nodes, Console& console) {
-  if (result.failed_elsewhere) console.say("ended because of a failure on " + *result.failed_elsewhere);
+  if (result.ended_elsewhere) console.say("ended because of a failure on " + result.ended_elsewhere->text);
   if (result.failed) {
     report_first_failure(attempt.ranks()[static_cast<size_t>(*result.failed)], nodes, console);
   }
@@ -46,7 +46,7 @@ int exit_status(const AttemptResult& result, const Attempt& attempt) {
   if (result.failed) {
     return attempt.ranks()[static_cast<size_t>(*result.failed)].status->shell_code();
   }
-  return result.failed_elsewhere ? kFailure : 0;
+  return result.ended_elsewhere ? kFailure : 0;
 }
 
 /// Waits for those who read the output: after a failure for `patience` at most from one piece that they take to the
@@ -62,32 +62,70 @@ void flush(Console& console, SignalQueue& signals, std::optional<std::chrono::se
   }
 }
 
+/// What this node takes for the reason.
+AttemptEnd end_of(const AttemptResult& result, const Attempt& attempt, const Nodes& nodes) {
+  if (result.ended_elsewhere) return *result.ended_elsewhere;
+  const Rank& rank = attempt.ranks()[static_cast<size_t>(*result.failed)];
+  return {.is_failure = true,
+          .text = "node " + std::to_string(nodes.node()) + ": rank " + std::to_string(rank.number) + " " +
+                  rank.status->describe()};
+}
+
+/// Runs the ranks once. Returns the exit status of the job; nullopt: they are to start again.
+std::optional<int> run_attempt(const AttemptContext& context) {
+  const auto& [flags, program, nodes, files, guard, signals, console] = context;
+  Attempt attempt(context);
+  AttemptResult result = attempt.run();
+  if (result.is_success()) result.ended_elsewhere = nodes.wait_until_all_are_done(signals);
+  if (result.is_success()) return 0;
+  if (!result.ended_elsewhere || result.ended_elsewhere->is_failure) report(result, attempt, nodes, console);
+  if (result.was_asked_to_end) return exit_status(result, attempt);
+  const AttemptEnd end = nodes.agree_on_end(end_of(result, attempt, nodes), signals);
+  if (!end.is_failure) {
+    console.say(end.text + ": all meet and start again");
+  } else if (nodes.failures() == flags.max_restarts) {
+    return exit_status(result, attempt);
+  } else {
+    console.say("starting all ranks again, restart " + std::to_string(nodes.failures() + 1) + " of " +
+                std::to_string(flags.max_restarts));
+  }
+  return std::nullopt;
+}
+
 int run_attempts(const Flags& flags, const std::string& program, Nodes& nodes, const OrphanGuard& guard,
                  SignalQueue& signals, Console& console) {
   const LogFiles files(flags, console);
   limit_threads(nodes.local_ranks(), console);
-  for (int number = 0;; ++number) {
-    Attempt attempt({flags, program, nodes, files, guard, signals, console}, number);
-    AttemptResult result = attempt.run();
-    if (result.is_success()) {
-      result.failed_elsewhere = nodes.wait_until_all_are_done(number, signals);
+  for (;;) {
+    nodes.meet(signals);
+    if (flags.nodes.is_open()) {
+      console.say("attempt " + std::to_string(nodes.attempt()) + " runs on " + std::to_string(nodes.count()) + " of " +
+                  std::to_string(flags.nodes.least) + " to " + std::to_string(flags.nodes.most) +
+                  " nodes (world size " + std::to_string(nodes.world_size()) + "); this is node " +
+                  std::to_string(nodes.node()));
     }
-    if (result.is_success()) return 0;
-    report(result, attempt, nodes, console);
-    if (result.was_asked_to_end || number == flags.max_restarts) return exit_status(result, attempt);
-    nodes.prepare_restart(number, signals);
-    console.say("starting all ranks again, restart " + std::to_string(number + 1) + " of " +
-                std::to_string(flags.max_restarts));
+    if (const auto status = run_attempt({flags, program, nodes, files, guard, signals, console})) return *status;
+  }
+}
+
+/// Tells the other nodes how it ends.
+int run_node(const Flags& flags, const std::string& program, Nodes& nodes, const OrphanGuard& guard,
+             SignalQueue& signals, Console& console) {
+  try {
+    const int status = run_attempts(flags, program, nodes, guard, signals, console);
+    nodes.leave(status == 0 ? "" : "its exit status is " + std::to_string(status), signals);
+    return status;
+  } catch (const std::exception& error) {
+    nodes.leave(error.what(), signals);
+    throw;
   }
 }
 
 int run_job(const Flags& flags, const OrphanGuard& guard, SignalQueue& signals, Console& console) {
   try {
     const std::string program = find_program(flags.command.front());
-    Nodes nodes(flags, count_processes(flags.processes_per_node), signals);
-    const int status = run_attempts(flags, program, nodes, guard, signals, console);
-    nodes.leave(signals);
-    return status;
+    Nodes nodes(flags, count_processes(flags.processes_per_node), console, signals);
+    return run_node(flags, program, nodes, guard, signals, console);
   } catch (const Exit& exit) {
     console.say(exit.what());
     return exit.status();

@@ -1,8 +1,6 @@
 #pragma once
 /// \file
-/// The launchers of all nodes of a job, and the store through which they and the ranks meet.
-
-#include <torch/csrc/distributed/c10d/Store.hpp>
+/// The launchers of all nodes of a job: which of them run an attempt together, and how it ends.
 
 #include <chrono>
 #include <future>
@@ -10,102 +8,102 @@
 #include <string>
 #include <vector>
 
-#include "comm/rendezvous/store_listener.h"
+#include "attendance.h"
+#include "console.h"
 #include "flags.h"
+#include "meeting_point.h"
 #include "patience.h"
+#include "round.h"
 #include "signals.h"
-#include "store_thread.h"
 
 namespace fsdprun {
 
-/// This launcher's place among those of the job. Launchers tell each other when ranks fail and when
-/// all are done; with one node there is nobody to tell. A lost store is a failure of node 0; so is its silence, and
-/// node 0 sees to the silence of the others, which show that they are there whenever they look.
+/// This launcher's place among those of the job. Before each attempt they meet, and node 0 says who takes part.
+/// Launchers tell each other when ranks fail and when all are done; with one node there is nobody to tell. A lost store
+/// is a failure of node 0; so is its silence, and node 0 sees to the silence of the others, which show that they are
+/// there whenever they look.
 class Nodes {
  public:
-  /// Hosts the store or connects to it, and waits until every node is there. Throws Exit if a node
-  /// does not come, if the port is occupied, or if two nodes have the same number.
-  Nodes(const Flags& flags, int local_ranks, SignalQueue& signals);
+  /// Hosts the store or connects to it. Throws Exit, as MeetingPoint does.
+  Nodes(const Flags& flags, int local_ranks, Console& console, SignalQueue& signals);
+
+  /// Waits until the nodes of the next attempt are there, and this one among them. Call it when no rank of the last
+  /// attempt is left here. The ranks of all attempts meet at the same address; they keep their keys apart by the
+  /// attempt's number. Throws Exit if too few nodes come, or the job is over.
+  void meet(SignalQueue& signals);
 
   /// The secret that the ranks share.
-  const std::string& token() const { return token_; }
-  int node() const { return node_; }
-  int count() const { return static_cast<int>(local_ranks_.size()); }
-  int local_ranks() const { return local_ranks_[static_cast<size_t>(node_)]; }
-  /// Ranks of the nodes before this one.
-  int first_rank() const;
-  int world_size() const;
+  const std::string& token() const { return meeting_point_.token(); }
   /// Where the ranks meet too.
-  const std::string& host() const { return host_; }
-  uint16_t port() const { return port_; }
+  const std::string& host() const { return meeting_point_.host(); }
+  uint16_t port() const { return meeting_point_.port(); }
+  int local_ranks() const { return local_ranks_; }
 
+  // Of the attempt for which they met.
+  int attempt() const { return round_.attempt; }
+  /// How many attempts failed before it.
+  int failures() const { return round_.failures; }
+  int node() const { return node_; }
+  int count() const { return static_cast<int>(round_.members.size()); }
+  int first_rank() const { return round_.first_rank(node_); }
+  int world_size() const { return round_.world_size(); }
+
+  /// Whether no other node takes part, ever.
+  bool is_alone() const { return range_.most == 1; }
   /// Tells the others that ranks failed here.
-  void tell_own_failure(int attempt, const std::string& what);
-  /// What another node told of a failure in this attempt, or who has fallen silent. Call every second or so: it also
-  /// tells the others that this node is there. Waits for the store for a few milliseconds at most.
-  std::optional<std::string> failure_elsewhere(int attempt);
-  /// Waits until the ranks of every node are done. Returns what another node told if ranks failed
-  /// there after all, so that this attempt is void.
-  std::optional<std::string> wait_until_all_are_done(int attempt, SignalQueue& signals);
-  /// Waits until every node has ended its ranks of a failed attempt. Those of the next one meet at the same address;
-  /// they keep their keys apart by the attempt's number.
-  void prepare_restart(int failed_attempt, SignalQueue& signals);
-  /// Node 0 waits a moment for those of the others that are there to read their last messages: the store ends with it.
-  /// The others do not wait.
-  void leave(SignalQueue& signals);
+  void tell_own_failure(const std::string& what);
+  /// Why the attempt is over, as another node told it, or who has fallen silent. Call every second or so: it also tells
+  /// the others that this node is there. Waits for the store for a few milliseconds at most. In node 0 it ends the
+  /// attempt when nodes wait for which there is room.
+  std::optional<AttemptEnd> end_elsewhere();
+  /// Waits until the ranks of every node are done. Returns what another node told if the attempt is void after all.
+  std::optional<AttemptEnd> wait_until_all_are_done(SignalQueue& signals);
+  /// Why the attempt is over, the same for all nodes: `here`, unless another reason was told before.
+  AttemptEnd agree_on_end(const AttemptEnd& here, SignalQueue& signals);
+
+  /// Says goodbye, and in node 0 why the job failed; empty: it did not. Node 0 waits a moment for those of the others
+  /// that are there to read it: the store ends with it. The others do not wait.
+  void leave(const std::string& problem, SignalQueue& signals);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   /// What the store knows that this node has to know all the time.
   struct News {
     int attempt;
-    std::optional<std::string> failure = std::nullopt;
-    /// How often each node has looked; only for node 0.
-    std::vector<int64_t> beats = {};
+    /// By number; only for node 0.
+    std::vector<Sighting> launchers = {};
+    std::optional<std::string> end = std::nullopt;
+    int64_t done = 0;
+    std::optional<std::string> round = std::nullopt;
+    /// Why node 0 has ended the job; empty: it is done.
+    std::optional<std::string> over = std::nullopt;
   };
 
-  void connect(SignalQueue& signals);
-  void refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const;
-  void tell_run();
-  void require_same_run(SignalQueue& signals);
-  c10::intrusive_ptr<c10d::Store> shared_store() const;
-  std::string address() const { return host_ + ":" + std::to_string(port_); }
-  void agree_on_token(SignalQueue& signals);
-  int choose_number(bool is_host, const Flags& flags, SignalQueue& signals);
-  void publish(int local_ranks, SignalQueue& signals);
-  void wait_for_all(SignalQueue& signals);
-  void wait_until_all_have_ended(int attempt, SignalQueue& signals);
-  void tell_failure(int attempt, const std::string& what);
-  std::future<News> look(int attempt);
-  std::optional<std::string> silent_node(const std::vector<int64_t>& beats);
-  template <class Ask>
-  auto post(Ask ask);
-  template <class Ask>
-  auto answer(SignalQueue& signals, Ask ask);
-  /// What `node` writes under `name` when it joins.
-  std::string word_of(int node, const std::string& name, std::chrono::steady_clock::time_point give_up,
-                      SignalQueue& signals);
-  /// Returns what the counter is then.
-  int64_t count_in(const std::string& counter, int increment, SignalQueue& signals);
-  std::string key(const std::string& name) const { return "fsdprun/" + run_id_ + "/" + name; }
-  std::string key(const std::string& name, int number) const { return key(name + "/" + std::to_string(number)); }
+  std::string attempt_key(const std::string& name) const { return meeting_point_.key(name, round_.attempt); }
+  auto look() const;
+  void tell_end(const AttemptEnd& end);
+  std::optional<AttemptEnd> end_seen_in(const News& news);
+  Round gather(SignalQueue& signals);
+  Round wait_for_round(SignalQueue& signals);
+  void begin(Round round);
+  std::string too_few(const std::vector<Candidate>& there) const;
 
-  std::string run_id_;
-  std::string host_;
-  uint16_t port_ = 0;
+  const NodeRange range_;
+  const int local_ranks_;
+  const bool are_numbered_by_arrival_;
+  const std::chrono::seconds join_timeout_, last_call_timeout_;
+  Console& console_;
+  MeetingPoint meeting_point_;
+  Round round_;
   int node_ = 0;
-  std::vector<int> local_ranks_;
-  std::chrono::seconds timeout_;
-  std::string token_;
-  // The store, and what of it counts.
-  c10::intrusive_ptr<c10d::Store> store_, shared_;
-  StoreThread store_thread_;
+  /// Of the attempts that are over.
+  int failures_ = 0;
   // The look that has not been answered yet, or not been taken notice of.
   std::future<News> look_;
   Patience silence_of_store_;
-  int silent_nodes_ = 0;
-  // Of each node.
-  std::vector<Patience> silence_of_;
-  std::vector<int64_t> beats_;
+  bool store_is_lost_ = false;
+  Attendance attendance_;
 };
 
 }  // namespace fsdprun

@@ -6,7 +6,7 @@
 
 namespace fsdprun {
 
-std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank, int attempt) {
+std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank) {
   const int rank = nodes.first_rank() + local_rank;
   fsdp::Variables variables{
       {"GROUP_RANK", std::to_string(nodes.node())},
@@ -14,12 +14,13 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
       {"ROLE_NAME", flags.role},
       {"ROLE_RANK", std::to_string(rank)},
       {"ROLE_WORLD_SIZE", std::to_string(nodes.world_size())},
-      {"TORCHELASTIC_RESTART_COUNT", std::to_string(attempt)},
+      {"TORCHELASTIC_RESTART_COUNT", std::to_string(nodes.attempt())},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(flags.max_restarts)},
       {"TORCHELASTIC_RUN_ID", flags.run_id},
       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
   };
-  if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr) variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr)
+    variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   variables.merge(fsdp::variables_of({.rank = rank,
                                       .world_size = nodes.world_size(),
                                       .local_rank = local_rank,

@@ -12,7 +12,7 @@
 namespace fsdprun {
 
 /// This process's environment with those variables that torchrun sets.
-std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank, int attempt);
+std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank);
 
 /// Sets OMP_NUM_THREADS=1 for several ranks if it is not set, and says so.
 void limit_threads(int local_ranks, Console& console);

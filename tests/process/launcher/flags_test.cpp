@@ -32,7 +32,7 @@ std::string refusal_of(const Arguments& arguments) {
 
 TEST(Flags, DefaultsAreOneRankOnAFreePort) {
   const Flags flags = parse({});
-  EXPECT_EQ(flags.nodes, 1);
+  EXPECT_EQ(flags.nodes, (NodeRange{.least = 1, .most = 1}));
   EXPECT_EQ(flags.processes_per_node, "1");
   EXPECT_EQ(flags.meeting_place, (MeetingPlace{.host = "127.0.0.1", .port = 0}));
   EXPECT_EQ(flags.max_restarts, 0);
@@ -74,9 +74,26 @@ TEST(Flags, Ipv6EndpointsHaveBrackets) {
   EXPECT_EQ(parse({"--rdzv-endpoint=[::1]"}).meeting_place.port, 29500);
 }
 
-TEST(Flags, NodesMayBeWrittenAsARangeOfOneNumber) {
-  EXPECT_EQ(parse({"--nnodes=3:3", "--node-rank=2"}).nodes, 3);
-  EXPECT_THAT(refusal_of({"--nnodes=1:3", "prog"}), HasSubstr("expected one number"));
+TEST(Flags, NodesAreANumberOrARange) {
+  const Arguments arrival{"--rdzv-backend=c10d", "--rdzv-endpoint=head"};
+  EXPECT_EQ(parse({"--nnodes=3:3", "--node-rank=2"}).nodes, (NodeRange{.least = 3, .most = 3}));
+  EXPECT_EQ(parse({"--nnodes=1:3", arrival[0], arrival[1]}).nodes, (NodeRange{.least = 1, .most = 3}));
+  EXPECT_THAT(refusal_of({"--nnodes=3:2", arrival[0], arrival[1], "prog"}), HasSubstr("MIN not above MAX"));
+  EXPECT_THAT(refusal_of({"--nnodes=1:", arrival[0], arrival[1], "prog"}), HasSubstr("--nnodes is ''"));
+  EXPECT_THAT(refusal_of({"--nnodes=0:2", arrival[0], arrival[1], "prog"}), HasSubstr("--nnodes is '0'"));
+  EXPECT_THAT(refusal_of({"--nnodes=1:2:3", arrival[0], arrival[1], "prog"}), HasSubstr("--nnodes is '2:3'"));
+  EXPECT_THAT(refusal_of({"--nnodes=1:3", "prog"}), HasSubstr("needs --rdzv-backend c10d"));
+  EXPECT_THAT(refusal_of({"--nnodes=1:3", "--standalone", "prog"}), HasSubstr("for one node"));
+}
+
+TEST(Flags, HowLongNodesWaitForOthersIsTorchrunsSetting) {
+  EXPECT_EQ(parse({}).join_timeout, std::chrono::seconds(600));
+  EXPECT_EQ(parse({}).last_call_timeout, std::chrono::seconds(30));
+  const Flags flags = parse({"--rdzv-conf", "join_timeout=7,last_call_timeout=0"});
+  EXPECT_EQ(flags.join_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(flags.last_call_timeout, std::chrono::seconds(0));
+  EXPECT_THAT(refusal_of({"--rdzv-conf=join_timeout", "prog"}), HasSubstr("join_timeout of --rdzv-conf is ''"));
+  EXPECT_THAT(refusal_of({"--rdzv-conf=read_timeout=3", "prog"}), HasSubstr("has 'read_timeout=3'"));
 }
 
 TEST(Flags, StreamsAreOneNumberOrOnePerLocalRank) {

@@ -1,0 +1,205 @@
+#include "meeting_point.h"
+
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <utility>
+
+#include "attendance.h"
+#include "comm/core/message_code.h"
+#include "comm/rendezvous/run_identity.h"
+#include "comm/rendezvous/signed_store.h"
+#include "launch/child.h"
+
+namespace fsdprun {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What node 0 says before anything else: of which run it is, and something that the token proves.
+constexpr const char* kNodesRunKey = "fsdprun/run";
+constexpr const char* kTokenKey = "fsdprun/token";
+
+std::string text(const std::vector<uint8_t>& value) { return {value.begin(), value.end()}; }
+
+c10::intrusive_ptr<c10d::Store> host_store(const std::string& host, fsdp::StoreListener listener) {
+  c10d::TCPStoreOptions options;
+  options.port = listener.port;
+  options.isServer = true;
+  options.waitWorkers = false;
+  options.masterListenFd = listener.socket.release();
+  return c10::make_intrusive<c10d::TCPStore>(host, options);
+}
+
+std::string token_of_environment() {
+  const char* token = std::getenv("FSDP_JOB_TOKEN");
+  return token == nullptr ? "" : token;
+}
+
+}  // namespace
+
+const char* const kStoreIsGone =
+    "the connection to node 0 broke: its launcher, which hosts the store at which all meet, has ended, and the job "
+    "ends "
+    "with it";
+
+std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::optional<std::string> read(c10d::Store& store, const std::string& key) {
+  if (!store.check({key})) return std::nullopt;
+  return text(store.get(key));
+}
+
+void pause(SignalQueue& signals) {
+  if (const auto number = signals.wait_for_end(kPoll)) {
+    throw Exit(kSignalBase + *number, fsdp::signal_name(*number) + " while waiting for other nodes");
+  }
+}
+
+MeetingPoint::MeetingPoint(const Flags& flags, SignalQueue& signals)
+    : run_id_(flags.run_id),
+      host_(flags.meeting_place.host),
+      port_(flags.meeting_place.port),
+      timeout_(flags.heartbeat_timeout),
+      token_(token_of_environment()) {
+  or_exit([&] {
+    const bool is_host = listen(flags);
+    if (!is_host) connect(flags.join_timeout, signals);
+    shared_ = shared_store();
+    require_same_run(signals);
+    id_ = choose_id(is_host, flags, signals);
+    agree_on_token(flags, signals);
+  });
+}
+
+bool MeetingPoint::listen(const Flags& flags) {
+  const bool by_arrival = flags.meeting_place.numbers_nodes_by_arrival;
+  if (!by_arrival && flags.node_rank != 0) return false;
+  fsdp::StoreListener listener = fsdp::listen_for_store(host_, port_);
+  if (listener.result != fsdp::StoreListener::Result::kListens) {
+    refuse_to_host_unless(by_arrival, listener);
+    return false;
+  }
+  port_ = listener.port;
+  store_ = host_store(host_, std::move(listener));
+  tell_run();
+  return true;
+}
+
+/// What is in it counts with a proof of the token that the environment has.
+c10::intrusive_ptr<c10d::Store> MeetingPoint::shared_store() const {
+  if (token_.empty()) return store_;
+  return fsdp::make_signed_store(store_, token_);
+}
+
+std::string MeetingPoint::silence_of_host() const { return silent(0, timeout_); }
+
+void MeetingPoint::tell_run() {
+  const auto tell = [](c10d::Store& store, const std::string& name, const std::string& value) {
+    store.set(name, bytes(value));
+  };
+  tell(*store_, fsdp::kRunKey, fsdp::run_identity(run_id_, /*has_token=*/true));
+  tell(*shared_store(), kTokenKey, "known");
+  tell(*store_, kNodesRunKey, fsdp::run_identity(run_id_, !token_.empty()));
+}
+
+void MeetingPoint::require_same_run(SignalQueue& signals) {
+  const std::string own = fsdp::run_identity(run_id_, !token_.empty());
+  const std::string theirs =
+      text(answer(signals, [unsigned_store = store_](c10d::Store&) { return unsigned_store->get(kNodesRunKey); }));
+  if (theirs != own) {
+    throw Exit(kFailure, "at " + address() + " the nodes of " + theirs + " meet, and this one is of " + own +
+                             ": give it another port, or the same --rdzv-id and FSDP_JOB_TOKEN");
+  }
+  // Throws if their token is another.
+  answer(signals, [](c10d::Store& store) { return store.get(kTokenKey); });
+}
+
+/// A node that may be another than node 0 can do without the port.
+void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const {
+  using Result = fsdp::StoreListener::Result;
+  const std::string port = "port " + std::to_string(port_);
+  switch (listener.result) {
+    case Result::kListens:
+      return;
+    case Result::kUnknownHost:
+      throw Exit(kFailure, "the host '" + host_ + "' cannot be found: " + listener.problem);
+    case Result::kRefused:
+      throw Exit(kFailure, port + " cannot be used: " + listener.problem);
+    case Result::kOccupied:
+      if (may_connect) return;
+      throw Exit(kFailure, port +
+                               " of this host is occupied by another program: choose another with "
+                               "--master-port, or let --standalone choose a free one");
+    case Result::kNotHere:
+      if (may_connect) return;
+      throw Exit(kFailure, "'" + host_ +
+                               "' is not an address of this host, but node 0 must run there: start "
+                               "it there, or number the nodes with --node-rank");
+  }
+}
+
+/// Node 0 may still have to start; whoever listens has to answer as soon as a launcher does.
+void MeetingPoint::connect(std::chrono::seconds patience, SignalQueue& signals) {
+  const std::string absent = "node 0 did not answer at " + address() + " within " + std::to_string(patience.count()) +
+                             " s: is its launcher running, and is the address right?";
+  const auto give_up = Clock::now() + patience;
+  const auto look = [host = host_, port = port_] { return fsdp::somebody_listens(host, port); };
+  while (!wait_for(store_thread_.post(look), patience, absent, signals)) {
+    pause(signals);
+    if (Clock::now() > give_up) throw HostIsLost(absent);
+  }
+  c10d::TCPStoreOptions options;
+  options.port = port_;
+  options.waitWorkers = false;
+  options.timeout = patience;
+  const auto open = [host = host_, options]() -> c10::intrusive_ptr<c10d::Store> {
+    return c10::make_intrusive<c10d::TCPStore>(host, options);
+  };
+  store_ = wait_for(store_thread_.post(open), timeout_,
+                    "whoever listens at " + address() + " has not answered for " + std::to_string(timeout_.count()) +
+                        " s: let node 0's launcher go on if it is stopped there; if that is another program, "
+                        "give all nodes another port",
+                    signals);
+}
+
+int MeetingPoint::choose_id(bool is_host, const Flags& flags, SignalQueue& signals) {
+  if (flags.meeting_place.numbers_nodes_by_arrival) {
+    return is_host ? 0 : static_cast<int>(count_in(key("arrivals"), 1, signals));
+  }
+  if (count_in(key("claims", flags.node_rank), 1, signals) > 1) {
+    throw Exit(kFailure,
+               "two nodes have --node-rank " + std::to_string(flags.node_rank) + ": each needs a number of its own");
+  }
+  return flags.node_rank;
+}
+
+/// One that the environment has is everybody's. Else node 0 makes one, which the others read in the store.
+void MeetingPoint::agree_on_token(const Flags& flags, SignalQueue& signals) {
+  if (!token_.empty()) return;
+  if (is_host()) {
+    token_ = fsdp::random_token();
+    if (flags.nodes.most > 1) tell(key("token"), token_, signals);
+    return;
+  }
+  const auto look = [name = key("token")](c10d::Store& store) { return read(store, name); };
+  for (;; pause(signals)) {
+    const auto found = answer(signals, look);
+    if (!found) continue;
+    token_ = *found;
+    return;
+  }
+}
+
+int64_t MeetingPoint::count_in(const std::string& counter, int increment, SignalQueue& signals) {
+  return answer(signals, [counter, increment](c10d::Store& store) { return store.add(counter, increment); });
+}
+
+void MeetingPoint::tell(const std::string& name, const std::string& value, SignalQueue& signals) {
+  answer(signals, [name, value = bytes(value)](c10d::Store& store) {
+    store.set(name, value);
+    return true;
+  });
+}
+
+}  // namespace fsdprun

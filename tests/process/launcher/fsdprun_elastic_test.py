@@ -1,0 +1,187 @@
+"""fsdprun with --nnodes MIN:MAX: nodes are lost and come while the job runs, all of them on this host."""
+
+import pathlib
+import signal
+import subprocess
+import unittest
+
+from fsdprun_case import LIMIT_S, FsdprunTest, marked_processes, wait_until
+
+# A rank says where it is, and waits until the test lets ranks of its world end.
+RANK = ("echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; touch $D/world$WORLD_SIZE.$RANK; "
+        "while [ ! -e $D/end$WORLD_SIZE ]; do sleep 0.05; done")
+# It fails before, once.
+FAILING_RANK = "[ -e $D/failed ] || { touch $D/failed; kill -9 $$; }; " + RANK
+
+
+class Elastic(FsdprunTest):
+    def setUp(self):
+        super().setUp()
+        self.port = self.held_port()
+        self.environment["PET_HEARTBEAT_TIMEOUT"] = "2"
+        self.environment["PET_PEER_GRACE"] = "0"
+        self.processes = []
+
+    def tearDown(self):
+        for process in self.processes:
+            if process.returncode is None:
+                process.kill()
+            process.communicate()
+        # Ranks of a launcher that a test killed end after it.
+        self.assertTrue(wait_until(lambda: not marked_processes(self.marker), 10))
+        super().tearDown()
+
+    def node(self, nodes, *flags, script=RANK, last_call=0, join=60, ranks=1):
+        process = self.start(f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}",
+                             f"--rdzv-conf=join_timeout={join},last_call_timeout={last_call}",
+                             f"--nproc-per-node={ranks}", *flags, "sh", "-c", script)
+        self.processes.append(process)
+        return process
+
+    def first_node(self, nodes, *flags, **options):
+        """The one that hosts the store."""
+        process = self.node(nodes, *flags, **options)
+        listens = f"0100007F:{self.port:04X} 00000000:0000 0A"
+        self.assertTrue(wait_until(lambda: listens in pathlib.Path("/proc/net/tcp").read_text()))
+        return process
+
+    def wait_for_world(self, ranks):
+        self.wait_for_files(*(f"world{ranks}.{rank}" for rank in range(ranks)))
+
+    def let_end(self, ranks):
+        (self.path / f"end{ranks}").touch()
+
+    def results(self, *processes):
+        for process in processes:
+            try:
+                process.out, process.err = process.communicate(timeout=LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self.fail(f"{process.args} hangs")
+        return [process.returncode for process in processes]
+
+    def test_begins_at_once_when_as_many_are_there_as_can_be(self):
+        first = self.first_node("1:3", last_call=1000)
+        others = [self.node("1:3") for _ in range(2)]
+        self.wait_for_world(3)
+        self.let_end(3)
+        self.assertEqual(self.results(first, *others), [0, 0, 0])
+        self.assertEqual(first.out, "[rank 0] 0/3 0/3\n")
+        self.assertIn("attempt 0 runs on 3 of 1 to 3 nodes (world size 3); this is node 0", first.err)
+
+    def test_begins_with_the_least_after_the_last_call(self):
+        self.let_end(1)
+        first = self.first_node("1:2")
+        self.assertEqual(self.results(first), [0])
+        self.assertEqual(first.out, "0/1 0/1\n")
+
+    def test_a_killed_launcher_ends_the_attempt_and_the_rest_meet_again(self):
+        first = self.first_node("2:3", "--max-restarts=1", ranks=2)
+        second, third = (self.node("2:3", "--max-restarts=1") for _ in range(2))
+        self.wait_for_world(4)
+        second.kill()
+        self.wait_for_world(3)
+        self.let_end(3)
+        self.assertEqual(self.results(first, third), [0, 0])
+        self.assertIn("[rank 1] 1/3 0/2\n", first.out)
+        self.assertIn("[rank 2] 2/3 1/2\n", third.out)
+        self.assertIn("launcher has been silent for 2 s", first.err)
+        self.assertIn("starting all ranks again, restart 1 of 1", first.err)
+
+    def test_a_killed_rank_ends_the_attempt_and_all_meet_again(self):
+        first = self.first_node("1:2", "--max-restarts=1", last_call=1000)
+        second = self.node("1:2", "--max-restarts=1", script=FAILING_RANK)
+        self.wait_for_world(2)
+        self.let_end(2)
+        self.assertEqual(self.results(first, second), [0, 0])
+        self.assertIn("[rank 0] 0/2 0/2\n", first.out)
+        self.assertIn("restart 1 of 1", first.err)
+        self.assertIn("rank 1 was killed by SIGKILL", first.err + second.err)
+
+    def test_failures_count_wherever_they_happen(self):
+        attempt_fails = "[ $TORCHELASTIC_RESTART_COUNT != {} ] || exit {}; "
+        first = self.first_node("1:2", "--max-restarts=1", script=attempt_fails.format(0, 3) + RANK, last_call=1000)
+        second = self.node("1:2", "--max-restarts=1", script=attempt_fails.format(1, 4) + RANK)
+        self.assertEqual(self.results(first, second), [1, 4])
+        self.assertIn("restart 1 of 1", first.err)
+        self.assertIn("restart 1 of 1", second.err)
+        self.assertIn("rank 1 exited with code 4", first.err)
+
+    def test_a_node_that_comes_later_joins_and_that_is_no_failure(self):
+        first = self.first_node("1:2", script="echo attempt $TORCHELASTIC_RESTART_COUNT; " + RANK)
+        self.wait_for_world(1)
+        second = self.node("1:2")
+        self.wait_for_world(2)
+        self.let_end(2)
+        self.assertEqual(self.results(first, second), [0, 0])
+        self.assertEqual(first.out, "attempt 0\n0/1 0/1\n[rank 0] attempt 1\n[rank 0] 0/2 0/2\n")
+        self.assertEqual(second.out, "[rank 1] 1/2 1/2\n")
+        self.assertIn("1 node more came: all meet and start again", first.err)
+
+    def test_a_node_too_many_waits_and_takes_the_place_of_a_lost_one(self):
+        first = self.first_node("2:2", "--max-restarts=1")
+        second = self.node("2:2", "--max-restarts=1")
+        self.wait_for_world(2)
+        spare = self.node("2:2", "--max-restarts=1")
+        self.assertIn("the job runs on 2 nodes; this one waits until they meet again", spare.stderr.readline())
+        second.kill()
+        self.let_end(2)
+        self.assertEqual(self.results(first, spare), [0, 0])
+        self.assertEqual(spare.out, "[rank 1] 1/2 1/2\n")
+
+    def test_a_node_that_was_not_needed_ends_with_the_job(self):
+        first, second = self.first_node("2:2"), self.node("2:2")
+        self.wait_for_world(2)
+        spare = self.node("2:2")
+        self.assertIn("this one waits", spare.stderr.readline())
+        self.let_end(2)
+        self.assertEqual(self.results(first, second, spare), [0, 0, 0])
+        self.assertIn("the job is over; this node was not needed", spare.err)
+
+    def test_too_few_nodes_are_left(self):
+        first = self.first_node("2:3", "--max-restarts=5", join=1)
+        second = self.node("2:3", "--max-restarts=5")
+        self.wait_for_world(2)
+        second.kill()
+        self.assertEqual(self.results(first), [1])
+        self.assertIn("expected at least 2 nodes within 1 s (join_timeout of --rdzv-conf), found 1", first.err)
+
+    def test_too_few_nodes_come(self):
+        first, second = self.first_node("3:4", join=2), self.node("3:4")
+        self.assertEqual(self.results(first, second), [1, 1])
+        self.assertIn("expected at least 3 nodes within 2 s", first.err)
+        self.assertIn("node 0 has ended the job: expected at least 3 nodes", second.err)
+
+    def test_the_loss_of_the_launcher_that_hosts_the_store_ends_the_job(self):
+        first = self.first_node("1:2", "--max-restarts=5")
+        second = self.node("1:2", "--max-restarts=5")
+        self.wait_for_world(2)
+        first.kill()
+        self.assertEqual(self.results(second), [1])
+        self.assertIn("the connection to node 0 broke: its launcher, which hosts the store", second.err)
+
+    def test_a_node_that_is_asked_to_end_leaves_and_the_rest_go_on(self):
+        first = self.first_node("1:2", "--max-restarts=1")
+        second = self.node("1:2", "--max-restarts=1")
+        self.wait_for_world(2)
+        second.terminate()
+        self.assertEqual(self.results(second), [128 + signal.SIGTERM])
+        self.let_end(1)
+        self.assertEqual(self.results(first), [0])
+        self.assertIn("0/1 0/1\n", first.out)
+
+    def test_a_launcher_that_was_stopped_joins_again(self):
+        first = self.first_node("1:2", "--max-restarts=1")
+        second = self.node("1:2", "--max-restarts=1")
+        self.wait_for_world(2)
+        (self.path / "world1.0").unlink(missing_ok=True)  # The first may have begun alone.
+        second.send_signal(signal.SIGSTOP)
+        self.wait_for_world(1)
+        second.send_signal(signal.SIGCONT)
+        self.let_end(2)
+        self.assertEqual(self.results(first, second), [0, 0])
+        self.assertIn("restart 1 of 1", first.err)
+        self.assertIn("1 node more came", first.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
