@@ -100,7 +100,8 @@ void allocate_rows(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
     }
   }
   if (largest > 0) placement.shard().reductions().reserve(largest);
-  if (largest_slice > 0 && placement.replicate()) placement.replicate()->reductions().reserve(largest_slice);
+  if (largest_slice > 0)
+    for (const auto& steps : placement.further_steps()) steps->reserve(largest_slice);
 }
 
 // Collective where ranks share memory or take rank 0's values; the parameters stay as they are.

@@ -85,9 +85,9 @@ std::ostream& operator<<(std::ostream& out, const Group& group) {
   const auto& view = GroupView::of(group);
   const auto& placement = view.groups.front()->placement();
   out << "rank " << group.rank() << " of " << group.world_size();
-  if (placement.replicate())
+  if (placement.replicas() > 1)
     out << " (shard " << placement.shard().rank() << " of " << placement.shard().world_size() << ", replica "
-        << placement.replicate()->rank() << " of " << placement.replicas() << ')';
+        << placement.replica() << " of " << placement.replicas() << ')';
   out << ", " << view.groups.size() << (view.groups.size() == 1 ? " group\n" : " groups\n");
   print_node(out, *view.tree, 0, view.groups.front());
   return out;

@@ -102,17 +102,23 @@ bool GroupBackward::trains(size_t flat) {
   return false;
 }
 
-void GroupBackward::start_reduction(std::optional<double> divide_factor) {
+void GroupBackward::start_reduction(std::optional<double> divide_factor, uint32_t writes) {
   finish_reduction();
   if (!is_open()) return;  // reset_iter_state() came while this thread waited
   const OwnOperators own_operators;
   state_ = BackwardState::kReducing;
   ++reduction_number_;
-  for (size_t flat : c10::irange(params_.flats().size()))
-    if (trains(flat)) {
-      in_flight_.push_back(reduce(*reduction_, group_, params_.flats()[flat], take_contribution(flat), divide_factor));
-      in_flight_.back().flat = flat;
-    }
+  try {
+    for (size_t flat : c10::irange(params_.flats().size()))
+      if (trains(flat)) {
+        in_flight_.push_back(
+            reduce(*reduction_, group_, params_.flats()[flat], take_contribution(flat), divide_factor, writes));
+        in_flight_.back().flat = flat;
+      }
+  } catch (...) {
+    group_.placement.pass_on_failure("backward");
+    throw;
+  }
   ++reductions_;
   fault_point("gradients reducing");
 }
@@ -125,11 +131,14 @@ void GroupBackward::finish_reduction() {
     const uint64_t number = reduction_number_;
     const auto is_under_way = [&] { return state_ == BackwardState::kReducing && reduction_number_ == number; };
     std::vector<std::shared_ptr<Work>> works;
-    for (const auto& flat : in_flight_) works.push_back(flat.work);
+    for (const auto& flat : in_flight_) works.push_back(flat.started.work);
     try {
       for (const auto& work : works) group_.rank_state->wait(*work);
     } catch (...) {
-      if (is_under_way()) take_in_flight();
+      if (is_under_way()) {
+        take_in_flight();
+        group_.placement.pass_on_failure("backward");
+      }
       throw;
     }
     if (is_under_way())
@@ -147,10 +156,10 @@ std::vector<ReductionInFlight> GroupBackward::take_in_flight() {
   return std::exchange(in_flight_, {});
 }
 
-void GroupBackward::hand_out(const ReductionInFlight& reduced) {
-  const auto votes = reduced.work->votes();
+void GroupBackward::hand_out(ReductionInFlight& reduced) {
+  const auto votes = reduced.started.work->votes();
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
-  const auto slice = params_.flats()[reduced.flat].land_gradient(reduced.output);
+  const auto slice = params_.flats()[reduced.flat].land_gradient(reduced.finish());
   size_t vote = 0;
   for (size_t i : c10::irange(slots_.size()))
     if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_parked(i, params_.rows_of_slice(i, slice));

@@ -56,7 +56,8 @@ class GroupBackward {
   /// Whether the open backward has started a reduction.
   bool is_reduced() const { return state_ == BackwardState::kReducing || state_ == BackwardState::kReduced; }
   /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. Collective.
-  void start_reduction(std::optional<double> divide_factor);
+  /// `writes`: to the rows so far, which replicas compare.
+  void start_reduction(std::optional<double> divide_factor, uint32_t writes);
   /// Waits for it and adds the result to the rows' gradients; kReducing -> kReduced, else nothing.
   void finish_reduction();
   /// Reductions so far. May be read without the lock.
@@ -89,7 +90,7 @@ class GroupBackward {
   bool trains(size_t flat);
   Contribution take_contribution(size_t flat);
   std::vector<ReductionInFlight> take_in_flight();
-  void hand_out(const ReductionInFlight& reduced);
+  void hand_out(ReductionInFlight& reduced);
   void add_to_parked(size_t slot, at::Tensor gradient);
 
   const GroupIdentity& group_;

@@ -2,22 +2,46 @@
 
 #include <c10/util/Exception.h>
 
+#include <exception>
 #include <utility>
+
+#include "comm/group/attachment.h"
 
 namespace fsdp::runtime {
 
-Placement::Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<ProcessGroup> shard,
-                     std::shared_ptr<ProcessGroup> replicate)
+Placement::Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<ProcessGroup> shard, Axes replicate)
     : ranks_(std::move(ranks)), shard_(std::move(shard)), replicate_(std::move(replicate)) {
-  if (replicate_ && replicate_->world_size() == 1) replicate_ = nullptr;
+  std::erase_if(replicate_, [](const auto& axis) { return axis->world_size() == 1; });
   TORCH_INTERNAL_ASSERT(shard_->world_size() * replicas() == ranks_->world_size(), "a placement of ",
                         shard_->world_size(), " x ", replicas(), " ranks on ", ranks_->world_size());
+  auto before = shard_->world_size() > 1 ? shard_ : nullptr;
+  for (const auto& axis : replicate_) {
+    further_steps_.push_back(before ? Attachment::order_for(*axis, before, "further steps")
+                                    : std::shared_ptr<Communicator>(axis, &axis->reductions()));
+    before = axis;
+  }
+}
+
+int Placement::replicas() const {
+  int ranks = 1;
+  for (const auto& axis : replicate_) ranks *= axis->world_size();
+  return ranks;
+}
+
+int Placement::replica() const {
+  int number = 0, stride = 1;
+  for (const auto& axis : replicate_) {
+    number += axis->rank() * stride;
+    stride *= axis->world_size();
+  }
+  return number;
 }
 
 std::vector<const ProcessGroup*> Placement::process_groups() const {
   std::vector<const ProcessGroup*> groups{ranks_.get()};
   if (shard_ != ranks_) groups.push_back(shard_.get());
-  if (replicate_ && replicate_ != ranks_) groups.push_back(replicate_.get());
+  for (const auto& axis : replicate_)
+    if (axis != ranks_) groups.push_back(axis.get());
   return groups;
 }
 
@@ -25,9 +49,20 @@ void Placement::fail(const std::string& operation, const std::string& error) con
   for (const auto* group : process_groups()) group->communicator().fail(operation, error);
 }
 
+void Placement::pass_on_failure(const std::string& operation) const {
+  if (process_groups().size() == 1) return;
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    fail(operation, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    fail(operation, error.what());
+  }
+}
+
 void Placement::progress() const {
   shard_->reductions().progress();
-  if (replicate_) replicate_->reductions().progress();
+  for (const auto& steps : further_steps_) steps->progress();
 }
 
 }  // namespace fsdp::runtime

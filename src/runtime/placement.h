@@ -10,25 +10,30 @@
 
 namespace fsdp::runtime {
 
-/// The ranks of the shard axis hold rows each, those of the replicate axis the same rows. All that a group knows of
+/// The ranks of the shard axis hold rows each, those of a replicate axis the same rows. All that a group knows of
 /// ranks and communicators is from here.
 class Placement {
  public:
   /// Each row lies on one of `ranks`.
-  explicit Placement(const std::shared_ptr<ProcessGroup>& ranks) : Placement(ranks, ranks, nullptr) {}
-  /// The two axes that this rank is on; `ranks` are all of the ranks that they lead to. `replicate` may be null: one
-  /// replica. An axis of one rank communicates nothing.
-  Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<ProcessGroup> shard,
-            std::shared_ptr<ProcessGroup> replicate);
+  explicit Placement(const std::shared_ptr<ProcessGroup>& ranks) : Placement(ranks, ranks, Axes{}) {}
+  /// The axes that this rank is on; `ranks` are all of the ranks that they lead to. An axis of one rank communicates
+  /// nothing. Where there are several axes, the first placement over them is collective: see `further_steps`.
+  using Axes = std::vector<std::shared_ptr<ProcessGroup>>;
+  Placement(std::shared_ptr<ProcessGroup> ranks, std::shared_ptr<ProcessGroup> shard, Axes replicate);
 
-  /// The ranks of both axes: they agree about a group, are named in errors and begin anew together.
+  /// The ranks of all axes: they agree about a group, are named in errors and begin anew together.
   ProcessGroup& process_group() const { return *ranks_; }
   /// Over these ranks rows are laid out, gathered and shared, and what is computed of all rows.
   const ProcessGroup& shard() const { return *shard_; }
-  /// Over these ranks the gradients of rows are summed; null if there is one replica.
-  const std::shared_ptr<ProcessGroup>& replicate() const { return replicate_; }
-  int replicas() const { return replicate_ ? replicate_->world_size() : 1; }
-  /// What the sum of gradients is divided by: the ranks of both axes.
+  /// Over these ranks the gradients of rows are summed, over one axis after the other; none if there is one replica.
+  const Axes& replicate() const { return replicate_; }
+  /// In which they are summed, one for each of these axes. What the end of a step over another axis begins has an order
+  /// of its own: a thread of a communicator may begin it, at any time beside other threads.
+  const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
+  int replicas() const;
+  /// This rank's number among the replicas.
+  int replica() const;
+  /// What the sum of gradients is divided by: the ranks of all axes.
   double divisor() const { return ranks_->world_size(); }
   bool operator==(const Placement& other) const = default;
 
@@ -36,6 +41,9 @@ class Placement {
   std::vector<const ProcessGroup*> process_groups() const;
   /// Tells whoever may wait for this rank; see Communicator::fail.
   void fail(const std::string& operation, const std::string& error) const;
+  /// In a handler: a collective on one axis failed with what was caught, and ranks may wait for this one on another.
+  /// With them it is passed on until every rank of the placement knows.
+  void pass_on_failure(const std::string& operation) const;
   /// Moves on the reductions in flight; see Communicator::progress.
   void progress() const;
 
@@ -43,7 +51,9 @@ class Placement {
   std::string where(const std::string& operation) const { return ranks_->where(operation); }
 
  private:
-  std::shared_ptr<ProcessGroup> ranks_, shard_, replicate_;
+  std::shared_ptr<ProcessGroup> ranks_, shard_;
+  Axes replicate_;
+  std::vector<std::shared_ptr<Communicator>> further_steps_;
 };
 
 }  // namespace fsdp::runtime

@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <exception>
-#include <mutex>
 #include <utility>
 
 #include "comm/core/rank_ordered_sum.h"
@@ -15,30 +14,36 @@ class OverShardAxis : public Reduction {
  public:
   explicit OverShardAxis(const Placement& placement) : placement_(placement) {}
 
-  std::shared_ptr<Work> start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets,
-                              double scale, Tag tag) const override {
-    return placement_.shard().reductions().reduce_scatter(rows, std::move(pieces), offsets, scale, std::move(tag));
+  Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets, double scale,
+                Tag tag) const override {
+    return {placement_.shard().reductions().reduce_scatter(rows, std::move(pieces), offsets, scale, std::move(tag))};
   }
 
  private:
   const Placement& placement_;
 };
 
-// The second step of a reduction: this rank's rows, summed over the replicas.
+// A further step of a reduction: this rank's rows, summed over the replicas of one axis after the other.
 //
 // Note [When the second step begins]. The first step's communicator begins it as soon as that step is done, on the
-// thread that finds so and without waiting for anybody. So on every rank the second steps come in the order of the
-// first ones, nobody has to come by, and a rank that waits for something else keeps no replica waiting.
+// thread that finds so and without waiting for anybody; a third one likewise. So on every rank the second steps come in
+// the order of the first ones, which is the same for all replicas, nobody has to come by, and a rank that waits for
+// something else keeps no replica waiting. What other threads do over the replicas meanwhile has another order
+// (Placement::further_steps).
 class OverReplicas {
  public:
-  OverReplicas(std::shared_ptr<ProcessGroup> replicas, at::Tensor rows, double scale, Tag tag)
-      : replicas_(std::move(replicas)), rows_(std::move(rows)), scale_(scale), tag_(std::move(tag)) {}
+  /// `axes`: at least one.
+  OverReplicas(std::span<const std::shared_ptr<Communicator>> axes, at::Tensor rows, const Tag& tag)
+      : replicas_(axes.front()), rows_(std::move(rows)), tag_(tag) {
+    if (axes.size() > 1) next_ = std::make_shared<OverReplicas>(axes.subspan(1), rows_, tag);
+  }
 
-  /// With the votes of the first step.
+  /// With the votes of the step before.
   void begin(std::span<const uint8_t> votes) noexcept {
     try {
       tag_.votes.assign(votes.begin(), votes.end());
-      work_ = replicas_->reductions().all_reduce(rows_, ReduceOp::kSum, tag_);
+      work_ = replicas_->all_reduce(rows_, ReduceOp::kSum, tag_);
+      if (next_) work_->then([next = next_](std::span<const uint8_t> summed) { next->begin(summed); });
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -46,37 +51,36 @@ class OverReplicas {
   void wait() {
     if (error_) std::rethrow_exception(error_);
     work_->wait();
-    std::call_once(is_scaled_, [&] { scale_in_place(rows_, scale_); });
+    if (next_) next_->wait();
   }
-  std::span<const uint8_t> votes() const { return work_->votes(); }
+  std::span<const uint8_t> votes() const { return next_ ? next_->votes() : work_->votes(); }
 
  private:
-  const std::shared_ptr<ProcessGroup> replicas_;
+  const std::shared_ptr<Communicator> replicas_;
+  std::shared_ptr<OverReplicas> next_;
   const at::Tensor rows_;
-  const double scale_;
   Tag tag_;
   std::shared_ptr<Work> work_;
   std::exception_ptr error_;
-  std::once_flag is_scaled_;
 };
 
-class OverBothAxes : public Reduction {
+class OverAllAxes : public Reduction {
  public:
-  explicit OverBothAxes(const Placement& placement) : placement_(placement), over_shard_axis_(placement) {}
+  explicit OverAllAxes(const Placement& placement) : placement_(placement), over_shard_axis_(placement) {}
 
-  std::shared_ptr<Work> start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets,
-                              double scale, Tag tag) const override {
+  Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets, double scale,
+                Tag tag) const override {
     rows.zero_();  // a replica none of whose ranks has a gradient leaves them so
-    auto second = std::make_shared<OverReplicas>(placement_.replicate(), rows, scale, tag);
-    auto first = over_shard_axis_.start(rows, std::move(pieces), offsets, 1.0, std::move(tag));
+    auto second = std::make_shared<OverReplicas>(placement_.further_steps(), rows, tag);
+    auto first = over_shard_axis_.start(rows, std::move(pieces), offsets, 1.0, std::move(tag)).work;
     first->then([second](std::span<const uint8_t> votes) { second->begin(votes); });
-    return std::make_shared<BothSteps>(std::move(first), std::move(second));
+    return {std::make_shared<Steps>(std::move(first), std::move(second)), scale};
   }
 
  private:
-  class BothSteps : public Work {
+  class Steps : public Work {
    public:
-    BothSteps(std::shared_ptr<Work> first, std::shared_ptr<OverReplicas> second)
+    Steps(std::shared_ptr<Work> first, std::shared_ptr<OverReplicas> second)
         : first_(std::move(first)), second_(std::move(second)) {}
     void wait() override {
       first_->wait();
@@ -97,20 +101,29 @@ class OverBothAxes : public Reduction {
 }  // namespace
 
 std::unique_ptr<const Reduction> reduction_over(const Placement& placement) {
-  if (placement.replicate()) return std::make_unique<OverBothAxes>(placement);
+  if (placement.replicas() > 1) return std::make_unique<OverAllAxes>(placement);
   return std::make_unique<OverShardAxis>(placement);
 }
 
+const memory::FlatPart& ReductionInFlight::finish() {
+  if (started.scale != 1.0) {
+    const auto rows = output.tensor();
+    memory::note_use(rows);
+    scale_in_place(rows, std::exchange(started.scale, 1.0));
+  }
+  return output;
+}
+
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, FlatParams& flat,
-                         Contribution contribution, std::optional<double> divide_factor) {
+                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes) {
   auto& [pieces, votes, charges] = contribution;
-  Tag tag = group.tag(group.name, std::move(votes));
+  Tag tag = group.tag(group.name, std::move(votes), writes);
   if (divide_factor) tag.subject += c10::str(" divided by ", *divide_factor);  // or ranks could differ unseen
   const auto& placement = group.placement;
   auto output = flat.allocate_gradient();
-  auto work = reduction.start(output.tensor(), std::move(pieces), flat.layout().boundaries,
-                              1.0 / divide_factor.value_or(placement.divisor()), std::move(tag));
-  return {0, std::move(charges), std::move(output), std::move(work)};
+  auto started = reduction.start(output.tensor(), std::move(pieces), flat.layout().boundaries,
+                                 1.0 / divide_factor.value_or(placement.divisor()), std::move(tag));
+  return {0, std::move(charges), std::move(output), std::move(started)};
 }
 
 }  // namespace fsdp::runtime

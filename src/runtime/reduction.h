@@ -19,15 +19,21 @@ namespace fsdp::runtime {
 /// A way to sum what all ranks of a placement give.
 class Reduction {
  public:
+  struct Started {
+    std::shared_ptr<Work> work;
+    /// With which the rows are still to be multiplied, by who reads them.
+    double scale = 1;
+  };
+
   virtual ~Reduction() = default;
   /// Starts it: `rows` gets this rank's slice of the sum times `scale`. `pieces`: what this rank gives of the flat
   /// tensor, of which rank r of the shard axis has elements [offsets[r], offsets[r + 1]). The tag's votes are those of
   /// all ranks. Collective.
-  virtual std::shared_ptr<Work> start(const at::Tensor& rows, std::vector<Piece> pieces,
-                                      std::span<const int64_t> offsets, double scale, Tag tag) const = 0;
+  virtual Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets,
+                        double scale, Tag tag) const = 0;
 };
 
-/// Sums over the ranks of the shard axis in their order, then over those of the replicate axis in theirs, and
+/// Sums over the ranks of the shard axis in their order, then over those of each replicate axis in theirs, and
 /// multiplies once. `placement` outlives it.
 std::unique_ptr<const Reduction> reduction_over(const Placement& placement);
 
@@ -47,12 +53,16 @@ struct ReductionInFlight {
   /// This rank's slice, which lies as the flat shard does and is zero between parameters: optimizers walk through both
   /// at once.
   memory::FlatPart output;
-  std::shared_ptr<Work> work;
+  Reduction::Started started;
+
+  /// The slice, once the work was waited for, as the calling thread's stream reads it.
+  const memory::FlatPart& finish();
 };
 
 /// Starts the sum, divided by `divide_factor` (unset: the placement's divisor). The votes travel along: a parameter
-/// that some rank used gets a gradient on every rank. Collective.
+/// that some rank used gets a gradient on every rank. `writes`: how often the rows were written, which replicas
+/// compare. Collective.
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, FlatParams& flat,
-                         Contribution contribution, std::optional<double> divide_factor);
+                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes);
 
 }  // namespace fsdp::runtime

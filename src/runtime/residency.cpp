@@ -23,6 +23,7 @@ void Residency::start_gather() {
     if (meets) flats.front().start_meeting(group_.placement.shard().communicator(), what);
   } catch (...) {
     abandon_gather();
+    group_.placement.pass_on_failure("gather");
     throw;
   }
   state_ = GatherState::kGathering;
@@ -44,7 +45,10 @@ void Residency::finish_gather() {
     try {
       for (const auto& gather : gathers) group_.rank_state->wait(*gather);
     } catch (...) {
-      if (is_under_way()) abandon_gather();
+      if (is_under_way()) {
+        abandon_gather();
+        group_.placement.pass_on_failure("gather");
+      }
       throw;
     }
     if (is_under_way()) become_whole();

@@ -68,6 +68,7 @@ void meet(const Groups& groups) {
   } catch (...) {
     for (const auto& group : groups) group->turns().cancel_scope();
     for (const auto& [group, count] : writes) group->turns().writes().give_back(count);
+    first.placement().pass_on_failure("forward scope");
     throw;
   }
 }
@@ -111,11 +112,13 @@ AfterException meet_after_exception(const ParamGroup& group, int64_t writes, boo
     return groups.front()->communicator().all_reduce(most, ReduceOp::kMax, tag);
   };
   try {
-    // In all orders at once: a peer may wait for this rank in any.
+    // In all orders at once: a peer may wait for this rank in any. Then no first step is left that could begin a
+    // second.
     std::vector<std::shared_ptr<Work>> meetings;
     for (const auto* ranks : groups)
       for (auto* order : {&ranks->communicator(), &ranks->reductions()}) meetings.push_back(order->barrier(tag));
     for (const auto& meeting : meetings) group.rank_state().wait(*meeting);
+    for (const auto& steps : group.placement().further_steps()) group.rank_state().wait(*steps->barrier(tag));
     group.rank_state().wait(*compare());
   } catch (const PeerLost&) {
     throw;

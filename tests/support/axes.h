@@ -25,7 +25,7 @@ inline runtime::Placement placement_over(Axes axes) {
   }
   const auto all = default_process_group();
   const auto rows = all->split(shard, "shard");
-  return {all, rows, all->split(replicate, "replicate")};
+  return {all, rows, {all->split(replicate, "replicate")}};
 }
 
 }  // namespace fsdp::test

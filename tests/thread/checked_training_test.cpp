@@ -247,7 +247,27 @@ TEST_F(CheckedTraining, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUnti
       static_cast<void>(reduction->start(rows, {{0, whole}}, std::array<int64_t, 3>{0, 32, 64}, 0.25, {"w", {1}}));
     }
     placement.shard().reductions().barrier({})->wait();
-    placement.replicate()->reductions().barrier({})->wait();
+    placement.further_steps().front()->barrier({})->wait();
+  });
+}
+
+// Who reads the sum multiplies it: the stream that waited first would do so beside the others.
+TEST_F(CheckedTraining, AReductionOverBothAxesIsReadOnTwoStreams) {
+  run_ranks(2, [&](int rank) {
+    const auto placement = placement_over({1, 2});
+    const auto reduction = runtime::reduction_over(placement);
+    const auto rows = torch::empty({64}, device(rank));
+    const auto started =
+        reduction->start(rows, {{0, torch::ones({64}, device(rank))}}, std::array<int64_t, 2>{0, 64}, 0.25, {"w", {1}});
+    started.work->wait();
+    const auto own = c10::impl::VirtualGuardImpl(kType).getStream(device(rank));
+    const auto side = c10::impl::VirtualGuardImpl(kType).getNewStream(device(rank), 0);
+    {
+      const c10::StreamGuard guard(side);
+      started.work->wait();
+      EXPECT_EQ(rows.mul(started.scale).sum().item<float>(), 32);
+    }
+    order(side, own);
   });
 }
 

@@ -4,7 +4,9 @@
 
 #include <fsdp/process_group.h>
 
+#include <map>
 #include <memory>
+#include <string>
 
 #include "comm/core/ranks.h"
 
@@ -15,11 +17,26 @@ struct Attachment {
   /// caller serialises.
   template <class Kept>
   static std::shared_ptr<Kept> of(ProcessGroup& group) {
-    if (!group.attachment_) group.attachment_ = std::make_shared<Kept>();
-    return std::static_pointer_cast<Kept>(group.attachment_);
+    auto& object = all_of(group).object;
+    if (!object) object = std::make_shared<Kept>();
+    return std::static_pointer_cast<Kept>(object);
   }
+  /// A duplicate of its reductions with an order of its own, one for each `user`. The first call makes it: collective.
+  /// Thread safety: the caller serialises.
+  static std::shared_ptr<Communicator> order_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
+                                                 const std::string& name);
   /// What its errors call its ranks.
   static Ranks ranks_of(const ProcessGroup& group);
+
+ private:
+  struct All {
+    std::shared_ptr<void> object;
+    std::map<std::weak_ptr<ProcessGroup>, std::shared_ptr<Communicator>, std::owner_less<>> orders;
+  };
+  static All& all_of(ProcessGroup& group) {
+    if (!group.attachment_) group.attachment_ = std::make_shared<All>();
+    return *std::static_pointer_cast<All>(group.attachment_);
+  }
 };
 
 }  // namespace fsdp

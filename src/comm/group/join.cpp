@@ -247,7 +247,7 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
 }
 
 Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
-  const auto& [membership, store, timeout, store_in_rank_0] = meeting;
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
   Profile self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), own_process_name(), ""};
   std::optional<shm::Listener> listener;
   try {
@@ -268,7 +268,7 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
     }
     const auto hosts = number_hosts(domains);
     if (uses_shared_memory(membership, profiles))
-      return {make_shm_communicator(*listener, contacts, membership.ranks, timeout), hosts};
+      return {make_shm_communicator(*listener, contacts, membership.ranks, timeout, own_rank), hosts};
     const bool one_host = *std::ranges::max_element(hosts) == 0;
     return {join_over_network(membership, profiles, own, one_host, timeout, store_in_rank_0), hosts};
   } catch (const PeerLost& error) {
@@ -293,7 +293,7 @@ std::vector<int> number_hosts(const std::vector<std::string>& names) {
 }
 
 Joined join(const Meeting& meeting) {
-  const auto& [membership, store, timeout, store_in_rank_0] = meeting;
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
   if (membership.world_size() == 1) return {make_local_communicator(membership.ranks), {0}};
   try {
     const StorePtr bounded = make_bounded_store(store, timeout);

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "comm/group/membership.h"
+#include "comm/shm/peers.h"
 
 #include <chrono>
 #include <memory>
@@ -21,6 +22,8 @@ struct Meeting {
   std::chrono::milliseconds timeout{};
   /// See RollCallOptions.
   bool store_in_rank_0 = false;
+  /// The same for the groups that are split from this one.
+  std::shared_ptr<shm::OwnRank> own_rank = std::make_shared<shm::OwnRank>();
 };
 
 struct Joined {

@@ -67,6 +67,13 @@ std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting) {
   return group;
 }
 
+std::shared_ptr<Communicator> Attachment::order_for(ProcessGroup& group, const std::shared_ptr<ProcessGroup>& user,
+                                                    const std::string& name) {
+  auto& order = all_of(group).orders[user];
+  if (!order) order = group.reductions().duplicate(name);
+  return order;
+}
+
 Ranks Attachment::ranks_of(const ProcessGroup& group) {
   return group.meeting_ ? group.meeting_->membership.ranks : Ranks{group.rank(), group.world_size()};
 }

@@ -61,6 +61,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   void finish_all();
 
   void progress() override;
+  bool is_under_way() const override { return !queue_.empty(); }
   void drop() override;
   void begin_anew() override { failure_ = nullptr; }
 

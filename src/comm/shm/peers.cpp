@@ -19,6 +19,9 @@ using Clock = std::chrono::steady_clock;
 
 // A peer that is nearly there comes before a system call would return.
 constexpr std::chrono::microseconds kSpin{50};
+// How long a waiting thread sleeps at most while other Peers of its rank have something in flight, whose bells it does
+// not hear.
+constexpr std::chrono::milliseconds kGlance{1};
 
 void pause_briefly() {
 #if defined(__x86_64__)
@@ -79,17 +82,24 @@ class Peers::WaitingThread {
   std::optional<Activity::Waiting> waiting_;
 };
 
-Peers::Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout)
-    : links_(std::move(links)),
+Peers::Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout, std::shared_ptr<OwnRank> own_rank)
+    : own_rank_(std::move(own_rank)),
+      links_(std::move(links)),
       ranks_(std::move(ranks)),
       timeout_(timeout),
       may_spin_(has_core_for_each(ranks_.world_size)) {
   memory_ = share(HostPage::bytes(ranks_.world_size), "the host page");
   page_ = reinterpret_cast<HostPage*>(memory_.get());
+  const std::lock_guard lock(lock_);
+  own_rank_->peers.push_back(this);
 }
 
 Peers::~Peers() {
   if (page_ == nullptr || !is_own_process()) return;
+  {
+    const std::lock_guard lock(lock_);
+    std::erase(own_rank_->peers, this);
+  }
   status(ranks_.rank).has_left = 1;
   ring();
   links_.leave();
@@ -187,8 +197,9 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
   while (true) {
     if (ready()) return;
     {
+      const auto limit = is_under_way_elsewhere() ? kGlance : kLook;
       const RankLock::LetGo others_go_on(lock_);
-      sleep_while(bell, heard, kLook);
+      sleep_while(bell, heard, limit);
     }
     if (ready()) return;  // what was ready does not fail for what goes on beside it
     heard = bell.load();
@@ -246,8 +257,27 @@ void Peers::empty_links() {
   segments_ = uint64_t{restarts_} << 32;
 }
 
-// Others may be added meanwhile.
+// A failure elsewhere ends what waits there, and nothing here.
 void Peers::make_progress() {
+  for (size_t i = 0; i < own_rank_->peers.size(); ++i) {
+    auto* peers = own_rank_->peers[i];
+    if (peers != this) try {
+        peers->make_progress_here();
+      } catch (const std::exception&) {
+        // Of the collective there, which keeps it.
+      }
+  }
+  make_progress_here();
+}
+
+bool Peers::is_under_way_elsewhere() const {
+  return std::ranges::any_of(own_rank_->peers, [this](const Peers* peers) {
+    return peers != this && std::ranges::any_of(peers->others_, &Progress::is_under_way);
+  });
+}
+
+// Others may be added meanwhile.
+void Peers::make_progress_here() {
   for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
   // There may be one for each of thousands of groups, and nobody gives up on this rank sooner.
   const auto now = std::chrono::steady_clock::now();

@@ -28,21 +28,33 @@ class Progress {
   virtual ~Progress() = default;
   /// Does what can be done without waiting.
   virtual void progress() {}
+  /// Whether there may be something to do as soon as a peer has done its part.
+  virtual bool is_under_way() const { return false; }
   /// Drops what is in flight.
   virtual void drop() {}
   /// Counts from the beginning again; every rank has dropped what was in flight.
   virtual void begin_anew() = 0;
 };
 
+class Peers;
+
+/// What a rank's Peers have in common: those of the ranks that it joined and those of the groups split from them. A
+/// thread that waits in one of them moves on what is in flight in all, so that who waits there for this rank does not
+/// wait for what it waits for here. Under its lock.
+struct OwnRank {
+  RankLock lock;
+  std::vector<Peers*> peers;
+};
+
 /// Every wait ends: with what it waited for, with the loss of a rank, with a deadlock between the ranks, or with the
 /// timeout. The first rank that sees a failure records it for all.
 ///
-/// Thread safety: all of it. What a rank's threads do with a communicator and its duplicates they do under one lock,
-/// which `wait_for` lets go while it sleeps. `ring` and `is_own_process` need none.
+/// Thread safety: all of it. What a rank's threads do with communicators they do under the rank's one lock, which
+/// `wait_for` lets go while it sleeps. `ring` and `is_own_process` need none.
 class Peers {
  public:
   /// Shares the host page. Collective.
-  Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout);
+  Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout, std::shared_ptr<OwnRank> own_rank);
   /// Leaves: whoever still waits for this rank learns that it will not come.
   ~Peers();
   Peers(const Peers&) = delete;
@@ -114,13 +126,16 @@ class Peers {
   std::string agree(std::string error, std::chrono::milliseconds& waited);
   void meet_again();
   void make_progress();
+  void make_progress_here();
+  bool is_under_way_elsewhere() const;
   void show_waits();
   void require_no_restart(uint32_t restarts) const;
   [[nodiscard]] std::unique_lock<std::mutex> take_turn_to_share();
   void empty_links();
 
   const pid_t process_ = getpid();
-  RankLock lock_;
+  const std::shared_ptr<OwnRank> own_rank_;
+  RankLock& lock_ = own_rank_->lock;
   std::mutex sharing_;  // for as long as a segment is shared; never waited for under the lock
   Activity activity_;
   std::vector<int> awaited_;  // by threads of this rank: a peer for each

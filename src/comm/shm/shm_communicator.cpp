@@ -349,9 +349,11 @@ std::string shared_memory_obstacle() {
 
 std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
                                                     const std::vector<std::string>& contacts, const Ranks& ranks,
-                                                    std::chrono::milliseconds timeout) {
+                                                    std::chrono::milliseconds timeout,
+                                                    std::shared_ptr<shm::OwnRank> own_rank) {
   shm::Links links(listener, contacts, ranks, timeout);
-  return std::make_shared<ShmCommunicator>(std::make_shared<Peers>(std::move(links), ranks, timeout), "");
+  return std::make_shared<ShmCommunicator>(
+      std::make_shared<Peers>(std::move(links), ranks, timeout, std::move(own_rank)), "");
 }
 
 }  // namespace fsdp
