@@ -118,7 +118,6 @@ void start_reduction(ParamGroup& group) {
   const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.turns().writes().total()) : 0;
   group.backward().start_reduction(group.policy.divide_factor, writes);
   group.rank_state().backwards.note_reducing(group.id());
-  if (!group.stays_after_backward() && !group.is_in_scope()) group.residency().free_whole();
 }
 
 // Starts every complete group whose turn it is.

@@ -20,7 +20,6 @@
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/reads.h"
 #include "runtime/registry.h"
 
 namespace fsdp::runtime {
@@ -32,7 +31,6 @@ using torch::autograd::variable_list;
 void begin_node(ParamGroup& group) {
   std::lock_guard lock(group.rank_state().mutex);
   enter_backward(group);
-  free_finished(group);
 }
 
 class BeforeBackward : public torch::autograd::FunctionPreHook {

@@ -31,17 +31,22 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   return chosen;
 }
 
-// Of the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
-template <class Stays>
-void free_unrelated(RankState& rank, std::span<const ParamGroup* const> groups, size_t left, const Stays& stays) {
+// Frees the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
+//
+// Note [What frees]. While a scope or a backward goes on, only a read frees, and by nothing but what was read before
+// and what the user set, which is the same on every rank. Which gradients a rank's graph has yet to give is not: a
+// group freed once they are there would be gathered again, for a later read, on some ranks only.
+void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const std::vector<GroupId>& next,
+                    size_t left) {
   const auto& kinship = rank.kinship();
   std::vector<ParamGroup*> others;
   for (GroupId id : rank.residents.apart_from(kinship.span_of(groups.front()->id()))) {
     auto& resident = *rank.group(id);
+    const auto is_around_or_inside = [&](const ParamGroup* read) { return kinship.are_related(read->id(), id); };
     if (resident.stays_after_forward())
       rank.residents.keep(id);
-    else if (!stays(resident) &&
-             std::ranges::none_of(groups, [&](const ParamGroup* read) { return kinship.are_related(read->id(), id); }))
+    else if (resident.residency().pins == 0 && std::ranges::find(next, id) == next.end() &&
+             std::ranges::none_of(groups, is_around_or_inside))
       others.push_back(&resident);
   }
   others.resize(others.size() - std::min(others.size(), left));
@@ -62,10 +67,9 @@ void read_groups(std::span<ParamGroup* const> groups) {
     note_first_read(*group);
     next = predict(rank, *group, in_backward);
   }
-  // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any.
-  free_unrelated(rank, groups, next.empty() ? 1 : 0, [&](ParamGroup& resident) {
-    return resident.residency().pins > 0 || std::ranges::find(next, resident.id()) != next.end();
-  });
+  // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any. Backward, which
+  // takes memory for gradients too, keeps none that is not needed next.
+  free_unrelated(rank, groups, next, in_backward || !next.empty() ? 0 : 1);
   for (auto* group : groups) {
     group->residency().finish_gather();
     rank.note_resident(group->id());
@@ -73,17 +77,6 @@ void read_groups(std::span<ParamGroup* const> groups) {
   current = groups.back()->id();
   for (GroupId id : next)
     if (auto* group = rank.group(id); group != nullptr && group->is_inside()) group->residency().start_gather();
-}
-
-void free_finished(const ParamGroup& group) {
-  auto& rank = group.rank_state();
-  if (group.id() == rank.reads.current) return;
-  const ParamGroup* const begun[] = {&group};
-  free_unrelated(rank, begun, 0, [](ParamGroup& resident) {
-    const auto& backward = resident.backward();
-    return !backward.expectations().is_complete() || resident.residency().pins > 0 || !backward.is_open() ||
-           resident.residency().state() == GatherState::kGathering || !resident.policy.reshard_after_backward;
-  });
 }
 
 }  // namespace fsdp::runtime

@@ -10,7 +10,5 @@ namespace fsdp::runtime {
 
 /// An operator is about to read `groups`, all of one rank.
 void read_groups(std::span<ParamGroup* const> groups);
-/// A node of `group` starts in backward: groups without further gradients need not stay.
-void free_finished(const ParamGroup& group);
 
 }  // namespace fsdp::runtime

@@ -124,16 +124,19 @@ struct SometimesBiased : nn::Module {
 };
 
 // `share`: what rank `rank` does with its batch; gradients are those of its losses times `part`.
-Program<SometimesBiased> program_of_shares(
-    std::function<void(SometimesBiased&, const Role&, int rank, const Batch&, double part)> share) {
-  Program<SometimesBiased> program;
-  program.build = [] { return std::make_shared<SometimesBiased>(); };
+template <class Net>
+Program<Net> program_of_shares(std::function<void(Net&, const Role&, int rank, const Batch&, double part)> share) {
+  Program<Net> program;
+  program.build = [] { return std::make_shared<Net>(); };
   program.shard = shard_children_then_root;
-  program.run = [share = std::move(share)](SometimesBiased& net, const Role& role) {
+  program.run = [share = std::move(share)](Net& net, const Role& role) {
     const int first = role.is_sharded() ? role.rank : 0, count = role.is_sharded() ? 1 : role.world;
     for (int rank = first; rank < first + count; ++rank)
       share(net, role, rank, Role{role.world, rank, role.samples_per_rank}.batch(0), 1.0 / count);
-    return Values{role.gradient(net.first->weight), role.gradient(net.last->weight), role.gradient(net.last->bias)};
+    Values gradients;
+    for (const auto& parameter : net.parameters())
+      if (parameter.requires_grad()) gradients.push_back(role.gradient(parameter));
+    return gradients;
   };
   return program;
 }
@@ -141,8 +144,8 @@ Program<SometimesBiased> program_of_shares(
 // After its forward `first` was in a scope that read nothing, and `last` in one that might be computed again, so that
 // only the ranks that gave its bias a gradient find it complete before `first` is read.
 TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank) {
-  expect_equals_unsharded(program_of_shares([](SometimesBiased& net, const Role& role, int rank, const Batch& batch,
-                                               double part) {
+  expect_equals_unsharded(program_of_shares<SometimesBiased>([](SometimesBiased& net, const Role& role, int rank,
+                                                                const Batch& batch, double part) {
     auto x = samples(batch, {4}).requires_grad_();  // so that the backward of `first` reads its weight
     auto loss = role.whole(net, [&] { return distance_from_targets(net.forward(x, /*is_biased=*/rank == 0), batch); });
     role.whole(*net.first, [] {});
@@ -157,8 +160,8 @@ TEST(ZooOrder, ScopesAfterTheForwardLeaveTheOrderOfReductionsTheSameOnEveryRank)
 // Where the bias was read without gradients, it might get one yet: only the other ranks find `last` complete in
 // backward, before the scope goes on.
 TEST(ZooOrder, AForwardAfterABackwardInItsScopeGathersTheSameOnEveryRank) {
-  expect_equals_unsharded(
-      program_of_shares([](SometimesBiased& net, const Role& role, int rank, const Batch& batch, double part) {
+  expect_equals_unsharded(program_of_shares<SometimesBiased>(
+      [](SometimesBiased& net, const Role& role, int rank, const Batch& batch, double part) {
         auto loss = [&](bool is_biased) {
           return distance_from_targets(net.forward(samples(batch, {4}), is_biased), batch) * part;
         };
@@ -171,6 +174,40 @@ TEST(ZooOrder, AForwardAfterABackwardInItsScopeGathersTheSameOnEveryRank) {
           loss(/*is_biased=*/true).backward();
         });
       }));
+}
+
+struct ReadTwice : nn::Module {
+  nn::Linear first{4, 3}, twice{3, 3}, between{3, 3};
+  ReadTwice() {
+    register_module("first", first);
+    register_module("twice", twice)->weight.set_requires_grad(false);
+    register_module("between", between);
+  }
+  torch::Tensor forward(const torch::Tensor& x, bool is_biased_first) {
+    auto h = torch::linear(torch::tanh(first->forward(x)), twice->weight, is_biased_first ? twice->bias : none);
+    h = torch::tanh(between->forward(torch::tanh(h)));
+    return torch::linear(h, twice->weight, is_biased_first ? none : twice->bias);
+  }
+  const torch::Tensor none;
+};
+
+// In the middle of backward the ranks that used the bias last have its gradient, the others miss it; then all of them
+// read the frozen weight once more.
+TEST(ZooOrder, AGroupReadTwiceInABackwardIsGatheredTheSameOnEveryRankWhicheverHasItsGradients) {
+  auto program =
+      program_of_shares<ReadTwice>([](ReadTwice& net, const Role& role, int rank, const Batch& batch, double part) {
+        for (int pass = 0; pass < 3; ++pass)
+          (role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4}), rank == 0), batch); }) *
+           part)
+              .backward();
+      });
+  expect_equals_unsharded(program);
+  program.shard = [](ReadTwice& net, const FullyShardOptions& options) {  // nothing that is read is apart from the root
+    fully_shard(*net.first, options);
+    fully_shard(*net.between, options);
+    fully_shard(static_cast<nn::Module&>(net), options);
+  };
+  expect_equals_unsharded(program);
 }
 
 // As unsharded: what backward needs was changed after forward.
