@@ -8,9 +8,8 @@ first table; one that ends with a colon goes on with what it says.
 
 import pathlib
 import re
-import sys
 
-from check_coverage import QUOTED, TEST, Tree
+from check_coverage import QUOTED, TEST, Tree, run
 
 CELLS = re.compile(r"^\|(.*)\|\s*$")
 HEADINGS = {"FSDP2", "reason"}
@@ -56,12 +55,5 @@ def check(root):
     return problems, len(listed), proven
 
 
-def main():
-    problems, listed, proven = check(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
-    summary = f"behaviours: {listed} of FSDP2's, {proven} of them with a test here"
-    print("\n".join(f"docs/behaviours.md: {problem}" for problem in problems) or summary)
-    sys.exit(bool(problems))
-
-
 if __name__ == "__main__":
-    main()
+    run(check, "docs/behaviours.md: ", "behaviours: {} of FSDP2's, {} of them with a test here")

@@ -138,12 +138,12 @@ def check(root):
     return problems, open_items, partly_open
 
 
-def main():
-    problems, open_items, partly_open = check(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
-    summary = f"coverage: {len(numbers())} items, {open_items} of them open, {partly_open} partly open"
-    print("\n".join(f"docs/coverage.md: {problem}" for problem in problems) or summary)
+def run(check, prefix, summary):
+    """Prints the problems that check(root) finds, or the summary of what it counts besides, and exits."""
+    problems, *counts = check(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
+    print("\n".join(prefix + problem for problem in problems) or summary.format(*counts))
     sys.exit(bool(problems))
 
 
 if __name__ == "__main__":
-    main()
+    run(check, "docs/coverage.md: ", f"coverage: {len(numbers())} items, {{}} of them open, {{}} partly open")

@@ -9,9 +9,8 @@ its comment; what stands before it is declared. The second cell of a row names s
 
 import pathlib
 import re
-import sys
 
-from check_coverage import API, COMMENT, QUOTED, Tree
+from check_coverage import API, COMMENT, QUOTED, Tree, run
 
 LATER = "not there yet"
 FSDP1 = """process_group device_mesh sharding_strategy FULL_SHARD SHARD_GRAD_OP NO_SHARD HYBRID_SHARD
@@ -74,11 +73,5 @@ def check(root):
     return problems, len(first_cells)
 
 
-def main():
-    problems, names = check(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent)
-    print("\n".join(problems) or f"names: {names} names from elsewhere, each with what it is here")
-    sys.exit(bool(problems))
-
-
 if __name__ == "__main__":
-    main()
+    run(check, "", "names: {} names from elsewhere, each with what it is here")
