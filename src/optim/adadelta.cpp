@@ -20,33 +20,10 @@ const AdadeltaOptions& checked(const AdadeltaOptions& options) {
   return options;
 }
 
-const AdadeltaOptions& adadelta_options_of(const torch::optim::Optimizer& optimizer, const Update& update) {
-  return static_cast<const AdadeltaOptions&>(optimizer.param_groups()[update.options].options());
-}
-
 void settle_averages(torch::optim::Optimizer& optimizer, Updates& updates, const std::string& operation) {
-  for (auto& update : updates) {
-    const auto& state = state_of<AdadeltaParamState>(optimizer, update);
-    update.states = {state.square_avg(), state.acc_delta()};
-  }
-  settle_states(updates, operation);
-  for (const auto& update : updates) {
-    auto& state = state_of<AdadeltaParamState>(optimizer, update);
-    state.square_avg(update.states[0]);
-    state.acc_delta(update.states[1]);
-  }
-}
-
-// Steps are counted as in Python, for what reads the state; the arithmetic does not need them.
-void count_adadelta_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
-  const auto equal = equal_options<AdadeltaOptions>(optimizer.param_groups());
-  for (size_t i = 0; i < updates.size(); ++i) {
-    auto& state = state_of<AdadeltaParamState>(optimizer, updates[i]);
-    state.step(state.step() + 1);
-    // Without eps the padding between two parameters would become 0/0.
-    const bool keeps_zeros = adadelta_options_of(optimizer, updates[i]).eps() > 0;
-    updates[i].recipe = {equal[updates[i].options], 0, keeps_zeros ? 0 : static_cast<int64_t>(i)};
-  }
+  settle<AdadeltaParamState>(optimizer, updates, operation, [](AdadeltaParamState& state, const Update&) {
+    return std::array{&state.square_avg(), &state.acc_delta()};
+  });
 }
 
 }  // namespace
@@ -63,9 +40,10 @@ at::Tensor Adadelta::step(LossClosure closure) {
   const std::string operation = "optim::Adadelta::step";
   return take_step(operation, closure, param_groups(), [&](Updates& updates) {
     settle_averages(*this, updates, operation);
-    count_adadelta_steps(*this, updates);
+    count_steps<AdadeltaParamState, AdadeltaOptions>(*this, updates);
     for_each_run(updates, [&](const FlatRun& run) {
-      update_by_adadelta(run.rows, run.gradient, run.states[0], run.states[1], adadelta_options_of(*this, run.first));
+      update_by_adadelta(run.rows, run.gradient, run.states[0], run.states[1],
+                         options_of<AdadeltaOptions>(*this, run.first));
     });
   });
 }

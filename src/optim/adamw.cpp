@@ -10,34 +10,12 @@ namespace {
 using State = torch::optim::AdamWParamState;
 using Options = torch::optim::AdamWOptions;
 
-const Options& options_of(const torch::optim::Optimizer& optimizer, const Update& update) {
-  return static_cast<const Options&>(optimizer.param_groups()[update.options].options());
-}
-
-void settle(torch::optim::Optimizer& optimizer, Updates& updates, const std::string& operation) {
-  for (auto& update : updates) {
-    const auto& state = state_of<State>(optimizer, update);
-    update.states = {state.exp_avg(), state.exp_avg_sq()};
-    if (options_of(optimizer, update).amsgrad()) update.states.push_back(state.max_exp_avg_sq());
-  }
-  settle_states(updates, operation);
-  for (const auto& update : updates) {
-    auto& state = state_of<State>(optimizer, update);
-    state.exp_avg(update.states[0]);
-    state.exp_avg_sq(update.states[1]);
-    if (update.states.size() > 2) state.max_exp_avg_sq(update.states[2]);
-  }
-}
-
-void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
-  const auto equal = equal_options<Options>(optimizer.param_groups());
-  for (size_t i = 0; i < updates.size(); ++i) {
-    auto& state = state_of<State>(optimizer, updates[i]);
-    state.step(state.step() + 1);
-    // Without eps the padding between two parameters would become 0/0.
-    const bool keeps_zeros = options_of(optimizer, updates[i]).eps() > 0;
-    updates[i].recipe = {equal[updates[i].options], state.step(), keeps_zeros ? 0 : static_cast<int64_t>(i)};
-  }
+void settle_moments(torch::optim::Optimizer& optimizer, Updates& updates, const std::string& operation) {
+  settle<State>(optimizer, updates, operation, [&](State& state, const Update& update) {
+    std::vector<at::Tensor*> places{&state.exp_avg(), &state.exp_avg_sq()};
+    if (options_of<Options>(optimizer, update).amsgrad()) places.push_back(&state.max_exp_avg_sq());
+    return places;
+  });
 }
 
 void update_run(const FlatRun& run, const Options& options, int64_t step) {
@@ -55,17 +33,17 @@ void update_run(const FlatRun& run, const Options& options, int64_t step) {
 at::Tensor AdamW::step(LossClosure closure) {
   const std::string operation = "optim::AdamW::step";
   return take_step(operation, closure, param_groups(), [&](Updates& updates) {
-    settle(*this, updates, operation);
-    count_steps(*this, updates);
+    settle_moments(*this, updates, operation);
+    count_steps<State, Options>(*this, updates);
     for_each_run(updates, [&](const FlatRun& run) {
-      update_run(run, options_of(*this, run.first), state_of<State>(*this, run.first).step());
+      update_run(run, options_of<Options>(*this, run.first), state_of<State>(*this, run.first).step());
     });
   });
 }
 
 void AdamW::load(torch::serialize::InputArchive& archive) {
   torch::optim::AdamW::load(archive);
-  settle_loaded(*this, [&](Updates& updates) { settle(*this, updates, "optim::AdamW::load"); });
+  settle_loaded(*this, [&](Updates& updates) { settle_moments(*this, updates, "optim::AdamW::load"); });
 }
 
 int64_t AdamW::state_bytes() const {

@@ -29,6 +29,38 @@ State& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
   return static_cast<State&>(*state);
 }
 
+template <class Options>
+const Options& options_of(const torch::optim::Optimizer& optimizer, const Update& update) {
+  return static_cast<const Options&>(optimizer.param_groups()[update.options].options());
+}
+
+/// Each update gets the tensors of its state, as `settle_states` makes or moves them. `places_of(state, update)`: where
+/// the state has them.
+template <class State, class PlacesOf>
+void settle(torch::optim::Optimizer& optimizer, Updates& updates, const std::string& operation,
+            const PlacesOf& places_of) {
+  for (auto& update : updates)
+    for (const at::Tensor* place : places_of(state_of<State>(optimizer, update), update))
+      update.states.push_back(*place);
+  settle_states(updates, operation);
+  for (const auto& update : updates) {
+    auto settled = update.states.begin();
+    for (at::Tensor* place : places_of(state_of<State>(optimizer, update), update)) *place = *settled++;
+  }
+}
+
+/// Of updates that divide by `eps`: without it the padding between two parameters would become 0/0.
+template <class State, class Options>
+void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
+  const auto equal = equal_options<Options>(optimizer.param_groups());
+  for (size_t i = 0; i < updates.size(); ++i) {
+    auto& state = state_of<State>(optimizer, updates[i]);
+    state.step(state.step() + 1);
+    const bool keeps_zeros = options_of<Options>(optimizer, updates[i]).eps() > 0;
+    updates[i].recipe = {equal[updates[i].options], state.step(), keeps_zeros ? 0 : static_cast<int64_t>(i)};
+  }
+}
+
 /// `tensors_of` a state gives its tensors, undefined where there is none.
 template <class State, class TensorsOf>
 int64_t bytes_of_states(const torch::optim::Optimizer& optimizer, const TensorsOf& tensors_of) {

@@ -9,17 +9,13 @@ namespace {
 using State = torch::optim::SGDParamState;
 using Options = torch::optim::SGDOptions;
 
-const Options& options_of(const torch::optim::Optimizer& optimizer, const Update& update) {
-  return static_cast<const Options&>(optimizer.param_groups()[update.options].options());
-}
-
 // The second number of the recipe is whether the momentum is new. Without momentum no state is made, as by
 // torch::optim.
 void settle(torch::optim::Optimizer& optimizer, Updates& updates, const std::string& operation) {
   const auto equal = equal_options<Options>(optimizer.param_groups());
   for (auto& update : updates) {
     update.recipe = {equal[update.options], 0, 0};
-    if (options_of(optimizer, update).momentum() == 0) continue;
+    if (options_of<Options>(optimizer, update).momentum() == 0) continue;
     update.states = {state_of<State>(optimizer, update).momentum_buffer()};
     update.recipe[1] = update.states[0].defined() ? 0 : 1;
   }
@@ -57,7 +53,7 @@ at::Tensor SGD::step(LossClosure closure) {
   const std::string operation = "optim::SGD::step";
   return take_step(operation, closure, param_groups(), [&](Updates& updates) {
     settle(*this, updates, operation);
-    for_each_run(updates, [&](const FlatRun& run) { update_run(run, options_of(*this, run.first)); });
+    for_each_run(updates, [&](const FlatRun& run) { update_run(run, options_of<Options>(*this, run.first)); });
   });
 }
 
