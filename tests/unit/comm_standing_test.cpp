@@ -69,7 +69,7 @@ TEST(FindDeadlock, CountsAnOrderThatAPeerNeverUsedAsNothingBegun) {
 }
 
 TEST(Standing, ArrivesAsItWasSent) {
-  const auto sent = two_in_different_orders()[0], arrived = decode_standing(encode(sent));
+  const auto sent = two_in_different_orders()[0], arrived = decode<Standing>(encode(sent));
   EXPECT_EQ(arrived.moves, sent.moves);
   EXPECT_EQ(arrived.begun, sent.begun);
   EXPECT_EQ(arrived.operations, sent.operations);

@@ -98,13 +98,13 @@ TEST(Verdict, InASubgroupNamesGlobalRanks) {
 
 TEST(Verdict, AndReportSurviveTheStore) {
   const Report report{Cause::kTimeout, 3, "two\nlines", "", "detail with 12 numbers"};
-  const Report copy = decode_report(encode(report));
+  const Report copy = decode<Report>(encode(report));
   EXPECT_EQ(copy.cause, report.cause);
   EXPECT_EQ(copy.waiting_for, 3);
   EXPECT_EQ(copy.operations, report.operations);
   EXPECT_EQ(copy.failed_operation, "");
   EXPECT_EQ(copy.detail, report.detail);
-  const Verdict verdict = decode_verdict(encode(Verdict{Verdict::Kind::kPeerLost, 1, "a\nb"}));
+  const Verdict verdict = decode<Verdict>(encode(Verdict{Verdict::Kind::kPeerLost, 1, "a\nb"}));
   EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
   EXPECT_EQ(verdict.rank, 1);
   EXPECT_EQ(verdict.text, "a\nb");

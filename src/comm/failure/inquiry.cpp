@@ -71,7 +71,7 @@ std::optional<Verdict> Inquiry::ask(const Standing& own, Time now) {
     return std::nullopt;
   }
   std::vector<Standing> answers;
-  for (const auto& key : keys) answers.push_back(decode_standing(store_->get_to_str(key)));
+  for (const auto& key : keys) answers.push_back(decode<Standing>(store_->get_to_str(key)));
   if (before_.empty()) {
     before_ = std::move(answers);
     ask_next(own, now);

@@ -180,9 +180,9 @@ bool RollCall::notice_death() {
     }
     const std::string last = operations();
     std::lock_guard lock(mutex_);
-    pronounced_ = Verdict{Verdict::Kind::kPeerLost, rank,
-                          c10::str("rank ", ranks_.name_of(rank), " has ended. This rank's last operations: ", last,
-                                   ". Look at the output of the lost rank, then start all ranks again.")};
+    pronounced_ = Verdict{
+        Verdict::Kind::kPeerLost, rank,
+        c10::str("rank ", ranks_.name_of(rank), " has ended. This rank's last operations: ", last, '.', kLookAtLost)};
     return true;
   }
   return false;
@@ -228,7 +228,7 @@ Verdict RollCall::call_roll() {
   if (!known && decides(is_last)) known = decide(ranks_, read_reports(), options_.answer_time);
   const std::string verdict = known ? store_->compareSet("verdict", "", encode(*known)) : store_->get_to_str("verdict");
   if (known) store_->set("alarm", "1");
-  return decode_verdict(verdict);
+  return decode<Verdict>(verdict);
 }
 
 bool RollCall::decides(bool is_last) {
@@ -251,7 +251,7 @@ std::vector<std::optional<Report>> RollCall::read_reports() {
   std::vector<std::optional<Report>> reports(static_cast<size_t>(ranks_.world_size));
   for (int rank = 0; rank < ranks_.world_size; ++rank) {
     for (const auto& key : {report_key(rank), left_key(rank)})
-      if (!reports[rank] && store_->check({key})) reports[rank] = decode_report(store_->get_to_str(key));
+      if (!reports[rank] && store_->check({key})) reports[rank] = decode<Report>(store_->get_to_str(key));
   }
   return reports;
 }

@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "comm/failure/culprit.h"
 
@@ -19,42 +18,6 @@ bool waits_in_vain(const Standing& standing, std::span<const Standing> ranks) {
 }
 
 }  // namespace
-
-std::string encode(const Standing& standing) {
-  std::ostringstream out;
-  out << standing.moves << ' ' << standing.waits.size() << ' ' << standing.begun.size() << '\n';
-  for (const auto& wait : standing.waits) {
-    out << wait.number << ' ' << wait.peer << ' ';
-    put_text(out, wait.order);
-    put_text(out, wait.operation);
-  }
-  for (const auto& [order, count] : standing.begun) {
-    out << count << ' ';
-    put_text(out, order);
-  }
-  put_text(out, standing.operations);
-  return out.str();
-}
-
-Standing decode_standing(const std::string& text) {
-  std::istringstream in(text);
-  Standing standing;
-  size_t waits = 0, orders = 0;
-  in >> standing.moves >> waits >> orders;
-  for (size_t i = 0; i < waits; ++i) {
-    auto& wait = standing.waits.emplace_back();
-    in >> wait.number >> wait.peer;
-    wait.order = get_text(in);
-    wait.operation = get_text(in);
-  }
-  for (size_t i = 0; i < orders; ++i) {
-    uint64_t count = 0;
-    in >> count;
-    standing.begun[get_text(in)] = count;
-  }
-  standing.operations = get_text(in);
-  return standing;
-}
 
 std::optional<Verdict> find_deadlock(const Ranks& ranks, std::span<const Standing> before,
                                      std::span<const Standing> now) {

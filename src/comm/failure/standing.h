@@ -22,6 +22,8 @@ struct Standing {
     int peer = -1;
     /// Its own operation with this number.
     std::string operation;
+
+    auto fields() { return std::tie(number, peer, order, operation); }
   };
 
   /// See Activity::moves.
@@ -32,10 +34,9 @@ struct Standing {
   std::map<std::string, uint64_t> begun;
   /// Its last operations.
   std::string operations;
-};
 
-std::string encode(const Standing& standing);
-Standing decode_standing(const std::string& text);
+  auto fields() { return std::tie(moves, waits, begun, operations); }
+};
 
 /// The verdict if all ranks wait in vain: each of them for an operation that another one has not begun, and will not
 /// begin because it waits as well. `before` and `now`: every rank's answers to two questions, of which the second was

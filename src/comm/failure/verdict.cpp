@@ -10,6 +10,10 @@
 namespace fsdp {
 namespace {
 
+constexpr std::string_view kOrForThreads =
+    ", or for threads that come in another order on each rank (give the models of each thread a process group of their "
+    "own).";
+
 std::string last_operations(const Ranks& ranks, std::span<const std::optional<Report>> reports) {
   std::string text = " Last operations:";
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -43,22 +47,20 @@ Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report*
     text = c10::str(alarm->failed_operation, " failed: ", how);
     if (!alarm->detail.empty()) text += c10::str(" (", alarm->detail, ")");
   }
-  text += c10::str(".", last_operations(ranks, reports),
-                   " Look at the output of the lost rank, then start all ranks again.");
+  text += c10::str(".", last_operations(ranks, reports), kLookAtLost);
   return {Verdict::Kind::kPeerLost, rank, text};
 }
 
 }  // namespace
 
-void put_text(std::ostream& out, const std::string& text) { out << text.size() << ' ' << text << '\n'; }
-
-std::string get_text(std::istream& in) {
-  size_t size = 0;
-  in >> size;
-  in.get();
-  std::string text(size, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  return text;
+Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation, const std::string& reported,
+                     const std::string& last_operations) {
+  const int name = ranks.name_of(peer);
+  return {Verdict::Kind::kMismatch, peer,
+          c10::str(operation, " timed out: rank ", name, " is alive but did not join", reported, '.', last_operations,
+                   kLookForDifference,
+                   "a forward, a save or a loop that only some ranks run; or raise the timeout if rank ", name,
+                   " needs longer.")};
 }
 
 std::string in_seconds(std::chrono::milliseconds time) {
@@ -72,9 +74,7 @@ Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, cons
   return {Verdict::Kind::kMismatch, peer,
           c10::str("ranks disagree about the next collective (", difference, "): rank ", ranks.name(), " runs ",
                    describe_fully(mine, ranks), "; rank ", ranks.name_of(peer), " runs ", describe_fully(theirs, ranks),
-                   ". Every rank must issue the same collectives in the same order: look for a branch "
-                   "that depends on the rank or on its data, or for threads that come in another order on each rank "
-                   "(give the models of each thread a process group of their own).")};
+                   ".", kLookForDifference, "a branch that depends on the rank or on its data", kOrForThreads)};
 }
 
 Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error) {
@@ -89,13 +89,10 @@ Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
 
 Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
                             const std::string& operation_b, const std::string& last_operations) {
-  return {
-      Verdict::Kind::kMismatch, b,
-      c10::str("ranks wait for each other: rank ", ranks.name_of(a), " runs ", operation_a, "; rank ", ranks.name_of(b),
-               " runs ", operation_b, ".", last_operations,
-               " Every rank must issue the same collectives in the same order: look for a forward, a backward, an "
-               "optimizer step or a save that only some ranks run, or for threads that come in another order on each "
-               "rank (give the models of each thread a process group of their own).")};
+  return {Verdict::Kind::kMismatch, b,
+          c10::str("ranks wait for each other: rank ", ranks.name_of(a), " runs ", operation_a, "; rank ",
+                   ranks.name_of(b), " runs ", operation_b, ".", last_operations, kLookForDifference,
+                   "a forward, a backward, an optimizer step or a save that only some ranks run", kOrForThreads)};
 }
 
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations) {
@@ -114,44 +111,6 @@ void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operatio
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(ranks.name_of(verdict.rank), message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
   throw Error(message);
-}
-
-std::string encode(const Report& report) {
-  std::ostringstream out;
-  out << static_cast<int>(report.cause) << ' ' << report.waiting_for << ' ';
-  put_text(out, report.operations);
-  put_text(out, report.failed_operation);
-  put_text(out, report.detail);
-  return out.str();
-}
-
-Report decode_report(const std::string& text) {
-  std::istringstream in(text);
-  int cause = 0;
-  Report report;
-  in >> cause >> report.waiting_for;
-  report.cause = static_cast<Cause>(cause);
-  report.operations = get_text(in);
-  report.failed_operation = get_text(in);
-  report.detail = get_text(in);
-  return report;
-}
-
-std::string encode(const Verdict& verdict) {
-  std::ostringstream out;
-  out << static_cast<int>(verdict.kind) << ' ' << verdict.rank << ' ';
-  put_text(out, verdict.text);
-  return out.str();
-}
-
-Verdict decode_verdict(const std::string& text) {
-  std::istringstream in(text);
-  int kind = 0;
-  Verdict verdict;
-  in >> kind >> verdict.rank;
-  verdict.kind = static_cast<Verdict::Kind>(kind);
-  verdict.text = get_text(in);
-  return verdict;
 }
 
 Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,
@@ -189,13 +148,8 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
       return left(peer);
     }
     if (alarm->cause == Cause::kTimeout) {
-      return {Verdict::Kind::kMismatch, peer,
-              c10::str(alarm->failed_operation, " timed out: rank ", name, " is alive but did not join; it reports: ",
-                       reports[peer]->operations, ".", last_operations(ranks, reports),
-                       " Every rank must issue the same collectives in the same order: look for a "
-                       "forward, a save or a loop that only some ranks run; or raise the timeout "
-                       "if rank ",
-                       name, " needs longer.")};
+      return did_not_join(ranks, peer, alarm->failed_operation, "; it reports: " + reports[peer]->operations,
+                          last_operations(ranks, reports));
     }
     return {Verdict::Kind::kError, peer,
             c10::str(alarm->failed_operation, " failed: the connection to rank ", name,

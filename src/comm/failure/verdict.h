@@ -3,10 +3,10 @@
 /// What ranks tell each other through the store when a collective failed, and what follows from it.
 
 #include "comm/core/fingerprint.h"
+#include "comm/core/message.h"
 #include "comm/core/ranks.h"
 
 #include <chrono>
-#include <iosfwd>
 #include <optional>
 #include <span>
 #include <string>
@@ -30,7 +30,15 @@ struct Report {
   std::string operations;
   /// The operation that failed and the transport's own words; empty unless this rank raised the alarm.
   std::string failed_operation, detail;
+
+  auto fields() { return std::tie(cause, waiting_for, operations, failed_operation, detail); }
 };
+
+/// What to do about a lost rank, and where to look when ranks differ: the sentence goes on with what only some ranks
+/// do.
+inline constexpr std::string_view kLookAtLost = " Look at the output of the lost rank, then start all ranks again.";
+inline constexpr std::string_view kLookForDifference =
+    " Every rank must issue the same collectives in the same order: look for ";
 
 /// What all ranks conclude. The first one in the store holds for every rank.
 struct Verdict {
@@ -40,6 +48,8 @@ struct Verdict {
   int rank = -1;
   /// Names ranks as Ranks does.
   std::string text;
+
+  auto fields() { return std::tie(kind, rank, text); }
 };
 
 /// The verdict of this rank, which runs `mine`, when `peer` runs `theirs`; they differ in `difference`.
@@ -53,19 +63,15 @@ Verdict starts_over(const Ranks& ranks, const std::string& last_operations);
 /// begins with a space.
 Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
                             const std::string& operation_b, const std::string& last_operations);
+/// The verdict when this rank's `operation` timed out because `peer`, which is alive, runs something else. `reported`
+/// is empty or says what; `last_operations` begins with a space.
+Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation, const std::string& reported,
+                     const std::string& last_operations);
 /// The verdict of `rank` when the rendezvous store does not answer; rank 0, which is the global one, or another process
 /// hosts it. `detail`: the transport's words; `last_operations` is empty or begins with a space.
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations);
 /// Throws what the verdict calls for on this rank, in `operation`.
 [[noreturn]] void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation);
-
-/// A text behind its length, in messages that ranks leave in the store.
-void put_text(std::ostream& out, const std::string& text);
-std::string get_text(std::istream& in);
-std::string encode(const Report& report);
-std::string encode(const Verdict& verdict);
-Report decode_report(const std::string& text);
-Verdict decode_verdict(const std::string& text);
 
 /// Decides from the reports; nullopt: that rank did not answer within `answer_time`.
 Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> reports,

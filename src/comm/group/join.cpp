@@ -7,6 +7,7 @@
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "comm/core/local_communicator.h"
+#include "comm/core/message.h"
 #include "comm/failure/neighbours.h"
 #include "comm/rendezvous/bounded_store.h"
 #include "comm/rendezvous/network.h"
@@ -21,7 +22,6 @@
 #include <iostream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -91,7 +91,7 @@ std::string claims_of(const Membership& membership) {
   return claims;
 }
 
-// What a rank tells the others about itself. One line per field.
+// What a rank tells the others about itself.
 struct Profile {
   std::string claims;    // see claims_of()
   std::string domain;    // see loopback_domain()
@@ -100,28 +100,18 @@ struct Profile {
   std::string process;   // see own_process_name()
   std::string listener;  // how to connect to its Unix socket
 
-  std::string encode() const {
-    return claims + '\n' + domain + '\n' + obstacle + '\n' + user + '\n' + process + '\n' + listener;
-  }
-  static Profile decode(const std::string& text) {
-    std::istringstream lines(text);
-    Profile profile;
-    for (auto* field :
-         {&profile.claims, &profile.domain, &profile.obstacle, &profile.user, &profile.process, &profile.listener})
-      std::getline(lines, *field);
-    return profile;
-  }
+  auto fields() { return std::tie(claims, domain, obstacle, user, process, listener); }
 };
 
 // Every rank's Profile, in the order of ranks.
 std::vector<Profile> meet(const Membership& membership, const Profile& own, c10d::Store& store,
                           std::chrono::milliseconds timeout) {
   fault_point("joining");
-  store.set(profile_key(membership.rank()), own.encode());
+  store.set(profile_key(membership.rank()), encode(own));
   wait_for_profiles(membership, store, timeout);
   std::vector<Profile> profiles;
   for (int rank = 0; rank < membership.world_size(); ++rank)
-    profiles.push_back(Profile::decode(store.get_to_str(profile_key(rank))));
+    profiles.push_back(decode<Profile>(store.get_to_str(profile_key(rank))));
   store.set(c10::str("read/", membership.rank()), "");
   fault_point("joined");
   return profiles;

@@ -82,10 +82,9 @@ std::optional<Verdict> Watch::look() {
 bool Watch::has_left(int rank) const { return page_ != nullptr && page_->ranks[rank].has_left.load() != 0; }
 
 Verdict Watch::lost(int rank, const std::string& how) const {
-  return {
-      Verdict::Kind::kPeerLost, rank,
-      c10::str("rank ", ranks_.name_of(rank), ' ', how, '.', page_ == nullptr ? "" : last_operations(*page_, ranks_),
-               " Look at the output of the lost rank, then start all ranks again.")};
+  return {Verdict::Kind::kPeerLost, rank,
+          c10::str("rank ", ranks_.name_of(rank), ' ', how, '.',
+                   page_ == nullptr ? "" : last_operations(*page_, ranks_), kLookAtLost)};
 }
 
 int Watch::find_culprit() const {
@@ -96,16 +95,9 @@ int Watch::find_culprit() const {
 }
 
 Verdict Watch::timed_out() const {
-  const int culprit = find_culprit(), name = ranks_.name_of(culprit);
-  const std::string time = in_seconds(timeout_);
-  if (page_ == nullptr || !links_.is_running(culprit)) return lost(culprit, "was silent for " + time);
-  return {
-      Verdict::Kind::kMismatch, culprit,
-      c10::str(page_->ranks[ranks_.rank].operation.get(), " timed out: rank ", name, " is alive but did not join.",
-               last_operations(*page_, ranks_),
-               " Every rank must issue the same collectives in the same order: look for a forward, a save or a loop "
-               "that only some ranks run; or raise the timeout if rank ",
-               name, " needs longer.")};
+  const int culprit = find_culprit();
+  if (page_ == nullptr || !links_.is_running(culprit)) return lost(culprit, "was silent for " + in_seconds(timeout_));
+  return did_not_join(ranks_, culprit, page_->ranks[ranks_.rank].operation.get(), "", last_operations(*page_, ranks_));
 }
 
 uint32_t Watch::bells() const {
