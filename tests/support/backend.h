@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 namespace fsdp::test {
 
@@ -11,6 +12,32 @@ namespace fsdp::test {
 inline std::string test_backend() {
   const char* backend = std::getenv("FSDP_TEST_BACKEND");
   return backend == nullptr ? "gloo" : backend;
+}
+
+/// By rank: the number of the host that it passes for. Over "hierarchical" there are two, the first of which has one
+/// rank more if their number is odd.
+inline std::vector<int> test_hosts(int world_size, const std::string& backend = test_backend()) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < world_size; ++rank)
+    hosts.push_back(backend == "hierarchical" && rank >= (world_size + 1) / 2 ? 1 : 0);
+  return hosts;
+}
+
+/// What `add` makes of all ranks' values in the order of sums: that of ranks, where there are hosts on each of them
+/// first.
+template <class Value, class ValueOf, class Add>
+Value add_in_order(const std::vector<int>& hosts, ValueOf&& value_of, Add&& add) {
+  std::vector<Value> by_host;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    Value value = value_of(static_cast<int>(rank));
+    if (rank > 0 && hosts[rank] == hosts[rank - 1])
+      by_host.back() = add(by_host.back(), value);
+    else
+      by_host.push_back(std::move(value));
+  }
+  Value total = std::move(by_host.front());
+  for (size_t host = 1; host < by_host.size(); ++host) total = add(total, by_host[host]);
+  return total;
 }
 
 }  // namespace fsdp::test

@@ -15,6 +15,7 @@
 #include "comm/posix/descriptor.h"
 #include "launch/execution.h"
 #include "launch/variables.h"
+#include "support/backend.h"
 
 namespace fsdp::test {
 namespace {
@@ -75,6 +76,7 @@ void ProcessRanks::start(int rank, const std::string& case_name) {
                                  .local_world_size = options_.world_size,
                                  .port = port_.number()});
   variables[kCaseVariable] = case_name;
+  variables["FSDP_HOST"] = c10::str("host ", test_hosts(options_.world_size)[static_cast<size_t>(rank)]);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) variables.emplace("OMP_NUM_THREADS", "1");
   for (const auto& [name, value] : options_.environment)
     variables[name] = value.empty() ? std::nullopt : std::optional(value);

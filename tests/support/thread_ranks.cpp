@@ -73,6 +73,8 @@ std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::St
   membership.ranks = {rank, world_size};
   membership.rendezvous.local_rank = rank;
   membership.backend = options.backend.empty() ? test_backend() : options.backend;
+  const auto hosts = options.hosts.empty() ? test_hosts(world_size, membership.backend) : options.hosts;
+  membership.host = c10::str("host ", hosts[static_cast<size_t>(rank)]);
   if (options.device_backend) membership.device_backend = options.device_backend(rank);
   if (membership.device_backend) make_current(membership.device_backend->device);
   const Meeting meeting{membership, store, options.timeout, /*store_in_rank_0=*/false};

@@ -12,18 +12,21 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace fsdp::test {
 
 struct ThreadRanksOptions {
   /// The process group's timeout.
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
-  /// "shm", "gloo"; empty: test_backend().
+  /// "shm", "gloo", "hierarchical"; empty: test_backend().
   std::string backend = {};
   /// Wraps a rank's communicator before the group is made of it, e.g. in a RecordingCommunicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap = {};
   /// What carries the tensors of a rank's device.
   std::function<DeviceBackend(int rank)> device_backend = {};
+  /// By rank: the number of the host that it passes for; empty: test_hosts().
+  std::vector<int> hosts = {};
 };
 
 /// Runs `fn(rank)` in `world_size` threads. In each, a process group (one rank: local) is the default group,

@@ -19,9 +19,9 @@ at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
 }
 
 at::Tensor sum_in_rank_order(int world_size, int64_t numel, at::ScalarType dtype) {
-  at::Tensor total = values_of(0, numel, dtype);
-  for (int rank = 1; rank < world_size; ++rank) total = total + values_of(rank, numel, dtype);
-  return total;
+  return add_in_order<at::Tensor>(
+      test_hosts(world_size), [&](int rank) { return values_of(rank, numel, dtype); },
+      [](const auto& a, const auto& b) { return a + b; });
 }
 
 std::vector<int64_t> even(int64_t numel, int world_size) {

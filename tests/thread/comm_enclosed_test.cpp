@@ -33,14 +33,11 @@ at::Tensor numbers(int rank, int64_t numel, at::ScalarType dtype) {
 }
 
 at::Tensor reduced(int world, int64_t numel, at::ScalarType dtype, ReduceOp op) {
-  at::Tensor total = numbers(0, numel, dtype);
-  for (int rank = 1; rank < world; ++rank) {
-    const auto next = numbers(rank, numel, dtype);
-    if (op == ReduceOp::kSum) total = total + next;
-    if (op == ReduceOp::kMax) total = at::maximum(total, next);
-    if (op == ReduceOp::kMin) total = at::minimum(total, next);
-  }
-  return total;
+  return add_in_order<at::Tensor>(
+      test_hosts(world), [&](int rank) { return numbers(rank, numel, dtype); },
+      [op](const auto& a, const auto& b) {
+        return op == ReduceOp::kSum ? a + b : op == ReduceOp::kMax ? at::maximum(a, b) : at::minimum(a, b);
+      });
 }
 
 // Nothing, one element, just as much as can be enclosed, and one element more.

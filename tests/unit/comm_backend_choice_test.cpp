@@ -41,7 +41,7 @@ TEST(BackendChoice, TakesTheCpuByItselfWithoutNcclOrDevices) {
 }
 
 TEST(BackendChoice, TheCpuTakesNoDeviceAndAnyNumberOfRanks) {
-  for (const char* asked : {"cpu", "shm", "gloo"}) {
+  for (const char* asked : {"cpu", "shm", "gloo", "hierarchical"}) {
     const BackendChoice choice = choose_backend(asked, 7, kFourDevices);
     EXPECT_EQ(choice.backend, asked);
     EXPECT_EQ(choice.device, std::nullopt);
@@ -61,8 +61,10 @@ TEST(BackendChoice, SaysWhyThereIsNoNccl) {
 }
 
 TEST(BackendChoice, ListsTheBackendsThatThereAre) {
-  EXPECT_THAT(error_of("mpi", 0, kFourDevices),
-              HasSubstr("expected the backend \"auto\", \"nccl\", \"cpu\", \"shm\" or \"gloo\", found \"mpi\""));
+  EXPECT_THAT(
+      error_of("mpi", 0, kFourDevices),
+      HasSubstr(
+          "expected the backend \"auto\", \"nccl\", \"cpu\", \"shm\", \"gloo\" or \"hierarchical\", found \"mpi\""));
 }
 
 TEST(CudaSupport, CountsTheDevicesThatLibTorchCounts) {

@@ -7,6 +7,8 @@
 
 #include "comm/c10d/enclosed_exchange.h"
 #include "comm/c10d/exchange.h"
+#include "comm/c10d/hierarchical_exchange.h"
+#include "comm/c10d/inside.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/native_exchange.h"
 #include "comm/c10d/stream_handoff.h"
@@ -105,10 +107,12 @@ class NativeMessages {
 
 class C10dCommunicator : public Front {
  public:
-  /// `path` is the same on every rank and no other communicator's.
-  C10dCommunicator(std::shared_ptr<Family> family, const std::string& name, const std::string& path)
+  /// `path` is the same on every rank and no other communicator's. `host`: see C10dOptions; for this one alone.
+  C10dCommunicator(std::shared_ptr<Family> family, std::shared_ptr<Communicator> host, const std::string& name,
+                   const std::string& path)
       : Front(family->options.ranks, "Gloo", family->options.data ? family->options.data_device : c10::kCPU),
         family_(std::move(family)),
+        host_(std::move(host)),
         name_(name),
         path_(path) {
     connect();
@@ -169,7 +173,9 @@ class C10dCommunicator : public Front {
     all_.lane
         ->submit(make_fingerprint(Operation::kDuplicate, tag), {},
                  [&] {
-                   made = std::make_shared<C10dCommunicator>(family_, name, path);
+                   std::shared_ptr<Communicator> host;
+                   if (inside_) inside_->run([&](Communicator& ranks) { host = ranks.duplicate(name); });
+                   made = std::make_shared<C10dCommunicator>(family_, std::move(host), name, path);
                    return Issued();
                  })
         ->wait();
@@ -177,12 +183,27 @@ class C10dCommunicator : public Front {
   }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart>, c10::Device) override { return {}; }
-  void reserve(size_t) override {}
+  // Inside a host only, in the order of collectives.
+  void reserve(size_t bytes) override {
+    if (!inside_) return;
+    const Tag tag{"reserved memory", {}};
+    all_.lane
+        ->submit(make_fingerprint(Operation::kBarrier, tag), {},
+                 [&] {
+                   inside_->run([&](Communicator& ranks) { ranks.reserve(bytes); });
+                   return Issued();
+                 })
+        ->wait();
+  }
 
   void start_over() override {
     announce_restart();
+    // Nothing of before goes on inside a host.
+    if (host_)
+      for (auto* communicator : family_->communicators) communicator->all_.wire->interrupt();
     ++family_->beginnings;
     meet_again();
+    if (host_) host_->start_over();
     family_->begin();
     for (auto* communicator : family_->communicators) communicator->connect();
   }
@@ -219,10 +240,17 @@ class C10dCommunicator : public Front {
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
     all_ = make_order(others, 0, path_);
+    if (host_) go_by_hosts();
     meet(*all_.wire, others);
     if (options.data)
       native_ = std::make_shared<NativeExchange>(family_->connect(options.data, path_ + "/data", rank(), world_size()),
                                                  options.data_device, all_.wire, rank(), world_size());
+  }
+
+  void go_by_hosts() {
+    inside_ = std::make_shared<Inside>(host_, ranks(), all_.wire);
+    all_.messages =
+        std::make_shared<HierarchicalExchange>(all_.wire, inside_, family_->options.grid, rank(), world_size());
   }
 
   // No rank goes on, and perhaps ends, while another one still connects: Gloo would wait for its end of a connection as
@@ -244,7 +272,7 @@ class C10dCommunicator : public Front {
     Order order;
     order.wire = std::make_shared<Wire>(control_, options.timeout, number);
     const auto handshake = std::make_shared<Handshake>(order.wire, rank(), std::move(peers));
-    order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size());
+    order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size(), options.grid);
     order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
     order.lane = std::make_unique<Lane>(order.wire, handshake, family_->roll_call,
                                         Lane::Options{name_, path, ranks(), options.timeout});
@@ -344,10 +372,12 @@ class C10dCommunicator : public Front {
   bool moves_natively(const at::Tensor& data) const { return native_ && data.device() == family_->options.data_device; }
 
   std::shared_ptr<Family> family_;
+  const std::shared_ptr<Communicator> host_;
   const std::string name_, path_;
   int duplicates_ = 0;
   std::shared_ptr<Wire::Transport> control_;
   Order all_;
+  std::shared_ptr<const Inside> inside_;            // a host, in the order of collectives
   std::shared_ptr<Exchange> native_;                // of the collectives
   std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
 };
@@ -356,8 +386,9 @@ class C10dCommunicator : public Front {
 
 std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      C10dOptions options) {
+  auto host = options.host;
   auto family = std::make_shared<Family>(store, std::move(options));
-  return std::make_shared<C10dCommunicator>(std::move(family), "", "main");
+  return std::make_shared<C10dCommunicator>(std::move(family), std::move(host), "", "main");
 }
 
 }  // namespace fsdp

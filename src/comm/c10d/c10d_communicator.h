@@ -5,6 +5,7 @@
 #include <fsdp/backend.h>
 #include <fsdp/communicator.h>
 
+#include "comm/core/host_grid.h"
 #include "comm/core/ranks.h"
 #include "comm/failure/roll_call.h"
 
@@ -23,6 +24,10 @@ struct C10dOptions {
   BackendFactory data;
   c10::Device data_device = c10::kCPU;
   RollCallOptions roll_call;
+  /// Of ranks on several hosts, in which they share memory: how they lie there, and a communicator of this host's
+  /// ranks. Data on the CPU goes by these then; see Note [Two levels]. Null: every rank exchanges with every other one.
+  std::shared_ptr<const HostGrid> grid = nullptr;
+  std::shared_ptr<Communicator> host = nullptr;
 };
 
 /// Joins the ranks that meet in `store`, whose keys must be this communicator's alone. Collective.

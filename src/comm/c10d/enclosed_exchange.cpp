@@ -21,7 +21,10 @@ void EnclosedExchange::reduce(const at::Tensor& output, const at::Tensor& own, R
     contributions.push_back(
         rank == rank_ ? own : at::from_blob(handshake_->enclosed_by(rank).data(), {output.numel()}, output.options()));
   }
-  reduce_in_rank_order(output, contributions, rank_, op);
+  if (grid_)
+    reduce_in_host_order(output, contributions, rank_, op, *grid_);
+  else
+    reduce_in_rank_order(output, contributions, rank_, op);
 }
 
 void EnclosedExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {

@@ -4,6 +4,7 @@
 
 #include "comm/c10d/exchange.h"
 #include "comm/c10d/handshake.h"
+#include "comm/core/host_grid.h"
 
 #include <memory>
 
@@ -21,15 +22,17 @@ inline bool can_be_enclosed(const Outgoing& outgoing, const at::Tensor& data) {
   return data.is_cpu() && static_cast<size_t>(outgoing.most) * data.element_size() <= Handshake::kEnclosedBytes;
 }
 
-/// Needs no message: what every rank has for this one came with its fingerprint. Any partition; sums in rank order, so
-/// the bits are those of DirectExchange. CPU only.
+/// Needs no message: what every rank has for this one came with its fingerprint. Any partition. Sums in rank order, or
+/// in that of hosts: the bits are those of DirectExchange or of HierarchicalExchange. CPU only.
 ///
 /// What a rank encloses for a peer: all_gather and all_reduce: its input; reduce_scatter: the peer's slice; broadcast:
 /// the root's tensor; a message: the sender's.
 class EnclosedExchange : public Exchange {
  public:
-  EnclosedExchange(std::shared_ptr<const Handshake> handshake, int rank, int world_size)
-      : Exchange(rank, world_size), handshake_(std::move(handshake)) {}
+  /// `grid`: of the hosts, whose order sums take; null: they take the order of ranks.
+  EnclosedExchange(std::shared_ptr<const Handshake> handshake, int rank, int world_size,
+                   std::shared_ptr<const HostGrid> grid = nullptr)
+      : Exchange(rank, world_size), handshake_(std::move(handshake)), grid_(std::move(grid)) {}
 
   void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
@@ -44,6 +47,7 @@ class EnclosedExchange : public Exchange {
   void reduce(const at::Tensor& output, const at::Tensor& own, ReduceOp op) const;
 
   const std::shared_ptr<const Handshake> handshake_;
+  const std::shared_ptr<const HostGrid> grid_;
 };
 
 }  // namespace fsdp

@@ -49,6 +49,9 @@ class DirectExchange : public Exchange {
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;
 
+ protected:
+  Wire& wire() const { return wire_; }
+
  private:
   const std::shared_ptr<Wire> wire_owner_;
   Wire& wire_;

@@ -1,6 +1,8 @@
 #include "comm/c10d/wire.h"
 
 #include <algorithm>
+#include <exception>
+#include <utility>
 
 namespace fsdp {
 
@@ -43,10 +45,35 @@ void Wire::wait(const Transfer& transfer) {
   waiting_for_ = -1;
 }
 
-void Wire::interrupt() {
+void Wire::wait_elsewhere(const std::function<void()>& wait, std::function<void()> end) {
+  {
+    std::lock_guard lock(mutex_);
+    if (interrupted_) throw Interrupted();
+    end_ = std::move(end);
+  }
+  std::exception_ptr error;
+  try {
+    wait();
+  } catch (...) {
+    error = std::current_exception();
+  }
   std::lock_guard lock(mutex_);
+  end_ = nullptr;
+  changed_.notify_all();
+  if (interrupted_) throw Interrupted();
+  if (error) std::rethrow_exception(error);
+}
+
+void Wire::interrupt() {
+  std::unique_lock lock(mutex_);
   interrupted_ = true;
   if (pending_) pending_->abort();
+  if (!end_) return;
+  const auto end = end_;
+  lock.unlock();
+  end();
+  lock.lock();
+  changed_.wait(lock, [&] { return !end_; });
 }
 
 }  // namespace fsdp

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -58,11 +60,17 @@ class Wire {
   /// Blocks for at most the time left. Throws Interrupted, or what the backend throws.
   void wait(const Transfer& transfer);
 
-  /// Ends the wait in progress and all later ones.
+  /// Runs `wait`, which waits for something else and which `end`, called from another thread, makes throw. Throws
+  /// Interrupted, or what `wait` throws.
+  void wait_elsewhere(const std::function<void()>& wait, std::function<void()> end);
+
+  /// Ends the wait in progress and all later ones; one elsewhere has ended when this returns.
   void interrupt();
 
   /// The rank that `wait` waits for or failed to hear from; -1 if none.
   int waiting_for() const { return waiting_for_; }
+  /// It is this rank that a wait elsewhere did not hear from.
+  void blame(int peer) { waiting_for_ = peer; }
 
  private:
   int tag(Channel channel) const { return 4 * order_ + static_cast<int>(channel); }
@@ -73,8 +81,10 @@ class Wire {
   std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + timeout_;
   std::atomic<int> waiting_for_{-1};
   std::mutex mutex_;
+  std::condition_variable changed_;
   bool interrupted_ = false;
   c10::intrusive_ptr<c10d::Work> pending_;
+  std::function<void()> end_;  // of the wait elsewhere
 };
 
 }  // namespace fsdp

@@ -24,6 +24,12 @@ struct Ranks {
 
   /// The global rank of the one with this number in the group.
   int name_of(int number) const { return global.empty() ? number : global.at(static_cast<size_t>(number)); }
+  /// And back; -1: none in the group.
+  int number_of(int name) const {
+    if (global.empty()) return name < world_size ? name : -1;
+    const auto place = std::ranges::lower_bound(global, name);
+    return place != global.end() && *place == name ? static_cast<int>(place - global.begin()) : -1;
+  }
   /// This rank's own.
   int name() const { return name_of(rank); }
 

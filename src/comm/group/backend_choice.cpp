@@ -8,9 +8,10 @@
 namespace fsdp {
 
 BackendChoice choose_backend(const std::string& asked, int local_rank, const CudaSupport& cuda) {
-  const bool on_cpu = asked == "cpu" || asked == "shm" || asked == "gloo";
+  const bool on_cpu = asked == "cpu" || asked == "shm" || asked == "gloo" || asked == "hierarchical";
   require(on_cpu || asked == "auto" || asked == "nccl", kInitPrefix,
-          "expected the backend \"auto\", \"nccl\", \"cpu\", \"shm\" or \"gloo\", found \"", asked, "\".");
+          "expected the backend \"auto\", \"nccl\", \"cpu\", \"shm\", \"gloo\" or \"hierarchical\", found \"", asked,
+          "\".");
   const bool available = cuda.has_nccl && cuda.devices > 0;
   require(asked != "nccl" || available, kInitPrefix, "the backend \"nccl\" is not available: ",
           cuda.has_nccl ? "LibTorch sees no CUDA device here" : "this build of fsdp has no NCCL",

@@ -22,7 +22,7 @@ struct CudaSupport {
 };
 
 struct BackendChoice {
-  /// "nccl", "cpu", "shm" or "gloo"
+  /// "nccl", "cpu", "shm", "gloo" or "hierarchical"
   std::string backend;
   /// With "nccl": the device of this rank.
   std::optional<c10::Device> device = std::nullopt;

@@ -6,9 +6,11 @@
 #include "comm/c10d/gloo_backend.h"
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "comm/core/host_grid.h"
 #include "comm/core/local_communicator.h"
 #include "comm/core/message.h"
 #include "comm/failure/neighbours.h"
+#include "comm/group/profile.h"
 #include "comm/rendezvous/bounded_store.h"
 #include "comm/rendezvous/network.h"
 #include "comm/rendezvous/run_identity.h"
@@ -20,7 +22,6 @@
 
 #include <algorithm>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -91,18 +92,6 @@ std::string claims_of(const Membership& membership) {
   return claims;
 }
 
-// What a rank tells the others about itself.
-struct Profile {
-  std::string claims;    // see claims_of()
-  std::string domain;    // see loopback_domain()
-  std::string obstacle;  // why it cannot share memory; empty if it can
-  std::string user;      // its number
-  std::string process;   // see own_process_name()
-  std::string listener;  // how to connect to its Unix socket
-
-  auto fields() { return std::tie(claims, domain, obstacle, user, process, listener); }
-};
-
 // Every rank's Profile, in the order of ranks.
 std::vector<Profile> meet(const Membership& membership, const Profile& own, c10d::Store& store,
                           std::chrono::milliseconds timeout) {
@@ -142,34 +131,14 @@ void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::st
   }
 }
 
-// Why the ranks cannot share memory, in one sentence; empty if they can.
-std::string obstacle_between(const Ranks& ranks, const std::vector<Profile>& profiles) {
-  const int first = ranks.name_of(0);
-  for (size_t rank = 0; rank < profiles.size(); ++rank) {
-    const int name = ranks.name_of(static_cast<int>(rank));
-    if (profiles[rank].domain != profiles[0].domain)
-      return c10::str("rank ", first, " and rank ", name, " are on different hosts or in different network namespaces");
-    if (!profiles[rank].obstacle.empty()) return c10::str("rank ", name, ": ", profiles[rank].obstacle);
-    if (profiles[rank].user != profiles[0].user)
-      return c10::str("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
-                      name, ") beside one of user ", profiles[0].user, " (rank ", first, ")");
-  }
-  return "";
-}
-
-// Backend "shm" insists on shared memory; "cpu" does without it and says why if that is strange.
-bool uses_shared_memory(const Membership& membership, const std::vector<Profile>& profiles) {
-  if (membership.backend != "shm" && membership.backend != "cpu") return false;
-  const std::string obstacle = obstacle_between(membership.ranks, profiles);
-  if (obstacle.empty()) return true;
-  require(membership.backend == "cpu", prefix_of(membership),
-          "the backend \"shm\" needs memory that all ranks share: ", obstacle,
-          ". Use the backend \"gloo\" or \"cpu\".");
-  const bool one_host = std::all_of(profiles.begin(), profiles.end(),
-                                    [&](const Profile& profile) { return profile.domain == profiles[0].domain; });
-  if (one_host && membership.rank() == 0)
-    std::cerr << "fsdp: the ranks of this host use Gloo instead of shared memory: " << obstacle << ".\n";
-  return false;
+// What carries the data; rank 0 says why if that is strange.
+Carrier carrier_of(const Membership& membership, const std::vector<Profile>& profiles, const std::vector<int>& hosts) {
+  const auto [carrier, obstacle] =
+      choose_carrier(membership.backend, membership.ranks, profiles, hosts, prefix_of(membership));
+  if (!obstacle.empty() && membership.rank() == 0)
+    std::cerr << "fsdp: the ranks of " << (hosts.back() == 0 ? "this" : "each")
+              << " host use Gloo instead of shared memory: " << obstacle << ".\n";
+  return carrier;
 }
 
 // Whom this rank takes for lost, after the ranks that it does not hear of have had time to say that they are there and
@@ -210,10 +179,11 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
                                  " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
-std::shared_ptr<Communicator> join_over_network(const Membership& membership, const std::vector<Profile>& profiles,
-                                                const StorePtr& store, bool one_host, std::chrono::milliseconds timeout,
-                                                bool store_in_rank_0) {
+C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& profiles) {
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
   const auto& rendezvous = membership.rendezvous;
+  const bool one_host =
+      std::ranges::all_of(profiles, [&](const Profile& profile) { return profile.domain == profiles.front().domain; });
   const std::string address = one_host                  ? "127.0.0.1"
                               : rendezvous.host.empty() ? ""
                                                         : address_towards(rendezvous.host, rendezvous.port);
@@ -233,15 +203,38 @@ std::shared_ptr<Communicator> join_over_network(const Membership& membership, co
     options.data_device = membership.device_backend->device;
     options.data = membership.device_backend->make;
   }
-  return make_c10d_communicator(store, std::move(options));
+  return options;
+}
+
+// The ranks of this rank's host that are in the group.
+std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const std::vector<Profile>& profiles,
+                                          const HostGrid& grid, const shm::Listener& listener) {
+  std::vector<int> members;
+  std::vector<std::string> contacts;
+  for (int rank = grid.own_ranks().begin; rank < grid.own_ranks().end; ++rank) {
+    members.push_back(meeting.membership.ranks.name_of(rank));
+    contacts.push_back(profiles[static_cast<size_t>(rank)].listener);
+  }
+  const auto& all = meeting.membership.ranks;
+  const auto ranks = grid.count() == 1 ? all : all.in_subgroup("host", std::move(members));
+  if (ranks.world_size == 1) return make_local_communicator(ranks);
+  // In the middle of a collective of several hosts it is its lane that goes on.
+  const auto own_rank = grid.count() == 1 ? meeting.own_rank : std::make_shared<shm::OwnRank>();
+  return make_shm_communicator(listener, contacts, ranks, meeting.timeout, own_rank);
 }
 
 Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
   const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
-  Profile self{claims_of(membership), loopback_domain(), "", c10::str(geteuid()), own_process_name(), ""};
+  Profile self{.claims = claims_of(membership),
+               .domain = loopback_domain(),
+               .host = membership.host,
+               .obstacle = "",
+               .user = c10::str(geteuid()),
+               .process = own_process_name(),
+               .listener = ""};
   std::optional<shm::Listener> listener;
   try {
-    if (membership.backend == "shm" || membership.backend == "cpu") {
+    if (may_share_memory(membership.backend)) {
       self.obstacle = shared_memory_obstacle();
       self.listener = listener.emplace().contact();
     }
@@ -251,16 +244,16 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
   try {
     const auto profiles = meet(membership, self, *own, timeout);
     compare_claims(membership, profiles);
-    std::vector<std::string> contacts, domains;
-    for (const auto& profile : profiles) {
-      contacts.push_back(profile.listener);
-      domains.push_back(profile.domain);
+    const auto hosts = hosts_of(profiles);
+    const auto carrier = carrier_of(membership, profiles, hosts);
+    const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
+    if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, *listener), hosts};
+    auto options = network_options(meeting, profiles);
+    if (carrier == Carrier::kHierarchical) {
+      options.host = join_inside(meeting, profiles, *grid, *listener);
+      options.grid = grid;
     }
-    const auto hosts = number_hosts(domains);
-    if (uses_shared_memory(membership, profiles))
-      return {make_shm_communicator(*listener, contacts, membership.ranks, timeout, own_rank), hosts};
-    const bool one_host = *std::ranges::max_element(hosts) == 0;
-    return {join_over_network(membership, profiles, own, one_host, timeout, store_in_rank_0), hosts};
+    return {make_c10d_communicator(own, std::move(options)), hosts};
   } catch (const PeerLost& error) {
     listener.reset();  // whoever still waits for this rank there need not
     agree_on_lost(meeting, own, error);
@@ -273,14 +266,6 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
 }
 
 }  // namespace
-
-std::vector<int> number_hosts(const std::vector<std::string>& names) {
-  std::vector<int> numbers;
-  std::map<std::string, int> known;
-  for (const auto& name : names)
-    numbers.push_back(known.try_emplace(name, static_cast<int>(known.size())).first->second);
-  return numbers;
-}
 
 Joined join(const Meeting& meeting) {
   const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;

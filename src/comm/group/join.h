@@ -32,9 +32,6 @@ struct Joined {
   std::vector<int> hosts;
 };
 
-/// Equal names are one host; numbered by their first ranks.
-std::vector<int> number_hosts(const std::vector<std::string>& names);
-
 /// Meets the other ranks in the store and connects to them. Collective.
 ///
 /// The n-th call of a rank meets the n-th calls of the others, so one store serves any number of groups one after

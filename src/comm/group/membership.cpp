@@ -76,11 +76,15 @@ Rendezvous resolve_rendezvous(const ProcessGroupOptions& options) {
 
 Membership resolve_membership(const ProcessGroupOptions& options) {
   const Rendezvous rendezvous = resolve_rendezvous(options);
-  const char* token = std::getenv("FSDP_JOB_TOKEN");
+  const auto variable = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  };
   Membership membership{.rendezvous = rendezvous,
                         .ranks = {rendezvous.rank, rendezvous.world_size},
                         .backend = "gloo",
-                        .token = token == nullptr ? "" : token};
+                        .token = variable("FSDP_JOB_TOKEN"),
+                        .host = variable("FSDP_HOST")};
   if (options.device_backend) {
     membership.device_backend = callers_backend(options);
     return membership;

@@ -16,13 +16,15 @@ namespace fsdp {
 struct Membership {
   Rendezvous rendezvous;
   Ranks ranks = {};
-  /// "nccl", "shm", "gloo", or "cpu": shared memory if all ranks are on one host, else Gloo.
+  /// "nccl", "shm", "gloo", "hierarchical", or "cpu"; see ProcessGroupOptions.
   std::string backend;
   /// With "nccl", or the caller's own.
   std::optional<DeviceBackend> device_backend = std::nullopt;
 
   /// The secret that the ranks of the job share; empty: there is none.
   std::string token = "";
+  /// What the user calls this host (FSDP_HOST); empty: the kernel tells hosts apart.
+  std::string host = "";
 
   int rank() const { return ranks.rank; }
   int world_size() const { return ranks.world_size; }

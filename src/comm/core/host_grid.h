@@ -1,0 +1,56 @@
+#pragma once
+/// \file
+/// Which ranks are on which host, and who stands for whom on another one. Pure.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace fsdp {
+
+/// Consecutive ranks, [begin, end).
+struct RankRange {
+  int begin = 0, end = 0;
+  int size() const { return end - begin; }
+};
+
+/// Hosts, of which each has consecutive ranks.
+///
+/// What goes from one host to another goes to one rank there, which passes it on. The ranks of a host stand for those
+/// of another one in order, each for as many as the others: where both have as many, for the one with the same number.
+class HostGrid {
+ public:
+  /// `hosts`: by rank, the number of its host, counted from 0 in the order of ranks. See why_not.
+  HostGrid(std::span<const int> hosts, int rank);
+
+  /// Why these hosts are no grid, in one sentence; empty if they are.
+  static std::string why_not(std::span<const int> hosts);
+
+  int count() const { return static_cast<int>(ranges_.size()); }
+  RankRange ranks_of(int host) const { return ranges_[static_cast<size_t>(host)]; }
+  /// This rank's host.
+  int own_host() const { return own_host_; }
+  RankRange own_ranks() const { return ranks_of(own_host_); }
+  bool is_inside(int rank) const { return own_ranks().begin <= rank && rank < own_ranks().end; }
+  /// The hosts but this one, each rank's next one first.
+  std::vector<int> others() const;
+
+  /// The ranks of `host` for which this rank stands on its own host; itself on that one.
+  RankRange charges(int host) const { return charges(host, rank_ - own_ranks().begin); }
+  /// The same of the n-th rank of this host.
+  RankRange charges(int host, int number) const;
+  /// The rank that stands for this one on `host`.
+  int deputy_on(int host) const { return deputy_on(host, rank_); }
+  /// The rank that stands for `rank`, of another host, on `host`.
+  int deputy_on(int host, int rank) const;
+
+ private:
+  const int rank_;
+  int own_host_ = 0;
+  std::vector<int> hosts_;
+  std::vector<RankRange> ranges_;
+};
+
+}  // namespace fsdp

@@ -1,0 +1,51 @@
+// What the ranks of comm_hosts_test.py run, which are on hosts of their own.
+
+#include <fsdp/process_group.h>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <iostream>
+
+#include "support/process_ranks.h"
+
+namespace fsdp::test {
+namespace {
+
+// By the variables of the test: how often and how much, and for how long ranks wait.
+int64_t number_of(const char* name) { return std::atoll(std::getenv(name)); }
+
+ProcessGroupOptions options() {
+  return {.backend = std::getenv("BACKEND"), .timeout = std::chrono::milliseconds(number_of("TIMEOUT_MS"))};
+}
+
+// One all_gather, reduce_scatter and broadcast of NUMEL floats; every value is a sum of small integers.
+PROCESS_CASE(exchange_between_hosts) {
+  init_process_group(options());
+  auto& all = default_process_group()->communicator();
+  const int64_t numel = number_of("NUMEL"), world = world_size();
+  std::vector<int64_t> offsets;
+  for (int64_t r = 0; r <= world; ++r) offsets.push_back(numel * r / world);
+  const auto expected = at::arange(numel).remainder(1000).to(at::kFloat);
+  const auto own = expected.slice(0, offsets[rank()], offsets[rank() + 1]);
+  const auto output = at::zeros({numel});
+  all.all_gather(output, own.clone(), offsets, {"w", {}})->wait();
+  TORCH_CHECK(output.equal(expected), "gathered other values");
+  const auto sum = at::zeros({own.numel()});
+  all.reduce_scatter(sum, expected * (1 << rank()), offsets, {"w", {}})->wait();
+  TORCH_CHECK(sum.equal(own * ((1 << world) - 1)), "summed other values");
+  std::cout << "hosts " << default_process_group()->hosts() << std::endl;
+}
+
+// Until something goes wrong.
+PROCESS_CASE(exchange_for_ever) {
+  init_process_group(options());
+  for (int i = 0;; ++i) {
+    const auto tensor = at::full({number_of("NUMEL")}, 1.0f);
+    default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {"step", {}})->wait();
+    TORCH_CHECK(tensor.eq(world_size()).all().item<bool>(), "summed other values");
+    if (i == 3) std::cout << "running" << std::endl;
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,109 @@
+// Which rank stands for which on another host, and what the hosts of ranks call for.
+
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "comm/core/host_grid.h"
+#include "comm/group/profile.h"
+
+namespace fsdp {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<int> hosts_with(const std::vector<int>& sizes) {
+  std::vector<int> hosts;
+  for (size_t host = 0; host < sizes.size(); ++host)
+    for (int i = 0; i < sizes[host]; ++i) hosts.push_back(static_cast<int>(host));
+  return hosts;
+}
+
+// For unequal hosts, too, what a rank sends to its deputy is what that one expects.
+TEST(HostGrid, LetsEveryRankHaveOneDeputyOnEachHost) {
+  for (const auto& sizes : {std::vector{2, 2}, {3, 1}, {1, 3}, {2, 3, 5}, {1, 1}, {4, 2, 1}}) {
+    const auto hosts = hosts_with(sizes);
+    const int world_size = static_cast<int>(hosts.size());
+    for (int host = 0; host < static_cast<int>(sizes.size()); ++host) {
+      std::map<int, int> charged;  // ranks, and whose charges they are on this host
+      for (int deputy = 0; deputy < world_size; ++deputy) {
+        if (hosts[deputy] != host) continue;
+        const HostGrid grid(hosts, deputy);
+        for (int other = 0; other < grid.count(); ++other) {
+          const auto [begin, end] = grid.charges(other);
+          for (int rank = begin; rank < end; ++rank) EXPECT_TRUE(charged.try_emplace(rank, deputy).second);
+        }
+      }
+      for (int rank = 0; rank < world_size; ++rank)
+        EXPECT_EQ(HostGrid(hosts, rank).deputy_on(host), charged.at(rank)) << "rank " << rank << " on host " << host;
+    }
+  }
+}
+
+TEST(HostGrid, PairsTheRanksOfEqualHosts) {
+  const HostGrid grid(hosts_with({2, 2}), 1);
+  EXPECT_EQ(grid.deputy_on(1), 3);
+  EXPECT_EQ(grid.charges(1).begin, 3);
+  EXPECT_THAT(grid.others(), ElementsAre(1));
+}
+
+TEST(HostGrid, SaysWhichRankIsNotBesideTheOthersOfItsHost) {
+  EXPECT_EQ(HostGrid::why_not(hosts_with({2, 1, 3})), "");
+  const std::vector<int> alternating{0, 1, 0};
+  EXPECT_THAT(HostGrid::why_not(alternating),
+              HasSubstr("found rank 2 on the host of lower ranks and rank 1 on another one"));
+}
+
+std::vector<Profile> profiles_on(const std::vector<std::string>& hosts) {
+  std::vector<Profile> profiles;
+  for (const auto& host : hosts) {
+    auto& profile = profiles.emplace_back();
+    profile.host = host;
+    profile.user = "7";
+  }
+  return profiles;
+}
+
+CarrierChoice choice(const std::string& backend, const std::vector<Profile>& profiles) {
+  const Ranks ranks{0, static_cast<int>(profiles.size())};
+  return choose_carrier(backend, ranks, profiles, hosts_of(profiles), "");
+}
+
+TEST(Hosts, AreNumberedByTheirFirstRanks) {
+  EXPECT_THAT(hosts_of(profiles_on({"b", "a", "b", "c", "a"})), ElementsAre(0, 1, 0, 2, 1));
+}
+
+TEST(Carrier, IsWhatTheHostsCallFor) {
+  for (const char* backend : {"cpu", "hierarchical"}) {
+    EXPECT_EQ(choice(backend, profiles_on({"a", "a"})).carrier, Carrier::kSharedMemory);
+    EXPECT_EQ(choice(backend, profiles_on({"a", "b"})).carrier, Carrier::kNetwork);
+    EXPECT_EQ(choice(backend, profiles_on({"a", "a", "b"})).carrier, Carrier::kHierarchical);
+  }
+  EXPECT_EQ(choice("gloo", profiles_on({"a", "a", "b"})).carrier, Carrier::kNetwork);
+}
+
+TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
+  auto profiles = profiles_on({"a", "b", "b"});
+  profiles[0].obstacle = "needs none";  // it is alone on its host
+  EXPECT_EQ(choice("cpu", profiles).obstacle, "");
+  profiles[2].user = "8";
+  EXPECT_EQ(choice("cpu", profiles).carrier, Carrier::kNetwork);
+  EXPECT_THAT(choice("cpu", profiles).obstacle,
+              HasSubstr("a process of user 8 (rank 2) beside one of user 7 (rank 1)"));
+  const auto is_refused = [&](const std::string& backend, const std::string& why) {
+    try {
+      choice(backend, profiles);
+      return testing::AssertionFailure() << "no error";
+    } catch (const UsageError& error) {
+      const std::string text = error.what_without_backtrace();
+      return text.find(why) == std::string::npos ? testing::AssertionFailure() << text : testing::AssertionSuccess();
+    }
+  };
+  EXPECT_TRUE(is_refused("hierarchical", "memory that the ranks of each host share: ranks of one user"));
+  EXPECT_TRUE(is_refused("shm", "memory that all ranks share: rank 0 and rank 1 are on different hosts"));
+}
+
+}  // namespace
+}  // namespace fsdp
