@@ -72,6 +72,10 @@ struct FullyShardOptions {
   /// stay each rank's own. Without it the ranks' parameters have to be the same: a Mismatch names the first that is
   /// not.
   bool sync_module_states = false;
+  /// Where every rank has all rows (Strategy::kReplicate): gradients of at most so many bytes are summed together, in
+  /// the reverse order of the parameters, while backward goes on; of the first ones in a group 1 MiB. A parameter that
+  /// is larger is summed alone. Smaller buckets begin earlier, larger ones move more bytes a second.
+  int64_t bucket_cap_bytes = int64_t{25} << 20;
 };
 
 }  // namespace fsdp

@@ -116,6 +116,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
       spec.policy.reshard_after_forward = reshard->after_forward();
       spec.policy.reshard_within = reshard->ranks();
     }
+    spec.policy.bucket_cap_bytes = options.bucket_cap_bytes;
     groups.push_back(ParamGroup::create(spec));
   }
   allocate_rows(groups);

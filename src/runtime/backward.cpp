@@ -56,9 +56,10 @@ void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
     std::call_once(kept, memory::keep_free_pages);
 }
 
-Turn turn_of(const ParamGroup& group) {
+void add_turns(const ParamGroup& group, std::set<Turn>& turns) {
   const bool is_last = group.policy.reduces_unused;
-  return {is_last, is_last ? 0 : group.backward().first_read, group.id()};
+  for (size_t bucket = 0; bucket < group.backward().buckets(); ++bucket)
+    turns.insert({is_last, is_last ? 0 : group.backward().first_read, group.id(), bucket});
 }
 
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
@@ -66,7 +67,7 @@ bool takes_part(ParamGroup& group, bool restricted) {
   if (!group.policy.requires_gradient_sync || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad))
     return false;
   const auto& backward = group.backward();
-  if (backward.expectations().expects_any()) return true;
+  if (backward.expects_any()) return true;
   // Gradients that wait since a backward without synchronisation wait on.
   return !restricted && (backward.has_gradients() || backward.first_read != 0 || group.policy.reduces_unused);
 }
@@ -90,44 +91,53 @@ bool ends_sharded(ParamGroup& group) {
   return !group.is_inside() || (group.residency().pins == 0 && !group.stays_after_forward());
 }
 
-// The group whose turn it is, if it is complete. Who takes no part by then may do so at the end. Forwards run again in
-// the reverse order, so what has not been computed again by the time that a later group, `completed`, is complete will
-// not be.
-ParamGroup* next_reduction(RankState& rank, BackwardTask& task, GroupId completed) {
-  const auto* last = rank.group(completed);
-  const bool passes = last != nullptr && !last->backward().is_reduced();
+struct BucketOfGroup {
+  std::shared_ptr<ParamGroup> group;
+  size_t bucket = 0;
+};
+
+// The bucket whose turn it is, if it is complete; else a null group. Who takes no part by then may do so at the end.
+// Forwards run again in the reverse order, so what has not been computed again by the time that a bucket of a later
+// group, `completed`, is complete will not be.
+BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const Turn& completed) {
+  const auto* last = rank.group(completed.group);
+  const bool passes = last != nullptr && !last->backward().is_reduced(completed.bucket);
   for (; !task.turns.empty(); task.turns.erase(task.turns.begin())) {
-    auto* group = rank.group(task.turns.begin()->group);
-    if (group == nullptr || group->backward().is_reduced() || !takes_part(*group, task.restricted)) continue;
-    const auto& missing = group->backward().expectations();
-    const bool is_ready = missing.is_complete() || (passes && missing.awaits_recomputation_only());
-    return is_ready && !group->policy.reduces_unused ? group : nullptr;
+    const size_t bucket = task.turns.begin()->bucket;
+    const auto group = keep(rank.group(task.turns.begin()->group));
+    if (!group || group->backward().is_reduced(bucket) || !takes_part(*group, task.restricted)) continue;
+    const auto& missing = group->backward().expectations(bucket);
+    const bool is_ready =
+        missing.is_complete() || (passes && group.get() != last && missing.awaits_recomputation_only());
+    if (is_ready && !group->policy.reduces_unused) return {group, bucket};
+    break;
   }
-  return nullptr;
+  return {};
 }
 
 // Returns whether there were as many reductions in flight as there may be.
 bool finish_oldest_reduction(RankState& rank) {
   const auto oldest = rank.backwards.take_oldest_of_too_many();
   if (!oldest) return false;
-  if (const auto waiting = keep(rank.group(*oldest))) waiting->backward().finish_reduction();
+  if (const auto waiting = keep(rank.group(*oldest))) waiting->backward().finish_reductions();
   return true;
 }
 
-void start_reduction(ParamGroup& group) {
+// Of groups whose sums are made where their rows' gradients lie any number is in flight: they take no more memory.
+void start_reduction(ParamGroup& group, size_t bucket) {
   const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.turns().writes().total()) : 0;
-  group.backward().start_reduction(group.policy.divide_factor, writes);
-  group.rank_state().backwards.note_reducing(group.id());
+  group.backward().start_reduction(bucket, group.policy.divide_factor, writes);
+  if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
 }
 
-// Starts every complete group whose turn it is.
-void advance_reductions(RankState& rank, int id, GroupId completed) {
+// Starts every complete bucket whose turn it is.
+void advance_reductions(RankState& rank, int id, const Turn& completed) {
   while (true) {
     const auto task = rank.backwards.find(id);
-    const auto group = keep(task ? next_reduction(rank, *task, completed) : nullptr);
+    const auto [group, bucket] = task ? next_reduction(rank, *task, completed) : BucketOfGroup();
     if (!group) return;
-    // While it waits, another thread may start this group.
-    if (!finish_oldest_reduction(rank)) start_reduction(*group);
+    // While it waits, another thread may start this one.
+    if (!finish_oldest_reduction(rank)) start_reduction(*group, bucket);
   }
 }
 
@@ -135,20 +145,20 @@ void advance_reductions(RankState& rank, int id, GroupId completed) {
 void reduce_rest(RankState& rank, const BackwardTask& task) {
   std::set<Turn> turns;
   for (GroupId id : task.groups)
-    if (auto* member = rank.group(id)) turns.insert(turn_of(*member));
+    if (auto* member = rank.group(id)) add_turns(*member, turns);
   // Whether no other backward goes through the group. False also after reset_iter_state().
   const auto is_last = [&](const ParamGroup& group) { return group.backward().has_only(task.id); };
   for (const auto& turn : turns) {
     const auto group = keep(rank.group(turn.group));
     if (!group || !is_last(*group) || !takes_part(*group, task.restricted)) continue;
-    if (group->backward().is_reduced() && !group->backward().has_gradients()) continue;
+    if (group->backward().is_reduced(turn.bucket) && !group->backward().has_gradients_in(turn.bucket)) continue;
     while (finish_oldest_reduction(rank)) {
     }
-    if (is_last(*group)) start_reduction(*group);
+    if (is_last(*group)) start_reduction(*group, turn.bucket);
   }
   for (GroupId id : task.groups)
     if (const auto member = keep(rank.group(id)); member && is_last(*member)) {
-      member->backward().finish_reduction();
+      member->backward().finish_reductions();
       rank.backwards.forget_reducing(id);
     }
 }
@@ -217,7 +227,7 @@ bool enter_backward(ParamGroup& group) {
     if (member == nullptr || member->backward().has(id)) continue;
     member->enter_backward(id, expects_gradient, /*may_recompute=*/!task->restricted);
     task->groups.push_back(member_id);
-    task->turns.insert(turn_of(*member));
+    add_turns(*member, task->turns);
   }
   return true;
 }
@@ -239,7 +249,9 @@ void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
   const int outermost = group.backward().tasks().front();
   group.backward().add(slot, std::move(gradient), /*from_inside=*/id != outermost);
   group.placement().progress();  // earlier groups' gradients go the sooner
-  if (group.backward().expectations().is_complete()) advance_reductions(group.rank_state(), outermost, group.id());
+  const size_t bucket = group.backward().bucket_of(slot);
+  if (group.backward().expectations(bucket).is_complete())
+    advance_reductions(group.rank_state(), outermost, {.group = group.id(), .bucket = bucket});
 }
 
 void reset_backward(RankState& rank) {

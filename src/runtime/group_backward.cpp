@@ -9,25 +9,62 @@
 #include "runtime/compat.h"
 
 namespace fsdp::runtime {
+namespace {
+
+// The first bucket of a group is small, so that it is complete early.
+constexpr int64_t kFirstBucketBytes = int64_t{1} << 20;
+
+std::vector<SlotRun> runs_of(const GroupIdentity& group, ShardedParams& params, int64_t cap_bytes) {
+  if (!group.placement.is_replicated_only() || params.count() == 0) return {{0, params.count()}};
+  std::vector<SlotBytes> slots;
+  for (size_t i : c10::irange(params.count()))
+    slots.push_back({static_cast<int64_t>(params.slots()[i].whole_tensor.nbytes()), params.place(i).flat});
+  return cut_buckets(slots, kFirstBucketBytes, cap_bytes);
+}
+
+}  // namespace
+
+GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params, int64_t bucket_cap_bytes)
+    : group_(group),
+      params_(params),
+      reduction_(reduction_over(group.placement)),
+      slots_(params.count()),
+      gradients_(params.flats().size()) {
+  for (const auto& run : runs_of(group, params, bucket_cap_bytes)) {
+    for (size_t slot = run.begin; slot < run.end; ++slot) slots_[slot].bucket = buckets_.size();
+    buckets_.push_back({.slots = run});
+  }
+}
+
+bool GroupBackward::expects_any() const {
+  return std::ranges::any_of(buckets_, [](const Bucket& bucket) { return bucket.expectations.expects_any(); });
+}
+
+bool GroupBackward::has_gradients_in(size_t bucket) const {
+  const auto& run = buckets_[bucket].slots;
+  return std::any_of(slots_.begin() + static_cast<int64_t>(run.begin), slots_.begin() + static_cast<int64_t>(run.end),
+                     [](const Slot& slot) { return slot.arrived.defined(); });
+}
 
 void GroupBackward::enter(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
-  if (state_ == BackwardState::kClosed) open(expects, may_recompute);
+  if (!is_open_) open(expects, may_recompute);
   tasks_.push_back(task);
 }
 
-// kClosed -> kCollecting
 void GroupBackward::open(bool (*expects)(const ParamSlot&), bool may_recompute) {
-  expectations_.begin(slots_.size());
+  for (auto& bucket : buckets_) bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
   for (size_t i : c10::irange(slots_.size())) {
+    auto& expectations = buckets_[slots_[i].bucket].expectations;
+    const auto& run = buckets_[slots_[i].bucket].slots;
     const auto& parameter = params_.slots()[i];
     if (auto tensor = parameter.tensor(); tensor.defined())
       slots_[i].parked = std::exchange(tensor.mutable_grad(), at::Tensor());
     if (expects(parameter))
-      expectations_.expect(i, GradientSource::kTask);
+      expectations.expect(i - run.begin, GradientSource::kTask);
     else if (may_recompute && slots_[i].was_read_unrecorded && parameter.requires_grad())
-      expectations_.expect(i, GradientSource::kInside);
+      expectations.expect(i - run.begin, GradientSource::kInside);
   }
-  state_ = BackwardState::kCollecting;
+  is_open_ = true;
 }
 
 std::string GroupBackward::leave(int task) {
@@ -37,10 +74,13 @@ std::string GroupBackward::leave(int task) {
   return std::exchange(error_, {});
 }
 
-// -> kClosed
 void GroupBackward::close() {
-  state_ = BackwardState::kClosed;
-  expectations_.begin(slots_.size());
+  is_open_ = false;
+  for (auto& bucket : buckets_) {
+    bucket.state = BucketState::kCollecting;
+    bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
+  }
+  for (auto& gradient : gradients_) gradient.reset();
   for (size_t i : c10::irange(slots_.size())) {
     slots_[i].has_arrived = false;
     auto gradient = std::exchange(slots_[i].parked, at::Tensor());
@@ -52,7 +92,8 @@ void GroupBackward::close() {
 void GroupBackward::add(size_t index, at::Tensor gradient, bool from_inside) {
   auto& slot = slots_[index];
   slot.has_arrived = true;
-  expectations_.arrive(index, from_inside ? GradientSource::kInside : GradientSource::kTask);
+  auto& bucket = buckets_[slot.bucket];
+  bucket.expectations.arrive(index - bucket.slots.begin, from_inside ? GradientSource::kInside : GradientSource::kTask);
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(group_.where("backward"), "with create_graph = true the gradient of parameter '",
                     params_.slots()[index].name(),
@@ -76,10 +117,10 @@ int64_t GroupBackward::arrived_bytes() {
   return bytes;
 }
 
-// The whole gradients of one flat buffer where they lie, ascending as slots do; the slots let them go.
-Contribution GroupBackward::take_contribution(size_t flat) {
+// The whole gradients that lie in one flat buffer, where they are, ascending as slots do; the slots let them go.
+Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
   Contribution taken;
-  for (size_t i : c10::irange(slots_.size())) {
+  for (size_t i = run.begin; i < run.end; ++i) {
     if (params_.place(i).flat != flat) continue;
     const auto gradient = slots_[i].arrived.take();
     taken.votes.push_back(gradient.defined());
@@ -94,26 +135,51 @@ Contribution GroupBackward::take_contribution(size_t flat) {
   return taken;
 }
 
-// Whether the flat buffer takes part in a reduction.
-bool GroupBackward::trains(size_t flat) {
-  for (size_t i : c10::irange(slots_.size()))
+// Whether a bucket's part of the flat buffer takes part in its reduction.
+bool GroupBackward::trains(size_t flat, const SlotRun& run) {
+  for (size_t i = run.begin; i < run.end; ++i)
     if (params_.place(i).flat == flat && (params_.slots()[i].requires_grad() || slots_[i].arrived.defined()))
       return true;
   return false;
 }
 
-void GroupBackward::start_reduction(std::optional<double> divide_factor, uint32_t writes) {
-  finish_reduction();
+// Buckets of one backward share a buffer; what is reduced once more has one of its own.
+memory::FlatPart GroupBackward::gradient_memory(size_t flat, bool is_shared) {
+  if (!is_shared) return params_.flats()[flat].allocate_gradient();
+  auto& gradient = gradients_[flat];
+  if (!gradient) gradient = params_.flats()[flat].allocate_gradient();
+  return *gradient;
+}
+
+// What of the flat tensor the bucket's slots are, and the padding behind them.
+ElementRange GroupBackward::elements_of(size_t flat, const SlotRun& run) {
+  const auto& layout = params_.flats()[flat].layout();
+  const auto begin_of = [&](size_t slot) {
+    return slot < slots_.size() && params_.place(slot).flat == flat ? layout.offsets[params_.place(slot).item]
+                                                                    : layout.total_numel();
+  };
+  const bool is_first = run.begin == 0 || params_.place(run.begin - 1).flat != flat;
+  return {is_first ? 0 : begin_of(run.begin), begin_of(run.end)};
+}
+
+void GroupBackward::start_reduction(size_t index, std::optional<double> divide_factor, uint32_t writes) {
+  auto& bucket = buckets_[index];
+  finish_reduction(bucket);
   if (!is_open()) return;  // reset_iter_state() came while this thread waited
   const OwnOperators own_operators;
-  state_ = BackwardState::kReducing;
-  ++reduction_number_;
+  const bool is_cut = buckets_.size() > 1, shares_memory = is_cut && bucket.state == BucketState::kCollecting;
+  bucket.state = BucketState::kReducing;
+  ++bucket.reduction_number;
+  auto subject = group_.name;
+  if (is_cut) subject += c10::str(" (bucket ", index + 1, " of ", buckets_.size(), ')');
   try {
     for (size_t flat : c10::irange(params_.flats().size()))
-      if (trains(flat)) {
-        in_flight_.push_back(
-            reduce(*reduction_, group_, params_.flats()[flat], take_contribution(flat), divide_factor, writes));
-        in_flight_.back().flat = flat;
+      if (trains(flat, bucket.slots)) {
+        auto output = gradient_memory(flat, shares_memory);
+        const auto part = is_cut ? std::optional(elements_of(flat, bucket.slots)) : std::nullopt;
+        bucket.in_flight.push_back(reduce(*reduction_, group_, subject, params_.flats()[flat], std::move(output), part,
+                                          take_contribution(flat, bucket.slots), divide_factor, writes));
+        bucket.in_flight.back().flat = flat;
       }
   } catch (...) {
     group_.placement.pass_on_failure("backward");
@@ -123,45 +189,51 @@ void GroupBackward::start_reduction(std::optional<double> divide_factor, uint32_
   fault_point("gradients reducing");
 }
 
+void GroupBackward::finish_reductions() {
+  for (auto& bucket : buckets_) finish_reduction(bucket);
+}
+
 // While this thread waits, others may finish the same reduction, or drop it.
-void GroupBackward::finish_reduction() {
-  if (state_ != BackwardState::kReducing) return;
+void GroupBackward::finish_reduction(Bucket& bucket) {
+  if (bucket.state != BucketState::kReducing) return;
   const OwnOperators own_operators;
-  while (state_ == BackwardState::kReducing) {
-    const uint64_t number = reduction_number_;
-    const auto is_under_way = [&] { return state_ == BackwardState::kReducing && reduction_number_ == number; };
+  while (bucket.state == BucketState::kReducing) {
+    const uint64_t number = bucket.reduction_number;
+    const auto is_under_way = [&] {
+      return bucket.state == BucketState::kReducing && bucket.reduction_number == number;
+    };
     std::vector<std::shared_ptr<Work>> works;
-    for (const auto& flat : in_flight_) works.push_back(flat.started.work);
+    for (const auto& flat : bucket.in_flight) works.push_back(flat.started.work);
     try {
       for (const auto& work : works) group_.rank_state->wait(*work);
     } catch (...) {
       if (is_under_way()) {
-        take_in_flight();
+        take_in_flight(bucket);
         group_.placement.pass_on_failure("backward");
       }
       throw;
     }
     if (is_under_way())
-      for (auto& flat : take_in_flight()) {
+      for (auto& flat : take_in_flight(bucket)) {
         flat.charges.clear();
-        hand_out(flat);
+        hand_out(flat, bucket.slots);
       }
     fault_point("gradients reduced");
   }
 }
 
 // kReducing -> kReduced
-std::vector<ReductionInFlight> GroupBackward::take_in_flight() {
-  state_ = BackwardState::kReduced;
-  return std::exchange(in_flight_, {});
+std::vector<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
+  bucket.state = BucketState::kReduced;
+  return std::exchange(bucket.in_flight, {});
 }
 
-void GroupBackward::hand_out(ReductionInFlight& reduced) {
+void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run) {
   const auto votes = reduced.started.work->votes();
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
   const auto slice = params_.flats()[reduced.flat].land_gradient(reduced.finish());
   size_t vote = 0;
-  for (size_t i : c10::irange(slots_.size()))
+  for (size_t i = run.begin; i < run.end; ++i)
     if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_parked(i, params_.rows_of_slice(i, slice));
 }
 
@@ -187,7 +259,10 @@ void GroupBackward::forget_reads() {
 }
 
 size_t GroupBackward::reset() {
-  in_flight_.clear();
+  for (auto& bucket : buckets_) {
+    bucket.in_flight.clear();
+    bucket.state = BucketState::kCollecting;
+  }
   for (auto& slot : slots_) {
     slot.arrived = {};
     slot.charge = {};

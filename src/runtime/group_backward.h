@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "memory/handed_on.h"
+#include "runtime/buckets.h"
 #include "runtime/expectations.h"
 #include "runtime/group_identity.h"
 #include "runtime/reduction.h"
@@ -20,52 +21,63 @@
 
 namespace fsdp::runtime {
 
-/// kReducing and kReduced: of the open backward; what arrives later is reduced once more.
-enum class BackwardState : uint8_t { kClosed, kCollecting, kReducing, kReduced };
+/// Of a bucket in the open backward; what arrives after its reduction has begun is reduced once more.
+enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
 
 /// While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked here. A parameter that
 /// some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. The gradients handed
-/// out are parts of one buffer. Thread safety: under the rank's lock.
+/// out are parts of one buffer.
+///
+/// What is reduced together is a bucket: all parameters, where ranks have rows each; where every rank has all rows, so
+/// that a sum need not be cut into slices, runs of at most `bucket_cap_bytes` (Note [Order of buckets]). Thread safety:
+/// under the rank's lock.
 class GroupBackward {
  public:
-  GroupBackward(const GroupIdentity& group, ShardedParams& params)
-      : group_(group), params_(params), reduction_(reduction_over(group.placement)), slots_(params.count()) {}
+  GroupBackward(const GroupIdentity& group, ShardedParams& params, int64_t bucket_cap_bytes);
 
   // Graph tasks that entered the group, the outermost first.
   const std::vector<int>& tasks() const { return tasks_; }
-  bool is_open() const { return state_ != BackwardState::kClosed; }
+  bool is_open() const { return is_open_; }
   bool has(int task) const { return std::ranges::find(tasks_, task) != tasks_.end(); }
   /// Whether no other backward goes through the group.
   bool has_only(int task) const { return tasks_.size() == 1 && tasks_.front() == task; }
-  /// The first of them will give gradients to the slots that it `expects`; kClosed -> kCollecting. Where it
+  /// The first of them will give gradients to the slots that it `expects`, and opens the backward. Where it
   /// `may_recompute`, others that were read unrecorded get theirs from backwards inside it.
   void enter(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
-  /// After the last of them `.grad` holds the rows' gradients; -> kClosed. Returns what is to be thrown then.
+  /// After the last of them `.grad` holds the rows' gradients, and the backward is closed. Returns what is to be thrown
+  /// then.
   [[nodiscard]] std::string leave(int task);
 
+  /// In the order in which they are reduced; at least one.
+  size_t buckets() const { return buckets_.size(); }
+  size_t bucket_of(size_t slot) const { return slots_[slot].bucket; }
   /// What is missing in the open backward.
-  const Expectations& expectations() const { return expectations_; }
+  const Expectations& expectations(size_t bucket) const { return buckets_[bucket].expectations; }
+  /// Whether the outermost graph task gives any gradient.
+  bool expects_any() const;
   /// Adds a whole gradient, dense or sparse.
   void add(size_t slot, at::Tensor gradient, bool from_inside);
-  /// Whether gradients wait for a reduction, also since an earlier backward without one; that of one slot.
+  /// Whether gradients wait for a reduction, also since an earlier backward without one; in one bucket; that of one
+  /// slot.
   bool has_gradients() const { return waiting_ > 0; }
+  bool has_gradients_in(size_t bucket) const;
   bool has_gradient(size_t slot) const { return slots_[slot].arrived.defined(); }
   /// Of the whole gradients that arrived in the open backward on the CPU.
   int64_t arrived_bytes();
 
-  /// Whether the open backward has started a reduction.
-  bool is_reduced() const { return state_ == BackwardState::kReducing || state_ == BackwardState::kReduced; }
-  /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. Collective.
-  /// `writes`: to the rows so far, which replicas compare.
-  void start_reduction(std::optional<double> divide_factor, uint32_t writes);
-  /// Waits for it and adds the result to the rows' gradients; kReducing -> kReduced, else nothing.
-  void finish_reduction();
-  /// Reductions so far. May be read without the lock.
+  /// Whether the open backward has started the bucket's reduction.
+  bool is_reduced(size_t bucket) const { return buckets_[bucket].state != BucketState::kCollecting; }
+  /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. `writes`: to the rows so far,
+  /// which replicas compare. Collective.
+  void start_reduction(size_t bucket, std::optional<double> divide_factor, uint32_t writes);
+  /// Waits for all that are in flight and adds the results to the rows' gradients; kReducing -> kReduced, else nothing.
+  void finish_reductions();
+  /// Reductions so far, one a bucket. May be read without the lock.
   int64_t reductions() const { return reductions_; }
 
   /// A scope opens: nothing of the group was read in it.
   void forget_reads();
-  /// Forgets an iteration; -> kClosed. Returns how many graph tasks had entered the group.
+  /// Forgets an iteration, and closes the backward. Returns how many graph tasks had entered the group.
   size_t reset();
   /// No rows have a gradient any more.
   void drop_gradients();
@@ -81,29 +93,39 @@ class GroupBackward {
     // of the parameter's first use in forward, so one group's gradients may arrive on several.
     memory::HandedOn arrived;
     memory::Charge charge;
+    size_t bucket = 0;
     bool has_arrived = false;  // in the open backward
     bool was_read_unrecorded = false;
+  };
+  struct Bucket {
+    SlotRun slots;
+    BucketState state = BucketState::kCollecting;
+    Expectations expectations = {};  // its first slot is number 0
+    std::vector<ReductionInFlight> in_flight = {};
+    uint64_t reduction_number = 0;  // of the last one that was started
   };
 
   void open(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close();
-  bool trains(size_t flat);
-  Contribution take_contribution(size_t flat);
-  std::vector<ReductionInFlight> take_in_flight();
-  void hand_out(ReductionInFlight& reduced);
+  bool trains(size_t flat, const SlotRun& run);
+  Contribution take_contribution(size_t flat, const SlotRun& run);
+  memory::FlatPart gradient_memory(size_t flat, bool is_shared);
+  ElementRange elements_of(size_t flat, const SlotRun& run);
+  void finish_reduction(Bucket& bucket);
+  std::vector<ReductionInFlight> take_in_flight(Bucket& bucket);
+  void hand_out(ReductionInFlight& reduced, const SlotRun& run);
   void add_to_parked(size_t slot, at::Tensor gradient);
 
   const GroupIdentity& group_;
   ShardedParams& params_;
   const std::unique_ptr<const Reduction> reduction_;
-  BackwardState state_ = BackwardState::kClosed;
+  bool is_open_ = false;
   std::vector<int> tasks_;
-  Expectations expectations_;
   std::vector<Slot> slots_;
-  size_t waiting_ = 0;  // slots whose gradient waits for a reduction
-  std::vector<ReductionInFlight> in_flight_;
-  uint64_t reduction_number_ = 0;  // of the last one that was started
-  std::string error_;              // of the open backward, thrown when it ends
+  std::vector<Bucket> buckets_;
+  size_t waiting_ = 0;                                      // slots whose gradient waits for a reduction
+  std::vector<std::optional<memory::FlatPart>> gradients_;  // by flat: what buckets of the open backward fill
+  std::string error_;                                       // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;
 };
 

@@ -18,7 +18,7 @@ ParamGroup::ParamGroup(const Spec& spec)
       params_(identity_, spec.parameters),
       turns_(identity_, params_.every_rank_has_rows()),
       residency_(identity_, params_, turns_),
-      backward_(identity_, params_) {}
+      backward_(identity_, params_, spec.policy.bucket_cap_bytes) {}
 
 void ParamGroup::rename_slot(size_t slot, std::string name) {
   if (slots()[slot].name() == name) return;

@@ -35,6 +35,8 @@ struct GroupPolicy {
   bool unshard_in_backward = true;
   /// Take part in the reduction of a backward even if forward never reached the group.
   bool reduces_unused = false;
+  /// Where every rank has all rows: how many bytes of gradients are reduced together, at most.
+  int64_t bucket_cap_bytes = int64_t{25} << 20;
   /// What the sum of gradients is divided by; unset: the number of ranks of both axes.
   std::optional<double> divide_factor;
   /// Groups to prefetch, instead of the recorded order.

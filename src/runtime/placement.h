@@ -31,6 +31,8 @@ class Placement {
   /// of its own: a thread of a communicator may begin it, at any time beside other threads.
   const std::vector<std::shared_ptr<Communicator>>& further_steps() const { return further_steps_; }
   int replicas() const;
+  /// Whether every rank has all rows, and there are several: what each of them has is summed where it lies.
+  bool is_replicated_only() const { return shard_->world_size() == 1 && !replicate_.empty(); }
   /// This rank's number among the replicas.
   int replica() const;
   /// What the sum of gradients is divided by: the ranks of all axes.

@@ -70,7 +70,8 @@ class OverAllAxes : public Reduction {
 
   Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets, double scale,
                 Tag tag) const override {
-    rows.zero_();  // a replica none of whose ranks has a gradient leaves them so
+    // A replica none of whose ranks has a gradient leaves them so. One rank alone fills them.
+    if (placement_.shard().world_size() > 1) rows.zero_();
     auto second = std::make_shared<OverReplicas>(placement_.further_steps(), rows, tag);
     auto first = over_shard_axis_.start(rows, std::move(pieces), offsets, 1.0, std::move(tag)).work;
     first->then([second](std::span<const uint8_t> votes) { second->begin(votes); });
@@ -107,23 +108,30 @@ std::unique_ptr<const Reduction> reduction_over(const Placement& placement) {
 
 const memory::FlatPart& ReductionInFlight::finish() {
   if (started.scale != 1.0) {
-    const auto rows = output.tensor();
+    const auto rows = part.tensor();
     memory::note_use(rows);
     scale_in_place(rows, std::exchange(started.scale, 1.0));
   }
   return output;
 }
 
-ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, FlatParams& flat,
+ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
+                         const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
                          Contribution contribution, std::optional<double> divide_factor, uint32_t writes) {
   auto& [pieces, votes, charges] = contribution;
-  Tag tag = group.tag(group.name, std::move(votes), writes);
-  if (divide_factor) tag.subject += c10::str(" divided by ", *divide_factor);  // or ranks could differ unseen
-  const auto& placement = group.placement;
-  auto output = flat.allocate_gradient();
-  auto started = reduction.start(output.tensor(), std::move(pieces), flat.layout().boundaries,
-                                 1.0 / divide_factor.value_or(placement.divisor()), std::move(tag));
-  return {0, std::move(charges), std::move(output), std::move(started)};
+  if (divide_factor) subject += c10::str(" divided by ", *divide_factor);  // or ranks could differ unseen
+  Tag tag = group.tag(std::move(subject), std::move(votes), writes);
+  auto part = output;
+  auto offsets = flat.layout().boundaries;
+  if (elements) {
+    part.numel = elements->end - elements->begin;
+    part.byte_offset += output.form.bytes(elements->begin);
+    for (auto& piece : pieces) piece.first -= elements->begin;
+    offsets = {0, part.numel};
+  }
+  auto started = reduction.start(part.tensor(), std::move(pieces), offsets,
+                                 1.0 / divide_factor.value_or(group.placement.divisor()), std::move(tag));
+  return {0, std::move(charges), std::move(output), std::move(part), std::move(started)};
 }
 
 }  // namespace fsdp::runtime

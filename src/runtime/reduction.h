@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "memory/byte_account.h"
@@ -46,13 +47,18 @@ struct Contribution {
   std::vector<memory::Charge> charges;
 };
 
+/// Elements [begin, end) of a flat tensor.
+struct ElementRange {
+  int64_t begin = 0, end = 0;
+};
+
 /// In flight until its work was waited for.
 struct ReductionInFlight {
   size_t flat = 0;
   std::vector<memory::Charge> charges;  // of the whole gradients
   /// This rank's slice, which lies as the flat shard does and is zero between parameters: optimizers walk through both
-  /// at once.
-  memory::FlatPart output;
+  /// at once; and what of it this reduction fills.
+  memory::FlatPart output, part;
   Reduction::Started started;
 
   /// The slice, once the work was waited for, as the calling thread's stream reads it.
@@ -60,9 +66,11 @@ struct ReductionInFlight {
 };
 
 /// Starts the sum, divided by `divide_factor` (unset: the placement's divisor). The votes travel along: a parameter
-/// that some rank used gets a gradient on every rank. `writes`: how often the rows were written, which replicas
+/// that some rank used gets a gradient on every rank. `output` gets this rank's slice; `elements`: of which the sum has
+/// these alone, where every rank has all rows; unset: all. `writes`: how often the rows were written, which replicas
 /// compare. Collective.
-ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, FlatParams& flat,
+ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
+                         const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
                          Contribution contribution, std::optional<double> divide_factor, uint32_t writes);
 
 }  // namespace fsdp::runtime

@@ -220,19 +220,20 @@ TEST_F(CheckedTraining, StepsOfAnEvenNetOverTheBackendsOwnCollectivesAreOrdered)
 }
 
 TEST_F(CheckedTraining, StepsOverBothAxesAreOrdered) {
+  const FullyShardOptions small_buckets{.bucket_cap_bytes = 300};  // several of each group, with one rank a replica
   for (const Axes axes : {Axes{1, 2}, Axes{2, 2}}) {
     auto blocks = small_net();
-    blocks.shard = [axes](SmallNetImpl& net) {
+    blocks.shard = [=](SmallNetImpl& net) {
       const auto placement = placement_over(axes);
-      for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), {});
-      return shard_over(placement, module_tree(net), {});
+      for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), small_buckets);
+      return shard_over(placement, module_tree(net), small_buckets);
     };
     expect_steps_are_ordered(blocks, axes.ranks());
     auto even = even_net();
-    even.shard = [axes](EvenNetImpl& net) {
+    even.shard = [=](EvenNetImpl& net) {
       const auto placement = placement_over(axes);
-      for (auto& layer : *net.layers) shard_over(placement, module_tree(*layer), {});
-      return shard_over(placement, module_tree(net), {});
+      for (auto& layer : *net.layers) shard_over(placement, module_tree(*layer), small_buckets);
+      return shard_over(placement, module_tree(net), small_buckets);
     };
     expect_steps_are_ordered(even, axes.ranks());
   }

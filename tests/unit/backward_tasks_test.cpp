@@ -14,6 +14,13 @@ TEST(Turn, ComesInTheReverseOrderOfFirstReadsAndLastWithoutOne) {
   EXPECT_EQ(groups, std::vector<GroupId>({30, 20, 10, 50, 40}));
 }
 
+TEST(Turn, OfBucketsComesGroupByGroupAndInTheirOrder) {
+  const std::set<Turn> turns{{false, 1, 10, 0}, {false, 2, 20, 1}, {false, 2, 20, 0}, {false, 1, 10, 1}};
+  std::vector<std::pair<GroupId, size_t>> order;
+  for (const auto& turn : turns) order.emplace_back(turn.group, turn.bucket);
+  EXPECT_EQ(order, (std::vector<std::pair<GroupId, size_t>>{{20, 0}, {20, 1}, {10, 0}, {10, 1}}));
+}
+
 TEST(BackwardTasks, AreFoundUntilTheyAreClosed) {
   BackwardTasks tasks;
   EXPECT_EQ(tasks.find(3), nullptr);
