@@ -27,8 +27,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// A node of the group, or the accumulation of a gradient, is about to start.
-void begin_node(ParamGroup& group) {
+void enter_group(ParamGroup& group) {
   std::lock_guard lock(group.rank_state().mutex);
   enter_backward(group);
 }
@@ -39,7 +38,7 @@ class BeforeBackward : public torch::autograd::FunctionPreHook {
       : group_(std::move(group)), claim_(std::move(claim)) {}
 
   variable_list operator()(const variable_list& gradients) override {
-    begin_node(*group_);
+    enter_group(*group_);
     if (!torch::autograd::get_current_graph_task_keep_graph()) claim_.drop();
     return gradients;
   }
@@ -117,18 +116,12 @@ void begin_task(torch::autograd::Node& first) {
   const auto number = [](const auto& group) { return std::pair(group->id(), group.get()); };
   std::ranges::sort(groups, {}, number);
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
-  for (const auto& group : groups) {
-    std::lock_guard lock(group->rank_state().mutex);
-    enter_backward(*group);
-  }
+  for (const auto& group : groups) enter_group(*group);
 }
 
-// Most nodes that read a parameter lead straight to it, also those of custom Functions, which no operator hooks.
-std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
-  const auto node = torch::autograd::get_current_node();
-  if (!node) return nullptr;
-  begin_task(*node);
-  const bool is_consumed = !torch::autograd::get_current_graph_task_keep_graph();
+// The node gives up what it saved. Most nodes that read a parameter lead straight to it, also those of custom
+// Functions, which no operator hooks.
+void note_consumed(const Reading::NodePointer& node) {
   struct Read {
     std::shared_ptr<ParamGroup> group;
     int64_t edges;  // to its parameters
@@ -138,15 +131,19 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
     auto group = group_of_accumulator(edge.function.get());
     if (!group) continue;
     const auto known = std::ranges::find(reads, group, &Read::group);
-    if (known != reads.end()) {
+    if (known != reads.end())
       ++known->edges;
-      continue;
-    }
-    begin_node(*group);
-    reads.push_back({std::move(group), 1});
+    else
+      reads.push_back({std::move(group), 1});
   }
-  if (is_consumed)
-    for (const auto& read : reads) read.group->turns().reading().note_consumed(node, read.edges);
+  for (const auto& read : reads) read.group->turns().reading().note_consumed(node, read.edges);
+}
+
+std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
+  const auto node = torch::autograd::get_current_node();
+  if (!node) return nullptr;
+  begin_task(*node);
+  if (!torch::autograd::get_current_graph_task_keep_graph()) note_consumed(node);
   return nullptr;
 }
 

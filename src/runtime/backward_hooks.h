@@ -2,13 +2,15 @@
 /// \file
 /// Where autograd calls the runtime.
 ///
-/// Note [Before a node]. A node that reads parameters begins with `begin_node`, the one function by which autograd
-/// enters a backward. Who calls it is not a choice. LibTorch's observer comes before every node, so it knows the first
-/// one of a graph task, and nodes by their edges to parameters, which costs no hook; but it can be off, sees no edge at
-/// nodes that read a view or a frozen parameter, and what it throws is logged and dropped. A hook is where it cannot
-/// tell: on those nodes, on all nodes where observers are off, and on each parameter before its gradient is
-/// accumulated, when an error has to keep `.grad` as it is. The second call for a group does nothing. In return hooks
-/// do not see custom Functions, whose nodes are made after their operators ran.
+/// Note [Before a node]. Autograd enters a backward in two places.
+/// - LibTorch's observer comes before every node. At the first one of a graph task it enters all groups that the task's
+///   graph leads to: by accumulators; by the hooks of nodes that read a view or a frozen parameter, which have no edge
+///   to one; by the numbers of nodes that have neither (ScopeRecord). It costs no hook, but can be off, and what it
+///   throws is logged and dropped.
+/// - So a parameter has a hook before its gradient is accumulated, which throws that again and keeps `.grad` as it is,
+///   and the hooks of nodes, where observers are off of all nodes, enter too. Only custom Functions, whose nodes are
+///   made after their operators ran, have none.
+/// Later calls for a group do nothing. Each of these has a test in tests/thread that fails without it.
 
 #include <ATen/core/Tensor.h>
 

@@ -225,6 +225,25 @@ TEST(ZooAutograd, NodeOfSeveralResultsThatAsksForSizesFirstEqualsTheUnshardedRun
       [](const torch::Tensor& w) { return std::get<0>(torch::var_mean(w)); });
 }
 
+struct AddedBias : torch::autograd::Function<AddedBias> {
+  static torch::Tensor forward(AutogradContext*, const torch::Tensor& h, const torch::Tensor& bias) { return h + bias; }
+  static variable_list backward(AutogradContext*, variable_list gradients) {
+    return {gradients[0], gradients[0].sum(0)};
+  }
+};
+
+// The function's node has no hook, and its backward no operator on a parameter: without observers nothing comes before
+// the gradient itself.
+TEST(ZooAutograd, AFunctionThatReadsNothingInBackwardEqualsTheUnshardedRunWithObserversAndWithout) {
+  for (bool observers : {true, false})
+    expect_equals_unsharded(autograd_program([=](AutogradNet& net, const Role& role) {
+      const at::RecordFunctionGuard guard(observers);
+      return train(net, role, [](AutogradNet& m, const Batch& batch) {
+        return distance_from_targets(AddedBias::apply(samples(batch, {6}), m.in->bias), batch);
+      });
+    }));
+}
+
 // Runs a layer again in backward, with a backward of its own inside the outer one.
 struct Recomputed : torch::autograd::Function<Recomputed> {
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& x, nn::LinearImpl* layer) {
@@ -246,6 +265,16 @@ TEST(ZooAutograd, BackwardInsideBackwardEqualsTheUnshardedRun) {
     return train(net, role, [](AutogradNet& m, const Batch& batch) {
       auto h = torch::tanh(m.in->forward(samples(batch, {4})));
       return distance_from_targets(m.out->forward(Recomputed::apply(h, m.middle.get())), batch);
+    });
+  }));
+}
+
+// The graph leads to no parameter.
+TEST(ZooAutograd, AModelOfWhichAllIsComputedAgainEqualsTheUnshardedRun) {
+  expect_equals_unsharded(autograd_program([](AutogradNet& net, const Role& role) {
+    return train(net, role, [](AutogradNet& m, const Batch& batch) {
+      const auto x = samples(batch, {4}).requires_grad_();
+      return distance_from_targets(Recomputed::apply(Recomputed::apply(x, m.in.get()), m.middle.get()), batch);
     });
   }));
 }
