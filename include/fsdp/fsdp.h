@@ -14,6 +14,7 @@
 #include <fsdp/group.h>
 #include <fsdp/images.h>
 #include <fsdp/metrics.h>
+#include <fsdp/norms.h>
 #include <fsdp/optim.h>
 #include <fsdp/options.h>
 #include <fsdp/parameters.h>

@@ -1,24 +1,17 @@
 #include <fsdp/clip_grad.h>
 
-#include <ATen/ops/zeros.h>
-
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <unordered_set>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
+#include "optim/global_sums.h"
 #include "optim/gradient_layout.h"
-#include "optim/row_norms.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 
 namespace fsdp {
 namespace {
-
-using optim::ExactSum;
-using runtime::ParamGroup;
 
 struct RowGradient {
   runtime::ParamRows rows;
@@ -48,35 +41,6 @@ std::vector<RowGradient> row_gradients(const Group& model) {
   return gradients;
 }
 
-// Replicas have the same rows.
-void reduce(const ParamGroup& group, const at::Tensor& values, ReduceOp op, const std::string& subject) {
-  group.rank_state().wait(*group.placement().shard().communicator().all_reduce(values, op, group.tag(subject)));
-}
-
-double max_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradients, const std::string& subject) {
-  auto largest = at::zeros({1}, at::kDouble);
-  for (const auto& [rows, gradient] : gradients) {
-    const double found = optim::max_magnitude(gradient);
-    auto& value = *largest.mutable_data_ptr<double>();
-    if (found > value || std::isnan(found)) value = found;
-  }
-  reduce(group, largest, ReduceOp::kMax, subject);
-  return largest.item<double>();
-}
-
-double p_norm_of(const ParamGroup& group, const std::vector<RowGradient>& gradients, double p,
-                 const std::string& subject) {
-  ExactSum sum;
-  for (const auto& [rows, gradient] : gradients)
-    sum.add(optim::sum_of_powers(optim::laid_out_as(rows.values, gradient), rows.row_numel(), p));
-  auto words = at::zeros({static_cast<int64_t>(ExactSum::kWords)}, at::kDouble);
-  std::ranges::copy(sum.words(), words.mutable_data_ptr<double>());
-  reduce(group, words, ReduceOp::kSum, subject);
-  const auto total =
-      ExactSum::from_words(std::span<const double, ExactSum::kWords>(words.const_data_ptr<double>(), ExactSum::kWords));
-  return p == 2 ? std::sqrt(total.value()) : std::pow(total.value(), 1.0 / p);
-}
-
 }  // namespace
 
 double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
@@ -89,8 +53,10 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   auto gradients = row_gradients(model);
   // With the bounds, in which ranks could differ unseen.
   const auto subject = c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
-  const bool is_max = norm_type == std::numeric_limits<double>::infinity();
-  const double norm = is_max ? max_norm_of(first, gradients, subject) : p_norm_of(first, gradients, norm_type, subject);
+  std::vector<optim::RowValues> values;
+  for (const auto& [rows, gradient] : gradients)
+    values.push_back({optim::laid_out_as(rows.values, gradient), rows.row_numel()});
+  const double norm = optim::norm_over_ranks(first, values, norm_type, subject);
   if (error_if_nonfinite && !std::isfinite(norm))
     throw Error(where + "the gradients' norm is not finite (" + std::to_string(norm) +
                 "). Look for an overflow in the loss, or pass error_if_nonfinite = false");

@@ -1,5 +1,6 @@
 #include "optim/exact_sum.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -70,6 +71,37 @@ ExactSum ExactSum::from_words(std::span<const double, kWords> words) {
   for (size_t i = 0; i < kDigits; ++i) sum.digits_[i] = static_cast<uint64_t>(words[i]);
   sum.not_finite_ = words[kDigits];
   sum.carry();
+  return sum;
+}
+
+double ExactSum::difference(ExactSum left, ExactSum right) {
+  left.carry();
+  right.carry();
+  if (left.not_finite_ != 0 || right.not_finite_ != 0) return left.not_finite_ - right.not_finite_;
+  // The highest digits decide.
+  const bool is_negative = std::ranges::lexicographical_compare(left.digits_.rbegin(), left.digits_.rend(),
+                                                                right.digits_.rbegin(), right.digits_.rend());
+  if (is_negative) std::swap(left, right);
+  uint64_t borrow = 0;
+  for (size_t i = 0; i < kDigits; ++i) {
+    const uint64_t less = right.digits_[i] + borrow;
+    borrow = left.digits_[i] < less ? 1 : 0;
+    left.digits_[i] += (borrow << kDigitBits) - less;
+  }
+  return is_negative ? -left.value() : left.value();
+}
+
+std::array<double, SignedExactSum::kWords> SignedExactSum::words() const {
+  std::array<double, kWords> words{};
+  std::ranges::copy(above_.words(), words.begin());
+  std::ranges::copy(below_.words(), words.begin() + ExactSum::kWords);
+  return words;
+}
+
+SignedExactSum SignedExactSum::from_words(std::span<const double, kWords> words) {
+  SignedExactSum sum;
+  sum.above_ = ExactSum::from_words(words.first<ExactSum::kWords>());
+  sum.below_ = ExactSum::from_words(words.last<ExactSum::kWords>());
   return sum;
 }
 

@@ -33,12 +33,35 @@ class ExactSum {
   std::array<double, kWords> words() const;
   static ExactSum from_words(std::span<const double, kWords> words);
 
+  /// left - right, rounded once.
+  static double difference(ExactSum left, ExactSum right);
+
  private:
   void carry();
 
   std::array<uint64_t, kDigits> digits_{};  // below 2^32 after carry()
   uint64_t since_carry_ = 0;                // additions, each of which adds less than 2^33 to a digit
   double not_finite_ = 0;
+};
+
+/// The same of doubles of both signs: what is above zero and what is below it, which are subtracted as integers.
+class SignedExactSum {
+ public:
+  static constexpr size_t kWords = 2 * ExactSum::kWords;
+
+  void add(double value) { (value < 0 ? below_ : above_).add(value < 0 ? -value : value); }
+  void add(const SignedExactSum& other) {
+    above_.add(other.above_);
+    below_.add(other.below_);
+  }
+  double value() const { return ExactSum::difference(above_, below_); }
+
+  /// As ExactSum's.
+  std::array<double, kWords> words() const;
+  static SignedExactSum from_words(std::span<const double, kWords> words);
+
+ private:
+  ExactSum above_, below_;
 };
 
 }  // namespace fsdp::optim

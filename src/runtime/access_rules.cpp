@@ -81,7 +81,8 @@ std::string ways_out(Verdict verdict) {
       return "outside a forward scope a sharded parameter is this rank's rows, and this operator would compute a "
              "different number on them. Call the model through its handle, model(...) or model.forward(...): "
              "model->forward(...) opens no scope. Where there is only a module, fsdp::handle_of(module)(...) is the "
-             "same; or open a fsdp::ForwardScope. For norms and clipping use fsdp::clip_grad_norm_; for the whole "
+             "same; or open a fsdp::ForwardScope. For norms, sums and clipping use fsdp::norm, fsdp::sum and "
+             "fsdp::clip_grad_norm_, for LBFGS fsdp::optim::LBFGS; for the whole "
              "value use "
              "fsdp::full_tensor or fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows "
              "(and a torch::NoGradGuard)";

@@ -99,5 +99,39 @@ TEST(OptimExactSum, WhatIsNotFiniteStaysSoAlsoThroughWords) {
   EXPECT_EQ(ExactSum::from_words(words).value(), Limits::infinity());
 }
 
+double signed_sum_of(const std::vector<double>& values) {
+  SignedExactSum first, second;
+  for (size_t i = 0; i < values.size(); ++i) (i % 2 == 0 ? first : second).add(values[i]);
+  SignedExactSum sum;
+  for (const auto& part : {first, second}) sum.add(SignedExactSum::from_words(part.words()));
+  return sum.value();
+}
+
+TEST(OptimSignedExactSum, SubtractsWithoutRounding) {
+  EXPECT_EQ(signed_sum_of({1e300, 1.0, -1e300}), 1.0);
+  EXPECT_EQ(signed_sum_of({1e300, -Limits::denorm_min(), -1e300}), -Limits::denorm_min());
+  EXPECT_EQ(signed_sum_of({0.1, -0.1}), 0.0);
+  EXPECT_EQ(signed_sum_of({-0.5, 2.0, -4.0}), -2.5);
+  EXPECT_EQ(signed_sum_of({}), 0.0);
+}
+
+TEST(OptimSignedExactSum, OrderDoesNotMatterToTheBits) {
+  std::mt19937 random(3);
+  auto values = wild_values(random, 1001);
+  for (size_t i = 0; i < values.size(); i += 3) values[i] = -values[i];
+  const double expected = signed_sum_of(values);
+  for (int i = 0; i < 5; ++i) {
+    std::ranges::shuffle(values, random);
+    EXPECT_EQ(signed_sum_of(values), expected);
+  }
+}
+
+TEST(OptimSignedExactSum, WhatIsNotFiniteStaysSo) {
+  EXPECT_EQ(signed_sum_of({1.0, -Limits::infinity()}), -Limits::infinity());
+  EXPECT_EQ(signed_sum_of({1.0, Limits::infinity()}), Limits::infinity());
+  EXPECT_TRUE(std::isnan(signed_sum_of({Limits::infinity(), -Limits::infinity()})));
+  EXPECT_TRUE(std::isnan(signed_sum_of({1.0, std::nan("")})));
+}
+
 }  // namespace
 }  // namespace fsdp::optim
