@@ -20,9 +20,10 @@ constexpr uint16_t kC10dPort = 29400;
 struct Text {
   std::string nodes = "1", node_rank, master_address = "127.0.0.1", master_port;
   bool standalone = false, module = false, no_python = false, prefix = false, no_prefix = false;
+  bool json = false;
   std::string endpoint, backend = "static", max_restarts = "0", heartbeat_timeout = "30", peer_grace,
                         shutdown_timeout = "10";
-  std::string rendezvous_settings;
+  std::string rendezvous_settings, doctors_backend;
   std::string redirects = "0", tee = "0", shown;
 };
 
@@ -88,6 +89,13 @@ void declare(CLI::App& app, Flags& flags, Text& text) {
   add_option(app, "--local-ranks-filter", text.shown, "show only these local ranks, e.g. 0,3");
   app.add_flag("--prefix", text.prefix, "begin lines with [rank N] even if there is one rank");
   app.add_flag(both_spellings("--no-prefix"), text.no_prefix, "do not begin lines with [rank N]");
+
+  app.add_flag(
+      "--doctor", flags.doctor,
+      "compare the hosts of all nodes and measure what is between them, with 2 ranks a node, instead of a program");
+  app.add_flag("--json", text.json, "with --doctor: print JSON");
+  app.add_option("--backend", text.doctors_backend,
+                 "with --doctor: auto, cpu, shm, gloo, hierarchical or nccl (default auto)");
 
   app.add_flag(both_spellings("--no-python"), text.no_python, "for torchrun's sake: no effect");
   app.add_flag("-m,--module", text.module, "not supported: programs are not Python modules");
@@ -200,11 +208,24 @@ void check_command(std::vector<std::string>& command) {
   if (command.empty()) refuse("no program to start was given");
 }
 
+/// The command of the doctor, which is no program of the user's.
+void prepare_doctor(Flags& flags, const Text& text) {
+  if (!flags.doctor) {
+    if (text.json || !text.doctors_backend.empty()) refuse("--json and --backend are for --doctor");
+    return;
+  }
+  if (!flags.command.empty()) refuse("--doctor starts no program, found " + flags.command.front());
+  const std::string backend = text.doctors_backend.empty() ? "auto" : text.doctors_backend;
+  flags.command = {"/proc/self/exe", kDoctorRank, backend, text.json ? "json" : "text"};
+  flags.prefix = Prefix::kNever;
+}
+
 void complete(Flags& flags, const Text& text) {
   if (text.module) {
     refuse("-m is not supported: name a program, for a Python module: python3 -m MODULE");
   }
   if (text.prefix && text.no_prefix) refuse("--prefix and --no-prefix exclude each other");
+  prepare_doctor(flags, text);
   check_command(flags.command);
   flags.nodes = node_range(text.nodes);
   read_rendezvous_settings(text.rendezvous_settings, flags);
@@ -247,6 +268,7 @@ Flags parse_flags(std::vector<std::string> arguments) {
     refuse(error.what());
   }
   flags.command = app.remaining();
+  if (flags.doctor && app.count("--nproc-per-node") == 0) flags.processes_per_node = "2";
   complete(flags, text);
   return flags;
 }

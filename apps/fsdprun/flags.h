@@ -52,9 +52,14 @@ struct Flags {
   StreamChoice redirects, tee;
   /// Unset: all.
   std::optional<std::set<int>> shown_local_ranks;
-  /// The program and its arguments.
+  /// Compare the hosts and measure what is between them, instead of starting a program.
+  bool doctor = false;
+  /// The program and its arguments; for the doctor this program, as a rank that measures.
   std::vector<std::string> command;
 };
+
+/// The first argument of fsdprun itself as a rank that measures.
+constexpr const char* kDoctorRank = "--doctor-rank";
 
 /// `arguments` without the launcher's own name. Throws Exit: with status 0 and the help text for
 /// --help, else with a sentence on what is wrong.

@@ -7,6 +7,7 @@
 
 #include "attempt.h"
 #include "descendants.h"
+#include "doctor.h"
 #include "exit.h"
 #include "nproc.h"
 #include "own_children.h"
@@ -104,7 +105,10 @@ int run_attempts(const Flags& flags, const std::string& program, Nodes& nodes, c
                   " nodes (world size " + std::to_string(nodes.world_size()) + "); this is node " +
                   std::to_string(nodes.node()));
     }
-    if (const auto status = run_attempt({flags, program, nodes, files, guard, signals, console})) return *status;
+    const bool are_alike = !flags.doctor || compare_hosts(nodes, signals);
+    if (const auto status = run_attempt({flags, program, nodes, files, guard, signals, console})) {
+      return *status == 0 && !are_alike ? kFailure : *status;
+    }
   }
 }
 

@@ -1,12 +1,17 @@
 // fsdprun: starts the ranks of a distributed program. docs/launching.md describes it.
 #include <exception>
 #include <iostream>
+#include <string_view>
 
+#include "doctor.h"
 #include "exit.h"
 #include "flags.h"
 #include "launch.h"
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == fsdprun::kDoctorRank) {
+    return fsdprun::run_doctor_rank({argv + 2, argv + argc});
+  }
   try {
     return fsdprun::launch(fsdprun::parse_flags({argv + 1, argv + argc}));
   } catch (const fsdprun::Exit& exit) {

@@ -205,6 +205,23 @@ std::optional<AttemptEnd> Nodes::wait_until_all_are_done(SignalQueue& signals) {
   return std::nullopt;
 }
 
+std::vector<std::string> Nodes::tell_node_0(const std::string& name, const std::string& value, SignalQueue& signals) {
+  if (is_alone()) return {value};
+  const auto key = [&](int node) { return attempt_key(name) + "/" + std::to_string(node); };
+  meeting_point_.tell(key(node_), value, signals);
+  std::vector<std::string> all;
+  while (meeting_point_.is_host() && static_cast<int>(all.size()) < count()) {
+    const auto look = [next = key(static_cast<int>(all.size()))](c10d::Store& store) { return read(store, next); };
+    if (const auto found = meeting_point_.answer(signals, look)) {
+      all.push_back(*found);
+      continue;
+    }
+    if (const auto end = end_elsewhere()) throw Exit(kFailure, end->text);
+    pause(signals);
+  }
+  return all;
+}
+
 void Nodes::leave(const std::string& problem, SignalQueue& signals) {
   if (is_alone()) return;
   if (!meeting_point_.is_host()) {

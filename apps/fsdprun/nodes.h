@@ -61,6 +61,10 @@ class Nodes {
   /// Why the attempt is over, the same for all nodes: `here`, unless another reason was told before.
   AttemptEnd agree_on_end(const AttemptEnd& here, SignalQueue& signals);
 
+  /// What every node tells, by node, in node 0; elsewhere nothing. Once for each name and attempt. Throws Exit if the
+  /// attempt ends meanwhile.
+  std::vector<std::string> tell_node_0(const std::string& name, const std::string& value, SignalQueue& signals);
+
   /// Says goodbye, and in node 0 why the job failed; empty: it did not. Node 0 waits a moment for those of the others
   /// that are there to read it: the store ends with it. The others do not wait.
   void leave(const std::string& problem, SignalQueue& signals);

@@ -15,6 +15,7 @@
 #include "api/plan.h"
 #include "api/shard_over.h"
 #include "comm/core/check.h"
+#include "comm/core/log.h"
 #include "comm/group/attachment.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/interceptor.h"
@@ -122,6 +123,9 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   allocate_rows(groups);
   for (size_t i = 0; i < plan.size(); ++i)
     groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
+  for (const auto& planned : plan)
+    log(LogLevel::kInfo, placement.where("fully_shard"),
+        c10::str("group '", planned.name, "' of ", planned.parameters.size(), " parameters"));
   return groups;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/core/check.h"
+#include "comm/core/log.h"
 
 namespace fsdp {
 namespace {
@@ -68,7 +69,10 @@ class Front::Call {
   /// `peer`: the root or the other rank, if there is one.
   Fingerprint of(const at::Tensor& data, std::span<const int64_t> offsets = {}, int peer = -1) {
     describe_data(fingerprint_, data, offsets);
+    if (!offsets.empty()) fingerprint_.bytes = static_cast<uint64_t>(offsets.back()) * data.element_size();
     fingerprint_.peer = peer;
+    if (logs(LogLevel::kDebug))
+      log(LogLevel::kDebug, prefix_, c10::str(fingerprint_.bytes, " bytes of ", data.scalar_type()));
     return fingerprint_;
   }
 
@@ -103,9 +107,7 @@ Fingerprint Front::checked_reduce_scatter(const at::Tensor& output, std::span<co
   }
   call.expect_offsets(offsets, std::max(offsets.empty() ? 0 : offsets.back(), end), output);
   call.expect(output.is_floating_point(), "expected a floating point tensor, found ", output.scalar_type(), ".");
-  Fingerprint fingerprint = call.of(output, offsets);
-  fingerprint.bytes = static_cast<uint64_t>(offsets.back()) * output.element_size();
-  return fingerprint;
+  return call.of(output, offsets);
 }
 
 Fingerprint Front::checked_all_reduce(const at::Tensor& tensor, ReduceOp op, const Tag& tag) const {

@@ -8,6 +8,7 @@
 #include "comm/core/fault_point.h"
 #include "comm/core/host_grid.h"
 #include "comm/core/local_communicator.h"
+#include "comm/core/log.h"
 #include "comm/core/message.h"
 #include "comm/failure/neighbours.h"
 #include "comm/group/profile.h"
@@ -246,6 +247,12 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
     compare_claims(membership, profiles);
     const auto hosts = hosts_of(profiles);
     const auto carrier = carrier_of(membership, profiles, hosts);
+    log(LogLevel::kInfo, prefix_of(membership),
+        c10::str("the ", membership.world_size(), " ranks have met; hosts: ", 1 + *std::ranges::max_element(hosts),
+                 "; ",
+                 carrier == Carrier::kSharedMemory   ? "over shared memory"
+                 : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
+                                                     : "over the network"));
     const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
     if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, *listener), hosts};
     auto options = network_options(meeting, profiles);

@@ -1,6 +1,7 @@
 #include "comm/shm/peers.h"
 
 #include <c10/util/StringUtil.h>
+#include <fsdp/error.h>
 #include <sched.h>
 #include <unistd.h>
 

@@ -134,6 +134,16 @@ TEST(Flags, WrongValuesAreShown) {
   EXPECT_THAT(refusal_of({}), HasSubstr("no program"));
 }
 
+TEST(Flags, TheDoctorIsARankOfThisProgram) {
+  EXPECT_THAT(parse_flags({"--doctor"}).command, ElementsAre("/proc/self/exe", kDoctorRank, "auto", "text"));
+  const Flags flags = parse_flags({"--doctor", "--json", "--backend=gloo", "--nproc-per-node=4"});
+  EXPECT_THAT(flags.command, ElementsAre("/proc/self/exe", kDoctorRank, "gloo", "json"));
+  EXPECT_EQ(flags.processes_per_node, "4");
+  EXPECT_EQ(parse_flags({"--doctor"}).processes_per_node, "2");
+  EXPECT_THAT(refusal_of({"--doctor", "prog"}), HasSubstr("starts no program"));
+  EXPECT_THAT(refusal_of({"--backend=gloo", "prog"}), HasSubstr("are for --doctor"));
+}
+
 TEST(Flags, HelpIsNoError) {
   try {
     parse_flags({"--help"});

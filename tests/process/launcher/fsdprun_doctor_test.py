@@ -1,0 +1,114 @@
+"""fsdprun --doctor: hosts compared and measured; the variables that it explains reach the ranks."""
+
+import json
+import os
+import shutil
+import subprocess
+import unittest
+
+from fsdprun_case import FSDPRUN, LIMIT_S, FsdprunTest
+
+
+class Doctor(FsdprunTest):
+    def both(self, *commands):
+        processes = [subprocess.Popen(command, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE, stderr=subprocess.PIPE) for command in commands]
+        for process in processes:
+            process.out, process.err = process.communicate(timeout=LIMIT_S)
+        return processes
+
+    def test_one_host_is_shown_and_measured(self):
+        result = self.run_ranks("--doctor")
+        self.assertEqual(result.returncode, 0, result.err)
+        for fact in ("LibTorch", "CUDA runtime", "NCCL", "driver", "GPUs", "/dev/shm", "memory of the control group",
+                     "ulimit -l", "ulimit -n", "ulimit -v", "interfaces"):
+            self.assertIn("\n" + fact, result.out)
+        self.assertRegex(result.out, r"\ninside host 0 +2 +\d+\.\d us +\d+\.\d MB/s\n")
+
+    def test_the_odd_host_is_named(self):
+        port = f"--master-port={self.held_port()}"
+        nodes = [["bash", "-c", f"ulimit -n {limit}; exec \"$@\"", "bash", FSDPRUN, "--nnodes=2", f"--node-rank={node}",
+                  port, "--doctor", "--json", "--nproc-per-node=1"] for node, limit in enumerate((1000, 900))]
+        first, second = self.both(*nodes)
+        self.assertEqual((first.returncode, second.returncode), (1, 0), first.err + second.err)
+        found = json.loads(first.out)
+        self.assertEqual([node["facts"][0]["name"] for node in found["nodes"]], ["LibTorch"] * 2)
+        self.assertEqual(found["differences"], [{"name": "ulimit -n (open files)", "values": ["1000", "900"],
+                                                 "odd_nodes": [0, 1]}])
+        self.assertIs(found["ok"], False)
+        self.assertEqual([(each["where"], each["ranks"]) for each in found["measurements"]], [("inside host 0", 2)])
+        self.assertGreater(found["measurements"][0]["latency_microseconds"], 0)
+        self.assertEqual(second.out, "")
+
+    def network(self, *mtus):
+        """Namespaces joined by a pair of devices; skips where they are not permitted."""
+        names = [f"fsdp{os.getpid()}{side}" for side in "ab"]
+        if shutil.which("ip") is None or subprocess.run(["ip", "netns", "add", names[0]], capture_output=True).returncode:
+            self.skipTest("network namespaces are not permitted here")
+        self.addCleanup(subprocess.run, ["ip", "netns", "del", names[0]])
+        steps = [f"netns add {names[1]}",
+                 f"link add eth0 netns {names[0]} type veth peer name eth0 netns {names[1]}"]
+        for side, name in enumerate(names):
+            steps += [f"-n {name} address add 10.77.0.{side + 1}/24 dev eth0",
+                      f"-n {name} link set eth0 mtu {mtus[side]} up", f"-n {name} link set lo up"]
+        for step in steps:
+            subprocess.run(["ip", *step.split()], check=True, capture_output=True)
+        self.addCleanup(subprocess.run, ["ip", "netns", "del", names[1]])
+        return names
+
+    def test_hosts_are_compared_by_the_way_to_node_0_and_what_is_between_them_is_measured(self):
+        names = self.network(1500, 1400)
+        first, second = self.both(*(
+            ["ip", "netns", "exec", name, FSDPRUN, "--nnodes=2", f"--node-rank={node}", "--master-addr=10.77.0.1",
+             "--doctor", "--nproc-per-node=2"] for node, name in enumerate(names)))
+        self.assertEqual((first.returncode, second.returncode), (1, 0), first.err + second.err)
+        self.assertRegex(first.out, r"MTU towards node 0: 1500 on node 0 \(.*\), 1400 on node 1 ")
+        self.assertIn("eth0 10.77.0.1 mtu 1500", first.out)
+        for where, ranks in (("inside host 0", 2), ("inside host 1", 2), ("between hosts", 2), ("all ranks", 4)):
+            self.assertRegex(first.out, rf"\n{where} +{ranks} +\d+\.\d us +\d+\.\d MB/s\n")
+
+    def test_refusals(self):
+        for flags, message in ((["--doctor", "true"], "--doctor starts no program"),
+                               (["--json", "true"], "--json and --backend are for --doctor"),
+                               (["--doctor", "--backend=smoke"], "smoke")):
+            result = self.run_ranks(*flags)
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn(message, result.err)
+
+
+class Variables(FsdprunTest):
+    def test_reach_the_ranks(self):
+        wanted = {"NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "eth7", "GLOO_SOCKET_IFNAME": "lo", "NCCL_DEBUG": "INFO",
+                  "NCCL_DEBUG_SUBSYS": "ALL", "TORCH_DISTRIBUTED_DEBUG": "DETAIL", "FSDP_LOG": "info"}
+        self.environment.update(wanted)
+        result = self.shell(2, "env")
+        for name, value in wanted.items():
+            for rank in range(2):
+                self.assertIn(f"[rank {rank}] {name}={value}\n", result.out)
+
+    def test_the_interface_of_gloo_is_used(self):
+        self.environment["GLOO_SOCKET_IFNAME"] = "no-such-interface"
+        result = self.run_ranks("--doctor", "--backend=gloo")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("no-such-interface", result.err)
+        self.environment["GLOO_SOCKET_IFNAME"] = "lo"
+        result = self.run_ranks("--doctor", "--backend=gloo")
+        self.assertEqual(result.returncode, 0, result.err)
+        self.assertIn("GLOO_SOCKET_IFNAME=lo", result.out)
+
+    def test_the_log_has_joins_and_for_debug_collectives(self):
+        self.environment["FSDP_LOG"] = "info"
+        lines = self.run_ranks("--doctor").err
+        self.assertRegex(lines, r"(?m)^\d\d:\d\d:\d\d\.\d{3} \[fsdp rank 1/2\] init_process_group: the 2 ranks have met")
+        self.assertIn("'inside a host' 0/2", lines)
+        self.assertNotIn("all_reduce", lines)
+        self.environment["FSDP_LOG"] = "debug"
+        self.assertRegex(self.run_ranks("--doctor").err,
+                         r"\[fsdp rank 0/2, 'inside a host' 0/2\] all_reduce\S* of 'doctor': 4 bytes of Float")
+
+    def test_without_the_variable_nothing_is_logged(self):
+        self.assertEqual(self.run_ranks("--doctor").err, "")
+
+
+if __name__ == "__main__":
+    unittest.main()
