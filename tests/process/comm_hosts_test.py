@@ -170,6 +170,13 @@ class Failures(HostsTest):
         self.survivors_say({2, 3}, r"(rank [23] is lost|ranks 2, 3 are lost)")
         self.survivors_say({0, 1}, r"rank 0, which hosts the rendezvous store, is lost")
 
+    def test_an_interface_that_leads_nowhere_is_named(self):
+        for interface in ("nosuch", "lo"):
+            with self.subTest(interface=interface):
+                self.start("exchange_between_hosts", [1, 1], TIMEOUT_MS=2000, GLOO_SOCKET_IFNAME=interface)
+                self.survivors_say(set(), f"could not connect the ranks over GLOO_SOCKET_IFNAME={interface}")
+                self.doCleanups()
+
     def test_a_host_that_does_not_come_is_named(self):
         self.start("exchange_between_hosts", [2, 2], TIMEOUT_MS=4000)
         for rank in self.ranks[2:]:

@@ -5,27 +5,54 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "comm/core/check.h"
+
 #include <cstdlib>
 #include <sstream>
+#include <stdexcept>
 
 namespace fsdp {
+
+namespace {
+
+using Gloo = c10d::ProcessGroupGloo;
+
+// The interfaces that the user names, else none.
+std::string named_interfaces() {
+  const char* names = std::getenv("GLOO_SOCKET_IFNAME");
+  return names == nullptr ? "" : names;
+}
+
+c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, const std::string& address,
+                                              std::chrono::milliseconds timeout) {
+  auto options = Gloo::Options::create(timeout);
+  // Messages are sent and received by the device's thread; the pool runs whole collectives, which are not used.
+  options->threads = 1;
+  std::istringstream names(interfaces);
+  for (std::string name; std::getline(names, name, ',');)
+    options->devices.push_back(Gloo::createDeviceForInterface(name));
+  if (options->devices.empty())
+    options->devices.push_back(address.empty() ? Gloo::createDefaultDevice() : Gloo::createDeviceForHostname(address));
+  return options;
+}
+
+}  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                                     int world_size, std::chrono::milliseconds timeout,
                                                     const std::string& address) {
-  using Gloo = c10d::ProcessGroupGloo;
-  auto options = Gloo::Options::create(timeout);
-  // Messages are sent and received by the device's thread; the pool runs whole collectives, which are not used.
-  options->threads = 1;
-  if (const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME"); interfaces && *interfaces) {
-    std::istringstream names(interfaces);
-    for (std::string name; std::getline(names, name, ',');) {
-      options->devices.push_back(Gloo::createDeviceForInterface(name));
-    }
-  } else {
-    options->devices.push_back(address.empty() ? Gloo::createDefaultDevice() : Gloo::createDeviceForHostname(address));
+  const std::string interfaces = named_interfaces();
+  try {
+    return c10::make_intrusive<Gloo>(store, rank, world_size, options_for(interfaces, address, timeout));
+  } catch (const std::exception& error) {
+    throw std::runtime_error(c10::str("Gloo could not connect the ranks over ",
+                                      !interfaces.empty() ? "GLOO_SOCKET_IFNAME=" + interfaces
+                                      : address.empty()   ? "this host's name"
+                                                          : address,
+                                      " (", first_line(error.what()),
+                                      "); the interface has to be there, and reach every rank's host on any port: "
+                                      "GLOO_SOCKET_IFNAME names another one"));
   }
-  return c10::make_intrusive<Gloo>(store, rank, world_size, options);
 }
 
 }  // namespace fsdp

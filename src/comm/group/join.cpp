@@ -209,7 +209,7 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& 
 
 // The ranks of this rank's host that are in the group.
 std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const std::vector<Profile>& profiles,
-                                          const HostGrid& grid, const shm::Listener& listener) {
+                                          const HostGrid& grid, const std::optional<shm::Listener>& listener) {
   std::vector<int> members;
   std::vector<std::string> contacts;
   for (int rank = grid.own_ranks().begin; rank < grid.own_ranks().end; ++rank) {
@@ -221,7 +221,7 @@ std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const std::vec
   if (ranks.world_size == 1) return make_local_communicator(ranks);
   // In the middle of a collective of several hosts it is its lane that goes on.
   const auto own_rank = grid.count() == 1 ? meeting.own_rank : std::make_shared<shm::OwnRank>();
-  return make_shm_communicator(listener, contacts, ranks, meeting.timeout, own_rank);
+  return make_shm_communicator(*listener, contacts, ranks, meeting.timeout, own_rank);
 }
 
 Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
@@ -254,10 +254,10 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
                  : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
                                                      : "over the network"));
     const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
-    if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, *listener), hosts};
+    if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, listener), hosts};
     auto options = network_options(meeting, profiles);
     if (carrier == Carrier::kHierarchical) {
-      options.host = join_inside(meeting, profiles, *grid, *listener);
+      options.host = join_inside(meeting, profiles, *grid, listener);
       options.grid = grid;
     }
     return {make_c10d_communicator(own, std::move(options)), hosts};

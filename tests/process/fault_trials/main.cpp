@@ -27,7 +27,7 @@ struct Options {
   uint64_t seed = 1;
   int kills = 10, stops = 5, mismatches = 10;
   int timeout_ms = 3000;
-  std::vector<std::string> backends{"shm", "gloo"};
+  std::vector<std::string> backends{"shm", "gloo", "hierarchical"};
   std::vector<int> world_sizes{2, 3, 4};
   std::vector<std::string> points;
   int only = 0;
@@ -91,7 +91,9 @@ class Trials {
     auto found = models_.find(key);
     if (found == models_.end()) {
       found = models_.emplace(key, Model(trial)).first;
-      const uint64_t hash = hashes_.emplace(trial.world_size, found->second.hash()).first->second;
+      const bool sums_by_host = trial.backend == "hierarchical";
+      const uint64_t hash =
+          hashes_.emplace(std::pair(trial.world_size, sums_by_host), found->second.hash()).first->second;
       TORCH_CHECK(found->second.hash() == hash, trial.describe(), ": other numbers than by another backend");
     }
     return found->second;
@@ -142,10 +144,10 @@ class Trials {
   }
 
   void print_summary() const {
-    std::cout << std::left << std::setw(12) << "fault" << std::setw(9) << "backend" << std::setw(8) << "trials"
+    std::cout << std::left << std::setw(12) << "fault" << std::setw(14) << "backend" << std::setw(8) << "trials"
               << std::setw(12) << "took place" << std::setw(8) << "wrong" << "slowest survivor\n";
     for (const auto& [key, count] : counts_)
-      std::cout << std::setw(12) << key.first << std::setw(9) << key.second << std::setw(8) << count.trials
+      std::cout << std::setw(12) << key.first << std::setw(14) << key.second << std::setw(8) << count.trials
                 << std::setw(12) << count.reached << std::setw(8) << count.failed << count.slowest.count() << " ms\n";
     std::cout << "seed " << options_.seed << ": " << failed_ << " wrong (a hang, a wrong number, another error, "
               << "something left behind), " << missed_ << " did not take place (one in ten may)" << std::endl;
@@ -154,7 +156,8 @@ class Trials {
   const Options options_;
   std::mt19937_64 random_;
   std::map<std::tuple<std::string, int, bool>, Model> models_;
-  std::map<int, uint64_t> hashes_;  // by number of ranks: of every backend
+  // By number of ranks, and whether sums are taken in the order of hosts: of every backend.
+  std::map<std::pair<int, bool>, uint64_t> hashes_;
   std::map<std::pair<std::string, std::string>, Count> counts_;
   int failed_ = 0, missed_ = 0, number_ = 0;
 };
@@ -198,7 +201,7 @@ int main(int argc, char** argv) {
   app.add_option("--mismatches", options.mismatches, "trials in which one rank runs something else, each kind in turn")
       ->capture_default_str();
   app.add_option("--timeout-ms", options.timeout_ms, "of the process groups")->capture_default_str();
-  app.add_option("--backends", options.backends, "shm, gloo")->delimiter(',')->capture_default_str();
+  app.add_option("--backends", options.backends, "shm, gloo, hierarchical")->delimiter(',')->capture_default_str();
   app.add_option("--worlds", options.world_sizes, "numbers of ranks")->delimiter(',')->capture_default_str();
   app.add_option("--points", options.points, "fault points, e.g. 'joining,joined'; none: all of them")->delimiter(',');
   app.add_option("--only", options.only, "run the trial with this number alone");

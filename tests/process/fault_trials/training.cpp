@@ -5,7 +5,10 @@
 #include <xxhash.h>
 
 #include <array>
+#include <cstdlib>
 #include <stdexcept>
+
+#include "support/backend.h"
 
 namespace fsdp::test {
 namespace {
@@ -173,6 +176,8 @@ const char* name_of(Divergence divergence) {
 }
 
 uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch) {
+  const auto hosts = test_hosts(plan.world_size, plan.backend);
+  setenv("FSDP_HOST", c10::str("host ", hosts[static_cast<size_t>(plan.rank)]).c_str(), /*overwrite=*/1);
   init_process_group({.backend = plan.backend,
                       .timeout = plan.timeout,
                       .rank = plan.rank,
