@@ -12,6 +12,7 @@
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/group.h>
+#include <fsdp/group_collectives.h>
 #include <fsdp/images.h>
 #include <fsdp/metrics.h>
 #include <fsdp/norms.h>

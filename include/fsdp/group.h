@@ -3,8 +3,10 @@
 /// The handle of a sharded module's groups.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/group_collectives.h>
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <string>
@@ -66,9 +68,10 @@ class [[nodiscard]] UnshardHandle {
 
 /// A cheap, shared handle of one `fully_shard` call and of the groups under its module.
 ///
-/// `unshard`, `reshard`, `set_unshard_in_backward`, prefetch lists and the divide factor act on the module's own group;
-/// what takes `recurse`, scopes, `no_sync`, `reset_iter_state`, `parameters` and `stats` cover all groups under the
-/// module. Not collective unless said, but settings have to be the same on every rank. Thread safety: all of it.
+/// `unshard`, `reshard`, `set_unshard_in_backward`, prefetch lists, the divide factor, hooks and custom collectives act
+/// on the module's own group; what takes `recurse`, scopes, `no_sync`, `reset_iter_state`,
+/// `parameters` and `stats` cover all groups under the module. Not collective unless said, but settings have to be the
+/// same on every rank. Thread safety: all of it.
 ///
 ///     for (size_t i = 0; i < batches.size(); ++i) {
 ///       group.set_requires_gradient_sync(i + 1 == batches.size());  // one reduction for all
@@ -86,6 +89,37 @@ class Group {
   void set_requires_gradient_sync(bool requires_sync, bool recurse = true) const;
   /// The same for a stretch of the program: `auto guard = group.no_sync();`.
   NoSync no_sync() const;
+  /// `hook` is called with this rank's slice of the group's reduced gradients when they are there, before they are
+  /// added to `.grad`: a flat tensor for each dtype of the group in the rows' order, with zeros between parameters,
+  /// which it may change in place. It gets the sum over all ranks times 1/factor. Every rank calls it for the same
+  /// groups in the same order, so it may communicate. It runs without autograd in the thread of a backward, while other
+  /// threads that use the model's groups wait. If it throws, so does backward. None takes it away.
+  ///
+  ///     group.set_all_reduce_hook([](const torch::Tensor& rows) { rows.clamp_(-1, 1); });
+  void set_all_reduce_hook(std::function<void(const at::Tensor& rows)> hook) const;
+  /// `hook` is called in a backward as soon as the group's gradients are reduced and in `.grad`, with the parameters
+  /// that have one. They show this rank's rows, as outside, and may be written, so an optimizer of them may step and
+  /// drop the gradients: then a backward holds those of a few groups only. Not for a backward without gradient
+  /// sync. Every rank calls it for the same groups in the same
+  /// order. It runs without autograd in the thread of the backward, while other threads that use the model's groups
+  /// wait; parameters of other groups are refused in it. What the backward reads of the group after that is an error,
+  /// as is a backward inside a scope of it. A parameter whose forward is run again by a custom Function may come twice.
+  /// If the hook throws, so does backward. None takes it away; one that owns the parameters keeps them and itself until
+  /// then.
+  ///
+  ///     fsdp::optim::AdamW optimizer(block.parameters());  // outlives the training
+  ///     block.set_post_accumulate_grad_hook([&](const std::vector<torch::Tensor>&) {
+  ///       optimizer.step();
+  ///       optimizer.zero_grad();
+  ///     });
+  void set_post_accumulate_grad_hook(std::function<void(const std::vector<at::Tensor>& parameters)> hook) const;
+  /// Gathers the group's rows with `all_gather` from the next gather on, e.g. with fewer bytes on the wire; none: with
+  /// the communicator's own. It is not called where nothing is gathered: ranks share memory, or there is one. A rank
+  /// that gathers in another way than others is a Mismatch.
+  void set_custom_all_gather(AllGather all_gather) const;
+  /// The same for the reduction of the group's gradients, over the ranks that rows are sharded over. It is called over
+  /// shared memory too.
+  void set_custom_reduce_scatter(ReduceScatter reduce_scatter) const;
   /// Free whole parameters after forward and gather them again in backward. See Reshard.
   void set_reshard_after_forward(bool reshard, bool recurse = true) const;
   /// Without it whole parameters stay until the rows are written, e.g. between micro-batches.

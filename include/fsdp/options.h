@@ -62,6 +62,10 @@ struct FullyShardOptions {
   std::optional<Reshard> reshard_after_forward = std::nullopt;
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
   std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
+  /// How many bytes of whole parameters may be gathered ahead of the group that computes, beside it and the groups
+  /// around it: as many groups as followed in the last pass, or as the prefetch lists name, and fit. 0: none. Unset:
+  /// one group, whatever its size. Not negative.
+  std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced: they stay whole, each rank's its own.
   std::vector<at::Tensor> ignored_params = {};
   /// Makes groups of submodules too, innermost first; not for TorchScript modules and lists.

@@ -53,18 +53,26 @@ class [[nodiscard]] LocalRows {
   std::unique_ptr<Open> open_;
 };
 
+/// How whole parameters are summoned.
+struct SummonOptions {
+  /// Rank 0 of the process group alone keeps them, e.g. to write or print them: the other ranks take part in gathering
+  /// group by group, hold one group at a time meanwhile, and their parameters show rows. Nothing can be written back.
+  bool rank0_only = false;
+};
+
 /// Whole parameters, all at once, which may be written; backward would not see them, so operators that autograd would
 /// record are refused. See summon_full_params.
 class [[nodiscard]] SummonFullParams {
  public:
   /// Collective. Throws UsageError as ForwardScope does, and what Work::wait throws.
-  explicit SummonFullParams(const Group& model);
+  explicit SummonFullParams(const Group& model, const SummonOptions& options = {});
   ~SummonFullParams();
   SummonFullParams(const SummonFullParams&) = delete;
   SummonFullParams& operator=(const SummonFullParams&) = delete;
 
   /// Copies the whole parameters into the rows; without it, what was written is lost. Each rank keeps its own rows, so
-  /// every rank must have written the same values. Not collective.
+  /// every rank must have written the same values. Not collective. Throws UsageError with rank0_only, on every rank:
+  /// the others would keep what they had.
   void write_back();
 
  private:
@@ -81,6 +89,13 @@ class [[nodiscard]] SummonFullParams {
 ///       torch::nn::init::xavier_uniform_(model->head->weight);  // the same seed on every rank
 ///       whole.write_back();
 ///     }
-inline SummonFullParams summon_full_params(const Group& model) { return SummonFullParams(model); }
+///
+///     {
+///       auto whole = fsdp::summon_full_params(model, {.rank0_only = true});
+///       if (fsdp::rank() == 0) std::cout << model->head->weight;
+///     }
+inline SummonFullParams summon_full_params(const Group& model, const SummonOptions& options = {}) {
+  return SummonFullParams(model, options);
+}
 
 }  // namespace fsdp

@@ -34,6 +34,7 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
   for (const auto& buffer : buffers) describe(text, buffer);
   if (const auto& reshard = options.reshard_after_forward)
     text << "reshard " << reshard->after_forward() << " within " << reshard->ranks().value_or(0) << '\n';
+  if (options.max_prefetched_bytes) text << "ahead " << *options.max_prefetched_bytes << " bytes\n";
   if (options.sync_module_states) text << "rank 0's values\n";
   if (placement.is_replicated_only()) text << "buckets of " << options.bucket_cap_bytes << " bytes\n";
   return text.str();

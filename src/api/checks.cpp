@@ -140,6 +140,9 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   if (options.reshard_after_forward) check_reshard(*options.reshard_after_forward, placement, where);
   require(options.bucket_cap_bytes > 0, where,
           "FullyShardOptions::bucket_cap_bytes: expected more than 0 bytes, found ", options.bucket_cap_bytes);
+  require(options.max_prefetched_bytes.value_or(0) >= 0, where,
+          "FullyShardOptions::max_prefetched_bytes: expected 0 or more, found ",
+          options.max_prefetched_bytes.value_or(0));
   require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
   require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
   require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,

@@ -118,6 +118,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
       spec.policy.reshard_within = reshard->ranks();
     }
     spec.policy.bucket_cap_bytes = options.bucket_cap_bytes;
+    spec.policy.max_prefetched_bytes = options.max_prefetched_bytes;
     groups.push_back(ParamGroup::create(spec));
   }
   allocate_rows(groups);

@@ -100,6 +100,24 @@ void Group::set_requires_gradient_sync(bool requires_sync, bool recurse) const {
   change_policy(view_->groups, recurse, [&](auto& policy) { policy.requires_gradient_sync = requires_sync; });
 }
 
+void Group::set_all_reduce_hook(std::function<void(const at::Tensor& rows)> hook) const {
+  change_policy(view_->groups, false, [&](auto& policy) { policy.reduction.hook = hook; });
+}
+
+void Group::set_post_accumulate_grad_hook(std::function<void(const std::vector<at::Tensor>& parameters)> hook) const {
+  change_policy(view_->groups, false, [&](auto& policy) { policy.post_accumulate_grad_hook = hook; });
+}
+
+void Group::set_custom_all_gather(AllGather all_gather) const {
+  const auto& own = view_->groups.front();
+  std::lock_guard lock(own->rank_state().mutex);
+  own->residency().custom_all_gather = std::move(all_gather);
+}
+
+void Group::set_custom_reduce_scatter(ReduceScatter reduce_scatter) const {
+  change_policy(view_->groups, false, [&](auto& policy) { policy.reduction.custom_reduce_scatter = reduce_scatter; });
+}
+
 NoSync Group::no_sync() const { return NoSync(view_); }
 
 void Group::set_reshard_after_forward(bool reshard, bool recurse) const {
@@ -122,7 +140,7 @@ void Group::set_gradient_divide_factor(double factor) const {
   const auto& own = view_->groups.front();
   require(factor > 0 && std::isfinite(factor), own->where("set_gradient_divide_factor"),
           "expected a finite factor above 0, found ", factor);
-  change_policy(view_->groups, false, [&](auto& policy) { policy.divide_factor = factor; });
+  change_policy(view_->groups, false, [&](auto& policy) { policy.reduction.divide_factor = factor; });
 }
 
 void Group::set_modules_to_forward_prefetch(const std::vector<Group>& groups) const {

@@ -44,7 +44,8 @@ LocalRows::~LocalRows() = default;
 struct SummonFullParams::Open : runtime::OpenSummon {
   using OpenSummon::OpenSummon;
 };
-SummonFullParams::SummonFullParams(const Group& model) : open_(std::make_unique<Open>(param_groups(model))) {}
+SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options)
+    : open_(std::make_unique<Open>(param_groups(model), options.rank0_only)) {}
 SummonFullParams::~SummonFullParams() = default;
 void SummonFullParams::write_back() { open_->write_back(); }
 

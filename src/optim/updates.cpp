@@ -33,7 +33,7 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index) {
 // An operator that writes the parameter would be refused in the same situations.
 void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
-  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1 && !update.part->group->is_in_hook();
   if (in_backward || update.part->group->is_inside())
     require(false, where(update, operation), name_of(update),
             " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",

@@ -115,18 +115,23 @@ BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const Turn& co
   return {};
 }
 
+void finish_reductions(ParamGroup& group) {
+  group.backward().finish_reductions(group.policy.reduction);
+  group.call_post_accumulate_grad_hook();
+}
+
 // Returns whether there were as many reductions in flight as there may be.
 bool finish_oldest_reduction(RankState& rank) {
   const auto oldest = rank.backwards.take_oldest_of_too_many();
   if (!oldest) return false;
-  if (const auto waiting = keep(rank.group(*oldest))) waiting->backward().finish_reductions();
+  if (const auto waiting = keep(rank.group(*oldest))) finish_reductions(*waiting);
   return true;
 }
 
 // Of groups whose sums are made where their rows' gradients lie any number is in flight: they take no more memory.
 void start_reduction(ParamGroup& group, size_t bucket) {
   const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.turns().writes().total()) : 0;
-  group.backward().start_reduction(bucket, group.policy.divide_factor, writes);
+  group.backward().start_reduction(bucket, group.policy.reduction, writes);
   if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
 }
 
@@ -156,10 +161,10 @@ void reduce_rest(RankState& rank, const BackwardTask& task) {
     }
     if (is_last(*group)) start_reduction(*group, turn.bucket);
   }
-  for (GroupId id : task.groups)
-    if (const auto member = keep(rank.group(id)); member && is_last(*member)) {
-      member->backward().finish_reductions();
-      rank.backwards.forget_reducing(id);
+  for (const auto& turn : turns)  // in one order on every rank: hooks may communicate
+    if (const auto member = keep(rank.group(turn.group)); member && is_last(*member)) {
+      rank.backwards.forget_reducing(turn.group);
+      finish_reductions(*member);
     }
 }
 
@@ -214,6 +219,10 @@ bool enter_backward(ParamGroup& group) {
       if (member->local_rows_depth > 0)
         require(false, member->where("backward"), "a fsdp::LocalRows is open on '", member->name(),
                 "': close it before backward");
+      require(!member->policy.post_accumulate_grad_hook || !member->is_in_scope(), member->where("backward"), "'",
+              member->name(),
+              "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it. "
+              "Close the scope before backward");
       if (member->turns().openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
       require_no_backward_elsewhere(*member, "backward");
     }

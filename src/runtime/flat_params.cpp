@@ -68,11 +68,16 @@ at::Tensor FlatParams::slice_to_gather() const {
   return own_slice(whole_.buffer).tensor().copy_(rows_.tensor());
 }
 
-void FlatParams::start_gather(Communicator& communicator, Tag tag) {
+void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGather& with) {
   if (rows_lie_in_whole()) return;
-  const auto slice = slice_to_gather();
-  gather_ = shared_ ? communicator.barrier(std::move(tag))
-                    : communicator.all_gather(whole_.tensor(), slice, layout_.boundaries, std::move(tag));
+  const at::NoGradGuard no_grad;
+  const auto slice = slice_to_gather(), whole = whole_.tensor();
+  if (shared_)
+    gather_ = communicator.barrier(std::move(tag));
+  else if (with)
+    gather_ = with(communicator, whole, slice, layout_.boundaries, std::move(tag));
+  else
+    gather_ = communicator.all_gather(whole, slice, layout_.boundaries, std::move(tag));
 }
 
 void FlatParams::start_meeting(Communicator& communicator, Tag tag) { gather_ = communicator.barrier(std::move(tag)); }

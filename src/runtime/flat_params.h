@@ -3,7 +3,7 @@
 /// The parameters of a group whose rows have one form, and whose whole values have one: a flat shard for ever, a flat
 /// whole buffer for a while, and the steps from the one to the other.
 
-#include <fsdp/communicator.h>
+#include <fsdp/group_collectives.h>
 
 #include <memory>
 
@@ -46,7 +46,8 @@ class FlatParams {
   /// Makes the whole buffer, as yet without values unless ranks share memory.
   void allocate_whole();
   /// Starts filling the whole buffer. Collective unless rows are a part of it.
-  void start_gather(Communicator& communicator, Tag tag);
+  /// `with`: in place of the communicator's own all_gather.
+  void start_gather(Communicator& communicator, Tag tag, const AllGather& with = {});
   /// Where ranks share memory: waiting for the gather is then waiting until every rank has started it. Collective.
   void start_meeting(Communicator& communicator, Tag tag);
   /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "comm/core/fault_point.h"
-#include "runtime/compat.h"
+#include "runtime/users_operators.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -75,7 +75,7 @@ std::string GroupBackward::leave(int task) {
 }
 
 void GroupBackward::close() {
-  is_open_ = false;
+  is_open_ = has_news_ = is_handed_out_ = false;
   for (auto& bucket : buckets_) {
     bucket.state = BucketState::kCollecting;
     bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
@@ -86,6 +86,13 @@ void GroupBackward::close() {
     auto gradient = std::exchange(slots_[i].parked, at::Tensor());
     if (gradient.defined()) memory::note_use(gradient);  // by those to whom it is handed out
     if (auto tensor = params_.slots()[i].tensor(); tensor.defined()) tensor.mutable_grad() = std::move(gradient);
+  }
+}
+
+void GroupBackward::exchange_gradients() {
+  for (size_t i : c10::irange(slots_.size())) {
+    if (slots_[i].parked.defined()) memory::note_use(slots_[i].parked);  // by those who get it
+    if (auto tensor = params_.slots()[i].tensor(); tensor.defined()) std::swap(slots_[i].parked, tensor.mutable_grad());
   }
 }
 
@@ -162,9 +169,9 @@ ElementRange GroupBackward::elements_of(size_t flat, const SlotRun& run) {
   return {is_first ? 0 : begin_of(run.begin), begin_of(run.end)};
 }
 
-void GroupBackward::start_reduction(size_t index, std::optional<double> divide_factor, uint32_t writes) {
+void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy, uint32_t writes) {
   auto& bucket = buckets_[index];
-  finish_reduction(bucket);
+  finish_reduction(bucket, policy);
   if (!is_open()) return;  // reset_iter_state() came while this thread waited
   const OwnOperators own_operators;
   const bool is_cut = buckets_.size() > 1, shares_memory = is_cut && bucket.state == BucketState::kCollecting;
@@ -178,7 +185,8 @@ void GroupBackward::start_reduction(size_t index, std::optional<double> divide_f
         auto output = gradient_memory(flat, shares_memory);
         const auto part = is_cut ? std::optional(elements_of(flat, bucket.slots)) : std::nullopt;
         bucket.in_flight.push_back(reduce(*reduction_, group_, subject, params_.flats()[flat], std::move(output), part,
-                                          take_contribution(flat, bucket.slots), divide_factor, writes));
+                                          take_contribution(flat, bucket.slots), policy.divide_factor, writes,
+                                          policy.custom_reduce_scatter));
         bucket.in_flight.back().flat = flat;
       }
   } catch (...) {
@@ -189,12 +197,12 @@ void GroupBackward::start_reduction(size_t index, std::optional<double> divide_f
   fault_point("gradients reducing");
 }
 
-void GroupBackward::finish_reductions() {
-  for (auto& bucket : buckets_) finish_reduction(bucket);
+void GroupBackward::finish_reductions(const ReductionPolicy& policy) {
+  for (auto& bucket : buckets_) finish_reduction(bucket, policy);
 }
 
 // While this thread waits, others may finish the same reduction, or drop it.
-void GroupBackward::finish_reduction(Bucket& bucket) {
+void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& policy) {
   if (bucket.state != BucketState::kReducing) return;
   const OwnOperators own_operators;
   while (bucket.state == BucketState::kReducing) {
@@ -216,7 +224,7 @@ void GroupBackward::finish_reduction(Bucket& bucket) {
     if (is_under_way())
       for (auto& flat : take_in_flight(bucket)) {
         flat.charges.clear();
-        hand_out(flat, bucket.slots);
+        hand_out(flat, bucket.slots, policy);
       }
     fault_point("gradients reduced");
   }
@@ -228,10 +236,16 @@ std::vector<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
   return std::exchange(bucket.in_flight, {});
 }
 
-void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run) {
+void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, const ReductionPolicy& policy) {
+  has_news_ = true;
   const auto votes = reduced.started.work->votes();
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
-  const auto slice = params_.flats()[reduced.flat].land_gradient(reduced.finish());
+  const auto& sums = reduced.finish();
+  if (const auto hook = policy.hook) {  // which may set another one
+    const UsersOperators users_operators;
+    hook(reduced.part.tensor());
+  }
+  const auto slice = params_.flats()[reduced.flat].land_gradient(sums);
   size_t vote = 0;
   for (size_t i = run.begin; i < run.end; ++i)
     if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_parked(i, params_.rows_of_slice(i, slice));

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,16 @@ namespace fsdp::runtime {
 
 /// Of a bucket in the open backward; what arrives after its reduction has begun is reduced once more.
 enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
+
+/// How a group's gradients are reduced.
+struct ReductionPolicy {
+  /// What the sum is divided by; unset: the number of ranks of both axes.
+  std::optional<double> divide_factor;
+  /// Over the shard axis in place of the communicator's own; none: that one.
+  ReduceScatter custom_reduce_scatter = {};
+  /// Gets this rank's slice of each flat buffer's reduced gradients, before they are handed out.
+  std::function<void(const at::Tensor& rows)> hook = {};
+};
 
 /// While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked here. A parameter that
 /// some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. The gradients handed
@@ -69,9 +80,23 @@ class GroupBackward {
   bool is_reduced(size_t bucket) const { return buckets_[bucket].state != BucketState::kCollecting; }
   /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. `writes`: to the rows so far,
   /// which replicas compare. Collective.
-  void start_reduction(size_t bucket, std::optional<double> divide_factor, uint32_t writes);
+  void start_reduction(size_t bucket, const ReductionPolicy& policy, uint32_t writes);
   /// Waits for all that are in flight and adds the results to the rows' gradients; kReducing -> kReduced, else nothing.
-  void finish_reductions();
+  void finish_reductions(const ReductionPolicy& policy);
+  /// Whether gradients were reduced since the user had them, none is on its way, and no other backward goes through the
+  /// group.
+  bool has_complete_gradients() const {
+    return has_news_ && is_open_ && tasks_.size() == 1 && waiting_ == 0 &&
+           std::ranges::all_of(buckets_, [](const Bucket& bucket) { return bucket.state == BucketState::kReduced; });
+  }
+  /// Puts the rows' gradients, which are parked, into `.grad`, or back.
+  void exchange_gradients();
+  /// The user had the open backward's gradients.
+  void note_handed_out() {
+    is_handed_out_ = true;
+    has_news_ = false;
+  }
+  bool is_handed_out() const { return is_handed_out_; }
   /// Reductions so far, one a bucket. May be read without the lock.
   int64_t reductions() const { return reductions_; }
 
@@ -111,15 +136,17 @@ class GroupBackward {
   Contribution take_contribution(size_t flat, const SlotRun& run);
   memory::FlatPart gradient_memory(size_t flat, bool is_shared);
   ElementRange elements_of(size_t flat, const SlotRun& run);
-  void finish_reduction(Bucket& bucket);
+  void finish_reduction(Bucket& bucket, const ReductionPolicy& policy);
   std::vector<ReductionInFlight> take_in_flight(Bucket& bucket);
-  void hand_out(ReductionInFlight& reduced, const SlotRun& run);
+  void hand_out(ReductionInFlight& reduced, const SlotRun& run, const ReductionPolicy& policy);
   void add_to_parked(size_t slot, at::Tensor gradient);
 
   const GroupIdentity& group_;
   ShardedParams& params_;
   const std::unique_ptr<const Reduction> reduction_;
   bool is_open_ = false;
+  // In the open backward: reduced since the user had gradients; the user had some.
+  bool has_news_ = false, is_handed_out_ = false;
   std::vector<int> tasks_;
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;

@@ -181,7 +181,8 @@ void require_not_observed(const MarkedOperand& operand) {
 // In backward the group shows whole parameters first.
 void show_whole_in_backward(MarkedOperand& operand) {
   auto& group = *operand.part.group;
-  if (operand.part.kind == PartKind::kGradient || (operand.part.kind == PartKind::kRows && !operand.is_parameter))
+  if (group.is_in_hook() || operand.part.kind == PartKind::kGradient ||
+      (operand.part.kind == PartKind::kRows && !operand.is_parameter))
     return;
   if (enter_backward(group)) require_not_observed(operand);
   operand.part.kind = PartKind::kWhole;

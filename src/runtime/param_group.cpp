@@ -2,6 +2,7 @@
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "runtime/users_operators.h"
 
 namespace fsdp::runtime {
 
@@ -60,6 +61,44 @@ void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), boo
     turns_.meet_before_reading();
   }
   backward_.enter(task, expects, may_recompute);
+}
+
+void ParamGroup::call_post_accumulate_grad_hook() {
+  if (!policy.post_accumulate_grad_hook || !backward_.has_complete_gradients()) return;
+  const auto hook = policy.post_accumulate_grad_hook;  // it may set another one
+  const int depth = std::exchange(depth_, 0);
+  for (auto& slot : slots()) slot.show_rows();
+  backward_.exchange_gradients();
+  turns_.reading().end();
+  is_in_hook_ = true;
+  const auto go_back = [&] {
+    is_in_hook_ = false;
+    backward_.exchange_gradients();
+    depth_ = depth;
+    for (auto& slot : slots()) slot.show_whole();
+  };
+  try {
+    std::vector<at::Tensor> parameters;
+    for (const auto& slot : slots())
+      if (auto parameter = slot.tensor(); parameter.defined() && parameter.grad().defined())
+        parameters.push_back(std::move(parameter));
+    const UsersOperators users_operators;
+    if (!parameters.empty()) hook(parameters);
+  } catch (...) {
+    go_back();
+    throw;
+  }
+  go_back();
+  backward_.note_handed_out();
+  if (rank_state().reads.current == id()) rank_state().reads.current = 0;
+}
+
+void ParamGroup::require_not_handed_out() const {
+  require(
+      !backward_.is_handed_out(), where("backward"), "parameters of '", name(),
+      "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
+      "stepped them: this backward would go on with other values. Take the hook away, or read what needs no gradient "
+      "from a copy that was made in forward; then call reset_iter_state()");
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,8 +38,11 @@ struct GroupPolicy {
   bool reduces_unused = false;
   /// Where every rank has all rows: how many bytes of gradients are reduced together, at most.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
-  /// What the sum of gradients is divided by; unset: the number of ranks of both axes.
-  std::optional<double> divide_factor;
+  ReductionPolicy reduction;
+  /// Gets the parameters that have a gradient as soon as the group's are complete.
+  std::function<void(const std::vector<at::Tensor>& parameters)> post_accumulate_grad_hook = {};
+  /// Of whole parameters that are gathered ahead while this group is read; unset: one group.
+  std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Groups to prefetch, instead of the recorded order.
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
@@ -100,6 +104,13 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void leave();
   /// A graph task enters the group: parameters show whole values, and the first one opens its backward.
   void enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute);
+  /// Calls the user's hook of complete gradients, if there is one, in the middle of a backward: parameters show rows,
+  /// as outside, and may be written. The backward reads them no more.
+  void call_post_accumulate_grad_hook();
+  /// While that hook runs.
+  bool is_in_hook() const { return is_in_hook_; }
+  /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
+  void require_not_handed_out() const;
   /// The last scope or backward has closed: this rank reads on while a graph may.
   void leave_reading() { turns_.end_scopes(slots(), scope && scope->is_hidden); }
 
@@ -135,6 +146,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   Residency residency_;
   GroupBackward backward_;
   int depth_ = 0;
+  bool is_in_hook_ = false;
 };
 
 }  // namespace fsdp::runtime

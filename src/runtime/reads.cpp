@@ -17,18 +17,45 @@ void note_first_read(ParamGroup& group) {
   if (backward.first_read == 0 && !backward.is_open()) backward.first_read = ++group.rank_state().reads.first_reads;
 }
 
+int64_t whole_bytes(ParamGroup& group) {
+  int64_t bytes = 0;
+  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
+  return bytes;
+}
+
+// Of groups that are needed next, those that may be gathered ahead: as many as fit. What lies around the group that is
+// read is not counted.
+std::vector<GroupId> that_fit(RankState& rank, const ParamGroup& group, const std::vector<GroupId>& needed,
+                              int64_t bytes) {
+  std::vector<GroupId> fit;
+  const auto own = rank.kinship().span_of(group.id());
+  for (GroupId id : needed) {
+    const auto around = rank.kinship().span_of(id);
+    if (own.first < around.first || own.first >= around.last) bytes -= whole_bytes(*rank.group(id));
+    if (bytes < 0) break;
+    fit.push_back(id);
+  }
+  return fit;
+}
+
 // The groups that are needed next: those that the user listed, or the one that followed in the last pass.
 std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_backward) {
   if (!group.scope || rank.group(group.scope->root) == nullptr) return {};
+  if (group.summon_depth > 0) return {};  // what is read there may differ between ranks
   auto& orders = rank.reads.orders[group.scope->root];
-  auto followed = (in_backward ? orders.backward : orders.forward).note(group.id());
+  auto& order = in_backward ? orders.backward : orders.forward;
+  const auto followed = order.note(group.id());
+  const auto& limit = group.policy.max_prefetched_bytes;
   auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
-  if (chosen.empty() && followed) chosen.push_back(*followed);
+  if (chosen.empty() && limit)
+    chosen = order.ahead();
+  else if (chosen.empty() && followed)
+    chosen.push_back(*followed);
   std::erase_if(chosen, [&](GroupId id) {
     const auto* predicted = rank.group(id);
     return predicted == nullptr || !predicted->is_inside();
   });
-  return chosen;
+  return limit ? that_fit(rank, group, chosen, *limit) : chosen;
 }
 
 // Frees the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
@@ -64,12 +91,15 @@ void read_groups(std::span<ParamGroup* const> groups) {
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   std::vector<GroupId> next;
   for (auto* group : groups) {
+    group->require_not_handed_out();
     note_first_read(*group);
     next = predict(rank, *group, in_backward);
   }
-  // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any. Backward, which
-  // takes memory for gradients too, keeps none that is not needed next.
-  free_unrelated(rank, groups, next, in_backward || !next.empty() ? 0 : 1);
+  // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any, or what is
+  // gathered ahead within the limit. Backward, which takes memory for gradients too, keeps none that is not needed
+  // next.
+  const bool is_limited = groups.back()->policy.max_prefetched_bytes.has_value();
+  free_unrelated(rank, groups, next, in_backward || is_limited || !next.empty() ? 0 : 1);
   for (auto* group : groups) {
     group->residency().finish_gather();
     rank.note_resident(group->id());

@@ -15,8 +15,10 @@ class OverShardAxis : public Reduction {
   explicit OverShardAxis(const Placement& placement) : placement_(placement) {}
 
   Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets, double scale,
-                Tag tag) const override {
-    return {placement_.shard().reductions().reduce_scatter(rows, std::move(pieces), offsets, scale, std::move(tag))};
+                Tag tag, const ReduceScatter& with) const override {
+    auto& ranks = placement_.shard().reductions();
+    if (with) return {with(ranks, rows, std::move(pieces), offsets, scale, std::move(tag))};
+    return {ranks.reduce_scatter(rows, std::move(pieces), offsets, scale, std::move(tag))};
   }
 
  private:
@@ -69,11 +71,11 @@ class OverAllAxes : public Reduction {
   explicit OverAllAxes(const Placement& placement) : placement_(placement), over_shard_axis_(placement) {}
 
   Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets, double scale,
-                Tag tag) const override {
+                Tag tag, const ReduceScatter& with) const override {
     // A replica none of whose ranks has a gradient leaves them so. One rank alone fills them.
     if (placement_.shard().world_size() > 1) rows.zero_();
     auto second = std::make_shared<OverReplicas>(placement_.further_steps(), rows, tag);
-    auto first = over_shard_axis_.start(rows, std::move(pieces), offsets, 1.0, std::move(tag)).work;
+    auto first = over_shard_axis_.start(rows, std::move(pieces), offsets, 1.0, std::move(tag), with).work;
     first->then([second](std::span<const uint8_t> votes) { second->begin(votes); });
     return {std::make_shared<Steps>(std::move(first), std::move(second)), scale};
   }
@@ -117,7 +119,8 @@ const memory::FlatPart& ReductionInFlight::finish() {
 
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
                          const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
-                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes) {
+                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes,
+                         const ReduceScatter& with) {
   auto& [pieces, votes, charges] = contribution;
   if (divide_factor) subject += c10::str(" divided by ", *divide_factor);  // or ranks could differ unseen
   Tag tag = group.tag(std::move(subject), std::move(votes), writes);
@@ -130,7 +133,7 @@ ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group,
     offsets = {0, part.numel};
   }
   auto started = reduction.start(part.tensor(), std::move(pieces), offsets,
-                                 1.0 / divide_factor.value_or(group.placement.divisor()), std::move(tag));
+                                 1.0 / divide_factor.value_or(group.placement.divisor()), std::move(tag), with);
   return {0, std::move(charges), std::move(output), std::move(part), std::move(started)};
 }
 

@@ -2,7 +2,7 @@
 /// \file
 /// From the whole gradients of one flat buffer to those of this rank's rows: collectives.
 
-#include <fsdp/communicator.h>
+#include <fsdp/group_collectives.h>
 
 #include <cstdint>
 #include <memory>
@@ -29,9 +29,9 @@ class Reduction {
   virtual ~Reduction() = default;
   /// Starts it: `rows` gets this rank's slice of the sum times `scale`. `pieces`: what this rank gives of the flat
   /// tensor, of which rank r of the shard axis has elements [offsets[r], offsets[r + 1]). The tag's votes are those of
-  /// all ranks. Collective.
+  /// all ranks. `with`: in place of the shard axis's own reduce_scatter, unless it is none. Collective.
   virtual Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets,
-                        double scale, Tag tag) const = 0;
+                        double scale, Tag tag, const ReduceScatter& with) const = 0;
 };
 
 /// Sums over the ranks of the shard axis in their order, then over those of each replicate axis in theirs, and
@@ -71,6 +71,7 @@ struct ReductionInFlight {
 /// compare. Collective.
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
                          const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
-                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes);
+                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes,
+                         const ReduceScatter& with);
 
 }  // namespace fsdp::runtime

@@ -19,7 +19,7 @@ void Residency::start_gather() {
     version_in_copy_ = turns_.version();
     writes_told_ = moves || meets ? turns_.writes().take() : 0;
     const auto what = group_.tag(group_.name, {}, writes_told_);
-    for (auto& flat : flats) flat.start_gather(group_.placement.shard().communicator(), what);
+    for (auto& flat : flats) flat.start_gather(group_.placement.shard().communicator(), what, custom_all_gather);
     if (meets) flats.front().start_meeting(group_.placement.shard().communicator(), what);
   } catch (...) {
     abandon_gather();

@@ -33,6 +33,8 @@ class Residency {
 
   /// Operators that compute with whole parameters at the moment, on any thread; they keep their memory.
   std::atomic<int> pins{0};
+  /// In place of the communicator's own; none: that one.
+  AllGather custom_all_gather;
   /// The user brought whole parameters to memory, where they stay until they are freed.
   bool unshard_was_asked = false;
 

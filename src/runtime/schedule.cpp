@@ -1,5 +1,7 @@
 #include "runtime/schedule.h"
 
+#include <algorithm>
+
 namespace fsdp::runtime {
 
 namespace {
@@ -27,6 +29,14 @@ std::optional<GroupId> ReadOrder::note(GroupId group) {
   }
   if (place_ == 0 || !is_known(place_ + 1) || at(place_ + 1) == kBeginning) return std::nullopt;
   return at(place_ + 1);
+}
+
+std::vector<GroupId> ReadOrder::ahead() const {
+  std::vector<GroupId> groups;
+  if (place_ == 0) return groups;
+  for (Place place = place_ + 1; is_known(place) && place + 1 < end() && at(place) != kBeginning; ++place)
+    if (at(place) != reads_.back() && std::ranges::find(groups, at(place)) == groups.end()) groups.push_back(at(place));
+  return groups;
 }
 
 // Where the group was read last. In this pass only after the same group as now: a group that a pass reads twice is

@@ -198,8 +198,23 @@ OpenLocalRows::~OpenLocalRows() {
   }
 }
 
-OpenSummon::OpenSummon(Groups groups) : groups_(require_outside(std::move(groups))), scope_(groups_) {
+OpenSummon::OpenSummon(Groups groups, bool rank0_only)
+    : groups_(require_outside(std::move(groups))), rank0_only_(rank0_only), scope_(groups_) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
+  const bool keeps = !rank0_only || groups_.front()->placement().process_group().rank() == 0;
+  if (rank0_only) {
+    for (const auto& group : groups_) {  // one at a time, on every rank alike
+      group->residency().finish_gather();
+      if (!keeps) group->residency().free_whole();
+    }
+  }
+  if (keeps)
+    make_whole();
+  else
+    scope_.reset();
+}
+
+void OpenSummon::make_whole() {
   for (const auto& group : groups_) group->residency().start_gather();
   for (const auto& group : groups_) group->residency().finish_gather();
   // What is written to whole parameters must not reach other ranks.
@@ -217,6 +232,7 @@ OpenSummon::OpenSummon(Groups groups) : groups_(require_outside(std::move(groups
 }
 
 OpenSummon::~OpenSummon() {
+  if (!scope_) return;
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->summon_depth;
@@ -225,6 +241,10 @@ OpenSummon::~OpenSummon() {
 }
 
 void OpenSummon::write_back() {
+  require(
+      !rank0_only_, groups_.front()->where("SummonFullParams::write_back"),
+      "expected whole parameters on every rank, found rank0_only, with which the other ranks would keep the rows that "
+      "they had. Summon them without it, or write rows (fsdp::LocalRows)");
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   const OwnOperators own_operators;
   for (const auto& group : groups_) {

@@ -3,6 +3,7 @@
 /// Stretches of a program in which parameters are whole, or may be treated as rows.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace fsdp::runtime {
@@ -40,7 +41,8 @@ class OpenLocalRows {
 /// Makes all groups whole at once and lets whole parameters be written; `write_back` copies them into the rows.
 class OpenSummon {
  public:
-  explicit OpenSummon(Groups groups);
+  /// `rank0_only`: the other ranks gather too, but keep nothing and show rows.
+  OpenSummon(Groups groups, bool rank0_only);
   ~OpenSummon();
   OpenSummon(const OpenSummon&) = delete;
   OpenSummon& operator=(const OpenSummon&) = delete;
@@ -48,8 +50,11 @@ class OpenSummon {
   void write_back();
 
  private:
+  void make_whole();
+
   Groups groups_;
-  OpenScope scope_;
+  const bool rank0_only_;
+  std::optional<OpenScope> scope_;  // none where nothing is kept
 };
 
 /// Forgets the iteration that an exception ended, on every rank alike: open graph tasks, gradients in flight, whole

@@ -23,7 +23,7 @@ constexpr std::array<int64_t, 3> kHalves{0, 2, 4};
 // Starts the sum of what each rank gives, its number + 1, over both axes of 2 x 2 ranks.
 std::shared_ptr<Work> start_sum(const runtime::Placement& placement, const Tensor& rows, int rank) {
   const auto whole = torch::full({4}, rank + 1.0);
-  return runtime::reduction_over(placement)->start(rows, {{0, whole}}, kHalves, 1.0, {"sum", {}}).work;
+  return runtime::reduction_over(placement)->start(rows, {{0, whole}}, kHalves, 1.0, {"sum", {}}, {}).work;
 }
 
 TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {

@@ -245,7 +245,7 @@ TEST_F(CheckedTraining, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUnti
     const auto reduction = runtime::reduction_over(placement);
     for (int i = 0; i < 5; ++i) {
       const auto whole = torch::ones({64}, device(rank)), rows = torch::empty({32}, device(rank));
-      static_cast<void>(reduction->start(rows, {{0, whole}}, std::array<int64_t, 3>{0, 32, 64}, 0.25, {"w", {1}}));
+      static_cast<void>(reduction->start(rows, {{0, whole}}, std::array<int64_t, 3>{0, 32, 64}, 0.25, {"w", {1}}, {}));
     }
     placement.shard().reductions().barrier({})->wait();
     placement.further_steps().front()->barrier({})->wait();
@@ -258,8 +258,8 @@ TEST_F(CheckedTraining, AReductionOverBothAxesIsReadOnTwoStreams) {
     const auto placement = placement_over({1, 2});
     const auto reduction = runtime::reduction_over(placement);
     const auto rows = torch::empty({64}, device(rank));
-    const auto started =
-        reduction->start(rows, {{0, torch::ones({64}, device(rank))}}, std::array<int64_t, 2>{0, 64}, 0.25, {"w", {1}});
+    const auto started = reduction->start(rows, {{0, torch::ones({64}, device(rank))}}, std::array<int64_t, 2>{0, 64},
+                                          0.25, {"w", {1}}, {});
     started.work->wait();
     const auto own = c10::impl::VirtualGuardImpl(kType).getStream(device(rank));
     const auto side = c10::impl::VirtualGuardImpl(kType).getNewStream(device(rank), 0);

@@ -30,6 +30,19 @@ TEST(ReadOrder, PredictsWhatFollowedInTheLastPass) {
   EXPECT_EQ(note_all(order, {1, 2, 3}), Ids({2, 3, 0}));
 }
 
+TEST(ReadOrder, SaysWhatFollowedUpToThePassesEndEachGroupOnce) {
+  ReadOrder order;
+  EXPECT_EQ(order.ahead(), Ids());
+  note_all(order, {1, 2, 3, 2, 4});
+  EXPECT_EQ(order.ahead(), Ids()) << "in the first pass";
+  note_all(order, {1});
+  EXPECT_EQ(order.ahead(), Ids({2, 3, 4}));
+  order.note(2);
+  EXPECT_EQ(order.ahead(), Ids({3, 4})) << "without the group itself";
+  order.note(3);
+  EXPECT_EQ(order.ahead(), Ids({2, 4}));
+}
+
 TEST(ReadOrder, TakesRepeatedReadsOfOneGroupAsOne) {
   ReadOrder order;
   note_all(order, {1, 1, 2, 2, 2, 3});
