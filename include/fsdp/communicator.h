@@ -2,8 +2,9 @@
 /// \file
 /// The collectives that sharding needs, behind one interface.
 ///
-/// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend). Sums run in rank order,
-/// so two runs give the same bits; only a backend's own reduction of equal slices (NCCL) has its own order.
+/// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend; between hosts whose
+/// ranks share memory, two levels). Sums run in rank order, over two levels inside each host first, so two runs give
+/// the same bits; only a backend's own reduction of equal slices (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
 

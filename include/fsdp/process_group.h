@@ -22,8 +22,9 @@ struct Meeting;
 struct ProcessGroupOptions {
   /// "auto": "nccl" where fsdp was built with NCCL and there is a CUDA device, else "cpu". With "nccl" the rank's
   /// tensors are on the CUDA device with the number local_rank, which becomes the calling thread's current one, or on
-  /// the CPU, whose data goes over Gloo. "cpu": shared memory where all ranks are on one host, else Gloo; "shm" and
-  /// "gloo" insist on one of them. These three are for tensors on the CPU.
+  /// the CPU, whose data goes over Gloo. "cpu": shared memory where all ranks are on one host, else Gloo, with shared
+  /// memory inside the hosts that have several ranks; "shm", "gloo" and "hierarchical" insist on one of these. These
+  /// four are for tensors on the CPU.
   std::string backend = "auto";
   /// A backend of one's own for this rank's tensors, e.g. of an accelerator that fsdp does not know; `backend` is
   /// "auto" or "gloo" then. Fingerprints, and tensors on the CPU unless that is its device, go over Gloo.

@@ -224,6 +224,19 @@ std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const std::vec
   return make_shm_communicator(*listener, contacts, ranks, meeting.timeout, own_rank);
 }
 
+// A rank of this host that does not come may have given up because of rank 0, on another host, with which the store
+// went: then the store's error is thrown.
+std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, const std::vector<Profile>& profiles,
+                                                     const HostGrid& grid, const std::optional<shm::Listener>& listener,
+                                                     c10d::Store& store) {
+  try {
+    return join_inside(meeting, profiles, grid, listener);
+  } catch (const PeerLost&) {
+    if (meeting.store_in_rank_0 && !grid.is_inside(0)) store.check({profile_key(0)});
+    throw;
+  }
+}
+
 Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
   const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
   Profile self{.claims = claims_of(membership),
@@ -257,7 +270,7 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
     if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, listener), hosts};
     auto options = network_options(meeting, profiles);
     if (carrier == Carrier::kHierarchical) {
-      options.host = join_inside(meeting, profiles, *grid, listener);
+      options.host = join_inside_of_several(meeting, profiles, *grid, listener, *own);
       options.grid = grid;
     }
     return {make_c10d_communicator(own, std::move(options)), hosts};
