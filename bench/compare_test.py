@@ -82,6 +82,11 @@ class Compare(CompareCase):
         self.lines("--rounds", 1, "--backend", "shm")
         self.assertEqual([("--backend shm" in run) for run in self.runs()], [True, False, False, True])
 
+    def test_passes_the_strategy_and_the_mesh_to_ours_only(self):
+        self.lines("--rounds", 1, "--strategy", "replicate", "--mesh", "1x2")
+        self.assertEqual([("--strategy replicate --mesh 1x2" in run) for run in self.runs()],
+                         [True, False, False, True])
+
     def test_tells_how_far_losses_differ(self):
         self.assertIn("| losses, largest relative difference | 2.5e-01 |",
                       self.lines("--rounds", 1, losses="[2.0, 5.0]"))

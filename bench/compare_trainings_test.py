@@ -94,6 +94,11 @@ class CompareTrainings(CompareCase):
         for number, run in enumerate(self.runs()):
             self.assertTrue(run.endswith(f"--data folder --epochs 3 --no-cuda --seed {1 + number // 3}"), run)
 
+    def test_the_strategy_is_for_ours_only(self):
+        self.lines("--program", "mnist", "--rounds", 1, "--strategy", "replicate", *DATA)
+        self.assertEqual([(run.split()[0], "--strategy replicate" in run) for run in self.runs()],
+                         [("ours", True), ("fsdp2", False), ("ddp", False)])
+
     def test_our_gpt_writes_no_sample(self):
         self.lines("--program", "gpt", "--rounds", 1, "--peers", "fsdp1", *DATA)
         self.assertEqual([(run.split()[0], "--sample 0" in run) for run in self.runs()],

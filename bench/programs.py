@@ -57,6 +57,12 @@ def launched(arguments, *command):
     return [arguments.fsdprun, "--no-prefix", "--nproc_per_node", arguments.world, *command]
 
 
+def sharding(arguments):
+    """Our flags that the peers' scripts do not have."""
+    given = {"--strategy": arguments.strategy, "--mesh": arguments.mesh}
+    return [word for flag, value in given.items() if value for word in (flag, value)]
+
+
 def torchs(arguments, engine, *words):
     # Standalone: with a port of its own.
     return run([arguments.torchrun, "--standalone", "--nproc_per_node", arguments.world, arguments.peer, "--engine",

@@ -16,7 +16,7 @@ def flags(size):
 
 def ours(arguments, size, *words):
     command = [arguments.bench, "step", "--world", arguments.world, "--backend", arguments.backend,
-               "--reshard", arguments.reshard, *flags(size), *words]
+               "--reshard", arguments.reshard, *programs.sharding(arguments), *flags(size), *words]
     return programs.run(programs.launched(arguments, *command) if arguments.launch == "fsdprun" else command)
 
 

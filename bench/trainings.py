@@ -54,7 +54,7 @@ def take_round(arguments, number):
     training = TRAININGS[arguments.program]
     words = [*arguments.flags, "--no-cuda", "--seed", number + 1]
     ours = getattr(arguments, arguments.program)
-    command = programs.launched(arguments, ours, *words, *training.own_flags)
+    command = programs.launched(arguments, ours, *programs.sharding(arguments), *words, *training.own_flags)
     runs = {"ours": lambda: programs.run(command, training.find)}
     for peer in arguments.peers:
         runs[peer] = lambda peer=peer: programs.torchs(arguments, peer, *words)

@@ -75,9 +75,13 @@ class Tree:
         return any(all(re.search(rf"\b{part}\b", text) for part in name.split("::")) for text in self.headers)
 
     def takes(self, program, flag):
-        """Whether the program's sources have the flag, in either spelling."""
+        """Whether the sources of the program, or of what it shares with others, have the flag, in either spelling."""
         spellings = {flag, flag.replace("_", "-")}
-        sources = "\n".join(texts(self.root, f"apps/{program}/*.cpp"))
+        own = "\n".join(texts(self.root, f"apps/{program}/*.cpp"))
+        # "frame/sharding_flags.h" has flags of the programs that call it.
+        shared = [text for name, text in ((path.stem, path.read_text(encoding="utf-8"))
+                                          for path in self.root.glob("apps/frame/*_flags.cpp")) if f"add_{name}" in own]
+        sources = "\n".join([own, *shared])
         return any(re.search(rf'[",]{re.escape(spelling)}[",]', sources) for spelling in spellings)
 
     def program_problems(self, words):

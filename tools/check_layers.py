@@ -49,6 +49,7 @@ PUBLIC_HEADERS = {
     "collectives": "comm/group",
     "process_group": "comm/group",
     "spawn": "launch",
+    "advice": "api",
     "options": "api",
     "group": "api",
     "sharded": "api",

@@ -10,7 +10,7 @@ CLI::Option* add(CLI::App& app, const char* flag, Value& value, const char* help
   return app.add_option(flag, value, help)->check(check)->capture_default_str()->take_last();
 }
 
-CLI::IsMember engines() { return CLI::IsMember({"fsdp", "none"}); }
+CLI::IsMember engines() { return CLI::IsMember({"fsdp", "naive", "none"}); }
 
 void add_sizes(CLI::App& app, StepArguments& arguments) {
   add(app, "--dim", arguments.dim, "Width of the model, a multiple of --heads", CLI::PositiveNumber);
@@ -33,7 +33,8 @@ CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& bytes, const ch
 void add_flags(CLI::App& app, StepArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));
-  add(app, "--engine", arguments.engine, "fsdp, or none: every rank trains alone", engines());
+  add(app, "--engine", arguments.engine,
+      "fsdp; naive: one blocking all-reduce after backward; none: every rank trains alone", engines());
   auto* versus =
       add(app, "--versus", arguments.versus,
           "An engine to take steps in turns with: prints the ratio of the steps; none: to the bound, which is "
@@ -42,6 +43,7 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
   add(app, "--reshard", arguments.reshard,
       "Freeing of whole parameters after forward; default: not of the outermost group",
       CLI::IsMember({"default", "always", "never"}));
+  frame::add_sharding_flags(app, arguments.sharding);
   add_sizes(app, arguments);
   add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000))
       ->excludes(versus);

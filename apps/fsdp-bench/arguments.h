@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "frame/sharding_flags.h"
+
 namespace CLI {
 class App;
 }
@@ -14,12 +16,13 @@ namespace bench {
 struct StepArguments {
   int world = 2;
   std::string backend = "gloo";
-  /// "fsdp", or "none": every rank trains a whole model alone.
+  /// "fsdp"; "none": every rank trains a whole model alone; "naive": the same, with the gradients' mean over the ranks.
   std::string engine = "fsdp";
   /// The engine to take steps in turns with; empty: none of them.
   std::string versus;
   /// "always", "never", or "default": always, but never for the outermost group.
   std::string reshard = "default";
+  frame::ShardingFlags sharding;
 
   int64_t dim = 256;
   int64_t layers = 6;

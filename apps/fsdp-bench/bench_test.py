@@ -54,6 +54,20 @@ class Step(unittest.TestCase):
             self.assertEqual(losses[0], losses[1], f"world {world}")
             self.assertEqual(losses[0], losses[2], f"world {world}")
 
+    def test_losses_do_not_depend_on_the_strategy(self):
+        expected = step("--world", 2)["losses"]
+        for words in (["shard_grad_op"], ["shard_optimizer"], ["replicate"], ["full_shard", "--mesh", "2x1"]):
+            self.assertEqual(step("--world", 2, "--strategy", *words)["losses"], expected, words)
+
+    def test_naive_data_parallelism_has_the_same_losses(self):
+        for ours, expected in zip(step("--world", 2, "--engine", "naive")["losses"], step("--world", 2)["losses"]):
+            self.assertAlmostEqual(ours, expected, delta=5e-6 * expected)
+
+    def test_replicas_hold_everything(self):
+        one, two = step("--world", 1)["bytes"], step("--world", 2, "--strategy", "replicate")["bytes"]
+        for name in ("rows", "optimizer"):
+            self.assertEqual(two[name]["current"], one[name]["current"], name)
+
     def test_sharded_losses_equal_unsharded_ones_of_the_joined_batch(self):
         unsharded = step("--world", 1, "--engine", "none", "--batch", 4)["losses"]
         for world, batch in ((1, 4), (2, 2)):
@@ -144,6 +158,8 @@ class BadInput(unittest.TestCase):
         self.expect_failure(["step", "--steps", 2], "--steps")
         self.expect_failure(["step", "--backend", "pigeon"], "--backend")
         self.expect_failure(["step", "--versus", "other"], "--versus")
+        self.expect_failure(["step", "--strategy", "other"], "--strategy")
+        self.expect_failure(["step", "--mesh", "2by2"], "--mesh: expected numbers as in 8 or in 2x4, found '2by2'")
         self.expect_failure([], "subcommand")
 
     def test_steps_and_pairs_do_not_go_together(self):

@@ -56,6 +56,8 @@ Json result(const StepArguments& arguments, c10::Device device, const Series& se
   json["world"] = fsdp::world_size();
   json["backend"] = arguments.backend;
   json["reshard"] = arguments.reshard;
+  json["strategy"] = arguments.sharding.strategy;
+  json["mesh"] = arguments.sharding.mesh;
   json["ms_per_step"] = round_to(total, 1);
   json["tokens_per_s"] = static_cast<int64_t>(std::llround(tokens / total * 1e3));
   json[device.is_cpu() ? "pss_mb" : "device_mb"] = static_cast<int64_t>(std::llround(mb));

@@ -1,6 +1,8 @@
 #include "trainee.h"
 
 #include <fsdp/fully_shard.h>
+#include <fsdp/process_group.h>
+#include <torch/csrc/utils/tensor_flatten.h>
 #include <torch/utils.h>
 
 #include <memory>
@@ -10,8 +12,9 @@
 namespace bench {
 namespace {
 
-fsdp::FullyShardOptions sharding(const std::string& reshard) {
-  fsdp::FullyShardOptions options;
+fsdp::FullyShardOptions sharding(const StepArguments& arguments) {
+  auto options = frame::sharding_options(arguments.sharding);
+  const auto& reshard = arguments.reshard;
   if (reshard == "always") options.reshard_after_forward = fsdp::Reshard::always();
   if (reshard == "never") options.reshard_after_forward = fsdp::Reshard::never();
   return options;
@@ -21,8 +24,8 @@ std::shared_ptr<fsdp::optim::AdamW> make_optimizer(const std::vector<at::Tensor>
   return std::make_shared<fsdp::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
 }
 
-Trainee make_sharded(models::GPT gpt, const std::string& reshard) {
-  const auto options = sharding(reshard);
+Trainee make_sharded(models::GPT gpt, const StepArguments& arguments) {
+  const auto options = sharding(arguments);
   for (auto& block : *gpt->blocks) fsdp::fully_shard(*block, options);
   auto model = std::make_shared<fsdp::Sharded<models::GPT>>(fsdp::fully_shard(gpt, options));
   return {.forward = [model](const at::Tensor& ids) { return (*model)(ids); },
@@ -50,6 +53,25 @@ Trainee make_unsharded(models::GPT gpt) {
       .forward = [gpt](const at::Tensor& ids) mutable { return gpt(ids); }, .optimizer = optimizer, .stats = measure};
 }
 
+// Sums all gradients over the ranks in one piece, once they are all there: nothing of it hides behind backward.
+void average_gradients(const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
+  auto flat = torch::utils::flatten_dense_tensors(gradients);
+  const auto& ranks = fsdp::default_process_group();
+  ranks->communicator().all_reduce(flat, fsdp::ReduceOp::kSum, {"all gradients", {}})->wait();
+  flat.div_(ranks->world_size());
+  const auto means = torch::utils::unflatten_dense_tensors(flat, gradients);
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i].copy_(means[i]);
+}
+
+Trainee make_naive(models::GPT gpt) {
+  auto trainee = make_unsharded(gpt);
+  trainee.after_backward = [parameters = gpt->parameters()] { average_gradients(parameters); };
+  return trainee;
+}
+
 }  // namespace
 
 Trainee make_trainee(const StepArguments& arguments, c10::Device device) {
@@ -60,7 +82,8 @@ Trainee make_trainee(const StepArguments& arguments, c10::Device device) {
                                     .layers = arguments.layers,
                                     .heads = arguments.heads});
   gpt->to(device);
-  return arguments.engine == "fsdp" ? make_sharded(std::move(gpt), arguments.reshard) : make_unsharded(std::move(gpt));
+  if (arguments.engine == "fsdp") return make_sharded(std::move(gpt), arguments);
+  return arguments.engine == "naive" ? make_naive(std::move(gpt)) : make_unsharded(std::move(gpt));
 }
 
 }  // namespace bench

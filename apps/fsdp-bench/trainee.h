@@ -19,9 +19,11 @@ struct Trainee {
   std::shared_ptr<fsdp::optim::AdamW> optimizer;
   /// Of a model that is not sharded, bytes are measured at the tensors.
   std::function<fsdp::GroupStats()> stats;
+  /// What a backward ends with.
+  std::function<void()> after_backward = [] {};
 };
 
-/// The same initial values whatever the engine and the device. Collective for engine "fsdp".
+/// The same initial values whatever the engine and the device. Collective for the engine "fsdp".
 Trainee make_trainee(const StepArguments& arguments, c10::Device device);
 
 }  // namespace bench

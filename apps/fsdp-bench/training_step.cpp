@@ -28,6 +28,7 @@ Step train_step(Trainee& trainee, const at::Tensor& batch, const std::function<v
   const auto loss = models::next_token_loss(trainee.forward(batch.narrow(1, 0, seq)), batch.narrow(1, 1, seq));
   const frame::Moment forward_end(batch.device());
   loss.backward();
+  trainee.after_backward();
   const frame::Moment backward_end(batch.device());
   after_backward();
   const frame::Moment optimizer_start(batch.device());

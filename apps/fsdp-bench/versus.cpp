@@ -70,6 +70,8 @@ Json result(const StepArguments& arguments, const Contestant& ours, const Contes
   json["world"] = fsdp::world_size();
   json["backend"] = arguments.backend;
   json["reshard"] = arguments.reshard;
+  json["strategy"] = arguments.sharding.strategy;
+  json["mesh"] = arguments.sharding.mesh;
   json["pairs"] = arguments.pairs;
   json["ratio"] = round_to(median(values), 4);
   json["ratio_95"] = {round_to(interval.low, 4), round_to(interval.high, 4)};

@@ -75,6 +75,7 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
       frame::positive_number());
   add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", frame::seed());
   add(app, "--threads", arguments.threads, "Threads of each rank", frame::threads());
+  frame::add_sharding_flags(app, arguments.sharding);
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
                "Keep whole parameters from forward to backward");
   app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "frame/sharding_flags.h"
+
 namespace CLI {
 class App;
 }
@@ -41,6 +43,7 @@ struct Arguments {
   double max_grad_norm = 1.0;
   int64_t seed = 0;
   int64_t threads = 1;
+  frame::ShardingFlags sharding;
   bool no_reshard_after_forward = false;
   bool no_cuda = false;
 

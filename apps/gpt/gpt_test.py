@@ -64,6 +64,14 @@ class Training(unittest.TestCase):
         self.assertEqual(len(one), 10)
         self.assert_alike(two, one)
 
+    def test_strategies_train_to_the_same_losses(self):
+        expected, *others = (re.findall(r"step \d+/4 +loss (\d+\.\d+)", self.train("--batch", 2, *words, world=2))
+                             for words in ([], ["--strategy", "shard_grad_op"], ["--strategy", "replicate"],
+                                           ["--strategy", "shard_optimizer", "--mesh", "1x2"]))
+        self.assertEqual(len(expected), 4)
+        for found in others:
+            self.assertEqual(found, expected)
+
     def test_trains_alone_on_the_text_it_carries(self):
         command = [GPT, *SMALL, "--seq", "64", "--batch", "64", "--eval-every", "0"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)

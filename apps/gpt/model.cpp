@@ -34,7 +34,7 @@ Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device d
 }
 
 Model shard(const Module& module, const Arguments& arguments) {
-  fsdp::FullyShardOptions options;
+  auto options = frame::sharding_options(arguments.sharding);
   options.auto_wrap_policy = fsdp::module_wrap_policy<models::BlockImpl, models::LlamaBlockImpl>();
   if (arguments.no_reshard_after_forward) options.reshard_after_forward = fsdp::Reshard::never();
   return fsdp::fully_shard(module, options);

@@ -23,6 +23,7 @@ void add_flags(CLI::App& app, Arguments& arguments) {
 
   add("--model", arguments.model, "The network", CLI::IsMember({"convnet", "resnet18"}));
   app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules with 20000 parameters or more become groups of their own");
+  frame::add_sharding_flags(app, arguments.sharding);
   app.add_flag("--no-dropout", arguments.no_dropout,
                "Drop nothing out: two ranks then compute what one does with twice the batch");
 

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "frame/sharding_flags.h"
+
 namespace CLI {
 class App;
 }
@@ -21,6 +23,7 @@ struct Arguments {
   /// "convnet" or "resnet18".
   std::string model = "convnet";
   bool auto_wrap = false;
+  frame::ShardingFlags sharding;
   bool no_dropout = false;
 
   /// Images per rank and step.

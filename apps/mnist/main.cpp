@@ -35,7 +35,7 @@ Model make_model(const Arguments& arguments, c10::Device device) {
   else
     net = std::make_shared<models::ConvNet>(!arguments.no_dropout);
   net->to(device);
-  fsdp::FullyShardOptions options;
+  auto options = frame::sharding_options(arguments.sharding);
   if (arguments.auto_wrap) options.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(kLeastToWrap);
   Model model = fsdp::fully_shard(net, options);
   // From here each rank draws its own numbers, for dropout.
@@ -84,7 +84,7 @@ void run(const Arguments& arguments) {
 }  // namespace mnist
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a network on handwritten digits, fully sharded over the ranks it is started on.", "mnist");
+  CLI::App app("Trains a network on handwritten digits, sharded over the ranks it is started on.", "mnist");
   mnist::Arguments arguments;
   mnist::add_flags(app, arguments);
   return frame::run_program(app, argc, argv, [&] { mnist::run(arguments); });

@@ -77,7 +77,7 @@ class Training(Digits):
 
     def test_two_ranks_train_as_one_with_the_joined_batch(self):
         one, *others = ([float(loss) for _, loss in EPOCH.findall(output)]
-                        for output, _ in (joined(1), joined(2), joined(2, "--auto-wrap")))
+                        for output, _ in (joined(1), joined(2), joined(2, "--auto-wrap"), joined(2, "--strategy", "replicate")))
         self.assertEqual(len(one), 2)
         for two in others:
             for ours, expected in zip(two, one, strict=True):
@@ -97,6 +97,11 @@ class Training(Digits):
         groups = re.compile(r"\(group '(\w+)':")
         self.assertEqual(len(groups.findall(whole)), 1, whole)
         self.assertEqual(groups.findall(wrapped), [groups.findall(whole)[0], "fc1"], wrapped)
+
+    def test_data_parallel_ranks_print_what_fully_sharded_ones_do(self):
+        (sharded, _), (replicated, _) = joined(2), joined(2, "--strategy", "replicate")
+        self.assertEqual(EPOCH.findall(sharded), EPOCH.findall(replicated))
+        self.assertEqual(TEST.findall(sharded), TEST.findall(replicated))
 
     def test_a_network_with_batch_norm_trains(self):
         output = self.train("--model", "resnet18", "--test-samples", 10, world=2)
@@ -154,7 +159,7 @@ class Saving(Digits):
 class Mistakes(Digits):
     def test_wrong_flags_are_one_sentence_and_status_2(self):
         cases = (["--epocs", 3], ["--epochs", 0], ["--epochs", "many"], ["--model", "vgg"], ["--gamma", 2],
-                 ["--batch-size"], ["--seed", -1], ["--lr", "nan"], ["--data", ""])
+                 ["--batch-size"], ["--seed", -1], ["--lr", "nan"], ["--data", ""], ["--strategy", "vgg"], ["--mesh", "2by1"])
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for words, done in zip(cases, pool.map(lambda words: self.run_mnist(*words), cases)):
                 with self.subTest(words):
@@ -162,6 +167,7 @@ class Mistakes(Digits):
 
     def test_wrong_data_is_one_sentence_and_status_1(self):
         self.assert_one_sentence(self.run_mnist("--data", "nowhere"), 1, "there is no folder nowhere")
+        self.assert_one_sentence(self.run_mnist("--mesh", "2x1"), 1, "product is the number of ranks, 1, found 2 x 1")
         data = self.folder / "data"
         data.mkdir()
         self.assert_one_sentence(self.run_mnist("--data", data), 1, "has neither train-images-idx3-ubyte nor")

@@ -54,6 +54,9 @@ class DeviceMesh {
   /// That of a mesh with one axis. Throws UsageError where there are more.
   const std::shared_ptr<ProcessGroup>& process_group() const;
 
+  /// What `init_device_mesh` laid out: of a part of a mesh that is more ranks than it has.
+  const std::shared_ptr<ProcessGroup>& laid_out() const { return all_; }
+
   /// Whether both have the same global ranks in the same places and the same names of axes, whichever process groups
   /// they have.
   bool operator==(const DeviceMesh& other) const;

@@ -6,6 +6,7 @@
 #error "fsdp needs C++20: compile with -std=c++20 (in CMake: target_compile_features(app PRIVATE cxx_std_20))"
 #else
 
+#include <fsdp/advice.h>
 #include <fsdp/clip_grad.h>
 #include <fsdp/collectives.h>
 #include <fsdp/device_mesh.h>

@@ -29,6 +29,7 @@ struct GroupStats {
   int64_t parameter_numel = 0;  ///< elements of whole parameters
   int64_t rows_numel = 0;       ///< elements of this rank's rows
   int64_t gathers = 0;
+  int64_t gathers_within = 0;  ///< of the gathers, those among the neighbours of Reshard::within
   int64_t reductions = 0;
   int64_t intercepted_operators = 0;  ///< operators that took a sharded tensor, over all groups of this rank
   /// Over all groups of this rank and process group. Rows with their padding; whole parameters that were gathered;

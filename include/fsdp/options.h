@@ -3,24 +3,36 @@
 /// What `fully_shard` can be told.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/device_mesh.h>
 #include <fsdp/process_group.h>
 #include <fsdp/wrap_policy.h>
 
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <vector>
 
 namespace fsdp {
 
-/// How much of the training state is sharded (stages of ZeRO, arXiv:1910.02054).
+/// How much of the training state is sharded (stages of ZeRO, arXiv:1910.02054). Outside scopes parameters show this
+/// rank's rows in all of them, so one program serves them all; with kReplicate the rows are all rows. On one transport
+/// and mesh they train to the same bits. docs/strategies.md has what each of them moves and holds.
 enum class Strategy : uint8_t {
-  kFullShard,       ///< parameters, gradients and optimizer state (ZeRO-3)
-  kShardGradOp,     ///< gradients and optimizer state (ZeRO-2); not there yet
-  kShardOptimizer,  ///< optimizer state (ZeRO-1); not there yet
-  kReplicate,       ///< nothing (DDP); not there yet
+  /// Parameters, gradients and optimizer state (ZeRO-3): whole parameters come and go, see Reshard.
+  kFullShard,
+  /// Gradients and optimizer state (ZeRO-2): what was gathered stays until rows are written.
+  kShardGradOp,
+  /// Optimizer state (ZeRO-1): whole parameters stay, also while rows are written; the first read after that refills
+  /// them. Gradients stay whole until the backward that reduces them, see Group::no_sync.
+  kShardOptimizer,
+  /// Nothing (DDP): every rank has all rows, and nothing is gathered.
+  kReplicate,
 };
 
-/// When whole parameters are freed after they were read in forward.
+/// Prints its name, "kFullShard".
+std::ostream& operator<<(std::ostream& out, Strategy strategy);
+
+/// When whole parameters are freed after they were read in forward; for Strategy::kFullShard.
 class Reshard {
  public:
   /// As soon as forward goes on to other groups; backward gathers again: two gathers per iteration. Least memory.
@@ -29,7 +41,7 @@ class Reshard {
   static Reshard never() { return Reshard(false, std::nullopt); }
   /// As `always`, but what is freed stays after forward, spread over each `ranks` neighbours of the ranks that rows are
   /// sharded over, among which backward gathers it (hpZ of ZeRO++, arXiv:2306.10209). Divides their number: 1 is
-  /// `never`, all of them `always`; what is between is not there yet.
+  /// `never`, all of them `always`. Ranks that share memory gather nothing, and keep nothing.
   static Reshard within(int ranks) { return Reshard(ranks != 1, ranks); }
   bool after_forward() const { return after_forward_; }
   /// Of `within`.
@@ -58,6 +70,11 @@ struct CPUOffloadPolicy {
 ///     fsdp::fully_shard(gpt, {.reshard_after_forward = fsdp::Reshard::never()});
 struct FullyShardOptions {
   Strategy strategy = Strategy::kFullShard;
+  /// The ranks, and what they are to each other; unset: one axis, the ranks of `process_group`. One axis is what the
+  /// strategy does: its ranks share the rows out, or with kReplicate have them all. With the axes "replicate" and
+  /// "shard" rows are shared out along "shard" and are the same along "replicate", whose ranks sum the gradients of
+  /// rows (HSDP, MiCS); kReplicate sums along both. Groups of one model may have different meshes of the same ranks.
+  std::optional<DeviceMesh> mesh = std::nullopt;
   /// Unset: always, but never for the outermost group of a scope, which backward needs first.
   std::optional<Reshard> reshard_after_forward = std::nullopt;
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
@@ -70,7 +87,7 @@ struct FullyShardOptions {
   std::vector<at::Tensor> ignored_params = {};
   /// Makes groups of submodules too, innermost first; not for TorchScript modules and lists.
   AutoWrapPolicy auto_wrap_policy = {};
-  /// The ranks to shard over; null: the default process group.
+  /// The ranks to shard over, instead of a mesh; null: the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
   /// Every rank starts from rank 0's values of what is sharded and of the buffers under the module; ignored parameters
   /// stay each rank's own. Without it the ranks' parameters have to be the same: a Mismatch names the first that is
@@ -80,6 +97,10 @@ struct FullyShardOptions {
   /// the reverse order of the parameters, while backward goes on; of the first ones in a group 1 MiB. A parameter that
   /// is larger is summed alone. Smaller buckets begin earlier, larger ones move more bytes a second.
   int64_t bucket_cap_bytes = int64_t{25} << 20;
+  /// Every rank takes rank 0's buffers when an outermost ForwardScope opens in which gradients are recorded, as DDP
+  /// does: running statistics of batches are then those of rank 0's. Unset: with Strategy::kReplicate. The setting of
+  /// the module that a scope is opened on holds for all buffers under it.
+  std::optional<bool> broadcast_buffers = std::nullopt;
 };
 
 }  // namespace fsdp

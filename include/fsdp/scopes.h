@@ -35,7 +35,8 @@ class [[nodiscard]] ForwardScope {
 
 /// Lets every operator that autograd does not record compute on this rank's rows, and raw pointers write them.
 /// Not collective; but where copies of whole parameters are kept from one iteration to the next
-/// (set_reshard_after_backward(false), unshard()) every rank opens it, because it makes them stale.
+/// (kShardGradOp, kShardOptimizer, set_reshard_after_backward(false), unshard()) every rank opens it, because it makes
+/// them stale.
 ///
 ///     fsdp::LocalRows rows(model);
 ///     torch::NoGradGuard no_grad;

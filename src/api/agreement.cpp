@@ -11,6 +11,8 @@
 #include <optional>
 #include <sstream>
 
+#include "api/placement_choice.h"
+
 namespace fsdp {
 namespace {
 
@@ -26,7 +28,6 @@ void describe(std::ostream& text, const NamedParameter& tensor) {
 std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
                      const FullyShardOptions& options, const runtime::Placement& placement) {
   std::ostringstream text;
-  text << "axes " << placement.shard().world_size() << " x " << placement.replicas() << '\n';
   for (const auto& group : plan) {
     text << "group " << group.name << '\n';
     for (const auto& parameter : group.parameters) describe(text, parameter);
@@ -35,6 +36,7 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
   if (const auto& reshard = options.reshard_after_forward)
     text << "reshard " << reshard->after_forward() << " within " << reshard->ranks().value_or(0) << '\n';
   if (options.max_prefetched_bytes) text << "ahead " << *options.max_prefetched_bytes << " bytes\n";
+  if (const auto broadcasts = options.broadcast_buffers) text << "broadcast buffers " << *broadcasts << '\n';
   if (options.sync_module_states) text << "rank 0's values\n";
   if (placement.is_replicated_only()) text << "buckets of " << options.bucket_cap_bytes << " bytes\n";
   return text.str();
@@ -98,8 +100,10 @@ void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>&
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   // The subject is a part of the collective's fingerprint, which is compared before data moves.
-  const std::string subject = c10::str("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel,
-                                       " elements; groups, names, sizes, dtypes and options hash to ", hash);
+  const std::string subject =
+      c10::str("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel, " elements, ",
+               describe(options.strategy, placement.replicas(), placement.shard().world_size()),
+               "; names, sizes, dtypes and options ", hash);
   auto own = checksums(plan, process_group, options);
   const auto count = static_cast<int64_t>(own.size());
   std::vector<int64_t> offsets;
@@ -111,7 +115,8 @@ void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>&
 }
 
 std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
-                                             const std::vector<NamedParameter>& tensors, const std::string& subject) {
+                                             const std::vector<NamedParameter>& tensors, const std::string& subject,
+                                             const std::function<void(Work&)>& wait) {
   at::NoGradGuard no_grad;
   constexpr size_t kAlignment = 16;  // of the largest element
   std::vector<at::Tensor> values;
@@ -128,7 +133,7 @@ std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
                            .view(tensor.sizes()));
       if (process_group.rank() == 0) values.back().copy_(tensor);
     }
-    if (offsets.back() > 0) process_group.communicator().broadcast(bytes, 0, {subject, {}})->wait();
+    if (offsets.back() > 0) wait(*process_group.communicator().broadcast(bytes, 0, {subject, {}}));
   }
   return values;
 }

@@ -4,6 +4,7 @@
 
 #include <fsdp/options.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,8 @@ void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>&
            const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 
 /// Rank 0's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.
-std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
-                                             const std::vector<runtime::NamedParameter>& tensors,
-                                             const std::string& subject);
+std::vector<at::Tensor> values_of_first_rank(
+    const ProcessGroup& process_group, const std::vector<runtime::NamedParameter>& tensors, const std::string& subject,
+    const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
 }  // namespace fsdp

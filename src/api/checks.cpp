@@ -127,17 +127,17 @@ void check_reshard(const Reshard& reshard, const runtime::Placement& placement, 
   require(ranks > 0 && all % ranks == 0, where,
           "FullyShardOptions::reshard_after_forward: expected Reshard::within of a number that divides the ", all,
           all == 1 ? " rank" : " ranks", " that rows are sharded over, found ", ranks);
-  require(ranks == 1 || ranks == all, where, "FullyShardOptions::reshard_after_forward: Reshard::within(", ranks,
-          ") of ", all, " ranks is not there yet: use Reshard::always() or Reshard::never()");
 }
 
 }  // namespace
 
 void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
                    const std::string& where) {
-  require(options.strategy == Strategy::kFullShard, where,
-          "FullyShardOptions::strategy: only Strategy::kFullShard is there yet");
-  if (options.reshard_after_forward) check_reshard(*options.reshard_after_forward, placement, where);
+  const auto& reshard = options.reshard_after_forward;
+  require(!reshard || !reshard->after_forward() || options.strategy == Strategy::kFullShard, where,
+          "FullyShardOptions::reshard_after_forward frees whole parameters after forward, but with ", options.strategy,
+          " they stay. Leave it unset, or set FullyShardOptions::strategy to Strategy::kFullShard");
+  if (reshard) check_reshard(*reshard, placement, where);
   require(options.bucket_cap_bytes > 0, where,
           "FullyShardOptions::bucket_cap_bytes: expected more than 0 bytes, found ", options.bucket_cap_bytes);
   require(options.max_prefetched_bytes.value_or(0) >= 0, where,
@@ -175,9 +175,11 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
   for (const auto& child : tree.children)
     if (tree.identity == nullptr) check_given(*child);
   auto check_group = [&](const std::shared_ptr<runtime::ParamGroup>& group) {
-    require(!group || group->placement() == placement, where, "expected one process group for ", tree.type,
-            " and all that is inside it, found '", group ? group->name() : "",
-            "' sharded over another process group. Set FullyShardOptions::process_group alike");
+    require(!group || &group->placement().process_group() == &placement.process_group(), where,
+            "expected one process group for ", tree.type, " and all that is inside it, found '",
+            group ? group->name() : "",
+            "' sharded over another process group. Set FullyShardOptions::process_group alike; meshes may differ if "
+            "they were laid out over one process group and have all its ranks");
   };
   visit_nodes(tree, [&](const ModuleNode& node) {
     check_group(group_at(node));
@@ -223,7 +225,7 @@ void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const st
     require(
         !tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided && !tensor.is_meta() &&
             !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-        where, "FullyShardOptions::sync_module_states: buffer '", name,
+        where, "FullyShardOptions::sync_module_states, or broadcast_buffers: buffer '", name,
         "' cannot be written (it is sparse, quantised, nested, without memory, expanded or made in inference mode). "
         "Register a plain tensor, e.g. its clone()");
 }

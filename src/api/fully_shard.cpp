@@ -12,6 +12,7 @@
 #include "api/group_view.h"
 #include "api/module_tree.h"
 #include "api/module_watch.h"
+#include "api/placement_choice.h"
 #include "api/plan.h"
 #include "api/shard_over.h"
 #include "comm/core/check.h"
@@ -105,6 +106,38 @@ void allocate_rows(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
     for (const auto& steps : placement.further_steps()) steps->reserve(largest_slice);
 }
 
+bool broadcasts_buffers(const FullyShardOptions& options) {
+  return options.broadcast_buffers.value_or(options.strategy == Strategy::kReplicate);
+}
+
+runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
+  runtime::GroupPolicy policy;
+  policy.broadcasts_buffers = broadcasts_buffers(options);
+  policy.bucket_cap_bytes = options.bucket_cap_bytes;
+  policy.max_prefetched_bytes = options.max_prefetched_bytes;
+  if (const auto& reshard = options.reshard_after_forward) policy.reshard_after_forward = reshard->after_forward();
+  if (options.strategy == Strategy::kFullShard) return policy;
+  policy.reshard_after_forward = policy.reshard_after_backward = false;
+  policy.free_when_written = options.strategy == Strategy::kShardGradOp;
+  return policy;
+}
+
+// The same placement with the neighbours of Reshard::within. Collective when it is the first with them.
+runtime::Placement with_neighbours(const runtime::Placement& placement, const FullyShardOptions& options) {
+  const auto& shard = placement.shard();
+  const int count = options.reshard_after_forward ? options.reshard_after_forward->ranks().value_or(1) : 1;
+  if (count == 1 || count == shard.world_size()) return placement;
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank < shard.world_size(); ++rank) {
+    if (rank % count == 0) groups.emplace_back();
+    groups.back().push_back(shard.global_ranks()[static_cast<size_t>(rank)]);
+  }
+  const auto& own = groups[static_cast<size_t>(shard.rank() / count)];
+  auto& made = Attachment::of<runtime::RankState>(placement.process_group())->neighbours[own];
+  if (!made) made = shard.split(groups, "within");
+  return placement.with_neighbours(made);
+}
+
 // Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
 std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
                                                        const runtime::Placement& placement,
@@ -112,14 +145,8 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto rank_state = Attachment::of<runtime::RankState>(placement.process_group());
   for (const auto& planned : plan) {
-    ParamGroup::Spec spec{planned.name, planned.parameters, placement, rank_state, {}, planned.modules};
-    if (const auto& reshard = options.reshard_after_forward) {
-      spec.policy.reshard_after_forward = reshard->after_forward();
-      spec.policy.reshard_within = reshard->ranks();
-    }
-    spec.policy.bucket_cap_bytes = options.bucket_cap_bytes;
-    spec.policy.max_prefetched_bytes = options.max_prefetched_bytes;
-    groups.push_back(ParamGroup::create(spec));
+    groups.push_back(ParamGroup::create(
+        {planned.name, planned.parameters, placement, rank_state, policy_of(options), planned.modules}));
   }
   allocate_rows(groups);
   for (size_t i = 0; i < plan.size(); ++i)
@@ -154,10 +181,6 @@ void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& gr
     for (const auto& child : node.children) found_through(*child);
 }
 
-runtime::Placement placement_of(const FullyShardOptions& options) {
-  return runtime::Placement(options.process_group ? options.process_group : default_process_group());
-}
-
 }  // namespace
 
 Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode> tree,
@@ -169,11 +192,13 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
   const auto plan = plan_groups(*tree, parameters, options);
-  const auto buffers = options.sync_module_states ? subtree_buffers(*tree) : std::vector<NamedParameter>();
+  std::vector<NamedParameter> buffers;
+  if (options.sync_module_states || broadcasts_buffers(options)) buffers = subtree_buffers(*tree);
   check_buffers(buffers, where);
   runtime::install_interceptor();
   agree(placement, plan, buffers, options);
-  const auto groups = create_groups(plan, placement, options);
+  const auto groups = create_groups(plan, with_neighbours(placement, options), options);
+  if (!options.sync_module_states) buffers.clear();
   const auto buffer_values = values_of_first_rank(placement.process_group(), buffers, "sync_module_states of buffers");
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   at::NoGradGuard no_grad;
@@ -186,7 +211,7 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
 }
 
 Group fully_shard(torch::nn::Module& module, const FullyShardOptions& options) {
-  return shard_over(placement_of(options), module_tree(module), options);
+  return shard_over(choose_placement(options), module_tree(module), options);
 }
 
 Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullyShardOptions& options) {
@@ -194,11 +219,11 @@ Group fully_shard(const std::vector<torch::nn::Module*>& modules, const FullySha
   for (const auto* module : modules)
     require(module != nullptr,
             "fsdp::fully_shard: expected modules, found a null pointer in the list. Make them first");
-  return shard_over(placement_of(options), module_tree(modules), options);
+  return shard_over(choose_placement(options), module_tree(modules), options);
 }
 
 Sharded<torch::jit::Module> fully_shard(torch::jit::Module& module, const FullyShardOptions& options) {
-  return {module, shard_over(placement_of(options), module_tree(module), options)};
+  return {module, shard_over(choose_placement(options), module_tree(module), options)};
 }
 
 Group group_of(const torch::nn::Module& module) {

@@ -167,6 +167,7 @@ GroupStats Group::stats() const {
   for (const auto& group : view_->groups) {
     ++stats.groups;
     stats.gathers += group->residency().gathers();
+    stats.gathers_within += group->residency().gathers_within();
     stats.reductions += group->backward().reductions();
     for (auto& slot : group->slots()) {
       stats.parameter_numel += slot.numel();
@@ -181,7 +182,11 @@ GroupStats Group::stats() const {
   return stats;
 }
 
-void Group::reset_peak_stats() const { view_->groups.front()->rank_state().account().reset_peaks(); }
+void Group::reset_peak_stats() const {
+  auto& rank = view_->groups.front()->rank_state();
+  rank.account().reset_peaks();
+  rank.forget_waiting();
+}
 
 std::string Group::name() const { return view_->groups.front()->name(); }
 int Group::rank() const { return view_->groups.front()->placement().process_group().rank(); }

@@ -1,4 +1,5 @@
 #include <fsdp/group.h>
+#include <fsdp/options.h>
 
 #include <iomanip>
 #include <ostream>
@@ -80,6 +81,20 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
 }
 
 }  // namespace
+
+std::ostream& operator<<(std::ostream& out, Strategy strategy) {
+  switch (strategy) {
+    case Strategy::kFullShard:
+      return out << "kFullShard";
+    case Strategy::kShardGradOp:
+      return out << "kShardGradOp";
+    case Strategy::kShardOptimizer:
+      return out << "kShardOptimizer";
+    case Strategy::kReplicate:
+      return out << "kReplicate";
+  }
+  return out << "an unknown strategy";
+}
 
 std::ostream& operator<<(std::ostream& out, const Group& group) {
   const auto& view = GroupView::of(group);

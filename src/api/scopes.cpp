@@ -1,6 +1,9 @@
+#include <ATen/core/grad_mode.h>
 #include <fsdp/scopes.h>
 
+#include "api/agreement.h"
 #include "api/group_view.h"
+#include "api/large_group_hint.h"
 #include "api/module_watch.h"
 #include "comm/core/check.h"
 #include "runtime/backward_hooks.h"
@@ -11,10 +14,12 @@ namespace fsdp {
 namespace {
 
 // What could have changed since the last scope so that ranks would train apart.
-void check_before_scope(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups) {
+void check_before_scope(const GroupView& view) {
+  const auto& groups = view.groups;
   const auto& own = *groups.front();
   std::lock_guard lock(own.rank_state().mutex);
   if (own.is_inside()) return;
+  hint_once(view);
   const auto stray = own.watch ? own.watch->find_stray(groups) : std::string();
   require(stray.empty(), own.where("forward scope"), "parameter '", stray,
           "' came under the module after fsdp::fully_shard (register_parameter, replace_module) and is in no group, so "
@@ -23,13 +28,27 @@ void check_before_scope(const std::vector<std::shared_ptr<runtime::ParamGroup>>&
   for (const auto& group : groups) runtime::require_own_hooks(group);
 }
 
+// Gives every rank rank 0's buffers. Not by way of their versions: graphs of earlier forwards may hold them.
+void broadcast_buffers(const GroupView& view) {
+  const auto& own = *view.groups.front();
+  std::lock_guard lock(own.rank_state().mutex);
+  if (!own.policy.broadcasts_buffers || own.is_inside() || !at::GradMode::is_enabled()) return;
+  const auto buffers = subtree_buffers(*view.tree);
+  const auto values = values_of_first_rank(own.placement().process_group(), buffers, "buffers of " + own.name(),
+                                           [&](Work& work) { own.rank_state().wait(work); });
+  const at::NoGradGuard no_grad;
+  if (own.placement().process_group().rank() == 0) return;
+  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.variable_data().copy_(values[i]);
+}
+
 }  // namespace
 
 struct ForwardScope::Open : runtime::OpenScope {
   using OpenScope::OpenScope;
 };
 ForwardScope::ForwardScope(const Group& model) {
-  check_before_scope(param_groups(model));
+  check_before_scope(GroupView::of(model));
+  broadcast_buffers(GroupView::of(model));
   open_ = std::make_unique<Open>(param_groups(model));
 }
 ForwardScope::~ForwardScope() = default;

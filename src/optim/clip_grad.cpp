@@ -1,5 +1,6 @@
 #include <fsdp/clip_grad.h>
 
+#include <algorithm>
 #include <cmath>
 #include <unordered_set>
 
@@ -18,13 +19,22 @@ struct RowGradient {
   at::Tensor gradient;
 };
 
+// Those of the groups whose rows lie on the ranks of one axis.
+struct OnAxis {
+  const runtime::ParamGroup* group;
+  std::vector<RowGradient> gradients = {};
+};
+
 // The gradients of this rank's rows of the model's parameters. A tied parameter's group may lie in another model, whose
 // other parameters are not this one's.
-std::vector<RowGradient> row_gradients(const Group& model) {
+std::vector<OnAxis> row_gradients(const Group& model) {
   std::unordered_set<const at::TensorImpl*> own;
   for (const auto& parameter : model.parameters()) own.insert(parameter.unsafeGetTensorImpl());
-  std::vector<RowGradient> gradients;
+  std::vector<OnAxis> axes;
+  const auto ranks_of = [](const OnAxis& axis) { return &axis.group->placement().shard(); };
   for (const auto& group : param_groups(model)) {
+    auto axis = std::ranges::find(axes, &group->placement().shard(), ranks_of);
+    if (axis == axes.end()) axis = axes.insert(axis, {group.get()});
     if (group->is_inside())
       require(false, group->where("clip_grad_norm_"), "a forward scope or a backward is open on '", group->name(),
               "'. Clip after it; after an exception in backward call reset_iter_state() first");
@@ -35,10 +45,10 @@ std::vector<RowGradient> row_gradients(const Group& model) {
       if (!gradient.defined()) continue;
       optim::require_sizes_of(rows.values, gradient,
                               [&] { return group->where("clip_grad_norm_") + "parameter '" + rows.name + "'"; });
-      gradients.push_back({rows, gradient});
+      axis->gradients.push_back({rows, gradient});
     }
   }
-  return gradients;
+  return axes;
 }
 
 }  // namespace
@@ -50,20 +60,24 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
   require(norm_type > 0, where, "expected norm_type > 0 or infinity, found ", norm_type);
   const runtime::OwnOperators own_operators;
-  auto gradients = row_gradients(model);
+  auto axes = row_gradients(model);
   // With the bounds, in which ranks could differ unseen.
   const auto subject = c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
-  std::vector<optim::RowValues> values;
-  for (const auto& [rows, gradient] : gradients)
-    values.push_back({optim::laid_out_as(rows.values, gradient), rows.row_numel()});
-  const double norm = optim::norm_over_ranks(first, values, norm_type, subject);
+  std::vector<optim::RowsOnAxis> values;
+  for (const auto& [group, gradients] : axes) {
+    auto& on_axis = values.emplace_back(optim::RowsOnAxis{group});
+    for (const auto& [rows, gradient] : gradients)
+      on_axis.rows.push_back({optim::laid_out_as(rows.values, gradient), rows.row_numel()});
+  }
+  const double norm = optim::norm_over_ranks(values, norm_type, subject);
   if (error_if_nonfinite && !std::isfinite(norm))
     throw Error(where + "the gradients' norm is not finite (" + std::to_string(norm) +
                 "). Look for an overflow in the loss, or pass error_if_nonfinite = false");
   // As torch.nn.utils.clip_grad_norm_: a norm that is not a number makes every gradient so.
   const double ratio = max_norm / (norm + 1e-6);
   const double scale = ratio > 1.0 ? 1.0 : ratio;
-  for (auto& row : gradients) row.gradient.mul_(scale);
+  for (auto& axis : axes)
+    for (auto& row : axis.gradients) row.gradient.mul_(scale);
   return norm;
 }
 

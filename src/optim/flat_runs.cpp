@@ -1,6 +1,7 @@
 #include "optim/flat_runs.h"
 
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
@@ -111,6 +112,33 @@ void settle_run(std::span<Update* const> run, int64_t numel, size_t kind) {
   }
 }
 
+// LibTorch's kernels round what is behind the last full vector otherwise than the elements before it, and which rows
+// that is depends on how rows are shared out. So a rest goes through in a vector of its own: every element has the same
+// bits on any number of ranks.
+void visit_in_vectors(const FlatRun& run, const std::function<void(const FlatRun&)>& visit) {
+  constexpr int64_t kVectorBytes = 64;  // of the widest ones
+  const int64_t vector = kVectorBytes / static_cast<int64_t>(run.rows.element_size());
+  const int64_t rest = run.rows.numel() % vector, full = run.rows.numel() - rest;
+  if (rest == 0 || !run.rows.is_cpu()) return visit(run);
+  const auto each = [&](const auto& take) {
+    FlatRun part{run.first, take(run.rows), take(run.gradient), {}};
+    for (const auto& state : run.states) part.states.push_back(take(state));
+    return part;
+  };
+  if (full > 0) visit(each([&](const at::Tensor& flat) { return flat.narrow(0, 0, full); }));
+  const auto padded = each([&](const at::Tensor& flat) {
+    auto values = at::zeros({vector}, flat.options());
+    values.narrow(0, 0, rest).copy_(flat.narrow(0, full, rest));
+    return values;
+  });
+  visit(padded);
+  const auto put_back = [&](const at::Tensor& flat, const at::Tensor& values) {
+    flat.narrow(0, full, rest).copy_(values.narrow(0, 0, rest));
+  };
+  put_back(run.rows, padded.rows);
+  for (size_t i : c10::irange(run.states.size())) put_back(run.states[i], padded.states[i]);
+}
+
 }  // namespace
 
 void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& visit) {
@@ -118,7 +146,7 @@ void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& v
     const auto& first = *run.front();
     FlatRun flat{first, stretch(first.rows, numel), stretch(first.gradient, numel), {}};
     for (const auto& state : first.states) flat.states.push_back(stretch(state, numel));
-    visit(flat);
+    visit_in_vectors(flat, visit);
   });
 }
 

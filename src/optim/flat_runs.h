@@ -9,7 +9,8 @@
 
 namespace fsdp::optim {
 
-/// The tensors of one run, flat and of one length. They are parts of the memory that they stand for, never copies.
+/// The tensors of one run, flat and of one length. They are parts of the memory that they stand for, but for the rest
+/// of a run, which is copied.
 struct FlatRun {
   /// Decides on options and step; all updates of the run agree in them.
   const Update& first;
@@ -17,7 +18,8 @@ struct FlatRun {
   std::vector<at::Tensor> states;
 };
 
-/// Calls `visit` for each maximal run of the updates. Their recipes, gradients and states are set. Under the ranks'
+/// Calls `visit` for each maximal run of the updates; on the CPU for what is behind its last full vector apart, in one
+/// that has zeros behind it. Their recipes, gradients and states are set. Under the ranks'
 /// locks.
 void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& visit);
 

@@ -39,17 +39,27 @@ double max_over_ranks(const ParamGroup& group, double value, const std::string& 
   return largest.item<double>();
 }
 
-double norm_over_ranks(const ParamGroup& group, std::span<const RowValues> rows, double p, const std::string& subject) {
-  if (p == std::numeric_limits<double>::infinity()) {
-    double largest = 0;
-    for (const auto& [values, row_numel] : rows)
-      if (const double found = max_magnitude(values); found > largest || std::isnan(found)) largest = found;
-    return max_over_ranks(group, largest, subject);
-  }
+double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::string& subject) {
+  double largest = 0;
   ExactSum sum;
-  for (const auto& [values, row_numel] : rows) sum.add(sum_of_powers(values, row_numel, p));
-  const double total = add_over_ranks(group, sum, subject).value();
-  return p == 2 ? std::sqrt(total) : std::pow(total, 1.0 / p);
+  const bool is_max = p == std::numeric_limits<double>::infinity();
+  const auto take = [&](double found) {
+    if (found > largest || std::isnan(found)) largest = found;
+  };
+  for (const auto& [group, rows] : axes) {
+    if (is_max) {
+      double on_rank = 0;
+      for (const auto& [values, row_numel] : rows)
+        if (const double found = max_magnitude(values); found > on_rank || std::isnan(found)) on_rank = found;
+      take(max_over_ranks(*group, on_rank, subject));
+      continue;
+    }
+    ExactSum on_rank;
+    for (const auto& [values, row_numel] : rows) on_rank.add(sum_of_powers(values, row_numel, p));
+    sum.add(add_over_ranks(*group, on_rank, subject));
+  }
+  if (is_max) return largest;
+  return p == 2 ? std::sqrt(sum.value()) : std::pow(sum.value(), 1.0 / p);
 }
 
 }  // namespace fsdp::optim

@@ -75,10 +75,10 @@ class RowVector {
     return sum_over_ranks(*group_, sum, "dot product of LBFGS");
   }
   double norm(const at::Tensor& vector, double p) const {
-    std::vector<RowValues> rows;
-    for (const auto& part : parts_) rows.push_back({vector.narrow(0, part.first, part.numel), part.row_numel});
+    RowsOnAxis axis{group_.get()};
+    for (const auto& part : parts_) axis.rows.push_back({vector.narrow(0, part.first, part.numel), part.row_numel});
     std::lock_guard lock(group_->rank_state().mutex);
-    return norm_over_ranks(*group_, rows, p, c10::str("norm ", p, " of LBFGS"));
+    return norm_over_ranks({&axis, 1}, p, c10::str("norm ", p, " of LBFGS"));
   }
   // Of the ranks' losses, as gradients are averaged.
   double mean(const at::Tensor& loss) const {

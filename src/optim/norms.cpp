@@ -54,7 +54,8 @@ double norm(const std::vector<at::Tensor>& tensors, double p) {
   const auto [group, rows] = rows_of(tensors, "norm");
   if (!group) return 0;
   std::lock_guard lock(group->rank_state().mutex);
-  return optim::norm_over_ranks(*group, rows, p, c10::str("norm ", p, " of ", rows.size(), " tensors"));
+  const optim::RowsOnAxis axis{group.get(), rows};
+  return optim::norm_over_ranks({&axis, 1}, p, c10::str("norm ", p, " of ", rows.size(), " tensors"));
 }
 
 double norm(const Group& model, double p) { return norm(model.parameters(), p); }

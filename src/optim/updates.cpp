@@ -72,8 +72,7 @@ void wait_to_write(const std::vector<ParamGroup*>& groups) {
 // Each group is told once, whatever part of it is written, and on every rank, so that all copies of it become stale.
 void announce_writes(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups)
-    group->turns().note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank
-                                                          : runtime::WriteKind::kEveryRank);
+    group->note_write(group->local_rows_depth > 0 ? runtime::WriteKind::kThisRank : runtime::WriteKind::kEveryRank);
 }
 
 }  // namespace

@@ -51,8 +51,9 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared) {
 }
 
 void FlatParams::allocate_copy() {
-  whole_.buffer = std::make_shared<FlatBuffer>(memory::allocate(whole_.form.device, whole_.bytes()), whole_.bytes(),
-                                               account_, ByteClass::kWhole);
+  auto data =
+      keeps_whole_memory_ ? whole_memory_.take(whole_.bytes()) : memory::allocate(whole_.form.device, whole_.bytes());
+  whole_.buffer = std::make_shared<FlatBuffer>(std::move(data), whole_.bytes(), account_, ByteClass::kWhole);
 }
 
 void FlatParams::allocate_whole() {
@@ -78,6 +79,16 @@ void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGath
     gather_ = with(communicator, whole, slice, layout_.boundaries, std::move(tag));
   else
     gather_ = communicator.all_gather(whole, slice, layout_.boundaries, std::move(tag));
+}
+
+void FlatParams::keep_second_shard(const Communicator& neighbours) {
+  if (shared_) return;
+  order_read();
+  second_.take(whole_, neighbours, account_);
+}
+
+void FlatParams::start_gather_among(Communicator& neighbours, Tag tag) {
+  gather_ = second_.start_gather(whole_, neighbours, std::move(tag));
 }
 
 void FlatParams::start_meeting(Communicator& communicator, Tag tag) { gather_ = communicator.barrier(std::move(tag)); }

@@ -10,6 +10,7 @@
 #include "layout/row_layout.h"
 #include "memory/flat_part.h"
 #include "memory/reused_block.h"
+#include "runtime/second_shard.h"
 
 namespace fsdp::runtime {
 
@@ -34,6 +35,9 @@ class FlatParams {
   /// Makes the shard. `shared`: memory for the whole buffer that every rank sees; null where there is none. Once.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared);
 
+  /// Whole values that go leave their memory to the next ones.
+  void keep_whole_memory() { keeps_whole_memory_ = true; }
+
   const layout::RowLayout& layout() const { return layout_; }
   /// The flat shard: this rank's slice.
   const memory::FlatPart& rows() const { return rows_; }
@@ -50,6 +54,13 @@ class FlatParams {
   void start_gather(Communicator& communicator, Tag tag, const AllGather& with = {});
   /// Where ranks share memory: waiting for the gather is then waiting until every rank has started it. Collective.
   void start_meeting(Communicator& communicator, Tag tag);
+  /// This rank keeps its part of what is whole among neighbours, for `start_gather_among`; not where ranks share
+  /// memory.
+  void keep_second_shard(const Communicator& neighbours);
+  bool has_second_shard() const { return second_.is_there(); }
+  void drop_second_shard() { second_.drop(); }
+  /// As start_gather, from the neighbours' second shards.
+  void start_gather_among(Communicator& neighbours, Tag tag);
   /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.
   void copy_whole();
   /// The gather that was started; null if nobody is waited for.
@@ -78,9 +89,11 @@ class FlatParams {
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
   memory::FlatPart rows_, whole_;
+  SecondShard second_;
   std::shared_ptr<SharedBuffer> shared_;
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the same memory
-  memory::ReusedBlock gradient_memory_{rows_.form.device};
+  memory::ReusedBlock gradient_memory_{rows_.form.device}, whole_memory_{whole_.form.device};
+  bool keeps_whole_memory_ = false;
   std::shared_ptr<Work> gather_, gathered_;  // under way; waited for, as long as its result is there
 };
 

@@ -251,8 +251,7 @@ void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& o
   switch (verdict) {
     case Verdict::kWriteRows:
       group.require_no_waiting_gradient(operand.part.slot, call.op.operator_name().name);
-      group.turns().note_write(group.local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank,
-                               operand.part.slot);
+      group.note_write(group.local_rows_depth > 0 ? WriteKind::kThisRank : WriteKind::kEveryRank, operand.part.slot);
       return;
     case Verdict::kPrintRows:
       plan.replacements.push_back({operand, rows_to_print(operand)});

@@ -19,7 +19,10 @@ ParamGroup::ParamGroup(const Spec& spec)
       params_(identity_, spec.parameters),
       turns_(identity_, params_.every_rank_has_rows()),
       residency_(identity_, params_, turns_),
-      backward_(identity_, params_, spec.policy.bucket_cap_bytes) {}
+      backward_(identity_, params_, spec.policy.bucket_cap_bytes) {
+  if (!policy.free_when_written)
+    for (auto& flat : flats()) flat.keep_whole_memory();
+}
 
 void ParamGroup::rename_slot(size_t slot, std::string name) {
   if (slots()[slot].name() == name) return;
@@ -99,6 +102,11 @@ void ParamGroup::require_not_handed_out() const {
       "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
       "stepped them: this backward would go on with other values. Take the hook away, or read what needs no gradient "
       "from a copy that was made in forward; then call reset_iter_state()");
+}
+
+void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
+  turns_.note_write(kind, slot);
+  if (policy.free_when_written && !is_inside() && residency_.pins == 0) residency_.free_whole();
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {

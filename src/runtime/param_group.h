@@ -28,9 +28,9 @@ namespace fsdp::runtime {
 struct GroupPolicy {
   /// Unset: always, never for the outermost group of a scope.
   std::optional<bool> reshard_after_forward;
-  /// What is freed after forward stays spread over this many ranks of the shard axis; unset: over all, as rows are.
-  std::optional<int> reshard_within;
   bool reshard_after_backward = true;
+  /// What stays after backward goes when rows are written; without it the memory stays, for the next gather.
+  bool free_when_written = true;
   bool requires_gradient_sync = true;
   /// Gather again in backward; without it whole parameters stay from forward to backward.
   bool unshard_in_backward = true;
@@ -43,6 +43,8 @@ struct GroupPolicy {
   std::function<void(const std::vector<at::Tensor>& parameters)> post_accumulate_grad_hook = {};
   /// Of whole parameters that are gathered ahead while this group is read; unset: one group.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
+  /// Buffers are rank 0's when a forward begins.
+  bool broadcasts_buffers = false;
   /// Groups to prefetch, instead of the recorded order.
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
@@ -114,6 +116,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// The last scope or backward has closed: this rank reads on while a graph may.
   void leave_reading() { turns_.end_scopes(slots(), scope && scope->is_hidden); }
 
+  /// Call before rows are written, those of one slot or of all: see Turns::note_write. Whole values are old then.
+  void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
+
   /// Throws UsageError while gradients of a backward without synchronisation wait for their reduction.
   void require_no_waiting_gradients(const std::string& operation) const;
   /// The same if that of the slot is among them.
@@ -127,6 +132,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   GroupPolicy policy;
   int local_rows_depth = 0;
   int summon_depth = 0;
+  /// Whether the user was told what would serve the group better.
+  bool was_hinted = false;
   /// The outermost scope that was opened last.
   std::shared_ptr<ScopeRecord> scope;
   /// Parameters that `fully_shard` was told to leave alone; all groups of one call have the same list.

@@ -23,6 +23,7 @@ class Placement {
 
   /// The ranks of all axes: they agree about a group, are named in errors and begin anew together.
   ProcessGroup& process_group() const { return *ranks_; }
+  const std::shared_ptr<ProcessGroup>& shared_process_group() const { return ranks_; }
   /// Over these ranks rows are laid out, gathered and shared, and what is computed of all rows.
   const ProcessGroup& shard() const { return *shard_; }
   /// Over these ranks the gradients of rows are summed, over one axis after the other; none if there is one replica.
@@ -35,6 +36,10 @@ class Placement {
   bool is_replicated_only() const { return shard_->world_size() == 1 && !replicate_.empty(); }
   /// This rank's number among the replicas.
   int replica() const;
+  /// Neighbours on the shard axis, among which whole values stay spread after forward; null: none. See Reshard::within.
+  const std::shared_ptr<ProcessGroup>& within() const { return within_; }
+  /// The same placement with neighbours.
+  Placement with_neighbours(std::shared_ptr<ProcessGroup> within) const;
   /// What the sum of gradients is divided by: the ranks of all axes.
   double divisor() const { return ranks_->world_size(); }
   bool operator==(const Placement& other) const = default;
@@ -53,7 +58,7 @@ class Placement {
   std::string where(const std::string& operation) const { return ranks_->where(operation); }
 
  private:
-  std::shared_ptr<ProcessGroup> ranks_, shard_;
+  std::shared_ptr<ProcessGroup> ranks_, shard_, within_;
   Axes replicate_;
   std::vector<std::shared_ptr<Communicator>> further_steps_;
 };

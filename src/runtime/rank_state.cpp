@@ -29,15 +29,55 @@ ParamGroup* RankState::group(GroupId id) const {
   return it == groups_.end() ? nullptr : it->second;
 }
 
+namespace {
+
+// Adds the time until it goes.
+class Stopwatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Stopwatch(std::atomic<Clock::duration>& sum) : sum_(sum) {}
+  ~Stopwatch() {
+    const auto time = Clock::now() - begun_;
+    for (auto sum = sum_.load(); !sum_.compare_exchange_weak(sum, sum + time);) {
+    }
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  std::atomic<Clock::duration>& sum_;
+  const Clock::time_point begun_ = Clock::now();
+};
+
+}  // namespace
+
 void RankState::wait(Work& work) {
+  const Stopwatch stopwatch(waited_);
   if (!work.lets_others_go_on()) return work.wait();
   const RankLock::LetGo others_go_on(mutex);
   work.wait();
 }
 
 void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
+  const Stopwatch stopwatch(waited_);
   const RankLock::LetGo others_go_on(mutex);
   rows.begin_write(epoch);
+}
+
+void RankState::note_forward() {
+  if (measured_since_.load() == Clock::time_point()) measured_since_ = Clock::now();
+}
+
+void RankState::forget_waiting() {
+  measured_since_ = Clock::time_point();
+  waited_ = Clock::duration();
+}
+
+std::optional<double> RankState::waiting_share() const {
+  const auto since = measured_since_.load();
+  if (since == Clock::time_point()) return std::nullopt;
+  using Seconds = std::chrono::duration<double>;
+  return Seconds(waited_.load()) / Seconds(Clock::now() - since);
 }
 
 bool RankState::add_parent(GroupId group, GroupId parent) {

@@ -3,10 +3,13 @@
 /// What the groups of one rank share: the lock, the byte account, who is in memory, what was read, which backwards run.
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "comm/core/rank_lock.h"
 #include "memory/byte_account.h"
@@ -16,6 +19,7 @@
 #include "runtime/schedule.h"
 
 namespace fsdp {
+class ProcessGroup;
 class SharedBuffer;
 class Work;
 }  // namespace fsdp
@@ -55,15 +59,28 @@ class RankState {
   /// The group's whole parameters are in memory, or will be, and were read last.
   void note_resident(GroupId id) { residents.note(id, kinship().span_of(id)); }
 
+  /// A forward begins; from the first one on it is measured how long this rank waits for others.
+  void note_forward();
+  /// The measurement begins anew.
+  void forget_waiting();
+  /// Of the time since it began, none before a forward. A wait of several threads at once counts for each.
+  std::optional<double> waiting_share() const;
+
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
   /// Groups that are whole or being gathered.
   Residents residents;
   ReadHistory reads;
   BackwardTasks backwards;
+  /// Made once, by their global ranks. See Placement::within.
+  std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   std::shared_ptr<memory::ByteAccount> account_;
+  std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
+  std::atomic<Clock::duration> waited_{};
   GroupId last_id_ = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_;
   Parents parents_;

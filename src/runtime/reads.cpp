@@ -58,6 +58,12 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   return limit ? that_fit(rank, group, chosen, *limit) : chosen;
 }
 
+// What a backward may gather again stays spread until it ends.
+void free_after_use(ParamGroup& group) {
+  if (group.scope && group.scope->records) return group.residency().spread_whole();
+  group.residency().free_whole();
+}
+
 // Frees the groups that are neither around one of `groups` nor inside it, oldest first, until `left` are left.
 //
 // Note [What frees]. While a scope or a backward goes on, only a read frees, and by nothing but what was read before
@@ -77,7 +83,7 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
       others.push_back(&resident);
   }
   others.resize(others.size() - std::min(others.size(), left));
-  for (auto* group : others) group->residency().free_whole();
+  for (auto* group : others) free_after_use(*group);
 }
 
 }  // namespace

@@ -12,15 +12,14 @@ namespace fsdp::runtime {
 void Residency::start_gather() {
   if (state_ != GatherState::kSharded) return;
   auto& flats = params_.flats();
-  const bool moves = !std::ranges::all_of(flats, &FlatParams::shares_memory), meets = turns_.has_to_meet();
+  const bool moves = !std::ranges::all_of(flats, &FlatParams::shares_memory), within = has_second_shard();
   try {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
     for (auto& flat : flats) flat.allocate_whole();
-    version_in_copy_ = turns_.version();
-    writes_told_ = moves || meets ? turns_.writes().take() : 0;
-    const auto what = group_.tag(group_.name, {}, writes_told_);
-    for (auto& flat : flats) flat.start_gather(group_.placement.shard().communicator(), what, custom_all_gather);
-    if (meets) flats.front().start_meeting(group_.placement.shard().communicator(), what);
+    if (within)
+      gather_second_shards();
+    else
+      gather_rows(moves);
   } catch (...) {
     abandon_gather();
     group_.placement.pass_on_failure("gather");
@@ -30,7 +29,38 @@ void Residency::start_gather() {
   ++gather_number_;
   fault_point("group gathering");
   gathers_ += moves;
+  gathers_within_ += within;
   group_.rank_state->note_resident(group_.id);
+}
+
+void Residency::gather_rows(bool moves) {
+  const bool meets = turns_.has_to_meet();
+  version_in_copy_ = turns_.version();
+  writes_told_ = moves || meets ? turns_.writes().take() : 0;
+  const auto what = group_.tag(group_.name, {}, writes_told_);
+  for (auto& flat : params_.flats())
+    flat.start_gather(group_.placement.shard().communicator(), what, custom_all_gather);
+  if (meets) params_.flats().front().start_meeting(group_.placement.shard().communicator(), what);
+}
+
+// What the ranks tell each other of writes waits for a gather of rows, in which all take part.
+void Residency::gather_second_shards() {
+  for (auto& flat : params_.flats())
+    flat.start_gather_among(group_.placement.within()->communicator(), group_.tag(group_.name));
+}
+
+bool Residency::has_second_shard() {
+  const auto& flats = params_.flats();
+  return version_in_copy_ == turns_.version() && !flats.empty() &&
+         std::ranges::all_of(flats, &FlatParams::has_second_shard);
+}
+
+void Residency::spread_whole() {
+  if (state_ != GatherState::kWhole || !group_.placement.within()) return free_whole();
+  if (!has_second_shard())
+    for (auto& flat : params_.flats()) flat.keep_second_shard(group_.placement.within()->communicator());
+  params_.detach_whole();
+  drop_whole_buffers();
 }
 
 // While this thread waits, others may finish the same gather, or free the group.
@@ -72,6 +102,7 @@ void Residency::abandon_gather() {
 }
 
 void Residency::free_whole() {
+  for (auto& flat : params_.flats()) flat.drop_second_shard();
   if (state_ == GatherState::kSharded) return;
   params_.detach_whole();
   drop_whole_buffers();

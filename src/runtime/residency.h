@@ -23,6 +23,7 @@ class Residency {
   void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
   void finish_gather();  // kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded
   void free_whole();     // -> kSharded
+  void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
   void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees; as start_gather
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
@@ -30,6 +31,8 @@ class Residency {
   }
   /// Gathers that moved data. May be read without the lock.
   int64_t gathers() const { return gathers_; }
+  /// Those among neighbours.
+  int64_t gathers_within() const { return gathers_within_; }
 
   /// Operators that compute with whole parameters at the moment, on any thread; they keep their memory.
   std::atomic<int> pins{0};
@@ -41,6 +44,9 @@ class Residency {
  private:
   void become_whole();
   void abandon_gather();
+  void gather_rows(bool moves);
+  void gather_second_shards();
+  bool has_second_shard();
   void drop_whole_buffers();
 
   const GroupIdentity& group_;
@@ -50,7 +56,7 @@ class Residency {
   uint64_t gather_number_ = 0;  // of the last one that was started
   int64_t version_in_copy_ = 0;
   uint32_t writes_told_ = 0;  // by the gather in flight
-  std::atomic<int64_t> gathers_ = 0;
+  std::atomic<int64_t> gathers_ = 0, gathers_within_ = 0;
 };
 
 }  // namespace fsdp::runtime

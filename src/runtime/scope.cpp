@@ -53,22 +53,44 @@ bool wait_to_write(const Groups& groups) {
   return waited;
 }
 
+// The ranks of one shard axis meet before they read `groups`.
+struct ScopeMeeting {
+  const ProcessGroup* ranks;
+  std::vector<std::pair<ParamGroup*, uint32_t>> writes;  // what they tell each other
+};
+
+// Of the groups that are read by ranks which share memory, in their order.
+std::vector<ScopeMeeting> begin_scopes(const Groups& groups) {
+  std::vector<ScopeMeeting> meetings;
+  for (const auto& group : groups) {
+    if (!group->turns().begin_scope()) continue;
+    const auto* ranks = &group->placement().shard();
+    auto meeting = std::ranges::find(meetings, ranks, &ScopeMeeting::ranks);
+    if (meeting == meetings.end()) meeting = meetings.insert(meeting, {ranks, {}});
+    meeting->writes.emplace_back(group.get(), group->turns().writes().take());
+  }
+  return meetings;
+}
+
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
 // rank has counted the same writes and scopes.
 void meet(const Groups& groups) {
-  std::vector<std::pair<ParamGroup*, uint32_t>> writes;
-  uint32_t sum = 0;
-  for (const auto& group : groups)
-    if (group->turns().begin_scope()) sum += writes.emplace_back(group.get(), group->turns().writes().take()).second;
-  if (writes.empty()) return;
+  const auto meetings = begin_scopes(groups);
   const auto& first = *groups.front();
   try {
-    const auto tag = first.identity().tag("forward scope of " + first.name(), {}, sum);
-    first.rank_state().wait(*first.placement().shard().communicator().barrier(tag));
+    std::vector<std::shared_ptr<Work>> barriers;
+    for (const auto& [ranks, writes] : meetings) {
+      uint32_t sum = 0;
+      for (const auto& [group, count] : writes) sum += count;
+      const auto tag = first.identity().tag("forward scope of " + first.name(), {}, sum);
+      barriers.push_back(ranks->communicator().barrier(tag));
+    }
+    for (const auto& barrier : barriers) first.rank_state().wait(*barrier);
   } catch (...) {
     for (const auto& group : groups) group->turns().cancel_scope();
-    for (const auto& [group, count] : writes) group->turns().writes().give_back(count);
-    first.placement().pass_on_failure("forward scope");
+    for (const auto& meeting : meetings)
+      for (const auto& [group, count] : meeting.writes) group->turns().writes().give_back(count);
+    for (const auto& meeting : meetings) meeting.writes.front().first->placement().pass_on_failure("forward scope");
     throw;
   }
 }
@@ -99,10 +121,28 @@ struct AfterException {
   bool was_in_backward = false;  // some rank's backward did not finish
 };
 
+// The process groups of all placements, each once, that of all ranks first.
+std::vector<const ProcessGroup*> process_groups_of(const Groups& groups) {
+  std::vector<const ProcessGroup*> all;
+  for (const auto& group : groups)
+    for (const auto* ranks : group->placement().process_groups())
+      if (std::ranges::find(all, ranks) == all.end()) all.push_back(ranks);
+  return all;
+}
+
+std::vector<Communicator*> further_steps_of(const Groups& groups) {
+  std::vector<Communicator*> all;
+  for (const auto& group : groups)
+    for (const auto& steps : group->placement().further_steps())
+      if (std::ranges::find(all, steps.get()) == all.end()) all.push_back(steps.get());
+  return all;
+}
+
 // Brings the ranks together after an exception: where all of them got equally far collectives do, else everything that
 // is in flight is dropped. `writes` to rows are compared. Collective.
-AfterException meet_after_exception(const ParamGroup& group, int64_t writes, bool in_backward) {
-  const auto groups = group.placement().process_groups();
+AfterException meet_after_exception(const Groups& members, int64_t writes, bool in_backward) {
+  const auto& group = *members.front();
+  const auto groups = process_groups_of(members);
   const Tag tag = group.tag("reset_iter_state of " + group.name());
   const auto count = static_cast<double>(writes);
   auto most = at::empty({3}, at::kDouble);
@@ -118,7 +158,7 @@ AfterException meet_after_exception(const ParamGroup& group, int64_t writes, boo
     for (const auto* ranks : groups)
       for (auto* order : {&ranks->communicator(), &ranks->reductions()}) meetings.push_back(order->barrier(tag));
     for (const auto& meeting : meetings) group.rank_state().wait(*meeting);
-    for (const auto& steps : group.placement().further_steps()) group.rank_state().wait(*steps->barrier(tag));
+    for (auto* steps : further_steps_of(members)) group.rank_state().wait(*steps->barrier(tag));
     group.rank_state().wait(*compare());
   } catch (const PeerLost&) {
     throw;
@@ -148,6 +188,7 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   record_->first_node = at::sequence_number::peek();
   record_->outermost = groups_.front();
   for (const auto& group : groups_) record_->groups.push_back(group->id());
+  rank.note_forward();
   meet_before_scope(groups_);
   bool outermost = !groups_.front()->is_inside();
   for (const auto& group : groups_) {
@@ -186,7 +227,7 @@ OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
       require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
               "' is whole: a forward scope or a backward is open. Close it first");
   } while (wait_to_write(groups_));
-  for (const auto& group : groups_) group->turns().note_write(WriteKind::kThisRank);
+  for (const auto& group : groups_) group->note_write(WriteKind::kThisRank);
   for (const auto& group : groups_) ++group->local_rows_depth;
 }
 
@@ -194,7 +235,7 @@ OpenLocalRows::~OpenLocalRows() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->local_rows_depth;
-    group->turns().note_write(WriteKind::kThisRank);
+    group->note_write(WriteKind::kThisRank);
   }
 }
 
@@ -270,7 +311,7 @@ void reset_iteration(const Groups& groups) {
     in_backward |= group->backward().is_open();
     if (!group->is_in_scope()) group->turns().reading().end();  // a peer may wait to write before it comes here
   }
-  const auto ranks = meet_after_exception(*groups.front(), writes, in_backward);
+  const auto ranks = meet_after_exception(groups, writes, in_backward);
   reset_backward(rank);
   for (const auto& group : groups) {
     group->reset();

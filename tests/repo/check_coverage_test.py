@@ -78,6 +78,13 @@ class CheckCoverage(Tree):
         self.write_page({"D1": "`run --te 3`", "D2": "`run --tee 3 train --tee 3`"})
         self.assertEqual(self.problems(), ["D1: run has no flag --te", "D2: train has no flag --tee"])
 
+    def test_finds_flags_that_programs_share(self):
+        self.write("apps/frame/mesh_flags.cpp", 'add(app, "--mesh", mesh);\n')
+        self.write("apps/run/main.cpp", "add_mesh_flags(app);\n")
+        self.write("apps/train/main.cpp", "")
+        self.write_page({"D1": "`run --mesh 2x2`", "D2": "`train --mesh 2x2`"})
+        self.assertEqual(self.problems(), ["D2: train has no flag --mesh"])
+
     def test_finds_a_row_that_names_nothing_to_look_at(self):
         self.write_page({"A1": "everywhere", "A2": "`UsageError`"})
         self.assertEqual(self.problems(), [f"{n}: names no file, test, declaration or program" for n in ("A1", "A2")])

@@ -56,6 +56,8 @@ struct Training {
   int64_t samples_per_rank = 2;
   double tolerance = 1e-10;
   c10::ScalarType dtype = torch::kDouble;
+  /// Gradients are clipped to this norm.
+  std::optional<double> max_norm = std::nullopt;
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)> optimizer = [](auto parameters) {
     return std::make_unique<torch::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
   };
@@ -106,6 +108,7 @@ Outcome train_unsharded(const Training<M>& training, int world) {
     optimizer->zero_grad();
     auto loss = training.loss(*model, {step, 0, world * training.samples_per_rank});
     loss.backward();
+    if (training.max_norm) torch::nn::utils::clip_grad_norm_(model->parameters(), *training.max_norm);
     optimizer->step();
     outcome.losses.push_back(loss.template item<double>());
   }
@@ -128,6 +131,7 @@ Outcome train_sharded(const Training<M>& training, M& model) {
       loss = training.loss(model, {step, rank() * count, count});
     }
     loss.backward();
+    if (training.max_norm) clip_grad_norm_(group, *training.max_norm);
     optimizer->step();
     auto mean = loss.detach().clone().reshape({1});
     default_process_group()->communicator().all_reduce(mean, ReduceOp::kSum, {"loss", {}})->wait();

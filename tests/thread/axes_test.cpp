@@ -344,10 +344,11 @@ TEST(BothAxes, ReplicasThatWaitForEachOtherAreToldSo) {
     });
 }
 
-TEST(OneModel, HasOnePlacement) {
+TEST(OneModel, HasOneProcessGroup) {
   run_thread_ranks(4, [](int) {
     auto net = build_alike([] { return SmallNet(); });
-    shard_over(placement_over({2, 2}), module_tree(*net->blocks[0]), {});
+    const auto pair = default_process_group()->split({{0, 1}, {2, 3}}, "pair");
+    fully_shard(*net->blocks[0], {.process_group = pair});
     try {
       fully_shard(*net);
       ADD_FAILURE() << "no error";

@@ -303,11 +303,7 @@ TEST(FullyShard, OfAFrozenScriptModuleIsRefused) {
 
 TEST(Options, ThatAreNotThereYetAreRefused) {
   auto nothing = [](BagImpl&) {};
-  FullyShardOptions replicated, mixed, offload;
-  for (auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate}) {
-    replicated.strategy = strategy;
-    expect_refused(nothing, {"FullyShardOptions::strategy", "Strategy::kFullShard"}, replicated);
-  }
+  FullyShardOptions mixed, offload;
   mixed.mp_policy.emplace().param_dtype = torch::kBFloat16;
   offload.offload_policy = CPUOffloadPolicy{};
   expect_refused(nothing, {"FullyShardOptions::mp_policy", "not there yet", "leave it unset"}, mixed);

@@ -21,14 +21,6 @@ TEST(ReshardWithin, ANumberThatDoesNotDivideTheRanksIsRefused) {
   }
 }
 
-TEST(ReshardWithin, SomeOfTheRanksIsNotThereYet) {
-  run_thread_ranks(4, [](int) {
-    nn::Linear linear(4, 3);
-    EXPECT_THAT(message_of([&] { fully_shard(linear, {.reshard_after_forward = Reshard::within(2)}); }),
-                AllOf(HasSubstr("Reshard::within(2) of 4 ranks"), HasSubstr("not there yet")));
-  });
-}
-
 TEST(ReshardWithin, OneRankIsNeverAndAllAreAlways) {
   run_thread_ranks(2, [&](int) {
     const auto gathers = [](Reshard reshard) {

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "comm/core/check.h"
-#include "comm/group/attachment.h"
 #include "comm/group/join.h"
 
 namespace fsdp {
@@ -42,15 +41,6 @@ void check_axes(const std::vector<int>& shape, const std::vector<std::string>& n
   require(has_ranks(shape, all.world_size()), prefix, "expected sizes whose product is the number of ranks, ",
           all.world_size(), ", found ", c10::Join(" x ", shape),
           ". Change mesh_shape, or start as many ranks as it has places.");
-}
-
-// A subgroup of this rank alone, which needs nobody else.
-std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name) {
-  const Ranks ranks = Attachment::ranks_of(all);
-  Meeting meeting;
-  meeting.membership.ranks = ranks.in_subgroup(name, {ranks.name()});
-  meeting.membership.rendezvous.local_rank = all.local_rank();
-  return meet_as_group(meeting);
 }
 
 }  // namespace

@@ -42,4 +42,7 @@ Joined join(const Meeting& meeting);
 /// The same, as a process group.
 std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting);
 
+/// A subgroup of this rank alone, which needs nobody else.
+std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name);
+
 }  // namespace fsdp

@@ -74,6 +74,14 @@ std::shared_ptr<Communicator> Attachment::order_for(ProcessGroup& group, const s
   return order;
 }
 
+std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::string& name) {
+  const Ranks ranks = Attachment::ranks_of(all);
+  Meeting meeting;
+  meeting.membership.ranks = ranks.in_subgroup(name, {ranks.name()});
+  meeting.membership.rendezvous.local_rank = all.local_rank();
+  return meet_as_group(meeting);
+}
+
 Ranks Attachment::ranks_of(const ProcessGroup& group) {
   return group.meeting_ ? group.meeting_->membership.ranks : Ranks{group.rank(), group.world_size()};
 }

@@ -1,0 +1,29 @@
+#pragma once
+/// \file
+/// The flags --strategy and --mesh, alike in all programs that train.
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+namespace fsdp {
+struct FullyShardOptions;
+}
+
+namespace frame {
+
+struct ShardingFlags {
+  /// "full_shard", "shard_grad_op", "shard_optimizer" or "replicate".
+  std::string strategy = "full_shard";
+  /// "2x4": 2 replicas of 4 ranks that share the rows out; "8": one axis; empty: one axis of all ranks.
+  std::string mesh;
+};
+
+void add_sharding_flags(CLI::App& app, ShardingFlags& flags);
+
+/// The options that they are, with nothing else set. Collective if there is a mesh. Throws what init_device_mesh
+/// throws.
+fsdp::FullyShardOptions sharding_options(const ShardingFlags& flags);
+
+}  // namespace frame

@@ -1,0 +1,80 @@
+#include <fsdp/advice.h>
+#include <fsdp/collectives.h>
+
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iomanip>
+#include <ostream>
+#include <string>
+
+#include "api/advice_choice.h"
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "runtime/param_group.h"
+
+namespace fsdp {
+namespace {
+
+using runtime::ParamGroup;
+
+Strategy strategy_of(const ParamGroup& group) {
+  if (group.placement().shard().world_size() == 1) return Strategy::kReplicate;
+  if (group.policy.reshard_after_backward) return Strategy::kFullShard;
+  return group.policy.free_when_written ? Strategy::kShardGradOp : Strategy::kShardOptimizer;
+}
+
+// Of the host, among the ranks of the group that are on it.
+int64_t share_of_available_memory(const ProcessGroup& ranks) {
+  std::ifstream file("/proc/meminfo");
+  const auto own = ranks.hosts()[static_cast<size_t>(ranks.rank())];
+  const auto neighbours = std::ranges::count(ranks.hosts(), own);
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("MemAvailable:")) return std::stoll(line.substr(line.find(':') + 1)) * 1024 / neighbours;
+  return 0;
+}
+
+int64_t extreme(int64_t value, ReduceOp op, const std::shared_ptr<ProcessGroup>& ranks) {
+  return all_reduce(at::tensor({value}, at::kLong), op, ranks).item<int64_t>();
+}
+
+std::string megabytes(int64_t bytes) { return std::to_string((bytes + 500'000) / 1'000'000) + " MB"; }
+
+}  // namespace
+
+Advice advise(const Group& model, std::optional<int64_t> spare_bytes) {
+  auto& own = *param_groups(model).front();
+  const auto where = own.where("advise");
+  const auto ranks = own.placement().shared_process_group();
+  const auto waiting_share = own.rank_state().waiting_share();
+  require(waiting_share.has_value(), where, "there is nothing to go by yet. Train some steps first");
+  require(spare_bytes || own.params().is_on_cpu(), where,
+          "expected spare_bytes, what a rank may take more of its device's memory, found none. Pass it");
+  const auto stats = model.stats();
+  const auto most = [&](int64_t bytes) { return extreme(bytes, ReduceOp::kMax, ranks); };
+  int64_t parameter_bytes = 0;
+  for (const auto& group : param_groups(model))
+    for (const auto& flat : group->flats()) parameter_bytes += static_cast<int64_t>(flat.whole().bytes());
+  return choose_advice(
+      {.strategy = strategy_of(own),
+       .waiting_share = mean(*waiting_share, ranks),
+       .parameter_bytes = parameter_bytes,
+       .shards = own.placement().shard().world_size(),
+       .rows = most(stats.rows.peak),
+       .whole = most(stats.whole.peak),
+       .gradient = most(stats.gradient.peak),
+       .optimizer = most(stats.optimizer.peak),
+       .spare_bytes = extreme(spare_bytes.value_or(share_of_available_memory(*ranks)), ReduceOp::kMin, ranks)});
+}
+
+std::ostream& operator<<(std::ostream& out, const Advice& advice) {
+  const auto percent = static_cast<int>(advice.waiting_share * 100 + 0.5);
+  out << percent << " % of the time a rank waits for others, and holds at most " << megabytes(advice.bytes_now)
+      << " with " << advice.now << ". ";
+  if (advice.better == advice.now) return out << "Nothing else would serve better.";
+  return out << advice.better << " would move two thirds of the bytes and hold " << megabytes(advice.bytes_then) << "; "
+             << megabytes(advice.spare_bytes) << " are to spare.";
+}
+
+}  // namespace fsdp
