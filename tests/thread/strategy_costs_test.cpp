@@ -55,7 +55,7 @@ Costs expected_of(Strategy strategy, int64_t shards, const std::vector<int64_t>&
   costs.rows = kAllBytes / shards;
   costs.whole = !shards_any ? 0 : strategy == Strategy::kFullShard ? 3 * kGroupBytes : kAllBytes;
   costs.whole_while_written = strategy == Strategy::kShardOptimizer ? costs.whole : 0;
-  costs.gradient = kAllBytes / shards + 4 * kGroupBytes;
+  costs.gradient = shards_any ? kAllBytes / shards + 4 * kGroupBytes : 2 * kAllBytes;
   costs.optimizer = 2 * kAllBytes / shards;
   return costs;
 }
