@@ -70,9 +70,9 @@ class [[nodiscard]] UnshardHandle {
 /// A cheap, shared handle of one `fully_shard` call and of the groups under its module.
 ///
 /// `unshard`, `reshard`, `set_unshard_in_backward`, prefetch lists, the divide factor, hooks and custom collectives act
-/// on the module's own group; what takes `recurse`, scopes, `no_sync`, `reset_iter_state`,
-/// `parameters` and `stats` cover all groups under the module. Not collective unless said, but settings have to be the
-/// same on every rank. Thread safety: all of it.
+/// on the module's own group; what takes `recurse`, scopes, `no_sync`, `reset_iter_state`, `parameters` and `stats`
+/// cover all groups under the module. Not collective unless said, but settings have to be the same on every rank.
+/// Thread safety: all of it.
 ///
 ///     for (size_t i = 0; i < batches.size(); ++i) {
 ///       group.set_requires_gradient_sync(i + 1 == batches.size());  // one reduction for all
@@ -100,13 +100,12 @@ class Group {
   void set_all_reduce_hook(std::function<void(const at::Tensor& rows)> hook) const;
   /// `hook` is called in a backward as soon as the group's gradients are reduced and in `.grad`, with the parameters
   /// that have one. They show this rank's rows, as outside, and may be written, so an optimizer of them may step and
-  /// drop the gradients: then a backward holds those of a few groups only. Not for a backward without gradient
-  /// sync. Every rank calls it for the same groups in the same
-  /// order. It runs without autograd in the thread of the backward, while other threads that use the model's groups
-  /// wait; parameters of other groups are refused in it. What the backward reads of the group after that is an error,
-  /// as is a backward inside a scope of it. A parameter whose forward is run again by a custom Function may come twice.
-  /// If the hook throws, so does backward. None takes it away; one that owns the parameters keeps them and itself until
-  /// then.
+  /// drop the gradients: then a backward holds those of a few groups only. Not for a backward without gradient sync.
+  /// Every rank calls it for the same groups in the same order. It runs without autograd in the thread of the backward,
+  /// while other threads that use the model's groups wait; parameters of other groups are refused in it. What the
+  /// backward reads of the group after that is an error, as is a backward inside a scope of it. A parameter whose
+  /// forward is run again by a custom Function may come twice. If the hook throws, so does backward. None takes it
+  /// away; one that owns the parameters keeps them and itself until then.
   ///
   ///     fsdp::optim::AdamW optimizer(block.parameters());  // outlives the training
   ///     block.set_post_accumulate_grad_hook([&](const std::vector<torch::Tensor>&) {

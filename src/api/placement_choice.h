@@ -32,8 +32,8 @@ AxisRoles choose_axes(Strategy strategy, const std::vector<std::string>& axes, s
 std::string describe(Strategy strategy, int replicas, int shards);
 
 /// The placement that the options ask for. Collective where it has several axes, whose ranks compare it before it is
-/// made. Throws UsageError for a mesh beside a process group, for a
-/// mesh that is a part of another one along two axes, and what choose_axes throws.
+/// made. Throws UsageError for a mesh beside a process group, for a mesh that is a part of another one along two axes,
+/// and what choose_axes throws.
 runtime::Placement choose_placement(const FullyShardOptions& options);
 
 }  // namespace fsdp
