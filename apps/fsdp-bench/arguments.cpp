@@ -32,7 +32,8 @@ CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& bytes, const ch
 
 void add_flags(CLI::App& app, StepArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
-  add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));
+  add(app, "--backend", arguments.backend, "How ranks communicate",
+      CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}));
   add(app, "--engine", arguments.engine,
       "fsdp; naive: one blocking all-reduce after backward; none: every rank trains alone", engines());
   auto* versus =

@@ -2,9 +2,6 @@
 
 #include <ATen/Version.h>
 #include <dlfcn.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <torch/cuda.h>
@@ -20,6 +17,7 @@
 #include <string_view>
 
 #include "comm/rendezvous/network.h"
+#include "interfaces.h"
 #include "launch/variables.h"
 
 namespace fsdprun {
@@ -77,36 +75,6 @@ std::string gpus() {
   return std::to_string(torch::cuda::device_count()) + " seen by LibTorch" + (names.empty() ? "" : " of " + names);
 }
 
-std::string address_of(const sockaddr* address) {
-  std::array<char, NI_MAXHOST> name{};
-  if (address == nullptr || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return "";
-  const socklen_t length = address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  return getnameinfo(address, length, name.data(), name.size(), nullptr, 0, NI_NUMERICHOST) == 0 ? name.data() : "";
-}
-
-std::string mtu_of(const std::string& interface) { return or_none(first_line("/sys/class/net/" + interface + "/mtu")); }
-
-struct Interfaces {
-  std::string list;
-  /// On the way to where the nodes meet.
-  std::string mtu_of_route = kNone;
-};
-
-Interfaces interfaces(const std::string& own_address) {
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first, freeifaddrs);
-  Interfaces found;
-  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
-    const std::string address = address_of(entry->ifa_addr);
-    if (address.empty() || (entry->ifa_flags & IFF_UP) == 0) continue;
-    const std::string mtu = mtu_of(entry->ifa_name);
-    found.list += (found.list.empty() ? "" : ", ") + (entry->ifa_name + (" " + address)) + " mtu " + mtu;
-    if (address == own_address) found.mtu_of_route = mtu;
-  }
-  return found;
-}
-
 std::string bytes_text(double bytes) {
   constexpr double kGiB = 1 << 30, kMiB = 1 << 20;
   if (bytes >= kGiB) return std::to_string(static_cast<int64_t>(bytes / kGiB)) + " GiB";
@@ -157,7 +125,7 @@ std::string communication_variables() {
 HostFacts find_host_facts(const std::string& host, uint16_t port) {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
-  const Interfaces network = interfaces(fsdp::address_towards(host, port));
+  const Interfaces network = find_interfaces(fsdp::address_towards(host, port));
   const double memory = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   return {.host = name.data(),
           .facts = {{"LibTorch", TORCH_VERSION},
@@ -174,7 +142,8 @@ HostFacts find_host_facts(const std::string& host, uint16_t port) {
                     {"ulimit -n (open files)", limit(RLIMIT_NOFILE, false)},
                     {"ulimit -v (address space)", limit(RLIMIT_AS, true)},
                     {"interfaces", or_none(network.list), FactKind::kShown},
-                    {"MTU towards node 0", network.mtu_of_route},
+                    {"MTU towards node 0", network.mtu},
+                    {"offloads towards node 0", network.offloads},
                     {"variables", communication_variables(), FactKind::kShown}}};
 }
 

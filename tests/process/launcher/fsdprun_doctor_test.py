@@ -4,9 +4,18 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import unittest
 
 from fsdprun_case import FSDPRUN, LIMIT_S, FsdprunTest
+
+# ETHTOOL_STSO by the ioctl SIOCETHTOOL, as `ethtool -K eth0 tso off` has it.
+TURN_TSO_OFF = """
+import array, fcntl, socket, struct, sys
+value = array.array("I", [0x1F, 0])
+request = struct.pack("16sP16x", sys.argv[1].encode(), value.buffer_info()[0])
+fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8946, request)
+"""
 
 
 class Doctor(FsdprunTest):
@@ -58,12 +67,14 @@ class Doctor(FsdprunTest):
 
     def test_hosts_are_compared_by_the_way_to_node_0_and_what_is_between_them_is_measured(self):
         names = self.network(1500, 1400)
+        subprocess.run(["ip", "netns", "exec", names[1], sys.executable, "-c", TURN_TSO_OFF, "eth0"], check=True)
         first, second = self.both(*(
             ["ip", "netns", "exec", name, FSDPRUN, "--nnodes=2", f"--node-rank={node}", "--master-addr=10.77.0.1",
              "--doctor", "--nproc-per-node=2"] for node, name in enumerate(names)))
         self.assertEqual((first.returncode, second.returncode), (1, 0), first.err + second.err)
         self.assertRegex(first.out, r"MTU towards node 0: 1500 on node 0 \(.*\), 1400 on node 1 ")
         self.assertIn("eth0 10.77.0.1 mtu 1500", first.out)
+        self.assertRegex(first.out, r"offloads towards node 0: tso on, gso on, gro \w+ on node 0 \(.*\), tso off, gso on, gro")
         for where, ranks in (("inside host 0", 2), ("inside host 1", 2), ("between hosts", 2), ("all ranks", 4)):
             self.assertRegex(first.out, rf"\n{where} +{ranks} +\d+\.\d us +\d+\.\d MB/s\n")
 
