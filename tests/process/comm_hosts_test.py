@@ -58,6 +58,10 @@ class Hosts:
     def cut_off(self, host):
         self.do("-n", self.switch, "link", "set", f"port{host}", "down")
 
+    def close_ports(self, host, ports):
+        """Nothing that the host sends to these ports of TCP arrives."""
+        self.do("-n", self.names[host], "rule", "add", "ipproto", "tcp", "dport", ports, "blackhole")
+
     def bytes_sent(self, host):
         line = subprocess.run(["ip", "netns", "exec", self.names[host], "cat", "/sys/class/net/wire/statistics/tx_bytes"],
                               capture_output=True, text=True, check=True)
@@ -85,9 +89,12 @@ class Rank:
 
 
 class HostsTest(unittest.TestCase):
-    def start(self, case, sizes, **variables):
+    def start(self, case, sizes, closed=(), of_host=None, **variables):
+        """`closed`: a host and ports that it cannot reach; `of_host`: by host, variables of its ranks alone."""
         self.hosts = Hosts(len(sizes))
         self.addCleanup(self.hosts.remove)
+        if closed:
+            self.hosts.close_ports(*closed)
         self.ranks = []
         self.addCleanup(self.end)
         for host, size in enumerate(sizes):
@@ -95,7 +102,7 @@ class HostsTest(unittest.TestCase):
                 own = {"RANK": len(self.ranks), "WORLD_SIZE": sum(sizes), "LOCAL_RANK": local_rank,
                        "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": 29500, "BACKEND": "auto",
                        "NUMEL": NUMEL, "TIMEOUT_MS": 30_000}
-                own |= variables
+                own |= variables | (of_host or {}).get(host, {})
                 self.ranks.append(Rank(self.hosts, host, case, {name: str(value) for name, value in own.items()}))
 
     def end(self):
@@ -182,6 +189,27 @@ class Failures(HostsTest):
         for rank in self.ranks[2:]:
             rank.process.kill()
         self.survivors_say({2, 3}, r"missing: rank 2, 3\.")
+
+    def test_a_closed_port_of_the_store_is_named_and_who_does_not_come(self):
+        self.start("exchange_between_hosts", [2, 1], TIMEOUT_MS=2000, closed=(1, "29500"))
+        self.survivors_say({2}, r"waited 2\.0 s for 3 ranks; missing: rank 2\.")
+        self.survivors_say({0, 1}, r"no connection to the rendezvous store at 10\.78\.0\.1:29500 within 2\.0 s")
+
+    def test_closed_ports_between_hosts_are_said_to_be_needed(self):
+        self.start("exchange_between_hosts", [1, 1], TIMEOUT_MS=2000, closed=(1, "29501-65534"))
+        self.survivors_say(set(), r"rank 1's connection failed: Gloo could not connect the ranks over 10\.78\.0\.2 "
+                                  r".*reach every rank's host on any port")
+
+    def test_a_host_with_other_options_is_named(self):
+        self.start("exchange_between_hosts", [1, 1, 1], of_host={2: {"BACKEND": "gloo"}})
+        self.survivors_say({2}, r"ranks disagree: rank \d has world size 3, backend cpu; "
+                                r"rank 2 has world size 3, backend gloo\. Start every rank with the same settings")
+        self.survivors_say({0, 1}, r"ranks disagree: rank 2 has world size 3, backend gloo; rank 0 has ")
+
+    def test_a_host_that_counts_other_ranks_is_named(self):
+        self.start("exchange_between_hosts", [1, 1], TIMEOUT_MS=2000, of_host={1: {"WORLD_SIZE": 3}})
+        self.survivors_say({1}, r"rank 0 has world size 2, backend cpu; rank 1 has world size 3, backend cpu")
+        self.survivors_say({0}, r"waited 2\.0 s for 3 ranks; missing: rank 2\.")
 
 
 if __name__ == "__main__":
