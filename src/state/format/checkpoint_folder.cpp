@@ -1,0 +1,169 @@
+#include "state/format/checkpoint_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+
+#include "state/format/format_error.h"
+#include "state/format/sizes.h"
+
+namespace fsdp::state {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kLatest[] = "latest", kLock[] = "lock";
+constexpr std::string_view kStep = "step-", kPartial = "partial-";
+constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
+
+std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
+
+std::optional<int64_t> step_in(std::string_view name) {
+  if (!name.starts_with(kStep)) return std::nullopt;
+  int64_t step = 0;
+  const auto digits = name.substr(kStep.size());
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc{} || end != digits.data() + digits.size() || name_of_step(step) != name) return std::nullopt;
+  return step;
+}
+
+// Calls what throws errors of the file system.
+template <class Action>
+auto translated(const Action& action) {
+  try {
+    return action();
+  } catch (const fs::filesystem_error& error) {
+    throw FormatError(error.path1().string() + ": " + error.code().message() +
+                      ". Check that the folder is there, has room and may be written to");
+  }
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  return translated([&] {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  });
+}
+
+// `to` may be there: then the two change places, and what it was is removed.
+void rename_over(const fs::path& from, const fs::path& to) {
+  if (!fs::exists(to)) return fs::rename(from, to);
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
+    throw fs::filesystem_error("rename", to, std::error_code(errno, std::generic_category()));
+  fs::remove_all(from);
+}
+
+}  // namespace
+
+std::string name_of_step(int64_t step) {
+  char name[40];
+  std::snprintf(name, sizeof name, "step-%012lld", static_cast<long long>(step));
+  return name;
+}
+
+FolderLock::FolderLock(const std::string& folder) {
+  translated([&] { return fs::create_directories(folder); });
+  const auto path = folder + "/" + kLock;
+  file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!file_.is_open())
+    throw FormatError(folder + ": cannot write to the folder: " + std::generic_category().message(errno) +
+                      ". Name a folder that this user may write to");
+  if (::flock(file_.number(), LOCK_EX | LOCK_NB) != 0)
+    throw FormatError(folder + ": expected no other job that writes checkpoints here, found one (it has locked " +
+                      path + "). Give each job a folder of its own");
+}
+
+std::vector<int64_t> complete_steps(const std::string& folder) {
+  std::vector<int64_t> steps;
+  for (const auto& name : names_in(folder))
+    if (const auto step = step_in(name)) steps.push_back(*step);
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+std::vector<std::string> incomplete_names(const std::string& folder) {
+  auto names = names_in(folder);
+  std::erase_if(names, [](const std::string& name) { return !name.starts_with(kPartial); });
+  return names;
+}
+
+std::string begin_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) {
+  return translated([&] {
+    for (const auto& name : incomplete_names(folder)) fs::remove_all(fs::path(folder) / name);
+    const auto path = fs::path(folder) / partial_name(step);
+    fs::create_directory(path);
+    return path.string();
+  });
+}
+
+void complete_step(const std::string& folder, const Manifest& manifest, std::optional<int64_t> keep,
+                   const FolderLock& /*lock*/) {
+  const auto name = name_of_step(manifest.step);
+  const auto partial = folder + "/" + partial_name(manifest.step);
+  write_text(partial + "/" + kManifestName, manifest_text(manifest));
+  translated([&] { rename_over(partial, fs::path(folder) / name); });
+  sync_folder(folder);
+  write_text(folder + "/" + kLatest, name + "\n");
+  if (!keep) return;
+  // The newest are those with the largest steps, and the one that was just written whatever its step is.
+  auto steps = complete_steps(folder);
+  std::erase(steps, manifest.step);
+  const auto others = std::max<int64_t>(*keep - 1, 0);
+  for (int64_t i = 0; i + others < static_cast<int64_t>(steps.size()); ++i) {
+    const auto old = name_of_step(steps[static_cast<size_t>(i)]);
+    // Under the other name first: half of a checkpoint must not look like one.
+    translated([&] {
+      fs::rename(fs::path(folder) / old, fs::path(folder) / (std::string(kPartial) + old));
+      fs::remove_all(fs::path(folder) / (std::string(kPartial) + old));
+    });
+  }
+}
+
+void abandon_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) noexcept {
+  std::error_code ignored;  // the error that led here counts
+  fs::remove_all(fs::path(folder) / partial_name(step), ignored);
+}
+
+std::string find_checkpoint(const std::string& path) {
+  if (fs::exists(path + "/" + kManifestName)) return path;
+  if (!fs::is_directory(path))
+    throw FormatError(path + ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
+  if (fs::exists(path + "/" + kLatest)) {
+    auto name = text_of_file(path + "/" + kLatest, 1000);
+    if (name.ends_with('\n')) name.pop_back();
+    if (step_in(name) && fs::exists(path + "/" + name + "/" + kManifestName)) return path + "/" + name;
+  }
+  // Without a pointer that leads to one: a save ended between the last two steps of `complete_step`.
+  const auto steps = complete_steps(path);
+  if (steps.empty())
+    throw FormatError(path + ": expected a checkpoint, found none" +
+                      (incomplete_names(path).empty() ? "" : " that is complete: every save was interrupted"));
+  return path + "/" + name_of_step(steps.back());
+}
+
+Manifest read_manifest(const std::string& path) {
+  const auto file = path + "/" + kManifestName;
+  return parse_manifest(text_of_file(file, kMostManifestBytes), file);
+}
+
+SafetensorsFile open_file_of(const Manifest& manifest, const std::string& checkpoint, const std::string& name) {
+  const auto& expected = manifest.files.at(name);
+  SafetensorsFile file(checkpoint + "/" + name);
+  if (file.bytes() != expected.bytes)
+    throw FormatError(file.path() + ": expected " + std::to_string(expected.bytes) + " bytes, found " +
+                      std::to_string(file.bytes()) + ". The checkpoint is damaged: take another one");
+  if (file.header_checksum() != expected.header_checksum)
+    throw FormatError(file.path() + ": expected a header with the checksum " + hex_of(expected.header_checksum) +
+                      ", found " + hex_of(file.header_checksum()) + ". It belongs to another checkpoint or is damaged");
+  return file;
+}
+
+}  // namespace fsdp::state

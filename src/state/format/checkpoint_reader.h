@@ -1,0 +1,41 @@
+#pragma once
+/// \file
+/// Rows of a checkpoint's tensors, whichever files they lie in.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "state/format/checkpoint_folder.h"
+
+namespace fsdp::state {
+
+/// Opens files when rows of them are wanted, and keeps them open. One thread.
+class CheckpointReader {
+ public:
+  /// `path` as find_checkpoint takes it. Throws FormatError.
+  explicit CheckpointReader(const std::string& path);
+  const std::string& path() const { return path_; }
+  const Manifest& manifest() const { return manifest_; }
+
+  /// Fills `out` with rows [first_row, first_row + rows) of a tensor of the manifest. Reads these bytes, and at either
+  /// end of each part the rest of a chunk; all of it is compared with the checksums. Throws FormatError.
+  void read_rows(const std::string& name, const TensorRecord& tensor, int64_t first_row, int64_t rows,
+                 std::span<std::byte> out);
+
+ private:
+  const SafetensorsFile& file_of(const TensorPart& part);
+
+  std::string path_;
+  Manifest manifest_;
+  std::map<std::string, SafetensorsFile> files_;
+};
+
+/// What is wrong with a checkpoint, one line for each problem; none if all of its bytes are as they were written. Reads
+/// all of it.
+std::vector<std::string> problems_of(const std::string& checkpoint);
+
+}  // namespace fsdp::state

@@ -1,0 +1,94 @@
+#pragma once
+/// \file
+/// Files and checkpoints for tests of their format.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "state/format/checkpoint_folder.h"
+
+namespace fsdp::state {
+
+/// A new folder that goes with this object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    auto pattern = ::testing::TempDir() + "fsdp_state_XXXXXX";
+    if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
+    path_ = pattern;
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+/// What `call` throws, as text; empty if nothing.
+inline std::string format_error_of(const auto& call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return {};
+}
+
+inline std::string bytes_in_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << file.rdbuf();
+  return bytes.str();
+}
+inline void put_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+/// `count` floats from `first` on.
+inline std::vector<float> floats(size_t count, float first) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = first + static_cast<float>(i);
+  return values;
+}
+
+inline void write_floats(SafetensorsWriter& writer, const std::vector<float>& values) {
+  writer.write(std::as_bytes(std::span(values)));
+}
+
+/// A checkpoint of step `step` as two ranks write it: 'weight' [5, 3] in two parts, 'bias' [2] in one.
+inline void write_small_checkpoint(const std::string& folder, int64_t step,
+                                   std::optional<int64_t> keep = std::nullopt) {
+  const FolderLock lock(folder);
+  const auto path = begin_step(folder, step, lock);
+  Manifest manifest{.step = step, .world_size = 2, .versions = {{"fsdp", "0.1.0"}}, .extra = R"({"epoch": 3})"};
+  auto& weight = manifest.model["weight"] = {Dtype::kFloat32, {5, 3}, {}};
+  auto& bias = manifest.model["bias"] = {Dtype::kFloat32, {2}, {}};
+  const auto first = 100 * static_cast<float>(step);
+  {
+    SafetensorsWriter writer(path + "/model-00000-of-00002.safetensors", {{"weight", Dtype::kFloat32, {3, 3}}}, {});
+    write_floats(writer, floats(9, first));
+    auto written = writer.finish();
+    manifest.files["model-00000-of-00002.safetensors"] = {written.bytes, written.header_checksum};
+    weight.parts.push_back({"model-00000-of-00002.safetensors", 0, 3, written.checksums["weight"]});
+  }
+  SafetensorsWriter writer(path + "/model-00001-of-00002.safetensors",
+                           {{"weight", Dtype::kFloat32, {2, 3}}, {"bias", Dtype::kFloat32, {2}}}, {});
+  write_floats(writer, floats(6, first + 9));
+  write_floats(writer, floats(2, -first));
+  auto written = writer.finish();
+  manifest.files["model-00001-of-00002.safetensors"] = {written.bytes, written.header_checksum};
+  weight.parts.push_back({"model-00001-of-00002.safetensors", 3, 2, written.checksums["weight"]});
+  bias.parts.push_back({"model-00001-of-00002.safetensors", 0, 2, written.checksums["bias"]});
+  complete_step(folder, manifest, keep, lock);
+}
+
+}  // namespace fsdp::state
