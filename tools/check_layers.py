@@ -55,6 +55,7 @@ PUBLIC_HEADERS = {
     "sharded": "api",
     "fully_shard": "api",
     "scopes": "api",
+    "join": "api",
     "wrap_policy": "api",
     "parameters": "api",
     "clip_grad": "optim",

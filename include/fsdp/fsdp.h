@@ -15,6 +15,7 @@
 #include <fsdp/group.h>
 #include <fsdp/group_collectives.h>
 #include <fsdp/images.h>
+#include <fsdp/join.h>
 #include <fsdp/metrics.h>
 #include <fsdp/norms.h>
 #include <fsdp/optim.h>
@@ -23,6 +24,7 @@
 #include <fsdp/process_group.h>
 #include <fsdp/samplers.h>
 #include <fsdp/scopes.h>
+#include <fsdp/set_strategy.h>
 #include <fsdp/sharded.h>
 #include <fsdp/spawn.h>
 #include <fsdp/wrap_policy.h>

@@ -114,9 +114,9 @@ void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>&
   require_same_values(all.view({-1, count}), plan, process_group);
 }
 
-std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
-                                             const std::vector<NamedParameter>& tensors, const std::string& subject,
-                                             const std::function<void(Work&)>& wait) {
+std::vector<at::Tensor> values_of_rank(int root, const ProcessGroup& process_group,
+                                       const std::vector<NamedParameter>& tensors, const std::string& subject,
+                                       const std::function<void(Work&)>& wait) {
   at::NoGradGuard no_grad;
   constexpr size_t kAlignment = 16;  // of the largest element
   std::vector<at::Tensor> values;
@@ -131,9 +131,9 @@ std::vector<at::Tensor> values_of_first_rank(const ProcessGroup& process_group,
       values.push_back(bytes.narrow(0, static_cast<int64_t>(offsets[i - begin]), static_cast<int64_t>(tensor.nbytes()))
                            .view(tensor.scalar_type())
                            .view(tensor.sizes()));
-      if (process_group.rank() == 0) values.back().copy_(tensor);
+      if (process_group.rank() == root) values.back().copy_(tensor);
     }
-    if (offsets.back() > 0) wait(*process_group.communicator().broadcast(bytes, 0, {subject, {}}));
+    if (offsets.back() > 0) wait(*process_group.communicator().broadcast(bytes, root, {subject, {}}));
   }
   return values;
 }

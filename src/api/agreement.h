@@ -20,9 +20,9 @@ namespace fsdp {
 void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
            const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 
-/// Rank 0's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.
-std::vector<at::Tensor> values_of_first_rank(
-    const ProcessGroup& process_group, const std::vector<runtime::NamedParameter>& tensors, const std::string& subject,
-    const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
+/// A rank's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.
+std::vector<at::Tensor> values_of_rank(
+    int root, const ProcessGroup& process_group, const std::vector<runtime::NamedParameter>& tensors,
+    const std::string& subject, const std::function<void(Work&)>& wait = [](Work& work) { work.wait(); });
 
 }  // namespace fsdp

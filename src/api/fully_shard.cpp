@@ -3,11 +3,11 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <map>
 #include <unordered_set>
 #include <utility>
 
 #include "api/agreement.h"
+#include "api/allocate_rows.h"
 #include "api/checks.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
@@ -69,7 +69,7 @@ std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const Pr
                                            const FullyShardOptions& options) {
   std::vector<runtime::RowSource> sources;
   if (options.sync_module_states) {
-    for (auto& whole : values_of_first_rank(process_group, planned.parameters, "sync_module_states of " + planned.name))
+    for (auto& whole : values_of_rank(0, process_group, planned.parameters, "sync_module_states of " + planned.name))
       sources.push_back(runtime::rows_of_tensor(std::move(whole)));
   } else {
     for (const auto& parameter : planned.parameters) sources.push_back(runtime::rows_of_tensor(parameter.tensor));
@@ -77,48 +77,14 @@ std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const Pr
   return sources;
 }
 
-// Makes the memory of the groups' rows, where ranks share memory in one piece, and room for the reductions. Collective.
-void allocate_rows(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
-  using OnDevice = std::vector<std::pair<ParamGroup*, runtime::FlatParams*>>;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, OnDevice> devices;
-  const auto& placement = groups.front()->placement();
-  size_t largest = 0, largest_slice = 0;
-  for (const auto& group : groups)
-    for (auto& flat : group->flats()) {
-      const auto device = flat.whole().form.device;
-      devices[{device.type(), device.index()}].emplace_back(group.get(), &flat);
-      largest = std::max(largest, flat.whole().bytes());
-      const int64_t slice = flat.layout().slice_numel(placement.shard().rank());
-      largest_slice = std::max(largest_slice, flat.whole().form.bytes(slice));
-    }
-  for (const auto& [device, flats] : devices) {
-    std::vector<SharedPart> parts;
-    for (const auto& [group, flat] : flats) parts.push_back({group->name(), flat->whole().bytes()});
-    const auto buffers = placement.shard().communicator().share(parts, {device.first, device.second});
-    for (size_t i = 0; i < flats.size(); ++i) {
-      const auto& [group, flat] = flats[i];
-      flat->allocate_shard(buffers.empty() ? nullptr : buffers[i]);
-      if (auto* shared = flat->shared()) group->turns().reading().add(*shared);
-    }
-  }
-  if (largest > 0) placement.shard().reductions().reserve(largest);
-  if (largest_slice > 0)
-    for (const auto& steps : placement.further_steps()) steps->reserve(largest_slice);
-}
-
-bool broadcasts_buffers(const FullyShardOptions& options) {
-  return options.broadcast_buffers.value_or(options.strategy == Strategy::kReplicate);
-}
-
 runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   runtime::GroupPolicy policy;
-  policy.broadcasts_buffers = broadcasts_buffers(options);
+  policy.told_to_broadcast = options.broadcast_buffers;
   policy.bucket_cap_bytes = options.bucket_cap_bytes;
   policy.max_prefetched_bytes = options.max_prefetched_bytes;
-  if (const auto& reshard = options.reshard_after_forward) policy.reshard_after_forward = reshard->after_forward();
-  if (options.strategy == Strategy::kFullShard) return policy;
-  policy.reshard_after_forward = policy.reshard_after_backward = false;
-  policy.free_when_written = options.strategy == Strategy::kShardGradOp;
+  apply_strategy(options.strategy, policy);
+  const auto& reshard = options.reshard_after_forward;
+  if (reshard && options.strategy == Strategy::kFullShard) policy.reshard_after_forward = reshard->after_forward();
   return policy;
 }
 
@@ -148,7 +114,9 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
     groups.push_back(ParamGroup::create(
         {planned.name, planned.parameters, placement, rank_state, policy_of(options), planned.modules}));
   }
-  allocate_rows(groups);
+  std::vector<runtime::Parts*> parts;
+  for (const auto& group : groups) parts.push_back(&group->parts());
+  allocate_rows(parts);
   for (size_t i = 0; i < plan.size(); ++i)
     groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
   for (const auto& planned : plan)
@@ -193,13 +161,13 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   if (parameters.empty()) check_order(*tree, where);
   const auto plan = plan_groups(*tree, parameters, options);
   std::vector<NamedParameter> buffers;
-  if (options.sync_module_states || broadcasts_buffers(options)) buffers = subtree_buffers(*tree);
+  if (options.sync_module_states || policy_of(options).broadcasts_buffers) buffers = subtree_buffers(*tree);
   check_buffers(buffers, where);
   runtime::install_interceptor();
   agree(placement, plan, buffers, options);
   const auto groups = create_groups(plan, with_neighbours(placement, options), options);
   if (!options.sync_module_states) buffers.clear();
-  const auto buffer_values = values_of_first_rank(placement.process_group(), buffers, "sync_module_states of buffers");
+  const auto buffer_values = values_of_rank(0, placement.process_group(), buffers, "sync_module_states of buffers");
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(buffer_values[i]);

@@ -8,7 +8,7 @@
 #include "comm/core/check.h"
 #include "comm/group/attachment.h"
 #include "comm/group/join.h"
-#include "runtime/rank_state.h"
+#include "runtime/param_group.h"
 
 namespace fsdp {
 namespace {
@@ -73,6 +73,14 @@ runtime::Placement choose_placement(const FullyShardOptions& options) {
     ranks->communicator().barrier({"fully_shard: " + text, {}})->wait();
   }
   return {ranks, std::move(shard), std::move(replicate)};
+}
+
+void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy) {
+  const bool comes_and_goes = strategy == Strategy::kFullShard;
+  policy.reshard_after_forward = comes_and_goes ? std::nullopt : std::optional(false);
+  policy.reshard_after_backward = comes_and_goes;
+  policy.free_when_written = comes_and_goes || strategy == Strategy::kShardGradOp;
+  policy.broadcasts_buffers = policy.told_to_broadcast.value_or(strategy == Strategy::kReplicate);
 }
 
 }  // namespace fsdp

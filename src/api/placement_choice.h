@@ -13,6 +13,10 @@
 
 namespace fsdp {
 
+namespace runtime {
+struct GroupPolicy;
+}
+
 /// Names of axes.
 struct AxisRoles {
   /// The rows lie on its ranks; none: every rank has all of them.
@@ -35,5 +39,8 @@ std::string describe(Strategy strategy, int replicas, int shards);
 /// made. Throws UsageError for a mesh beside a process group, for a mesh that is a part of another one along two axes,
 /// and what choose_axes throws.
 runtime::Placement choose_placement(const FullyShardOptions& options);
+
+/// What the strategy decides of how a group is gathered and freed; other settings stay.
+void apply_strategy(Strategy strategy, runtime::GroupPolicy& policy);
 
 }  // namespace fsdp

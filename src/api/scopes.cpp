@@ -1,7 +1,6 @@
-#include <ATen/core/grad_mode.h>
 #include <fsdp/scopes.h>
 
-#include "api/agreement.h"
+#include "api/buffers.h"
 #include "api/group_view.h"
 #include "api/large_group_hint.h"
 #include "api/module_watch.h"
@@ -28,19 +27,6 @@ void check_before_scope(const GroupView& view) {
   for (const auto& group : groups) runtime::require_own_hooks(group);
 }
 
-// Gives every rank rank 0's buffers. Not by way of their versions: graphs of earlier forwards may hold them.
-void broadcast_buffers(const GroupView& view) {
-  const auto& own = *view.groups.front();
-  std::lock_guard lock(own.rank_state().mutex);
-  if (!own.policy.broadcasts_buffers || own.is_inside() || !at::GradMode::is_enabled()) return;
-  const auto buffers = subtree_buffers(*view.tree);
-  const auto values = values_of_first_rank(own.placement().process_group(), buffers, "buffers of " + own.name(),
-                                           [&](Work& work) { own.rank_state().wait(work); });
-  const at::NoGradGuard no_grad;
-  if (own.placement().process_group().rank() == 0) return;
-  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.variable_data().copy_(values[i]);
-}
-
 }  // namespace
 
 struct ForwardScope::Open : runtime::OpenScope {
@@ -48,7 +34,7 @@ struct ForwardScope::Open : runtime::OpenScope {
 };
 ForwardScope::ForwardScope(const Group& model) {
   check_before_scope(GroupView::of(model));
-  broadcast_buffers(GroupView::of(model));
+  broadcast_buffers(*param_groups(model).front(), *GroupView::of(model).tree);
   open_ = std::make_unique<Open>(param_groups(model));
 }
 ForwardScope::~ForwardScope() = default;

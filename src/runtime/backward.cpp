@@ -12,6 +12,7 @@
 #include "comm/core/fault_point.h"
 #include "memory/block.h"
 #include "runtime/compat.h"
+#include "runtime/journal.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -115,24 +116,12 @@ BucketOfGroup next_reduction(RankState& rank, BackwardTask& task, const Turn& co
   return {};
 }
 
-void finish_reductions(ParamGroup& group) {
-  group.backward().finish_reductions(group.policy.reduction);
-  group.call_post_accumulate_grad_hook();
-}
-
 // Returns whether there were as many reductions in flight as there may be.
 bool finish_oldest_reduction(RankState& rank) {
   const auto oldest = rank.backwards.take_oldest_of_too_many();
   if (!oldest) return false;
   if (const auto waiting = keep(rank.group(*oldest))) finish_reductions(*waiting);
   return true;
-}
-
-// Of groups whose sums are made where their rows' gradients lie any number is in flight: they take no more memory.
-void start_reduction(ParamGroup& group, size_t bucket) {
-  const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.turns().writes().total()) : 0;
-  group.backward().start_reduction(bucket, group.policy.reduction, writes);
-  if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
 }
 
 // Starts every complete bucket whose turn it is.
@@ -174,24 +163,7 @@ void end_task(RankState& rank, int id) {
   if (!task) return;                          // it came first
   const OwnOperators own_operators;
   reduce_rest(rank, *task);
-  if (!rank.backwards.close(id)) return;
-  std::string error;  // the first one; every group is left all the same
-  int64_t gradients = 0, parameters = 0;
-  for (GroupId member_id : task->groups) {
-    auto* member = rank.group(member_id);
-    if (member == nullptr) continue;
-    gradients += member->backward().arrived_bytes();
-    parameters += parameter_bytes(*member);
-    const auto failed = member->backward().leave(id);
-    if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
-    member->leave();
-    // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
-    if (!member->backward().is_open() && ends_sharded(*member)) member->residency().free_whole();
-    if (!member->is_inside()) member->leave_reading();
-  }
-  if (rank.backwards.empty()) tidy_pages(gradients, parameters);
-  fault_point("backward closed");
-  require(error.empty(), error);
+  close_task(rank, *task);
 }
 
 std::shared_ptr<BackwardTask> open_task(const GroupIdentity& group, int id) {
@@ -205,6 +177,47 @@ std::shared_ptr<BackwardTask> open_task(const GroupIdentity& group, int id) {
 }
 
 }  // namespace
+
+void enter_task(ParamGroup& group, BackwardTask& task, bool (*expects)(const ParamSlot&)) {
+  group.rank_state().tell({Act::kEnterBackward, static_cast<int64_t>(group.id()), task.id});
+  group.enter_backward(task.id, expects, /*may_recompute=*/!task.restricted);
+  task.groups.push_back(group.id());
+}
+
+void start_reduction(ParamGroup& group, size_t bucket) {
+  group.rank_state().tell({Act::kReduce, static_cast<int64_t>(group.id()), static_cast<int64_t>(bucket)});
+  const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.turns().writes().total()) : 0;
+  group.backward().start_reduction(bucket, group.policy.reduction, writes);
+  if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
+}
+
+void finish_reductions(ParamGroup& group) {
+  group.rank_state().tell({Act::kFinishReductions, static_cast<int64_t>(group.id())});
+  group.backward().finish_reductions(group.policy.reduction);
+  group.call_post_accumulate_grad_hook();
+}
+
+void close_task(RankState& rank, const BackwardTask& task) {
+  rank.tell({Act::kLeaveBackward, task.id});
+  if (!rank.backwards.close(task.id)) return;
+  std::string error;  // the first one; every group is left all the same
+  int64_t gradients = 0, parameters = 0;
+  for (GroupId member_id : task.groups) {
+    auto* member = rank.group(member_id);
+    if (member == nullptr) continue;
+    gradients += member->backward().arrived_bytes();
+    parameters += parameter_bytes(*member);
+    const auto failed = member->backward().leave(task.id);
+    if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
+    member->leave();
+    // In a scope that goes on too: which gradients had all arrived, so that their groups were freed, differs by rank.
+    if (!member->backward().is_open() && ends_sharded(*member)) member->residency().free_whole();
+    if (!member->is_inside()) member->leave_reading();
+  }
+  if (rank.backwards.empty()) tidy_pages(gradients, parameters);
+  fault_point("backward closed");
+  require(error.empty(), error);
+}
 
 bool enter_backward(ParamGroup& group) {
   int id = torch::autograd::get_current_graph_task_id();
@@ -234,8 +247,7 @@ bool enter_backward(ParamGroup& group) {
   for (GroupId member_id : covered) {
     auto* member = rank.group(member_id);
     if (member == nullptr || member->backward().has(id)) continue;
-    member->enter_backward(id, expects_gradient, /*may_recompute=*/!task->restricted);
-    task->groups.push_back(member_id);
+    enter_task(*member, *task, expects_gradient);
     add_turns(*member, task->turns);
   }
   return true;

@@ -178,8 +178,14 @@ void hook_parameters(const std::shared_ptr<ParamGroup>& group) {
     torch::autograd::impl::materialize_autograd_meta(parameter);
     auto& hooks = torch::autograd::impl::hooks(parameter);
     hooks.insert(hooks.begin(), std::make_unique<BeforeBackward>(group));
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<GradientArrived>(group, i));
   }
+  hook_gradients(group);
+}
+
+void hook_gradients(const std::shared_ptr<ParamGroup>& group) {
+  for (size_t i = 0; i < group->slots().size(); ++i)
+    torch::autograd::impl::set_post_acc_grad_hooks(group->slots()[i].tensor(),
+                                                   std::make_unique<GradientArrived>(group, i));
 }
 
 void require_own_hooks(const std::shared_ptr<ParamGroup>& group) {

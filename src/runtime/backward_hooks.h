@@ -28,6 +28,9 @@ class ParamGroup;
 /// after. The second hook owns the group, so a group lives as long as one of its parameters.
 void hook_parameters(const std::shared_ptr<ParamGroup>& group);
 
+/// The second hooks alone, where the slots of a group have other numbers than before.
+void hook_gradients(const std::shared_ptr<ParamGroup>& group);
+
 /// Throws UsageError, once for each time, if somebody has put another hook in the place of the second one, which is
 /// back then; or if an accumulator of rows is kept, which was taken outside a scope. Under the rank's lock.
 void require_own_hooks(const std::shared_ptr<ParamGroup>& group);

@@ -1,5 +1,7 @@
 #include "runtime/param_group.h"
 
+#include <c10/util/ScopeExit.h>
+
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
 #include "runtime/users_operators.h"
@@ -8,26 +10,56 @@ namespace fsdp::runtime {
 
 std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
-  group->identity_.id = group->rank_state().add(*group);
+  group->parts_->identity.id = group->rank_state().add(*group);
   return group;
+}
+
+Parts::Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy)
+    : identity(std::move(who)),
+      params(identity, parameters),
+      turns(identity, params.every_rank_has_rows()),
+      residency(identity, params, turns),
+      backward(identity, params, policy.bucket_cap_bytes) {
+  if (!policy.free_when_written)
+    for (auto& flat : params.flats()) flat.keep_whole_memory();
 }
 
 ParamGroup::ParamGroup(const Spec& spec)
     : policy(spec.policy),
-      identity_{spec.name, spec.placement, spec.rank_state},
-      modules_(spec.modules),
-      params_(identity_, spec.parameters),
-      turns_(identity_, params_.every_rank_has_rows()),
-      residency_(identity_, params_, turns_),
-      backward_(identity_, params_, spec.policy.bucket_cap_bytes) {
-  if (!policy.free_when_written)
-    for (auto& flat : flats()) flat.keep_whole_memory();
+      parts_(std::make_unique<Parts>(GroupIdentity{spec.name, spec.placement, spec.rank_state}, spec.parameters,
+                                     spec.policy)),
+      modules_(spec.modules) {}
+
+// Meanwhile the parameters show their whole sizes, by which they are laid out.
+std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const GroupPolicy& by) {
+  auto who = identity();
+  who.placement = placement;
+  std::vector<NamedParameter> parameters(slots().size());
+  const auto show_rows = c10::make_scope_exit([&] {
+    for (const auto& slot : slots()) slot.show_rows();
+  });
+  for (size_t i = 0; i < slots().size(); ++i) {
+    slots()[i].show_whole();
+    parameters[params().place(i).given] = {slots()[i].name(), slots()[i].tensor()};
+  }
+  return std::make_unique<Parts>(std::move(who), parameters, by);
+}
+
+void ParamGroup::move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to) {
+  parts->residency.custom_all_gather = residency().custom_all_gather;
+  const auto former = std::exchange(parts_, std::move(parts));
+  policy = to;
+  params().install(shared_from_this());
+  for (auto& slot : former->params.slots())
+    slot.whole_storage.detach(where("backward") + "parameter '" + slot.name() +
+                              "' was read by a forward before its rows moved to another strategy. Run backward before "
+                              "fsdp::set_strategy, or forward again after it");
 }
 
 void ParamGroup::rename_slot(size_t slot, std::string name) {
   if (slots()[slot].name() == name) return;
-  params_.rename(slot, std::move(name));
-  if (residency_.state() != GatherState::kWhole) slots()[slot].whole_storage.detach(slots()[slot].no_memory_error);
+  params().rename(slot, std::move(name));
+  if (residency().state() != GatherState::kWhole) slots()[slot].whole_storage.detach(slots()[slot].no_memory_error);
 }
 
 void ParamGroup::add_parent(ParamGroup& parent) {
@@ -36,13 +68,13 @@ void ParamGroup::add_parent(ParamGroup& parent) {
 }
 
 bool ParamGroup::stays_after_forward() const {
-  if (!policy.unshard_in_backward || residency_.unshard_was_asked || summon_depth > 0) return true;
+  if (!policy.unshard_in_backward || parts_->residency.unshard_was_asked || summon_depth > 0) return true;
   if (policy.reshard_after_forward) return !*policy.reshard_after_forward;
   return scope && scope->root == id();
 }
 
 bool ParamGroup::stays_after_backward() const {
-  return residency_.unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
+  return parts_->residency.unshard_was_asked || summon_depth > 0 || !policy.reshard_after_backward;
 }
 
 void ParamGroup::enter() {
@@ -59,24 +91,24 @@ void ParamGroup::leave() {
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
-  if (!backward_.is_open() && turns_.begin_backward() && policy.unshard_in_backward && residency_.pins == 0) {
-    residency_.free_whole();
-    turns_.meet_before_reading();
+  if (!backward().is_open() && turns().begin_backward() && policy.unshard_in_backward && residency().pins == 0) {
+    residency().free_whole();
+    turns().meet_before_reading();
   }
-  backward_.enter(task, expects, may_recompute);
+  backward().enter(task, expects, may_recompute);
 }
 
 void ParamGroup::call_post_accumulate_grad_hook() {
-  if (!policy.post_accumulate_grad_hook || !backward_.has_complete_gradients()) return;
+  if (!policy.post_accumulate_grad_hook || !backward().has_complete_gradients()) return;
   const auto hook = policy.post_accumulate_grad_hook;  // it may set another one
   const int depth = std::exchange(depth_, 0);
   for (auto& slot : slots()) slot.show_rows();
-  backward_.exchange_gradients();
-  turns_.reading().end();
+  backward().exchange_gradients();
+  turns().reading().end();
   is_in_hook_ = true;
   const auto go_back = [&] {
     is_in_hook_ = false;
-    backward_.exchange_gradients();
+    backward().exchange_gradients();
     depth_ = depth;
     for (auto& slot : slots()) slot.show_whole();
   };
@@ -92,25 +124,25 @@ void ParamGroup::call_post_accumulate_grad_hook() {
     throw;
   }
   go_back();
-  backward_.note_handed_out();
+  backward().note_handed_out();
   if (rank_state().reads.current == id()) rank_state().reads.current = 0;
 }
 
 void ParamGroup::require_not_handed_out() const {
   require(
-      !backward_.is_handed_out(), where("backward"), "parameters of '", name(),
+      !backward().is_handed_out(), where("backward"), "parameters of '", name(),
       "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
       "stepped them: this backward would go on with other values. Take the hook away, or read what needs no gradient "
       "from a copy that was made in forward; then call reset_iter_state()");
 }
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
-  turns_.note_write(kind, slot);
-  if (policy.free_when_written && !is_inside() && residency_.pins == 0) residency_.free_whole();
+  turns().note_write(kind, slot);
+  if (policy.free_when_written && !is_inside() && residency().pins == 0) residency().free_whole();
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
-  if (!backward_.has_gradients()) return;
+  if (!backward().has_gradients()) return;
   require(
       false, where(operation), "gradients of '", name(),
       "' of a backward without synchronisation wait for their reduction and would be left out. Run the last backward "
@@ -119,10 +151,10 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
 }
 
 void ParamGroup::reset() {
-  for (size_t tasks = backward_.reset(); tasks > 0; --tasks) leave();
-  residency_.free_whole();
-  if (!is_inside()) turns_.reading().end();
-  turns_.reset();
+  for (size_t tasks = backward().reset(); tasks > 0; --tasks) leave();
+  residency().free_whole();
+  if (!is_inside()) turns().reading().end();
+  turns().reset();
 }
 
 }  // namespace fsdp::runtime

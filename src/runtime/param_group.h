@@ -43,15 +43,29 @@ struct GroupPolicy {
   std::function<void(const std::vector<at::Tensor>& parameters)> post_accumulate_grad_hook = {};
   /// Of whole parameters that are gathered ahead while this group is read; unset: one group.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
-  /// Buffers are rank 0's when a forward begins.
+  /// Buffers are rank 0's when a forward begins; what the user said of that, else the strategy says it.
   bool broadcasts_buffers = false;
+  std::optional<bool> told_to_broadcast = std::nullopt;
   /// Groups to prefetch, instead of the recorded order.
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
 
+/// What follows from a placement. They have one idea each.
+struct Parts {
+  Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy);
+  Parts(const Parts&) = delete;
+  Parts& operator=(const Parts&) = delete;
+
+  GroupIdentity identity;
+  ShardedParams params;
+  Turns turns;
+  Residency residency;
+  GroupBackward backward;
+};
+
 /// One `fully_shard` call. Owned by its parameters (the hook stored on each tensor holds it), which it refers to
-/// weakly, and by nodes of graphs. Its parts have one idea each; what concerns several of them is here. Thread safety:
-/// every method is called under `rank_state().mutex`.
+/// weakly, and by nodes of graphs. What concerns several of its parts is here. Thread safety: every method is called
+/// under `rank_state().mutex`.
 class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
   struct Spec {
@@ -69,25 +83,26 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   ParamGroup(const ParamGroup&) = delete;
   ParamGroup& operator=(const ParamGroup&) = delete;
 
-  GroupId id() const { return identity_.id; }
-  const std::string& name() const { return identity_.name; }
-  const GroupIdentity& identity() const { return identity_; }
-  const Placement& placement() const { return identity_.placement; }
-  RankState& rank_state() const { return *identity_.rank_state; }
+  GroupId id() const { return parts_->identity.id; }
+  const std::string& name() const { return parts_->identity.name; }
+  const GroupIdentity& identity() const { return parts_->identity; }
+  const Placement& placement() const { return parts_->identity.placement; }
+  RankState& rank_state() const { return *parts_->identity.rank_state; }
   /// Of a collective on this group.
-  Tag tag(std::string subject) const { return identity_.tag(std::move(subject)); }
-  std::string where(const std::string& operation) const { return identity_.where(operation); }
+  Tag tag(std::string subject) const { return parts_->identity.tag(std::move(subject)); }
+  std::string where(const std::string& operation) const { return parts_->identity.where(operation); }
 
-  ShardedParams& params() { return params_; }
-  std::vector<ParamSlot>& slots() { return params_.slots(); }
-  std::vector<FlatParams>& flats() { return params_.flats(); }
-  Turns& turns() { return turns_; }
-  Residency& residency() { return residency_; }
-  GroupBackward& backward() { return backward_; }
-  const GroupBackward& backward() const { return backward_; }
+  Parts& parts() { return *parts_; }
+  ShardedParams& params() { return parts_->params; }
+  std::vector<ParamSlot>& slots() { return parts_->params.slots(); }
+  std::vector<FlatParams>& flats() { return parts_->params.flats(); }
+  Turns& turns() { return parts_->turns; }
+  Residency& residency() { return parts_->residency; }
+  GroupBackward& backward() { return parts_->backward; }
+  const GroupBackward& backward() const { return parts_->backward; }
 
   /// Names seen from a module further out, for messages.
-  void rename(std::string name) { identity_.name = std::move(name); }
+  void rename(std::string name) { parts_->identity.name = std::move(name); }
   void rename_slot(size_t slot, std::string name);
   /// `parent`: the group of the module next around this group's. A module in two others has two.
   void add_parent(ParamGroup& parent);
@@ -101,7 +116,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // What parameters show: a count of open scopes and open graph tasks.
   bool is_inside() const { return depth_ > 0; }
-  bool is_in_scope() const { return depth_ > static_cast<int>(backward_.tasks().size()); }
+  bool is_in_scope() const { return depth_ > static_cast<int>(parts_->backward.tasks().size()); }
   void enter();
   void leave();
   /// A graph task enters the group: parameters show whole values, and the first one opens its backward.
@@ -114,7 +129,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Throws UsageError if the hook has been called in the open backward, which read what the hook may have written.
   void require_not_handed_out() const;
   /// The last scope or backward has closed: this rank reads on while a graph may.
-  void leave_reading() { turns_.end_scopes(slots(), scope && scope->is_hidden); }
+  void leave_reading() { turns().end_scopes(slots(), scope && scope->is_hidden); }
 
   /// Call before rows are written, those of one slot or of all: see Turns::note_write. Whole values are old then.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
@@ -123,8 +138,14 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void require_no_waiting_gradients(const std::string& operation) const;
   /// The same if that of the slot is among them.
   void require_no_waiting_gradient(size_t slot, const std::string& operation) const {
-    if (backward_.has_gradient(slot)) require_no_waiting_gradients(operation);
+    if (backward().has_gradient(slot)) require_no_waiting_gradients(operation);
   }
+
+  /// Parts of the same group over another placement, of which it knows nothing as yet.
+  std::unique_ptr<Parts> parts_over(const Placement& placement, const GroupPolicy& by);
+  /// The group is made of `parts` from now on, by `policy`: its parameters show the rows there. Views of the rows that
+  /// it had throw when they are used. Outside.
+  void move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to);
 
   /// Makes each parameter's storages and tensors those of a new iteration, whatever happened before.
   void reset();
@@ -145,13 +166,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  private:
   explicit ParamGroup(const Spec& spec);
 
-  GroupIdentity identity_;
+  std::unique_ptr<Parts> parts_;
   std::vector<const void*> modules_;
   std::vector<std::shared_ptr<ParamGroup>> kept_alive_;  // parents without parameters, which own nothing below them
-  ShardedParams params_;
-  Turns turns_;
-  Residency residency_;
-  GroupBackward backward_;
   int depth_ = 0;
   bool is_in_hook_ = false;
 };

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "runtime/journal.h"
+
 namespace fsdp::runtime {
 
 GroupId RankState::add(ParamGroup& group) {
@@ -62,6 +64,10 @@ void RankState::wait_to_write(SharedBuffer& rows, uint64_t epoch) {
   const Stopwatch stopwatch(waited_);
   const RankLock::LetGo others_go_on(mutex);
   rows.begin_write(epoch);
+}
+
+void RankState::tell(const Event& event) {
+  if (journal != nullptr) journal->tell(event);
 }
 
 void RankState::note_forward() {

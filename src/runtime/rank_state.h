@@ -27,6 +27,8 @@ class Work;
 namespace fsdp::runtime {
 
 class ParamGroup;
+class Journal;
+struct Event;
 
 /// One per process group and rank. Groups refer to it; it refers to them by number, and does nothing with them.
 ///
@@ -59,6 +61,9 @@ class RankState {
   /// The group's whole parameters are in memory, or will be, and were read last.
   void note_resident(GroupId id) { residents.note(id, kinship().span_of(id)); }
 
+  /// To ranks that have no data, if some follow this one.
+  void tell(const Event& event);
+
   /// A forward begins; from the first one on it is measured how long this rank waits for others.
   void note_forward();
   /// The measurement begins anew.
@@ -72,6 +77,12 @@ class RankState {
   Residents residents;
   ReadHistory reads;
   BackwardTasks backwards;
+  /// Null: nobody follows this rank.
+  Journal* journal = nullptr;
+  /// This rank has no data, and does what another one tells it. See follow.h.
+  bool follows = false;
+  /// The rank of the process group whose buffers are broadcast.
+  int buffers_from = 0;
   /// Made once, by their global ranks. See Placement::within.
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 

@@ -6,11 +6,13 @@
 #include <vector>
 
 #include "comm/core/fault_point.h"
+#include "runtime/journal.h"
 
 namespace fsdp::runtime {
 
 void Residency::start_gather() {
   if (state_ != GatherState::kSharded) return;
+  tell(Act::kGather);
   auto& flats = params_.flats();
   const bool moves = !std::ranges::all_of(flats, &FlatParams::shares_memory), within = has_second_shard();
   try {
@@ -57,6 +59,7 @@ bool Residency::has_second_shard() {
 
 void Residency::spread_whole() {
   if (state_ != GatherState::kWhole || !group_.placement.within()) return free_whole();
+  tell(Act::kSpread);
   if (!has_second_shard())
     for (auto& flat : params_.flats()) flat.keep_second_shard(group_.placement.within()->communicator());
   params_.detach_whole();
@@ -87,6 +90,7 @@ void Residency::finish_gather() {
 }
 
 void Residency::become_whole() {
+  tell(Act::kFinishGather);
   for (auto& flat : params_.flats()) flat.end_gather();
   state_ = GatherState::kWhole;
   writes_told_ = 0;
@@ -102,6 +106,8 @@ void Residency::abandon_gather() {
 }
 
 void Residency::free_whole() {
+  if (state_ != GatherState::kSharded || std::ranges::any_of(params_.flats(), &FlatParams::has_second_shard))
+    tell(Act::kFree);
   for (auto& flat : params_.flats()) flat.drop_second_shard();
   if (state_ == GatherState::kSharded) return;
   params_.detach_whole();
@@ -121,6 +127,8 @@ void Residency::copy_whole() {
   params_.attach_whole();
   group_.rank_state->note_resident(group_.id);
 }
+
+void Residency::tell(Act act) const { group_.rank_state->tell({act, static_cast<int64_t>(group_.id)}); }
 
 void Residency::drop_whole_buffers() {
   for (auto& flat : params_.flats()) flat.free_whole();

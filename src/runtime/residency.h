@@ -11,6 +11,8 @@
 
 namespace fsdp::runtime {
 
+enum class Act : uint8_t;
+
 enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 
 /// Thread safety: under the rank's lock.
@@ -48,6 +50,7 @@ class Residency {
   void gather_second_shards();
   bool has_second_shard();
   void drop_whole_buffers();
+  void tell(Act act) const;
 
   const GroupIdentity& group_;
   ShardedParams& params_;

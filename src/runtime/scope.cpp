@@ -14,6 +14,7 @@
 #include "comm/core/fault_point.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
+#include "runtime/journal.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 #include "runtime/row_source.h"
@@ -22,7 +23,7 @@ namespace fsdp::runtime {
 namespace {
 
 void require_no_unfinished_backward(const Groups& groups, const char* operation) {
-  if (torch::autograd::get_current_graph_task_id() != -1) return;
+  if (torch::autograd::get_current_graph_task_id() != -1 || groups.front()->rank_state().follows) return;
   for (const auto& group : groups)
     if (group->backward().is_open())
       require(false, group->where(operation), "'", group->name(), "': ", kUnfinishedBackward);
@@ -188,6 +189,8 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   record_->first_node = at::sequence_number::peek();
   record_->outermost = groups_.front();
   for (const auto& group : groups_) record_->groups.push_back(group->id());
+  for (const auto& group : groups_) rank.tell({Act::kName, static_cast<int64_t>(group->id())});
+  rank.tell({Act::kOpenScope, record_->records});
   rank.note_forward();
   meet_before_scope(groups_);
   bool outermost = !groups_.front()->is_inside();
@@ -206,8 +209,12 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
   fault_point("scope open");
 }
 
+void OpenScope::note_recorded() { groups_.front()->scope->recorded = true; }
+
 OpenScope::~OpenScope() {
-  std::lock_guard lock(groups_.front()->rank_state().mutex);
+  auto& rank = groups_.front()->rank_state();
+  std::lock_guard lock(rank.mutex);
+  rank.tell({Act::kCloseScope, groups_.front()->scope->recorded});
   record_->end_node = at::sequence_number::peek();
   if (record_->is_hidden) registry().add_scope(record_);
   for (const auto& group : groups_) {

@@ -18,6 +18,8 @@ class OpenScope {
  public:
   explicit OpenScope(Groups groups);
   ~OpenScope();
+  /// Of a rank that follows another one, whose autograd did.
+  void note_recorded();
   OpenScope(const OpenScope&) = delete;
   OpenScope& operator=(const OpenScope&) = delete;
 

@@ -59,7 +59,8 @@ std::string no_memory_message(const GroupIdentity& group, const ParamSlot& slot)
 // For tensors that share a parameter's memory from before, and would never see another value of it.
 std::string former_memory_message(const GroupIdentity& group, const ParamSlot& slot) {
   return group.where("raw access") + "the tensor was on the memory of parameter '" + slot.name() +
-         "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard), which has its values "
+         "' (a view, a detach(), a data() or a set_data() from before fsdp::fully_shard or fsdp::set_strategy), which "
+         "has its values "
          "elsewhere "
          "now. Take it from the parameter when it is needed, or clone() it before fsdp::fully_shard; tie weights by "
          "assigning the tensor itself: a->weight = b->weight";

@@ -41,7 +41,7 @@ struct AdaptedNet : torch::nn::Module {
   }
 };
 
-enum class Cut { kOneGroup, kLayers, kAdaptersApart };
+enum class Cut { kOneGroup, kEachLayer, kAdaptersApart };
 
 void shard_adapted(AdaptedNet& net, Cut cut, const FullyShardOptions& options) {
   if (cut != Cut::kOneGroup)
@@ -54,7 +54,7 @@ void shard_adapted(AdaptedNet& net, Cut cut, const FullyShardOptions& options) {
 }
 
 TEST(Adapters, BesideAFrozenBaseEqualTheUnshardedRun) {
-  for (const auto cut : {Cut::kOneGroup, Cut::kLayers, Cut::kAdaptersApart}) {
+  for (const auto cut : {Cut::kOneGroup, Cut::kEachLayer, Cut::kAdaptersApart}) {
     SCOPED_TRACE(c10::str("cut ", static_cast<int>(cut)));
     auto program =
         regression<AdaptedNet>([] { return std::make_shared<AdaptedNet>(); },
@@ -66,7 +66,7 @@ TEST(Adapters, BesideAFrozenBaseEqualTheUnshardedRun) {
 }
 
 TEST(Adapters, AloneAreReducedAndHaveGradients) {
-  for (const auto cut : {Cut::kOneGroup, Cut::kLayers, Cut::kAdaptersApart}) {
+  for (const auto cut : {Cut::kOneGroup, Cut::kEachLayer, Cut::kAdaptersApart}) {
     Recorded recorded(2);
     run_thread_ranks(
         2,

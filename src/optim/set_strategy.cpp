@@ -1,0 +1,217 @@
+#include <fsdp/set_strategy.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/irange.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "api/allocate_rows.h"
+#include "api/gather_rows.h"
+#include "api/group_view.h"
+#include "api/placement_choice.h"
+#include "comm/core/check.h"
+#include "optim/state_tensors.h"
+#include "runtime/backward_hooks.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/row_source.h"
+
+namespace fsdp {
+namespace {
+
+using runtime::ParamGroup;
+using runtime::Parts;
+using Groups = std::vector<std::shared_ptr<ParamGroup>>;
+
+constexpr const char* kOperation = "set_strategy";
+
+void require_between_steps(ParamGroup& group) {
+  const auto where = group.where(kOperation);
+  require(!group.is_inside() && !group.is_in_hook() && group.local_rows_depth == 0 &&
+              torch::autograd::get_current_graph_task_id() == -1,
+          where, "expected to be called between steps, found a scope, a backward or a LocalRows open on '",
+          group.name(), "'. Close it first; after an exception call reset_iter_state() on every rank");
+  group.require_no_waiting_gradients(kOperation);
+}
+
+// What the optimizer keeps of a slot; none yet: empty.
+std::vector<at::Tensor*> state_of(torch::optim::Optimizer& optimizer, const runtime::ParamSlot& slot) {
+  const auto found = optimizer.state().find(slot.tensor().unsafeGetTensorImpl());
+  return found != optimizer.state().end() ? optim::tensors_of(*found->second) : std::vector<at::Tensor*>();
+}
+
+void require_owned(ParamGroup& group, torch::optim::Optimizer& optimizer) {
+  std::unordered_set<const at::TensorImpl*> owned;
+  for (const auto& options : optimizer.param_groups())
+    for (const auto& parameter : options.params()) owned.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& slot : group.slots()) {
+    const auto where = [&] { return group.where(kOperation) + "parameter '" + slot.name() + "' "; };
+    const auto parameter = slot.tensor();
+    require(parameter.defined(), where(), "is gone: the module that had it holds it no more. Shard the model anew");
+    auto* key = parameter.unsafeGetTensorImpl();
+    require(!parameter.requires_grad() || owned.contains(key), where(),
+            "is not the optimizer's, whose state would stay behind. Pass the optimizer of all that trains");
+    const auto state = optimizer.state().find(key);
+    if (state == optimizer.state().end()) continue;
+    require(!optim::tensors_of(*state->second).empty(), where(),
+            "has state of an optimizer that is not element by element, or not known. Take one of fsdp::optim (not "
+            "LBFGS) or Adam, AdamW, SGD, RMSprop or Adagrad of torch::optim");
+    for (const auto* tensor : optim::tensors_of(*state->second))
+      require(!tensor->defined() || tensor->sizes() == slot.rows_tensor.sizes(), where(),
+              "has optimizer state of sizes ", tensor->defined() ? tensor->sizes() : c10::IntArrayRef(),
+              ": expected those of this rank's rows, ", slot.rows_tensor.sizes(),
+              ". Make the optimizer after "
+              "fully_shard");
+  }
+}
+
+// Collective where the mesh has several axes.
+runtime::Placement new_placement(const Groups& groups, Strategy strategy, const std::optional<DeviceMesh>& mesh) {
+  const auto& ranks = groups.front()->placement().shared_process_group();
+  for (const auto& group : groups)
+    require(group->placement().shared_process_group() == ranks, group->where(kOperation), "'", group->name(),
+            "' is sharded over another process group than '", groups.front()->name(), "'. Move each model by itself");
+  require(!mesh || (mesh->ndim() == 1 ? mesh->process_group() : mesh->laid_out()) == ranks,
+          groups.front()->where(kOperation), "expected a mesh of the model's ", ranks->world_size(),
+          " ranks, found one of other ranks or another process group. Lay out the one that the model is sharded over");
+  return choose_placement({.strategy = strategy, .mesh = mesh, .process_group = mesh ? nullptr : ranks});
+}
+
+// What is moved is counted, so that ranks that have different state fail here. Collective.
+void agree(const Groups& groups, torch::optim::Optimizer& optimizer, Strategy strategy,
+           const runtime::Placement& placement) {
+  int64_t gradients = 0, states = 0;
+  for (const auto& group : groups)
+    for (const auto& slot : group->slots()) {
+      gradients += slot.tensor().grad().defined();
+      for (const auto* tensor : state_of(optimizer, slot)) states += tensor->defined();
+    }
+  const auto& own = *groups.front();
+  const auto subject = c10::str("set_strategy of ", own.name(), " to ",
+                                describe(strategy, placement.replicas(), placement.shard().world_size()), " with ",
+                                gradients, " gradients and ", states, " tensors of optimizer state");
+  own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
+}
+
+// A group on its way: what it will be made of, and what it hands over then.
+class Move {
+ public:
+  Move(std::shared_ptr<ParamGroup> group, const runtime::Placement& placement, Strategy strategy)
+      : group_(std::move(group)), policy_(group_->policy) {
+    apply_strategy(strategy, policy_);
+    parts_ = group_->parts_over(placement, policy_);
+    from_.resize(group_->slots().size());
+    for (const size_t i : c10::irange(from_.size())) from_[group_->params().place(i).given] = i;
+  }
+
+  Parts* parts() const { return parts_.get(); }
+
+  // Collective, each.
+  void take_rows() {
+    auto& residency = group_->residency();
+    residency.free_whole();
+    residency.finish_gather();
+    std::vector<runtime::RowSource> sources;
+    for (const size_t i : from_) sources.push_back(runtime::rows_of_tensor(group_->slots()[i].whole_tensor));
+    parts_->params.take_rows(sources);
+    residency.free_whole();
+  }
+  void take_states(torch::optim::Optimizer& optimizer) {
+    for_each_slot([&](size_t from, size_t to) {
+      for (auto* tensor : state_of(optimizer, group_->slots()[from])) {
+        if (!tensor->defined()) continue;
+        const auto& rows = parts_->params.slots()[to].rows_tensor;
+        auto moved = at::empty_strided(rows.sizes(), rows.strides(), tensor->options());
+        fill(moved, from, to, *tensor);
+        states_.emplace_back(tensor, std::move(moved));
+      }
+    });
+  }
+  void take_gradients() {
+    std::vector<std::optional<memory::FlatPart>> flats(parts_->params.flats().size());
+    for_each_slot([&](size_t from, size_t to) {
+      const auto& gradient = group_->slots()[from].tensor().grad();
+      if (!gradient.defined()) return;
+      const auto index = parts_->params.place(to).flat;
+      auto& flat = flats[index];
+      if (!flat) {
+        flat = parts_->params.flats()[index].allocate_gradient();
+        flat->tensor().zero_();
+      }
+      auto moved = parts_->params.rows_of_slice(to, *flat);
+      fill(moved, from, to, gradient);
+      gradients_.emplace_back(to, std::move(moved));
+    });
+  }
+
+  // Neither communicates nor throws.
+  void finish() {
+    group_->move_to(std::move(parts_), policy_);
+    runtime::hook_gradients(group_);
+    for (auto& [place, moved] : states_) *place = std::move(moved);
+    for (auto& [slot, moved] : gradients_) {
+      group_->params().register_gradient(slot, moved);
+      group_->slots()[slot].tensor().mutable_grad() = std::move(moved);
+    }
+    group_->rank_state().residents.reconsider(group_->id());
+  }
+
+ private:
+  // In the order of the parameters, which every rank has alike: `act` gets a slot's number before and after.
+  template <class Act>
+  void for_each_slot(const Act& act) {
+    for (const size_t to : c10::irange(parts_->params.count())) act(from_[parts_->params.place(to).given], to);
+  }
+  void fill(const at::Tensor& moved, size_t from, size_t to, const at::Tensor& rows) {
+    const auto whole = gather_rows(*group_, from, rows, kOperation);
+    auto wanted = parts_->params.slots()[to].param_rows();
+    wanted.values = moved;
+    if (moved.numel() > 0) runtime::rows_of_tensor(whole)(wanted);
+  }
+
+  const std::shared_ptr<ParamGroup> group_;
+  runtime::GroupPolicy policy_;
+  std::unique_ptr<Parts> parts_;
+  std::vector<size_t> from_;  // the slots as they are, in the order in which the parameters were given
+  std::vector<std::pair<at::Tensor*, at::Tensor>> states_;
+  std::vector<std::pair<size_t, at::Tensor>> gradients_;
+};
+
+}  // namespace
+
+void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strategy strategy,
+                  const std::optional<DeviceMesh>& mesh) {
+  const auto& groups = param_groups(model);
+  auto& rank = groups.front()->rank_state();
+  std::lock_guard lock(rank.mutex);
+  for (const auto& group : groups) {
+    require_between_steps(*group);
+    require_owned(*group, optimizer);
+  }
+  const auto placement = new_placement(groups, strategy, mesh);
+  agree(groups, optimizer, strategy, placement);
+  const runtime::OwnOperators own_operators;
+  std::vector<std::unique_ptr<Move>> moves;
+  std::vector<Parts*> parts;
+  for (const auto& group : groups) {
+    moves.push_back(std::make_unique<Move>(group, placement, strategy));
+    parts.push_back(moves.back()->parts());
+  }
+  allocate_rows(parts);
+  for (const auto& move : moves) {
+    move->take_rows();
+    move->take_states(optimizer);
+    move->take_gradients();
+  }
+  // Up to here the model is as it was, whatever was thrown.
+  for (const auto& move : moves) move->finish();
+  rank.reads = {.current = 0, .first_reads = rank.reads.first_reads, .orders = {}};
+}
+
+}  // namespace fsdp
