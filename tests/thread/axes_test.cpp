@@ -322,6 +322,28 @@ TEST(BothAxes, BeginAnewTogetherAfterAnExceptionOnOneRank) {
   }
 }
 
+// Rank 0 learns it on the shard axis, and tells the replicas that wait for it.
+TEST(BothAxes, AreToldOfAnExceptionOnOneRankAsAMismatchAndStartOver) {
+  run_thread_ranks(4, [](int rank) {
+    auto net = build_alike([] { return SmallNet(); });
+    const auto group = shard_blocks_over(placement_over({2, 2}), *net);
+    for (int round = 0; round < 3; ++round) {
+      if (rank == 1) {
+        EXPECT_THROW(
+            {
+              ForwardScope scope(group);
+              throw std::runtime_error("out of eggs");
+            },
+            std::runtime_error);
+      } else {
+        EXPECT_THROW(loss_of_rank(group, *net, rank).backward(), Mismatch);
+      }
+      group.reset_iter_state();
+      loss_of_rank(group, *net, rank).backward();
+    }
+  });
+}
+
 // Not by the timeout, which is a minute: threads that begin second steps are none of those that could still come.
 TEST(BothAxes, ReplicasThatWaitForEachOtherAreToldSo) {
   for (const auto axes : {Axes{2, 2}, Axes{1, 2}})

@@ -38,7 +38,8 @@ class AskedCommunicator : public Decorator {
   const std::shared_ptr<Asked> asked_;
 };
 
-Asked asked_for_sharding(int groups) {
+// A model of so many groups on two ranks; what `act` does with it is counted.
+Asked asked_for(int groups, const std::function<void(nn::Sequential&, Asked&)>& act) {
   std::vector<std::shared_ptr<Asked>> asked{std::make_shared<Asked>(), std::make_shared<Asked>()};
   ThreadRanksOptions ranks;
   ranks.wrap = [&](std::shared_ptr<Communicator> inner, int r) {
@@ -52,13 +53,23 @@ Asked asked_for_sharding(int groups) {
           net->push_back(nn::Linear(4, 4));
           for (auto& parameter : net[static_cast<size_t>(i)]->parameters()) parameter.detach().fill_(i);
         }
-        FullyShardOptions options;
-        options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
-        *asked[static_cast<size_t>(r)] = {};
-        EXPECT_EQ(fully_shard(net, options).stats().groups, groups + 1);
+        act(net, *asked[static_cast<size_t>(r)]);
       },
       ranks);
   return *asked[1];
+}
+
+Group shard_layers(nn::Sequential& net) {
+  FullyShardOptions options;
+  options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
+  return fully_shard(net, options);
+}
+
+Asked asked_for_sharding(int groups) {
+  return asked_for(groups, [&](nn::Sequential& net, Asked& asked) {
+    asked = {};
+    EXPECT_EQ(shard_layers(net).stats().groups, groups + 1);
+  });
 }
 
 TEST(CostOfMany, GroupsOfOneCallOfFullyShardShareMemoryAtOnce) {
@@ -68,6 +79,18 @@ TEST(CostOfMany, GroupsOfOneCallOfFullyShardShareMemoryAtOnce) {
     EXPECT_EQ(asked.shares, 1) << groups;
     EXPECT_EQ(asked.reserves, 1) << groups;
     EXPECT_EQ(asked.collectives, 1) << groups << ": the ranks agree what they shard";
+  }
+}
+
+TEST(CostOfMany, GradientsHaveTheirNormInOneCollective) {
+  for (int groups : {2, 40}) {
+    const auto asked = asked_for(groups, [](nn::Sequential& net, Asked& its) {
+      const auto model = shard_layers(net);
+      for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+      its = {};
+      clip_grad_norm_(model, 1.0);
+    });
+    EXPECT_EQ(asked.collectives, 1) << groups;
   }
 }
 

@@ -183,6 +183,26 @@ TEST(AHookOfCompleteGradients, IsRefusedWhereItsGroupIsInAScope) {
   });
 }
 
+// A penalty on the gradients of the input is taken in the scope.
+TEST(AHookOfCompleteGradients, LeavesAutogradGradInAScopeAlone) {
+  run_thread_ranks(2, [](int rank) {
+    auto net = build_alike([] { return SmallNet(); });
+    const auto group = shard_blocks(*net);
+    int calls = 0;
+    group.set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++calls; });
+    Tensor loss;
+    {
+      ForwardScope scope(group);
+      const auto x = samples({0, rank * 2, 2}, {5}, torch::kFloat).requires_grad_();
+      const auto y = net->forward(x).square().mean();
+      loss = y + torch::autograd::grad({y}, {x}, {}, true, true)[0].square().sum();
+    }
+    EXPECT_EQ(calls, 0);
+    loss.backward();
+    EXPECT_EQ(calls, 1);
+  });
+}
+
 // Other nodes of a group run before it is reduced; a hook of an activation may read it when it likes.
 TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError) {
   run_thread_ranks(2, [](int) {

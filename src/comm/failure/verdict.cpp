@@ -78,7 +78,7 @@ Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, cons
 }
 
 Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error) {
-  return {Verdict::Kind::kError, -1, c10::str("rank ", ranks.name(), " failed in ", operation, ": ", error)};
+  return {Verdict::Kind::kMismatch, ranks.rank, c10::str("rank ", ranks.name(), " failed in ", operation, ": ", error)};
 }
 
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {

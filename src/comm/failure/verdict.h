@@ -55,7 +55,7 @@ struct Verdict {
 /// The verdict of this rank, which runs `mine`, when `peer` runs `theirs`; they differ in `difference`.
 Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, const Fingerprint& theirs,
                      const std::string& difference);
-/// The verdict when `operation` failed on this rank alone.
+/// The verdict when `operation` failed on this rank alone, while others went on.
 Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error);
 /// The verdict for ranks that go on while this one starts over; `last_operations` is empty or begins with a space.
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations);
