@@ -44,6 +44,11 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
   add(app, "--reshard", arguments.reshard,
       "Freeing of whole parameters after forward; default: not of the outermost group",
       CLI::IsMember({"default", "always", "never"}));
+  add(app, "--within", arguments.within,
+      "Ranks, neighbours, among which whole parameters stay from forward to backward (hpZ); 1: none",
+      CLI::PositiveNumber);
+  add_bytes(app, "--prefetch-bytes", arguments.prefetched_bytes,
+            "Whole parameters that are gathered ahead; default: one group");
   frame::add_sharding_flags(app, arguments.sharding);
   add_sizes(app, arguments);
   add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000))

@@ -22,6 +22,10 @@ struct StepArguments {
   std::string versus;
   /// "always", "never", or "default": always, but never for the outermost group.
   std::string reshard = "default";
+  /// Among how many ranks whole parameters stay from forward to backward, whatever `reshard` is; 1: not.
+  int within = 1;
+  /// Of whole parameters; 0: one group, whatever its size.
+  int64_t prefetched_bytes = 0;
   frame::ShardingFlags sharding;
 
   int64_t dim = 256;

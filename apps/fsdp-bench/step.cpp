@@ -3,6 +3,7 @@
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -47,7 +48,17 @@ void append(Series& series, const Step& step) {
 
 Json byte_class(int64_t current, int64_t peak) { return {{"current", current}, {"peak", peak}}; }
 
-Json result(const StepArguments& arguments, c10::Device device, const Series& series, const Memory& memory) {
+// In megabytes, of a step.
+Json megabytes(const fsdp::Traffic::Link& link, int64_t steps) {
+  const auto of_a_step = [&](int64_t bytes) {
+    return round_to(static_cast<double>(bytes) / 1e6 / static_cast<double>(steps), 3);
+  };
+  return {{"sent", of_a_step(link.sent)}, {"received", of_a_step(link.received)}};
+}
+
+/// `traffic`: of the steps after those for warming up.
+Json result(const StepArguments& arguments, c10::Device device, const Series& series, const Memory& memory,
+            const fsdp::Traffic& traffic) {
   const double total = median_after_warm_up(series.total);
   const auto tokens = static_cast<double>(fsdp::world_size() * arguments.batch * arguments.seq);
   const auto& [mb, now, last] = memory;
@@ -70,6 +81,9 @@ Json result(const StepArguments& arguments, c10::Device device, const Series& se
                    {"optimizer", byte_class(now.optimizer.current, last.optimizer.peak)}};
   json["gathers_per_step"] = static_cast<double>(last.gathers) / static_cast<double>(arguments.steps);
   json["reductions_per_step"] = static_cast<double>(last.reductions) / static_cast<double>(arguments.steps);
+  const int64_t steps = std::max<int64_t>(1, arguments.steps - kWarmUpSteps);
+  json["rank_0_mb_per_step"] = {{"between_hosts", megabytes(traffic.between_hosts, steps)},
+                                {"inside_host", megabytes(traffic.inside_host, steps)}};
   json["losses"] = series.losses;
   return json;
 }
@@ -81,15 +95,20 @@ void run_step(const StepArguments& arguments) {
   Trainee trainee = make_trainee(arguments, device);
   Series series;
   Memory memory;
+  fsdp::Traffic before;
   for (int64_t step = 0; step < arguments.steps; ++step) {
-    if (step == kWarmUpSteps) forget_device_peak(device);
+    if (step == kWarmUpSteps) {
+      forget_device_peak(device);
+      before = fsdp::traffic();
+    }
     append(series, train_step(trainee, batch_of(arguments, step, device), [&] {
              if (step == kWarmUpSteps) memory = {device.is_cpu() ? pss_mb() : 0, trainee.stats(), {}};
            }));
   }
   if (!device.is_cpu()) memory.mb = device_peak_mb(device);
   memory.last = trainee.stats();
-  if (fsdp::rank() == 0) std::cout << result(arguments, device, series, memory).dump() << std::endl;
+  const auto traffic = fsdp::traffic() - before;
+  if (fsdp::rank() == 0) std::cout << result(arguments, device, series, memory, traffic).dump() << std::endl;
   fsdp::destroy_process_group();
 }
 

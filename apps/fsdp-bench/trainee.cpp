@@ -17,6 +17,8 @@ fsdp::FullyShardOptions sharding(const StepArguments& arguments) {
   const auto& reshard = arguments.reshard;
   if (reshard == "always") options.reshard_after_forward = fsdp::Reshard::always();
   if (reshard == "never") options.reshard_after_forward = fsdp::Reshard::never();
+  if (arguments.within > 1) options.reshard_after_forward = fsdp::Reshard::within(arguments.within);
+  if (arguments.prefetched_bytes > 0) options.max_prefetched_bytes = arguments.prefetched_bytes;
   return options;
 }
 

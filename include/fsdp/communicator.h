@@ -100,6 +100,19 @@ struct SharedPart {
   size_t bytes = 0;
 };
 
+/// Memory for what the ranks of a host hold alike, once on that host. Thread safety: all of it.
+class HostBuffer {
+ public:
+  virtual ~HostBuffer() = default;
+  virtual void* data() const = 0;
+  virtual size_t bytes() const = 0;
+  /// How many ranks share it.
+  virtual int ranks() const = 0;
+  /// This rank uses the memory until the pointer goes. Its content stays while any rank uses it; after the last one the
+  /// system has its pages back.
+  virtual c10::DataPtr hold() = 0;
+};
+
 /// How all_reduce combines elements.
 enum class ReduceOp : uint8_t { kSum, kMax, kMin };
 
@@ -174,6 +187,15 @@ class Communicator {
     const SharedPart part{std::move(tag.subject), bytes};
     auto buffers = share({&part, 1}, device);
     return buffers.empty() ? nullptr : std::move(buffers.front());
+  }
+
+  /// Memory of any content that the ranks of this host share, on each host its own: a buffer for each of `parts`; none
+  /// where this rank is alone on its host, or ranks share none on `device`. An all_gather of this communicator whose
+  /// output begins at one of them, on all ranks of the host alike, is written there once, by all of them together; a
+  /// rank calls it when it no longer reads what it gathered there before. Collective. They outlive the communicator.
+  virtual std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> /*parts*/,
+                                                                 c10::Device /*device*/) {
+    return {};
   }
 
   /// Begins anew after a failure, with all duplicates: what is in flight on any rank is dropped (its `wait` throws

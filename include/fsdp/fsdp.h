@@ -27,6 +27,7 @@
 #include <fsdp/set_strategy.h>
 #include <fsdp/sharded.h>
 #include <fsdp/spawn.h>
+#include <fsdp/traffic.h>
 #include <fsdp/wrap_policy.h>
 
 #endif

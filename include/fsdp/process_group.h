@@ -4,6 +4,7 @@
 
 #include <fsdp/backend.h>
 #include <fsdp/communicator.h>
+#include <fsdp/traffic.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
@@ -73,6 +74,9 @@ class ProcessGroup {
   Communicator& communicator() const { return *communicator_; }
   /// Gradient reductions, in an order of their own: a rank that misses a gradient reduces later than its peers.
   Communicator& reductions() const { return *reductions_; }
+  /// What this rank exchanged since it joined, over this group, that from which it was split and all others split from
+  /// that; nothing over a communicator of one's own. Any thread.
+  Traffic traffic() const;
 
  private:
   friend struct Attachment;

@@ -25,10 +25,14 @@ void allocate_rows(std::span<runtime::Parts* const> groups) {
   for (const auto& [device, flats] : devices) {
     std::vector<SharedPart> parts;
     for (const auto& [group, flat] : flats) parts.push_back({group->identity.name, flat->whole().bytes()});
-    const auto buffers = placement.shard().communicator().share(parts, {device.first, device.second});
+    auto& communicator = placement.shard().communicator();
+    const c10::Device place{device.first, device.second};
+    const auto buffers = communicator.share(parts, place);
+    std::vector<std::shared_ptr<HostBuffer>> on_host;
+    if (buffers.empty()) on_host = communicator.share_on_host(parts, place);
     for (size_t i = 0; i < flats.size(); ++i) {
       const auto& [group, flat] = flats[i];
-      flat->allocate_shard(buffers.empty() ? nullptr : buffers[i]);
+      flat->allocate_shard(buffers.empty() ? nullptr : buffers[i], on_host.empty() ? nullptr : on_host[i]);
       if (auto* shared = flat->shared()) group->turns.reading().add(*shared);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "memory/block.h"
@@ -35,9 +36,10 @@ FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
 }
 
 // Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
-void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared) {
+void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host) {
   const at::NoGradGuard no_grad;
   shared_ = std::move(shared);
+  on_host_ = std::move(on_host);
   if (shared_)
     shared_whole_ = std::make_shared<FlatBuffer>(data_of(shared_, whole_.form.device), whole_.form.bytes(rows_.numel),
                                                  account_, has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
@@ -56,16 +58,28 @@ void FlatParams::allocate_copy() {
   whole_.buffer = std::make_shared<FlatBuffer>(std::move(data), whole_.bytes(), account_, ByteClass::kWhole);
 }
 
-void FlatParams::allocate_whole() {
+// Counts as this rank's part of what its host holds.
+std::shared_ptr<FlatBuffer> FlatParams::held_on_host() {
+  const auto ranks = static_cast<size_t>(on_host_->ranks());
+  return std::make_shared<FlatBuffer>(on_host_->hold(), (whole_.bytes() + ranks - 1) / ranks, account_,
+                                      ByteClass::kWhole);
+}
+
+void FlatParams::allocate_whole(bool fills_alone) {
   if (shared_)
     whole_.buffer = shared_whole_;
+  else if (kept_)
+    whole_.buffer = kept_;
+  else if (on_host_ && !fills_alone)
+    whole_.buffer = held_on_host();
   else
     allocate_copy();
 }
 
-// What travels.
+// What travels. In memory of a host, peers may still read what was gathered before.
 at::Tensor FlatParams::slice_to_gather() const {
   if (has_one_form()) return rows_.tensor();
+  if (on_host_) return rows_.tensor().to(whole_.form.device, whole_.form.dtype);
   return own_slice(whole_.buffer).tensor().copy_(rows_.tensor());
 }
 
@@ -81,21 +95,31 @@ void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGath
     gather_ = communicator.all_gather(whole, slice, layout_.boundaries, std::move(tag));
 }
 
-void FlatParams::keep_second_shard(const Communicator& neighbours) {
+void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
   if (shared_) return;
   order_read();
-  second_.take(whole_, neighbours, account_);
+  const bool are_here = std::ranges::all_of(neighbours.hosts(), [](int host) { return host == 0; });
+  if (on_host_ && are_here && whole_.buffer->data() == on_host_->data())
+    kept_ = whole_.buffer;
+  else
+    second_.take(whole_, neighbours.communicator(), account_);
+}
+
+void FlatParams::drop_second_shard() {
+  second_.drop();
+  kept_.reset();
 }
 
 void FlatParams::start_gather_among(Communicator& neighbours, Tag tag) {
-  gather_ = second_.start_gather(whole_, neighbours, std::move(tag));
+  if (!kept_) gather_ = second_.start_gather(whole_, neighbours, std::move(tag));
 }
 
 void FlatParams::start_meeting(Communicator& communicator, Tag tag) { gather_ = communicator.barrier(std::move(tag)); }
 
 void FlatParams::copy_whole() {
+  const FlatPart seen = whole_;
   allocate_copy();
-  whole_.tensor().copy_(FlatPart{whole_.form, whole_.numel, shared_whole_}.tensor());
+  whole_.tensor().copy_(seen.tensor());
 }
 
 void FlatParams::end_gather() { gathered_ = std::exchange(gather_, nullptr); }

@@ -4,6 +4,7 @@
 /// whole buffer for a while, and the steps from the one to the other.
 
 #include <fsdp/group_collectives.h>
+#include <fsdp/process_group.h>
 
 #include <memory>
 
@@ -19,7 +20,8 @@ namespace fsdp::runtime {
 ///
 /// - rows become what travels: this rank's slice of the whole buffer, in its form. Where both forms are the same the
 ///   flat shard itself travels, and nothing is copied;
-/// - the slices become whole: they are gathered, or lie in memory that the ranks share, where they need not move. With
+/// - the slices become whole: they are gathered, on several hosts into memory that the ranks of a host share, so that
+///   each host has them once; or they lie in memory that all ranks share, where they need not move. With
 ///   one form the flat shard is a slice of that memory, so that who writes rows writes whole values. With two, each
 ///   rank casts its rows into its slice and the ranks meet. What peers may still read then is up to the caller; casting
 ///   once, before the ranks meet at a scope's opening, would save these meetings;
@@ -32,8 +34,9 @@ class FlatParams {
   /// Without memory as yet.
   FlatParams(memory::Form rows, memory::Form whole, layout::RowLayout layout, int rank,
              std::shared_ptr<memory::ByteAccount> account);
-  /// Makes the shard. `shared`: memory for the whole buffer that every rank sees; null where there is none. Once.
-  void allocate_shard(std::shared_ptr<SharedBuffer> shared);
+  /// Makes the shard. `shared`: memory for the whole buffer that every rank sees; `on_host`: that the ranks of this
+  /// host see; null where there is none. Once.
+  void allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host = nullptr);
 
   /// Whole values that go leave their memory to the next ones.
   void keep_whole_memory() { keeps_whole_memory_ = true; }
@@ -43,25 +46,30 @@ class FlatParams {
   const memory::FlatPart& rows() const { return rows_; }
   /// The whole buffer, without memory while it is away.
   const memory::FlatPart& whole() const { return whole_; }
-  /// Whether whole values lie in memory that the ranks share; whose turn it is there, null elsewhere.
+  /// Whether whole values lie in memory that all ranks share; whose turn it is there, null elsewhere.
   bool shares_memory() const { return shared_ != nullptr; }
+  /// Whether other ranks read the whole values of this one.
+  bool is_seen_by_others() const { return shared_ || on_host_; }
   SharedBuffer* shared() const { return shared_.get(); }
 
-  /// Makes the whole buffer, as yet without values unless ranks share memory.
-  void allocate_whole();
+  /// Makes the whole buffer, as yet without values unless ranks share memory. `fills_alone`: with what this rank's host
+  /// does not gather together.
+  void allocate_whole(bool fills_alone = false);
   /// Starts filling the whole buffer. Collective unless rows are a part of it.
   /// `with`: in place of the communicator's own all_gather.
   void start_gather(Communicator& communicator, Tag tag, const AllGather& with = {});
   /// Where ranks share memory: waiting for the gather is then waiting until every rank has started it. Collective.
   void start_meeting(Communicator& communicator, Tag tag);
-  /// This rank keeps its part of what is whole among neighbours, for `start_gather_among`; not where ranks share
-  /// memory.
-  void keep_second_shard(const Communicator& neighbours);
-  bool has_second_shard() const { return second_.is_there(); }
-  void drop_second_shard() { second_.drop(); }
-  /// As start_gather, from the neighbours' second shards.
+  /// This rank keeps its part of what is whole among neighbours, for `start_gather_among`: with those of one host the
+  /// memory that they share. Not where all ranks share memory.
+  void keep_second_shard(const ProcessGroup& neighbours);
+  bool has_second_shard() const { return kept_ || second_.is_there(); }
+  /// Whether it has all whole values.
+  bool keeps_whole() const { return kept_ != nullptr; }
+  void drop_second_shard();
+  /// As start_gather, from the neighbours' second shards; nobody is waited for where these have all values.
   void start_gather_among(Communicator& neighbours, Tag tag);
-  /// Makes the whole buffer a copy that only this rank sees. Where ranks share memory.
+  /// Whole values that others see become a copy that only this rank sees.
   void copy_whole();
   /// The gather that was started; null if nobody is waited for.
   const std::shared_ptr<Work>& gather() const { return gather_; }
@@ -82,6 +90,7 @@ class FlatParams {
   bool rows_lie_in_whole() const { return shared_ && has_one_form(); }
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
   at::Tensor slice_to_gather() const;
+  std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
   memory::FlatPart gradient_in(const memory::Form& form);
 
@@ -92,6 +101,8 @@ class FlatParams {
   SecondShard second_;
   std::shared_ptr<SharedBuffer> shared_;
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the same memory
+  std::shared_ptr<HostBuffer> on_host_;
+  std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
   memory::ReusedBlock gradient_memory_{rows_.form.device}, whole_memory_{whole_.form.device};
   bool keeps_whole_memory_ = false;
   std::shared_ptr<Work> gather_, gathered_;  // under way; waited for, as long as its result is there

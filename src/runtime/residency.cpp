@@ -14,10 +14,14 @@ void Residency::start_gather() {
   if (state_ != GatherState::kSharded) return;
   tell(Act::kGather);
   auto& flats = params_.flats();
-  const bool moves = !std::ranges::all_of(flats, &FlatParams::shares_memory), within = has_second_shard();
+  const bool within = has_second_shard();
+  if (!within)
+    for (auto& flat : flats) flat.drop_second_shard();
+  const auto is_there = [](const FlatParams& flat) { return flat.shares_memory() || flat.keeps_whole(); };
+  const bool moves = !std::ranges::all_of(flats, is_there);
   try {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
-    for (auto& flat : flats) flat.allocate_whole();
+    for (auto& flat : flats) flat.allocate_whole(/*fills_alone=*/within || custom_all_gather);
     if (within)
       gather_second_shards();
     else
@@ -31,7 +35,7 @@ void Residency::start_gather() {
   ++gather_number_;
   fault_point("group gathering");
   gathers_ += moves;
-  gathers_within_ += within;
+  gathers_within_ += within && moves;
   group_.rank_state->note_resident(group_.id);
 }
 
@@ -61,7 +65,7 @@ void Residency::spread_whole() {
   if (state_ != GatherState::kWhole || !group_.placement.within()) return free_whole();
   tell(Act::kSpread);
   if (!has_second_shard())
-    for (auto& flat : params_.flats()) flat.keep_second_shard(group_.placement.within()->communicator());
+    for (auto& flat : params_.flats()) flat.keep_second_shard(*group_.placement.within());
   params_.detach_whole();
   drop_whole_buffers();
 }
@@ -114,18 +118,16 @@ void Residency::free_whole() {
   drop_whole_buffers();
 }
 
-void Residency::copy_whole() {
-  free_whole();
+void Residency::make_own() {
+  params_.detach_whole();
   try {
     for (auto& flat : params_.flats())
-      if (flat.shares_memory()) flat.copy_whole();
+      if (flat.is_seen_by_others()) flat.copy_whole();
   } catch (...) {
     drop_whole_buffers();
     throw;
   }
-  state_ = GatherState::kWhole;
   params_.attach_whole();
-  group_.rank_state->note_resident(group_.id);
 }
 
 void Residency::tell(Act act) const { group_.rank_state->tell({act, static_cast<int64_t>(group_.id)}); }

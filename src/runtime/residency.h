@@ -26,7 +26,7 @@ class Residency {
   void finish_gather();  // kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded
   void free_whole();     // -> kSharded
   void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
-  void copy_whole();     // -> kWhole, where ranks share memory: in memory that only this rank sees; as start_gather
+  void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != turns_.version()) free_whole();

@@ -267,8 +267,7 @@ void OpenSummon::make_whole() {
   for (const auto& group : groups_) group->residency().finish_gather();
   // What is written to whole parameters must not reach other ranks.
   try {
-    for (const auto& group : groups_)
-      if (group->params().shares_memory()) group->residency().copy_whole();
+    for (const auto& group : groups_) group->residency().make_own();
   } catch (...) {
     for (const auto& group : groups_) group->residency().free_whole();
     throw;

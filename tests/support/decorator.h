@@ -59,6 +59,10 @@ class Decorator : public Communicator {
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
     return inner_->share(parts, device);
   }
+  std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> parts,
+                                                         c10::Device device) override {
+    return inner_->share_on_host(parts, device);
+  }
   void reserve(size_t bytes) override { inner_->reserve(bytes); }
   void start_over() override { inner_->start_over(); }
   void fail(const std::string& operation, const std::string& error) override { inner_->fail(operation, error); }

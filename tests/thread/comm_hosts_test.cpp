@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <mutex>
+
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
@@ -38,6 +41,64 @@ TEST_P(Hosts, GatherEverySlice) {
       EXPECT_TRUE(output.equal(expected)) << "rank " << rank;
     }
   });
+}
+
+TEST_P(Hosts, GatherOnceIntoMemoryThatTheirRanksShare) {
+  run([](int rank, Communicator& all) {
+    const bool is_alone = std::ranges::count(GetParam(), GetParam()[static_cast<size_t>(rank)]) == 1;
+    for (const int64_t length : {3, 10'000}) {
+      const auto offsets = offsets_of(length);
+      const SharedPart part{"w", static_cast<size_t>(offsets.back()) * sizeof(float)};
+      const auto buffers = all.share_on_host({&part, 1}, at::kCPU);
+      EXPECT_EQ(buffers.empty(), is_alone);
+      for (int step = 0; step < 2; ++step) {
+        const auto expected = random_values(step, offsets.back());
+        const auto before = traffic();
+        {
+          const auto memory = is_alone ? c10::DataPtr() : buffers[0]->hold();
+          const auto output = is_alone ? at::empty(offsets.back()) : at::from_blob(memory.get(), {offsets.back()});
+          all.all_gather(output, expected.slice(0, offsets[rank], offsets[rank + 1]).clone(), offsets, {"w", {}})
+              ->wait();
+          EXPECT_TRUE(output.equal(expected)) << "rank " << rank << ", step " << step;
+          EXPECT_EQ((traffic() - before).inside_host, Traffic::Link{}) << "what lies there is not passed on";
+        }
+        barrier();
+        const auto left = is_alone ? at::zeros({1}) : at::from_blob(buffers[0]->data(), {offsets.back()});
+        EXPECT_TRUE(left.eq(0).all().item<bool>()) << "pages go with the last rank that held them";
+        barrier();
+      }
+    }
+  });
+}
+
+TEST_P(Hosts, SendEachByteToEveryOtherHostOnce) {
+  const auto hosts = static_cast<size_t>(GetParam().back() + 1);
+  std::vector<Traffic> gathered(hosts), reduced(hosts);
+  std::mutex mutex;
+  const auto offsets = offsets_of(10'000);
+  run([&](int rank, Communicator& all) {
+    const auto values = random_values(rank, offsets.back());
+    const auto slice = values.slice(0, offsets[rank], offsets[rank + 1]).clone();
+    const auto before = traffic();
+    all.all_gather(at::empty({offsets.back()}), slice, offsets, {"w", {}})->wait();
+    const auto between = traffic();
+    all.reduce_scatter(slice, values, offsets, {"w", {}})->wait();
+    const auto after = traffic();
+    const std::lock_guard lock(mutex);
+    for (auto [sum, of] : {std::pair(&gathered, between - before), std::pair(&reduced, after - between)}) {
+      auto& link = (*sum)[static_cast<size_t>(GetParam()[static_cast<size_t>(rank)])].between_hosts;
+      link.sent += of.between_hosts.sent;
+      link.received += of.between_hosts.received;
+    }
+  });
+  for (size_t host = 0; host < hosts; ++host) {
+    int64_t own = 0;
+    for (int rank = 0; rank < world_size(); ++rank)
+      if (GetParam()[static_cast<size_t>(rank)] == static_cast<int>(host)) own += offsets[rank + 1] - offsets[rank];
+    const int64_t others = offsets.back() - own, peers = std::ssize(gathered) - 1, bytes = sizeof(float);
+    EXPECT_EQ(gathered[host].between_hosts, (Traffic::Link{bytes * own * peers, bytes * others})) << "host " << host;
+    EXPECT_EQ(reduced[host].between_hosts, (Traffic::Link{bytes * others, bytes * own * peers})) << "host " << host;
+  }
 }
 
 TEST_P(Hosts, SumInRankOrderAndThenInThatOfHosts) {

@@ -19,6 +19,7 @@
 #include "comm/core/rank_ordered_sum.h"
 #include "comm/posix/pipe_signal.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
@@ -130,7 +131,11 @@ class C10dCommunicator : public Front {
     const auto fingerprint = checked_all_gather(output, input, offsets, tag);
     const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
     return collective(fingerprint, output, tag, {largest_slice(offsets), [input](int) { return bytes_of(input); }},
-                      [=](Exchange& exchange) { exchange.all_gather(output, input, boundaries); });
+                      [=, inside = is_on_host(output) ? inside_ : nullptr](Exchange& exchange) {
+                        if (!inside) return exchange.all_gather(output, input, boundaries);
+                        exchange.gather_for_host(output, input, boundaries);
+                        inside->run([](Communicator& ranks) { ranks.barrier({"slices", {}})->wait(); });
+                      });
   }
 
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> pieces,
@@ -194,6 +199,24 @@ class C10dCommunicator : public Front {
                    return Issued();
                  })
         ->wait();
+  }
+
+  // In the order of collectives.
+  std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> parts,
+                                                         c10::Device device) override {
+    if (!inside_ || !device.is_cpu() || parts.empty()) return {};
+    const Tag tag{"shared memory of hosts", {}};
+    std::vector<std::shared_ptr<HostBuffer>> buffers;
+    all_.lane
+        ->submit(make_fingerprint(Operation::kBarrier, tag), {},
+                 [&] {
+                   inside_->run([&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
+                   return Issued();
+                 })
+        ->wait();
+    std::erase_if(host_buffers_, [](const auto& buffer) { return buffer.expired(); });
+    host_buffers_.insert(host_buffers_.end(), buffers.begin(), buffers.end());
+    return buffers;
   }
 
   void start_over() override {
@@ -270,7 +293,7 @@ class C10dCommunicator : public Front {
   Order make_order(std::vector<int> peers, int number, const std::string& path) const {
     const auto& options = family_->options;
     Order order;
-    order.wire = std::make_shared<Wire>(control_, options.timeout, number);
+    order.wire = std::make_shared<Wire>(control_, options.timeout, number, options.traffic);
     const auto handshake = std::make_shared<Handshake>(order.wire, rank(), std::move(peers));
     order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size(), options.grid);
     order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
@@ -368,6 +391,13 @@ class C10dCommunicator : public Front {
     return handoff.for_caller(order.lane->submit(fingerprint, tag.votes, handoff.in_lane(), std::move(enclosure)));
   }
 
+  bool is_on_host(const at::Tensor& output) const {
+    return std::ranges::any_of(host_buffers_, [&](const auto& weak) {
+      const auto buffer = weak.lock();
+      return buffer && buffer->data() == output.const_data_ptr();
+    });
+  }
+
   // Whether the device's own backend carries the data.
   bool moves_natively(const at::Tensor& data) const { return native_ && data.device() == family_->options.data_device; }
 
@@ -377,7 +407,8 @@ class C10dCommunicator : public Front {
   int duplicates_ = 0;
   std::shared_ptr<Wire::Transport> control_;
   Order all_;
-  std::shared_ptr<const Inside> inside_;            // a host, in the order of collectives
+  std::shared_ptr<const Inside> inside_;  // a host, in the order of collectives
+  std::vector<std::weak_ptr<HostBuffer>> host_buffers_;
   std::shared_ptr<Exchange> native_;                // of the collectives
   std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
 };

@@ -7,6 +7,7 @@
 
 #include "comm/core/host_grid.h"
 #include "comm/core/ranks.h"
+#include "comm/core/traffic_count.h"
 #include "comm/failure/roll_call.h"
 
 #include <chrono>
@@ -24,6 +25,8 @@ struct C10dOptions {
   BackendFactory data;
   c10::Device data_device = c10::kCPU;
   RollCallOptions roll_call;
+  /// Where messages on the CPU count; null: nowhere.
+  std::shared_ptr<const CountByPeer> traffic = nullptr;
   /// Of ranks on several hosts, in which they share memory: how they lie there, and a communicator of this host's
   /// ranks. Data on the CPU goes by these then; see Note [Two levels]. Null: every rank exchanges with every other one.
   std::shared_ptr<const HostGrid> grid = nullptr;

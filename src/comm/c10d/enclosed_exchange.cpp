@@ -29,14 +29,19 @@ void EnclosedExchange::reduce(const at::Tensor& output, const at::Tensor& own, R
 
 void EnclosedExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
   fault_point("enclosed arrived");
-  for (int rank = 0; rank < world_size_; ++rank) {
-    const at::Tensor slice = slice_of(output, offsets, rank);
-    if (rank != rank_) {
-      take(slice, rank);
-    } else if (input.numel() > 0 && slice.const_data_ptr() != input.const_data_ptr()) {
-      std::memcpy(slice.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
-    }
+  for (int rank = 0; rank < world_size_; ++rank)
+    if (rank != rank_) take(slice_of(output, offsets, rank), rank);
+  place_own_slice(output, input, offsets);
+}
+
+void EnclosedExchange::gather_for_host(const at::Tensor& output, const at::Tensor& input,
+                                       std::span<const int64_t> offsets) {
+  fault_point("enclosed arrived");
+  for (const int host : grid_->others()) {
+    const auto charges = grid_->charges(host);
+    for (int rank = charges.begin; rank < charges.end; ++rank) take(slice_of(output, offsets, rank), rank);
   }
+  place_own_slice(output, input, offsets);
 }
 
 void EnclosedExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input,

@@ -35,6 +35,7 @@ class EnclosedExchange : public Exchange {
       : Exchange(rank, world_size), handshake_(std::move(handshake)), grid_(std::move(grid)) {}
 
   void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
+  void gather_for_host(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                       ReduceOp op) override;
   void all_reduce(const at::Tensor& flat, ReduceOp op) override;

@@ -80,6 +80,14 @@ void Exchange::all_reduce(const at::Tensor& flat, ReduceOp op) {
   all_gather(flat, own, offsets);
 }
 
+void Exchange::place_own_slice(const at::Tensor& output, const at::Tensor& input,
+                               std::span<const int64_t> offsets) const {
+  const at::Tensor own = slice_of(output, offsets, rank_);
+  // Not copy_(), which would use a pool of threads.
+  if (input.numel() > 0 && own.const_data_ptr() != input.const_data_ptr())
+    std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
+}
+
 void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
   std::vector<Wire::Transfer> transfers;
   for (int step = 1; step < world_size_; ++step) {
@@ -89,11 +97,7 @@ void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& inpu
   for (int step = 1; step < world_size_; ++step) {
     transfers.push_back(wire_.send(input, (rank_ + step) % world_size_, kData));
   }
-  const at::Tensor own = slice_of(output, offsets, rank_);
-  if (input.numel() > 0 && own.const_data_ptr() != input.const_data_ptr()) {
-    // Not copy_(), which would use a pool of threads.
-    std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
-  }
+  place_own_slice(output, input, offsets);
   fault_point("gather sent");
   for (const auto& transfer : transfers) wire_.wait(transfer);
 }

@@ -20,6 +20,11 @@ class Exchange {
   virtual ~Exchange() = default;
   /// See Communicator for the arguments of these.
   virtual void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) = 0;
+  /// The same of an output that the ranks of each host share: this rank writes there what it stands for at least, and
+  /// the caller lets the ranks of the host meet after it.
+  virtual void gather_for_host(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
+    all_gather(output, input, offsets);
+  }
   /// `output` is this rank's slice; it may be that slice of `input` itself.
   virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                               ReduceOp op) = 0;
@@ -33,6 +38,9 @@ class Exchange {
   virtual Issued take_issued() { return {}; }
 
  protected:
+  /// Of an all_gather; the input may lie there already.
+  void place_own_slice(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) const;
+
   const int rank_, world_size_;
 };
 

@@ -6,7 +6,6 @@
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
 
-#include <cstring>
 #include <vector>
 
 namespace fsdp {
@@ -42,20 +41,41 @@ void HierarchicalExchange::gather_inside(const at::Tensor& output, std::span<con
       [&](Communicator& ranks) { ranks.all_gather(slices.flat, own, slices.offsets, {"slices", {}})->wait(); });
 }
 
-void HierarchicalExchange::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                      std::span<const int64_t> offsets) {
-  std::vector<std::vector<Wire::Transfer>> incoming;
-  std::vector<Wire::Transfer> sent;
+// For each other host, the slices that this rank is a deputy for.
+std::vector<HierarchicalExchange::Transfers> HierarchicalExchange::receive_slices(
+    const at::Tensor& output, std::span<const int64_t> offsets) const {
+  std::vector<Transfers> incoming;
   for (const int host : grid_->others()) {
     const auto charges = grid_->charges(host);
     auto& transfers = incoming.emplace_back();
     for (int source = charges.begin; source < charges.end; ++source)
       transfers.push_back(wire().recv(slice_of(output, offsets, source), source, kData));
   }
-  for (const int host : grid_->others()) sent.push_back(wire().send(input, grid_->deputy_on(host), kData));
-  const at::Tensor own = slice_of(output, offsets, rank_);
-  if (input.numel() > 0 && own.const_data_ptr() != input.const_data_ptr())
-    std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
+  return incoming;
+}
+
+HierarchicalExchange::Transfers HierarchicalExchange::send_to_deputies(const at::Tensor& slice) const {
+  Transfers sent;
+  for (const int host : grid_->others()) sent.push_back(wire().send(slice, grid_->deputy_on(host), kData));
+  return sent;
+}
+
+void HierarchicalExchange::gather_for_host(const at::Tensor& output, const at::Tensor& input,
+                                           std::span<const int64_t> offsets) {
+  const auto incoming = receive_slices(output, offsets);
+  const auto sent = send_to_deputies(input);
+  place_own_slice(output, input, offsets);
+  fault_point("gather sent");
+  for (const auto& transfers : incoming)
+    for (const auto& transfer : transfers) wire().wait(transfer);
+  for (const auto& transfer : sent) wire().wait(transfer);
+}
+
+void HierarchicalExchange::all_gather(const at::Tensor& output, const at::Tensor& input,
+                                      std::span<const int64_t> offsets) {
+  const auto incoming = receive_slices(output, offsets);
+  const auto sent = send_to_deputies(input);
+  place_own_slice(output, input, offsets);
   fault_point("gather sent");
   gather_inside(output, offsets, grid_->own_host());
   for (size_t i = 0; i < incoming.size(); ++i) {

@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace fsdp {
 
@@ -15,6 +16,8 @@ namespace fsdp {
 ///
 /// - all_gather: a rank sends its slice to its deputy on each other host, and the ranks of a host pass on to each other
 ///   what they are deputies for.
+/// - all_gather into memory that the ranks of a host share: a rank receives there what it is a deputy for, so that a
+///   host has each byte once; nothing is passed on.
 /// - reduce_scatter: the ranks of a host sum what they have for another host's ranks, each of them for its charges
 ///   there, and send these the sums.
 /// - broadcast: the root sends to the first rank of each other host.
@@ -28,12 +31,16 @@ class HierarchicalExchange : public DirectExchange {
       : DirectExchange(std::move(wire), rank, world_size), inside_(std::move(inside)), grid_(std::move(grid)) {}
 
   void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
+  void gather_for_host(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                       ReduceOp op) override;
   void broadcast(const at::Tensor& tensor, int root) override;
 
  private:
   struct Slices;
+  using Transfers = std::vector<Wire::Transfer>;
+  std::vector<Transfers> receive_slices(const at::Tensor& output, std::span<const int64_t> offsets) const;
+  Transfers send_to_deputies(const at::Tensor& slice) const;
   Slices slices_of_host(const at::Tensor& flat, std::span<const int64_t> offsets, int host) const;
   void gather_inside(const at::Tensor& output, std::span<const int64_t> offsets, int host) const;
   at::Tensor reduce_inside(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,

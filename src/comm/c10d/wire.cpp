@@ -8,6 +8,7 @@ namespace fsdp {
 
 Wire::Transfer Wire::send(const at::Tensor& tensor, int peer, Channel channel) {
   if (tensor.numel() == 0) return {};
+  if (traffic_ && channel == Channel::kData) traffic_->with(peer).add_sent(tensor.nbytes());
   std::vector<at::Tensor> tensors{tensor};
   std::lock_guard lock(transport_->mutex);
   return {transport_->backend->send(tensors, peer, tag(channel)), peer};
@@ -15,6 +16,7 @@ Wire::Transfer Wire::send(const at::Tensor& tensor, int peer, Channel channel) {
 
 Wire::Transfer Wire::recv(const at::Tensor& tensor, int peer, Channel channel) {
   if (tensor.numel() == 0) return {};
+  if (traffic_ && channel == Channel::kData) traffic_->with(peer).add_received(tensor.nbytes());
   std::vector<at::Tensor> tensors{tensor};
   std::lock_guard lock(transport_->mutex);
   return {transport_->backend->recv(tensors, peer, tag(channel)), peer};

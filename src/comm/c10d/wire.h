@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "comm/core/traffic_count.h"
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -44,9 +46,10 @@ class Wire {
     std::mutex mutex;
   };
 
-  /// `order`: of several wires over one transport, alike on both ends.
-  Wire(std::shared_ptr<Transport> transport, std::chrono::milliseconds timeout, int order = 0)
-      : transport_(std::move(transport)), timeout_(timeout), order_(order) {}
+  /// `order`: of several wires over one transport, alike on both ends. `traffic`: where data counts; null: nowhere.
+  Wire(std::shared_ptr<Transport> transport, std::chrono::milliseconds timeout, int order = 0,
+       std::shared_ptr<const CountByPeer> traffic = nullptr)
+      : transport_(std::move(transport)), timeout_(timeout), order_(order), traffic_(std::move(traffic)) {}
 
   /// The timeout begins: it holds for all that is waited for from now on.
   void begin_operation() { deadline_ = std::chrono::steady_clock::now() + timeout_; }
@@ -78,6 +81,7 @@ class Wire {
   const std::shared_ptr<Transport> transport_;
   const std::chrono::milliseconds timeout_;
   const int order_;
+  const std::shared_ptr<const CountByPeer> traffic_;
   std::chrono::steady_clock::time_point deadline_ = std::chrono::steady_clock::now() + timeout_;
   std::atomic<int> waiting_for_{-1};
   std::mutex mutex_;

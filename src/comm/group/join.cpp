@@ -180,8 +180,9 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
                                  " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
-C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& profiles) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
+C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& profiles,
+                            const std::vector<int>& hosts) {
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank, traffic] = meeting;
   const auto& rendezvous = membership.rendezvous;
   const bool one_host =
       std::ranges::all_of(profiles, [&](const Profile& profile) { return profile.domain == profiles.front().domain; });
@@ -190,6 +191,7 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& 
                                                         : address_towards(rendezvous.host, rendezvous.port);
   C10dOptions options;
   options.ranks = membership.ranks;
+  options.traffic = std::make_shared<CountByPeer>(traffic, hosts, membership.rank());
   options.timeout = timeout;
   options.roll_call.store_in_rank_0 = store_in_rank_0;
   std::vector<std::string> processes;
@@ -221,7 +223,7 @@ std::shared_ptr<Communicator> join_inside(const Meeting& meeting, const std::vec
   if (ranks.world_size == 1) return make_local_communicator(ranks);
   // In the middle of a collective of several hosts it is its lane that goes on.
   const auto own_rank = grid.count() == 1 ? meeting.own_rank : std::make_shared<shm::OwnRank>();
-  return make_shm_communicator(*listener, contacts, ranks, meeting.timeout, own_rank);
+  return make_shm_communicator(*listener, contacts, ranks, meeting.timeout, own_rank, meeting.traffic);
 }
 
 // A rank of this host that does not come may have given up because of rank 0, on another host, with which the store
@@ -238,7 +240,7 @@ std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, con
 }
 
 Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank, traffic] = meeting;
   Profile self{.claims = claims_of(membership),
                .domain = loopback_domain(),
                .host = membership.host,
@@ -268,7 +270,7 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
                                                      : "over the network"));
     const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
     if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, listener), hosts};
-    auto options = network_options(meeting, profiles);
+    auto options = network_options(meeting, profiles, hosts);
     if (carrier == Carrier::kHierarchical) {
       options.host = join_inside_of_several(meeting, profiles, *grid, listener, *own);
       options.grid = grid;
@@ -288,7 +290,7 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
 }  // namespace
 
 Joined join(const Meeting& meeting) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank] = meeting;
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank, traffic] = meeting;
   if (membership.world_size() == 1) return {make_local_communicator(membership.ranks), {0}};
   try {
     const StorePtr bounded = make_bounded_store(store, timeout);

@@ -86,6 +86,8 @@ Ranks Attachment::ranks_of(const ProcessGroup& group) {
   return group.meeting_ ? group.meeting_->membership.ranks : Ranks{group.rank(), group.world_size()};
 }
 
+Traffic ProcessGroup::traffic() const { return meeting_ ? meeting_->traffic->total() : Traffic{}; }
+
 std::string ProcessGroup::where(const std::string& operation) const {
   return Attachment::ranks_of(*this).where(operation);
 }
@@ -168,6 +170,7 @@ ThreadProcessGroupGuard::~ThreadProcessGroupGuard() { t_group = std::move(previo
 
 int rank() { return default_process_group()->rank(); }
 int world_size() { return default_process_group()->world_size(); }
+Traffic traffic() { return default_process_group()->traffic(); }
 int local_rank() { return default_process_group()->local_rank(); }
 void barrier() { default_process_group()->communicator().barrier({})->wait(); }
 

@@ -344,7 +344,7 @@ std::unique_lock<std::mutex> Peers::take_turn_to_share() {
 }
 
 // Rank 0 makes the segment and sends it to the others; then all tell rank 0, and it tells all, whether they have it.
-std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose) {
+std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose, Paging paging) {
   const std::lock_guard lock(lock_);
   const auto turn = take_turn_to_share();
   if (page_ != nullptr) announce("sharing memory for " + purpose);
@@ -355,7 +355,7 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   std::shared_ptr<Mapping> mapping;
   std::chrono::milliseconds waited{0};
   try {
-    mapping = ranks_.rank == 0 ? offer(bytes) : accept(bytes, waited);
+    mapping = ranks_.rank == 0 ? offer(bytes, paging) : accept(bytes, waited);
   } catch (const Obstacle& obstacle) {
     error = c10::str("rank ", ranks_.name(), " cannot share memory for ", purpose, ": ", obstacle.what());
   }
@@ -367,7 +367,7 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   return memory_of(std::move(mapping));
 }
 
-std::shared_ptr<Mapping> Peers::offer(size_t bytes) {
+std::shared_ptr<Mapping> Peers::offer(size_t bytes, Paging paging) {
   Notice notice{.number = segments_};
   Descriptor segment;
   const auto send_to_all = [&] {
@@ -375,7 +375,7 @@ std::shared_ptr<Mapping> Peers::offer(size_t bytes) {
   };
   std::shared_ptr<Mapping> mapping;
   try {
-    segment = make_segment(bytes);
+    segment = make_segment(bytes, paging);
     mapping = map_segment(segment, bytes);
   } catch (const Obstacle&) {
     segment.close();

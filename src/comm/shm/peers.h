@@ -67,7 +67,7 @@ class Peers {
 
   /// The same zeros on every rank. Collective: all ranks get it or all throw. Throws Error naming the rank that could
   /// not take part and why. `purpose`, e.g. "rows of 'blocks.0'": for messages.
-  std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose);
+  std::shared_ptr<std::byte> share(size_t bytes, const std::string& purpose, Paging paging = Paging::kAtOnce);
 
   /// Numbers what the ranks set up together, alike on every rank.
   uint64_t next_number() { return ++numbers_; }
@@ -121,7 +121,7 @@ class Peers {
   std::string operation() const;
   std::string prefix() const { return ranks_.where(operation()); }
   Notice receive(int peer, Descriptor& attached, std::chrono::milliseconds& waited);
-  std::shared_ptr<Mapping> offer(size_t bytes);
+  std::shared_ptr<Mapping> offer(size_t bytes, Paging paging);
   std::shared_ptr<Mapping> accept(size_t bytes, std::chrono::milliseconds& waited);
   std::string agree(std::string error, std::chrono::milliseconds& waited);
   void meet_again();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -94,8 +95,8 @@ std::optional<uint64_t> left_by_limit(const std::string& limit, const std::strin
   return *most > held ? *most - held : 0;
 }
 
-Descriptor make_segment(size_t bytes) {
-  require_room(bytes);
+Descriptor make_segment(size_t bytes, Paging paging) {
+  if (paging == Paging::kAtOnce) require_room(bytes);
   Descriptor segment(memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.is_open()) {
     throw Obstacle(c10::str("memfd_create failed: ", std::strerror(errno),
@@ -103,7 +104,13 @@ Descriptor make_segment(size_t bytes) {
                                             : ". A sandbox may forbid it; use the backend \"gloo\""));
   }
   int error = EINTR;  // a signal, or SIGSTOP and SIGCONT, must not end it
-  while (error == EINTR) error = posix_fallocate(segment.number(), 0, static_cast<off_t>(bytes));
+  while (error == EINTR) {
+    const auto size = static_cast<off_t>(bytes);
+    if (paging == Paging::kAtOnce)
+      error = posix_fallocate(segment.number(), 0, size);
+    else
+      error = ftruncate(segment.number(), size) == 0 ? 0 : errno;
+  }
   if (error != 0)
     throw Obstacle(c10::str("no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
                             ". Use a smaller model, more memory or the backend \"gloo\""));
@@ -115,7 +122,7 @@ Descriptor make_segment(size_t bytes) {
 std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes) {
   static std::mutex mutex;
   static auto* mappings = new std::map<ino_t, std::weak_ptr<Mapping>>;
-  struct stat file {};
+  struct stat file{};
   if (fstat(segment.number(), &file) != 0) throw Obstacle(c10::str("fstat failed: ", std::strerror(errno)));
   static size_t tidy_at = 64;  // how many there are when those that are gone are forgotten
   const std::lock_guard lock(mutex);

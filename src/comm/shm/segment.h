@@ -33,13 +33,15 @@ class Mapping {
   size_t bytes_;
 };
 
-/// A mapping of all of the segment: the one that this process has, if it has one, so that ranks which are threads of one
-/// process use the same addresses. Thread safe.
+/// A mapping of all of the segment: the one that this process has, if it has one, so that ranks which are threads of
+/// one process use the same addresses. Thread safe.
 std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes);
 
-/// A segment of zeros that nobody can resize. Its memory is there when this returns, so that using it never ends in
-/// SIGBUS. Throws Obstacle.
-Descriptor make_segment(size_t bytes);
+/// When a segment has its memory: from the start, so that using it never ends in SIGBUS, or page by page as it is used.
+enum class Paging : uint8_t { kAtOnce, kWhenUsed };
+
+/// A segment of zeros that nobody can resize. Throws Obstacle.
+Descriptor make_segment(size_t bytes, Paging paging = Paging::kAtOnce);
 
 /// The bytes that a control group still gives, none if it has no limit. `limit`, `used`, `stat`: the texts of its
 /// memory.max, memory.current and memory.stat (version 1: memory.limit_in_bytes, memory.usage_in_bytes, memory.stat).

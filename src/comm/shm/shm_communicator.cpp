@@ -13,6 +13,7 @@
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
 #include "comm/shm/collectives.h"
+#include "comm/shm/host_memory.h"
 #include "comm/shm/shared_rows.h"
 
 namespace fsdp {
@@ -77,25 +78,30 @@ struct Windows {
 /// is read where it lies.
 class Reduction {
  public:
-  Reduction(std::vector<Piece> pieces, at::Tensor output, Windows windows, int rank, ReduceOp op, double scale)
+  Reduction(std::vector<Piece> pieces, at::Tensor output, Windows windows, int rank, ReduceOp op, double scale,
+            std::shared_ptr<LinkCount> traffic)
       : pieces_(std::move(pieces)),
         output_(std::move(output)),
         windows_(std::move(windows)),
         rank_(rank),
         op_(op),
-        scale_(scale) {}
+        scale_(scale),
+        traffic_(std::move(traffic)) {}
 
   void write(int64_t round, std::byte* slot) const {
     const size_t element = output_.element_size();
     for (int rank = 0; rank + 1 < static_cast<int>(windows_.offsets.size()); ++rank) {
       if (rank == rank_) continue;
       copy_stretch(pieces_, windows_.begin(rank, round), windows_.end(rank, round), element, slot);
-      slot += static_cast<size_t>(windows_.numel(rank, round)) * element;
+      const size_t bytes = static_cast<size_t>(windows_.numel(rank, round)) * element;
+      traffic_->add_sent(bytes);
+      slot += bytes;
     }
   }
 
   void read(int64_t round, const Slots& slots) const {
     const int64_t begin = windows_.begin(rank_, round), end = windows_.end(rank_, round);
+    traffic_->add_received((windows_.offsets.size() - 2) * static_cast<size_t>(end - begin) * output_.element_size());
     visit_stretches(pieces_, begin, end, [&](int64_t first, int64_t count, const std::byte* own) {
       const auto zeros = own == nullptr ? at::zeros({count}, output_.options()) : at::Tensor();
       std::vector<at::Tensor> contributions;
@@ -119,18 +125,25 @@ class Reduction {
   const int rank_;
   const ReduceOp op_;
   const double scale_;
+  const std::shared_ptr<LinkCount> traffic_;
 };
 
 /// Gives every rank's slice to all.
 class Gather {
  public:
-  Gather(at::Tensor output, at::Tensor input, Windows windows, int rank)
-      : output_(std::move(output)), input_(std::move(input)), windows_(std::move(windows)), rank_(rank) {}
+  Gather(at::Tensor output, at::Tensor input, Windows windows, int rank, std::shared_ptr<LinkCount> traffic)
+      : output_(std::move(output)),
+        input_(std::move(input)),
+        windows_(std::move(windows)),
+        rank_(rank),
+        traffic_(std::move(traffic)) {}
 
   void write(int64_t round, std::byte* slot) const {
     const size_t element = output_.element_size();
     const auto first = static_cast<size_t>(windows_.begin(rank_, round) - windows_.offsets[rank_]);
-    copy_bytes(slot, bytes_of(input_) + first * element, static_cast<size_t>(windows_.numel(rank_, round)) * element);
+    const size_t bytes = static_cast<size_t>(windows_.numel(rank_, round)) * element;
+    copy_bytes(slot, bytes_of(input_) + first * element, bytes);
+    traffic_->add_sent(bytes);
   }
 
   void read(int64_t round, const Slots& slots) const {
@@ -141,6 +154,7 @@ class Gather {
       const auto own = static_cast<size_t>(windows_.begin(rank_, round) - windows_.offsets[rank_]) * element;
       const auto* source = rank == rank_ ? bytes_of(input_) + own : slots.of(static_cast<size_t>(rank));
       copy_bytes(target, source, bytes);
+      if (rank != rank_) traffic_->add_received(bytes);
     }
   }
 
@@ -148,13 +162,15 @@ class Gather {
   const at::Tensor output_, input_;
   const Windows windows_;
   const int rank_;
+  const std::shared_ptr<LinkCount> traffic_;
 };
 
 class ShmCommunicator : public Front {
  public:
-  ShmCommunicator(std::shared_ptr<Peers> peers, const std::string& name)
+  ShmCommunicator(std::shared_ptr<Peers> peers, std::shared_ptr<TrafficCount> traffic, const std::string& name)
       : Front(peers->ranks(), "shared memory", c10::kCPU),
         peers_(std::move(peers)),
+        traffic_(std::move(traffic)),
         name_(name),
         number_(peers_->next_number()),
         collectives_(std::make_shared<Collectives>(peers_)) {
@@ -166,7 +182,7 @@ class ShmCommunicator : public Front {
     const auto lock = peers_->lock();
     const auto fingerprint = checked_all_gather(output, input, offsets, tag);
     const Windows windows(offsets, room(tag), output.element_size(), 1);
-    auto gather = std::make_shared<Gather>(output.detach(), input.detach(), windows, rank());
+    auto gather = std::make_shared<Gather>(output.detach(), input.detach(), windows, rank(), copied());
     return start(fingerprint, tag,
                  {.count = windows.count(),
                   .write = [gather](int64_t round, std::byte* slot) { gather->write(round, slot); },
@@ -178,8 +194,8 @@ class ShmCommunicator : public Front {
     const auto lock = peers_->lock();
     const auto fingerprint = checked_reduce_scatter(output, input, offsets, tag);
     const Windows windows(offsets, room(tag), output.element_size(), world_size() - 1);
-    auto reduction =
-        std::make_shared<Reduction>(std::move(input), output.detach(), windows, rank(), ReduceOp::kSum, scale);
+    auto reduction = std::make_shared<Reduction>(std::move(input), output.detach(), windows, rank(), ReduceOp::kSum,
+                                                 scale, copied());
     return start(fingerprint, tag,
                  {.count = windows.count(),
                   .write = [reduction](int64_t round, std::byte* slot) { reduction->write(round, slot); },
@@ -194,8 +210,9 @@ class ShmCommunicator : public Front {
     const Windows windows(even_split(flat.numel(), world_size()), room(tag), flat.element_size(), world_size() - 1);
     const at::Tensor own =
         flat.narrow(0, windows.offsets[rank()], windows.offsets[rank() + 1] - windows.offsets[rank()]);
-    auto reduction = std::make_shared<Reduction>(std::vector<Piece>{{0, flat}}, own, windows, rank(), op, 1.0);
-    auto gather = std::make_shared<Gather>(flat, own, windows, rank());
+    auto reduction =
+        std::make_shared<Reduction>(std::vector<Piece>{{0, flat}}, own, windows, rank(), op, 1.0, copied());
+    auto gather = std::make_shared<Gather>(flat, own, windows, rank(), copied());
     return start(fingerprint, tag,
                  {.count = 2 * windows.count(),
                   .overlap = false,
@@ -224,7 +241,7 @@ class ShmCommunicator : public Front {
     const auto lock = peers_->lock();
     const Tag tag{name, {}};
     start(make_fingerprint(Operation::kDuplicate, tag), tag, {})->wait();
-    return std::make_shared<ShmCommunicator>(peers_, name);
+    return std::make_shared<ShmCommunicator>(peers_, traffic_, name);
   }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
@@ -232,6 +249,14 @@ class ShmCommunicator : public Front {
     const auto lock = peers_->lock();
     collectives_->finish_all();
     return shm::share_rows(peers_, parts);
+  }
+
+  std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> parts,
+                                                         c10::Device device) override {
+    if (!device.is_cpu() || parts.empty()) return {};
+    const auto lock = peers_->lock();
+    collectives_->finish_all();
+    return shm::share_host_memory(*peers_, parts);
   }
 
   void start_over() override { peers_->start_over(); }
@@ -299,7 +324,7 @@ class ShmCommunicator : public Front {
   }
 
   // The writer's tensor becomes the readers'; `writer` is an index of a member.
-  static Steps copy_steps(const at::Tensor& tensor, bool writes, int writer, size_t slot_bytes) {
+  Steps copy_steps(const at::Tensor& tensor, bool writes, int writer, size_t slot_bytes) const {
     const at::Tensor flat = tensor.detach().view({-1});
     const auto length = static_cast<int64_t>(slot_bytes), bytes = static_cast<int64_t>(flat.nbytes());
     const auto part = [=](int64_t round) {
@@ -308,10 +333,14 @@ class ShmCommunicator : public Front {
     Steps steps{.count = std::max<int64_t>(1, divide_up(bytes, length))};
     if (bytes == 0) return steps;
     if (writes)
-      steps.write = [=](int64_t round, std::byte* slot) { copy_bytes(slot, part(round).first, part(round).second); };
+      steps.write = [=, traffic = copied()](int64_t round, std::byte* slot) {
+        copy_bytes(slot, part(round).first, part(round).second);
+        traffic->add_sent(part(round).second);
+      };
     else
-      steps.read = [=](int64_t round, const Slots& slots) {
+      steps.read = [=, traffic = copied()](int64_t round, const Slots& slots) {
         copy_bytes(part(round).first, slots.of(static_cast<size_t>(writer)), part(round).second);
+        traffic->add_received(part(round).second);
       };
     return steps;
   }
@@ -328,7 +357,11 @@ class ShmCommunicator : public Front {
     return collectives_->start(rounds_, fingerprint, tag.votes, std::move(steps));
   }
 
+  // Of shared memory.
+  std::shared_ptr<LinkCount> copied() const { return {traffic_, &traffic_->inside_host}; }
+
   const std::shared_ptr<Peers> peers_;
+  const std::shared_ptr<TrafficCount> traffic_;
   const std::string name_;
   const uint64_t number_;  // the same on every rank
   const std::shared_ptr<Collectives> collectives_;
@@ -350,10 +383,11 @@ std::string shared_memory_obstacle() {
 std::shared_ptr<Communicator> make_shm_communicator(const shm::Listener& listener,
                                                     const std::vector<std::string>& contacts, const Ranks& ranks,
                                                     std::chrono::milliseconds timeout,
-                                                    std::shared_ptr<shm::OwnRank> own_rank) {
+                                                    std::shared_ptr<shm::OwnRank> own_rank,
+                                                    std::shared_ptr<TrafficCount> traffic) {
   shm::Links links(listener, contacts, ranks, timeout);
   return std::make_shared<ShmCommunicator>(
-      std::make_shared<Peers>(std::move(links), ranks, timeout, std::move(own_rank)), "");
+      std::make_shared<Peers>(std::move(links), ranks, timeout, std::move(own_rank)), std::move(traffic), "");
 }
 
 }  // namespace fsdp

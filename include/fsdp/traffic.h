@@ -1,0 +1,41 @@
+#pragma once
+/// \file
+/// How much data a rank exchanged with others, over which kind of link.
+
+#include <cstdint>
+#include <iosfwd>
+
+namespace fsdp {
+
+/// Bytes of tensors: without fingerprints, what is so small that it goes with them, and the headers of a transport.
+/// What an accelerator's own backend (NCCL) moves is not counted.
+struct Traffic {
+  struct Link {
+    int64_t sent = 0, received = 0;
+    Link operator-(const Link& before) const { return {sent - before.sent, received - before.received}; }
+    bool operator==(const Link&) const = default;
+  };
+  /// With ranks of other hosts.
+  Link between_hosts;
+  /// With ranks of this host: over a network, or copied through memory that they share. What lies in such memory once
+  /// for all of them and is read there was not sent.
+  Link inside_host;
+
+  Traffic operator-(const Traffic& before) const {
+    return {between_hosts - before.between_hosts, inside_host - before.inside_host};
+  }
+  bool operator==(const Traffic&) const = default;
+};
+
+/// "between hosts 1.5 MB sent, ..."
+std::ostream& operator<<(std::ostream& out, const Traffic& traffic);
+
+/// Of this rank since it joined the default group, over it and all groups that were split from it. Any thread. Throws
+/// UsageError before init_process_group().
+///
+///     const auto before = fsdp::traffic();
+///     loss.backward();
+///     std::cout << fsdp::traffic() - before << '\n';
+Traffic traffic();
+
+}  // namespace fsdp
