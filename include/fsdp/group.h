@@ -3,6 +3,7 @@
 /// The handle of a sharded module's groups.
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
 #include <fsdp/group_collectives.h>
 
 #include <cstdint>
@@ -90,6 +91,34 @@ class Group {
   void set_requires_gradient_sync(bool requires_sync, bool recurse = true) const;
   /// The same for a stretch of the program: `auto guard = group.no_sync();`.
   NoSync no_sync() const;
+  /// Where rows have replicas: without it a backward sums gradients over the ranks that rows are sharded over alone and
+  /// keeps this rank's rows of the sum, until a backward with it sums those over the replicas too, and divides. Over
+  /// several micro-batches no whole gradients are held so, and the replicas are paid for once. What is kept is not in
+  /// `.grad`, as with NoSync. Where every rank has all rows it is the same as set_requires_gradient_sync; without
+  /// replicas it changes nothing.
+  ///
+  ///     for (size_t i = 0; i < batches.size(); ++i) {
+  ///       group.set_requires_all_reduce(i + 1 == batches.size());
+  ///       loss(model(batches[i])).backward();
+  ///     }
+  void set_requires_all_reduce(bool requires_all_reduce, bool recurse = true) const;
+  /// Of all groups under the module. Without it a backward ends while reductions are in flight, so that what follows,
+  /// e.g. the next micro-batch of a pipeline, does not wait for them. `.grad` has all gradients at the end of the next
+  /// backward with it: until then an optimizer step, clipping and full_grad are refused, zero_grad() does not drop what
+  /// is in flight (reset_iter_state does), and the hook of set_post_accumulate_grad_hook is not called. A group has one
+  /// reduction in flight at a time, and of groups whose rows are sharded at most two are.
+  void set_is_last_backward(bool is_last) const;
+  /// The gathers of all groups under the module come after `event`, in place of all that the current stream was given
+  /// before: record it behind `optimizer.step()`, and what you give the stream after that, e.g. metrics or the next
+  /// batch, holds no gather up. It holds until rows are written again, so it is set anew for each step, and a write
+  /// after it, which it does not cover, ends it. Throws UsageError unless the event was recorded on the device of the
+  /// whole parameters. On the CPU, where nothing is queued, it changes nothing.
+  ///
+  ///     optimizer.step();
+  ///     c10::Event event(c10::kCUDA);
+  ///     event.record(c10::cuda::getCurrentCUDAStream());
+  ///     group.set_post_optim_event(std::move(event));
+  void set_post_optim_event(c10::Event event) const;
   /// `hook` is called with this rank's slice of the group's reduced gradients when they are there, before they are
   /// added to `.grad`: a flat tensor for each dtype of the group in the rows' order, with zeros between parameters,
   /// which it may change in place. It gets the sum over all ranks times 1/factor. Every rank calls it for the same

@@ -59,6 +59,9 @@ struct SummonOptions {
   /// Rank 0 of the process group alone keeps them, e.g. to write or print them: the other ranks take part in gathering
   /// group by group, hold one group at a time meanwhile, and their parameters show rows. Nothing can be written back.
   bool rank0_only = false;
+  /// Whole values lie in host memory: one group at a time is whole on the device, and parameters that show whole values
+  /// are tensors on the CPU. Where they are on the CPU anyway, it changes nothing.
+  bool offload_to_cpu = false;
 };
 
 /// Whole parameters, all at once, which may be written; backward would not see them, so operators that autograd would
@@ -92,7 +95,7 @@ class [[nodiscard]] SummonFullParams {
 ///     }
 ///
 ///     {
-///       auto whole = fsdp::summon_full_params(model, {.rank0_only = true});
+///       auto whole = fsdp::summon_full_params(model, {.rank0_only = true, .offload_to_cpu = true});
 ///       if (fsdp::rank() == 0) std::cout << model->head->weight;
 ///     }
 inline SummonFullParams summon_full_params(const Group& model, const SummonOptions& options = {}) {

@@ -100,6 +100,30 @@ void Group::set_requires_gradient_sync(bool requires_sync, bool recurse) const {
   change_policy(view_->groups, recurse, [&](auto& policy) { policy.requires_gradient_sync = requires_sync; });
 }
 
+void Group::set_requires_all_reduce(bool requires_all_reduce, bool recurse) const {
+  change_policy(view_->groups, recurse, [&](auto& policy) { policy.reduction.all_reduces = requires_all_reduce; });
+}
+
+void Group::set_is_last_backward(bool is_last) const {
+  change_policy(view_->groups, true, [&](auto& policy) { policy.is_last_backward = is_last; });
+}
+
+void Group::set_post_optim_event(c10::Event event) const {
+  const auto& own = *view_->groups.front();
+  std::lock_guard lock(own.rank_state().mutex);
+  for (const auto& group : view_->groups)
+    for (const auto& flat : group->flats()) {
+      const auto device = flat.whole().form.device;
+      require(event.device_type() == device.type() && (device.is_cpu() || event.was_marked_for_recording()),
+              own.where("set_post_optim_event"), "expected an event recorded on ", device, ", found one of ",
+              c10::DeviceTypeName(event.device_type(), /*lower_case=*/true),
+              event.was_marked_for_recording() ? "" : " that was not recorded",
+              ". Record it on the stream that ran the optimizer's step, and then set it");
+    }
+  const auto shared = std::make_shared<const c10::Event>(std::move(event));
+  for (const auto& group : view_->groups) group->residency().gather_after(shared);
+}
+
 void Group::set_all_reduce_hook(std::function<void(const at::Tensor& rows)> hook) const {
   change_policy(view_->groups, false, [&](auto& policy) { policy.reduction.hook = hook; });
 }

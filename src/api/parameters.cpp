@@ -29,6 +29,11 @@ void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const
           ", found a view of sizes ", tensor.sizes(), ". Take the view of the result");
 }
 
+void require_no_late_gradient(const runtime::Part& part) {
+  std::lock_guard lock(part.group->rank_state().mutex);
+  part.group->require_no_waiting_gradient(part.slot, "full_grad");
+}
+
 }  // namespace
 
 std::vector<int64_t> global_sizes(const at::Tensor& parameter) {
@@ -53,6 +58,7 @@ at::Tensor full_tensor(const at::Tensor& parameter) {
 
 at::Tensor full_grad(const at::Tensor& parameter) {
   auto part = part_of(parameter, "full_grad");
+  if (part) require_no_late_gradient(*part);
   if (!parameter.grad().defined()) return {};
   if (!part) return parameter.grad().detach().clone();
   return gather_rows(*part->group, part->slot, parameter.grad(), "full_grad");

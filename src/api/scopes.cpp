@@ -50,7 +50,7 @@ struct SummonFullParams::Open : runtime::OpenSummon {
   using OpenSummon::OpenSummon;
 };
 SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options)
-    : open_(std::make_unique<Open>(param_groups(model), options.rank0_only)) {}
+    : open_(std::make_unique<Open>(param_groups(model), options.rank0_only, options.offload_to_cpu)) {}
 SummonFullParams::~SummonFullParams() = default;
 void SummonFullParams::write_back() { open_->write_back(); }
 

@@ -8,7 +8,8 @@
 namespace fsdp::memory {
 
 PartStorage::PartStorage(c10::Device device, size_t bytes)
-    : storage_(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
+    : device_(device),
+      storage_(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(bytes),
                                                      c10::DataPtr(nullptr, device),
                                                      /*allocator=*/nullptr, /*resizable=*/false)) {}
 
@@ -17,7 +18,10 @@ void PartStorage::attach(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_
   impl()->set_data_ptr_noswap(part_of(buffer, byte_offset));
 }
 
-void PartStorage::detach(const std::string& error) { end_storage(storage_, error); }
+void PartStorage::detach(const std::string& error) {
+  impl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
+  end_storage(storage_, error);
+}
 
 at::Tensor PartStorage::tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype) const {
   const auto key = c10::computeDispatchKey(dtype, c10::kStrided, impl()->device());

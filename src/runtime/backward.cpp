@@ -65,8 +65,7 @@ void add_turns(const ParamGroup& group, std::set<Turn>& turns) {
 
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
 bool takes_part(ParamGroup& group, bool restricted) {
-  if (!group.policy.requires_gradient_sync || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad))
-    return false;
+  if (!group.reduces() || std::ranges::none_of(group.slots(), &ParamSlot::requires_grad)) return false;
   const auto& backward = group.backward();
   if (backward.expects_any()) return true;
   // Gradients that wait since a backward without synchronisation wait on.
@@ -135,7 +134,7 @@ void advance_reductions(RankState& rank, int id, const Turn& completed) {
   }
 }
 
-// At the end of the outermost graph task: what was not reduced yet, then waits for all.
+// At the end of the outermost graph task: what was not reduced yet, then waits for all, unless more backwards follow.
 void reduce_rest(RankState& rank, const BackwardTask& task) {
   std::set<Turn> turns;
   for (GroupId id : task.groups)
@@ -151,7 +150,8 @@ void reduce_rest(RankState& rank, const BackwardTask& task) {
     if (is_last(*group)) start_reduction(*group, turn.bucket);
   }
   for (const auto& turn : turns)  // in one order on every rank: hooks may communicate
-    if (const auto member = keep(rank.group(turn.group)); member && is_last(*member)) {
+    if (const auto member = keep(rank.group(turn.group));
+        member && is_last(*member) && member->policy.is_last_backward) {
       rank.backwards.forget_reducing(turn.group);
       finish_reductions(*member);
     }
@@ -185,16 +185,18 @@ void enter_task(ParamGroup& group, BackwardTask& task, bool (*expects)(const Par
 }
 
 void start_reduction(ParamGroup& group, size_t bucket) {
-  group.rank_state().tell({Act::kReduce, static_cast<int64_t>(group.id()), static_cast<int64_t>(bucket)});
+  const auto act = group.policy.reduction.all_reduces ? Act::kReduce : Act::kReduceWithinReplica;
+  group.rank_state().tell({act, static_cast<int64_t>(group.id()), static_cast<int64_t>(bucket)});
   const auto writes = group.placement().replicas() > 1 ? static_cast<uint32_t>(group.turns().writes().total()) : 0;
   group.backward().start_reduction(bucket, group.policy.reduction, writes);
   if (!group.placement().is_replicated_only()) group.rank_state().backwards.note_reducing(group.id());
 }
 
 void finish_reductions(ParamGroup& group) {
-  group.rank_state().tell({Act::kFinishReductions, static_cast<int64_t>(group.id())});
+  group.rank_state().tell(
+      {Act::kFinishReductions, static_cast<int64_t>(group.id()), static_cast<int64_t>(group.policy.is_last_backward)});
   group.backward().finish_reductions(group.policy.reduction);
-  group.call_post_accumulate_grad_hook();
+  if (group.policy.is_last_backward) group.call_post_accumulate_grad_hook();
 }
 
 void close_task(RankState& rank, const BackwardTask& task) {

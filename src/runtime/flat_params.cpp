@@ -122,6 +122,16 @@ void FlatParams::copy_whole() {
   whole_.tensor().copy_(seen.tensor());
 }
 
+void FlatParams::offload_whole() {
+  const auto bytes = whole_.bytes();
+  FlatPart host{whole_.form, whole_.numel,
+                std::make_shared<FlatBuffer>(memory::allocate(c10::kCPU, bytes), bytes, account_, ByteClass::kWhole)};
+  order_read();
+  host.tensor().copy_(whole_.tensor());
+  free_whole();
+  whole_.buffer = host.buffer;
+}
+
 void FlatParams::end_gather() { gathered_ = std::exchange(gather_, nullptr); }
 
 void FlatParams::order_read() {

@@ -71,6 +71,8 @@ class FlatParams {
   void start_gather_among(Communicator& neighbours, Tag tag);
   /// Whole values that others see become a copy that only this rank sees.
   void copy_whole();
+  /// Moves the whole buffer, which has been gathered, to host memory; the host waits for it.
+  void offload_whole();
   /// The gather that was started; null if nobody is waited for.
   const std::shared_ptr<Work>& gather() const { return gather_; }
   /// After it was waited for.

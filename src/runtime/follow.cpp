@@ -72,8 +72,11 @@ class Follower {
       case Act::kEnterBackward:
         return enter_backward(*group, event.second);
       case Act::kReduce:
+      case Act::kReduceWithinReplica:
+        group->policy.reduction.all_reduces = event.act == Act::kReduce;
         return start_reduction(*group, static_cast<size_t>(event.second));
       case Act::kFinishReductions:
+        group->policy.is_last_backward = event.second != 0;
         rank_.backwards.forget_reducing(group->id());
         return finish_reductions(*group);
       default:

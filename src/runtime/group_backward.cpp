@@ -28,8 +28,10 @@ GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params, 
     : group_(group),
       params_(params),
       reduction_(reduction_over(group.placement)),
+      reduction_within_replica_(reduction_within_replica(group.placement)),
       slots_(params.count()),
-      gradients_(params.flats().size()) {
+      gradients_(params.flats().size()),
+      partial_sums_(params.flats().size()) {
   for (const auto& run : runs_of(group, params, bucket_cap_bytes)) {
     for (size_t slot = run.begin; slot < run.end; ++slot) slots_[slot].bucket = buckets_.size();
     buckets_.push_back({.slots = run});
@@ -124,26 +126,41 @@ int64_t GroupBackward::arrived_bytes() {
   return bytes;
 }
 
-// The whole gradients that lie in one flat buffer, where they are, ascending as slots do; the slots let them go.
+// The whole gradients that lie in one flat buffer, where they are, ascending as slots do, with what was kept of this
+// rank's rows; the slots let them go.
 Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
+  const auto& layout = params_.flats()[flat].layout();
+  auto kept = std::exchange(partial_sums_[flat], {});
+  const auto slice = kept.rows.take();
+  if (slice.defined()) memory::note_use(slice);
   Contribution taken;
+  taken.joined = kept.reductions;
   for (size_t i = run.begin; i < run.end; ++i) {
     if (params_.place(i).flat != flat) continue;
-    const auto gradient = slots_[i].arrived.take();
-    taken.votes.push_back(gradient.defined());
-    if (!gradient.defined()) continue;
-    --waiting_;
-    taken.charges.push_back(std::move(slots_[i].charge));
     const auto& parameter = params_.slots()[i];
-    if (parameter.numel() > 0)
-      taken.pieces.push_back(
-          {params_.flats()[flat].layout().offsets[params_.place(i).item], parameter.flat_in_memory_order(gradient)});
+    auto gradient = slots_[i].arrived.take();
+    const bool was_kept = kept.has(taken.votes.size());
+    taken.votes.push_back(gradient.defined() || was_kept);
+    if (gradient.defined()) {
+      --waiting_;
+      taken.charges.push_back(std::move(slots_[i].charge));
+      gradient = parameter.flat_in_memory_order(gradient);
+    }
+    const int64_t first = layout.offsets[params_.place(i).item];
+    const int64_t first_of_rows = first + parameter.rows().first * parameter.row_numel();
+    at::Tensor rows;
+    if (was_kept && parameter.rows_numel() > 0)
+      rows =
+          slice.narrow(0, first_of_rows - layout.boundaries[group_.placement.shard().rank()], parameter.rows_numel());
+    if (taken.votes.back() != 0 && (gradient.defined() || rows.defined()))
+      add_pieces(taken.pieces, first, gradient, first_of_rows, rows);
   }
   return taken;
 }
 
 // Whether a bucket's part of the flat buffer takes part in its reduction.
 bool GroupBackward::trains(size_t flat, const SlotRun& run) {
+  if (partial_sums_[flat].is_there()) return true;
   for (size_t i = run.begin; i < run.end; ++i)
     if (params_.place(i).flat == flat && (params_.slots()[i].requires_grad() || slots_[i].arrived.defined()))
       return true;
@@ -179,14 +196,14 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
   ++bucket.reduction_number;
   auto subject = group_.name;
   if (is_cut) subject += c10::str(" (bucket ", index + 1, " of ", buckets_.size(), ')');
+  const auto& reduction = policy.all_reduces ? *reduction_ : *reduction_within_replica_;
   try {
     for (size_t flat : c10::irange(params_.flats().size()))
       if (trains(flat, bucket.slots)) {
         auto output = gradient_memory(flat, shares_memory);
         const auto part = is_cut ? std::optional(elements_of(flat, bucket.slots)) : std::nullopt;
-        bucket.in_flight.push_back(reduce(*reduction_, group_, subject, params_.flats()[flat], std::move(output), part,
-                                          take_contribution(flat, bucket.slots), policy.divide_factor, writes,
-                                          policy.custom_reduce_scatter));
+        bucket.in_flight.push_back(reduce(reduction, group_, subject, params_.flats()[flat], std::move(output), part,
+                                          take_contribution(flat, bucket.slots), policy, writes));
         bucket.in_flight.back().flat = flat;
       }
   } catch (...) {
@@ -203,13 +220,10 @@ void GroupBackward::finish_reductions(const ReductionPolicy& policy) {
 
 // While this thread waits, others may finish the same reduction, or drop it.
 void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& policy) {
-  if (bucket.state != BucketState::kReducing) return;
   const OwnOperators own_operators;
-  while (bucket.state == BucketState::kReducing) {
+  while (!bucket.in_flight.empty()) {
     const uint64_t number = bucket.reduction_number;
-    const auto is_under_way = [&] {
-      return bucket.state == BucketState::kReducing && bucket.reduction_number == number;
-    };
+    const auto is_under_way = [&] { return !bucket.in_flight.empty() && bucket.reduction_number == number; };
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& flat : bucket.in_flight) works.push_back(flat.started.work);
     try {
@@ -228,17 +242,26 @@ void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& poli
       }
     fault_point("gradients reduced");
   }
+  take_in_flight(bucket);
 }
 
-// kReducing -> kReduced
+// kReducing -> kReduced, else nothing
 std::vector<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
-  bucket.state = BucketState::kReduced;
+  if (bucket.state == BucketState::kReducing) bucket.state = BucketState::kReduced;
   return std::exchange(bucket.in_flight, {});
 }
 
 void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, const ReductionPolicy& policy) {
-  has_news_ = true;
   const auto votes = reduced.started.work->votes();
+  if (reduced.is_within_replica) {
+    auto& kept = partial_sums_[reduced.flat];
+    kept.reductions = reduced.joined + 1;
+    kept.votes.assign(votes.begin(), votes.end());
+    kept.rows.put(reduced.output.tensor());
+    memory::note_use(reduced.output.tensor());
+    return;
+  }
+  has_news_ = true;
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
   const auto& sums = reduced.finish();
   if (const auto hook = policy.hook) {  // which may set another one
@@ -248,21 +271,24 @@ void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, con
   const auto slice = params_.flats()[reduced.flat].land_gradient(sums);
   size_t vote = 0;
   for (size_t i = run.begin; i < run.end; ++i)
-    if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_parked(i, params_.rows_of_slice(i, slice));
+    if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));
 }
 
-void GroupBackward::add_to_parked(size_t index, at::Tensor gradient) {
-  auto& parked = slots_[index].parked;
-  if (!parked.defined()) {
+// Their gradient is parked while a backward is open.
+void GroupBackward::add_to_rows(size_t index, at::Tensor gradient) {
+  const auto parameter = params_.slots()[index].tensor();
+  if (!is_open_ && !parameter.defined()) return;
+  auto& sum = is_open_ ? slots_[index].parked : parameter.mutable_grad();
+  if (!sum.defined()) {
     params_.register_gradient(index, gradient);
-    parked = std::move(gradient);
-  } else if (parked.sizes() == gradient.sizes()) {
-    parked.add_(gradient);
-    memory::note_use(parked);
+    sum = std::move(gradient);
+  } else if (sum.sizes() == gradient.sizes()) {
+    sum.add_(gradient);
+    memory::note_use(sum);
     memory::note_use(gradient);
   } else {
     error_ = c10::str("parameter '", params_.slots()[index].name(), "' had a gradient of other sizes before: expected ",
-                      gradient.sizes(), ", found ", parked.sizes(),
+                      gradient.sizes(), ", found ", sum.sizes(),
                       ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
   }
 }
@@ -281,6 +307,7 @@ size_t GroupBackward::reset() {
     slot.arrived = {};
     slot.charge = {};
   }
+  for (auto& sum : partial_sums_) sum = {};
   waiting_ = 0;
   if (is_open()) close();
   error_.clear();

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +16,7 @@
 #include "runtime/buckets.h"
 #include "runtime/expectations.h"
 #include "runtime/group_identity.h"
+#include "runtime/partial_sum.h"
 #include "runtime/reduction.h"
 #include "runtime/sharded_params.h"
 
@@ -25,19 +25,10 @@ namespace fsdp::runtime {
 /// Of a bucket in the open backward; what arrives after its reduction has begun is reduced once more.
 enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
 
-/// How a group's gradients are reduced.
-struct ReductionPolicy {
-  /// What the sum is divided by; unset: the number of ranks of both axes.
-  std::optional<double> divide_factor;
-  /// Over the shard axis in place of the communicator's own; none: that one.
-  ReduceScatter custom_reduce_scatter = {};
-  /// Gets this rank's slice of each flat buffer's reduced gradients, before they are handed out.
-  std::function<void(const at::Tensor& rows)> hook = {};
-};
-
 /// While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked here. A parameter that
 /// some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. The gradients handed
-/// out are parts of one buffer.
+/// out are parts of one buffer. A backward that is not the last may close while reductions are in flight: their
+/// results are added by the one in which somebody waits for them.
 ///
 /// What is reduced together is a bucket: all parameters, where ranks have rows each; where every rank has all rows, so
 /// that a sum need not be cut into slices, runs of at most `bucket_cap_bytes` (Note [Order of buckets]). Thread safety:
@@ -68,11 +59,18 @@ class GroupBackward {
   bool expects_any() const;
   /// Adds a whole gradient, dense or sparse.
   void add(size_t slot, at::Tensor gradient, bool from_inside);
-  /// Whether gradients wait for a reduction, also since an earlier backward without one; in one bucket; that of one
-  /// slot.
-  bool has_gradients() const { return waiting_ > 0; }
+  /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward;
+  /// that of one slot.
+  bool has_gradients() const { return waiting_ > 0 || std::ranges::any_of(partial_sums_, &PartialSum::is_there); }
+  bool has_gradient(size_t slot) const {
+    return slots_[slot].arrived.defined() || partial_sums_[params_.place(slot).flat].is_there();
+  }
+  /// Whether whole gradients wait for a reduction in one bucket.
   bool has_gradients_in(size_t bucket) const;
-  bool has_gradient(size_t slot) const { return slots_[slot].arrived.defined(); }
+  /// Whether reductions of backwards that have ended were not waited for.
+  bool has_late_reductions() const {
+    return !is_open_ && std::ranges::any_of(buckets_, [](const Bucket& bucket) { return !bucket.in_flight.empty(); });
+  }
   /// Of the whole gradients that arrived in the open backward on the CPU.
   int64_t arrived_bytes();
 
@@ -81,7 +79,8 @@ class GroupBackward {
   /// Of what has arrived; kCollecting, kReduced -> kReducing. Waits for one in flight. `writes`: to the rows so far,
   /// which replicas compare. Collective.
   void start_reduction(size_t bucket, const ReductionPolicy& policy, uint32_t writes);
-  /// Waits for all that are in flight and adds the results to the rows' gradients; kReducing -> kReduced, else nothing.
+  /// Waits for all that are in flight, those of earlier backwards too, and adds the results to the rows' gradients;
+  /// kReducing -> kReduced.
   void finish_reductions(const ReductionPolicy& policy);
   /// Whether gradients were reduced since the user had them, none is on its way, and no other backward goes through the
   /// group.
@@ -125,9 +124,9 @@ class GroupBackward {
   struct Bucket {
     SlotRun slots;
     BucketState state = BucketState::kCollecting;
-    Expectations expectations = {};  // its first slot is number 0
-    std::vector<ReductionInFlight> in_flight = {};
-    uint64_t reduction_number = 0;  // of the last one that was started
+    Expectations expectations = {};                 // its first slot is number 0
+    std::vector<ReductionInFlight> in_flight = {};  // of an earlier backward while this one is collecting
+    uint64_t reduction_number = 0;                  // of the last one that was started
   };
 
   void open(bool (*expects)(const ParamSlot&), bool may_recompute);
@@ -139,11 +138,11 @@ class GroupBackward {
   void finish_reduction(Bucket& bucket, const ReductionPolicy& policy);
   std::vector<ReductionInFlight> take_in_flight(Bucket& bucket);
   void hand_out(ReductionInFlight& reduced, const SlotRun& run, const ReductionPolicy& policy);
-  void add_to_parked(size_t slot, at::Tensor gradient);
+  void add_to_rows(size_t slot, at::Tensor gradient);
 
   const GroupIdentity& group_;
   ShardedParams& params_;
-  const std::unique_ptr<const Reduction> reduction_;
+  const std::unique_ptr<const Reduction> reduction_, reduction_within_replica_;
   bool is_open_ = false;
   // In the open backward: reduced since the user had gradients; the user had some.
   bool has_news_ = false, is_handed_out_ = false;
@@ -152,6 +151,7 @@ class GroupBackward {
   std::vector<Bucket> buckets_;
   size_t waiting_ = 0;                                      // slots whose gradient waits for a reduction
   std::vector<std::optional<memory::FlatPart>> gradients_;  // by flat: what buckets of the open backward fill
+  std::vector<PartialSum> partial_sums_;                    // by flat
   std::string error_;                                       // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;
 };

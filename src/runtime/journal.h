@@ -17,18 +17,19 @@ namespace fsdp::runtime {
 /// All that a rank does in forward and backward which others take part in, or count alike. In braces: what comes with
 /// it.
 enum class Act : uint8_t {
-  kBroadcastBuffers,  ///< under the module of a group {its number}
-  kName,              ///< a group {its number}, for the act that follows
-  kOpenScope,         ///< on the named groups {whether gradients are recorded}
-  kCloseScope,        ///< that was opened last {whether autograd recorded an operator}
-  kGather,            ///< of a group {its number}, is started
-  kFinishGather,      ///< was waited for {the group's number}
-  kFree,              ///< whole parameters {the group's number}
-  kSpread,            ///< the same, with a second shard
-  kEnterBackward,     ///< of a group {its number, the graph task}
-  kReduce,            ///< {a group's number, the bucket}
-  kFinishReductions,  ///< were waited for {the group's number}
-  kLeaveBackward,     ///< {the graph task}
+  kBroadcastBuffers,     ///< under the module of a group {its number}
+  kName,                 ///< a group {its number}, for the act that follows
+  kOpenScope,            ///< on the named groups {whether gradients are recorded}
+  kCloseScope,           ///< that was opened last {whether autograd recorded an operator}
+  kGather,               ///< of a group {its number}, is started
+  kFinishGather,         ///< was waited for {the group's number}
+  kFree,                 ///< whole parameters {the group's number}
+  kSpread,               ///< the same, with a second shard
+  kEnterBackward,        ///< of a group {its number, the graph task}
+  kReduce,               ///< {a group's number, the bucket}
+  kReduceWithinReplica,  ///< the same, over the shard axis alone
+  kFinishReductions,     ///< were waited for {the group's number, whether in the last backward}
+  kLeaveBackward,        ///< {the graph task}
   kEnd,
   kFail,  ///< by an exception
 };

@@ -142,12 +142,13 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
-  if (!backward().has_gradients()) return;
-  require(
-      false, where(operation), "gradients of '", name(),
-      "' of a backward without synchronisation wait for their reduction and would be left out. Run the last backward "
-      "of the iteration outside of no_sync(), with set_requires_gradient_sync(true); to drop them call "
-      "reset_iter_state()");
+  require(!backward().has_late_reductions(), where(operation), "gradients of '", name(),
+          "' are in flight since a backward with set_is_last_backward(false) and would be left out. Run the last "
+          "backward of the iteration with set_is_last_backward(true); to drop them call reset_iter_state()");
+  require(!backward().has_gradients(), where(operation), "gradients of '", name(),
+          "' of a backward without synchronisation wait for their reduction and would be left out. Run the last "
+          "backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true) and "
+          "set_requires_all_reduce(true); to drop them call reset_iter_state()");
 }
 
 void ParamGroup::reset() {

@@ -32,6 +32,8 @@ struct GroupPolicy {
   /// What stays after backward goes when rows are written; without it the memory stays, for the next gather.
   bool free_when_written = true;
   bool requires_gradient_sync = true;
+  /// Wait for reductions at the end of backward.
+  bool is_last_backward = true;
   /// Gather again in backward; without it whole parameters stay from forward to backward.
   bool unshard_in_backward = true;
   /// Take part in the reduction of a backward even if forward never reached the group.
@@ -134,11 +136,15 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   /// Call before rows are written, those of one slot or of all: see Turns::note_write. Whole values are old then.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
 
-  /// Throws UsageError while gradients of a backward without synchronisation wait for their reduction.
+  /// Whether a backward reduces: where every rank has all rows, nothing is left of it without the all-reduce.
+  bool reduces() const {
+    return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
+  }
+  /// Throws UsageError while gradients of earlier backwards wait for their reduction or for the end of one.
   void require_no_waiting_gradients(const std::string& operation) const;
-  /// The same if that of the slot is among them.
+  /// The same if that of the slot may be among them.
   void require_no_waiting_gradient(size_t slot, const std::string& operation) const {
-    if (backward().has_gradient(slot)) require_no_waiting_gradients(operation);
+    if (backward().has_gradient(slot) || backward().has_late_reductions()) require_no_waiting_gradients(operation);
   }
 
   /// Parts of the same group over another placement, of which it knows nothing as yet.

@@ -26,11 +26,12 @@ ParamSlot::ParamSlot(const NamedParameter& parameter, layout::RowRange rows, mem
       name_(parameter.name),
       tensor_(parameter.tensor.getIntrusivePtr()),
       rows_dtype_(rows_form.dtype),
+      whole_dtype_(whole_form.dtype),
       sizes_(parameter.tensor.sizes().vec()),
       strides_(parameter.tensor.strides().vec()),
       rows_(rows) {
   rows_tensor = rows_on(rows_storage);
-  whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_form.dtype));
+  whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_dtype_));
 }
 
 at::Tensor ParamSlot::tensor() const {
@@ -64,6 +65,11 @@ void ParamSlot::show_rows() const {
 
 void ParamSlot::show_whole() const {
   if (auto impl = tensor_.lock()) impl->shallow_copy_from(whole_tensor.getIntrusivePtr());
+}
+
+void ParamSlot::follow_whole_storage() {
+  if (whole_tensor.device() != whole_storage.impl()->device())
+    whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_dtype_));
 }
 
 }  // namespace fsdp::runtime

@@ -50,6 +50,8 @@ class ParamSlot {
 
   void show_rows() const;
   void show_whole() const;
+  /// Call when the whole storage may have gone to another device: `whole_tensor` is on the same one then.
+  void follow_whole_storage();
 
   memory::PartStorage rows_storage, whole_storage;
   /// The templates that the parameter shows.
@@ -62,7 +64,7 @@ class ParamSlot {
  private:
   std::string name_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
-  c10::ScalarType rows_dtype_;
+  c10::ScalarType rows_dtype_, whole_dtype_;
   std::vector<int64_t> sizes_, strides_;
   layout::RowRange rows_;
 };

@@ -2,6 +2,8 @@
 /// \file
 /// What the groups of one rank share: the lock, the byte account, who is in memory, what was read, which backwards run.
 
+#include <c10/core/Stream.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -77,6 +79,8 @@ class RankState {
   Residents residents;
   ReadHistory reads;
   BackwardTasks backwards;
+  /// On which gathers come after an event of the user's, made for the first one. See Residency::gather_after.
+  std::optional<c10::Stream> gather_stream;
   /// Null: nobody follows this rank.
   Journal* journal = nullptr;
   /// This rank has no data, and does what another one tells it. See follow.h.

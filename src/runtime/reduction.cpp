@@ -108,6 +108,10 @@ std::unique_ptr<const Reduction> reduction_over(const Placement& placement) {
   return std::make_unique<OverShardAxis>(placement);
 }
 
+std::unique_ptr<const Reduction> reduction_within_replica(const Placement& placement) {
+  return std::make_unique<OverShardAxis>(placement);
+}
+
 const memory::FlatPart& ReductionInFlight::finish() {
   if (started.scale != 1.0) {
     const auto rows = part.tensor();
@@ -119,10 +123,13 @@ const memory::FlatPart& ReductionInFlight::finish() {
 
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
                          const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
-                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes,
-                         const ReduceScatter& with) {
-  auto& [pieces, votes, charges] = contribution;
-  if (divide_factor) subject += c10::str(" divided by ", *divide_factor);  // or ranks could differ unseen
+                         Contribution contribution, const ReductionPolicy& policy, uint32_t writes) {
+  auto& [pieces, votes, charges, joined] = contribution;
+  const bool is_within_replica = !policy.all_reduces && group.placement.replicas() > 1;
+  // In the subject, or ranks could differ unseen.
+  if (is_within_replica) subject += " within the replica";
+  if (joined > 0) subject += c10::str(" with ", joined, " before");
+  if (policy.divide_factor) subject += c10::str(" divided by ", *policy.divide_factor);
   Tag tag = group.tag(std::move(subject), std::move(votes), writes);
   auto part = output;
   auto offsets = flat.layout().boundaries;
@@ -132,9 +139,15 @@ ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group,
     for (auto& piece : pieces) piece.first -= elements->begin;
     offsets = {0, part.numel};
   }
-  auto started = reduction.start(part.tensor(), std::move(pieces), offsets,
-                                 1.0 / divide_factor.value_or(group.placement.divisor()), std::move(tag), with);
-  return {0, std::move(charges), std::move(output), std::move(part), std::move(started)};
+  const double scale = is_within_replica ? 1.0 : 1.0 / policy.divide_factor.value_or(group.placement.divisor());
+  auto started =
+      reduction.start(part.tensor(), std::move(pieces), offsets, scale, std::move(tag), policy.custom_reduce_scatter);
+  return {.charges = std::move(charges),
+          .output = std::move(output),
+          .part = std::move(part),
+          .started = std::move(started),
+          .is_within_replica = is_within_replica,
+          .joined = joined};
 }
 
 }  // namespace fsdp::runtime

@@ -5,6 +5,7 @@
 #include <fsdp/group_collectives.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,13 +39,30 @@ class Reduction {
 /// multiplies once. `placement` outlives it.
 std::unique_ptr<const Reduction> reduction_over(const Placement& placement);
 
+/// Sums over the ranks of the shard axis alone, for a PartialSum. `placement` outlives it.
+std::unique_ptr<const Reduction> reduction_within_replica(const Placement& placement);
+
+/// How a group's gradients are reduced.
+struct ReductionPolicy {
+  /// What the sum is divided by; unset: the number of ranks of both axes.
+  std::optional<double> divide_factor;
+  /// Over the replicas too. Without it the sum over the shard axis is kept for the next reduction.
+  bool all_reduces = true;
+  /// Over the shard axis in place of the communicator's own reduce_scatter; none: that one.
+  ReduceScatter custom_reduce_scatter = {};
+  /// Gets this rank's slice of each flat buffer's reduced gradients, before they are handed out.
+  std::function<void(const at::Tensor& rows)> hook = {};
+};
+
 /// What a rank gives to the reduction of one flat buffer.
 struct Contribution {
-  /// The whole gradients where autograd left them, ascending.
+  /// The whole gradients where autograd left them, ascending, this rank's rows with what was kept of them.
   std::vector<Piece> pieces;
   /// Of each parameter of the buffer, whether there is one.
   std::vector<uint8_t> votes;
   std::vector<memory::Charge> charges;
+  /// The reductions within the replica whose sum has joined.
+  int joined = 0;
 };
 
 /// Elements [begin, end) of a flat tensor.
@@ -60,18 +78,18 @@ struct ReductionInFlight {
   /// at once; and what of it this reduction fills.
   memory::FlatPart output, part;
   Reduction::Started started;
+  bool is_within_replica = false;
+  int joined = 0;  // see Contribution
 
   /// The slice, once the work was waited for, as the calling thread's stream reads it.
   const memory::FlatPart& finish();
 };
 
-/// Starts the sum, divided by `divide_factor` (unset: the placement's divisor). The votes travel along: a parameter
-/// that some rank used gets a gradient on every rank. `output` gets this rank's slice; `elements`: of which the sum has
-/// these alone, where every rank has all rows; unset: all. `writes`: how often the rows were written, which replicas
-/// compare. Collective.
+/// Starts the sum, which is divided once it is over all axes. The votes travel along: a parameter that some rank used
+/// gets a gradient on every rank. `output` gets this rank's slice; `elements`: of which the sum has these alone, where
+/// every rank has all rows; unset: all. `writes`: how often the rows were written, which replicas compare. Collective.
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
                          const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
-                         Contribution contribution, std::optional<double> divide_factor, uint32_t writes,
-                         const ReduceScatter& with);
+                         Contribution contribution, const ReductionPolicy& policy, uint32_t writes);
 
 }  // namespace fsdp::runtime

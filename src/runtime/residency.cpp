@@ -1,5 +1,8 @@
 #include "runtime/residency.h"
 
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -19,6 +22,7 @@ void Residency::start_gather() {
     for (auto& flat : flats) flat.drop_second_shard();
   const auto is_there = [](const FlatParams& flat) { return flat.shares_memory() || flat.keeps_whole(); };
   const bool moves = !std::ranges::all_of(flats, is_there);
+  const c10::OptionalStreamGuard guard(within ? std::nullopt : stream_after_event());
   try {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
     for (auto& flat : flats) flat.allocate_whole(/*fills_alone=*/within || custom_all_gather);
@@ -37,6 +41,26 @@ void Residency::start_gather() {
   gathers_ += moves;
   gathers_within_ += within && moves;
   group_.rank_state->note_resident(group_.id);
+}
+
+void Residency::gather_after(std::shared_ptr<const c10::Event> event) {
+  const bool has_streams =
+      std::ranges::any_of(params_.flats(), [](const FlatParams& flat) { return !flat.whole().form.device.is_cpu(); });
+  rows_written_ = has_streams ? std::move(event) : nullptr;
+  version_at_event_ = turns_.version();
+}
+
+// Another stream than the current one, on which a gather comes after the event and whole parameters have their memory.
+// Memory of the current stream may still be in use by what that was given. Second shards come after the gather that
+// they were taken from, which the current stream knows.
+std::optional<c10::Stream> Residency::stream_after_event() {
+  if (version_at_event_ != turns_.version()) rows_written_ = nullptr;
+  if (!rows_written_) return std::nullopt;
+  auto& stream = group_.rank_state->gather_stream;
+  const auto device = params_.flats().front().whole().form.device;
+  if (!stream) stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  rows_written_->block(*stream);
+  return stream;
 }
 
 void Residency::gather_rows(bool moves) {
@@ -127,6 +151,13 @@ void Residency::make_own() {
     drop_whole_buffers();
     throw;
   }
+  params_.attach_whole();
+}
+
+void Residency::offload_whole() {
+  if (params_.is_on_cpu()) return;
+  params_.detach_whole();
+  for (auto& flat : params_.flats()) flat.offload_whole();
   params_.attach_whole();
 }
 

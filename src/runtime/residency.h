@@ -2,8 +2,13 @@
 /// \file
 /// Whether the whole parameters of a group are in memory, and how they come there and go.
 
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <optional>
 
 #include "runtime/group_identity.h"
 #include "runtime/sharded_params.h"
@@ -27,6 +32,10 @@ class Residency {
   void free_whole();     // -> kSharded
   void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
   void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
+  void offload_whole();  // kWhole: to host memory
+  /// Until rows are written again, gathers of them come after `event` instead of after what the current stream was
+  /// given.
+  void gather_after(std::shared_ptr<const c10::Event> event);
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
     if (version_in_copy_ != turns_.version()) free_whole();
@@ -44,6 +53,7 @@ class Residency {
   bool unshard_was_asked = false;
 
  private:
+  std::optional<c10::Stream> stream_after_event();
   void become_whole();
   void abandon_gather();
   void gather_rows(bool moves);
@@ -58,6 +68,8 @@ class Residency {
   GatherState state_ = GatherState::kSharded;
   uint64_t gather_number_ = 0;  // of the last one that was started
   int64_t version_in_copy_ = 0;
+  std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
+  int64_t version_at_event_ = 0;
   uint32_t writes_told_ = 0;  // by the gather in flight
   std::atomic<int64_t> gathers_ = 0, gathers_within_ = 0;
 };

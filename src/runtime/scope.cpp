@@ -54,6 +54,12 @@ bool wait_to_write(const Groups& groups) {
   return waited;
 }
 
+// In a scope, whose parameters show it.
+void offload_whole(ParamGroup& group) {
+  group.residency().offload_whole();
+  for (auto& slot : group.slots()) slot.show_whole();
+}
+
 // The ranks of one shard axis meet before they read `groups`.
 struct ScopeMeeting {
   const ProcessGroup* ranks;
@@ -246,32 +252,32 @@ OpenLocalRows::~OpenLocalRows() {
   }
 }
 
-OpenSummon::OpenSummon(Groups groups, bool rank0_only)
+OpenSummon::OpenSummon(Groups groups, bool rank0_only, bool offload)
     : groups_(require_outside(std::move(groups))), rank0_only_(rank0_only), scope_(groups_) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   const bool keeps = !rank0_only || groups_.front()->placement().process_group().rank() == 0;
-  if (rank0_only) {
-    for (const auto& group : groups_) {  // one at a time, on every rank alike
-      group->residency().finish_gather();
-      if (!keeps) group->residency().free_whole();
-    }
+  try {
+    if (rank0_only || offload)
+      for (const auto& group : groups_) {  // one at a time, on every rank alike
+        group->residency().finish_gather();
+        if (!keeps)
+          group->residency().free_whole();
+        else if (offload)
+          offload_whole(*group);
+      }
+    if (keeps) make_whole();
+  } catch (...) {
+    for (const auto& group : groups_) group->residency().free_whole();
+    throw;
   }
-  if (keeps)
-    make_whole();
-  else
-    scope_.reset();
+  if (!keeps) scope_.reset();
 }
 
 void OpenSummon::make_whole() {
   for (const auto& group : groups_) group->residency().start_gather();
   for (const auto& group : groups_) group->residency().finish_gather();
   // What is written to whole parameters must not reach other ranks.
-  try {
-    for (const auto& group : groups_) group->residency().make_own();
-  } catch (...) {
-    for (const auto& group : groups_) group->residency().free_whole();
-    throw;
-  }
+  for (const auto& group : groups_) group->residency().make_own();
   for (const auto& group : groups_) {
     ++group->summon_depth;
     group->leave_reading();

@@ -43,8 +43,9 @@ class OpenLocalRows {
 /// Makes all groups whole at once and lets whole parameters be written; `write_back` copies them into the rows.
 class OpenSummon {
  public:
-  /// `rank0_only`: the other ranks gather too, but keep nothing and show rows.
-  OpenSummon(Groups groups, bool rank0_only);
+  /// `rank0_only`: the other ranks gather too, but keep nothing and show rows. `offload`: what is kept goes to host
+  /// memory.
+  OpenSummon(Groups groups, bool rank0_only, bool offload);
   ~OpenSummon();
   OpenSummon(const OpenSummon&) = delete;
   OpenSummon& operator=(const OpenSummon&) = delete;

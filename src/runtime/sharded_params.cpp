@@ -172,11 +172,15 @@ void ShardedParams::attach_whole() {
     const auto& flat = flats_[places_[i].flat];
     slots_[i].whole_storage.attach(flat.whole().buffer,
                                    flat.whole().form.bytes(flat.layout().offsets[places_[i].item]));
+    slots_[i].follow_whole_storage();
   }
 }
 
 void ShardedParams::detach_whole() {
-  for (auto& slot : slots_) slot.whole_storage.detach(slot.no_memory_error);
+  for (auto& slot : slots_) {
+    slot.whole_storage.detach(slot.no_memory_error);
+    slot.follow_whole_storage();
+  }
 }
 
 at::Tensor ShardedParams::rows_of_slice(size_t index, const memory::FlatPart& slice) {

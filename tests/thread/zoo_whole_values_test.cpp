@@ -72,15 +72,16 @@ TEST(ZooWholeValues, NonFiniteNormsAreErrorsOnEveryRankOnlyWhenAsked) {
 }
 
 TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
-  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
-    std::optional<SummonFullParams> whole;
-    if (role.is_sharded()) whole.emplace(group_of(net));
-    Values values;
-    for (const auto& parameter : net.parameters()) values.push_back(parameter.detach().clone());
-    torch::NoGradGuard no_grad;
-    values.push_back(net.in->weight.norm() + net.out->weight.matmul(net.in->weight).sum());
-    return values;
-  }));
+  for (const bool offload : {false, true})
+    expect_equals_unsharded(whole_values_program([=](WholeValuesNet& net, const Role& role) {
+      std::optional<SummonFullParams> whole;
+      if (role.is_sharded()) whole.emplace(group_of(net), SummonOptions{.offload_to_cpu = offload});
+      Values values;
+      for (const auto& parameter : net.parameters()) values.push_back(parameter.detach().clone());
+      torch::NoGradGuard no_grad;
+      values.push_back(net.in->weight.norm() + net.out->weight.matmul(net.in->weight).sum());
+      return values;
+    }));
 }
 
 void expect_writes_last_only_with_write_back(bool keeps_copies) {
