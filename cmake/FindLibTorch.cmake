@@ -69,6 +69,9 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
     LibTorch::LibTorch SYSTEM INTERFACE "${LibTorch_ROOT}/include" "${LibTorch_ROOT}/include/torch/csrc/api/include")
   target_compile_features(LibTorch::LibTorch INTERFACE cxx_std_20)
   target_link_options(LibTorch::LibTorch INTERFACE "LINKER:-rpath,${LibTorch_ROOT}/lib" "LINKER:--disable-new-dtags")
+  # LibTorch exports functions of std::filesystem from the C++ library that it was built with, and those of a GPU build crash
+  # (remove_all). A program takes them from the first library that has them, so its own C++ library comes first.
+  target_link_libraries(LibTorch::LibTorch INTERFACE "-Wl,--no-as-needed,-lstdc++,--as-needed")
   foreach(_library IN LISTS _libraries)
     # libtorch_cuda registers its kernels when it is loaded; no symbol of ours refers to it.
     target_link_libraries(
