@@ -118,6 +118,28 @@ TEST_P(Hosts, SumInRankOrderAndThenInThatOfHosts) {
   });
 }
 
+// So large that every slice travels in several parts, from pieces with gaps between them.
+TEST(HostsThatDiffer, SumLargeSlicesPartByPart) {
+  constexpr int64_t kNumel = 6'000'001, kGap = 1000;
+  const std::vector<int64_t> offsets{0, 900'000, 2'100'000, 2'100'003, 4'000'000, 5'000'000, kNumel};
+  run_thread_ranks(6,
+                   [&](int rank) {
+                     auto& all = default_process_group()->communicator();
+                     const auto values = at::arange(kNumel).remainder(100).to(at::kFloat);
+                     std::vector<Piece> pieces;
+                     for (const int64_t first : {int64_t{0}, int64_t{2'000'000}, int64_t{5'500'000}}) {
+                       const int64_t end = first == 5'500'000 ? kNumel : first == 0 ? 2'000'000 - kGap : 5'500'000;
+                       pieces.push_back({first, values.slice(0, first, end) * (1 << rank)});
+                     }
+                     const auto sum = at::zeros({offsets[rank + 1] - offsets[rank]});
+                     all.reduce_scatter(sum, pieces, offsets, 0.5, {"w", {}})->wait();
+                     const auto expected = values * (63 * 0.5);
+                     expected.slice(0, 2'000'000 - kGap, 2'000'000).zero_();
+                     EXPECT_TRUE(sum.equal(expected.slice(0, offsets[rank], offsets[rank + 1]))) << "rank " << rank;
+                   },
+                   {.backend = "hierarchical", .hosts = {0, 0, 1, 2, 2, 2}});
+}
+
 TEST_P(Hosts, BroadcastFromEveryRoot) {
   run([](int rank, Communicator& all) {
     for (int root = 0; root < world_size(); ++root) {

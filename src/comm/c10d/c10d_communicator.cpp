@@ -141,10 +141,16 @@ class C10dCommunicator : public Front {
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> pieces,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
     const auto fingerprint = checked_reduce_scatter(output, pieces, offsets, tag);
-    const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
     const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
+    const int64_t most = largest_slice(offsets);
+    if (inside_ && output.is_cpu() && !can_be_enclosed({most, {}}, output))
+      return collective(fingerprint, output, tag, {most, {}}, [=](Exchange& exchange) {
+        exchange.sum_scatter(output, pieces, boundaries);
+        scale_in_place(output, scale);
+      });
+    const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
     return collective(fingerprint, input, tag,
-                      {largest_slice(offsets), [=](int peer) { return bytes_of(slice_of(input, boundaries, peer)); }},
+                      {most, [=](int peer) { return bytes_of(slice_of(input, boundaries, peer)); }},
                       [=](Exchange& exchange) {
                         exchange.reduce_scatter(output, input, boundaries, ReduceOp::kSum);
                         scale_in_place(output, scale);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace fsdp {
@@ -72,6 +73,10 @@ class Arrivals {
 };
 
 }  // namespace
+
+void Exchange::sum_scatter(const at::Tensor& output, std::vector<Piece> input, std::span<const int64_t> offsets) {
+  reduce_scatter(output, assemble(std::move(input), offsets.back(), output.options()), offsets, ReduceOp::kSum);
+}
 
 void Exchange::all_reduce(const at::Tensor& flat, ReduceOp op) {
   const auto offsets = even_split(flat.numel(), world_size_);

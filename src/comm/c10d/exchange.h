@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace fsdp {
 
@@ -28,6 +29,8 @@ class Exchange {
   /// `output` is this rank's slice; it may be that slice of `input` itself.
   virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                               ReduceOp op) = 0;
+  /// A sum of contributions in pieces, which overlap no output. Unless overridden they are put together before.
+  virtual void sum_scatter(const at::Tensor& output, std::vector<Piece> input, std::span<const int64_t> offsets);
   /// In place. Unless overridden: a reduce_scatter of even slices, then an all_gather.
   virtual void all_reduce(const at::Tensor& flat, ReduceOp op);
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;

@@ -34,6 +34,7 @@ class HierarchicalExchange : public DirectExchange {
   void gather_for_host(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
   void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                       ReduceOp op) override;
+  void sum_scatter(const at::Tensor& output, std::vector<Piece> input, std::span<const int64_t> offsets) override;
   void broadcast(const at::Tensor& tensor, int root) override;
 
  private:
@@ -43,8 +44,12 @@ class HierarchicalExchange : public DirectExchange {
   Transfers send_to_deputies(const at::Tensor& slice) const;
   Slices slices_of_host(const at::Tensor& flat, std::span<const int64_t> offsets, int host) const;
   void gather_inside(const at::Tensor& output, std::span<const int64_t> offsets, int host) const;
-  at::Tensor reduce_inside(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                           int host) const;
+  struct Part;
+  struct OnTheWay;
+  void reduce_inside(const at::Tensor& output, std::span<const Piece> input, std::span<const int64_t> offsets, int host,
+                     Part part) const;
+  void send_sums(std::span<const Piece> input, std::span<const int64_t> offsets, int host, int64_t parts,
+                 const at::TensorOptions& options, OnTheWay& sent) const;
 
   const std::shared_ptr<const Inside> inside_;
   const std::shared_ptr<const HostGrid> grid_;

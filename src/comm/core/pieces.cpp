@@ -45,6 +45,15 @@ void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
   output.narrow(0, end, output.numel() - end).zero_();
 }
 
+std::vector<Piece> cut(std::span<const Piece> pieces, int64_t begin, int64_t end) {
+  std::vector<Piece> stretch;
+  for (const auto& [first, values] : pieces) {
+    const int64_t from = std::max(first, begin), to = std::min(first + values.numel(), end);
+    if (from < to) stretch.push_back({from - begin, values.narrow(0, from - first, to - from)});
+  }
+  return stretch;
+}
+
 void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,
                      const std::function<void(int64_t, int64_t, const std::byte*)>& visit) {
   auto piece = std::partition_point(pieces.begin(), pieces.end(), [&](const Piece& candidate) {

@@ -28,6 +28,9 @@ at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOp
 /// The same into `output`, a flat tensor. Lets each piece go once it is copied.
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces);
 
+/// What `pieces` have of [begin, end) of the flat tensor, as pieces of that stretch.
+std::vector<Piece> cut(std::span<const Piece> pieces, int64_t begin, int64_t end);
+
 /// Visits [begin, end) of the flat tensor in ascending stretches, `memory` null where no piece lies.
 void visit_stretches(std::span<const Piece> pieces, int64_t begin, int64_t end,
                      const std::function<void(int64_t first, int64_t count, const std::byte* memory)>& visit);
