@@ -143,6 +143,12 @@ void various_step(const Group& group, SmallNetImpl& net, const std::vector<Group
     auto h = torch::tanh(net.first->forward(x));
     for (size_t i = 0; i < net.blocks->size(); ++i)
       if (static_cast<int>(i) != step % 4) h = net.blocks[i]->as<SmallBlock>()->forward(h);
+    if (step > 3 && torch::GradMode::is_enabled())  // a forward in the middle of the backward
+      h.register_hook([&](const Tensor&) {
+        const torch::NoGradGuard no_grad;
+        const ForwardScope inside(group);
+        net.blocks[1]->as<SmallBlock>()->forward(torch::ones({2, 11}, torch::kDouble));
+      });
     return net.head->forward(h).square().mean();
   };
   if (step % 3 == 0) {
@@ -192,31 +198,44 @@ TEST(Join, FollowsStepsThatDifferFromOneToTheNext) {
   }
 }
 
-TEST(Join, CallsHooksOfGradientsOnRanksWithoutDataToo) {
-  run_thread_ranks(2, [](int rank) {
-    const auto net = small_net(), alone = small_net();
-    const auto group = shard_blocks(*net);
-    auto optimizer = sgd(net->parameters()), unsharded = sgd(alone->parameters());
-    int calls = 0;
-    group.set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++calls; });
-    for (int step = 0; step < 2; ++step) {
-      const auto train = [&] {
-        ForwardScope scope(group);
-        const auto loss = small_net_loss(*net, {step, 0, kSamples});
-        scope.close();
-        loss.backward();
-      };
-      join(group, rank == 1, train, {.divide_by_initial_world_size = false});
-      optimizer.step();
-      optimizer.zero_grad();
-      small_net_loss(*alone, {step, 0, kSamples}).backward();
-      unsharded.step();
-      unsharded.zero_grad();
-    }
-    EXPECT_EQ(calls, 2);
-    const auto parameters = net->parameters(), expected = alone->parameters();
-    for (size_t i = 0; i < parameters.size(); ++i) expect_close(expected[i], full_tensor(parameters[i]), 1e-10);
-  });
+TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
+  for (const auto& options : kOptions) {
+    SCOPED_TRACE(c10::str(options.strategy));
+    run_thread_ranks(2, [&](int rank) {
+      const auto net = small_net(), alone = small_net();
+      const auto group = shard_blocks(*net, options);
+      auto rest = net->parameters();
+      std::erase_if(rest, [&](const Tensor& parameter) {
+        const auto of_block = net->blocks->parameters();
+        return std::ranges::any_of(of_block, [&](const Tensor& other) { return other.is_same(parameter); });
+      });
+      auto in_backward = sgd(net->blocks->parameters()), optimizer = sgd(rest), unsharded = sgd(alone->parameters());
+      int calls = 0;
+      for (auto& block : *net->blocks)
+        group_of(*block).set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) {
+          ++calls;
+          in_backward.step();
+          in_backward.zero_grad();
+        });
+      for (int step = 0; step < 3; ++step) {
+        const auto train = [&] {
+          ForwardScope scope(group);
+          const auto loss = small_net_loss(*net, {step, 0, kSamples});
+          scope.close();
+          loss.backward();
+        };
+        join(group, rank == step % 2, train, {.divide_by_initial_world_size = false});
+        optimizer.step();
+        optimizer.zero_grad();
+        small_net_loss(*alone, {step, 0, kSamples}).backward();
+        unsharded.step();
+        unsharded.zero_grad();
+      }
+      EXPECT_EQ(calls, 3 * 3);
+      const auto parameters = net->parameters(), expected = alone->parameters();
+      for (size_t i = 0; i < parameters.size(); ++i) expect_close(expected[i], full_tensor(parameters[i]), 1e-10);
+    });
+  }
 }
 
 struct Counter : torch::nn::Module {

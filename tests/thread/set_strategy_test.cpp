@@ -151,6 +151,40 @@ TEST(SetStrategy, LeavesEachRankWithWhatTheStrategyHolds) {
   });
 }
 
+TEST(SetStrategy, OfABlockLeavesTheOthersAndKeepsHooksAndCustomCollectives) {
+  run_thread_ranks(2,
+                   [](int rank) {
+                     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+                     const auto group = shard_blocks(*net, {.strategy = Strategy::kReplicate});
+                     const auto optimizer = fused_adamw(net->parameters());
+                     const auto block = group_of(*net->blocks[1]);
+                     int gathers = 0, hooks = 0;
+                     block.set_all_reduce_hook([&](const Tensor&) { ++hooks; });
+                     block.set_custom_all_gather([&](Communicator& ranks, const Tensor& output, const Tensor& input,
+                                                     std::span<const int64_t> offsets, Tag tag) {
+                       ++gathers;
+                       return ranks.all_gather(output, input, offsets, std::move(tag));
+                     });
+                     const auto step = [&](int number) {
+                       ForwardScope scope(group);
+                       const auto loss = small_net_loss(*net, {number, rank * 2, 2});
+                       scope.close();
+                       loss.backward();
+                       optimizer->step();
+                       optimizer->zero_grad();
+                     };
+                     step(0);
+                     set_strategy(block, *optimizer, Strategy::kShardGradOp);
+                     gathers = hooks = 0;
+                     step(1);
+                     EXPECT_EQ(gathers, 1);
+                     EXPECT_EQ(hooks, 1);
+                     EXPECT_LT(block.stats().rows_numel, block.stats().parameter_numel);
+                     EXPECT_EQ(local_rows(net->head->weight).count, 3) << "another group's";
+                   },
+                   {.backend = "gloo"});
+}
+
 template <class Act>
 std::string usage_error_of(const Act& act) {
   try {
