@@ -1,9 +1,11 @@
-"""Fails when docs/behaviours.md names a test that does not exist, or has a row without a test or a reason.
+"""Fails when docs/behaviours.md or docs/complaints.md names a test that does not exist, or has a row without a test or a
+reason.
 
     python3 tools/check_behaviours.py [ROOT]
 
-A row is `| FSDP2's tests | what | here |`; each of FSDP2's tests stands in one row. The reasons are those of the page's
-first table; one that ends with a colon goes on with what it says.
+A row is `| FSDP2's tests | what | here |`, or `| threads | complaint | here |`; each of FSDP2's tests and each thread, in
+backquotes, stands in one row. The reasons are those of the page's first table; one that ends with a colon goes on with
+what it says.
 """
 
 import pathlib
@@ -12,7 +14,8 @@ import re
 from check_coverage import QUOTED, TEST, Tree, run
 
 CELLS = re.compile(r"^\|(.*)\|\s*$")
-HEADINGS = {"FSDP2", "reason"}
+HEADINGS = {"FSDP2", "thread", "reason"}
+PAGES = ("behaviours", "complaints")
 
 
 def rows_of(text):
@@ -39,12 +42,10 @@ def problems_of_row(tree, here, reasons):
         yield "neither a test nor one of the reasons"
 
 
-def check(root):
-    """Problems of docs/behaviours.md as lines to print, the number of FSDP2's tests, and of those with a test here."""
-    root = pathlib.Path(root)
-    rows = list(rows_of((root / "docs" / "behaviours.md").read_text(encoding="utf-8")))
+def check_page(tree, text):
+    """Problems of a page as lines to print, how many behaviours it has, and how many of them with a test here."""
+    rows = list(rows_of(text))
     reasons = [cells[0] for cells in rows if len(cells) == 2]
-    tree = Tree(root)
     problems, listed, proven = [], [], 0
     for theirs, _, here in (cells for cells in rows if len(cells) == 3):
         names = QUOTED.findall(theirs)
@@ -55,5 +56,13 @@ def check(root):
     return problems, len(listed), proven
 
 
+def check(root):
+    """The same of all pages."""
+    root = pathlib.Path(root)
+    tree = Tree(root)
+    pages = [check_page(tree, (root / "docs" / f"{page}.md").read_text(encoding="utf-8")) for page in PAGES]
+    return [problem for page in pages for problem in page[0]], *(sum(page[i] for page in pages) for i in (1, 2))
+
+
 if __name__ == "__main__":
-    run(check, "docs/behaviours.md: ", "behaviours: {} of FSDP2's, {} of them with a test here")
+    run(check, "docs: ", "behaviours: {} of FSDP2's tests and of its users' threads, {} of them with a test here")

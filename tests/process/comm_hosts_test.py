@@ -33,11 +33,11 @@ def is_permitted():
 
 
 class Hosts:
-    """One namespace for each host, all on one bridge, which has a namespace too."""
+    """One namespace for each host, all on one bridge, which has a namespace too. `name`: of one among several."""
 
-    def __init__(self, count):
-        self.names = [f"fsdp{ID}h{host}" for host in range(count)]
-        self.switch = f"fsdp{ID}s"
+    def __init__(self, count, name=""):
+        self.names = [f"fsdp{ID}{name}h{host}" for host in range(count)]
+        self.switch = f"fsdp{ID}{name}s"
         for name in [self.switch, *self.names]:
             self.do("netns", "add", name)
         self.do("-n", self.switch, "link", "add", "bridge", "type", "bridge")

@@ -14,6 +14,8 @@ class CheckBehaviours(Tree):
         super().setUp()
         self.write("tests/unit/rows_test.cpp", "TEST(Rows, Add) {}\n")
 
+        self.write("docs/complaints.md", "")
+
     def check(self, *rows):
         self.write("docs/behaviours.md", REASONS + HEAD + "\n".join(rows) + "\n")
         return check_behaviours.check(self.root)
@@ -35,6 +37,10 @@ class CheckBehaviours(Tree):
         for here in ("", "never mind", "not there yet:", "not there yet"):
             self.assertEqual(self.check(f"| `test_a` | | {here} |")[0],
                              ["`test_a`: neither a test nor one of the reasons"], here)
+
+    def test_finds_what_is_wrong_with_a_complaint(self):
+        self.write("docs/complaints.md", "| thread | complaint | here |\n|---|---|---|\n| `#1` | hangs | `Rows.Hang` |\n")
+        self.assertEqual(self.check("| `test_a` | | torch.compile |"), (["`#1`: there is no test Rows.Hang"], 2, 1))
 
     def test_finds_a_behaviour_that_stands_twice(self):
         rows = ("| `test_a` | | torch.compile |", "| `test_b`, `test_a` | | torch.compile |")

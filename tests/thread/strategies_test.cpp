@@ -68,6 +68,7 @@ TEST(Strategies, TrainToTheSameBitsAsOneAnotherAndAgain) {
       SCOPED_TRACE(text_of(strategy, shape));
       auto training = training_with(strategy, shape);
       training.dtype = torch::kFloat;
+      training.steps = 5;
       training.optimizer = [](auto parameters) {
         return std::make_unique<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
       };

@@ -125,6 +125,24 @@ TEST(ZooEmbeddings, WeightsTiedAcrossGroupsEqualTheUnshardedRun) {
   expect_equals_unsharded(program, worlds_up_to(8));
 }
 
+TEST(ZooEmbeddings, APolicyGivesATiedWeightToOneGroupBesideAFrozenLayer) {
+  auto program = word_program<Tied>();
+  program.build = [] {
+    auto net = std::make_shared<Tied>();
+    for (auto& parameter : net->inner->parameters()) parameter.set_requires_grad(false);
+    return net;
+  };
+  program.shard = [](Tied& net, const FullyShardOptions& given) {
+    auto options = given;
+    options.auto_wrap_policy = [](const WrapCandidate& candidate) { return candidate.unwrapped_numel > 0; };
+    const auto model = fully_shard(net, options);
+    EXPECT_EQ(group_of(*net.words).stats().parameter_numel, kWords * 5);
+    EXPECT_EQ(group_of(*net.inner).stats().parameter_numel, 5 * 5 + 5);
+    EXPECT_EQ(model.stats().parameter_numel, kWords * 5 + 5 * 5 + 5 + kWords) << "of the head the bias alone";
+  };
+  expect_equals_unsharded(program, {2});
+}
+
 TEST(ZooEmbeddings, TiedWeightsInFloat32StayWithinTheirRounding) {
   auto program = word_program<Tied>();
   program.dtype = torch::kFloat;

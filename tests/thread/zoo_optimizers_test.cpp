@@ -44,6 +44,29 @@ Program<OptimizersNet> program_with(const MakeOptimizer& make) {
   return program;
 }
 
+// Copies of the rows follow them, and take their place for an evaluation: a mean of past values of every parameter.
+TEST(ZooOptimizers, AMeanOfPastRowsIsThatOfTheUnshardedModelsParameters) {
+  auto program = program_with([](OptimizersNet& net) { return std::make_unique<optim::SGD>(net.parameters(), 0.1); });
+  program.run = [](OptimizersNet& net, const Role& role) {
+    optim::SGD optimizer(net.parameters(), 0.1);
+    std::vector<torch::Tensor> means;
+    for (const auto& parameter : net.parameters()) means.push_back(parameter.detach().clone());
+    for (int step = 0; step < 3; ++step) {
+      optimizer.zero_grad();
+      const auto batch = role.batch(step);
+      role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
+      optimizer.step();
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < means.size(); ++i) means[i].mul_(0.9).add_(net.parameters()[i], 0.1);
+    }
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < means.size(); ++i) net.parameters()[i].copy_(means[i]);
+    const auto batch = role.batch(3);
+    return Values{role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); })};
+  };
+  expect_equals_unsharded(program, {1, 3});
+}
+
 template <class Optimizer, class Options>
 void expect_optimizer_equals_unsharded(Options options) {
   auto program =

@@ -18,6 +18,7 @@
 #include <map>
 #include <random>
 
+#include "process/fault_trials/host_rank.h"
 #include "process/fault_trials/trial.h"
 
 namespace fsdp::test {
@@ -206,8 +207,11 @@ int main(int argc, char** argv) {
   app.add_option("--points", options.points, "fault points, e.g. 'joining,joined'; none: all of them")->delimiter(',');
   app.add_option("--only", options.only, "run the trial with this number alone");
   app.add_flag("--verbose", options.verbose, "a line for each trial, not only for those that went wrong");
+  bool as_rank = false;
+  app.add_flag("--as-rank", as_rank, "be a rank of host_faults_test.py instead, see host_rank.h");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
+  if (as_rank) return train_as_rank_of_a_host();
   const TemporaryFolder folder;
   take_own_network();
   return Trials(options).run_all() ? 0 : 1;

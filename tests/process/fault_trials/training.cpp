@@ -156,6 +156,18 @@ class Trainee {
   torch::optim::SGD idle_;  // steps that change nothing
 };
 
+void meet(const TrainingPlan& plan) {
+  if (plan.port == 0) return init_process_group({.backend = plan.backend, .timeout = plan.timeout});
+  const auto hosts = test_hosts(plan.world_size, plan.backend);
+  setenv("FSDP_HOST", c10::str("host ", hosts[static_cast<size_t>(plan.rank)]).c_str(), /*overwrite=*/1);
+  init_process_group({.backend = plan.backend,
+                      .timeout = plan.timeout,
+                      .rank = plan.rank,
+                      .world_size = plan.world_size,
+                      .local_rank = plan.rank,
+                      .address = "127.0.0.1:" + std::to_string(plan.port)});
+}
+
 }  // namespace
 
 const char* name_of(Divergence divergence) {
@@ -176,14 +188,7 @@ const char* name_of(Divergence divergence) {
 }
 
 uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch) {
-  const auto hosts = test_hosts(plan.world_size, plan.backend);
-  setenv("FSDP_HOST", c10::str("host ", hosts[static_cast<size_t>(plan.rank)]).c_str(), /*overwrite=*/1);
-  init_process_group({.backend = plan.backend,
-                      .timeout = plan.timeout,
-                      .rank = plan.rank,
-                      .world_size = plan.world_size,
-                      .local_rank = plan.rank,
-                      .address = "127.0.0.1:" + std::to_string(plan.port)});
+  meet(plan);
   uint64_t hash = 0;
   const Leave leave;
   {

@@ -31,6 +31,7 @@ const char* name_of(Divergence divergence);
 
 struct TrainingPlan {
   std::string backend;
+  /// Port 0: the ranks meet where their launcher says.
   int rank = 0, world_size = 1, port = 0;
   std::chrono::milliseconds timeout{};
   bool reshards = true;

@@ -21,7 +21,17 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "model: sync_module_states",
                                     "model: torch::optim",
                                     "model: fsdp::optim",
+                                    "model: groups over different ranks",
                                     "module: a group",
+                                    "group: kFullShard",
+                                    "group: kShardGradOp",
+                                    "group: kShardOptimizer",
+                                    "group: kReplicate",
+                                    "group: over a mesh of 1 x n",
+                                    "group: over a mesh of n x 1",
+                                    "group: over a mesh of 2 x 2",
+                                    "group: Reshard::within",
+                                    "group: Reshard::within, neighbours that gather",
                                     "module: frozen",
                                     "module: hooks from before fully_shard",
                                     "module: ignored",
@@ -54,6 +64,8 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "backward: without synchronisation",
                                     "backward: double",
                                     "backward: after its model was dropped",
+                                    "backward: steps in it",
+                                    "backward: steps in it, without synchronisation before",
                                     "write rows: under LocalRows",
                                     "write one row: by one rank under a LocalRows of its own",
                                     "write one row: by one rank under a LocalRows of all",
@@ -86,10 +98,30 @@ void Census::add(const Program& program) {
   Rules rules(program);
   add_statements(program.statements, rules);
   for (const auto& statement : program.statements)
-    if (statement.kind == Kind::kMake) add_model(program.models[static_cast<size_t>(statement.model)]);
+    if (statement.kind == Kind::kMake) add_model(program, program.models[static_cast<size_t>(statement.model)]);
 }
 
-void Census::add_model(const Model& model) {
+void Census::add_group(const Program& program, const Node& options) {
+  const int shards = shards_of(program, options);
+  const bool within = options.reshard == WhenToReshard::kWithin;
+  count(c10::str("group: ", options.strategy));
+  if (within) count("group: Reshard::within");
+  if (within && options.neighbours > 1 && options.neighbours < shards && program.backend != "shm")
+    count("group: Reshard::within, neighbours that gather");
+  if (options.shards == 0) return;
+  if (shards == program.world_size) count("group: over a mesh of 1 x n");
+  if (shards == 1) count("group: over a mesh of n x 1");
+  if (shards == 2 && program.world_size == 4) count("group: over a mesh of 2 x 2");
+}
+
+void Census::add_model(const Program& program, const Model& model) {
+  bool differ = false;
+  for (size_t i = 0; i < model.nodes.size(); ++i) {
+    if (i > 0 && (model.by_policy || !model.nodes[i].is_group)) continue;
+    add_group(program, model.nodes[i]);
+    differ |= model.nodes[i].shards != model.nodes[0].shards;
+  }
+  if (differ) count("model: groups over different ranks");
   if (model.is_synced) count("model: sync_module_states");
   if (model.by_policy) count("model: groups by policy");
   count(is_fused(model.optimizer) ? "model: fsdp::optim" : "model: torch::optim");
@@ -162,6 +194,12 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
       count_if((rules.graph(s.slot).models | (s.other < 0 ? 0 : rules.graph(s.other).models)) == 3,
                "backward: of two models");
       count_if(any_scope, "backward: in a scope");
+      for (int m = 0; m < kModels; ++m) {
+        if ((rules.graph(s.slot).models & 1U << m) == 0) continue;
+        if (rules.is_without_sync(m) || !rules.steps_in_backward(m)) continue;
+        count("backward: steps in it");
+        count_if(rules.has_waiting_gradients(m), "backward: steps in it, without synchronisation before");
+      }
       count_if(rules.is_without_sync(0) || rules.is_without_sync(1), "backward: without synchronisation");
       count_if(rules.graph(s.slot).order > 1, "backward: double");
       for (int m = 0; m < kModels; ++m)

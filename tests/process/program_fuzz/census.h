@@ -23,7 +23,8 @@ class Census {
 
  private:
   void count(const std::string& name) { ++counts_[name]; }
-  void add_model(const Model& model);
+  void add_model(const Program& program, const Model& model);
+  void add_group(const Program& program, const Node& options);
   void add_statements(const std::vector<Statement>& statements, Rules& rules);
   void add_statement(const Statement& statement, const Rules& rules);
 

@@ -70,7 +70,10 @@ class CrewMember {
                             .world_size = world_size(),
                             .local_rank = number_,
                             .address = c10::str("127.0.0.1:", port)});
-      for (const auto& program : programs_) run_one(program);
+      {
+        Meshes meshes;
+        for (const auto& program : programs_) run_one(program, meshes);
+      }
       destroy_process_group();
     } catch (const c10::Error& error) {
       fail(error.what_without_backtrace());
@@ -85,10 +88,10 @@ class CrewMember {
   Member& self() { return member(number_); }
   Member& member(int number) { return board_.members[static_cast<size_t>(number)]; }
 
-  void run_one(const Program& program) {
+  void run_one(const Program& program, Meshes& meshes) {
     const Watch watch{[&](const Statement& statement) { begin(statement); }, [&](const Lag& lag) { hold_up(lag); }};
-    const auto values =
-        is_rank() ? run_sharded(program, number_, watch, options_.plant) : run_unsharded(program, options_.plant);
+    const auto values = is_rank() ? run_sharded(program, number_, watch, options_.plant, meshes)
+                                  : run_unsharded(program, options_.plant);
     ValueWriter writer(self().values);
     for (const auto& value : values) writer.write(value);
     self().bytes = writer.bytes();

@@ -17,10 +17,10 @@ constexpr std::array<int, kKinds> kWeights{
     8,   // scope
     5,   // no_sync
     6,   // LocalRows
-    34,  // forward
+    40,  // forward
     12,  // evaluate
     26,  // grad
-    30,  // backward
+    42,  // backward
     2,   // forget
     6,   // zero_grad
     14,  // step
@@ -33,6 +33,9 @@ constexpr std::array<int, kKinds> kWeights{
     2,   // keep after forward
     3,   // keep after backward
     2,   // keep in backward
+    2,   // clamp reduced
+    8,   // step in backward
+    3,   // freeze
     2,   // reduce unused
     2,   // divide factor
     2,   // forward prefetch
@@ -88,15 +91,47 @@ class Generator {
     const int count = draw(1, 6);
     has_bfloat16_ = chance(0.12);
     for (int i = 1; i <= count; ++i) model.nodes.push_back(draw_node(model));
-    for (auto& node : model.nodes)
-      node.reshard = pick(
-          std::vector{WhenToReshard::kUnset, WhenToReshard::kUnset, WhenToReshard::kAlways, WhenToReshard::kNever});
+    draw_strategies(model);
     const bool shares = std::any_of(model.nodes.begin(), model.nodes.end(),
                                     [](const Node& node) { return node.same_as >= 0 || node.tied_to >= 0; });
     model.by_policy = !shares && chance(0.3);
     model.is_synced = chance(0.25);
     model.optimizer = static_cast<Optimizer>(draw(0, kOptimizers - 1));
     return model;
+  }
+
+  // Half of the models have one for all of their groups.
+  void draw_strategies(Model& model) {
+    const bool alike = chance(0.5);
+    for (auto& node : model.nodes) {
+      node.reshard = pick(
+          std::vector{WhenToReshard::kUnset, WhenToReshard::kUnset, WhenToReshard::kAlways, WhenToReshard::kNever});
+      if (!alike || &node == &model.nodes[0]) {
+        draw_placement(node);
+      } else {
+        node.strategy = model.nodes[0].strategy;
+        node.shards = model.nodes[0].shards;
+      }
+      if (node.strategy != Strategy::kFullShard) {
+        node.reshard = chance(0.5) ? WhenToReshard::kUnset : WhenToReshard::kNever;
+      } else if (chance(0.2)) {
+        node.reshard = WhenToReshard::kWithin;
+        node.neighbours = pick(divisors_of(shards_of(program_, node)));
+      }
+    }
+  }
+
+  void draw_placement(Node& node) {
+    node.strategy = pick(std::vector{Strategy::kFullShard, Strategy::kFullShard, Strategy::kFullShard,
+                                     Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate});
+    if (chance(0.4)) node.shards = pick(divisors_of(program_.world_size));
+  }
+
+  static std::vector<int> divisors_of(int number) {
+    std::vector<int> divisors;
+    for (int i = 1; i <= number; ++i)
+      if (number % i == 0) divisors.push_back(i);
+    return divisors;
   }
 
   Node draw_node(const Model& model) {
@@ -120,8 +155,8 @@ class Generator {
 
   Cell draw_cell() {
     return pick(std::vector{Cell::kLinear, Cell::kLinear, Cell::kLinear, Cell::kWide, Cell::kWide, Cell::kSequence,
-                            Cell::kSequence, Cell::kScale, Cell::kNorm, Cell::kTable, Cell::kFunction, Cell::kSometimes,
-                            Cell::kUnused, Cell::kRunning, Cell::kPause, Cell::kPause});
+                            Cell::kSequence, Cell::kScale, Cell::kNorm, Cell::kTable, Cell::kFunction, Cell::kAdapter,
+                            Cell::kSometimes, Cell::kUnused, Cell::kRunning, Cell::kPause, Cell::kPause});
   }
 
   // With an earlier node.
@@ -223,6 +258,18 @@ class Generator {
       case Kind::kDivideFactor:
         s.value = pick(std::vector{1.0, 2.0, 3.0});
         s.node = draw_group();
+        break;
+      case Kind::kClampReduced:
+        s.value = pick(std::vector{1e-4, 0.01});
+        s.node = draw_group();
+        s.flag = chance(0.7);
+        break;
+      case Kind::kStepInBackward:
+        s.node = draw_group();
+        s.flag = chance(0.8);
+        break;
+      case Kind::kFreeze:
+        s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
         break;
       case Kind::kClip:
         s.value = pick(std::vector{1e-3, 0.1, 100.0});

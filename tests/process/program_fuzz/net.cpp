@@ -54,7 +54,7 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
   if (spec_.cell == Cell::kRunning) mean_ = register_buffer("mean", first_values({d}, spec_.dtype, node));
   if (spec_.tied_to >= 0) {
     own_ = before[static_cast<size_t>(spec_.tied_to)]->own_;
-    for (size_t i = 0; i < own_.size(); ++i) register_parameter(c10::str("p", i), own_[i], !spec_.is_frozen);
+    for (size_t i = 0; i < own_.size(); ++i) register_parameter(c10::str("p", i), own_[i], own_[i].requires_grad());
     return;
   }
   switch (spec_.cell) {
@@ -88,14 +88,19 @@ NodeModule::NodeModule(const Program& program, const Model& model, int node,
     case Cell::kFunction:
       add_parameter({d, d});
       break;
+    case Cell::kAdapter:
+      add_parameter({d, d}, /*trains=*/false);
+      add_parameter({spec_.size, d});
+      add_parameter({d, spec_.size});
+      break;
   }
 }
 
-void NodeModule::add_parameter(const std::vector<int64_t>& sizes) {
+void NodeModule::add_parameter(const std::vector<int64_t>& sizes, bool trains) {
   const int place = 10 * number_ + static_cast<int>(own_.size());
-  own_.push_back(
-      register_parameter(c10::str("p", own_.size()), first_values(sizes, spec_.dtype, place), !spec_.is_frozen));
-  if (spec_.is_hooked && !spec_.is_frozen)
+  trains = trains && !spec_.is_frozen;
+  own_.push_back(register_parameter(c10::str("p", own_.size()), first_values(sizes, spec_.dtype, place), trains));
+  if (spec_.is_hooked && trains)
     own_.back().register_hook(
         [](const Tensor& gradient) { return gradient / static_cast<double>(1 + gradient.numel()); });
 }
@@ -131,6 +136,8 @@ Tensor NodeModule::compute(const Tensor& h, const Call& call) {
       const auto ids = torch::arange(h.size(0), torch::kLong) * 7 + call.seed + 3 * call.rank;
       return torch::embedding(own_[0], ids.remainder(own_[0].size(0)));
     }
+    case Cell::kAdapter:
+      return torch::tanh(torch::linear(h, own_[0]) + torch::linear(torch::linear(h, own_[1]), own_[2]));
     case Cell::kFunction:
       return CustomLayer::apply(h, own_[0]);
     case Cell::kSometimes:
@@ -179,6 +186,13 @@ Net::Net(const Program& program, const Model& model) {
       for (const auto& tensor : below)
         if (tensor.is_same(parameters[i].tensor)) owners[i] = group;
   }
+}
+
+std::vector<Tensor> Net::owned_by(int group) const {
+  std::vector<Tensor> some;
+  for (size_t i = 0; i < parameters.size(); ++i)
+    if (owners[i] == group && !parameters[i].is_ignored) some.push_back(parameters[i].tensor);
+  return some;
 }
 
 void Net::begin_apart(int rank) {

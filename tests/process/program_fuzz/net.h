@@ -46,7 +46,7 @@ class NodeModule : public torch::nn::Module {
  private:
   torch::Tensor add_children(const torch::Tensor& h, const Call& call);
   torch::Tensor compute(const torch::Tensor& h, const Call& call);
-  void add_parameter(const std::vector<int64_t>& sizes);
+  void add_parameter(const std::vector<int64_t>& sizes, bool trains = true);
 
   const Node spec_;
   const int number_;
@@ -69,6 +69,8 @@ struct Net {
   /// Gives the rank, unless it is 0, other values than the others have, of buffers and all but ignored parameters.
   void begin_apart(int rank);
   std::vector<torch::Tensor> tensors() const;
+  /// The parameters of a group.
+  std::vector<torch::Tensor> owned_by(int group) const;
   /// Of the ignored parameters those under the module.
   std::vector<torch::Tensor> ignored_below(int node) const;
 };

@@ -13,9 +13,9 @@ namespace {
 
 const char* truth(bool value) { return value ? "true" : "false"; }
 
-const char* text_of(WhenToReshard when) {
-  constexpr std::array<const char*, 3> kTexts{"std::nullopt", "fsdp::Reshard::always()", "fsdp::Reshard::never()"};
-  return kTexts[static_cast<size_t>(when)];
+std::string text_of(const Node& node) {
+  if (node.reshard == WhenToReshard::kWithin) return c10::str("fsdp::Reshard::within(", node.neighbours, ')');
+  return node.reshard == WhenToReshard::kAlways ? "fsdp::Reshard::always()" : "fsdp::Reshard::never()";
 }
 
 std::string optimizer_of(Optimizer kind, const std::string& name, const std::string& parameters) {
@@ -90,11 +90,16 @@ class Printer {
     return node == 0 ? net(m) + "_group" : c10::str("fsdp::group_of(*", node_path(m, node), ")");
   }
 
-  static std::string options_of(const Model& model, const Node& node) {
-    std::string options;
-    if (node.reshard != WhenToReshard::kUnset) options = c10::str(".reshard_after_forward = ", text_of(node.reshard));
-    if (model.is_synced) options += c10::str(options.empty() ? "" : ", ", ".sync_module_states = true");
-    return options.empty() ? "" : ", {" + options + "}";
+  std::string fields_of(const Model& model, const Node& node) const {
+    std::vector<std::string> fields;
+    if (node.strategy != Strategy::kFullShard)
+      fields.push_back(c10::str(".strategy = fsdp::Strategy::", node.strategy));
+    if (node.shards != 0)
+      fields.push_back(c10::str(".mesh = fsdp::init_device_mesh({", program_.world_size / node.shards, ", ",
+                                node.shards, "}, {\"replicate\", \"shard\"})"));
+    if (node.reshard != WhenToReshard::kUnset) fields.push_back(".reshard_after_forward = " + text_of(node));
+    if (model.is_synced) fields.push_back(".sync_module_states = true");
+    return fields.empty() ? "" : c10::str(", {", c10::Join(", ", fields), '}');
   }
 
   void print_make(const Statement& s) {
@@ -108,7 +113,7 @@ class Printer {
       const auto& node = model.nodes[static_cast<size_t>(i)];
       if (i > 0 && (!node.is_group || model.by_policy)) continue;
       line(i == 0 ? c10::str("auto ", name, "_group = ") : std::string(), "fsdp::fully_shard(*", node_path(s.model, i),
-           options_of(model, node), ");");
+           fields_of(model, node), ");");
     }
     if (model.by_policy)
       for (size_t i = 1; i < model.nodes.size(); ++i)
@@ -210,6 +215,16 @@ class Printer {
     close();
   }
 
+  void print_step_in_backward(const Statement& s) {
+    const auto at = group(s.model, s.node);
+    line(optimizer(s.model), ".zero_grad();");
+    if (!s.flag) return line(at, ".set_post_accumulate_grad_hook({});");
+    const auto stepper = c10::str("stepper_of_n", s.node);
+    line(optimizer_of(program_.models[static_cast<size_t>(s.model)].optimizer, stepper,
+                      "the parameters of that group alone"));
+    line(at, ".set_post_accumulate_grad_hook([&](const auto&) { ", stepper, ".step(); ", stepper, ".zero_grad(); });");
+  }
+
   void print_throw(const Statement& s) {
     line("try {");
     ++indent_;
@@ -281,6 +296,15 @@ class Printer {
         return line(root, ".set_reshard_after_backward(", truth(!s.flag), ");");
       case Kind::kKeepInBackward:
         return line(group(s.model, s.node), ".set_unshard_in_backward(", truth(!s.flag), ");");
+      case Kind::kClampReduced:
+        return line(group(s.model, s.node), ".set_all_reduce_hook(",
+                    s.flag ? c10::str("[](torch::Tensor rows) { rows.clamp_(-", s.value, ", ", s.value, "); }") : "{}",
+                    ");");
+      case Kind::kStepInBackward:
+        return print_step_in_backward(s);
+      case Kind::kFreeze:
+        return line("for (auto& p : ", node_path(s.model, s.node), "->parameters(false)) p.set_requires_grad(",
+                    truth(!s.flag), ");");
       case Kind::kReduceUnused:
         return line(root, ".set_reduce_scatter_unused_params(", truth(s.flag), ");");
       case Kind::kDivideFactor:

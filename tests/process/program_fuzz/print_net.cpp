@@ -76,6 +76,8 @@ std::vector<std::string> sizes_of(const Node& node) {
       return {c10::str('{', node.size, ", kWidth}")};
     case Cell::kFunction:
       return {"{kWidth, kWidth}"};
+    case Cell::kAdapter:
+      return {"{kWidth, kWidth}", c10::str('{', node.size, ", kWidth}"), c10::str("{kWidth, ", node.size, '}')};
     case Cell::kSequence:
     case Cell::kPause:
       break;
@@ -101,6 +103,8 @@ std::string formula_of(const Node& node) {
     case Cell::kTable:
       return c10::str("torch::embedding(p[0], (torch::arange(kSamples) * 7 + seed + 3 * rank).remainder(", node.size,
                       "))");
+    case Cell::kAdapter:
+      return "torch::tanh(torch::linear(h, p[0]) + torch::linear(torch::linear(h, p[1]), p[2]))";
     case Cell::kFunction:
       return "Layer::apply(h, p[0])";
     case Cell::kSometimes:
@@ -171,13 +175,15 @@ class NetPrinter {
             << "));\n";
     if (node.tied_to >= 0) text_ << "  // registers the parameters of n" << node.tied_to << " instead\n";
     text_ << "  " << type_of(program_, model_, number) << "() {\n";
+    const auto trains = [&](size_t i) { return !node.is_frozen && (node.cell != Cell::kAdapter || i > 0); };
     for (size_t i = 0; i < sizes.size(); ++i)
       text_ << "    p.push_back(register_parameter(\"p" << i << "\", first_values(" << sizes[i] << ", " << dtype << ", "
-            << 10 * number + static_cast<int>(i) << ')' << (node.is_frozen ? ", false" : "") << "));\n";
+            << 10 * number + static_cast<int>(i) << ')' << (trains(i) ? "" : ", false") << "));\n";
     if (node.is_hooked && !node.is_frozen && node.tied_to < 0)
-      text_
-          << "    for (auto& parameter : p)\n"
-             "      parameter.register_hook([](torch::Tensor g) { return g / static_cast<double>(1 + g.numel()); });\n";
+      text_ << "    for (auto& parameter : p)\n"
+               "      if (parameter.requires_grad())\n"
+               "        parameter.register_hook([](torch::Tensor g) { return g / static_cast<double>(1 + g.numel()); "
+               "});\n";
     text_ << "  }\n";
   }
 

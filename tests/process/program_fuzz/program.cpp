@@ -35,6 +35,14 @@ std::vector<const Statement*> in_order(const Program& program) {
 
 bool is_fused(Optimizer kind) { return kind == Optimizer::kFusedSgd || kind == Optimizer::kFusedAdamW; }
 
+const Node& options_of(const Model& model, int group) {
+  return model.nodes[static_cast<size_t>(model.by_policy ? 0 : group)];
+}
+
+int shards_of(const Program& program, const Node& options) {
+  return options.shards == 0 ? program.world_size : options.shards;
+}
+
 bool is_within(const Model& model, int node, int ancestor) {
   while (node > ancestor) node = model.nodes[static_cast<size_t>(node)].parent;
   return node == ancestor;
@@ -43,8 +51,9 @@ bool is_within(const Model& model, int node, int ancestor) {
 bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync || kind == Kind::kLocalRows; }
 
 const char* name_of(Cell cell) {
-  constexpr std::array<const char*, kCells> kNames{"sequence", "linear",    "wide",   "scale",   "norm",  "table",
-                                                   "function", "sometimes", "unused", "running", "pause", "large"};
+  constexpr std::array<const char*, kCells> kNames{"sequence", "linear",   "wide",      "scale",  "norm",
+                                                   "table",    "function", "sometimes", "unused", "running",
+                                                   "pause",    "large",    "adapter"};
   return kNames[static_cast<size_t>(cell)];
 }
 
@@ -70,6 +79,9 @@ const char* name_of(Kind kind) {
                                                    "set_reshard_after_forward",
                                                    "set_reshard_after_backward",
                                                    "set_unshard_in_backward",
+                                                   "set_all_reduce_hook",
+                                                   "set_post_accumulate_grad_hook",
+                                                   "requires_grad_",
                                                    "set_reduce_scatter_unused_params",
                                                    "set_gradient_divide_factor",
                                                    "forward prefetch list",

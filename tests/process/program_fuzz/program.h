@@ -3,6 +3,7 @@
 /// A random program over the public API, as data: models, and statements that all ranks execute.
 
 #include <c10/core/ScalarType.h>
+#include <fsdp/options.h>
 
 #include <cstdint>
 #include <string>
@@ -24,11 +25,12 @@ enum class Cell : uint8_t {
   kRunning,    ///< less a running mean, a buffer that each rank keeps for itself, times a scale
   kPause,      ///< no parameters; a rank may be held up here in backward
   kLarge,      ///< a table of which all `size` rows take part: more bytes than one round of a reduction carries
+  kAdapter,    ///< a frozen layer and beside it two thin ones with `size` values between them (LoRA)
 };
-constexpr int kCells = 12;
+constexpr int kCells = 13;
 
 /// `reshard_after_forward`.
-enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever };
+enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever, kWithin };
 
 /// A module of a model's tree. A parent stands before its children, node 0 is the root.
 struct Node {
@@ -43,6 +45,9 @@ struct Node {
   int tied_to = -1;         ///< an earlier node of the same cell, size and dtype whose parameters this one has
   int same_as = -1;         ///< an earlier node whose very module stands here again
   WhenToReshard reshard = WhenToReshard::kUnset;
+  int neighbours = 1;  ///< of WhenToReshard::kWithin
+  Strategy strategy = Strategy::kFullShard;
+  int shards = 0;  ///< on the axis "shard" of a mesh that has all ranks; 0: there is no mesh
 };
 
 enum class Optimizer : uint8_t { kSgd, kAdamW, kFusedSgd, kFusedAdamW };
@@ -87,10 +92,13 @@ enum class Kind : uint8_t {
   kReshard,      ///< model, node
   kKeepAfterForward,  ///< model, flag; set_reshard_after_forward(!flag)
   kKeepAfterBackward,
-  kKeepInBackward,    ///< model, node, flag; set_unshard_in_backward(!flag)
-  kReduceUnused,      ///< model, flag
-  kDivideFactor,      ///< model, node, value
-  kForwardPrefetch,   ///< model, node, nodes
+  kKeepInBackward,   ///< model, node, flag; set_unshard_in_backward(!flag)
+  kClampReduced,     ///< model, node, value, flag: a hook of reduced gradients, or none
+  kStepInBackward,   ///< model, node, flag: drops gradients; the group has an optimizer that steps in backward, or none
+  kFreeze,           ///< model, node, flag: its own parameters, or they train
+  kReduceUnused,     ///< model, flag
+  kDivideFactor,     ///< model, node, value
+  kForwardPrefetch,  ///< model, node, nodes
   kBackwardPrefetch,  ///< model, node, nodes
   kClip,              ///< model, value
   kFullTensors,       ///< model
@@ -104,7 +112,7 @@ enum class Kind : uint8_t {
   kBroadcast,         ///< rank: from which
   kMean,              ///<
 };
-constexpr int kKinds = 36;
+constexpr int kKinds = 39;
 
 /// One rank is held up until the others are some statements ahead, or wait for it.
 struct Lag {
@@ -142,6 +150,10 @@ struct Program {
 
 /// fsdp::optim's.
 bool is_fused(Optimizer optimizer);
+/// What the fully_shard call of a group's node is told: with a policy there is one call.
+const Node& options_of(const Model& model, int group);
+/// The ranks that rows are shared out over, or would be: kReplicate sums in the order of the other strategies.
+int shards_of(const Program& program, const Node& options);
 /// Whether the node is `ancestor` or stands below it.
 bool is_within(const Model& model, int node, int ancestor);
 const char* name_of(Cell cell);

@@ -23,14 +23,26 @@ bool has_ignored(const Model& model) {
   return std::any_of(model.nodes.begin(), model.nodes.end(), [](const Node& node) { return node.is_ignored; });
 }
 
-bool trains(const Node& node) {
-  return !node.is_frozen && node.cell != Cell::kSequence && node.cell != Cell::kPause && node.cell != Cell::kUnused;
+// Some of its parameters may.
+bool may_train(const Node& node) {
+  return node.cell != Cell::kSequence && node.cell != Cell::kPause && node.cell != Cell::kUnused;
 }
 
-bool any_trains(const Model& model) { return std::any_of(model.nodes.begin(), model.nodes.end(), trains); }
+// A module that stands for another one, or has its parameters.
+int source_of(const Model& model, int number) {
+  const auto& node = model.nodes[static_cast<size_t>(number)];
+  return node.same_as >= 0 ? node.same_as : node.tied_to >= 0 ? node.tied_to : number;
+}
 
-bool has_frozen(const Model& model) {
-  return std::any_of(model.nodes.begin(), model.nodes.end(), [](const Node& node) { return node.is_frozen; });
+bool has_replicas(const Program& program, const Model& model) {
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [&](const Node& node) {
+    return node.strategy == Strategy::kReplicate || shards_of(program, node) < program.world_size;
+  });
+}
+
+// Ranks keep whole copies from one scope to the next.
+bool keeps_copies(const Node& node) {
+  return node.strategy == Strategy::kShardGradOp || node.strategy == Strategy::kShardOptimizer;
 }
 
 // The first parameter of the node may be written row by row.
@@ -40,8 +52,19 @@ bool has_rows(const Node& node) {
 
 uint32_t bit(int model) { return 1U << model; }
 
-bool is_well_formed(const Model& model) {
+bool is_well_formed(const Program& program, const Node& node) {
+  if (node.shards < 0 || (node.shards > 0 && program.world_size % node.shards != 0)) return false;
+  if (node.strategy != Strategy::kFullShard)
+    return node.reshard == WhenToReshard::kUnset || node.reshard == WhenToReshard::kNever;
+  return node.reshard != WhenToReshard::kWithin ||
+         (node.neighbours > 0 && shards_of(program, node) % node.neighbours == 0);
+}
+
+bool is_well_formed(const Program& program, const Model& model) {
   if (model.nodes.empty() || model.nodes[0].cell != Cell::kSequence) return false;
+  if (!std::all_of(model.nodes.begin(), model.nodes.end(),
+                   [&](const Node& node) { return is_well_formed(program, node); }))
+    return false;
   for (size_t i = 1; i < model.nodes.size(); ++i) {
     const auto& node = model.nodes[i];
     const int number = static_cast<int>(i);
@@ -113,7 +136,8 @@ bool Rules::allow(const Statement& s) const {
       return is_outside(s.model) && !state(s.model).has_waiting_gradients && !is_in_local_rows(s.model);
     case Kind::kWriteOneRow:
       return is_outside(s.model) && !state(s.model).has_waiting_gradients && has_node(model, s.node) &&
-             has_rows(model.nodes[static_cast<size_t>(s.node)]) && (is_in_local_rows(s.model) || is_at_rest(s.model));
+             has_rows(model.nodes[static_cast<size_t>(s.node)]) &&
+             (is_in_local_rows(s.model) || (is_at_rest(s.model) && !has_replicas(program_, model)));
     case Kind::kSummon:
       return is_outside(s.model) && !is_in_local_rows(s.model);
     case Kind::kSave:
@@ -125,7 +149,15 @@ bool Rules::allow(const Statement& s) const {
       return is_outside(s.model);
     case Kind::kKeepInBackward:
     case Kind::kDivideFactor:
+    case Kind::kClampReduced:
       return is_outside(s.model) && is_group_node(model, s.node);
+    case Kind::kStepInBackward:  // what needs no gradient may be read after the group's gradients are there
+      return is_outside(s.model) && depth_ == 0 && is_group_node(model, s.node) && !model.by_policy &&
+             !state(s.model).was_frozen;
+    case Kind::kFreeze:
+      return is_outside(s.model) && depth_ == 0 && has_node(model, s.node) &&
+             has_rows(model.nodes[static_cast<size_t>(s.node)]) && !state(s.model).has_waiting_gradients &&
+             state(s.model).steppers.empty();
     case Kind::kForwardPrefetch:
     case Kind::kBackwardPrefetch:
       return is_outside(s.model) && is_group_node(model, s.node) &&
@@ -158,9 +190,21 @@ bool Rules::is_at_rest(int model) const {
   if (state(model).may_keep || state(model).has_ended_early) return false;
   if (!state(model).has_read) return true;
   // Operators that read frozen parameters with gradients off may have been inside a custom Function.
-  return !has_frozen(program_.models[static_cast<size_t>(model)]) &&
-         std::none_of(graphs_.begin(), graphs_.end(),
-                      [&](const GraphState& graph) { return graph.is_held && (graph.models & bit(model)) != 0; });
+  return !state(model).was_frozen && std::none_of(graphs_.begin(), graphs_.end(), [&](const GraphState& graph) {
+    return graph.is_held && (graph.models & bit(model)) != 0;
+  });
+}
+
+bool Rules::trains(int model, int node) const {
+  const auto& spec = program_.models[static_cast<size_t>(model)];
+  return may_train(spec.nodes[static_cast<size_t>(node)]) && !state(model).frozen.contains(source_of(spec, node));
+}
+
+bool Rules::any_trains(int model) const {
+  const auto& nodes = program_.models[static_cast<size_t>(model)].nodes;
+  for (size_t node = 0; node < nodes.size(); ++node)
+    if (trains(model, static_cast<int>(node))) return true;
+  return false;
 }
 
 bool Rules::allow_entry(const Statement& s) const {
@@ -175,7 +219,7 @@ bool Rules::allow_forward(const Statement& s) const {
   if (!allow_entry(s)) return false;
   // The result depends on something that requires grad.
   if (s.node > 0 && model.nodes[static_cast<size_t>(s.node)].cell == Cell::kTable) return false;
-  if (s.other < 0) return s.flag || (s.node == 0 && any_trains(model));
+  if (s.other < 0) return s.flag || (s.node == 0 && any_trains(s.model));
   return s.other != s.slot && graph(s.other).is_alive && graph(s.other).has_output;
 }
 
@@ -186,7 +230,7 @@ bool Rules::allow_grad(const Statement& s) const {
   const auto& model = program_.models[static_cast<size_t>(s.model)];
   // A penalty on gradients of parameters is taken in the scope.
   return state(s.model).exists && graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
-         trains(model.nodes[static_cast<size_t>(s.node)]) && (s.other < 0 || is_covered(s.model, s.node));
+         trains(s.model, s.node) && (s.other < 0 || is_covered(s.model, s.node));
 }
 
 bool Rules::allow_backward(const Statement& s) const {
@@ -195,7 +239,9 @@ bool Rules::allow_backward(const Statement& s) const {
     if (!graph(slot).is_alive) return false;
     // Groups that a backward does not reach keep gradients that wait.
     for (int m = 0; m < kModels; ++m)
-      if ((graph(slot).models & bit(m)) != 0 && !graph(slot).is_of_root && state(m).has_waiting_gradients) return false;
+      if ((graph(slot).models & bit(m)) != 0 &&
+          ((!graph(slot).is_of_root && state(m).has_waiting_gradients) || (steps_in_backward(m) && is_in_scope(m))))
+        return false;
   }
   return s.slot != s.other;
 }
@@ -203,7 +249,9 @@ bool Rules::allow_backward(const Statement& s) const {
 // What one rank had done of the iteration when another threw would stay in ignored parameters.
 bool Rules::allow_throw(const Statement& s) const {
   const auto& model = program_.models[static_cast<size_t>(s.model)];
-  if (!state(s.model).exists || !nothing_is_open() || s.rank >= program_.world_size || has_ignored(model)) return false;
+  if (!state(s.model).exists || !nothing_is_open() || s.rank >= program_.world_size || has_ignored(model) ||
+      steps_in_backward(s.model))
+    return false;
   if (s.node == 0 || !s.flag || !has_node(model, s.node)) return s.node == 0;
   // The output of its module requires grad, and is known by the node's number.
   const auto& node = model.nodes[static_cast<size_t>(s.node)];
@@ -214,8 +262,7 @@ void Rules::apply(const Statement& s) {
   switch (s.kind) {
     case Kind::kMake:
       note_write_of_all_ranks(s.model);  // graphs of an earlier model in its place
-      state(s.model) = {.exists = true};
-      break;
+      return make(s.model);
     case Kind::kDrop:
       state(s.model) = {};
       break;
@@ -251,11 +298,30 @@ void Rules::apply(const Statement& s) {
     case Kind::kKeepAfterBackward:
       state(s.model).may_keep |= s.flag;
       break;
+    case Kind::kStepInBackward:
+      s.flag ? void(state(s.model).steppers.insert(s.node)) : void(state(s.model).steppers.erase(s.node));
+      break;
+    case Kind::kFreeze: {
+      const int source = source_of(program_.models[static_cast<size_t>(s.model)], s.node);
+      s.flag ? void(state(s.model).frozen.insert(source)) : void(state(s.model).frozen.erase(source));
+      state(s.model).was_frozen = true;
+      return note_write(s.model);  // graphs expect other gradients
+    }
     case Kind::kUnshard:
       state(s.model).may_keep = true;
       break;
     default:
       break;
+  }
+}
+
+void Rules::make(int model) {
+  auto& made = state(model) = {.exists = true};
+  const auto& nodes = program_.models[static_cast<size_t>(model)].nodes;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].is_frozen) made.frozen.insert(static_cast<int>(i));
+    made.was_frozen |= nodes[i].is_frozen || nodes[i].cell == Cell::kAdapter;
+    made.may_keep |= keeps_copies(nodes[i]);
   }
 }
 
@@ -286,11 +352,13 @@ void Rules::apply_grad(const Statement& s) {
 
 void Rules::apply_backward(const Statement& s) {
   for (auto& state : states_) state.has_ended_early = false;
-  for (int slot : {s.slot, s.other}) {
-    if (slot < 0) continue;
-    for (int m = 0; m < kModels; ++m)
-      if ((graph(slot).models & bit(m)) != 0 && state(m).exists) state(m).has_waiting_gradients = state(m).no_sync;
-  }
+  uint32_t models = 0;
+  for (int slot : {s.slot, s.other})
+    if (slot >= 0) models |= graph(slot).models;
+  for (int m = 0; m < kModels; ++m)
+    if ((models & bit(m)) != 0 && state(m).exists) state(m).has_waiting_gradients = state(m).no_sync;
+  for (int m = 0; m < kModels; ++m)
+    if ((models & bit(m)) != 0 && steps_in_backward(m) && !state(m).no_sync) note_write(m);
   if (s.flag) return;
   auto parts = graph(s.slot).parts;
   if (s.other >= 0) parts.insert(graph(s.other).parts.begin(), graph(s.other).parts.end());
@@ -338,7 +406,9 @@ void Rules::close(const Statement& s) {
 }
 
 bool is_well_defined(const Program& program) {
-  if (!std::all_of(program.models.begin(), program.models.end(), is_well_formed)) return false;
+  if (!std::all_of(program.models.begin(), program.models.end(),
+                   [&](const Model& model) { return is_well_formed(program, model); }))
+    return false;
   Rules rules(program);
   return follow(rules, program.statements);
 }

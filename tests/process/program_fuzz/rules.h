@@ -40,6 +40,8 @@ class Rules {
   bool is_without_sync(int model) const { return state(model).no_sync; }
   bool is_in_local_rows(int model) const { return state(model).local_rows; }
   int depth() const { return depth_; }
+  bool has_waiting_gradients(int model) const { return state(model).has_waiting_gradients; }
+  bool steps_in_backward(int model) const { return !state(model).steppers.empty(); }
 
  private:
   struct ModelState {
@@ -50,6 +52,9 @@ class Rules {
     bool has_read = false;               // a scope opened after the last write of all ranks
     bool may_keep = false;               // whole copies, which only writes of all ranks make stale
     bool was_written_by_one = false;     // since the last write of all ranks: a copy that is left may be stale on one
+    std::set<int> frozen = {};           // nodes, of those that kFreeze may change
+    std::set<int> steppers = {};         // nodes of groups whose optimizers step in backward
+    bool was_frozen = false;             // a parameter, at some time
     bool has_ended_early = false;        // a backward, whose graph LibTorch keeps until the thread runs another one
   };
   const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
@@ -57,6 +62,9 @@ class Rules {
   bool is_outside(int model) const { return state(model).exists && !is_in_scope(model); }
   bool nothing_is_open() const { return depth_ == 0; }
   bool is_at_rest(int model) const;
+  bool trains(int model, int node) const;
+  bool any_trains(int model) const;
+  void make(int model);
   bool allow_entry(const Statement& statement) const;
   bool allow_forward(const Statement& statement) const;
   bool allow_grad(const Statement& statement) const;

@@ -15,17 +15,31 @@ namespace {
 
 using torch::Tensor;
 
-std::optional<Reshard> option_of(WhenToReshard when) {
-  if (when == WhenToReshard::kUnset) return std::nullopt;
-  return when == WhenToReshard::kAlways ? Reshard::always() : Reshard::never();
+std::optional<Reshard> option_of(const Node& node) {
+  switch (node.reshard) {
+    case WhenToReshard::kUnset:
+      return std::nullopt;
+    case WhenToReshard::kAlways:
+      return Reshard::always();
+    case WhenToReshard::kNever:
+      return Reshard::never();
+    case WhenToReshard::kWithin:
+      return Reshard::within(node.neighbours);
+  }
+  return std::nullopt;
 }
 
 using GroupsMade = std::vector<std::weak_ptr<runtime::ParamGroup>>;
 
 class ShardedRun {
  public:
-  ShardedRun(const Program& program, int rank, const Watch& watch, Plant plant, GroupsMade& groups_made)
-      : program_(program), watch_(watch), plant_(plant), groups_made_(groups_made), runner_(program, rank) {
+  ShardedRun(const Program& program, int rank, const Watch& watch, Plant plant, Meshes& meshes, GroupsMade& groups_made)
+      : program_(program),
+        watch_(watch),
+        plant_(plant),
+        meshes_(meshes),
+        groups_made_(groups_made),
+        runner_(program, rank) {
     runner_.pause = [this] {
       if (current_ != nullptr && current_->lag.inside) watch_.lags(current_->lag);
     };
@@ -48,6 +62,8 @@ class ShardedRun {
     std::optional<Sharded<std::shared_ptr<NodeModule>>> group;
     std::map<int, Group> by_node;  // of calls: a group without parameters lives as long as its handle
     std::unique_ptr<torch::optim::Optimizer> optimizer;
+    std::map<int, std::unique_ptr<torch::optim::Optimizer>>
+        steppers;             // by node of the group that they step in backward
     std::vector<int> scopes;  // nodes of their groups
     bool has_local_rows = false;
   };
@@ -83,6 +99,7 @@ class ShardedRun {
   void summon(const Statement& s);
   void set_prefetch(const Statement& s);
   void full_tensors(const Statement& s);
+  void step_in_backward(const Statement& s);
   void save(const Statement& s);
   void throw_and_reset(const Statement& s);
   void compare_rows(const Statement& s);
@@ -92,6 +109,7 @@ class ShardedRun {
   const Program& program_;
   const Watch& watch_;
   const Plant plant_;
+  Meshes& meshes_;
   GroupsMade& groups_made_;
   const Statement* current_ = nullptr;
   Runner runner_;
@@ -150,6 +168,14 @@ void ShardedRun::execute(const Statement& s) {
       return group(s).set_reshard_after_backward(!s.flag);
     case Kind::kKeepInBackward:
       return group_at(s, s.node).set_unshard_in_backward(!s.flag);
+    case Kind::kClampReduced:
+      if (!s.flag) return group_at(s, s.node).set_all_reduce_hook({});
+      return group_at(s, s.node).set_all_reduce_hook(
+          [most = s.value](const Tensor& rows) { Tensor(rows).clamp_(-most, most); });
+    case Kind::kStepInBackward:
+      return step_in_backward(s);
+    case Kind::kFreeze:
+      return runner_.freeze(s);
     case Kind::kReduceUnused:
       return group(s).set_reduce_scatter_unused_params(s.flag);
     case Kind::kDivideFactor:
@@ -196,8 +222,13 @@ void ShardedRun::make(const Statement& s) {
 
 void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
   FullyShardOptions options{.ignored_params = net.ignored_below(0), .sync_module_states = model.is_synced};
+  const auto choose = [&](const Node& node) {
+    options.strategy = node.strategy;
+    options.mesh = node.shards == 0 ? std::nullopt : std::optional(meshes_.with(node.shards));
+    options.reshard_after_forward = option_of(node);
+  };
   if (model.by_policy) {
-    options.reshard_after_forward = option_of(model.nodes[0].reshard);
+    choose(model.nodes[0]);
     options.auto_wrap_policy = [&](const WrapCandidate& candidate) {
       for (size_t node = 1; node < net.modules.size(); ++node)
         if (net.modules[node].get() == &candidate.module && model.nodes[node].is_group) return true;
@@ -208,13 +239,14 @@ void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
   }
   for (int node : net.group_nodes) {
     options.ignored_params = net.ignored_below(node);
-    options.reshard_after_forward = option_of(model.nodes[static_cast<size_t>(node)].reshard);
+    choose(model.nodes[static_cast<size_t>(node)]);
     handle.group = fully_shard(net.modules[static_cast<size_t>(node)], options);
     handle.by_node.emplace(node, *handle.group);
   }
 }
 
 void ShardedRun::drop(const Statement& s) {
+  for (const auto& [node, stepper] : handle(s.model).steppers) group_at(s, node).set_post_accumulate_grad_hook({});
   handle(s.model) = {};
   runner_.nets[static_cast<size_t>(s.model)].reset();
 }
@@ -297,6 +329,24 @@ void ShardedRun::full_tensors(const Statement& s) {
   for (const auto& parameter : runner_.net(s.model).parameters) runner_.record(s, full_tensor(parameter.tensor));
 }
 
+void ShardedRun::step_in_backward(const Statement& s) {
+  auto& steppers = handle(s.model).steppers;
+  const auto group = group_at(s, s.node);
+  handle(s.model).optimizer->zero_grad();
+  if (!s.flag) {
+    group.set_post_accumulate_grad_hook({});
+    steppers.erase(s.node);
+    return;
+  }
+  auto& stepper = steppers[s.node];
+  stepper = make_optimizer(program_.models[static_cast<size_t>(s.model)].optimizer, /*fused=*/true,
+                           runner_.net(s.model).owned_by(s.node));
+  group.set_post_accumulate_grad_hook([optimizer = stepper.get()](const std::vector<Tensor>&) {
+    optimizer->step();
+    optimizer->zero_grad();
+  });
+}
+
 void ShardedRun::save(const Statement& s) {
   const auto& net = runner_.net(s.model);
   std::stringstream file;
@@ -359,9 +409,9 @@ void ShardedRun::compare_gradients(const Statement& s) {
 
 }  // namespace
 
-std::vector<Value> run_sharded(const Program& program, int rank, const Watch& watch, Plant plant) {
+std::vector<Value> run_sharded(const Program& program, int rank, const Watch& watch, Plant plant, Meshes& meshes) {
   GroupsMade groups;
-  auto values = ShardedRun(program, rank, watch, plant, groups).run();
+  auto values = ShardedRun(program, rank, watch, plant, meshes, groups).run();
   // Groups go with their parameters, and these with the module, the optimizer and the graphs. What an exception ended
   // in the middle of a backward may lie in a queue of LibTorch's until this thread runs another one.
   const auto order = in_order(program);

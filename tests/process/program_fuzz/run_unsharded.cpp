@@ -67,12 +67,14 @@ class UnshardedRun {
     }
     Runner runner;
     std::array<std::unique_ptr<torch::optim::Optimizer>, kModels> optimizers;
+    std::array<std::map<int, std::unique_ptr<torch::optim::Optimizer>>, kModels> steppers;  // by group node
     // By model and parameter: gradients that wait for a backward with synchronisation, or for the sum.
     std::array<std::vector<Tensor>, kModels> waiting;
   };
   struct ModelState {
     bool no_sync = false;
-    std::map<int, double> divisors;  // by group node
+    std::map<int, double> divisors, most;  // by group node; of kClampReduced
+    std::vector<int> scopes;               // nodes of their groups
   };
   ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
   bool exists(int model) const { return ranks_[0]->runner.nets[static_cast<size_t>(model)] != nullptr; }
@@ -99,12 +101,19 @@ class UnshardedRun {
     return most;
   }
   void note_rounding(size_t m, double tolerance) { tolerances_[m] = std::max(tolerances_[m], tolerance); }
+  void note_rounding_of_step(size_t m) {
+    const auto& model = program_.models[m];
+    if (is_fused(model.optimizer) || has_bfloat16(model)) note_rounding(m, tolerance_of(model));
+  }
   uint32_t models_of(const Statement& s) const { return ranks_[0]->runner.models_of(s); }
 
   void execute(const Statement& s);
   void make(const Statement& s);
   void backward(const Statement& s);
   void sum_gradients(int model);
+  Tensor sum_of(int model, size_t parameter);
+  void step_in_backward(const Statement& s);
+  void open_scope(int model, int node);
   void clip(const Statement& s);
   void write(const Statement& s);
   void summon(const Statement& s);
@@ -130,6 +139,11 @@ void UnshardedRun::execute(const Statement& s) {
       for (auto& rank : ranks_) rank->runner.nets[m].reset();
       return;
     case Kind::kScope:
+      open_scope(s.model, s.node);
+      state(s.model).scopes.push_back(s.node);
+      run_list(s.body);
+      state(s.model).scopes.pop_back();
+      return;
     case Kind::kLocalRows:
       return run_list(s.body);
     case Kind::kNoSync:
@@ -138,12 +152,14 @@ void UnshardedRun::execute(const Statement& s) {
       state(s.model).no_sync = false;
       return;
     case Kind::kForward: {
+      open_scope(s.model, s.entry == Entry::kScope ? s.at : s.node);
       const uint32_t models = model | (s.other >= 0 ? ranks_[0]->runner.graph(s.other).models : 0);
       on_ranks(models, [&](Rank& rank) { rank.runner.forward(s); });
       if (!ranks_[0]->runner.net(s.model).buffers.empty()) note_rounding(m, tolerance_of_all(models));
       return;
     }
     case Kind::kEvaluate:
+      if (s.entry == Entry::kScope) open_scope(s.model, s.at);  // as it opens, gradients are recorded still
       return on_ranks(model, [&](Rank& rank) { rank.runner.evaluate(s); });
     case Kind::kGrad:
       return on_ranks(ranks_[0]->runner.graph(s.slot).models, [&](Rank& rank) { rank.runner.grad(s); });
@@ -158,9 +174,7 @@ void UnshardedRun::execute(const Statement& s) {
     case Kind::kStep:
       if (plant_ == Plant::kSkip) return;
       for (auto& rank : ranks_) rank->optimizers[m]->step();
-      if (is_fused(program_.models[m].optimizer) || has_bfloat16(program_.models[m]))
-        note_rounding(m, tolerance_of(program_.models[m]));
-      return;
+      return note_rounding_of_step(m);
     case Kind::kWriteRows:
     case Kind::kWriteOneRow:
     case Kind::kWriteWhole:
@@ -169,6 +183,14 @@ void UnshardedRun::execute(const Statement& s) {
       return summon(s);
     case Kind::kDivideFactor:
       state(s.model).divisors[s.node] = s.value;
+      return;
+    case Kind::kClampReduced:
+      state(s.model).most[s.node] = s.flag ? s.value : INFINITY;
+      return;
+    case Kind::kStepInBackward:
+      return step_in_backward(s);
+    case Kind::kFreeze:
+      for (auto& rank : ranks_) rank->runner.freeze(s);
       return;
     case Kind::kClip:
       return clip(s);
@@ -206,6 +228,7 @@ void UnshardedRun::make(const Statement& s) {
     auto& net = rank->runner.nets[m];
     net = std::make_unique<Net>(program_, model);
     rank->optimizers[m] = make_optimizer(model.optimizer, /*fused=*/false, net->tensors());
+    rank->steppers[m].clear();
     rank->waiting[m].assign(net->parameters.size(), Tensor());
   }
   state(s.model) = {};
@@ -241,23 +264,73 @@ void UnshardedRun::backward(const Statement& s) {
     if ((models & (1U << model)) != 0 && exists(model) && !state(model).no_sync) sum_gradients(model);
 }
 
+// Over the ranks of a replica in their order, then over the replicas in theirs.
+Tensor UnshardedRun::sum_of(int model, size_t parameter) {
+  const auto m = static_cast<size_t>(model);
+  const int owner = ranks_[0]->runner.net(model).owners[parameter];
+  const auto shards = static_cast<size_t>(shards_of(program_, options_of(program_.models[m], owner)));
+  const auto add = [](Tensor& sum, const Tensor& term) {
+    if (term.defined()) sum = sum.defined() ? sum + term : term;
+  };
+  Tensor sum;
+  for (size_t first = 0; first < ranks_.size(); first += shards) {
+    Tensor of_replica;
+    for (size_t rank = first; rank < first + shards; ++rank)
+      add(of_replica, std::exchange(ranks_[rank]->waiting[m][parameter], Tensor()));
+    add(sum, of_replica);
+  }
+  if (!sum.defined()) return sum;
+  const auto setting = [&](const std::map<int, double>& settings, double otherwise) {
+    const auto set = settings.find(owner);
+    return set == settings.end() ? otherwise : set->second;
+  };
+  const double most = setting(state(model).most, INFINITY);
+  return (sum * (1.0 / setting(state(model).divisors, program_.world_size))).clamp_(-most, most);
+}
+
 void UnshardedRun::sum_gradients(int model) {
   const torch::NoGradGuard no_grad;
   const auto m = static_cast<size_t>(model);
-  const auto& net = ranks_[0]->runner.net(model);
-  for (size_t i = 0; i < net.parameters.size(); ++i) {
-    Tensor sum;
-    for (auto& rank : ranks_) {
-      const auto gradient = std::exchange(rank->waiting[m][i], Tensor());
-      if (gradient.defined()) sum = sum.defined() ? sum + gradient : gradient;
-    }
+  for (size_t i = 0; i < ranks_[0]->runner.net(model).parameters.size(); ++i) {
+    const auto sum = sum_of(model, i);
     if (!sum.defined()) continue;
-    const auto divisor = state(model).divisors.find(net.owners[i]);
-    sum = sum * (1.0 / (divisor == state(model).divisors.end() ? program_.world_size : divisor->second));
     for (auto& rank : ranks_) {
       auto& grad = rank->runner.net(model).parameters[i].tensor.mutable_grad();
       grad = grad.defined() ? grad + sum : sum.clone();
     }
+  }
+  for (auto& rank : ranks_)
+    for (auto& [node, stepper] : rank->steppers[m]) {
+      stepper->step();
+      stepper->zero_grad();
+    }
+  if (!ranks_[0]->steppers[m].empty()) note_rounding_of_step(m);
+}
+
+void UnshardedRun::step_in_backward(const Statement& s) {
+  const auto m = static_cast<size_t>(s.model);
+  for (auto& rank : ranks_) {
+    rank->optimizers[m]->zero_grad();
+    rank->steppers[m].erase(s.node);
+    if (s.flag)
+      rank->steppers[m][s.node] =
+          make_optimizer(program_.models[m].optimizer, /*fused=*/false, rank->runner.net(s.model).owned_by(s.node));
+  }
+}
+
+// Buffers of rank 0 (FullyShardOptions::broadcast_buffers), if no scope around this one is open.
+void UnshardedRun::open_scope(int model, int node) {
+  const auto& spec = program_.models[static_cast<size_t>(model)];
+  if (options_of(spec, node).strategy != Strategy::kReplicate) return;
+  if (std::ranges::any_of(state(model).scopes, [&](int open) { return is_within(spec, node, open); })) return;
+  const torch::NoGradGuard no_grad;
+  const auto buffers_of = [&](Rank& rank) {
+    return rank.runner.net(model).modules[static_cast<size_t>(node)]->buffers();
+  };
+  const auto values = buffers_of(*ranks_[0]);
+  for (auto& rank : ranks_) {
+    auto buffers = buffers_of(*rank);
+    for (size_t i = 0; i < buffers.size(); ++i) buffers[i].copy_(values[i]);
   }
 }
 
@@ -303,6 +376,7 @@ void UnshardedRun::summon(const Statement& s) {
 }
 
 void UnshardedRun::throw_and_reset(const Statement& s) {
+  open_scope(s.model, 0);
   for (auto& rank : ranks_) {
     rank->runner.forget_graphs();
     for (auto& waiting : rank->waiting[static_cast<size_t>(s.model)]) waiting = Tensor();

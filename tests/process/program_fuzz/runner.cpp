@@ -40,7 +40,7 @@ void Runner::grad(const Statement& s) {
   std::vector<Tensor> inputs{from.x};
   if (s.node >= 0)
     for (const auto& parameter : net(s.model).modules[static_cast<size_t>(s.node)]->parameters(/*recurse=*/false))
-      inputs.push_back(parameter);
+      if (parameter.requires_grad()) inputs.push_back(parameter);
   const bool creates = s.other >= 0;
   const auto gradients = torch::autograd::grad({from.y}, inputs, {}, s.flag || creates, creates, /*allow_unused=*/true);
   auto sum = torch::zeros({}, torch::kDouble);

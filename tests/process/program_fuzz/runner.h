@@ -45,6 +45,11 @@ class Runner {
       [this](const Statement& s, const torch::Tensor& x, const Call& call) { return module(s).forward(x, call); };
   NodeModule& module(const Statement& s) { return *net(s.model).modules[static_cast<size_t>(s.node)]; }
 
+  /// kFreeze.
+  void freeze(const Statement& s) {
+    for (auto& parameter : module(s).parameters(/*recurse=*/false)) parameter.set_requires_grad(!s.flag);
+  }
+
   /// What kWriteOneRow writes.
   torch::Tensor row_parameter(const Statement& s) { return module(s).parameters(/*recurse=*/false)[0]; }
 

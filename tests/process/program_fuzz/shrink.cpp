@@ -55,6 +55,11 @@ class Simplifier {
           if (s.rank >= 2) s.rank = 1;
         });
         p.world_size = 2;
+        for (auto& model : p.models)
+          for (auto& node : model.nodes) {
+            if (node.shards > 1) node.shards = 2;
+            node.neighbours = std::min(node.neighbours, 2);
+          }
       });
     leave_out_statements();
     simplify_statements();
@@ -159,6 +164,12 @@ class Simplifier {
         change(&Node::is_ignored, false);
         change(&Node::is_group, false);
         change(&Node::reshard, WhenToReshard::kUnset);
+        if (model.nodes[i].strategy != Strategy::kFullShard)
+          add([&](Program& p) {
+            p.models[m].nodes[i].strategy = Strategy::kFullShard;
+            p.models[m].nodes[i].reshard = WhenToReshard::kUnset;
+          });
+        change(&Node::shards, 0);
         change(&Node::size, int64_t{1});
       }
     }
