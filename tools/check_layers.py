@@ -20,7 +20,8 @@ LAYERS = [
     ["launch", "memory"],
     ["runtime"],
     ["api"],
-    ["optim", "state", "init", "activation", "amp"],
+    ["optim", "init", "activation", "amp"],
+    ["state"],
     ["train"],
 ]
 # The same inside a layer.
@@ -58,6 +59,7 @@ PUBLIC_HEADERS = {
     "join": "api",
     "wrap_policy": "api",
     "parameters": "api",
+    "checkpoint": "state",
     "clip_grad": "optim",
     "optim": "optim",
     "images": "train",

@@ -35,8 +35,8 @@ class CheckLayers(Tree):
         self.assert_finds("api is a higher layer")
 
     def test_finds_a_sibling_include(self):
-        self.write("src/optim/adam.cpp", '  #  include "state/save.h"\n')
-        self.assert_finds("state is a sibling")
+        self.write("src/optim/adam.cpp", '  #  include "init/save.h"\n')
+        self.assert_finds("init is a sibling")
 
     def test_finds_a_private_header_in_a_public_one(self):
         self.write("include/fsdp/gather.h", '#include "layout/rows.h"\n')

@@ -74,14 +74,15 @@ inline void write_small_checkpoint(const std::string& folder, int64_t step,
   auto& bias = manifest.model["bias"] = {Dtype::kFloat32, {2}, {}};
   const auto first = 100 * static_cast<float>(step);
   {
-    SafetensorsWriter writer(path + "/model-00000-of-00002.safetensors", {{"weight", Dtype::kFloat32, {3, 3}}}, {});
+    SafetensorsWriter writer(path + "/model-00000-of-00002.safetensors", {{"weight", Dtype::kFloat32, {3, 3}}},
+                             {{"format", "pt"}});
     write_floats(writer, floats(9, first));
     auto written = writer.finish();
     manifest.files["model-00000-of-00002.safetensors"] = {written.bytes, written.header_checksum};
     weight.parts.push_back({"model-00000-of-00002.safetensors", 0, 3, written.checksums["weight"]});
   }
   SafetensorsWriter writer(path + "/model-00001-of-00002.safetensors",
-                           {{"weight", Dtype::kFloat32, {2, 3}}, {"bias", Dtype::kFloat32, {2}}}, {});
+                           {{"weight", Dtype::kFloat32, {2, 3}}, {"bias", Dtype::kFloat32, {2}}}, {{"format", "pt"}});
   write_floats(writer, floats(6, first + 9));
   write_floats(writer, floats(2, -first));
   auto written = writer.finish();

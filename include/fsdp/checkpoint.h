@@ -1,0 +1,90 @@
+#pragma once
+/// \file
+/// Checkpoints: what training needs to go on, in files that any number of ranks can read. docs/checkpoints.md has the
+/// format.
+
+#include <fsdp/group.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fsdp {
+
+/// What is saved beside the model and the optimizer. Every field is optional.
+struct SaveOptions {
+  /// Names the checkpoint: one of the same step is replaced.
+  int64_t step = 0;
+  /// JSON of one's own, e.g. the epoch and how far the data was read. Rank 0's counts.
+  std::string extra = "{}";
+  /// How many checkpoints stay in the folder, the newest; none: all of them.
+  std::optional<int64_t> keep = std::nullopt;
+};
+
+/// How a checkpoint has to fit.
+struct LoadOptions {
+  /// Every tensor of the model and of the optimizer is in the checkpoint, the checkpoint has no others, and sizes are
+  /// equal; anything else is an error that lists them.
+  bool strict = true;
+  /// Without `strict`: beginnings of the names that may be missing, extra or of other sizes, e.g. "head."; those of the
+  /// model keep their values. Empty: all of them may.
+  std::vector<std::string> may_differ = {};
+};
+
+/// What was loaded.
+struct LoadedCheckpoint {
+  /// Of the checkpoint, below the folder that was asked for.
+  std::string path;
+  int64_t step = 0;
+  /// Ranks of the program that saved it.
+  int64_t world_size = 0;
+  /// SaveOptions::extra.
+  std::string extra;
+  /// What was not strict: a line for each name that is missing, extra or of other sizes.
+  std::vector<std::string> differing;
+};
+
+/// Writes `folder`/step-N: parameters and buffers by the module's names, the optimizer's state and options, the random
+/// state of every rank, `options`. Then the file `folder`/latest names it.
+///
+/// Each rank writes its rows; no parameter is communicated, only which rows lie where, with their checksums. Ranks that
+/// hold the same rows write a share each; what is not sharded, rank 0 writes (so of buffers, rank 0's values). The
+/// checkpoint has its name when all of it is on the disk, so one that is interrupted at any point leaves the earlier
+/// ones as they were. Rows on a device go through host memory one tensor at a time.
+///
+/// `model`: a handle, or any module, also without fsdp and without a process group. `optimizer`: null, or one of
+/// parameters of the model: AdamW, Adam, SGD, Adagrad, RMSprop of torch::optim, those of fsdp::optim but LBFGS. The
+/// folder is the same for all ranks, on a disk that all of them see. Collective, outside scopes and backwards; every
+/// rank waits for the slowest one, at most for the process group's timeout.
+///
+/// Throws UsageError in a scope, for an optimizer of another kind or of other parameters, and for groups over different
+/// ranks. Otherwise ranks fail alike, with an Error that names the rank, the file and what to do: no room, no right to
+/// write, another job that writes to the folder. The model, the optimizer and earlier checkpoints are then as they
+/// were.
+///
+///     fsdp::save_checkpoint("runs/a", model, &optimizer, {.step = step, .extra = R"({"epoch": 3})", .keep = 2});
+void save_checkpoint(const std::string& folder, const Group& model, const torch::optim::Optimizer* optimizer = nullptr,
+                     const SaveOptions& options = {});
+void save_checkpoint(const std::string& folder, torch::nn::Module& model,
+                     const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+
+/// Reads a checkpoint into a model and, unless it is null, into an optimizer of its parameters: with any number of
+/// ranks, strategy, mesh and wrapping, also by a plain program. Each rank reads its own rows only, and compares all
+/// that it reads with the checksums. Values are converted where the dtype differs. `folder`: of a run, whose newest
+/// checkpoint is taken, or of one checkpoint. The random state is restored where the number of ranks is the same:
+/// training then goes on bit for bit as without a break; with another number, up to rounding.
+///
+/// Collective, outside scopes and backwards. Throws UsageError as save_checkpoint does; an Error on every rank where
+/// something is missing or does not fit (see LoadOptions), before anything is changed, or where a file is damaged: then
+/// the model may be loaded in part, and another checkpoint has to be loaded.
+///
+///     if (std::filesystem::exists("runs/a")) step = fsdp::load_checkpoint("runs/a", model, &optimizer).step;
+LoadedCheckpoint load_checkpoint(const std::string& folder, const Group& model,
+                                 torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
+LoadedCheckpoint load_checkpoint(const std::string& folder, torch::nn::Module& model,
+                                 torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
+
+}  // namespace fsdp

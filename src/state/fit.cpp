@@ -1,0 +1,59 @@
+#include "state/fit.h"
+
+#include <algorithm>
+#include <set>
+
+#include "state/format/format_error.h"
+#include "state/format/sizes.h"
+
+namespace fsdp::state {
+namespace {
+
+constexpr size_t kListed = 100;
+
+bool may_differ(const LoadOptions& options, const std::string& name) {
+  if (options.strict) return false;
+  return options.may_differ.empty() || std::any_of(options.may_differ.begin(), options.may_differ.end(),
+                                                   [&](const std::string& begin) { return name.starts_with(begin); });
+}
+
+}  // namespace
+
+void note(Fit& fit, const LoadOptions& options, const std::string& name, const std::string& what) {
+  (may_differ(options, name) ? fit.allowed : fit.refused).push_back(name + ": " + what);
+}
+
+Fit fit_of(const TensorRecords& saved, const ModelTensors& tensors, const LoadOptions& options) {
+  Fit fit;
+  std::set<std::string> taken;
+  for (const auto& tensor : tensors.all) {
+    auto& name = fit.names.emplace_back();
+    for (const auto& candidate : tensor.names) {
+      taken.insert(candidate);
+      if (!name && saved.contains(candidate)) name = candidate;
+    }
+    if (!name) {
+      note(fit, options, tensor.name(), "missing");
+    } else if (const auto& sizes = saved.at(*name).sizes; sizes != tensor.sizes) {
+      note(fit, options, tensor.name(), "has sizes " + text_of(tensor.sizes) + ", saved were " + text_of(sizes));
+      name.reset();
+    }
+  }
+  for (const auto& [name, record] : saved)
+    if (!taken.contains(name)) note(fit, options, name, "extra, the model has no such tensor");
+  return fit;
+}
+
+void require_fit(const Fit& fit, const std::string& path) {
+  if (fit.refused.empty()) return;
+  std::string lines;
+  for (size_t i = 0; i < std::min(kListed, fit.refused.size()); ++i) lines += "\n  " + fit.refused[i];
+  if (fit.refused.size() > kListed) lines += "\n  and " + std::to_string(fit.refused.size() - kListed) + " more";
+  throw FormatError(path + ": expected what the model and the optimizer have, found " +
+                    std::to_string(fit.refused.size()) +
+                    " differences. Load it into what it was saved of, or name what may differ in LoadOptions (strict = "
+                    "false, may_differ):" +
+                    lines);
+}
+
+}  // namespace fsdp::state

@@ -1,0 +1,94 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fsdp/parameters.h>
+#include <fsdp/state_dict.h>
+
+#include <exception>
+
+#include "api/group_view.h"
+#include "state/fit.h"
+#include "state/format/safetensors.h"
+#include "state/ranks.h"
+#include "state/torch_dtype.h"
+
+namespace fsdp {
+namespace {
+
+// Every rank has the same entries in the same order, in which it gathers; rank 0 writes. If it cannot, it gathers on,
+// as the others do, and says so in the end.
+void save_whole(const std::string& path, const ModuleNode& tree) {
+  const std::string operation = "save_safetensors";
+  const auto tensors = state::tensors_of(tree, operation);
+  const state::Ranks ranks(tensors.ranks);
+  std::vector<state::Entry> entries;
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& tensor : tensors.all) {
+    entries.push_back({tensor.name(), state::dtype_of(tensor.tensor.scalar_type(), tensor.name()), tensor.sizes});
+    by_name.emplace(tensor.name(), tensor.tensor);
+  }
+  state::lay_out(entries, path);
+  std::optional<state::SafetensorsWriter> writer;
+  std::exception_ptr error;
+  const auto on_first_rank = [&](const auto& act) {
+    if (ranks.rank() == 0 && !error) try {
+        act();
+      } catch (...) {
+        error = std::current_exception();
+      }
+  };
+  on_first_rank([&] { writer.emplace(path, entries, std::map<std::string, std::string>{{"format", "pt"}}); });
+  for (const auto& entry : entries) {
+    const auto whole = full_tensor(by_name.at(entry.name));
+    on_first_rank([&] { writer->write(state::bytes_in(whole.cpu().contiguous())); });
+  }
+  on_first_rank([&] { writer->finish(); });
+  ranks.together(operation, [&]() -> std::string {
+    if (error) std::rethrow_exception(error);
+    return {};
+  });
+}
+
+std::vector<std::string> load_whole(const std::string& path, const ModuleNode& tree, const LoadOptions& options) {
+  const std::string operation = "load_safetensors";
+  const auto tensors = state::tensors_of(tree, operation);
+  const state::Ranks ranks(tensors.ranks);
+  std::optional<state::SafetensorsFile> file;
+  state::Fit fit;
+  ranks.together(operation, [&]() -> std::string {
+    file.emplace(path);
+    state::TensorRecords records;
+    for (const auto& entry : file->header().entries) records[entry.name] = {entry.dtype, entry.sizes, {}};
+    fit = fit_of(records, tensors, options);
+    require_fit(fit, path);
+    return {};
+  });
+  ranks.together(operation, [&]() -> std::string {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < tensors.all.size(); ++i) {
+      if (!fit.names[i]) continue;
+      const auto& tensor = tensors.all[i];
+      const auto& entry = file->entry(*fit.names[i]);
+      const auto rows = at::empty(tensor.tensor.sizes(), state::scalar_type_of(entry.dtype));
+      const auto bytes_per_row = tensor.rows.count > 0 ? rows.nbytes() / static_cast<size_t>(tensor.rows.count) : 0;
+      file->read(entry, static_cast<uint64_t>(tensor.rows.first) * bytes_per_row, state::mutable_bytes_in(rows));
+      tensor.tensor.copy_(rows);
+    }
+    return {};
+  });
+  return std::move(fit.allowed);
+}
+
+}  // namespace
+
+void save_safetensors(const std::string& path, const Group& model) { save_whole(path, *GroupView::of(model).tree); }
+void save_safetensors(const std::string& path, torch::nn::Module& model) { save_whole(path, *module_tree(model)); }
+
+std::vector<std::string> load_safetensors(const std::string& path, const Group& model, const LoadOptions& options) {
+  return load_whole(path, *GroupView::of(model).tree, options);
+}
+std::vector<std::string> load_safetensors(const std::string& path, torch::nn::Module& model,
+                                          const LoadOptions& options) {
+  return load_whole(path, *module_tree(model), options);
+}
+
+}  // namespace fsdp

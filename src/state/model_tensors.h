@@ -1,0 +1,46 @@
+#pragma once
+/// \file
+/// The tensors of a model as files have them: the neutral list of parameters, and what is not sharded.
+
+#include <fsdp/process_group.h>
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "api/module_tree.h"
+#include "layout/row_layout.h"
+
+namespace fsdp::state {
+
+/// A parameter or buffer, one that has several names once.
+struct ModelTensor {
+  /// In the order of the tree; files have the first.
+  std::vector<std::string> names;
+  /// The module's; shows this rank's rows.
+  at::Tensor tensor;
+  /// Of the whole one.
+  std::vector<int64_t> sizes;
+  /// What of dim 0 this rank has, and what of that it writes.
+  layout::RowRange rows, share;
+
+  const std::string& name() const { return names.front(); }
+};
+
+struct ModelTensors {
+  std::vector<ModelTensor> all;
+  /// Those that have the same rows or rows of the same tensors; null for a program without ranks.
+  std::shared_ptr<ProcessGroup> ranks;
+  /// By the module's tensor: its place in `all`.
+  std::unordered_map<const at::TensorImpl*, size_t> places;
+};
+
+/// Throws UsageError in a scope or a backward, and for groups over different ranks.
+ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation);
+
+/// `rows` rows of `values`, from `first` on, contiguous and on the CPU. `values`: this rank's rows of a parameter, or
+/// what lies as they do.
+at::Tensor on_cpu(const at::Tensor& values, int64_t first, int64_t rows);
+
+}  // namespace fsdp::state

@@ -1,0 +1,176 @@
+#include "state/optimizer_state.h"
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "comm/core/check.h"
+#include "state/optimizer_fields.h"
+
+namespace fsdp::state {
+namespace {
+
+using json = nlohmann::ordered_json;
+using torch::optim::Optimizer;
+
+std::string kind_of(const Optimizer& optimizer) {
+  std::string name;
+  for (const auto& group : optimizer.param_groups()) {
+    name.clear();
+    if (!with_kind(group.options(), [&](const auto& kind) { name = kind.name; })) break;
+  }
+  return name;
+}
+
+size_t place_of(const at::Tensor& parameter, const ModelTensors& tensors) {
+  return tensors.places.at(parameter.unsafeGetTensorImpl());
+}
+
+// Names of the parameters of a group, one that is listed twice once.
+std::vector<std::string> names_in(const torch::optim::OptimizerParamGroup& group, const ModelTensors& tensors) {
+  std::vector<std::string> names;
+  for (const auto& parameter : group.params()) {
+    const auto& name = tensors.all[place_of(parameter, tensors)].name();
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+// Each parameter that has state, once, with that: `act(kind, place, state)`.
+void for_each_state(const Optimizer& optimizer, const ModelTensors& tensors, const auto& act) {
+  std::set<size_t> seen;
+  for (const auto& group : optimizer.param_groups())
+    with_kind(group.options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+      for (const auto& parameter : group.params()) {
+        const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        const auto place = place_of(parameter, tensors);
+        if (found != optimizer.state().end() && seen.insert(place).second)
+          act(place, static_cast<State&>(*found->second));
+      }
+    });
+}
+
+// Numbers go to JSON, tensors do not.
+struct WriteNumbers {
+  json& to;
+  void operator()(const char* name, const auto& value) const { to[name] = value; }
+  void operator()(const char* /*name*/, const at::Tensor& /*value*/) const {}
+};
+struct ReadNumbers {
+  const json& from;
+  template <class Value>
+  void operator()(const char* name, Value& value) const {
+    value = from.at(name).get<Value>();
+  }
+  void operator()(const char* /*name*/, at::Tensor& /*value*/) const {}
+};
+// Of the tensors only.
+template <class Act>
+struct ForTensors {
+  Act act;
+  void operator()(const char* /*name*/, auto& /*value*/) const {}
+  void operator()(const char* name, at::Tensor& value) const { act(name, value); }
+};
+
+}  // namespace
+
+std::string name_of_state(const std::string& parameter, const std::string& field) {
+  return "optim.state." + parameter + "." + field;
+}
+
+void require_known(const Optimizer& optimizer, const ModelTensors& tensors, const std::string& where) {
+  require(!kind_of(optimizer).empty(), where,
+          "expected an optimizer whose state lies as the parameters do: AdamW, Adam, ",
+          "SGD, Adagrad, RMSprop or Adadelta; found another kind. Save it by torch::save, each rank its own, and pass "
+          "none");
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    const auto& parameters = optimizer.param_groups()[g].params();
+    for (size_t i = 0; i < parameters.size(); ++i)
+      require(tensors.places.contains(parameters[i].unsafeGetTensorImpl()), where, "parameter ", i,
+              " of parameter group ", g,
+              " of the optimizer is none of the model's. Pass the model that has all of them");
+  }
+}
+
+std::string numbers_of(const Optimizer& optimizer, const ModelTensors& tensors) {
+  json groups = json::array(), states = json::object();
+  for (const auto& group : optimizer.param_groups())
+    with_kind(group.options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+      json options = json::object();
+      fields_of(const_cast<Options&>(static_cast<const Options&>(group.options())), WriteNumbers{options});
+      groups.push_back({{"parameters", names_in(group, tensors)}, {"options", std::move(options)}});
+    });
+  for_each_state(optimizer, tensors, [&](size_t place, auto& state) {
+    const auto& tensor = tensors.all[place];
+    if (tensor.share.first > 0 || tensor.share.count == 0) return;  // another rank speaks for it
+    fields_of(state, WriteNumbers{states[tensor.name()] = json::object()});
+  });
+  return json{{"kind", kind_of(optimizer)}, {"groups", std::move(groups)}, {"state", std::move(states)}}.dump();
+}
+
+std::vector<std::string> state_fields(const Optimizer& optimizer) {
+  std::vector<std::string> names;
+  with_kind(optimizer.param_groups().front().options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+    const auto add = [&](const char* field, const at::Tensor&) { names.emplace_back(field); };
+    State state;
+    fields_of(state, ForTensors<decltype(add)>{add});
+  });
+  return names;
+}
+
+std::vector<StateTensor> tensors_of(const Optimizer& optimizer, const ModelTensors& tensors) {
+  std::vector<StateTensor> list;
+  for_each_state(optimizer, tensors, [&](size_t place, auto& state) {
+    const auto add = [&](const char* field, const at::Tensor& values) {
+      if (values.defined()) list.push_back({place, field, values});
+    };
+    fields_of(state, ForTensors<decltype(add)>{add});
+  });
+  return list;
+}
+
+std::string misfit_of(const Optimizer& optimizer, const ModelTensors& tensors, const std::string& numbers) {
+  const auto saved = json::parse(numbers);
+  if (!saved.contains("kind")) return "the checkpoint has no optimizer";
+  if (const auto kind = kind_of(optimizer); saved["kind"] != kind)
+    return c10::str("the optimizer is ", kind, ", saved was ", saved["kind"].dump());
+  const auto& groups = optimizer.param_groups();
+  if (saved["groups"].size() != groups.size())
+    return c10::str("the optimizer has ", groups.size(), " parameter groups, saved were ", saved["groups"].size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    auto expected = saved["groups"][g].at("parameters").get<std::vector<std::string>>(),
+         found = names_in(groups[g], tensors);
+    std::sort(expected.begin(), expected.end());
+    std::sort(found.begin(), found.end());
+    if (expected != found)
+      return c10::str("parameter group ", g, " of the optimizer has [", c10::Join(", ", found), "], saved were [",
+                      c10::Join(", ", expected), "]");
+  }
+  return {};
+}
+
+void restore(Optimizer& optimizer, const ModelTensors& tensors, const std::string& numbers,
+             const std::function<at::Tensor(size_t place, const std::string& field)>& read) {
+  const auto saved = json::parse(numbers);
+  optimizer.state().clear();
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g) {
+    auto& group = optimizer.param_groups()[g];
+    with_kind(group.options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+      fields_of(static_cast<Options&>(group.options()), ReadNumbers{saved["groups"][g].at("options")});
+      for (const auto& parameter : group.params()) {
+        const auto place = place_of(parameter, tensors);
+        const auto found = saved["state"].find(tensors.all[place].name());
+        if (found == saved["state"].end()) continue;
+        auto state = std::make_unique<State>();
+        fields_of(*state, ReadNumbers{*found});
+        const auto fill = [&](const char* field, at::Tensor& values) { values = read(place, field); };
+        fields_of(*state, ForTensors<decltype(fill)>{fill});
+        optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
+      }
+    });
+  }
+}
+
+}  // namespace fsdp::state

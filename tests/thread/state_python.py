@@ -1,0 +1,40 @@
+"""Opens a checkpoint's files with Python's own readers: state_python.py CHECKPOINT EXPECTED.
+
+EXPECTED is JSON: for each parameter its sizes and all of its values. Run by a test of state_python_test.cpp.
+"""
+
+import json
+import pathlib
+import sys
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors import safe_open
+
+
+def rows_by_name(checkpoint):
+    """The rows of each parameter in the order of the ranks, as safetensors reads them."""
+    found = {}
+    for path in sorted(checkpoint.glob("model-*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():
+                found.setdefault(name, []).append(file.get_tensor(name))
+    return found
+
+
+def main():
+    checkpoint = pathlib.Path(sys.argv[1])
+    expected = {name: torch.tensor(values, dtype=torch.float64).reshape(sizes)
+                for name, (sizes, values) in json.loads(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8")).items()}
+    rows = rows_by_name(checkpoint)
+    state = {name: torch.zeros_like(values) for name, values in expected.items()}
+    dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(checkpoint)), no_dist=True)
+    for name, values in expected.items():
+        assert torch.equal(torch.cat(rows[name]) if values.dim() else rows[name][0], values), f"{name}: safetensors"
+        assert torch.equal(state[name], values), f"{name}: torch.distributed.checkpoint"
+    assert set(rows) == set(expected), set(rows) ^ set(expected)
+    print(f"{len(expected)} tensors are equal")
+
+
+if __name__ == "__main__":
+    main()
