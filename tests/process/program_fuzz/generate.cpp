@@ -180,16 +180,38 @@ class Generator {
     for (int i = 0; i < count; ++i) {
       auto statement = draw_statement();
       if (!statement) continue;
-      statement->number = number_++;
-      if (has_body(statement->kind)) {
-        rules_.open(*statement);
-        draw_list(statement->body, draw(1, 5));
-        rules_.close(*statement);
-      } else {
-        rules_.apply(*statement);
-      }
-      statements.push_back(std::move(*statement));
+      const bool begins_steps = statement->kind == Kind::kStepInBackward && statement->flag;
+      const int model = statement->model;
+      append(statements, std::move(*statement), [this](auto& body) { draw_list(body, draw(1, 5)); });
+      if (begins_steps && chance(0.7)) draw_accumulation(statements, model);
     }
+  }
+
+  template <class DrawBody>
+  void append(std::vector<Statement>& statements, Statement statement, DrawBody draw_body) {
+    statement.number = number_++;
+    if (has_body(statement.kind)) {
+      rules_.open(statement);
+      draw_body(statement.body);
+      rules_.close(statement);
+    } else {
+      rules_.apply(statement);
+    }
+    statements.push_back(std::move(statement));
+  }
+
+  // A backward that leaves gradients waiting, then one whose groups step: hardly ever drawn one by one.
+  void draw_accumulation(std::vector<Statement>& statements, int model) {
+    append(statements, {.kind = Kind::kNoSync, .model = model}, [&](auto& body) { draw_pass(body, model); });
+    draw_pass(statements, model);
+  }
+
+  // Of the whole model.
+  void draw_pass(std::vector<Statement>& statements, int model) {
+    const int slot = draw(0, kSlots - 1);
+    for (const Statement& statement : {Statement{.kind = Kind::kForward, .model = model, .slot = slot, .flag = true},
+                                       Statement{.kind = Kind::kBackward, .slot = slot}})
+      append(statements, statement, [](auto&) {});
   }
 
   std::optional<Statement> draw_statement() {
