@@ -5,6 +5,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 #include <numeric>
 #include <tuple>
 
@@ -260,6 +262,20 @@ TEST_P(Collectives, WhatFollowsThemIsCalledInTheirOrderBeforeTheyAreWaitedFor) {
     over->wait();
     over->then([&](std::span<const uint8_t>) { order.clear(); });
     EXPECT_THAT(order, testing::IsEmpty());
+  });
+}
+
+TEST_P(Collectives, WhatFollowsOneOfManyRoundsComesWhileNoThreadOfTheRankComesBy) {
+  constexpr int64_t kNumel = int64_t{3} << 20;
+  run_thread_ranks(world_size(), [&](int rank) {
+    const auto offsets = even(kNumel, world_size());
+    const auto sum = at::zeros({offsets[rank + 1] - offsets[rank]});
+    std::promise<void> followed;
+    const auto work = communicator().reduce_scatter(sum, at::full({kNumel}, rank + 1.0), offsets, {"sum", {}});
+    work->then([&](std::span<const uint8_t>) { followed.set_value(); });
+    ASSERT_EQ(followed.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    work->wait();
+    EXPECT_TRUE(sum.eq(world_size() * (world_size() + 1) / 2).all().item<bool>());
   });
 }
 

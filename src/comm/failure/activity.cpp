@@ -11,6 +11,8 @@ thread_local bool t_is_left_out = false;
 
 void Activity::leave_out_this_thread() { t_is_left_out = true; }
 
+bool Activity::is_this_thread_left_out() { return t_is_left_out; }
+
 void Activity::add_wait(int change) {
   static thread_local const auto alive = std::make_shared<char>();
   ++moves_;

@@ -31,6 +31,7 @@ class Activity {
   void begin() { add_wait(0); }
   /// What the calling thread begins is no reason to expect more of it.
   static void leave_out_this_thread();
+  static bool is_this_thread_left_out();
   /// An operation has come further.
   void move() { ++moves_; }
   /// As long as this stays the same, nothing began, ended or came further.

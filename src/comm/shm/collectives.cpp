@@ -121,7 +121,7 @@ class Collectives::Handle : public Work {
   bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return started_->votes(); }
   void then(Next next) override {
-    if (const auto owner = owner_.lock()) owner->then(*started_, std::move(next));
+    if (const auto owner = owner_.lock()) owner->then(started_, std::move(next));
   }
 
  private:
@@ -131,6 +131,16 @@ class Collectives::Handle : public Work {
 
 size_t vote_bytes_in_slot(size_t votes) {
   return votes <= 8 * Fingerprint::kInlineVoteBytes ? 0 : ((votes + 7) / 8 + 63) / 64 * 64;
+}
+
+Collectives::~Collectives() {
+  peers_->remove(*this);
+  if (peers_->is_own_process()) {
+    const auto lock = peers_->lock();
+    drop();
+  } else {
+    attendant_.abandon();
+  }
 }
 
 std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
@@ -181,9 +191,10 @@ void Collectives::wait_for(Started& work) {
   throw Error("[fsdp] " + work.operation() + " was dropped: the ranks started over.");
 }
 
-void Collectives::then(Started& work, Work::Next next) {
+void Collectives::then(const std::shared_ptr<Started>& work, Work::Next next) {
   const auto lock = peers_->lock();
-  work.then(std::move(next));
+  work->then(std::move(next));
+  if (!work->is_over()) attendant_.add([this, work] { wait_for(*work); });
 }
 
 void Collectives::abandon(Started& work) {

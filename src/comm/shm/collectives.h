@@ -1,7 +1,7 @@
 #pragma once
 /// \file
 /// The collectives, or the messages, of one order: started by the caller, advanced whenever a thread of the rank comes
-/// by, finished when one waits.
+/// by, finished when one waits, or by the attendant if something follows.
 
 #include <fsdp/communicator.h>
 
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/core/fingerprint.h"
+#include "comm/shm/attendant.h"
 #include "comm/shm/peers.h"
 #include "comm/shm/rounds.h"
 
@@ -43,8 +44,9 @@ struct Steps {
   std::function<void(int64_t round, const Slots& slots)> read = {};
 };
 
-/// First in, first out. No thread of its own: a collective that was started goes on in later calls of this rank, and at
-/// most two rounds of it and its successors wait for slower peers. Thread safety: all of it.
+/// First in, first out. No thread of its own, unless something follows a collective: one that was started goes on in
+/// later calls of this rank, and at most two rounds of it and its successors wait for slower peers. Thread safety: all
+/// of it.
 ///
 /// Note [Waiting threads]. What is done here is done under the peers' lock and without waiting. A thread that has
 /// nothing left to do but to wait sleeps without the lock, and looks at everything again when it wakes: others may have
@@ -52,7 +54,7 @@ struct Steps {
 class Collectives : public Progress, public std::enable_shared_from_this<Collectives> {
  public:
   explicit Collectives(std::shared_ptr<Peers> peers) : peers_(std::move(peers)) { peers_->add(*this); }
-  ~Collectives() override { peers_->remove(*this); }
+  ~Collectives() override;
 
   /// Waits for nothing.
   std::shared_ptr<Work> start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes,
@@ -74,7 +76,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   void advance_until(const std::function<bool()>& is_over);
   void wait_for_peer(const Started& oldest, const std::function<bool()>& is_over, std::chrono::milliseconds& waited);
   void wait_for(Started& work);
-  void then(Started& work, Work::Next next);
+  void then(const std::shared_ptr<Started>& work, Work::Next next);
   void abandon(Started& work);
   /// Runs `act`; a failure ends this and every later collective.
   void guarded(const std::function<void()>& act);
@@ -82,6 +84,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   std::shared_ptr<Peers> peers_;
   std::deque<std::shared_ptr<Started>> queue_;
   std::exception_ptr failure_;
+  Attendant attendant_;
 };
 
 /// Bytes at the beginning of a slot that hold votes which do not fit into a fingerprint.

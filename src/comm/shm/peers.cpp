@@ -63,14 +63,18 @@ std::shared_ptr<std::byte> memory_of(std::shared_ptr<Mapping> mapping) {
 // A thread of this rank waits for `peer` while this lives. Made and ended under the lock.
 class Peers::WaitingThread {
  public:
-  WaitingThread(Peers& peers, int peer) : peers_(peers), peer_(peer), waiting_(std::in_place, peers.activity_) {
-    peers_.awaited_.push_back(peer_);
+  WaitingThread(Peers& peers, int peer)
+      : peers_(peers),
+        peer_(peer),
+        is_shown_(!Activity::is_this_thread_left_out()),
+        waiting_(std::in_place, peers.activity_) {
+    peers_.awaited_.push_back({peer_, is_shown_});
     if (peers_.page_ != nullptr) ++peers_.status(peer_).sleepers;
     peers_.show_waits();
   }
   ~WaitingThread() {
     waiting_.reset();
-    peers_.awaited_.erase(std::ranges::find(peers_.awaited_, peer_));
+    peers_.awaited_.erase(std::ranges::find(peers_.awaited_, Awaited{peer_, is_shown_}));
     if (peers_.page_ != nullptr) --peers_.status(peer_).sleepers;
     peers_.show_waits();
   }
@@ -80,6 +84,7 @@ class Peers::WaitingThread {
  private:
   Peers& peers_;
   const int peer_;
+  const bool is_shown_;
   std::optional<Activity::Waiting> waiting_;
 };
 
@@ -141,16 +146,17 @@ void Peers::ring() {
 }
 
 void Peers::wake_threads() {
-  for (const int peer : awaited_) {
-    ++status(peer).bell;
-    wake_all(status(peer).bell);
+  for (const auto& awaited : awaited_) {
+    ++status(awaited.peer).bell;
+    wake_all(status(awaited.peer).bell);
   }
 }
 
 // A rank of which a thread computes does not wait: the thread may still do what others need.
 void Peers::show_waits() {
   if (page_ == nullptr) return;
-  status(ranks_.rank).waits_for = !awaited_.empty() && activity_.is_at_rest() ? awaited_.back() + 1 : 0;
+  const auto last = std::find_if(awaited_.rbegin(), awaited_.rend(), [](const Awaited& it) { return it.is_shown; });
+  status(ranks_.rank).waits_for = last != awaited_.rend() && activity_.is_at_rest() ? last->peer + 1 : 0;
 }
 
 // What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.

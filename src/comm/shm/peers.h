@@ -138,7 +138,13 @@ class Peers {
   RankLock& lock_ = own_rank_->lock;
   std::mutex sharing_;  // for as long as a segment is shared; never waited for under the lock
   Activity activity_;
-  std::vector<int> awaited_;  // by threads of this rank: a peer for each
+  // By a thread of this rank. One that is left out of its activity keeps nobody waiting.
+  struct Awaited {
+    int peer;
+    bool is_shown;
+    bool operator==(const Awaited&) const = default;
+  };
+  std::vector<Awaited> awaited_;
   Links links_;
   const Ranks ranks_;
   std::chrono::milliseconds timeout_;
