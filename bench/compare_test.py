@@ -62,6 +62,35 @@ class Compare(CompareCase):
                     "| our losses the same bits in every round | yes |"):
             self.assertIn(row, lines)
 
+    def test_saving_is_compared_with_plain_files_and_with_the_peer(self):
+        lines = self.checkpoints("--rounds", 3, "--folder", self.folder)
+        for row in ("| speed, save, ours : torch-dcp | 2.000 (2.000 to 2.000) |",
+                    "| speed, load, ours : torch-dcp | 0.500 (0.500 to 0.500) |",
+                    "| speed, save, ours : a plain write of the same bytes | 0.900 (0.900 to 0.900) |",
+                    "| speed, load, ours : a plain read of the same bytes | 0.800 (0.800 to 0.800) |",
+                    "| MB on the disk, torch-dcp | 110.0 |"):
+            self.assertIn(row, lines)
+        self.assertEqual([run.split()[0] for run in self.runs()], ["ours", "fsdp2", "fsdp2", "ours", "ours", "fsdp2"])
+        self.assertTrue(all(f"--folder {self.folder}" in run for run in self.runs()))
+
+    def checkpoints(self, *words):
+        figures = "dict(seconds={}, mb_per_s=100, of_plain={})"
+        result = "json.dumps(dict(megabytes={}, save=" + figures + ", load=" + figures + "))"
+        log = """
+            #!/usr/bin/env python3
+            import json, pathlib, sys
+            with pathlib.Path(__file__).with_name("log").open("a") as log:
+                log.write("NAME " + " ".join(sys.argv[1:]) + "\\n")
+            print(RESULT)
+        """
+        ours, peer = result.format(100, 1, 0.9, 4, 0.8), result.format(110, 2, 0, 2, 0)
+        self.write("bench", log.replace("NAME", "ours").replace("RESULT", ours))
+        self.write("torchrun", log.replace("NAME", "fsdp2").replace("RESULT", peer))
+        self.write("peer", "")
+        done = self.run_compare(("bench", "torchrun", "peer"), ["--program", "checkpoint", *words])
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout.splitlines()
+
     def test_prints_the_same_as_text(self):
         row = next(line for line in self.lines("--rounds", 3) if line.startswith("tokens/s, ours : torch-fsdp2"))
         self.assertEqual(row.split("  ")[-1].strip(), "2.000 (1.000 to 3.000)")

@@ -61,6 +61,19 @@ def of_steps(rounds, bound, peers):
     return cells
 
 
+def of_checkpoints(rounds):
+    """{figure: text} of one size. rounds: what checkpoints.take_round gives."""
+    cells = {f"speed, {what}, ours : torch-dcp": with_range(
+        [results["dcp"][what]["seconds"] / results["ours"][what]["seconds"] for results in rounds])
+             for what in ("save", "load")}
+    for what, plain in (("save", "write"), ("load", "read")):
+        cells[f"speed, {what}, ours : a plain {plain} of the same bytes"] = with_range(
+            [results["ours"][what]["of_plain"] for results in rounds])
+    for name, result in rounds[-1].items():
+        cells[f"MB on the disk, {name if name == 'ours' else 'torch-' + name}"] = f"{result['megabytes']:.1f}"
+    return cells
+
+
 def of_trainings(rounds, peers, training):
     """{figure: text} of one program. rounds: what trainings.take_round gives."""
     cells = {}

@@ -21,6 +21,12 @@ void add_sizes(CLI::App& app, StepArguments& arguments) {
   add(app, "--seq", arguments.seq, "Tokens of a sequence", CLI::PositiveNumber);
 }
 
+void add_ranks(CLI::App& app, StepArguments& arguments) {
+  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--backend", arguments.backend, "How ranks communicate",
+      CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}));
+}
+
 CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& bytes, const char* help) {
   return app.add_option(flag, bytes, help)
       ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
@@ -31,9 +37,7 @@ CLI::Option* add_bytes(CLI::App& app, const char* flag, int64_t& bytes, const ch
 }  // namespace
 
 void add_flags(CLI::App& app, StepArguments& arguments) {
-  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
-  add(app, "--backend", arguments.backend, "How ranks communicate",
-      CLI::IsMember({"auto", "shm", "gloo", "hierarchical", "nccl"}));
+  add_ranks(app, arguments);
   add(app, "--engine", arguments.engine,
       "fsdp; naive: one blocking all-reduce after backward; none: every rank trains alone", engines());
   auto* versus =
@@ -83,6 +87,16 @@ void add_flags(CLI::App& app, ScalingArguments& arguments) {
       CLI::IsMember({"all", "groups", "nesting", "parameters"}));
   add(app, "--largest", arguments.largest, "Groups or parameters; the smaller models have 10, 100, 1000 ...",
       CLI::Range(int64_t{10}, int64_t{1'000'000}));
+  app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
+}
+
+void add_flags(CLI::App& app, CheckpointArguments& arguments) {
+  add_ranks(app, arguments);
+  frame::add_sharding_flags(app, arguments.sharding);
+  add_sizes(app, arguments);
+  add(app, "--folder", arguments.folder, "On the disk to measure; needs room for two checkpoints and two copies",
+      CLI::ExistingDirectory);
+  add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 

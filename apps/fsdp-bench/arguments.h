@@ -68,10 +68,20 @@ struct ScalingArguments {
   bool json = false;
 };
 
+/// What is trained and saved, and where.
+struct CheckpointArguments : StepArguments {
+  /// Lies on the disk that is measured; the files go to a new folder in it, which is removed in the end.
+  std::string folder = ".";
+  int64_t rounds = 5;
+  /// Print JSON instead of a table.
+  bool json = false;
+};
+
 /// They let `app` fill the arguments, whose values are the defaults.
 void add_flags(CLI::App& app, StepArguments& arguments);
 void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);
 void add_flags(CLI::App& app, ScalingArguments& arguments);
+void add_flags(CLI::App& app, CheckpointArguments& arguments);
 
 }  // namespace bench

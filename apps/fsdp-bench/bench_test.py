@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import unittest
 
 BENCH = BACKEND = ""
@@ -188,6 +189,26 @@ class Intercept(unittest.TestCase):
         result = json.loads(done.stdout)
         self.assertEqual(len(result["operators"]), 8)
         self.assertIn("overhead_us", result)
+
+
+class Checkpoint(unittest.TestCase):
+    def test_prints_saving_and_loading_beside_plain_files_and_leaves_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            words = ["checkpoint", *MODEL, "--backend", BACKEND, "--rounds", 1, "--folder", folder]
+            result = json.loads(output(*words, "--json"))
+            self.assertEqual((result["world"], result["rounds"]), (2, 1))
+            for name in ("plain_write", "save", "plain_read", "load"):
+                self.assertAlmostEqual(result[name]["mb_per_s"] * result[name]["seconds"], result["megabytes"],
+                                       delta=0.1 + 0.05 * result["megabytes"])
+            self.assertEqual(result["save"]["of_plain_range"], 2 * [result["save"]["of_plain"]])
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_a_folder_in_use_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "fsdp-bench-checkpoint"))
+            done = run("checkpoint", *MODEL, "--backend", BACKEND, "--world", 1, "--folder", folder)
+            self.assertEqual(done.returncode, 1)
+            self.assertRegex(done.stderr, "fsdp-bench-checkpoint is there. Another run uses it")
 
 
 class Scaling(unittest.TestCase):

@@ -1,6 +1,7 @@
 #include "join_ranks.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ops/full.h>
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
 
@@ -20,6 +21,12 @@ c10::Device join_ranks(const std::string& backend, int world) {
   throw fsdp::UsageError("fsdp-bench: --world is " + std::to_string(world) + ", but this is one of " +
                          std::to_string(fsdp::world_size()) +
                          " ranks that a launcher started. Give --world that number, or start fsdp-bench without one.");
+}
+
+double of_slowest_rank(double value) {
+  const auto slowest = at::full({1}, value, at::kDouble);
+  fsdp::default_process_group()->communicator().all_reduce(slowest, fsdp::ReduceOp::kMax, {"time", {}})->wait();
+  return slowest.item<double>();
 }
 
 }  // namespace bench

@@ -24,8 +24,11 @@ void run_as_ranks(const Arguments& arguments, void (*run)(const Arguments&)) {
 }
 
 /// Makes this process, which computes with one thread from now on, a rank of the default process group, and returns the
-/// device that the backend gives it. Collective. Throws fsdp::UsageError when a launcher started another number of ranks
-/// than `world`.
+/// device that the backend gives it. Collective. Throws fsdp::UsageError when a launcher started another number of
+/// ranks than `world`.
 c10::Device join_ranks(const std::string& backend, int world);
+
+/// The largest of the ranks' values. Collective.
+double of_slowest_rank(double value);
 
 }  // namespace bench

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "arguments.h"
+#include "checkpoint.h"
 #include "collectives.h"
 #include "frame/run_program.h"
 #include "intercept.h"
@@ -25,6 +26,9 @@ int main(int argc, char** argv) {
   bench::ScalingArguments scaling_arguments;
   auto* scaling = app.add_subcommand("scaling", "What a group, a nested group and a parameter cost in growing models");
   bench::add_flags(*scaling, scaling_arguments);
+  bench::CheckpointArguments checkpoint_arguments;
+  auto* checkpoint = app.add_subcommand("checkpoint", "Saving and loading, beside plain files of the same bytes");
+  bench::add_flags(*checkpoint, checkpoint_arguments);
   return frame::run_program(app, argc, argv, [&] {
     if (step->parsed()) {
       bench::run_as_ranks(step_arguments, step_arguments.versus.empty() ? bench::run_step : bench::run_versus);
@@ -32,5 +36,6 @@ int main(int argc, char** argv) {
     if (collectives->parsed()) bench::run_as_ranks(collectives_arguments, bench::run_collectives);
     if (intercept->parsed()) bench::run_intercept(intercept_arguments);
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
+    if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);
   });
 }

@@ -32,7 +32,8 @@ Trainee make_sharded(models::GPT gpt, const StepArguments& arguments) {
   auto model = std::make_shared<fsdp::Sharded<models::GPT>>(fsdp::fully_shard(gpt, options));
   return {.forward = [model](const at::Tensor& ids) { return (*model)(ids); },
           .optimizer = make_optimizer(model->parameters()),
-          .stats = [model] { return model->stats(); }};
+          .stats = [model] { return model->stats(); },
+          .group = *model};
 }
 
 Trainee make_unsharded(models::GPT gpt) {

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "arguments.h"
 
@@ -19,6 +20,8 @@ struct Trainee {
   std::shared_ptr<fsdp::optim::AdamW> optimizer;
   /// Of a model that is not sharded, bytes are measured at the tensors.
   std::function<fsdp::GroupStats()> stats;
+  /// None of a model that is not sharded.
+  std::optional<fsdp::Group> group = std::nullopt;
   /// What a backward ends with.
   std::function<void()> after_backward = [] {};
 };

@@ -33,12 +33,6 @@ Contestant make_contestant(StepArguments arguments, const std::string& engine, c
   return {.trainee = make_trainee(arguments, device)};
 }
 
-double of_slowest_rank(double value) {
-  const auto slowest = torch::full({1}, value, torch::kDouble);
-  fsdp::default_process_group()->communicator().all_reduce(slowest, fsdp::ReduceOp::kMax, {"time", {}})->wait();
-  return slowest.item<double>();
-}
-
 void take_step(Contestant& contestant, const at::Tensor& batch) {
   fsdp::barrier();
   const auto times = train_step(contestant.trainee, batch).times;

@@ -81,6 +81,24 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
   app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
 }
 
+void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
+  auto* save = app.add_option("--save", arguments.save, "Folder for checkpoints, made if it is not there")
+                   ->check(frame::path())
+                   ->take_last();
+  add(app, "--save-every", arguments.save_every, "Steps between checkpoints; 0: only after the last step",
+      frame::count_or_none())
+      ->needs(save);
+  add(app, "--keep", arguments.keep, "Checkpoints that stay in the folder, the newest", frame::count())->needs(save);
+  app.add_option("--resume", arguments.resume,
+                 "Go on from the newest checkpoint of a folder, or from one checkpoint; the folder of --save may still "
+                 "be empty")
+      ->check(frame::path())
+      ->take_last();
+  app.add_option("--init-from", arguments.init_from, "A checkpoint, or a safetensors file, with the initial values")
+      ->check(frame::path())
+      ->take_last();
+}
+
 void add_output_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--eval-every", arguments.eval_every,
       "Steps between validations; 0: only after the last step (with --epochs: after each epoch, by default)",
@@ -135,6 +153,7 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   add_text_flags(app, arguments);
   add_model_flags(app, arguments);
   add_training_flags(app, arguments);
+  add_checkpoint_flags(app, arguments);
   add_output_flags(app, arguments);
   app.set_config("--config", "", "Flags from a file, a line 'batch_size = 32' for each")->option_text("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);

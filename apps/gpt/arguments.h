@@ -47,6 +47,17 @@ struct Arguments {
   bool no_reshard_after_forward = false;
   bool no_cuda = false;
 
+  /// Folder of the checkpoints that are written; empty: none.
+  std::string save;
+  /// Steps from one to the next; 0: only after the last step.
+  int64_t save_every = 0;
+  /// How many of them stay.
+  int64_t keep = 2;
+  /// Folder of the checkpoints to go on from, or one of them.
+  std::string resume;
+  /// A checkpoint or a file of whole tensors that has the initial values.
+  std::string init_from;
+
   /// Steps from one validation to the next; 0: only after an epoch and after the last step.
   int64_t eval_every = 250;
   /// Seconds between two lines of progress where there is no terminal.

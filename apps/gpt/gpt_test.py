@@ -6,6 +6,7 @@
 import concurrent.futures
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -139,6 +140,59 @@ class Training(unittest.TestCase):
         self.assertIn("norm1", done.stdout)
         self.assertRegex(done.stdout, r"step 2/2 .*")
         self.assertIn("64 characters in", done.stdout)  # 2 steps of 2 sequences of 16
+
+    def test_resumes_bit_for_bit_with_the_same_ranks(self):
+        words = ["--batch", 2, "--dropout", 0.2, "--sample", 0, "--eval-every", 0]
+        for world, more in ((1, ["--epochs", 1]), (2, ["--steps", 4])):
+            runs = [self.text.with_name(f"{name}{world}") for name in ("whole", "half")]
+            output = self.train(*words, *more, "--save", runs[0], "--save-every", 2, "--keep", 100, world=world)
+            first, *_, last = sorted(path.name for path in runs[0].glob("step-*"))
+            self.assertIn(f"step 2: saved in {runs[0]}", output)
+            output = self.train(*words, *more, "--resume", runs[0] / first, "--save", runs[1], world=world)
+            self.assertIn(f"goes on after step 2 from {runs[0] / first}, saved by {world} rank", output)
+            self.assertEqual([path.name for path in runs[1].glob("step-*")], [last])
+            for path in (runs[0] / last).iterdir():  # parameters, moments, random state, options
+                self.assertEqual(path.read_bytes(), (runs[1] / last / path.name).read_bytes(), path.name)
+
+    def test_resumes_with_other_ranks_at_the_same_place_of_the_epochs(self):
+        folder = self.text.with_name("run")
+        words = ["--epochs", 2, "--batch", 2, "--sample", 0, "--save", folder, "--resume", folder]
+        steps = ((len(TEXT) * 9 // 10 - 1) // 16 // 4) * 2  # of 2 ranks
+        self.train(*words, "--save-every", steps // 2, "--keep", 3, world=2)  # the folder is still empty
+        for checkpoint in folder.glob("step-*"):
+            if int(checkpoint.name[5:]) > steps // 2:
+                shutil.rmtree(checkpoint)
+        output = self.train(*words)
+        self.assertRegex(output, rf"goes on after step {steps} from .*, saved by 2 ranks")  # of as many for an epoch
+        self.assertRegex(output, r"epoch 2, step (\d+): validation loss")
+
+    def test_a_training_that_is_over_is_only_sampled(self):
+        folder = self.text.with_name("run")
+        self.train("--save", folder)
+        output = self.train("--resume", folder, "--sample", 3)
+        self.assertRegex(output, r"goes on after step 4 .*\n(.*\n)*.*0 characters in .*; validation loss \d")
+
+    def test_begins_with_the_values_of_a_checkpoint_or_a_file(self):
+        folder = self.text.with_name("run")
+        self.train("--save", folder, "--lr", 0.05, world=2)
+        file = folder / "step-000000000004"
+        losses = [re.findall(r"step 1/4 +loss (\S+)", self.train(*words))[0]
+                  for words in ([], ["--init-from", folder], ["--init-from", file])]
+        self.assertEqual(losses[1], losses[2])
+        self.assertNotEqual(losses[0], losses[1])
+        one = self.text.with_name("one")
+        self.train("--save", one, "--lr", 0.05)
+        self.assertRegex(self.train("--init-from", next(one.glob("step-*/model-*"))), r"begins with the values of")
+
+    def test_reports_checkpoints_that_are_not_there_or_do_not_fit(self):
+        folder = self.text.with_name("run")
+        self.assert_fails(self.run_gpt("--resume", folder), 1, "run: expected a checkpoint .* no such folder")
+        self.train("--save", folder)
+        done = self.run_gpt("--resume", folder, "--layers", 1)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("blocks.1.fc.bias: extra, the model has no such tensor", done.stderr)
+        self.assert_fails(self.run_gpt("--save-every", 2), 2, "--save-every requires --save")
+        self.assert_fails(self.run_gpt("--save", self.text), 1, "text")
 
     def test_reports_a_text_that_is_missing_or_too_short(self):
         missing = self.run_gpt("--text", "no such file")

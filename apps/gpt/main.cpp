@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "baseline.h"
+#include "checkpoints.h"
 #include "frame/run_program.h"
 #include "model.h"
 #include "optimizer.h"
@@ -65,7 +66,8 @@ void run(const Arguments& arguments) {
   if (is_first) std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << device << std::endl;
 
   auto optimizer = make_optimizer(model->parameters(), arguments);
-  const Outcome outcome = train(model, optimizer, batches, text.tokenizer->unit(), arguments);
+  const int64_t first = restore(model, optimizer, batches, arguments);
+  const Outcome outcome = train(model, optimizer, batches, first, text.tokenizer->unit(), arguments);
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);
   const std::string sample = write_sample(model, text, start, arguments);
   const std::string table = memory_table(model, held, vocabulary, arguments);

@@ -4,9 +4,11 @@
 #include <fsdp/collectives.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
+#include "checkpoints.h"
 #include "optimizer.h"
 #include "train/progress.h"
 #include "train/schedule.h"
@@ -67,25 +69,31 @@ double validation_loss(Model& model, const TextBatches& batches) {
   return fsdp::mean(sum / static_cast<double>(sequences));
 }
 
-Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const TextBatches& batches, std::string_view unit,
-              const Arguments& arguments) {
+Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const TextBatches& batches, int64_t first,
+              std::string_view unit, const Arguments& arguments) {
   const fsdp::train::CosineSchedule schedule{
       .highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
   fsdp::train::Progress progress(batches.steps(), batches.tokens_per_step(), arguments.log_seconds,
-                                 /*is_silent=*/fsdp::rank() != 0);
+                                 /*is_silent=*/fsdp::rank() != 0, first);
   Outcome outcome;
-  for (int64_t step = 0; step < batches.steps(); ++step) {
+  for (int64_t step = first; step < batches.steps(); ++step) {
     set_learning_rate(optimizer, fsdp::train::cosine_learning_rate(schedule, step));
     const double loss = train_step(model, optimizer, batches, step, arguments);
     const int64_t done = step + 1;
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
-    if (!validates_after(done, batches, arguments)) continue;
-    progress.pause();
-    outcome.validation_loss = validation_loss(model, batches);
-    progress.note(validation_line(batches.ended_epoch(done), done, outcome.validation_loss, unit));
+    if (validates_after(done, batches, arguments)) {
+      progress.pause();
+      outcome.validation_loss = validation_loss(model, batches);
+      progress.note(validation_line(batches.ended_epoch(done), done, outcome.validation_loss, unit));
+    }
+    if (saves_after(done, batches.steps(), arguments)) {
+      progress.pause();
+      progress.note(save(model, optimizer, batches, done, arguments));
+    }
   }
+  if (first >= batches.steps()) outcome.validation_loss = validation_loss(model, batches);
   outcome.training_seconds = progress.seconds();
-  outcome.tokens = batches.tokens_per_step() * batches.steps();
+  outcome.tokens = batches.tokens_per_step() * std::max<int64_t>(batches.steps() - first, 0);
   return outcome;
 }
 

@@ -20,8 +20,9 @@ struct Outcome {
   int64_t tokens = 0;
 };
 
-/// Trains on this rank's share of every batch; rank 0 prints progress, with losses in nats per `unit`. Collective.
-Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const fsdp::data::TextBatches& batches,
+/// Trains on this rank's share of every batch but those of the `first` steps, which were done before; rank 0 prints
+/// progress, with losses in nats per `unit`. Writes the checkpoints that the arguments ask for. Collective.
+Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const fsdp::data::TextBatches& batches, int64_t first,
               std::string_view unit, const Arguments& arguments);
 
 /// Mean loss over the validation text. Collective.

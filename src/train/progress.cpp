@@ -42,9 +42,10 @@ size_t terminal_width() {
 
 }  // namespace
 
-Progress::Progress(int64_t steps, int64_t tokens_per_step, double seconds_between_lines, bool is_silent)
+Progress::Progress(int64_t steps, int64_t tokens_per_step, double seconds_between_lines, bool is_silent, int64_t first)
     : steps_(steps),
       tokens_per_step_(tokens_per_step),
+      first_(first),
       is_silent_(is_silent),
       is_terminal_(isatty(STDOUT_FILENO) != 0),
       seconds_between_(is_terminal_ ? kSecondsBetweenRewrites : seconds_between_lines) {}
@@ -55,7 +56,7 @@ double Progress::seconds() const {
 }
 
 bool Progress::is_due(int64_t step) const {
-  return !is_silent_ && (step == 1 || step == steps_ || seconds() - shown_at_ >= seconds_between_);
+  return !is_silent_ && (step == first_ + 1 || step == steps_ || seconds() - shown_at_ >= seconds_between_);
 }
 
 double Progress::tokens_per_second(int64_t step) const {
@@ -64,7 +65,7 @@ double Progress::tokens_per_second(int64_t step) const {
 
 void Progress::show(const StepReport& report) {
   if (is_silent_) return;
-  const double left = seconds() / static_cast<double>(report.step) * static_cast<double>(steps_ - report.step);
+  const double left = seconds() / static_cast<double>(report.step - first_) * static_cast<double>(steps_ - report.step);
   const std::string line = line_text(report, steps_, tokens_per_second(report.step), left);
   if (is_terminal_) {
     // A line that wraps could not be written again.

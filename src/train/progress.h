@@ -19,8 +19,8 @@ struct StepReport {
 /// Prints to stdout: one line that is written again and again on a terminal, a line every few seconds elsewhere.
 class Progress {
  public:
-  /// `tokens_per_step`: of all ranks. A silent one prints nothing.
-  Progress(int64_t steps, int64_t tokens_per_step, double seconds_between_lines, bool is_silent);
+  /// `tokens_per_step`: of all ranks. A silent one prints nothing. `first`: steps that were done before.
+  Progress(int64_t steps, int64_t tokens_per_step, double seconds_between_lines, bool is_silent, int64_t first = 0);
 
   /// Whether `show` would print now, so that figures nobody sees need not be taken.
   bool is_due(int64_t step) const;
@@ -38,14 +38,14 @@ class Progress {
 
   double tokens_per_second(int64_t step) const;
 
-  const int64_t steps_, tokens_per_step_;
+  const int64_t steps_, tokens_per_step_, first_;
   const bool is_silent_, is_terminal_;
   const double seconds_between_;
   Clock::time_point started_ = Clock::now();
   std::chrono::duration<double> earlier_{0};
   bool is_paused_ = false;
   double shown_at_ = 0;
-  int64_t shown_step_ = 0;
+  int64_t shown_step_ = first_;
 };
 
 }  // namespace fsdp::train

@@ -33,6 +33,8 @@ class TextBatches {
   TextBatches(at::Tensor training, at::Tensor validation, const TextBatchesOptions& options);
 
   int64_t steps() const { return steps_; }
+  /// 0: there are no epochs.
+  int64_t steps_of_epoch() const { return steps_of_epoch_; }
   /// Over all ranks.
   int64_t tokens_per_step() const;
   /// The epoch that ends when `done` steps are done; 0 if none does.
@@ -51,7 +53,7 @@ class TextBatches {
 
   at::Tensor training_, validation_;
   TextBatchesOptions options_;
-  int64_t steps_of_epoch_ = 0;  // 0: there are no epochs
+  int64_t steps_of_epoch_ = 0;
   int64_t steps_;
 };
 

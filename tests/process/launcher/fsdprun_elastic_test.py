@@ -1,64 +1,15 @@
 """fsdprun with --nnodes MIN:MAX: nodes are lost and come while the job runs, all of them on this host."""
 
-import pathlib
 import signal
-import subprocess
 import unittest
 
-from fsdprun_case import LIMIT_S, FsdprunTest, marked_processes, wait_until
+from elastic_case import RANK, ElasticTest
 
-# A rank says where it is, and waits until the test lets ranks of its world end.
-RANK = ("echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; touch $D/world$WORLD_SIZE.$RANK; "
-        "while [ ! -e $D/end$WORLD_SIZE ]; do sleep 0.05; done")
 # It fails before, once.
 FAILING_RANK = "[ -e $D/failed ] || { touch $D/failed; kill -9 $$; }; " + RANK
 
 
-class Elastic(FsdprunTest):
-    def setUp(self):
-        super().setUp()
-        self.port = self.held_port()
-        self.environment["PET_HEARTBEAT_TIMEOUT"] = "2"
-        self.environment["PET_PEER_GRACE"] = "0"
-        self.processes = []
-
-    def tearDown(self):
-        for process in self.processes:
-            if process.returncode is None:
-                process.kill()
-            process.communicate()
-        # Ranks of a launcher that a test killed end after it.
-        self.assertTrue(wait_until(lambda: not marked_processes(self.marker), 10))
-        super().tearDown()
-
-    def node(self, nodes, *flags, script=RANK, last_call=0, join=60, ranks=1):
-        process = self.start(f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}",
-                             f"--rdzv-conf=join_timeout={join},last_call_timeout={last_call}",
-                             f"--nproc-per-node={ranks}", *flags, "sh", "-c", script)
-        self.processes.append(process)
-        return process
-
-    def first_node(self, nodes, *flags, **options):
-        """The one that hosts the store."""
-        process = self.node(nodes, *flags, **options)
-        listens = f"0100007F:{self.port:04X} 00000000:0000 0A"
-        self.assertTrue(wait_until(lambda: listens in pathlib.Path("/proc/net/tcp").read_text()))
-        return process
-
-    def wait_for_world(self, ranks):
-        self.wait_for_files(*(f"world{ranks}.{rank}" for rank in range(ranks)))
-
-    def let_end(self, ranks):
-        (self.path / f"end{ranks}").touch()
-
-    def results(self, *processes):
-        for process in processes:
-            try:
-                process.out, process.err = process.communicate(timeout=LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self.fail(f"{process.args} hangs")
-        return [process.returncode for process in processes]
-
+class Elastic(ElasticTest):
     def test_begins_at_once_when_as_many_are_there_as_can_be(self):
         first = self.first_node("1:3", last_call=1000)
         others = [self.node("1:3") for _ in range(2)]
