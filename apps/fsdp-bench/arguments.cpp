@@ -51,6 +51,8 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
   add(app, "--within", arguments.within,
       "Ranks, neighbours, among which whole parameters stay from forward to backward (hpZ); 1: none",
       CLI::PositiveNumber);
+  app.add_flag("--group-head", arguments.groups_head,
+               "The head of the model is a group of its own beside the blocks: the root's gradients are complete last");
   add_bytes(app, "--prefetch-bytes", arguments.prefetched_bytes,
             "Whole parameters that are gathered ahead; default: one group");
   frame::add_sharding_flags(app, arguments.sharding);

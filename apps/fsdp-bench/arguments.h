@@ -24,6 +24,8 @@ struct StepArguments {
   std::string reshard = "default";
   /// Among how many ranks whole parameters stay from forward to backward, whatever `reshard` is; 1: not.
   int within = 1;
+  /// Whether the head of the model is a group of its own, whose gradients are the first ones, beside the blocks.
+  bool groups_head = false;
   /// Of whole parameters; 0: one group, whatever its size.
   int64_t prefetched_bytes = 0;
   frame::ShardingFlags sharding;

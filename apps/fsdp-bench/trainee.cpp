@@ -29,6 +29,12 @@ std::shared_ptr<fsdp::optim::AdamW> make_optimizer(const std::vector<at::Tensor>
 Trainee make_sharded(models::GPT gpt, const StepArguments& arguments) {
   const auto options = sharding(arguments);
   for (auto& block : *gpt->blocks) fsdp::fully_shard(*block, options);
+  if (arguments.groups_head) {
+    auto options_of_head = options;
+    if (arguments.reshard == "default" && arguments.within == 1)
+      options_of_head.reshard_after_forward = fsdp::Reshard::never();
+    fsdp::fully_shard(*gpt->head, options_of_head);
+  }
   auto model = std::make_shared<fsdp::Sharded<models::GPT>>(fsdp::fully_shard(gpt, options));
   return {.forward = [model](const at::Tensor& ids) { return (*model)(ids); },
           .optimizer = make_optimizer(model->parameters()),
