@@ -2,40 +2,20 @@
 
 #include <c10/util/Exception.h>
 
-#include <CLI/CLI.hpp>
-#include <iostream>
 #include <stdexcept>
 
+#include "frame/run_tool.h"
+
 namespace frame {
-namespace {
-
-constexpr int kFailed = 1, kWrongFlags = 2;
-
-int fail(const CLI::App& app, const char* why, int status) {
-  std::cerr << app.get_name() << ": " << why << std::endl;
-  return status;
-}
-
-}  // namespace
 
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
-  } catch (const std::exception& error) {
-    return fail(app, error.what(), kWrongFlags);
-  }
-  try {
-    run();
-    if (!std::cout.flush())
-      throw std::runtime_error("cannot write to standard output: it is closed or its disk is full");
-    return 0;
-  } catch (const c10::Error& error) {
-    return fail(app, error.what_without_backtrace(), kFailed);
-  } catch (const std::exception& error) {
-    return fail(app, error.what(), kFailed);
-  }
+  return run_tool(app, argc, argv, [&] {
+    try {
+      run();
+    } catch (const c10::Error& error) {
+      throw std::runtime_error(error.what_without_backtrace());
+    }
+  });
 }
 
 }  // namespace frame

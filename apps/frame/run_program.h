@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What every program does around its work.
+/// What programs that use LibTorch do around their work.
 
 #include <functional>
 
@@ -10,9 +10,7 @@ class App;
 
 namespace frame {
 
-/// Lets `app` read the flags, then calls `run`. Returns what main is to return: 0; 2 for wrong flags; 1 if `run` throws
-/// or what it printed cannot be written, e.g. because the disk is full. An error is one sentence on stderr after the
-/// name of `app`.
+/// run_tool, with LibTorch's errors as one sentence too.
 int run_program(CLI::App& app, int argc, char** argv, const std::function<void()>& run);
 
 }  // namespace frame

@@ -11,13 +11,14 @@ nn::LayerNorm layer_norm(int64_t dim) { return nn::LayerNorm(nn::LayerNormOption
 
 nn::ModuleList make_blocks(const GPTConfig& config) {
   nn::ModuleList blocks;
-  for (int64_t i = 0; i < config.layers; ++i) blocks->push_back(Block(config.dim, config.heads, config.dropout));
+  for (int64_t i = 0; i < config.layers; ++i)
+    blocks->push_back(Block(config.dim, config.heads, config.dropout, config.tanh_gelu));
   return blocks;
 }
 
 }  // namespace
 
-BlockImpl::BlockImpl(int64_t dim, int64_t heads, double dropout)
+BlockImpl::BlockImpl(int64_t dim, int64_t heads, double dropout, bool tanh_gelu)
     : ln1(layer_norm(dim)),
       ln2(layer_norm(dim)),
       qkv(dim, 3 * dim),
@@ -25,7 +26,8 @@ BlockImpl::BlockImpl(int64_t dim, int64_t heads, double dropout)
       fc(dim, 4 * dim),
       fc2(4 * dim, dim),
       heads_(heads),
-      dropout_(dropout) {
+      dropout_(dropout),
+      tanh_gelu_(tanh_gelu) {
   TORCH_CHECK_VALUE(heads > 0 && dim % heads == 0, "a GPT block's dim (", dim, ") must be a multiple of its heads (",
                     heads, ")");
   register_module("ln1", ln1);
@@ -46,7 +48,8 @@ torch::Tensor BlockImpl::attention(const torch::Tensor& x) {
 
 torch::Tensor BlockImpl::forward(torch::Tensor x) {
   x = x + attention(ln1(x));
-  return x + torch::dropout(fc2(torch::gelu(fc(ln2(x)))), dropout_, is_training());
+  const auto hidden = torch::gelu(fc(ln2(x)), tanh_gelu_ ? "tanh" : "none");
+  return x + torch::dropout(fc2(hidden), dropout_, is_training());
 }
 
 GPTImpl::GPTImpl(const GPTConfig& config)

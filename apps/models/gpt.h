@@ -23,12 +23,14 @@ struct GPTConfig {
   /// Share of the values set to zero in training: of the embeddings, of attention's weights, and of what attention and
   /// the network of each block give.
   double dropout = 0;
+  /// GELU by its approximation with tanh, as GPT-2 has it.
+  bool tanh_gelu = false;
 };
 
 /// Attention and a two-layer network, each behind a norm and beside a residual connection.
 class BlockImpl : public torch::nn::Module {
  public:
-  BlockImpl(int64_t dim, int64_t heads, double dropout = 0);
+  BlockImpl(int64_t dim, int64_t heads, double dropout = 0, bool tanh_gelu = false);
   torch::Tensor forward(torch::Tensor x);
 
   torch::nn::LayerNorm ln1, ln2;
@@ -39,6 +41,7 @@ class BlockImpl : public torch::nn::Module {
 
   int64_t heads_;
   double dropout_;
+  bool tanh_gelu_;
 };
 TORCH_MODULE(Block);
 

@@ -238,13 +238,17 @@ class VirtualEnvironment(SetupTree):
             "CALL pip install --quiet torch==2.13.0 numpy", "LibTorch 2.13.0 at .venv/lib/python3.11/site-packages")
         self.assertEqual(output.count("CALL"), 3, output)
 
-    def test_adds_safetensors_and_goes_on_without_it(self):
+    def test_adds_what_tests_compare_with_and_goes_on_without_it(self):
         self.assert_succeeds()
-        for pip, said in (("true", "ready"), (NO_NETWORK, "note: going on without safetensors")):
-            self.python(pip, imports="[[ $* != *safetensors* ]]")
-            shutil.copy(self.bin / "python3", self.root / ".venv/bin/python")
-            self.assert_in_order(self.assert_succeeds(), "installing safetensors into .venv (about 1 MiB)",
-                                 "CALL pip install --quiet --retries 1 --no-deps safetensors", said)
+        packages = {"safetensors": ("1 MiB", "--no-deps safetensors"), "transformers": ("25 MiB", "transformers==5")}
+        for name, (size, arguments) in packages.items():
+            for pip, said in (("true", "ready"), (NO_NETWORK, f"note: going on without {name}")):
+                self.python(pip, imports=f"[[ $* != *{name}* ]]")
+                shutil.copy(self.bin / "python3", self.root / ".venv/bin/python")
+                output = self.assert_succeeds()
+                self.assert_in_order(output, f"installing {name} into .venv (about {size})",
+                                     f"CALL pip install --quiet --retries 1 {arguments}", said)
+                self.assertEqual(output.count("CALL"), 1, output)
 
     def test_looks_up_and_installs_in_a_folder_beside_venv_that_is_gone_afterwards(self):
         folder = self.root / "build" / "tmp"

@@ -22,7 +22,7 @@ const Entry& entry_of(const SafetensorsFile& file, const std::string& name, cons
 
 // Every part of a tensor, in pieces of a bounded size; a problem for each part that is wrong.
 void check_tensor(CheckpointReader& reader, const std::string& name, const TensorRecord& tensor,
-                  std::vector<std::string>& problems) {
+                  const std::function<void(uint64_t)>& on_read, std::vector<std::string>& problems) {
   std::vector<std::byte> buffer;
   const auto bytes_per_row = tensor.bytes_per_row();
   const auto step =
@@ -32,6 +32,7 @@ void check_tensor(CheckpointReader& reader, const std::string& name, const Tenso
         const auto rows = std::min(step, part.rows - row);
         buffer.resize(static_cast<uint64_t>(rows) * bytes_per_row);
         reader.read_rows(name, tensor, part.first_row + row, rows, buffer);
+        on_read(buffer.size());
       }
     } catch (const FormatError& error) {
       problems.emplace_back(error.what());
@@ -69,7 +70,7 @@ void CheckpointReader::read_rows(const std::string& name, const TensorRecord& te
   }
 }
 
-std::vector<std::string> problems_of(const std::string& checkpoint) {
+std::vector<std::string> problems_of(const std::string& checkpoint, const std::function<void(uint64_t)>& on_read) {
   std::vector<std::string> problems;
   try {
     CheckpointReader reader(checkpoint);
@@ -80,7 +81,7 @@ std::vector<std::string> problems_of(const std::string& checkpoint) {
       }
     if (!problems.empty()) return problems;  // else each tensor of these files would say so again
     for (const auto* records : {&reader.manifest().model, &reader.manifest().training})
-      for (const auto& [name, tensor] : *records) check_tensor(reader, name, tensor, problems);
+      for (const auto& [name, tensor] : *records) check_tensor(reader, name, tensor, on_read, problems);
   } catch (const FormatError& error) {
     problems.emplace_back(error.what());
   }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -35,7 +36,8 @@ class CheckpointReader {
 };
 
 /// What is wrong with a checkpoint, one line for each problem; none if all of its bytes are as they were written. Reads
-/// all of it.
-std::vector<std::string> problems_of(const std::string& checkpoint);
+/// all of it, and calls `on_read` with the number of bytes after each few MiB.
+std::vector<std::string> problems_of(
+    const std::string& checkpoint, const std::function<void(uint64_t)>& on_read = [](uint64_t) {});
 
 }  // namespace fsdp::state

@@ -1,0 +1,142 @@
+"""fsdp-ckpt: python3 ckpt_test.py PROGRAM PYTHON. PYTHON: one that may have safetensors."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = PYTHON = ""
+TENSORS = {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.0], [7.0, 1e-3], [9.0, 10.0]], "b": [[0.1], [0.2]], "s": 4.0}
+
+
+def flat(values):
+    return [x for value in values for x in flat(value)] if isinstance(values, list) else [values]
+
+
+def shape_of(values):
+    return [len(values), *shape_of(values[0])] if isinstance(values, list) else []
+
+
+def write_file(path, tensors, dtype="F32", code="f"):
+    """A safetensors file of one dtype."""
+    header, data = {}, b""
+    for name, values in tensors.items():
+        numbers = flat(values)
+        header[name] = {"dtype": dtype, "shape": shape_of(values)}
+        begin = len(data)
+        data += struct.pack(f"<{len(numbers)}{code}", *numbers)
+        header[name]["data_offsets"] = [begin, len(data)]
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+class Ckpt(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.file = self.root / "model.safetensors"
+        write_file(self.file, TENSORS)
+        self.runs = self.root / "runs"
+
+    def ckpt(self, *arguments, status=0):
+        done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_a_file_becomes_a_checkpoint_of_any_ranks_and_a_file_again(self):
+        self.ckpt("import", self.file, self.runs, "--ranks", 3, "--step", 7)
+        info = json.loads(self.ckpt("info", self.runs, "--json"))
+        self.assertEqual((info["step"], info["world_size"]), (7, 3))
+        self.assertEqual(info["model"]["w"], {"dtype": "F32", "shape": [5, 2], "bytes": 40, "parts": 3})
+        table = self.ckpt("info", self.runs)
+        self.assertIn("step 7, saved by 3 ranks, fsdp ", table)
+        self.assertIn("model: 3 tensors, 52 B\n  name  dtype  shape   size  files\n", table)
+        self.assertIn("  w     F32    [5, 2]  40 B  3\n", table)
+        two = self.root / "two"
+        self.assertIn("two/step-000000000007: 3 tensors, ", self.ckpt("reshard", self.runs, two, "--ranks", 2))
+        again = self.root / "again.safetensors"
+        written = json.loads(self.ckpt("export", two, again, "--json"))
+        self.assertEqual(written, {"path": str(again), "tensors": 3, "bytes": again.stat().st_size})
+        self.assertEqual(self.ckpt("diff", self.file, again), "3 of 3 tensors are equal\n")
+        self.assertIn("w     F32    [5, 2]  40 B  1\n", self.ckpt("info", again))
+
+    def test_export_converts(self):
+        self.ckpt("export", self.file, self.root / "low.safetensors", "--dtype", "BF16")
+        self.assertEqual(json.loads(self.ckpt("info", self.root / "low.safetensors", "--json"))["model"]["w"]["dtype"], "BF16")
+        differences = json.loads(self.ckpt("diff", self.file, self.root / "low.safetensors", "--json", status=1))
+        self.assertEqual(differences["s"], 0)
+        self.assertTrue(0 < differences["b"] < 0.2 * 2**-8, differences)
+
+    def test_safetensors_opens_what_export_writes(self):
+        if subprocess.run([PYTHON, "-c", "import safetensors, numpy"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("no safetensors in the virtual environment (scripts/setup installs it)")
+        self.ckpt("import", self.file, self.runs, "--ranks", 3)
+        self.ckpt("export", self.runs, self.root / "half.safetensors", "--dtype", "F16")
+        read = ("import json, sys; from safetensors.numpy import load_file; "
+                "print(json.dumps({n: [str(t.dtype), t.tolist()] for n, t in load_file(sys.argv[1]).items()}))")
+        done = subprocess.run([PYTHON, "-c", read, self.root / "half.safetensors"], capture_output=True, text=True, check=True)
+        for name, (dtype, values) in json.loads(done.stdout).items():
+            self.assertEqual((dtype, shape_of(values)), ("float16", shape_of(TENSORS[name])))
+            for found, expected in zip(flat([values]), flat([TENSORS[name]])):
+                self.assertEqual(found, struct.unpack("<e", struct.pack("<e", expected))[0])
+
+    def test_diff_tells_the_largest_difference_and_what_is_missing(self):
+        write_file(self.root / "b", {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.5], [7.0, 1e-3], [9.0, 10.25]], "b": [0.1], "t": 1.0})
+        differences = json.loads(self.ckpt("diff", self.file, self.root / "b", "--json", status=1))
+        self.assertEqual(differences, {"b": "sizes [2, 1] and [1]", "s": "missing in the second",
+                                       "t": "missing in the first", "w": 0.5})
+        self.assertIn("  w     0.5\n0 of 4 tensors are equal\n", self.ckpt("diff", self.file, self.root / "b", status=1))
+
+    def test_diff_of_integers_is_exact(self):
+        for name, number in (("a", 2**60), ("b", 2**60 + 1)):
+            write_file(self.root / name, {"count": number}, "I64", "q")
+        self.assertEqual(json.loads(self.ckpt("diff", self.root / "a", self.root / "b", "--json", status=1)), {"count": 1})
+
+    def test_a_number_that_is_none_is_told_from_one_that_is(self):
+        for name, number in (("a", float("nan")), ("b", 1.0)):
+            write_file(self.root / name, {"x": number})
+        self.ckpt("diff", self.root / "a", self.root / "a")
+        self.assertIn("not a finite number", self.ckpt("diff", self.root / "a", self.root / "b", status=1))
+
+    def test_progress_is_told_of_large_files(self):
+        large = self.root / "large"
+        rows = 33_000
+        header = json.dumps({"x": {"dtype": "F64", "shape": [rows, 1024], "data_offsets": [0, rows * 8192]}}).encode()
+        large.write_bytes(struct.pack("<Q", len(header)) + header)
+        os.truncate(large, 8 + len(header) + rows * 8192)
+        output = self.ckpt("diff", large, large)
+        self.assertEqual(output.count(" % of 270 MB\n"), 10, output)
+        self.assertIn("fsdp-ckpt: 100 % of 270 MB\n", output)
+
+    def test_verify_names_what_is_damaged_or_incomplete(self):
+        self.ckpt("import", self.file, self.runs, "--ranks", 2)
+        (self.runs / "partial-step-000000000009").mkdir()
+        output = self.ckpt("verify", self.runs)
+        self.assertIn("complete, all bytes are as they were written", output)
+        self.assertIn("partial-step-000000000009: incomplete", output)
+        damaged = self.runs / "step-000000000000" / "model-00001-of-00002.safetensors"
+        data = bytearray(damaged.read_bytes())
+        data[-1] ^= 1
+        damaged.write_bytes(data)
+        self.assertRegex(self.ckpt("verify", self.runs, status=1), r"model-00001-of-00002.*expected the checksum")
+        problems = json.loads(self.ckpt("verify", self.runs, "--json", status=1))
+        self.assertEqual([len(lines) for lines in problems["checkpoints"].values()], [1])
+        self.assertEqual(problems["incomplete"], ["partial-step-000000000009"])
+
+    def test_mistakes_are_one_sentence(self):
+        self.assertIn("expected a checkpoint", self.ckpt("info", self.root / "none", status=1))
+        self.assertIn("cannot make the file", self.ckpt("export", self.file, self.root / "no/where", status=1))
+        (self.root / "text").write_text("this is no safetensors file")
+        self.assertIn("expected a header of at most", self.ckpt("info", self.root / "text", status=1))
+        self.ckpt(status=2)
+        self.ckpt("reshard", self.file, self.runs, "--ranks", 0, status=2)
+
+
+if __name__ == "__main__":
+    PROGRAM, PYTHON = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,109 @@
+#include "rewrite.h"
+
+#include <cstdio>
+#include <vector>
+
+#include "numbers.h"
+#include "progress.h"
+#include "state/format/sharding_info.h"
+
+namespace ckpt {
+namespace {
+
+using namespace fsdp::state;
+
+// What all files of a new checkpoint have in common.
+struct Rewriting {
+  Source& source;
+  std::string path;
+  int ranks = 1;
+  Progress progress;
+  Manifest manifest;
+};
+
+std::string name_of_file(const char* section, int rank, int ranks) {
+  char name[60];
+  std::snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", section, rank, ranks);
+  return name;
+}
+
+// Writes `rank`'s share of the rows of every tensor.
+void write_share(Rewriting& to, const std::string& file, const TensorRecords& tensors, int rank,
+                 TensorRecords& records) {
+  std::vector<Entry> entries;
+  std::map<std::string, int64_t> first_rows;
+  for (const auto& [name, tensor] : tensors) {
+    const auto begin = tensor.rows() * rank / to.ranks, end = tensor.rows() * (rank + 1) / to.ranks;
+    records.try_emplace(name, TensorRecord{tensor.dtype, tensor.sizes, {}});
+    if (begin == end) continue;
+    entries.push_back({name, tensor.dtype, tensor.sizes_of(end - begin)});
+    first_rows[name] = begin;
+  }
+  if (entries.empty()) return;
+  SafetensorsWriter writer(to.path + "/" + file, entries, sharding_info(entries, first_rows));
+  const auto order = writer.entries();
+  const auto rows_of = [](const Entry& entry) { return entry.sizes.empty() ? 1 : entry.sizes[0]; };
+  for (const auto& entry : order)
+    for_each_piece(to.source, entry.name, tensors.at(entry.name), first_rows[entry.name], rows_of(entry),
+                   [&](Bytes bytes) {
+                     writer.write(bytes);
+                     to.progress.add(bytes.size());
+                   });
+  auto written = writer.finish();
+  to.manifest.files[file] = {written.bytes, written.header_checksum};
+  for (const auto& entry : order)
+    records.at(entry.name)
+        .parts.push_back({file, first_rows[entry.name], rows_of(entry), std::move(written.checksums.at(entry.name))});
+}
+
+}  // namespace
+
+Written export_to(Source& source, const std::string& path, std::optional<Dtype> dtype) {
+  std::vector<Entry> entries;
+  const auto& tensors = source.manifest().model;
+  for (const auto& [name, tensor] : tensors)
+    entries.push_back({name, dtype && is_float(tensor.dtype) ? *dtype : tensor.dtype, tensor.sizes});
+  Progress progress(bytes_in(tensors));
+  SafetensorsWriter writer(path, std::move(entries), {{"format", "pt"}});
+  const auto order = writer.entries();
+  for (const auto& entry : order) {
+    const auto& tensor = tensors.at(entry.name);
+    for_each_piece(source, entry.name, tensor, 0, tensor.rows(), [&](Bytes bytes) {
+      writer.write(convert(bytes, tensor.dtype, entry.dtype));
+      progress.add(bytes.size());
+    });
+  }
+  return {path, tensors.size(), writer.finish().bytes};
+}
+
+Written reshard_to(Source& source, const std::string& folder, int ranks, std::optional<int64_t> step) {
+  const auto& old = source.manifest();
+  auto training = old.training;
+  // A rank's random state is of no use to other ranks.
+  if (ranks != old.world_size)
+    std::erase_if(training, [](const auto& tensor) { return tensor.first.starts_with("random."); });
+  Rewriting to{source, "", ranks, Progress(bytes_in(old.model) + bytes_in(training)), Manifest{}};
+  to.manifest.step = step.value_or(old.step);
+  to.manifest.world_size = ranks;
+  to.manifest.versions = old.versions;
+  to.manifest.versions["fsdp"] = FSDP_VERSION;
+  to.manifest.optimizer = old.optimizer;
+  to.manifest.extra = old.extra;
+  const FolderLock lock(folder);
+  to.path = begin_step(folder, to.manifest.step, lock);
+  try {
+    for (int rank = 0; rank < ranks; ++rank) {
+      write_share(to, name_of_file("model", rank, ranks), old.model, rank, to.manifest.model);
+      write_share(to, name_of_file("training", rank, ranks), training, rank, to.manifest.training);
+    }
+    complete_step(folder, to.manifest, std::nullopt, lock);
+  } catch (...) {
+    abandon_step(folder, to.manifest.step, lock);
+    throw;
+  }
+  Written written{folder + "/" + name_of_step(to.manifest.step), old.model.size() + training.size()};
+  for (const auto& [name, file] : to.manifest.files) written.bytes += file.bytes;
+  return written;
+}
+
+}  // namespace ckpt
