@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
@@ -32,6 +33,11 @@ def write_file(path, tensors, dtype="F32", code="f"):
         header[name]["data_offsets"] = [begin, len(data)]
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def header_of(path):
+    data = path.read_bytes()
+    return json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
 
 
 class Ckpt(unittest.TestCase):
@@ -73,7 +79,8 @@ class Ckpt(unittest.TestCase):
         self.assertTrue(0 < differences["b"] < 0.2 * 2**-8, differences)
 
     def test_safetensors_opens_what_export_writes(self):
-        if subprocess.run([PYTHON, "-c", "import safetensors, numpy"], capture_output=True, check=False).returncode != 0:
+        imports = [PYTHON, "-c", "import safetensors, numpy"]
+        if not shutil.which(PYTHON) or subprocess.run(imports, capture_output=True, check=False).returncode != 0:
             self.skipTest("no safetensors in the virtual environment (scripts/setup installs it)")
         self.ckpt("import", self.file, self.runs, "--ranks", 3)
         self.ckpt("export", self.runs, self.root / "half.safetensors", "--dtype", "F16")
@@ -84,6 +91,16 @@ class Ckpt(unittest.TestCase):
             self.assertEqual((dtype, shape_of(values)), ("float16", shape_of(TENSORS[name])))
             for found, expected in zip(flat([values]), flat([TENSORS[name]])):
                 self.assertEqual(found, struct.unpack("<e", struct.pack("<e", expected))[0])
+
+    def test_files_say_where_their_rows_lie_as_torch_distributed_checkpoint_does(self):
+        self.ckpt("import", self.file, self.runs, "--ranks", 3)
+        checkpoint = self.runs / "step-000000000000"
+        found = {}
+        for path in checkpoint.glob("model-*"):
+            for name, place in json.loads(header_of(path)["__metadata__"]["DCP_SHARDING_INFO"]).items():
+                found.setdefault(name, []).append(place["saved_offsets"])
+        self.assertEqual({name: sorted(places) for name, places in found.items()},
+                         {"w": [[0, 0], [1, 0], [3, 0]], "b": [[0, 0], [1, 0]], "s": [[]]})
 
     def test_diff_tells_the_largest_difference_and_what_is_missing(self):
         write_file(self.root / "b", {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.5], [7.0, 1e-3], [9.0, 10.25]], "b": [0.1], "t": 1.0})
