@@ -1,5 +1,6 @@
 #include "models/gpt2_folder.h"
 
+#include <fsdp/parameters.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -112,8 +113,10 @@ void load_gpt2(GPTImpl& model, const std::string& folder) {
     if (!name.starts_with("lm_head.")) name = prefix + name;
     if (name == "lm_head.weight" && !file.has(name)) name = prefix + "wte.weight";
     auto parameter = item.value();
-    const auto shown = is_transposed(name) ? parameter.t() : parameter;
-    shown.copy_(read_tensor(file, name, shown.sizes()));
+    auto sizes = fsdp::global_sizes(parameter);
+    if (is_transposed(name)) std::reverse(sizes.begin(), sizes.end());
+    const auto values = read_tensor(file, name, sizes);
+    parameter.copy_(is_transposed(name) ? values.t() : values);
     taken.insert(name);
   }
   for (const auto& entry : file.header().entries)

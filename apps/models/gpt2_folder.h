@@ -12,8 +12,9 @@ namespace models {
 /// configuration GPT cannot be.
 GPTConfig gpt2_config(const std::string& folder);
 
-/// Gives `model`, a GPT of that configuration that is not sharded yet, the values of `folder`/model.safetensors, in any
-/// floating dtype. The head is a parameter of its own here: where GPT-2 ties it to the embedding it becomes a copy.
+/// Gives `model`, a GPT of that configuration, the values of `folder`/model.safetensors, whichever floating dtype they
+/// have. The head is a parameter of its own here: where GPT-2 ties it to the embedding it becomes a copy. The model may
+/// be sharded, outside of scopes: each rank reads one whole tensor after the other and keeps its rows. Not collective.
 /// Throws fsdp::state::FormatError for a tensor that is missing, of other sizes, or of no use.
 ///
 ///     models::GPT model(models::gpt2_config("gpt2"));
