@@ -58,6 +58,8 @@ void add_model_flags(CLI::App& app, Arguments& arguments) {
   add_part("--heads", arguments.heads, "Attention heads of a block");
   add_part("--seq", arguments.seq, "Tokens of a sequence, the longest context");
   add(app, "--dropout", arguments.dropout, "Share of the values set to zero in training", frame::number_from_0(0.99));
+  app.add_flag("--tanh-gelu", arguments.tanh_gelu,
+               "GELU by its approximation with tanh, as GPT-2 has it; not for llama");
 }
 
 void add_training_flags(CLI::App& app, Arguments& arguments) {
@@ -94,7 +96,10 @@ void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
                  "be empty")
       ->check(frame::path())
       ->take_last();
-  app.add_option("--init-from", arguments.init_from, "A checkpoint, or a safetensors file, with the initial values")
+  app.add_option(
+         "--init-from", arguments.init_from,
+         "What has the initial values: a checkpoint, a safetensors file, or the folder of a GPT-2 that Python's "
+         "transformers saved")
       ->check(frame::path())
       ->take_last();
 }
@@ -144,6 +149,8 @@ void complete(const CLI::App& app, Arguments& arguments) {
   require(arguments.dim % arguments.heads == 0, "--dim must be a multiple of --heads");
   require(arguments.architecture != Architecture::kLlama || arguments.dim / arguments.heads % 2 == 0,
           "--size llama needs an even number of dimensions for each of --heads");
+  require(arguments.architecture != Architecture::kLlama || !arguments.tanh_gelu,
+          "--tanh-gelu is not for --size llama");
   if (arguments.epochs > 0 && app.count("--eval-every") == 0) arguments.eval_every = 0;
 }
 

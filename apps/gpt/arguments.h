@@ -28,6 +28,7 @@ struct Arguments {
   Architecture architecture = Architecture::kGpt;
   int64_t dim = 0, layers = 0, heads = 0, seq = 0;
   double dropout = 0;
+  bool tanh_gelu = false;
 
   /// Sequences per rank and micro-batch.
   int64_t batch = 16;
@@ -55,7 +56,7 @@ struct Arguments {
   int64_t keep = 2;
   /// Folder of the checkpoints to go on from, or one of them.
   std::string resume;
-  /// A checkpoint or a file of whole tensors that has the initial values.
+  /// What has the initial values: a checkpoint, a file of whole tensors, or the folder of a GPT-2.
   std::string init_from;
 
   /// Steps from one validation to the next; 0: only after an epoch and after the last step.

@@ -9,6 +9,9 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "models/gpt2_folder.h"
 
 namespace gpt {
 namespace {
@@ -25,8 +28,20 @@ bool begins_anew(const Arguments& arguments) {
   return fsdp::broadcast(torch::tensor(static_cast<int64_t>(is_first))).item<int64_t>() != 0;
 }
 
-void load_initial_values(Model& model, const std::string& path) {
-  if (fs::is_directory(path))
+// A GPT-2 that transformers saved. The sizes of its tensors do not tell all that the model has to be.
+void load_gpt2(Model& model, const std::string& path, const Arguments& arguments) {
+  const auto config = models::gpt2_config(path);
+  auto* gpt = dynamic_cast<models::GPTImpl*>(model.module().get());
+  if (!gpt || config.heads != arguments.heads || config.tanh_gelu != arguments.tanh_gelu)
+    throw std::runtime_error(path + ": expected the flags of its model: --heads " + std::to_string(config.heads) +
+                             (config.tanh_gelu ? " with" : " without") + " --tanh-gelu and not --size llama");
+  models::load_gpt2(*gpt, path);
+}
+
+void load_initial_values(Model& model, const std::string& path, const Arguments& arguments) {
+  if (fs::exists(fs::path(path) / "config.json"))
+    load_gpt2(model, path, arguments);
+  else if (fs::is_directory(path))
     fsdp::load_checkpoint(path, model);
   else
     fsdp::load_safetensors(path, model);
@@ -40,7 +55,7 @@ int64_t step_at(int64_t step, int64_t then, int64_t now) { return then > 0 && no
 int64_t restore(Model& model, fsdp::optim::AdamW& optimizer, const fsdp::data::TextBatches& batches,
                 const Arguments& arguments) {
   if (begins_anew(arguments)) {
-    if (!arguments.init_from.empty()) load_initial_values(model, arguments.init_from);
+    if (!arguments.init_from.empty()) load_initial_values(model, arguments.init_from, arguments);
     return 0;
   }
   const auto loaded = fsdp::load_checkpoint(arguments.resume, model, &optimizer);

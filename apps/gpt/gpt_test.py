@@ -4,9 +4,12 @@
 """
 
 import concurrent.futures
+import json
+import math
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -184,6 +187,38 @@ class Training(unittest.TestCase):
         self.train("--save", one, "--lr", 0.05)
         self.assertRegex(self.train("--init-from", next(one.glob("step-*/model-*"))), r"begins with the values of")
 
+    def write_gpt2(self, **config):
+        """A folder as Python's transformers makes it, of a model whose values are all 0."""
+        folder = self.text.with_name("gpt2")
+        folder.mkdir()
+        vocabulary = len(set(TEXT))
+        config = {"model_type": "gpt2", "vocab_size": vocabulary, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2,
+                  **config}
+        (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        block = {"ln_1": [16], "ln_2": [16], "attn.c_attn": [16, 48], "attn.c_proj": [16, 16], "mlp.c_fc": [16, 64],
+                 "mlp.c_proj": [64, 16]}
+        shapes = {"wte.weight": [vocabulary, 16], "wpe.weight": [16, 16], "ln_f.weight": [16], "ln_f.bias": [16]}
+        for i in range(2):
+            for name, shape in block.items():
+                shapes |= {f"h.{i}.{name}.weight": shape, f"h.{i}.{name}.bias": shape[-1:]}
+        header, end = {}, 0
+        for name, shape in shapes.items():
+            begin, end = end, end + 4 * math.prod(shape)
+            header["transformer." + name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+        return folder
+
+    def test_begins_with_the_values_of_a_gpt2(self):
+        folder = self.write_gpt2()
+        output = self.train("--init-from", folder, "--tanh-gelu", world=2)
+        self.assertIn(f"begins with the values of {folder}", output)
+        loss = float(re.search(r"step 1/4 +loss (\S+)", output)[1])
+        self.assertAlmostEqual(loss, math.log(len(set(TEXT))), delta=0.001)  # all tokens are as likely
+        for words, why in (([], "--heads 2 with --tanh-gelu"), (["--tanh-gelu", "--heads", 4], "--heads 2 with"),
+                           (["--tanh-gelu", "--layers", 3], "h.2"), (["--tanh-gelu", "--dim", 32], r"\[32\]|32\]")):
+            self.assert_fails(self.run_gpt("--init-from", folder, *words), 1, why)
+
     def test_reports_checkpoints_that_are_not_there_or_do_not_fit(self):
         folder = self.text.with_name("run")
         self.assert_fails(self.run_gpt("--resume", folder), 1, "run: expected a checkpoint .* no such folder")
@@ -223,7 +258,7 @@ class Training(unittest.TestCase):
                  (["--dropout", 1], "--dropout: .* to 0.99"),
                  (["--lr", "nan"], "--lr: expected a number above 0, found nan"), (["--batch", "x"], "--batch"),
                  (["--heads", 3], "--heads"), (["--text", ""], "expected a path"),
-                 (["--size", "llama", "--heads", 16], "even"), (["--seed", 2**63], "--seed"),
+                 (["--size", "llama", "--heads", 16], "even"), (["--size", "llama", "--tanh-gelu"], "not for --size llama"), (["--seed", 2**63], "--seed"),
                  (["--batch", 2**62], "--batch"), (["--seq", -1], "--seq"),
                  (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
                  (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),

@@ -14,12 +14,14 @@ namespace {
 
 template <class Impl, class Config>
 Module make(int64_t vocabulary, const Arguments& arguments) {
-  return std::make_shared<Impl>(Config{.vocab = vocabulary,
-                                       .seq = arguments.seq,
-                                       .dim = arguments.dim,
-                                       .layers = arguments.layers,
-                                       .heads = arguments.heads,
-                                       .dropout = arguments.dropout});
+  Config config{.vocab = vocabulary,
+                .seq = arguments.seq,
+                .dim = arguments.dim,
+                .layers = arguments.layers,
+                .heads = arguments.heads,
+                .dropout = arguments.dropout};
+  if constexpr (requires { config.tanh_gelu; }) config.tanh_gelu = arguments.tanh_gelu;
+  return std::make_shared<Impl>(config);
 }
 
 }  // namespace
