@@ -1,4 +1,4 @@
-"""fsdp-ckpt: python3 ckpt_test.py PROGRAM PYTHON. PYTHON: one that may have safetensors."""
+"""fsdp-ckpt: python3 ckpt_test.py PROGRAM GPT PYTHON. PYTHON: one that may have safetensors."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM = PYTHON = ""
+PROGRAM = GPT = PYTHON = ""
 TENSORS = {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.0], [7.0, 1e-3], [9.0, 10.0]], "b": [[0.1], [0.2]], "s": 4.0}
 
 
@@ -71,9 +71,25 @@ class Ckpt(unittest.TestCase):
         self.assertEqual(self.ckpt("diff", self.file, again), "3 of 3 tensors are equal\n")
         self.assertIn("w     F32    [5, 2]  40 B  1\n", self.ckpt("info", again))
 
+    def train(self, *words):
+        small = "--dim 16 --layers 1 --heads 2 --seq 16 --sample 0 --no-cuda".split()
+        done = subprocess.run([GPT, *small, *map(str, words)], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_training_goes_on_from_a_checkpoint_in_the_files_of_other_ranks(self):
+        self.train("--steps", 2, "--save", self.runs)
+        self.ckpt("reshard", self.runs, self.root / "three", "--ranks", 3)
+        for name in ("runs", "three"):
+            self.train("--steps", 3, "--resume", self.root / name, "--save", self.root / f"after {name}")
+        after = [self.root / "after runs", self.root / "after three"]
+        differences = json.loads(self.ckpt("diff", *after, "--training", "--json"))
+        self.assertIn("optim.state.head.weight.exp_avg", differences)
+        self.ckpt("diff", self.runs, after[0], status=1)
+
     def test_export_converts(self):
         self.ckpt("export", self.file, self.root / "low.safetensors", "--dtype", "BF16")
-        self.assertEqual(json.loads(self.ckpt("info", self.root / "low.safetensors", "--json"))["model"]["w"]["dtype"], "BF16")
+        info = json.loads(self.ckpt("info", self.root / "low.safetensors", "--json"))
+        self.assertEqual(info["model"]["w"]["dtype"], "BF16")
         differences = json.loads(self.ckpt("diff", self.file, self.root / "low.safetensors", "--json", status=1))
         self.assertEqual(differences["s"], 0)
         self.assertTrue(0 < differences["b"] < 0.2 * 2**-8, differences)
@@ -86,7 +102,8 @@ class Ckpt(unittest.TestCase):
         self.ckpt("export", self.runs, self.root / "half.safetensors", "--dtype", "F16")
         read = ("import json, sys; from safetensors.numpy import load_file; "
                 "print(json.dumps({n: [str(t.dtype), t.tolist()] for n, t in load_file(sys.argv[1]).items()}))")
-        done = subprocess.run([PYTHON, "-c", read, self.root / "half.safetensors"], capture_output=True, text=True, check=True)
+        done = subprocess.run([PYTHON, "-c", read, self.root / "half.safetensors"], capture_output=True, text=True,
+                              check=True)
         for name, (dtype, values) in json.loads(done.stdout).items():
             self.assertEqual((dtype, shape_of(values)), ("float16", shape_of(TENSORS[name])))
             for found, expected in zip(flat([values]), flat([TENSORS[name]])):
@@ -103,16 +120,19 @@ class Ckpt(unittest.TestCase):
                          {"w": [[0, 0], [1, 0], [3, 0]], "b": [[0, 0], [1, 0]], "s": [[]]})
 
     def test_diff_tells_the_largest_difference_and_what_is_missing(self):
-        write_file(self.root / "b", {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.5], [7.0, 1e-3], [9.0, 10.25]], "b": [0.1], "t": 1.0})
+        other = [[1.0, -2.0], [3.5, 0.25], [5.0, 6.5], [7.0, 1e-3], [9.0, 10.25]]
+        write_file(self.root / "b", {"w": other, "b": [0.1], "t": 1.0})
         differences = json.loads(self.ckpt("diff", self.file, self.root / "b", "--json", status=1))
         self.assertEqual(differences, {"b": "sizes [2, 1] and [1]", "s": "missing in the second",
                                        "t": "missing in the first", "w": 0.5})
-        self.assertIn("  w     0.5\n0 of 4 tensors are equal\n", self.ckpt("diff", self.file, self.root / "b", status=1))
+        self.assertIn("  w     0.5\n0 of 4 tensors are equal\n",
+                      self.ckpt("diff", self.file, self.root / "b", status=1))
 
     def test_diff_of_integers_is_exact(self):
         for name, number in (("a", 2**60), ("b", 2**60 + 1)):
             write_file(self.root / name, {"count": number}, "I64", "q")
-        self.assertEqual(json.loads(self.ckpt("diff", self.root / "a", self.root / "b", "--json", status=1)), {"count": 1})
+        found = self.ckpt("diff", self.root / "a", self.root / "b", "--json", status=1)
+        self.assertEqual(json.loads(found), {"count": 1})
 
     def test_a_number_that_is_none_is_told_from_one_that_is(self):
         for name, number in (("a", float("nan")), ("b", 1.0)):
@@ -155,5 +175,5 @@ class Ckpt(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    PROGRAM, PYTHON = sys.argv.pop(1), sys.argv.pop(1)
+    PROGRAM, GPT, PYTHON = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
     unittest.main()

@@ -187,13 +187,13 @@ class Training(unittest.TestCase):
         self.train("--save", one, "--lr", 0.05)
         self.assertRegex(self.train("--init-from", next(one.glob("step-*/model-*"))), r"begins with the values of")
 
-    def write_gpt2(self, **config):
+    def write_gpt2(self):
         """A folder as Python's transformers makes it, of a model whose values are all 0."""
         folder = self.text.with_name("gpt2")
         folder.mkdir()
         vocabulary = len(set(TEXT))
-        config = {"model_type": "gpt2", "vocab_size": vocabulary, "n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2,
-                  **config}
+        config = {"model_type": "gpt2", "vocab_size": vocabulary, "n_positions": 16, "n_embd": 16, "n_layer": 2,
+                  "n_head": 2}
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
         block = {"ln_1": [16], "ln_2": [16], "attn.c_attn": [16, 48], "attn.c_proj": [16, 16], "mlp.c_fc": [16, 64],
                  "mlp.c_proj": [64, 16]}
@@ -258,7 +258,8 @@ class Training(unittest.TestCase):
                  (["--dropout", 1], "--dropout: .* to 0.99"),
                  (["--lr", "nan"], "--lr: expected a number above 0, found nan"), (["--batch", "x"], "--batch"),
                  (["--heads", 3], "--heads"), (["--text", ""], "expected a path"),
-                 (["--size", "llama", "--heads", 16], "even"), (["--size", "llama", "--tanh-gelu"], "not for --size llama"), (["--seed", 2**63], "--seed"),
+                 (["--size", "llama", "--heads", 16], "even"),
+                 (["--size", "llama", "--tanh-gelu"], "not for --size llama"), (["--seed", 2**63], "--seed"),
                  (["--batch", 2**62], "--batch"), (["--seq", -1], "--seq"),
                  (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
                  (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
