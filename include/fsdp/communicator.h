@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -206,8 +207,10 @@ class Communicator {
 
   /// Tells every rank that `operation` failed on this one alone, which may be what they wait for: until the ranks start
   /// over, what is in flight and what comes later throws Error with `error`, unless something else failed before. Any
-  /// rank may call it.
-  virtual void fail(const std::string& /*operation*/, const std::string& /*error*/) {}
+  /// rank may call it. `lost`: the global rank whose loss made it fail, perhaps one among other ranks than these; then
+  /// they throw `PeerLost` with it, and there is no new beginning.
+  virtual void fail(const std::string& /*operation*/, const std::string& /*error*/,
+                    std::optional<int> /*lost*/ = std::nullopt) {}
 
   /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers; larger ones
   /// than a backend has room for take several rounds.

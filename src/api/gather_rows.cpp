@@ -29,7 +29,10 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tenso
   // Without the mark: the communicator's threads must not come back to the runtime.
   auto input = at::empty({0}, dense.options()).set_(dense.storage(), dense.storage_offset(), {slot.rows_numel()}, {1});
   auto tag = group.tag(std::string(operation) + " " + slot.name());
-  group.rank_state().wait(*group.placement().shard().communicator().all_gather(flat, input, offsets, std::move(tag)));
+  const auto& placement = group.placement();
+  placement.pass_on_failure_of(operation, [&] {
+    group.rank_state().wait(*placement.shard().communicator().all_gather(flat, input, offsets, std::move(tag)));
+  });
   return flat.as_strided(slot.sizes(), slot.whole_tensor.strides());
 }
 

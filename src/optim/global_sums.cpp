@@ -15,7 +15,9 @@ namespace {
 using runtime::ParamGroup;
 
 void reduce(const ParamGroup& group, const at::Tensor& values, ReduceOp op, const std::string& subject) {
-  group.rank_state().wait(*group.placement().shard().communicator().all_reduce(values, op, group.tag(subject)));
+  group.placement().pass_on_failure_of(subject, [&] {
+    group.rank_state().wait(*group.placement().shard().communicator().all_reduce(values, op, group.tag(subject)));
+  });
 }
 
 // Whole numbers, so that adding them is exact in any order.

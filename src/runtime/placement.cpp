@@ -1,6 +1,6 @@
 #include "runtime/placement.h"
 
-#include <c10/util/Exception.h>
+#include <fsdp/error.h>
 
 #include <exception>
 #include <utility>
@@ -52,14 +52,16 @@ std::vector<const ProcessGroup*> Placement::process_groups() const {
   return groups;
 }
 
-void Placement::fail(const std::string& operation, const std::string& error) const {
-  for (const auto* group : process_groups()) group->communicator().fail(operation, error);
+void Placement::fail(const std::string& operation, const std::string& error, std::optional<int> lost) const {
+  for (const auto* group : process_groups()) group->communicator().fail(operation, error, lost);
 }
 
 void Placement::pass_on_failure(const std::string& operation) const {
   if (process_groups().size() == 1) return;
   try {
     throw;
+  } catch (const PeerLost& error) {
+    fail(operation, error.what_without_backtrace(), error.rank());
   } catch (const c10::Error& error) {
     fail(operation, error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -5,6 +5,7 @@
 #include <fsdp/process_group.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,10 +48,20 @@ class Placement {
   /// The process groups above, each once, that of all ranks first. The ranks of each fail and begin anew together.
   std::vector<const ProcessGroup*> process_groups() const;
   /// Tells whoever may wait for this rank; see Communicator::fail.
-  void fail(const std::string& operation, const std::string& error) const;
+  void fail(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt) const;
   /// In a handler: a collective on one axis failed with what was caught, and ranks may wait for this one on another.
   /// With them it is passed on until every rank of the placement knows.
   void pass_on_failure(const std::string& operation) const;
+  /// Calls `act`, which waits for the ranks of one axis.
+  template <class Act>
+  void pass_on_failure_of(const std::string& operation, const Act& act) const {
+    try {
+      act();
+    } catch (...) {
+      pass_on_failure(operation);
+      throw;
+    }
+  }
   /// Moves on the reductions in flight; see Communicator::progress.
   void progress() const;
 

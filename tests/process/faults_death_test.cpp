@@ -58,6 +58,10 @@ void train_and_maybe_die() {
       loss = small_loss(*net, share(step));
     }
     loss.backward();
+    if (step == 2 && std::getenv("PLACE") == std::string("clipping")) {
+      maybe_die("clipping");
+      clip_grad_norm_(group, 1.0);
+    }
     if (step == 2) maybe_die("optimizer");
     optimizer.step();
     if (step == 2) std::cout << "training" << std::endl;
@@ -102,24 +106,30 @@ INSTANTIATE_TEST_SUITE_P(Places, DeathOfARank,
                          testing::Combine(testing::Values("fully_shard", "forward", "backward", "optimizer"),
                                           testing::Values(0, 1)));
 
-// In the backward, with sums over the replicas in flight. Ranks that share no axis with the lost one are told by those
-// that do.
-TEST(DeathOfAReplica, EndsEveryOtherRankWhichNamesIt) {
-  for (const int world : {2, 4}) {
-    const int victim = world - 1;
-    ProcessRanks ranks("train_until_a_rank_dies",
-                       {.world_size = world,
-                        .environment = {{"PLACE", "backward"}, {"VICTIM", std::to_string(victim)}, {"REPLICAS", "2"}}});
-    EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
-    for (int r = 0; r < victim; ++r) {
-      EXPECT_FALSE(ranks.wait(r).timed_out);
-      EXPECT_EQ(ranks.wait(r).exit_code, 1) << "rank " << r << ": " << ranks.wait(r).output;
-      EXPECT_THAT(ranks.wait(r).output, AnyOf(HasSubstr(c10::str("rank ", victim, " is lost")),
-                                              HasSubstr(c10::str("rank ", victim, " has ended"))))
-          << "rank " << r;
-    }
+// Ranks that share no axis with the lost one are told by those that do.
+class DeathOfAReplica : public testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(DeathOfAReplica, IsNamedByEverySurvivor) {
+  const auto [place, world] = GetParam();
+  const int victim = world - 1;
+  ProcessRanks ranks(
+      "train_until_a_rank_dies",
+      {.world_size = world, .environment = {{"PLACE", place}, {"VICTIM", std::to_string(victim)}, {"REPLICAS", "2"}}});
+  EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
+  for (int r = 0; r < victim; ++r) {
+    EXPECT_FALSE(ranks.wait(r).timed_out);
+    EXPECT_EQ(ranks.wait(r).exit_code, 1) << "rank " << r << ": " << ranks.wait(r).output;
+    EXPECT_THAT(peer_lost_line(ranks.wait(r).output),
+                AllOf(HasSubstr(c10::str("PeerLost ", victim, ": [fsdp rank ", r, '/', world)),
+                      AnyOf(HasSubstr(c10::str("rank ", victim, " is lost")),
+                            HasSubstr(c10::str("rank ", victim, " has ended")))));
   }
 }
+
+// In backward with sums over the replicas in flight; when gradients are clipped the ranks of one axis only wait.
+INSTANTIATE_TEST_SUITE_P(PlacesAndWorlds, DeathOfAReplica,
+                         testing::Values(std::tuple("backward", 2), std::tuple("backward", 4),
+                                         std::tuple("clipping", 4)));
 
 TEST(DeathOfARankFromOutside, IsNamedByTheSurvivor) {
   ProcessRanks ranks("train_until_a_rank_dies", {.world_size = 2, .environment = {{"PLACE", "anywhere"}}});

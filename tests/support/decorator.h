@@ -65,7 +65,9 @@ class Decorator : public Communicator {
   }
   void reserve(size_t bytes) override { inner_->reserve(bytes); }
   void start_over() override { inner_->start_over(); }
-  void fail(const std::string& operation, const std::string& error) override { inner_->fail(operation, error); }
+  void fail(const std::string& operation, const std::string& error, std::optional<int> lost) override {
+    inner_->fail(operation, error, lost);
+  }
   void progress() override { inner_->progress(); }
 
  protected:

@@ -85,7 +85,7 @@ TEST(Verdict, WithoutAPeerToBlameIsAnError) {
 TEST(Verdict, InASubgroupNamesGlobalRanks) {
   const Ranks ranks = Ranks{1, 4}.in_subgroup("odd", {1, 3});
   const auto verdict = decide(ranks, Reports{alarm(Cause::kTransport, 1), std::nullopt}, kAnswerTime);
-  EXPECT_EQ(verdict.rank, 1);
+  EXPECT_EQ(verdict.rank, 3);
   EXPECT_THAT(verdict.text,
               AllOf(HasSubstr("rank 3 is lost"), HasSubstr("rank 1: barrier (#2), waiting; rank 3: no answer")));
   try {
@@ -93,6 +93,17 @@ TEST(Verdict, InASubgroupNamesGlobalRanks) {
   } catch (const PeerLost& error) {
     EXPECT_EQ(error.rank(), 3);
     EXPECT_THAT(error.what(), HasSubstr("[fsdp rank 1/4, 'odd' 0/2] barrier: "));
+  }
+}
+
+TEST(Verdict, OfALossAmongOtherRanksNamesTheOneThatIsLost) {
+  const Ranks ranks = Ranks{1, 4}.in_subgroup("odd", {1, 3});
+  EXPECT_EQ(failed_alone(ranks, "backward", "no memory", std::nullopt).kind, Verdict::Kind::kMismatch);
+  try {
+    raise(failed_alone(ranks, "backward", "rank 2 has ended", 2), ranks, "barrier");
+  } catch (const PeerLost& error) {
+    EXPECT_EQ(error.rank(), 2);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1 failed in backward: rank 2 has ended"));
   }
 }
 

@@ -237,8 +237,8 @@ class C10dCommunicator : public Front {
     for (auto* communicator : family_->communicators) communicator->connect();
   }
 
-  void fail(const std::string& operation, const std::string& error) override {
-    family_->roll_call->pronounce(failed_alone(ranks(), operation, error));
+  void fail(const std::string& operation, const std::string& error, std::optional<int> lost) override {
+    family_->roll_call->pronounce(failed_alone(ranks(), operation, error, lost));
   }
 
  private:

@@ -180,9 +180,9 @@ bool RollCall::notice_death() {
     }
     const std::string last = operations();
     std::lock_guard lock(mutex_);
-    pronounced_ = Verdict{
-        Verdict::Kind::kPeerLost, rank,
-        c10::str("rank ", ranks_.name_of(rank), " has ended. This rank's last operations: ", last, '.', kLookAtLost)};
+    const int name = ranks_.name_of(rank);
+    pronounced_ = Verdict{Verdict::Kind::kPeerLost, name,
+                          c10::str("rank ", name, " has ended. This rank's last operations: ", last, '.', kLookAtLost)};
     return true;
   }
   return false;

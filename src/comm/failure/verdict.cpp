@@ -48,7 +48,7 @@ Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report*
     if (!alarm->detail.empty()) text += c10::str(" (", alarm->detail, ")");
   }
   text += c10::str(".", last_operations(ranks, reports), kLookAtLost);
-  return {Verdict::Kind::kPeerLost, rank, text};
+  return {Verdict::Kind::kPeerLost, ranks.name_of(rank), text};
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report*
 Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation, const std::string& reported,
                      const std::string& last_operations) {
   const int name = ranks.name_of(peer);
-  return {Verdict::Kind::kMismatch, peer,
+  return {Verdict::Kind::kMismatch, name,
           c10::str(operation, " timed out: rank ", name, " is alive but did not join", reported, '.', last_operations,
                    kLookForDifference,
                    "a forward, a save or a loop that only some ranks run; or raise the timeout if rank ", name,
@@ -71,25 +71,27 @@ std::string in_seconds(std::chrono::milliseconds time) {
 
 Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, const Fingerprint& theirs,
                      const std::string& difference) {
-  return {Verdict::Kind::kMismatch, peer,
+  return {Verdict::Kind::kMismatch, ranks.name_of(peer),
           c10::str("ranks disagree about the next collective (", difference, "): rank ", ranks.name(), " runs ",
                    describe_fully(mine, ranks), "; rank ", ranks.name_of(peer), " runs ", describe_fully(theirs, ranks),
                    ".", kLookForDifference, "a branch that depends on the rank or on its data", kOrForThreads)};
 }
 
-Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error) {
-  return {Verdict::Kind::kMismatch, ranks.rank, c10::str("rank ", ranks.name(), " failed in ", operation, ": ", error)};
+Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error,
+                     std::optional<int> lost) {
+  return {lost ? Verdict::Kind::kPeerLost : Verdict::Kind::kMismatch, lost.value_or(ranks.name()),
+          c10::str("rank ", ranks.name(), " failed in ", operation, ": ", error)};
 }
 
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
-  return {Verdict::Kind::kMismatch, ranks.rank,
+  return {Verdict::Kind::kMismatch, ranks.name(),
           c10::str("rank ", ranks.name(), " starts over after an exception, other ranks went on.", last_operations,
                    " Call reset_iter_state() on the model on every rank.")};
 }
 
 Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
                             const std::string& operation_b, const std::string& last_operations) {
-  return {Verdict::Kind::kMismatch, b,
+  return {Verdict::Kind::kMismatch, ranks.name_of(b),
           c10::str("ranks wait for each other: rank ", ranks.name_of(a), " runs ", operation_a, "; rank ",
                    ranks.name_of(b), " runs ", operation_b, ".", last_operations, kLookForDifference,
                    "a forward, a backward, an optimizer step or a save that only some ranks run", kOrForThreads)};
@@ -108,7 +110,7 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
 
 void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
   const std::string message = ranks.where(operation) + verdict.text;
-  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(ranks.name_of(verdict.rank), message);
+  if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
   throw Error(message);
 }
@@ -151,7 +153,7 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
       return did_not_join(ranks, peer, alarm->failed_operation, "; it reports: " + reports[peer]->operations,
                           last_operations(ranks, reports));
     }
-    return {Verdict::Kind::kError, peer,
+    return {Verdict::Kind::kError, name,
             c10::str(alarm->failed_operation, " failed: the connection to rank ", name,
                      " broke although that rank is alive (", alarm->detail, ").", last_operations(ranks, reports),
                      " Check the network, then start all ranks again.")};

@@ -44,7 +44,7 @@ inline constexpr std::string_view kLookForDifference =
 struct Verdict {
   enum class Kind : int { kPeerLost, kMismatch, kError };
   Kind kind = Kind::kError;
-  /// The rank to blame, by its number in the group; -1: none. With kPeerLost there is one.
+  /// The global rank to blame; -1: none. With kPeerLost there is one, perhaps none of the group.
   int rank = -1;
   /// Names ranks as Ranks does.
   std::string text;
@@ -55,8 +55,10 @@ struct Verdict {
 /// The verdict of this rank, which runs `mine`, when `peer` runs `theirs`; they differ in `difference`.
 Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, const Fingerprint& theirs,
                      const std::string& difference);
-/// The verdict when `operation` failed on this rank alone, while others went on.
-Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error);
+/// The verdict when `operation` failed on this rank alone, while others went on. `lost`: by the loss of this global
+/// rank.
+Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error,
+                     std::optional<int> lost);
 /// The verdict for ranks that go on while this one starts over; `last_operations` is empty or begins with a space.
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations);
 /// The verdict when all ranks wait for each other, among them ranks `a` and `b` in these operations. `last_operations`

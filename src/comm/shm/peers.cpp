@@ -186,9 +186,9 @@ void Peers::fail(const Verdict& verdict) {
   raise(failure().value_or(verdict), ranks_, operation());
 }
 
-void Peers::tell(const std::string& operation, const std::string& error) {
+void Peers::tell(const std::string& operation, const std::string& error, std::optional<int> lost) {
   if (is_starting_over_ || failure()) return;
-  record(failed_alone(ranks_, operation, error));
+  record(failed_alone(ranks_, operation, error, lost));
   ring();
   wake_threads();
 }

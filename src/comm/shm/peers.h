@@ -106,8 +106,9 @@ class Peers {
 
   /// Records the failure for every rank and throws the one that was recorded first.
   [[noreturn]] void fail(const Verdict& verdict);
-  /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own.
-  void tell(const std::string& operation, const std::string& error);
+  /// Tells the other ranks, unless they know of a failure, that this rank's operation ended with an error of its own,
+  /// or with the loss of a global rank.
+  void tell(const std::string& operation, const std::string& error, std::optional<int> lost = std::nullopt);
   /// The operation that was announced.
   void tell(const std::string& error) { tell(status(rank()).operation.get(), error); }
   /// Throws the failure that is recorded, if one is.

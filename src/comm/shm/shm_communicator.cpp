@@ -260,9 +260,9 @@ class ShmCommunicator : public Front {
   }
 
   void start_over() override { peers_->start_over(); }
-  void fail(const std::string& operation, const std::string& error) override {
+  void fail(const std::string& operation, const std::string& error, std::optional<int> lost) override {
     const auto lock = peers_->lock();
-    peers_->tell(operation, error);
+    peers_->tell(operation, error, lost);
   }
   void progress() override {
     const auto lock = peers_->lock();

@@ -82,7 +82,7 @@ std::optional<Verdict> Watch::look() {
 bool Watch::has_left(int rank) const { return page_ != nullptr && page_->ranks[rank].has_left.load() != 0; }
 
 Verdict Watch::lost(int rank, const std::string& how) const {
-  return {Verdict::Kind::kPeerLost, rank,
+  return {Verdict::Kind::kPeerLost, ranks_.name_of(rank),
           c10::str("rank ", ranks_.name_of(rank), ' ', how, '.',
                    page_ == nullptr ? "" : last_operations(*page_, ranks_), kLookAtLost)};
 }
