@@ -151,6 +151,8 @@ class Ckpt(unittest.TestCase):
         self.assertIn("fsdp-ckpt: 100 % of 270 MB\n", output)
 
     def test_verify_names_what_is_damaged_or_incomplete(self):
+        (self.runs / "partial-step-000000000009").mkdir(parents=True)
+        self.assertIn("partial-step-000000000009: incomplete", self.ckpt("verify", self.runs, status=1))
         self.ckpt("import", self.file, self.runs, "--ranks", 2)
         (self.runs / "partial-step-000000000009").mkdir()
         output = self.ckpt("verify", self.runs)
@@ -170,6 +172,8 @@ class Ckpt(unittest.TestCase):
         self.assertIn("cannot make the file", self.ckpt("export", self.file, self.root / "no/where", status=1))
         (self.root / "text").write_text("this is no safetensors file")
         self.assertIn("expected a header of at most", self.ckpt("info", self.root / "text", status=1))
+        self.assertIn("found a file, which has no checksums", self.ckpt("verify", self.file, status=1))
+        self.assertIn("no such folder", self.ckpt("verify", self.root / "none", status=1))
         self.ckpt(status=2)
         self.ckpt("reshard", self.file, self.runs, "--ranks", 0, status=2)
 

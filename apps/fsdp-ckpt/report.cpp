@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "progress.h"
+#include "state/format/format_error.h"
 #include "state/format/sizes.h"
 #include "table.h"
 
@@ -37,14 +38,24 @@ void print_tensors(const char* title, const TensorRecords& tensors) {
   print_table(rows);
 }
 
-// The checkpoints that a path means: itself, or those of the folder.
-std::vector<std::string> checkpoints_at(const std::string& path) {
-  if (std::filesystem::exists(path + "/" + kManifestName)) return {path};
-  if (!std::filesystem::is_directory(path)) return {find_checkpoint(path)};  // which says what is missing
-  std::vector<std::string> paths;
-  for (const auto step : complete_steps(path)) paths.push_back(path + "/" + name_of_step(step));
-  if (paths.empty()) return {find_checkpoint(path)};
-  return paths;
+struct Checkpoints {
+  std::vector<std::string> complete;
+  /// Names of what interrupted saves left in the folder.
+  std::vector<std::string> incomplete;
+};
+
+// What a path means: a checkpoint, or all that are in the folder.
+Checkpoints checkpoints_at(const std::string& path) {
+  if (std::filesystem::is_regular_file(path))
+    throw FormatError(path +
+                      ": expected a checkpoint or the folder of a run's checkpoints, found a file, which has no "
+                      "checksums. Compare it with another one: fsdp-ckpt diff");
+  if (std::filesystem::exists(path + "/" + kManifestName) || !std::filesystem::is_directory(path))
+    return {{find_checkpoint(path)}, {}};  // which says what is missing
+  Checkpoints found{{}, incomplete_names(path)};
+  for (const auto step : complete_steps(path)) found.complete.push_back(path + "/" + name_of_step(step));
+  if (found.complete.empty() && found.incomplete.empty()) find_checkpoint(path);  // throws
+  return found;
 }
 
 uint64_t bytes_of_tensors(const std::string& checkpoint) {
@@ -108,9 +119,10 @@ bool print_differences(const std::vector<Difference>& differences, bool as_json)
 }
 
 bool print_problems(const std::string& path, bool as_json) {
-  bool is_well = true;
-  json all = {{"checkpoints", json::object()}};
-  for (const auto& checkpoint : checkpoints_at(path)) {
+  const auto [complete, incomplete] = checkpoints_at(path);
+  bool is_well = !complete.empty();
+  json all = {{"checkpoints", json::object()}, {"incomplete", incomplete}};
+  for (const auto& checkpoint : complete) {
     Progress progress(bytes_of_tensors(checkpoint));
     const auto problems = problems_of(checkpoint, [&](uint64_t bytes) { progress.add(bytes); });
     is_well = is_well && problems.empty();
@@ -120,9 +132,6 @@ bool print_problems(const std::string& path, bool as_json) {
               << '\n';
     for (const auto& problem : problems) std::cout << "  " << problem << '\n';
   }
-  const auto incomplete =
-      std::filesystem::exists(path + "/" + kManifestName) ? std::vector<std::string>{} : incomplete_names(path);
-  all["incomplete"] = incomplete;
   if (as_json)
     std::cout << all.dump(1) << '\n';
   else
