@@ -1,0 +1,150 @@
+// Saving that is ended at random points, and saving to disks that are full or must not be written to.
+
+#include <fsdp/process_group.h>
+#include <gmock/gmock.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/time.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <iostream>
+#include <random>
+
+#include "state/format/checkpoint_reader.h"
+#include "support/process_ranks.h"
+#include "support/saved_run.h"
+
+namespace fsdp::test {
+namespace {
+
+using state::TemporaryFolder;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+int number_in(const char* variable) { return std::atoi(std::getenv(variable)); }
+
+// Kills this process after so many microseconds, wherever its threads are.
+void die_after(int microseconds) {
+  signal(SIGALRM, SIG_DFL);
+  const itimerval timer{.it_interval = {}, .it_value = {microseconds / 1'000'000, microseconds % 1'000'000}};
+  setitimer(ITIMER_REAL, &timer, nullptr);
+}
+
+// Every checkpoint has its step in each of its parameters.
+PROCESS_CASE(save_until_killed) {
+  init_process_group({.backend = test_backend()});
+  const std::string folder = std::getenv("FOLDER");
+  SavedRun run{FullyShardOptions{}};
+  run.train(0);
+  int64_t step = 0;
+  if (std::filesystem::exists(folder + "/latest")) step = load_checkpoint(folder, *run.group, &*run.optimizer).step;
+  const int victim = number_in("VICTIM");  // the number of ranks: all of them
+  barrier();
+  if (victim == rank() || victim == world_size()) die_after(number_in("MICROSECONDS"));
+  for (;;) {
+    const at::NoGradGuard no_grad;
+    ++step;
+    for (auto& parameter : run.net->parameters()) parameter.fill_(step);
+    save_checkpoint(folder, *run.group, &*run.optimizer, {.step = step, .keep = 2});
+  }
+}
+
+TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
+  const TemporaryFolder folder;
+  std::mt19937 random(11);
+  int64_t newest = 0;
+  for (int trial = 0; trial < trials(3); ++trial) {
+    const int world = 1 + trial % 3, victim = static_cast<int>(random() % static_cast<unsigned>(world + 1));
+    const auto microseconds = std::to_string(20'000 + random() % 100'000);
+    SCOPED_TRACE(c10::str("trial ", trial, ": of ", world, " ranks, ", victim, " ends after ", microseconds, " us"));
+    ProcessRanks ranks("save_until_killed", {.world_size = world,
+                                             .environment = {{"FOLDER", folder.path()},
+                                                             {"VICTIM", std::to_string(victim)},
+                                                             {"MICROSECONDS", microseconds}}});
+    for (int r = 0; r < world; ++r) {
+      const bool is_victim = victim == r || victim == world;
+      EXPECT_EQ(ranks.wait(r).signal, is_victim ? SIGALRM : 0) << ranks.wait(r).output;
+    }
+    if (!std::filesystem::exists(folder / "latest")) continue;  // killed in the very first save
+
+    SavedRun plain;
+    const auto loaded = load_checkpoint(folder.path(), *plain.net, &*plain.optimizer);
+    EXPECT_GE(loaded.step, newest);
+    newest = loaded.step;
+    for (const auto& parameter : plain.net->parameters())
+      EXPECT_TRUE(torch::equal(parameter, torch::full_like(parameter, newest)));
+    for (const auto step : state::complete_steps(folder.path()))
+      EXPECT_THAT(state::problems_of(folder / state::name_of_step(step)), IsEmpty());
+    for (const auto& name : state::incomplete_names(folder.path())) EXPECT_TRUE(name.starts_with("partial-")) << name;
+  }
+  EXPECT_GT(newest, 0);
+}
+
+constexpr char kCannotMount[] = "cannot mount";
+
+// A disk of the size in the options, in memory, that this thread and those that it starts see.
+bool mount_disk(const std::string& path, const std::string& options) {
+  if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+      mount("tmpfs", path.c_str(), "tmpfs", 0, options.c_str()) == 0)
+    return true;
+  std::cout << kCannotMount << std::endl;
+  return false;
+}
+void mount_again(const std::string& path, unsigned long flags, const std::string& options) {
+  TORCH_CHECK(mount("tmpfs", path.c_str(), "tmpfs", MS_REMOUNT | flags, options.c_str()) == 0, strerror(errno));
+}
+
+int64_t bytes_below(const std::string& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size() + 4095) / 4096 * 4096;
+  return bytes;
+}
+
+PROCESS_CASE(save_to_small_disks) {
+  const std::string folder = std::getenv("FOLDER"), run_folder = folder + "/run";
+  if (!mount_disk(folder, "size=4m")) return;
+  run_thread_ranks(2, [&](int r) {
+    SavedRun run{FullyShardOptions{}};
+    run.train(0);
+    run.save(run_folder, 1);
+    const auto one = bytes_below(run_folder);
+    barrier();
+    // There is room for more and more of the second one.
+    for (int64_t room = 4096; room < one; room += one / 6) {
+      if (r == 0) mount_again(folder, 0, c10::str("size=", one + room));
+      barrier();
+      expect_intact(run, [&] { run.save(run_folder, 2); }, HasSubstr("No space left on device. Free some space"));
+      barrier();  // until rank 0 has removed what was written
+      EXPECT_THAT(state::complete_steps(run_folder), ElementsAre(1));
+      EXPECT_THAT(state::incomplete_names(run_folder), IsEmpty());
+      EXPECT_THAT(state::problems_of(run_folder), IsEmpty());
+      barrier();
+    }
+    if (r == 0) mount_again(folder, MS_RDONLY, "size=4m");
+    barrier();
+    expect_intact(run, [&] { run.save(run_folder, 2); }, HasSubstr("Read-only file system"));
+    load_checkpoint(run_folder, *run.group, &*run.optimizer);
+    barrier();
+    if (r == 0) mount_again(folder, 0, "size=4m");
+    barrier();
+    run.train(1);
+    run.save(run_folder, 2);
+    EXPECT_THAT(state::complete_steps(run_folder), ElementsAre(1, 2));
+  });
+  TORCH_CHECK(!testing::Test::HasFailure());
+}
+
+TEST(CheckpointTrials, DisksThatAreFullOrReadOnlyAreErrorsAndTrainingGoesOn) {
+  const TemporaryFolder folder;
+  ProcessRanks ranks("save_to_small_disks", {.world_size = 1, .environment = {{"FOLDER", folder.path()}}});
+  const auto& result = ranks.wait(0);
+  if (result.output.find(kCannotMount) != std::string::npos) GTEST_SKIP() << "no right to mount a disk";
+  EXPECT_EQ(result.exit_code, 0) << result.output;
+}
+
+}  // namespace
+}  // namespace fsdp::test
