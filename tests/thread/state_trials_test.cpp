@@ -189,7 +189,9 @@ TEST(StateTrials, AFolderThatDisappearsIsAnErrorOnEveryRankAndTrainingGoesOn) {
           run.train(collective);
           if (r == 0) left = collective;
           expect_intact(run, [&] { run.save(path, 1); }, HasSubstr("No such file or directory"));
-          if (r == 0) EXPECT_FALSE(std::filesystem::exists(path));  // which makes it anew
+          if (r == 0) {  // which makes it anew
+            EXPECT_FALSE(std::filesystem::exists(path));
+          }
         }
         run.save(path, 2);
       },
