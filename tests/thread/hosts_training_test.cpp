@@ -88,50 +88,6 @@ TEST(OnSeveralHosts, RanksOfOneKeepWhatForwardGatheredForBackward) {
       kHosts);
 }
 
-// By docs/strategies.md: of a host, in the second step.
-TEST(OnSeveralHosts, AStepMovesWhatTheDocumentSays) {
-  constexpr int64_t kHostCount = 2, kWidth = 64, kGroups = 4, kGroupBytes = kWidth * kWidth * 4;
-  for (const auto strategy : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer}) {
-    std::array<Traffic, kRanks> moved{};
-    int64_t gathers = 0;
-    run_thread_ranks(
-        kRanks,
-        [&](int r) {
-          auto net = build_alike([] {
-            torch::nn::Sequential layers;
-            const auto plain = torch::nn::LinearOptions(kWidth, kWidth).bias(false);
-            for (int64_t i = 0; i < kGroups; ++i) layers->push_back(torch::nn::Linear(plain));
-            return layers;
-          });
-          for (const auto& layer : net->children()) fully_shard(*layer, {.strategy = strategy});
-          const auto group = fully_shard(*net, {.strategy = strategy});
-          auto optimizer = sgd(net->parameters());
-          for (int step = 0; step < 2; ++step) {
-            const auto before = traffic();
-            const int64_t gathers_before = group.stats().gathers;
-            torch::Tensor loss;
-            {
-              const ForwardScope scope(group);
-              loss = net->forward(torch::ones({2, kWidth})).square().sum();
-            }
-            loss.backward();
-            moved[static_cast<size_t>(r)] = traffic() - before;
-            if (r == 0) gathers = group.stats().gathers - gathers_before;
-            optimizer.step();
-            optimizer.zero_grad();
-          }
-        },
-        kHosts);
-    EXPECT_LE(gathers, strategy == Strategy::kFullShard ? 2 * kGroups : kGroups) << strategy;
-    const int64_t crossings = gathers + kGroups, sent = crossings * kGroupBytes * (kHostCount - 1) / kHostCount;
-    for (size_t first = 0; first < moved.size(); first += kRanksOfHost) {
-      const auto &one = moved[first].between_hosts, &other = moved[first + 1].between_hosts;
-      EXPECT_EQ(one.sent + other.sent, sent) << strategy;
-      EXPECT_EQ(one.received + other.received, sent) << strategy;
-    }
-  }
-}
-
 TEST(OnSeveralHosts, SeveralGroupsAreGatheredWhileNobodyWaits) {
   auto models = nets(kRanks, 64);
   run_thread_ranks(

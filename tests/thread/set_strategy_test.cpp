@@ -230,6 +230,11 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
       return value;
     });
     EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element by element"));
+    auto leaf = torch::ones({1}, torch::requires_grad());
+    const auto elsewhere = leaf * 2;
+    elsewhere.register_hook(
+        [&](const Tensor&) { EXPECT_THAT(refusal(*optimizer), HasSubstr("a scope, a backward or a LocalRows open")); });
+    elsewhere.backward();
     const auto alone = default_process_group()->split({{0}, {1}}, "alone");
     EXPECT_THAT(refusal(*optimizer, init_device_mesh({}, {}, alone)),
                 HasSubstr("expected a mesh of the model's 2 ranks"));
@@ -239,15 +244,77 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
   });
 }
 
+TEST(SetStrategy, IsRefusedWhereTheOptimizerHasStateFromBeforeSharding) {
+  run_thread_ranks(2, [](int) {
+    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+    const auto optimizer = made_of<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2))(net->parameters());
+    small_net_loss(*net, {0, 0, 2}).backward();
+    optimizer->step();
+    optimizer->zero_grad();
+    const auto group = shard_blocks(*net);
+    EXPECT_THAT(usage_error_of([&] { set_strategy(group, *optimizer, Strategy::kReplicate); }),
+                HasSubstr("expected those of this rank's rows"));
+  });
+}
+
+TEST(SetStrategy, LeavesTheModelAsItWasIfItThrowsOnTheWay) {
+  run_thread_ranks(2,
+                   [](int rank) {
+                     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+                     const auto group = shard_blocks(*net);
+                     const auto optimizer = fused_adamw(net->parameters());
+                     bool fails = false;
+                     group_of(*net->blocks[1])
+                         .set_custom_all_gather([&](Communicator& ranks, const Tensor& output, const Tensor& input,
+                                                    std::span<const int64_t> offsets, Tag tag) {
+                           if (fails) throw std::runtime_error("the user's own");
+                           return ranks.all_gather(output, input, offsets, std::move(tag));
+                         });
+                     const auto step = [&](int number) {
+                       ForwardScope scope(group);
+                       const auto loss = small_net_loss(*net, {number, rank * 2, 2});
+                       scope.close();
+                       loss.backward();
+                       optimizer->step();
+                       optimizer->zero_grad();
+                     };
+                     step(0);
+                     std::vector<Tensor> before;
+                     for (const auto& parameter : net->parameters()) before.push_back(full_tensor(parameter));
+                     const auto rows = group.stats();
+                     fails = true;
+                     EXPECT_THROW(set_strategy(group, *optimizer, Strategy::kReplicate), std::runtime_error);
+                     fails = false;
+                     EXPECT_EQ(group.stats().rows_numel, rows.rows_numel);
+                     EXPECT_EQ(group.stats().rows.current, rows.rows.current);
+                     EXPECT_EQ(group.stats().whole.current, 0);
+                     const auto parameters = net->parameters();
+                     for (size_t i = 0; i < before.size(); ++i)
+                       EXPECT_TRUE(before[i].equal(full_tensor(parameters[i])));
+                     step(1);
+                     set_strategy(group, *optimizer, Strategy::kReplicate);
+                     step(2);
+                   },
+                   {.backend = "gloo"});
+}
+
 TEST(SetStrategy, IsAMismatchWhereRanksAskForDifferentOnesOrHaveOtherState) {
-  for (const bool differs_in_state : {false, true}) {
+  for (const auto* differs : {"strategy", "gradients", "state"}) {
+    SCOPED_TRACE(differs);
     run_thread_ranks(2, [&](int rank) {
       const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
       const auto group = shard_blocks(*net);
       const auto optimizer = fused_adamw(net->parameters());
-      if (differs_in_state && rank == 0) net->head->weight.mutable_grad() = torch::zeros_like(net->head->weight);
-      const bool is_other = !differs_in_state && rank == 0;
-      EXPECT_THROW(set_strategy(group, *optimizer, is_other ? Strategy::kShardGradOp : Strategy::kReplicate), Mismatch);
+      const auto weight = net->head->weight;
+      auto strategy = Strategy::kReplicate;
+      if (rank == 0 && differs == std::string("strategy")) strategy = Strategy::kShardGradOp;
+      if (rank == 0 && differs == std::string("gradients")) weight.mutable_grad() = torch::zeros_like(weight);
+      if (rank == 0 && differs == std::string("state")) {
+        auto state = std::make_unique<torch::optim::AdamWParamState>();
+        state->exp_avg(torch::zeros_like(weight)).exp_avg_sq(torch::zeros_like(weight));
+        optimizer->state()[weight.unsafeGetTensorImpl()] = std::move(state);
+      }
+      EXPECT_THROW(set_strategy(group, *optimizer, strategy), Mismatch);
     });
   }
 }

@@ -7,32 +7,14 @@
 
 #include "api/placement_choice.h"
 #include "api/shard_over.h"
-#include "support/oracle.h"
 #include "support/recording_communicator.h"
+#include "thread/equal_groups_net.h"
 
 namespace fsdp::test {
 namespace {
 
-namespace nn = torch::nn;
-
-constexpr int64_t kWidth = 32, kLayers = 4;
-// Groups: the layers, and the outermost with the head. All are equal and divide evenly.
-constexpr int64_t kGroups = kLayers + 1, kGroupBytes = kWidth * kWidth * 4, kAllBytes = kGroups * kGroupBytes;
-
-struct EvenNetImpl : nn::Module {
-  nn::Sequential layers;
-  nn::Linear head{plain()};
-  EvenNetImpl() {
-    for (int64_t i = 0; i < kLayers; ++i) layers->push_back(nn::Linear(plain()));
-    register_module("layers", layers);
-    register_module("head", head);
-  }
-  static nn::LinearOptions plain() { return nn::LinearOptions(kWidth, kWidth).bias(false); }
-  torch::Tensor forward(torch::Tensor x) {
-    for (auto& layer : *layers) x = torch::tanh(layer.forward(x));
-    return head->forward(x);
-  }
-};
+constexpr int64_t kGroups = EqualGroupsNetImpl::kGroups, kGroupBytes = EqualGroupsNetImpl::kGroupBytes,
+                  kAllBytes = EqualGroupsNetImpl::kAllBytes;
 
 struct Costs {
   int64_t gathers = 0, reduce_scatters = 0, all_reduces = 0;
@@ -97,7 +79,7 @@ Costs costs_of(Strategy strategy, const std::vector<int>& shape) {
         runtime::Placement::Axes replicate;
         for (const auto& axis : plain.replicate()) replicate.push_back(written_down(*axis, log));
         const runtime::Placement placement(default_process_group(), written_down(plain.shard(), log), replicate);
-        const auto net = build_alike([] { return std::make_shared<EvenNetImpl>(); });
+        const auto net = build_alike([] { return std::make_shared<EqualGroupsNetImpl>(); });
         for (const auto& layer : net->layers->children()) shard_over(placement, module_tree(*layer), options);
         const auto group = shard_over(placement, module_tree(*net), options);
         optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-3));
@@ -105,12 +87,7 @@ Costs costs_of(Strategy strategy, const std::vector<int>& shape) {
           optimizer.zero_grad();
           group.reset_peak_stats();
           log->clear();
-          torch::Tensor loss;
-          {
-            ForwardScope scope(group);
-            loss = net->forward(torch::ones({2, kWidth})).square().sum();
-          }
-          loss.backward();
+          forward_and_backward(group, *net);
           const auto stats = group.stats();
           optimizer.step();
           if (step == 0 || rank != 0) continue;

@@ -114,7 +114,7 @@ class Generator {
       }
       if (node.strategy != Strategy::kFullShard) {
         node.reshard = chance(0.5) ? WhenToReshard::kUnset : WhenToReshard::kNever;
-      } else if (chance(0.2)) {
+      } else if (chance(0.35)) {
         node.reshard = WhenToReshard::kWithin;
         node.neighbours = pick(divisors_of(shards_of(program_, node)));
       }
@@ -240,6 +240,13 @@ class Generator {
     if (s.entry == Entry::kScope) s.at = pick(groups_around(model, s.node));
   }
 
+  // -1: none.
+  int slot_of_another_model(int slot) const {
+    for (int other = 0; other < kSlots; ++other)
+      if (rules_.graph(other).is_alive && (rules_.graph(other).models & ~rules_.graph(slot).models) != 0) return other;
+    return -1;
+  }
+
   Statement draw_of(Kind kind) {
     Statement s{.kind = kind, .model = chance(0.7) ? 0 : 1, .slot = draw(0, kSlots - 1), .flag = chance(0.5)};
     s.seed = draw(0, 5);
@@ -260,12 +267,15 @@ class Generator {
         s.flag = chance(0.7);
         break;
       case Kind::kGrad:
-        s.node = chance(0.25) ? draw(1, static_cast<int>(model.nodes.size()) - 1) : -1;
+        s.node = chance(0.35) ? draw(1, static_cast<int>(model.nodes.size()) - 1) : -1;
         if (chance(0.5)) s.other = draw(0, kSlots - 1);
         break;
       case Kind::kBackward:
         s.flag = chance(0.3);
-        if (chance(0.5)) s.other = draw(0, kSlots - 1);
+        if (chance(0.5))
+          s.other = draw(0, kSlots - 1);
+        else if (chance(0.5))
+          s.other = slot_of_another_model(s.slot);
         break;
       case Kind::kWriteOneRow:
         s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
