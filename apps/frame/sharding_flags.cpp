@@ -3,8 +3,9 @@
 #include <fsdp/options.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <map>
-#include <regex>
+#include <string_view>
 #include <vector>
 
 namespace frame {
@@ -20,10 +21,19 @@ const std::map<std::string, fsdp::Strategy>& strategies() {
   return all;
 }
 
-// One number, or two with an x between.
-const std::regex& mesh_pattern() {
-  static const std::regex pattern("([1-9][0-9]{0,5})(?:x([1-9][0-9]{0,5}))?");
-  return pattern;
+// From 1 to 999999; 0: it is no such number.
+int size_of_axis(std::string_view text) {
+  const bool is_number = !text.empty() && text.size() <= 6 && text.front() != '0' &&
+                         std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  return is_number ? std::stoi(std::string(text)) : 0;
+}
+
+// One number, or two with an x between; empty: it is something else.
+std::vector<int> sizes_of_mesh(std::string_view text) {
+  const auto x = text.find('x');
+  std::vector<int> sizes{size_of_axis(text.substr(0, x))};
+  if (x != std::string_view::npos) sizes.push_back(size_of_axis(text.substr(x + 1)));
+  return std::ranges::find(sizes, 0) == sizes.end() ? sizes : std::vector<int>();
 }
 
 }  // namespace
@@ -36,8 +46,7 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
       ->option_text("NAME (full_shard)")
       ->take_last();
   const auto is_mesh = [](const std::string& text) {
-    return std::regex_match(text, mesh_pattern()) ? std::string()
-                                                  : "expected numbers as in 8 or in 2x4, found '" + text + "'";
+    return sizes_of_mesh(text).empty() ? "expected numbers as in 8 or in 2x4, found '" + text + "'" : std::string();
   };
   app.add_option("--mesh", flags.mesh, "Replicas x ranks of each that share out, e.g. 2x4 (all ranks share out)")
       ->check(CLI::Validator(is_mesh, ""))
@@ -48,11 +57,9 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
 fsdp::FullyShardOptions sharding_options(const ShardingFlags& flags) {
   fsdp::FullyShardOptions options;
   options.strategy = strategies().at(flags.strategy);
-  std::smatch sizes;
-  if (!std::regex_match(flags.mesh, sizes, mesh_pattern())) return options;
-  const int first = std::stoi(sizes[1]);
-  options.mesh = sizes[2].matched ? fsdp::init_device_mesh({first, std::stoi(sizes[2])}, {"replicate", "shard"})
-                                  : fsdp::init_device_mesh({first}, {"shard"});
+  const auto sizes = sizes_of_mesh(flags.mesh);
+  if (sizes.size() == 1) options.mesh = fsdp::init_device_mesh(sizes, {"shard"});
+  if (sizes.size() == 2) options.mesh = fsdp::init_device_mesh(sizes, {"replicate", "shard"});
   return options;
 }
 
