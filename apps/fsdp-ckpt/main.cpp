@@ -63,7 +63,10 @@ int main(int argc, char** argv) {
 
   bool is_well = true;
   const int status = frame::run_tool(app, argc, argv, [&] {
-    if (*verify) return void(is_well = ckpt::print_problems(arguments.path, arguments.as_json));
+    if (*verify) {
+      is_well = ckpt::print_problems(arguments.path, arguments.as_json);
+      return;
+    }
     const auto source = ckpt::open_source(arguments.path);
     if (*info) ckpt::print_info(*source, arguments.as_json);
     if (*diff)
