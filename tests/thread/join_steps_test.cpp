@@ -122,6 +122,9 @@ TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
       const auto net = double_small_net();
       const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
       const auto group = shard_blocks(*net, {.mesh = mesh});
+      int complete = 0;
+      for (auto& block : *net->blocks)
+        group_of(*block).set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++complete; });
       const auto train = [&] {
         for (const bool is_last : {false, true}) {
           if (waits_for_replicas)
@@ -135,7 +138,9 @@ TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
         }
       };
       for (const int with_data : {1, 2}) {
+        complete = 0;
         EXPECT_TRUE(join(group, rank == with_data, train, {.divide_by_initial_world_size = false}));
+        EXPECT_EQ(complete, 3) << "each block, once its gradients are there";
         const auto parameters = net->parameters(), expected = net_alone->parameters();
         for (size_t i = 0; i < parameters.size(); ++i)
           expect_close(expected[i].grad(), full_grad(parameters[i]), 1e-10);
