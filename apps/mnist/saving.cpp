@@ -1,8 +1,8 @@
 #include "saving.h"
 
 #include <caffe2/serialize/inline_container.h>
-#include <fsdp/parameters.h>
 #include <fsdp/process_group.h>
+#include <fsdp/state_dict.h>
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/torch.h>
 
@@ -16,17 +16,6 @@ namespace mnist {
 namespace {
 
 using Values = c10::Dict<std::string, torch::Tensor>;
-
-// On rank 0 everything, elsewhere nothing.
-Values whole_values(const Model& model) {
-  Values values;
-  const auto keep = [&](const std::string& name, const torch::Tensor& value) {
-    if (fsdp::rank() == 0) values.insert(name, value.cpu());
-  };
-  for (const auto& parameter : model->named_parameters()) keep(parameter.key(), fsdp::full_tensor(parameter.value()));
-  for (const auto& buffer : model->named_buffers()) keep(buffer.key(), buffer.value());
-  return values;
-}
 
 // What Python's torch.save makes of a dictionary. torch::pickle_save would write the dictionary's type beside it, which
 // Python's torch.load refuses unless it is told to trust the file.
@@ -70,7 +59,8 @@ void write_file(const std::string& path, const std::string& bytes) {
 }  // namespace
 
 void save_model(const Model& model, const std::string& path) {
-  const auto values = whole_values(model);
+  Values values;
+  for (const auto& [name, value] : fsdp::full_state_dict(model)) values.insert(name, value);
   if (fsdp::rank() == 0) write_file(path, archive_of(values));
 }
 

@@ -51,8 +51,11 @@ class OutputFile {
   void commit();
 
  private:
+  void begin_writing();
+
   std::string path_, temporary_;
   Descriptor file_;
+  uint64_t bytes_ = 0, begun_ = 0;  // of the file; what of it the disk was told to take
 };
 
 /// Waits until the disk has the names in a folder.
