@@ -40,16 +40,20 @@ PROCESS_CASE(save_until_killed) {
   SavedRun run{FullyShardOptions{}};
   run.train(0);
   int64_t step = 0;
-  if (std::filesystem::exists(folder + "/latest")) step = load_checkpoint(folder, *run.group, &*run.optimizer).step;
-  const int victim = number_in("VICTIM");  // the number of ranks: all of them
-  barrier();
-  if (victim == rank() || victim == world_size()) die_after(number_in("MICROSECONDS"));
-  for (;;) {
+  const auto save_next = [&] {
     const at::NoGradGuard no_grad;
     ++step;
     for (auto& parameter : run.net->parameters()) parameter.fill_(step);
     save_checkpoint(folder, *run.group, &*run.optimizer, {.step = step, .keep = 2});
-  }
+  };
+  if (std::filesystem::exists(folder + "/latest"))
+    step = load_checkpoint(folder, *run.group, &*run.optimizer).step;
+  else
+    save_next();
+  const int victim = number_in("VICTIM");  // the number of ranks: all of them
+  barrier();
+  if (victim == rank() || victim == world_size()) die_after(number_in("MICROSECONDS"));
+  for (;;) save_next();
 }
 
 TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
@@ -68,8 +72,6 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
       const bool is_victim = victim == r || victim == world;
       EXPECT_EQ(ranks.wait(r).signal, is_victim ? SIGALRM : 0) << ranks.wait(r).output;
     }
-    if (!std::filesystem::exists(folder / "latest")) continue;  // killed in the very first save
-
     SavedRun plain;
     const auto loaded = load_checkpoint(folder.path(), *plain.net, &*plain.optimizer);
     EXPECT_GE(loaded.step, newest);
