@@ -145,6 +145,25 @@ class Collectives(unittest.TestCase):
         self.assertEqual([line.split()[0] for line in lines[lines.index("") + 2:]], [*self.NAMES, "barrier"])
 
 
+class Deferred(unittest.TestCase):
+    SHAPE = "--dim 768 --layers 12 --heads 12 --vocab 4096 --seq 64".split()
+    RANK_MB = 110  # LibTorch's code as it is run, and what its allocator keeps
+
+    def deferred(self, folder, *words):
+        result = json.loads(output("deferred", folder, *self.SHAPE, "--backend", BACKEND, *words))
+        taken = result["peak_pss_mb"] - result["pss_before_mb"]
+        self.assertLess(taken, 1.25 * result["parameter_mb"] + self.RANK_MB * result["world"], result)
+        self.assertGreater(taken, result["parameter_mb"], result)
+        return result
+
+    def test_a_model_is_built_saved_and_loaded_within_a_quarter_more_than_its_parameters(self):
+        with tempfile.TemporaryDirectory() as folder:
+            saved = self.deferred(folder, "--world", 2)
+            for world in (1, 3):
+                loaded = self.deferred(folder, "--world", world, "--load")
+                self.assertEqual(loaded["parameters"], saved["parameters"])
+
+
 class BadInput(unittest.TestCase):
     def expect_failure(self, words, pattern):
         done = run(*words)

@@ -4,6 +4,7 @@
 #include "arguments.h"
 #include "checkpoint.h"
 #include "collectives.h"
+#include "deferred.h"
 #include "frame/run_program.h"
 #include "intercept.h"
 #include "join_ranks.h"
@@ -29,12 +30,17 @@ int main(int argc, char** argv) {
   bench::CheckpointArguments checkpoint_arguments;
   auto* checkpoint = app.add_subcommand("checkpoint", "Saving and loading, beside plain files of the same bytes");
   bench::add_flags(*checkpoint, checkpoint_arguments);
+  bench::DeferredArguments deferred_arguments;
+  auto* deferred =
+      app.add_subcommand("deferred", "Memory of a large model that is built without memory, saved, loaded");
+  bench::add_flags(*deferred, deferred_arguments);
   return frame::run_program(app, argc, argv, [&] {
     if (step->parsed()) {
       bench::run_as_ranks(step_arguments, step_arguments.versus.empty() ? bench::run_step : bench::run_versus);
     }
     if (collectives->parsed()) bench::run_as_ranks(collectives_arguments, bench::run_collectives);
     if (intercept->parsed()) bench::run_intercept(intercept_arguments);
+    if (deferred->parsed()) bench::run_as_ranks(deferred_arguments, bench::run_deferred);
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);
   });

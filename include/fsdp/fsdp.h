@@ -8,13 +8,16 @@
 
 #include <fsdp/advice.h>
 #include <fsdp/clip_grad.h>
+#include <fsdp/clone.h>
 #include <fsdp/collectives.h>
+#include <fsdp/deferred_init.h>
 #include <fsdp/device_mesh.h>
 #include <fsdp/error.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/group.h>
 #include <fsdp/group_collectives.h>
 #include <fsdp/images.h>
+#include <fsdp/initialize.h>
 #include <fsdp/join.h>
 #include <fsdp/metrics.h>
 #include <fsdp/norms.h>
@@ -27,6 +30,7 @@
 #include <fsdp/set_strategy.h>
 #include <fsdp/sharded.h>
 #include <fsdp/spawn.h>
+#include <fsdp/to.h>
 #include <fsdp/traffic.h>
 #include <fsdp/wrap_policy.h>
 

@@ -7,6 +7,7 @@
 #include <fsdp/process_group.h>
 #include <fsdp/wrap_policy.h>
 
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <optional>
@@ -93,6 +94,15 @@ struct FullyShardOptions {
   /// stay each rank's own. Without it the ranks' parameters have to be the same: a Mismatch names the first that is
   /// not.
   bool sync_module_states = false;
+  /// Gives parameters and buffers on the meta device their values, on the CPU: it is called with each module under the
+  /// given one that has some of its own, children before what contains them, as if these were whole. What it computes
+  /// is put off as in fsdp::deferred_init. Unset: they stay on the meta device, see fsdp::to_empty. Not for
+  /// TorchScript.
+  ///
+  ///     options.param_init_fn = [](torch::nn::Module& module) {
+  ///       if (auto* linear = module.as<torch::nn::Linear>()) linear->reset_parameters();
+  ///     };
+  std::function<void(torch::nn::Module& module)> param_init_fn = {};
   /// Where every rank has all rows (Strategy::kReplicate): gradients of at most so many bytes are summed together, in
   /// the reverse order of the parameters, while backward goes on; of the first ones in a group 1 MiB. A parameter that
   /// is larger is summed alone. Smaller buckets begin earlier, larger ones move more bytes a second.

@@ -10,8 +10,10 @@
 #include <cstdio>
 #include <optional>
 #include <sstream>
+#include <unordered_set>
 
 #include "api/placement_choice.h"
+#include "runtime/deferred_value.h"
 
 namespace fsdp {
 namespace {
@@ -21,7 +23,7 @@ using runtime::NamedParameter;
 void describe(std::ostream& text, const NamedParameter& tensor) {
   const auto& t = tensor.tensor;
   text << tensor.name << ' ' << t.sizes() << ' ' << t.strides() << ' ' << t.scalar_type() << ' ' << t.requires_grad()
-       << '\n';
+       << (t.is_meta() && !runtime::deferred_value_of(t) ? " on the meta device\n" : "\n");
 }
 
 // What every rank must have alike, in words; its hash is compared.
@@ -44,6 +46,8 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
 
 // Rows follow one another and are dense, so this is all of the tensor's memory.
 int64_t checksum(const at::Tensor& tensor) {
+  if (runtime::deferred_value_of(tensor)) return fingerprint_of(tensor);
+  if (tensor.is_meta()) return 0;
   const auto here = tensor.is_cpu() ? tensor : tensor.detach().cpu();
   return static_cast<int64_t>(XXH3_64bits(here.const_data_ptr(), here.nbytes()));
 }
@@ -86,6 +90,23 @@ void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>&
 }
 
 }  // namespace
+
+int64_t fingerprint_of(const at::Tensor& tensor) {
+  std::unordered_set<const runtime::DeferredCall*> seen;
+  uint64_t sum = 0;
+  const auto add = [&](const void* data, size_t bytes) { sum = XXH3_64bits_withSeed(data, bytes, sum); };
+  for (std::vector<runtime::DeferredValuePtr> open{runtime::deferred_value_of(tensor)}; !open.empty();) {
+    const auto next = open.back();
+    open.pop_back();
+    if (next->there.defined() && next->there.is_cpu()) add(next->there.const_data_ptr(), next->there.nbytes());
+    if (!next->call || !seen.insert(next->call.get()).second) continue;
+    const auto& name = next->call->op.operator_name().name;
+    add(name.data(), name.size());
+    if (const auto& random = next->call->random) add(random->state.const_data_ptr(), random->state.nbytes());
+    for (const auto& operand : next->call->operands) open.push_back(operand.value);
+  }
+  return static_cast<int64_t>(sum);
+}
 
 void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
            const std::vector<NamedParameter>& buffers, const FullyShardOptions& options) {

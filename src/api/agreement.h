@@ -20,6 +20,9 @@ namespace fsdp {
 void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
            const std::vector<runtime::NamedParameter>& buffers, const FullyShardOptions& options);
 
+/// Of the calls that a value is put off to, and of the random numbers that they will draw.
+int64_t fingerprint_of(const at::Tensor& tensor);
+
 /// A rank's values of tensors that have the same sizes and dtypes on every rank, as new ones. Collective.
 std::vector<at::Tensor> values_of_rank(
     int root, const ProcessGroup& process_group, const std::vector<runtime::NamedParameter>& tensors,

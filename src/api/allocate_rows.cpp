@@ -17,6 +17,7 @@ void allocate_rows(std::span<runtime::Parts* const> groups) {
   for (auto* group : groups)
     for (auto& flat : group->params.flats()) {
       const auto device = flat.whole().form.device;
+      if (device.is_meta()) continue;
       devices[{device.type(), device.index()}].emplace_back(group, &flat);
       largest = std::max(largest, flat.whole().bytes());
       const int64_t slice = flat.layout().slice_numel(placement.shard().rank());

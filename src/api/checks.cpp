@@ -57,9 +57,8 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           ", expected a plain tensor. Ignore it (ignored_params)");
   require(tensor.layout() == at::kStrided, what, "has the layout ", tensor.layout(),
           ", expected a strided tensor. Make it dense first");
-  require(!tensor.is_meta(), what, "is on the meta device and has no values. Materialise the module first");
-  require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone(), what, "is on ", tensor.device(),
-          ", expected the CPU, a CUDA device or one of PrivateUse1");
+  require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone() || tensor.is_meta(), what, "is on ",
+          tensor.device(), ", expected the CPU, a CUDA device, one of PrivateUse1 or the meta device");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
@@ -74,7 +73,7 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           what,
           "has a hook of torch::autograd::impl::set_post_acc_grad_hooks, where fsdp has to have its own. Use "
           "register_hook, which gets the whole gradient");
-  require_memory(tensor, what);
+  if (!tensor.is_meta()) require_memory(tensor, what);
   require(tensor.is_floating_point() || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
           ", expected a floating point type. Register its real and imaginary parts, or ignore it (ignored_params)");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
@@ -97,12 +96,28 @@ bool has_plain_memory(const at::Tensor& tensor) {
          !group_of_parameter(tensor);
 }
 
+constexpr const char* kUntied =
+    "' are different tensors on the same memory and would stop sharing it. Tie weights by assigning the "
+    "tensor itself (a->weight = b->weight), make views in forward, and clone() what has to stay as it is";
+
+// On the meta device there are no addresses: each tensor has a storage of its own.
+void check_meta_overlap(const std::vector<runtime::NamedParameter>& parameters,
+                        const std::vector<runtime::NamedParameter>& others, const std::string& where) {
+  std::unordered_map<const c10::StorageImpl*, const std::string*> names;
+  for (const auto* list : {&parameters, &others})
+    for (const auto& [name, tensor] : *list) {
+      if (!tensor.is_meta() || !tensor.has_storage() || tensor.numel() == 0) continue;
+      const auto [known, is_new] = names.emplace(tensor.storage().unsafeGetStorageImpl(), &name);
+      require(is_new, where, "'", *known->second, "' and '", name, kUntied);
+    }
+}
+
 // Parameters and other tensors on the same memory would stop sharing it.
 void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
                    const std::vector<runtime::NamedParameter>& others, const std::string& where) {
   std::vector<Extent> extents;
   for (const auto& parameter : parameters)
-    if (parameter.tensor.numel() > 0) extents.push_back(extent_of(parameter, true));
+    if (parameter.tensor.numel() > 0 && !parameter.tensor.is_meta()) extents.push_back(extent_of(parameter, true));
   for (const auto& other : others)
     if (has_plain_memory(other.tensor)) {
       require_memory(other.tensor, where + "'" + other.name + "' ");
@@ -112,9 +127,7 @@ void check_overlap(const std::vector<runtime::NamedParameter>& parameters,
   Extent any, sharded;  // of those that begin earlier, what reaches furthest
   for (const auto& extent : extents) {
     const auto& before = extent.is_sharded ? any : sharded;
-    require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name,
-            "' are different tensors on the same memory and would stop sharing it. Tie weights by assigning the "
-            "tensor itself (a->weight = b->weight), make views in forward, and clone() what has to stay as it is");
+    require(before.end <= extent.begin, where, "'", before.name ? *before.name : "", "' and '", *extent.name, kUntied);
     if (extent.end > any.end) any = extent;
     if (extent.is_sharded && extent.end > sharded.end) sharded = extent;
   }
@@ -145,6 +158,9 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
           options.max_prefetched_bytes.value_or(0));
   require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
   require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
+  require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
+          "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
+          ". Initialise it before fully_shard");
   require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
           "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
@@ -218,6 +234,30 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
   // A tensor that is registered twice, also as a buffer, is one tensor.
   std::erase_if(others, [&](const auto& other) { return sharded.contains(other.tensor.unsafeGetTensorImpl()); });
   check_overlap(parameters, others, where);
+  check_meta_overlap(parameters, others, where);
+}
+
+void require_between_steps(runtime::ParamGroup& group, const std::string& operation) {
+  require(!group.is_inside() && !group.is_in_hook() && group.local_rows_depth == 0 &&
+              torch::autograd::get_current_graph_task_id() == -1,
+          group.where(operation),
+          "expected to be called between steps, found a scope, a backward or a LocalRows open on '", group.name(),
+          "'. Close it first; after an exception call reset_iter_state() on every rank");
+  group.require_no_waiting_gradients(operation);
+}
+
+void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation) {
+  constexpr size_t kListed = 20;
+  std::string names;
+  size_t count = 0;
+  for (const auto& group : groups)
+    for (const auto& slot : group->slots())
+      if (slot.rows_tensor.is_meta() && ++count <= kListed) names += (count > 1 ? ", '" : "'") + slot.name() + "'";
+  if (count > kListed) names += c10::str(" and ", count - kListed, " more");
+  require(count == 0, groups.front()->where(operation), "expected parameters with values, found ", count,
+          " on the meta device: ", names,
+          ". Give them memory with fsdp::to_empty(model, device), and then values: fsdp::initialize or "
+          "fsdp::load_checkpoint. FullyShardOptions::param_init_fn and fsdp::deferred_init do it in fully_shard");
 }
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {

@@ -4,6 +4,7 @@
 
 #include <fsdp/options.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,13 @@ void check_order(const ModuleNode& tree, const std::string& where);
 /// that shares its memory with another tensor of the tree.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
+
+/// Throws UsageError in a scope, a backward or LocalRows of the group, and while gradients of it wait. Under the rank's
+/// lock.
+void require_between_steps(runtime::ParamGroup& group, const std::string& operation);
+
+/// Throws UsageError listing the parameters of `groups` that are on the meta device.
+void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& groups, const std::string& operation);
 
 /// Throws UsageError naming the first of the buffers that cannot take rank 0's values.
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where);

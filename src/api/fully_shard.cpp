@@ -9,6 +9,7 @@
 #include "api/agreement.h"
 #include "api/allocate_rows.h"
 #include "api/checks.h"
+#include "api/deferred_init.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
 #include "api/module_watch.h"
@@ -38,6 +39,13 @@ std::vector<NamedParameter> free_parameters(const ModuleNode& node, const std::v
     return runtime::registry().find(parameter.tensor) || left_out.contains(parameter.tensor.unsafeGetTensorImpl());
   });
   return parameters;
+}
+
+// Those that were told to be left alone, and have values of their own.
+std::vector<NamedParameter> ignored_parameters(const FullyShardOptions& options) {
+  std::vector<NamedParameter> ignored;
+  for (const auto& tensor : options.ignored_params) ignored.push_back({"", tensor});
+  return ignored;
 }
 
 // The groups under the tree learn whose modules are around theirs, and they and their parameters their names in it.
@@ -156,12 +164,17 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   const auto where = placement.where("fully_shard");
   check_module(*tree, placement, where);
   check_options(options, *tree, placement, where);
+  if (options.param_init_fn) put_off(*tree, options.param_init_fn);
   const auto parameters = free_parameters(*tree, options.ignored_params);
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
   const auto plan = plan_groups(*tree, parameters, options);
-  std::vector<NamedParameter> buffers;
-  if (options.sync_module_states || policy_of(options).broadcasts_buffers) buffers = subtree_buffers(*tree);
+  auto buffers = subtree_buffers(*tree);
+  compute_deferred(buffers);
+  compute_deferred(ignored_parameters(options));
+  if (!options.sync_module_states && !policy_of(options).broadcasts_buffers) buffers.clear();
+  if (!options.sync_module_states)  // on the meta device: before the first forward they have values
+    std::erase_if(buffers, [](const NamedParameter& buffer) { return buffer.tensor.is_meta(); });
   check_buffers(buffers, where);
   runtime::install_interceptor();
   agree(placement, plan, buffers, options);

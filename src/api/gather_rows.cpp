@@ -17,6 +17,8 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tenso
   const runtime::OwnOperators own_operators;
   std::lock_guard lock(group.rank_state().mutex);
   auto& slot = group.slots()[index];
+  require(!rows.is_meta(), group.where(operation), "parameter '", slot.name(),
+          "' is on the meta device and has no values. Give it memory with fsdp::to_empty(model, device)");
   require(rows.sizes() == slot.rows_tensor.sizes(), group.where(operation), "parameter '", slot.name(),
           "': expected the sizes of this rank's rows, ", slot.rows_tensor.sizes(), ", found ", rows.sizes(),
           ". Give each rank the gradient of its rows");

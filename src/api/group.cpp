@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "api/checks.h"
 #include "api/group_view.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
@@ -82,6 +83,7 @@ void UnshardHandle::wait() {
 UnshardHandle Group::unshard() const {
   const auto& own = view_->groups.front();
   std::lock_guard lock(own->rank_state().mutex);
+  require_values({own}, "unshard");
   own->residency().drop_stale_copy();
   own->residency().start_gather();
   own->residency().unshard_was_asked = true;

@@ -1,6 +1,7 @@
 #include <fsdp/scopes.h>
 
 #include "api/buffers.h"
+#include "api/checks.h"
 #include "api/group_view.h"
 #include "api/large_group_hint.h"
 #include "api/module_watch.h"
@@ -18,6 +19,7 @@ void check_before_scope(const GroupView& view) {
   const auto& own = *groups.front();
   std::lock_guard lock(own.rank_state().mutex);
   if (own.is_inside()) return;
+  require_values(groups, "forward scope");
   hint_once(view);
   const auto stray = own.watch ? own.watch->find_stray(groups) : std::string();
   require(stray.empty(), own.where("forward scope"), "parameter '", stray,
@@ -49,8 +51,10 @@ LocalRows::~LocalRows() = default;
 struct SummonFullParams::Open : runtime::OpenSummon {
   using OpenSummon::OpenSummon;
 };
-SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options)
-    : open_(std::make_unique<Open>(param_groups(model), options.rank0_only, options.offload_to_cpu)) {}
+SummonFullParams::SummonFullParams(const Group& model, const SummonOptions& options) {
+  require_values(param_groups(model), "summon_full_params");
+  open_ = std::make_unique<Open>(param_groups(model), options.rank0_only, options.offload_to_cpu);
+}
 SummonFullParams::~SummonFullParams() = default;
 void SummonFullParams::write_back() { open_->write_back(); }
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/irange.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
 #include <memory>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "api/allocate_rows.h"
+#include "api/checks.h"
 #include "api/gather_rows.h"
 #include "api/group_view.h"
 #include "api/placement_choice.h"
@@ -30,15 +30,6 @@ using runtime::Parts;
 using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 
 constexpr const char* kOperation = "set_strategy";
-
-void require_between_steps(ParamGroup& group) {
-  const auto where = group.where(kOperation);
-  require(!group.is_inside() && !group.is_in_hook() && group.local_rows_depth == 0 &&
-              torch::autograd::get_current_graph_task_id() == -1,
-          where, "expected to be called between steps, found a scope, a backward or a LocalRows open on '",
-          group.name(), "'. Close it first; after an exception call reset_iter_state() on every rank");
-  group.require_no_waiting_gradients(kOperation);
-}
 
 // What the optimizer keeps of a slot; none yet: empty.
 std::vector<at::Tensor*> state_of(torch::optim::Optimizer& optimizer, const runtime::ParamSlot& slot) {
@@ -190,8 +181,9 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
   const auto& groups = param_groups(model);
   auto& rank = groups.front()->rank_state();
   std::lock_guard lock(rank.mutex);
+  require_values(groups, kOperation);
   for (const auto& group : groups) {
-    require_between_steps(*group);
+    require_between_steps(*group, kOperation);
     require_owned(*group, optimizer);
   }
   const auto placement = new_placement(groups, strategy, mesh);

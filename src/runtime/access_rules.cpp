@@ -104,8 +104,8 @@ std::string ways_out(Verdict verdict) {
              "make the optimizer again";
     case Verdict::kRefuseRandom:
       return "with equal seeds every rank would draw the same numbers for different rows. Fill parameters before "
-             "fsdp::fully_shard, or in fsdp::summon_full_params with write_back(); if you mean the rows, open a "
-             "fsdp::LocalRows";
+             "fsdp::fully_shard, or in fsdp::initialize(model, [&] { ... }), where they have their whole sizes; if you "
+             "mean the rows, open a fsdp::LocalRows";
     case Verdict::kRefuseWriteInScope:
       return "inside a scope and in backward the whole parameter is a copy, and a write to it would be lost. Write "
              "outside the scope (optimizer.step() belongs after it), or in fsdp::summon_full_params with "
@@ -116,7 +116,8 @@ std::string ways_out(Verdict verdict) {
              "write_back(); convert, move, clone and load the model before fsdp::fully_shard";
     case Verdict::kRefuseConvert:
       return "outside a forward scope a sharded parameter is this rank's rows, and so would be a converted or moved "
-             "copy. Convert and move the model before fsdp::fully_shard; for the whole value use "
+             "copy. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for the whole "
+             "value use "
              "fsdp::full_tensor(p).to(...) on every rank, for the rows p.detach().to(...)";
     case Verdict::kRefuseClone:
       return "a clone of a sharded parameter is a clone of this rank's rows only. Clone the module before "

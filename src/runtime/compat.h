@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// The dispatch key that sharded tensors carry, and how they come by it: no public interface offers that.
+/// The dispatch keys of what is ours: the one that sharded tensors carry, how they come by it, which no public
+/// interface offers, and the one of operators that are put off.
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DispatchKeySet.h>
@@ -12,6 +13,10 @@ namespace fsdp::runtime {
 /// The dispatch key of sharded tensors: above autograd and autocast, and used by nothing else in LibTorch.
 constexpr auto kShardedKey = c10::DispatchKey::TESTING_ONLY_GenericWrapper;
 static_assert(kShardedKey > c10::DispatchKey::AutogradOther, "the key must come before autograd");
+/// The dispatch key of stretches in which operators are put off: below the one before, so that sharded tensors come
+/// first, and used by nothing in LibTorch.
+constexpr auto kDeferredKey = c10::DispatchKey::DeferredInit;
+static_assert(kDeferredKey < kShardedKey && kDeferredKey > c10::DispatchKey::AutogradOther);
 /// The keys an operator goes on with after the interceptor.
 constexpr c10::DispatchKeySet kBelowSharded(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
 

@@ -14,9 +14,10 @@ std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
   return group;
 }
 
-Parts::Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy)
+Parts::Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy,
+             const FormChange& change)
     : identity(std::move(who)),
-      params(identity, parameters),
+      params(identity, parameters, change),
       turns(identity, params.every_rank_has_rows()),
       residency(identity, params, turns),
       backward(identity, params, policy.bucket_cap_bytes) {
@@ -31,7 +32,8 @@ ParamGroup::ParamGroup(const Spec& spec)
       modules_(spec.modules) {}
 
 // Meanwhile the parameters show their whole sizes, by which they are laid out.
-std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const GroupPolicy& by) {
+std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const GroupPolicy& by,
+                                              const FormChange& change) {
   auto who = identity();
   who.placement = placement;
   std::vector<NamedParameter> parameters(slots().size());
@@ -42,7 +44,7 @@ std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const 
     slots()[i].show_whole();
     parameters[params().place(i).given] = {slots()[i].name(), slots()[i].tensor()};
   }
-  return std::make_unique<Parts>(std::move(who), parameters, by);
+  return std::make_unique<Parts>(std::move(who), parameters, by, change);
 }
 
 void ParamGroup::move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to) {

@@ -54,7 +54,8 @@ struct GroupPolicy {
 
 /// What follows from a placement. They have one idea each.
 struct Parts {
-  Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy);
+  Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy,
+        const FormChange& change = {});
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
 
@@ -147,8 +148,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
     if (backward().has_gradient(slot) || backward().has_late_reductions()) require_no_waiting_gradients(operation);
   }
 
-  /// Parts of the same group over another placement, of which it knows nothing as yet.
-  std::unique_ptr<Parts> parts_over(const Placement& placement, const GroupPolicy& by);
+  /// Parts of the same group over another placement or of another form, of which it knows nothing as yet.
+  std::unique_ptr<Parts> parts_over(const Placement& placement, const GroupPolicy& by, const FormChange& change = {});
   /// The group is made of `parts` from now on, by `policy`: its parameters show the rows there. Views of the rows that
   /// it had throw when they are used. Outside.
   void move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to);

@@ -14,7 +14,8 @@ namespace fsdp::runtime {
 /// Asked once for each parameter, on the ranks that have rows of it, which need not take part in the same order.
 using RowSource = std::function<void(const ParamRows& wanted)>;
 
-/// Copies them out of a tensor of the parameter's sizes, on any device.
+/// Copies them out of a tensor of the parameter's sizes, on any device. A value that was put off is computed, and gone
+/// when the rows are copied.
 RowSource rows_of_tensor(at::Tensor whole);
 
 }  // namespace fsdp::runtime

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "runtime/compat.h"
+#include "runtime/deferred_value.h"
 #include "runtime/registry.h"
 
 namespace fsdp::runtime {
@@ -31,9 +32,10 @@ struct BufferKind {
   bool operator<(const BufferKind& other) const { return key() < other.key(); }
 };
 
-// Both forms are the parameter's own. Mixed precision, offload and parameters without memory as yet differ here.
-BufferKind buffer_kind_of(const at::Tensor& parameter) {
-  const auto form = memory::form_of(parameter);
+// Both forms are the same as yet. Mixed precision and offload differ here.
+BufferKind buffer_kind_of(const at::Tensor& parameter, const FormChange& change) {
+  auto form = form_of_values(parameter);
+  if (change) form = change(form);
   return {form, form, !parameter.requires_grad()};
 }
 
@@ -68,11 +70,12 @@ std::string former_memory_message(const GroupIdentity& group, const ParamSlot& s
 
 }  // namespace
 
-ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters)
+ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters,
+                             const FormChange& change)
     : group_(group) {
   const auto& shard = group.placement.shard();
   std::map<BufferKind, std::vector<size_t>> by_kind;
-  for (size_t i : c10::irange(parameters.size())) by_kind[buffer_kind_of(parameters[i].tensor)].push_back(i);
+  for (size_t i : c10::irange(parameters.size())) by_kind[buffer_kind_of(parameters[i].tensor, change)].push_back(i);
   slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
     std::vector<layout::Item> items;
@@ -102,8 +105,9 @@ void ShardedParams::take_rows(const std::vector<RowSource>& sources) {
   const OwnOperators own_operators;
   for (size_t i : c10::irange(slots_.size())) {
     const auto& rows = flats_[places_[i].flat].rows();
+    if (rows.form.device.is_meta()) continue;
     slots_[i].rows_storage.attach(rows.buffer, rows.byte_offset + byte_offset_in_slice(i));
-    if (slots_[i].rows_numel() > 0) sources[places_[i].given](slots_[i].param_rows());
+    if (sources[places_[i].given] && slots_[i].rows_numel() > 0) sources[places_[i].given](slots_[i].param_rows());
   }
 }
 
@@ -156,6 +160,10 @@ void ShardedParams::rename(size_t index, std::string name) {
 
 bool ShardedParams::is_on_cpu() const {
   return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
+}
+
+bool ShardedParams::has_values() const {
+  return std::ranges::none_of(flats_, [](const FlatParams& flat) { return flat.rows().form.device.is_meta(); });
 }
 
 bool ShardedParams::shares_memory() const { return std::ranges::any_of(flats_, &FlatParams::shares_memory); }

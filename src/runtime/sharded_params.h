@@ -3,6 +3,7 @@
 /// The parameters of a group: which they are, and where their rows, whole values and gradients lie.
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +18,9 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
+/// What rows and whole values are to be that were, or would have been, of `form`; none: the same.
+using FormChange = std::function<memory::Form(const memory::Form& form)>;
+
 /// Thread safety: under the rank's lock; what does not change after `take_rows`, all of it.
 class ShardedParams {
  public:
@@ -26,11 +30,13 @@ class ShardedParams {
   };
 
   /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
-  ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters);
+  ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters,
+                const FormChange& change = {});
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
-  /// Fills this rank's rows, each parameter's from its source; the parameters stay as they are until `install`.
+  /// Fills this rank's rows, each parameter's from its source; an empty one leaves zeros, and rows on the meta device
+  /// have no values. The parameters stay as they are until `install`.
   void take_rows(const std::vector<RowSource>& sources);
   /// Makes the parameters show this rank's rows, and what lies on their storages a part of `owner`. Once.
   void install(const std::shared_ptr<ParamGroup>& owner);
@@ -50,6 +56,8 @@ class ShardedParams {
   void rename(size_t slot, std::string name);
 
   bool is_on_cpu() const;
+  /// Whether no parameter is on the meta device.
+  bool has_values() const;
   /// Whether some of the ranks' memory is shared.
   bool shares_memory() const;
   bool every_rank_has_rows() const;

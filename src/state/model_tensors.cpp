@@ -1,5 +1,6 @@
 #include "state/model_tensors.h"
 
+#include "api/checks.h"
 #include "comm/core/check.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
@@ -36,6 +37,7 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, const s
   std::lock_guard lock(group.rank_state().mutex);
   require(!group.is_inside(), group.where(operation), "group '", group.name(),
           "' is in a scope or a backward. Call it outside of them");
+  require_values({part.group}, operation);
   const auto rows = group.slots()[part.slot].param_rows();
   const auto& placement = group.placement();
   return {{}, tensor, rows.sizes.vec(), rows.range, share_of(rows.range, placement.replica(), placement.replicas())};

@@ -192,9 +192,7 @@ TEST(FullyShard, OfParametersThatAreNoLeavesIsRefused) {
       {"parameter 'made'", "not a leaf", "MulBackward", "requires_grad_()"});
 }
 
-TEST(FullyShard, OfMetaAndSparseParametersIsRefused) {
-  expect_refused([](BagImpl& bag) { bag.add("empty", torch::ones({3, 2}, torch::kMeta)); },
-                 {"parameter 'empty'", "meta device", "Materialise"});
+TEST(FullyShard, OfSparseParametersIsRefused) {
   expect_refused([](BagImpl& bag) { bag.add("few", torch::ones({3, 2}).to_sparse()); },
                  {"parameter 'few'", "layout Sparse", "expected a strided tensor", "dense"});
 }

@@ -162,16 +162,16 @@ TEST(OutsideAScope, RandomInitialisationIsRefused) {
              [&] { torch::rand_like(p); }, [&] { torch::randn_like(p.data()); }, [&] { torch::randint_like(p, 9); }})
       EXPECT_THAT(message_of(act),
                   AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter 'up.weight'"),
-                        HasSubstr("every rank would draw"), HasSubstr("fsdp::summon_full_params")));
+                        HasSubstr("every rank would draw"), HasSubstr("fsdp::initialize")));
   });
 }
 
 TEST(OutsideAScope, ResettingAModulesParametersIsRefused) {
   expect_training_survives([](const InTraining& t) {
     EXPECT_THAT(message_of([&] { t.net.up->reset_parameters(); }),
-                refuses("aten::uniform_", "up.weight", "write_back()"));
+                refuses("aten::uniform_", "up.weight", "fsdp::initialize"));
     EXPECT_THAT(message_of([&] { t.net.words->reset_parameters(); }),
-                refuses("aten::normal_", "words.weight", "write_back()"));
+                refuses("aten::normal_", "words.weight", "fsdp::initialize"));
   });
 }
 

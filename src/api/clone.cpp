@@ -1,0 +1,112 @@
+#include <fsdp/clone.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+
+#include "api/checks.h"
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+
+namespace fsdp {
+namespace {
+
+// The tensors of the module that have values.
+std::vector<runtime::NamedParameter> tensors_of(const Group& model) {
+  auto tensors = subtree_parameters(*GroupView::of(model).tree);
+  for (auto& buffer : subtree_buffers(*GroupView::of(model).tree)) tensors.push_back(std::move(buffer));
+  return tensors;
+}
+
+void require_at_rest(const Group& model, const char* operation) {
+  const auto& groups = param_groups(model);
+  std::lock_guard lock(groups.front()->rank_state().mutex);
+  require_values(groups, operation);
+  for (const auto& group : groups) require_between_steps(*group, operation);
+}
+
+}  // namespace
+
+struct Clone::Values {
+  Group model;
+  std::vector<runtime::NamedParameter> tensors;  // the model's
+  std::vector<at::Tensor> copies;
+
+  // The model's, as plain views, beside the copies.
+  std::vector<std::pair<at::Tensor, at::Tensor>> pairs(const char* operation) const {
+    require_at_rest(model, operation);
+    std::vector<std::pair<at::Tensor, at::Tensor>> all;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      const auto& [name, tensor] = tensors[i];
+      require(tensor.sizes() == copies[i].sizes() && tensor.scalar_type() == copies[i].scalar_type() &&
+                  tensor.device() == copies[i].device(),
+              param_groups(model).front()->where(operation), "'", name, "' is ", tensor.sizes(), " of ",
+              tensor.scalar_type(), " on ", tensor.device(), ", its copy ", copies[i].sizes(), " of ",
+              copies[i].scalar_type(), " on ", copies[i].device(),
+              ": the model moved to another strategy, device or dtype. Clone it again");
+      all.emplace_back(tensor.detach(), copies[i]);
+    }
+    return all;
+  }
+};
+
+Clone clone(const Group& model) {
+  require_at_rest(model, "clone");
+  const at::NoGradGuard no_grad;
+  auto values = std::make_shared<Clone::Values>(Clone::Values{model, tensors_of(model), {}});
+  for (const auto& [name, tensor] : values->tensors) values->copies.push_back(tensor.detach().clone());
+  return Clone(std::move(values));
+}
+
+Clone::Clone(std::shared_ptr<Values> values) : values_(std::move(values)) {}
+
+void Clone::update(double decay) {
+  require(decay >= 0 && decay <= 1, param_groups(values_->model).front()->where("Clone::update"),
+          "expected a decay from 0 to 1, found ", decay);
+  const at::NoGradGuard no_grad;
+  const auto parameters = subtree_parameters(*GroupView::of(values_->model).tree).size();
+  size_t place = 0;
+  for (auto& [tensor, copy] : values_->pairs("Clone::update"))
+    if (place++ < parameters && copy.is_floating_point())
+      copy.mul_(decay).add_(tensor, 1 - decay);
+    else
+      copy.copy_(tensor);
+}
+
+UseClone Clone::use() { return UseClone(std::make_shared<Group>(values_->model), values_->pairs("Clone::use")); }
+
+std::vector<std::pair<std::string, at::Tensor>> Clone::values() const {
+  std::vector<std::pair<std::string, at::Tensor>> all;
+  for (size_t i = 0; i < values_->tensors.size(); ++i) all.emplace_back(values_->tensors[i].name, values_->copies[i]);
+  return all;
+}
+
+UseClone::UseClone(std::shared_ptr<const Group> model, std::vector<std::pair<at::Tensor, at::Tensor>> values)
+    : model_(std::move(model)), values_(std::move(values)) {
+  swap();
+}
+
+// In a scope it cannot go back; the values are then exchanged for good, which is said.
+UseClone::~UseClone() {
+  try {
+    require_at_rest(*model_, "the end of Clone::use");
+    swap();
+  } catch (const std::exception& error) {
+    TORCH_WARN("The model keeps the clone's values, and the clone the model's: ", error.what());
+  }
+}
+
+void UseClone::swap() {
+  const at::NoGradGuard no_grad;
+  for (auto& [tensor, copy] : values_) {
+    const auto before = copy.clone();
+    copy.copy_(tensor);
+    tensor.copy_(before);
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,95 @@
+#include <fsdp/initialize.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <c10/util/ScopeExit.h>
+
+#include <mutex>
+
+#include "api/agreement.h"
+#include "api/checks.h"
+#include "api/gather_rows.h"
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "runtime/compat.h"
+#include "runtime/deferred_recorder.h"
+#include "runtime/deferred_value.h"
+#include "runtime/param_group.h"
+
+namespace fsdp {
+namespace {
+
+using runtime::DeferredRecording;
+using runtime::DeferredValue;
+
+// A parameter that shows its whole sizes on the meta device.
+struct Shown {
+  std::shared_ptr<runtime::ParamGroup> group;
+  size_t slot = 0;
+  std::shared_ptr<DeferredValue> before;
+  at::Tensor on_meta;
+
+  bool is_written() const { return runtime::deferred_value_of(on_meta) != before; }
+};
+
+Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
+  auto& slot = group->slots()[index];
+  const auto form = memory::form_of(slot.rows_tensor);
+  auto on_meta = at::empty_strided(slot.sizes(), slot.whole_tensor.strides(), at::device(at::kMeta).dtype(form.dtype));
+  auto before = std::make_shared<DeferredValue>(DeferredValue{form.device, on_meta.storage().nbytes()});
+  runtime::defer(on_meta, before);
+  slot.tensor().unsafeGetTensorImpl()->shallow_copy_from(on_meta.getIntrusivePtr());
+  return {group, index, std::move(before), std::move(on_meta)};
+}
+
+// Collective where values that were there before count.
+void take_rows(Shown& shown) {
+  auto& slot = shown.group->slots()[shown.slot];
+  constexpr int kOwn = 1;
+  if (shown.before.use_count() > kOwn) {
+    const auto whole = gather_rows(*shown.group, shown.slot, slot.rows_tensor, "initialize");
+    shown.before->there = runtime::bytes_of_storage(whole);
+  }
+  if (slot.rows_numel() == 0) return;
+  const runtime::OwnOperators own_operators;
+  runtime::rows_of_tensor(shown.on_meta)(slot.param_rows());
+}
+
+// That every rank put the same off. Collective.
+void agree_on(const std::vector<Shown>& written, runtime::ParamGroup& own) {
+  uint64_t sum = 0;
+  for (const auto& shown : written) sum = sum * 31 + static_cast<uint64_t>(fingerprint_of(shown.on_meta));
+  const auto subject = c10::str("initialize of ", own.name(), ": ", written.size(),
+                                " parameters, by what computes them and their random numbers ", sum);
+  own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
+}
+
+}  // namespace
+
+void initialize(const Group& model, const std::function<void()>& init) {
+  const auto& groups = param_groups(model);
+  auto& own = *groups.front();
+  std::lock_guard lock(own.rank_state().mutex);
+  require_values(groups, "initialize");
+  for (const auto& group : groups) require_between_steps(*group, "initialize");
+  std::vector<Shown> parameters;
+  const auto show_rows = [&] {
+    for (const auto& shown : parameters) shown.group->slots()[shown.slot].show_rows();
+  };
+  {
+    const auto in_the_end = c10::make_scope_exit(show_rows);
+    for (const auto& group : groups)
+      for (size_t i = 0; i < group->slots().size(); ++i)
+        if (group->slots()[i].tensor().defined()) parameters.push_back(show(group, i));
+    const DeferredRecording recording(DeferredRecording::Kind::kPutOff);
+    init();
+  }
+  std::erase_if(parameters, [](const Shown& shown) { return !shown.is_written(); });
+  agree_on(parameters, own);
+  for (auto& shown : parameters) {
+    shown.group->note_write(runtime::WriteKind::kEveryRank, shown.slot);
+    take_rows(shown);
+    shown = {};
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,143 @@
+#include <fsdp/to.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/irange.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <mutex>
+#include <utility>
+
+#include "api/allocate_rows.h"
+#include "api/checks.h"
+#include "api/gather_rows.h"
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "runtime/backward_hooks.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+
+namespace fsdp {
+namespace {
+
+using memory::Form;
+using runtime::FormChange;
+using runtime::ParamGroup;
+using runtime::ShardedParams;
+
+bool is_same_layout(const ShardedParams& now, const std::vector<size_t>& from, const ShardedParams& then, int ranks) {
+  for (const size_t to : c10::irange(then.count()))
+    for (const int rank : c10::irange(ranks))
+      if (now.rows_of(from[then.place(to).given], rank) != then.rows_of(to, rank)) return false;
+  return true;
+}
+
+// Where every rank keeps the rows that it has, nothing is communicated.
+std::vector<runtime::RowSource> sources_of(ParamGroup& group, const ShardedParams& then, const char* operation) {
+  auto& now = group.params();
+  std::vector<size_t> from(now.count());
+  for (const size_t i : c10::irange(now.count())) from[now.place(i).given] = i;
+  std::vector<runtime::RowSource> sources;
+  if (!now.has_values()) return std::vector<runtime::RowSource>(from.size());
+  const bool stays = is_same_layout(now, from, then, group.placement().shard().world_size());
+  for (const size_t slot : from) {
+    const auto& rows = now.slots()[slot].rows_tensor;
+    if (stays)
+      sources.push_back([rows](const runtime::ParamRows& wanted) { wanted.values.copy_(rows); });
+    else
+      sources.push_back(runtime::rows_of_tensor(gather_rows(group, slot, rows, operation)));
+  }
+  return sources;
+}
+
+bool changes(ParamGroup& group, const FormChange& change) {
+  for (const auto& slot : group.slots()) {
+    const auto form = memory::form_of(slot.rows_tensor);
+    if (change(form) != form) return true;
+  }
+  return false;
+}
+
+// Collective.
+void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
+  auto parts = group.parts_over(group.placement(), group.policy, change);
+  runtime::Parts* const one[]{parts.get()};
+  allocate_rows(one);
+  parts->params.take_rows(sources_of(group, parts->params, operation));
+  group.residency().free_whole();
+  group.move_to(std::move(parts), group.policy);
+  // What autograd kept of them is for gradients of the former form.
+  for (const auto& slot : group.slots())
+    torch::autograd::impl::get_autograd_meta(slot.tensor())->grad_accumulator_.reset();
+  runtime::hook_gradients(group.shared_from_this());
+  group.rank_state().residents.reconsider(group.id());
+}
+
+// What is not sharded, of the subtree.
+std::vector<runtime::NamedParameter> plain_tensors(const ModuleNode& tree) {
+  auto tensors = subtree_parameters(tree);
+  for (auto& buffer : subtree_buffers(tree)) tensors.push_back(std::move(buffer));
+  std::erase_if(tensors, [](const auto& named) { return runtime::registry().find(named.tensor).has_value(); });
+  return tensors;
+}
+
+void change_plain(const at::Tensor& tensor, const Form& form) {
+  const at::NoGradGuard no_grad;
+  const auto options = tensor.options().dtype(form.dtype).device(form.device).requires_grad(false);
+  const auto changed = tensor.is_meta() ? at::zeros(tensor.sizes(), options) : tensor.detach().to(options);
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(changed.getIntrusivePtr());
+}
+
+// Every form under the model becomes what `change` makes of it.
+void change_all(const Group& model, const FormChange& change, const char* operation, const std::string& what) {
+  const auto& [groups, tree] = GroupView::of(model);
+  const auto& own = *groups.front();
+  std::lock_guard lock(own.rank_state().mutex);
+  for (const auto& group : groups) require_between_steps(*group, operation);
+  own.rank_state().wait(*own.placement().process_group().communicator().barrier(
+      {c10::str(operation, " of ", own.name(), " to ", what), {}}));
+  for (const auto& group : groups)
+    if (changes(*group, change)) change_form(*group, change, operation);
+  for (const auto& [name, tensor] : plain_tensors(*tree)) {
+    const auto form = memory::form_of(tensor);
+    if (const auto changed = change(form); changed != form) change_plain(tensor, changed);
+  }
+  own.rank_state().reads = {.current = 0, .first_reads = own.rank_state().reads.first_reads, .orders = {}};
+}
+
+void require_no_gradients(const Group& model, const char* operation) {
+  for (const auto& group : param_groups(model))
+    for (const auto& slot : group->slots())
+      require(!slot.tensor().defined() || !slot.tensor().grad().defined(), group->where(operation), "parameter '",
+              slot.name(), "' has a gradient, expected none. Drop them first: model->zero_grad()");
+}
+
+}  // namespace
+
+void to_empty(const Group& model, c10::Device device) {
+  require(!device.is_meta(), param_groups(model).front()->where("to_empty"),
+          "expected a device with memory, found meta");
+  change_all(
+      model, [&](const Form& form) { return form.device.is_meta() ? Form{form.dtype, device} : form; }, "to_empty",
+      device.str());
+}
+
+void to(const Group& model, c10::Device device) {
+  require_values(param_groups(model), "to");
+  require_no_gradients(model, "to");
+  require(!device.is_meta(), param_groups(model).front()->where("to"), "expected a device with memory, found meta");
+  change_all(model, [&](const Form& form) { return Form{form.dtype, device}; }, "to", device.str());
+}
+
+void to(const Group& model, c10::ScalarType dtype) {
+  require(c10::isFloatingType(dtype), param_groups(model).front()->where("to"),
+          "expected a floating point type, found ", dtype);
+  require_values(param_groups(model), "to");
+  require_no_gradients(model, "to");
+  change_all(
+      model, [&](const Form& form) { return c10::isFloatingType(form.dtype) ? Form{dtype, form.device} : form; }, "to",
+      c10::toString(dtype));
+}
+
+}  // namespace fsdp

@@ -1,0 +1,295 @@
+#include "runtime/deferred_recorder.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "memory/block.h"
+#include "runtime/deferred_value.h"
+#include "runtime/operator_traits.h"
+
+namespace fsdp::runtime {
+namespace {
+
+using Kind = DeferredRecording::Kind;
+using Stack = torch::jit::Stack;
+
+constexpr int kLongestChain = 500;  // of calls that are carried out one inside the other
+
+thread_local Kind kind_of_thread = Kind::kPutOff;
+
+// A tensor among an operator's arguments or results.
+struct Found {
+  at::Tensor tensor;
+  size_t value = 0, element = 0;
+};
+
+std::vector<Found> tensors_in(std::span<const c10::IValue> values) {
+  std::vector<Found> found;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i].isTensor()) {
+      if (values[i].toTensor().defined()) found.push_back({values[i].toTensor(), i, 0});
+    } else if (values[i].isList()) {
+      const auto elements = values[i].toListRef();
+      for (size_t j = 0; j < elements.size(); ++j)
+        if (elements[j].isTensor() && elements[j].toTensor().defined()) found.push_back({elements[j].toTensor(), i, j});
+    }
+  }
+  return found;
+}
+
+bool share_storage(const at::Tensor& a, const at::Tensor& b) {
+  return a.has_storage() && b.has_storage() && a.storage().is_alias_of(b.storage());
+}
+
+std::optional<size_t> argument_of(const c10::OperatorHandle& op, std::string_view name) {
+  const auto& arguments = op.schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (arguments[i].name() == name) return i;
+  return std::nullopt;
+}
+
+// torch::tensor of a vector makes memory for itself and writes it without an operator. Only it turns off autograd's
+// keys and no others.
+bool is_literal() {
+  const auto excluded = c10::impl::tls_local_dispatch_key_set().excluded_;
+  return excluded.has(c10::DispatchKey::AutogradOther) && !excluded.has(c10::DispatchKey::ADInplaceOrView);
+}
+
+// Whether what a tensor's storage held before does not matter.
+bool is_overwritten(const c10::OperatorHandle& op, const at::Tensor& tensor) {
+  static constexpr std::string_view kNames[] = {"aten::zero_",    "aten::fill_",   "aten::copy_",       "aten::normal_",
+                                                "aten::uniform_", "aten::random_", "aten::exponential_"};
+  return std::ranges::find(kNames, op.operator_name().name) != std::end(kNames) && tensor.storage_offset() == 0 &&
+         tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
+}
+
+/// One operator that is put off.
+class PutOff {
+ public:
+  PutOff(const c10::OperatorHandle& op, Stack& stack)
+      : op_(op),
+        stack_(stack),
+        arguments_(std::span(stack).last(op.schema().arguments().size())),
+        operands_(tensors_in(arguments_)),
+        traits_(operator_traits(op)) {}
+
+  void run() {
+    const bool is_deferred = std::ranges::any_of(operands_, [](const Found& f) { return f.tensor.is_meta(); });
+    const auto device = argument_of(op_, "device");
+    const bool makes = device && (operands_.empty() || traits_.kind == OperatorKind::kFactory);
+    if ((!is_deferred && !makes) || (makes && operands_.empty() && is_literal())) return op_.callBoxed(&stack_);
+    asked_ = device && !arguments_[*device].isNone() ? std::optional(arguments_[*device].toDevice()) : std::nullopt;
+    if (asked_ && asked_->is_meta()) return op_.callBoxed(&stack_);
+    if (kind_of_thread == Kind::kForget) return call_on_meta(device);
+    if (writes_to_memory() || asks_for_values()) return call_now();
+    auto call = make_call();
+    const auto before = stack_;
+    try {
+      call_on_meta(device);
+    } catch (const c10::NotImplementedError&) {
+      stack_ = before;
+      arguments_ = std::span(stack_).last(op_.schema().arguments().size());
+      return call_now();
+    }
+    fix_dtype(*call);
+    leave_device();
+    if (traits_.random) draw(*call);
+    note(std::move(call));
+  }
+
+ private:
+  std::span<c10::IValue> results() { return std::span(stack_).last(op_.schema().returns().size()); }
+
+  // Where values will be.
+  c10::Device device() const {
+    if (asked_) return *asked_;
+    for (const auto& operand : operands_) return form_of_values(operand.tensor).device;
+    return at::kCPU;
+  }
+
+  bool writes_to_memory() const {
+    return std::ranges::any_of(operands_,
+                               [&](const Found& f) { return !f.tensor.is_meta() && traits_.writes(f.value); });
+  }
+
+  // What comes out is no tensor, or one whose sizes depend on values.
+  bool asks_for_values() const {
+    if (op_.hasTag(at::Tag::dynamic_output_shape)) return true;
+    if (traits_.kind == OperatorKind::kMetadata || traits_.kind == OperatorKind::kReplace) return false;
+    const auto& returns = op_.schema().returns();
+    return !returns.empty() && std::ranges::all_of(returns, [](const c10::Argument& result) {
+      const auto kind = result.type()->kind();
+      return kind == c10::TypeKind::NumberType || kind == c10::TypeKind::BoolType || kind == c10::TypeKind::FloatType ||
+             kind == c10::TypeKind::IntType;
+    });
+  }
+
+  static void put(c10::IValue& value, size_t element, const at::Tensor& tensor) {
+    if (value.isTensor())
+      value = tensor;
+    else
+      value.toList().set(element, tensor);
+  }
+
+  void own_lists() {
+    for (auto& argument : arguments_)
+      if (argument.isList()) argument = argument.toList().copy();
+  }
+
+  void call_on_meta(std::optional<size_t> device) {
+    own_lists();
+    for (const auto& [tensor, argument, element] : operands_)
+      if (!tensor.is_meta() && tensor.dim() > 0)  // a number goes with any device
+        put(arguments_[argument], element,
+            at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta)));
+    if (device) arguments_[*device] = c10::Device(at::kMeta);
+    if (const auto pinned = argument_of(op_, "pin_memory")) arguments_[*pinned] = c10::IValue();
+    op_.callBoxed(&stack_);
+  }
+
+  std::shared_ptr<DeferredCall> make_call() {
+    auto call = std::make_shared<DeferredCall>(DeferredCall{op_, {arguments_.begin(), arguments_.end()}, {}, {}});
+    for (auto& argument : call->arguments)
+      if (argument.isList()) argument = argument.toList().copy();
+    for (const auto& [tensor, argument, element] : operands_) {
+      const auto value = deferred_value_of(tensor);
+      if (value) {
+        const bool is_new = traits_.writes(argument) && is_overwritten(op_, tensor);
+        call->operands.push_back(
+            {argument, element, geometry_of(tensor),
+             is_new ? std::make_shared<DeferredValue>(DeferredValue{value->device, value->bytes}) : value});
+      } else if (!tensor.is_meta()) {
+        // As it is now: it may be written before the call is carried out.
+        put(call->arguments[argument], element, tensor.detach().clone());
+      }
+    }
+    return call;
+  }
+
+  // As it would have been now.
+  void fix_dtype(DeferredCall& call) {
+    const auto dtype = argument_of(op_, "dtype");
+    if (dtype && operands_.empty() && call.arguments[*dtype].isNone() && results()[0].isTensor())
+      call.arguments[*dtype] = static_cast<int64_t>(results()[0].toTensor().scalar_type());
+  }
+
+  // A result that moves to another device is another storage, though nothing moves on the meta device.
+  void leave_device() {
+    if (!asked_) return;
+    for (auto& result : results())
+      for (const auto& operand : operands_)
+        if (result.isTensor() && share_storage(result.toTensor(), operand.tensor) &&
+            form_of_values(operand.tensor).device != *asked_) {
+          const auto& tensor = result.toTensor();
+          result = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
+        }
+  }
+
+  // The generator goes on as if the call had been carried out.
+  void draw(DeferredCall& call) {
+    auto generator = at::globalContext().defaultGenerator(device());
+    for (const auto& argument : call.arguments)
+      if (argument.isGenerator()) generator = argument.toGenerator();
+    auto state = generator.get_state();
+    carry_out(call);
+    size_t bytes = 0;
+    for (const auto& found : tensors_in(results())) bytes += found.tensor.nbytes();
+    constexpr size_t kWorthReturning = size_t{1} << 20;
+    if (bytes >= kWorthReturning) memory::return_free_pages();
+    call.random = DeferredCall::Random{std::move(generator), std::move(state)};
+  }
+
+  // The storages that the call wrote or made hold what it left there.
+  void note(std::shared_ptr<const DeferredCall> call) {
+    int depth = 0;
+    for (const auto& operand : call->operands) depth = std::max(depth, operand.value->depth);
+    const auto leave = [&](const at::Tensor& tensor, const c10::Device& device, size_t place) {
+      DeferredValuePtr value =
+          std::make_shared<DeferredValue>(DeferredValue{device, tensor.storage().nbytes(), call, place, {}, depth + 1});
+      defer(tensor, depth < kLongestChain ? std::move(value) : computed(value));
+    };
+    size_t place = 0;
+    for (const auto& [tensor, argument, element] : operands_) {
+      const auto value = deferred_value_of(tensor);
+      if (!value) continue;
+      if (traits_.writes(argument)) leave(tensor, value->device, place);
+      ++place;
+    }
+    for (const auto& [tensor, result, element] : tensors_in(results())) {
+      const bool is_new = std::ranges::none_of(
+          operands_, [&, &made = tensor](const Found& operand) { return share_storage(operand.tensor, made); });
+      if (is_new && tensor.is_meta() && tensor.has_storage()) leave(tensor, device(), place);
+      ++place;
+    }
+  }
+
+  // What has to be known now, or what the meta device has no answer to.
+  void call_now() {
+    own_lists();
+    std::vector<std::pair<Found, at::Tensor>> in_memory;
+    for (const auto& operand : operands_) {
+      if (!deferred_value_of(operand.tensor)) continue;
+      in_memory.emplace_back(operand, compute(operand.tensor));
+      put(arguments_[operand.value], operand.element, in_memory.back().second);
+    }
+    op_.callBoxed(&stack_);
+    for (const auto& [operand, tensor] : in_memory)
+      if (traits_.writes(operand.value)) hold(operand.tensor, tensor);
+    for (auto& result : results())
+      for (const auto& [tensor, value, element] : tensors_in(std::span(&result, 1))) {
+        const auto same = std::ranges::find_if(
+            in_memory, [&, &made = tensor](const auto& pair) { return pair.second.is_same(made); });
+        put(result, element, same != in_memory.end() ? same->first.tensor : without_memory(tensor));
+      }
+  }
+
+  static void hold(const at::Tensor& on_meta, const at::Tensor& tensor) {
+    defer(on_meta,
+          std::make_shared<DeferredValue>(DeferredValue{
+              .device = tensor.device(), .bytes = tensor.storage().nbytes(), .there = bytes_of_storage(tensor)}));
+  }
+  static at::Tensor without_memory(const at::Tensor& tensor) {
+    const auto dense = tensor.detach().clone();
+    auto on_meta = at::empty_strided(dense.sizes(), dense.strides(), dense.options().device(at::kMeta));
+    hold(on_meta, dense);
+    return on_meta;
+  }
+
+  const c10::OperatorHandle& op_;
+  Stack& stack_;
+  std::span<c10::IValue> arguments_;
+  std::vector<Found> operands_;
+  OperatorTraits traits_;
+  std::optional<c10::Device> asked_;
+};
+
+void put_off(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(kDeferredKey);
+  PutOff(op, *stack).run();
+}
+
+void install() {
+  // Kept for ever, as the interceptor is.
+  static auto* library = [] {
+    auto* fallback = new torch::Library(torch::Library::IMPL, "_", kDeferredKey, __FILE__, __LINE__);
+    fallback->fallback(torch::CppFunction::makeFromBoxedFunction<&put_off>());
+    return fallback;
+  }();
+  static_cast<void>(library);
+}
+
+}  // namespace
+
+DeferredRecording::DeferredRecording(Kind kind)
+    : former_(std::exchange(kind_of_thread, kind)), guard_((install(), kDeferredKey)) {}
+
+DeferredRecording::~DeferredRecording() { kind_of_thread = former_; }
+
+}  // namespace fsdp::runtime

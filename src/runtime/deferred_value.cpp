@@ -1,0 +1,177 @@
+#include "runtime/deferred_value.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "runtime/compat.h"
+
+namespace fsdp::runtime {
+namespace {
+
+// What a storage on the meta device keeps in place of memory.
+struct Kept {
+  DeferredValuePtr value;
+};
+void drop_kept(void* context) { delete static_cast<Kept*>(context); }
+
+// A flat tensor of bytes.
+at::Tensor memory_of(const DeferredValue& value) {
+  return at::empty({static_cast<int64_t>(value.bytes)}, at::device(value.device).dtype(at::kByte));
+}
+
+at::Tensor lie_on(const at::Tensor& memory, const DeferredGeometry& geometry) {
+  return at::empty({0}, memory.options().dtype(geometry.dtype))
+      .set_(memory.storage(), geometry.offset, geometry.sizes, geometry.strides);
+}
+
+void put(c10::IValue& argument, size_t element, const at::Tensor& tensor) {
+  if (!argument.isList()) {
+    argument = tensor;
+    return;
+  }
+  auto list = argument.toList();
+  list.set(element, tensor);
+}
+
+// Lists among the arguments belong to the call.
+std::vector<c10::IValue> copy_of(const std::vector<c10::IValue>& arguments) {
+  auto copies = arguments;
+  for (auto& argument : copies)
+    if (argument.isList()) argument = argument.toList().copy();
+  return copies;
+}
+
+/// Computes values; each that several calls read once.
+class Replay {
+ public:
+  // Its storage, which nobody writes.
+  at::Tensor value(const DeferredValue& wanted) {
+    if (wanted.there.defined()) return wanted.there;
+    if (!wanted.call) return memory_of(wanted);
+    const std::pair key(wanted.call.get(), wanted.place);
+    if (!known_.contains(key)) run(*wanted.call);
+    return known_.at(key);
+  }
+
+  DeferredOutcome run(const DeferredCall& call) {
+    auto stack = copy_of(call.arguments);
+    DeferredOutcome outcome;
+    for (const auto& operand : call.operands) outcome.operands.push_back(taken(call, operand, outcome.operands));
+    for (size_t i = 0; i < call.operands.size(); ++i) {
+      const auto& operand = call.operands[i];
+      outcome.operands[i] = lie_on(outcome.operands[i], operand.geometry);
+      put(stack[operand.argument], operand.element, outcome.operands[i]);
+    }
+    call_as_then(call, stack);
+    outcome.results = std::move(stack);
+    note(call, outcome);
+    return outcome;
+  }
+
+ private:
+  static bool writes(const DeferredCall& call, const DeferredCall::Operand& operand) {
+    const auto* alias = call.op.schema().arguments()[operand.argument].alias_info();
+    return alias != nullptr && alias->isWrite();
+  }
+
+  // The operand's storage before the call. One that others read too is copied before it is written.
+  at::Tensor taken(const DeferredCall& call, const DeferredCall::Operand& operand,
+                   const std::vector<at::Tensor>& earlier) {
+    for (size_t i = 0; i < earlier.size(); ++i)
+      if (call.operands[i].value == operand.value) return earlier[i];  // two tensors on one storage
+    const bool is_written = std::ranges::any_of(
+        call.operands, [&](const auto& other) { return other.value == operand.value && writes(call, other); });
+    auto memory = value(*operand.value);
+    const bool has_values = operand.value->call || operand.value->there.defined();
+    if (!is_written || !has_values) return memory;
+    const std::pair key(operand.value->call.get(), operand.value->place);
+    if (operand.value->there.defined() || operand.value.use_count() > 1) return memory.clone();
+    known_.erase(key);
+    return memory;
+  }
+
+  static void call_as_then(const DeferredCall& call, std::vector<c10::IValue>& stack) {
+    if (!call.random) return call.op.callBoxed(&stack);
+    static std::mutex one_at_a_time;
+    const std::lock_guard lock(one_at_a_time);
+    auto generator = call.random->generator;
+    const auto now = generator.get_state();
+    const auto restore = c10::make_scope_exit([&] { generator.set_state(now); });
+    generator.set_state(call.random->state);
+    call.op.callBoxed(&stack);
+  }
+
+  void note(const DeferredCall& call, const DeferredOutcome& outcome) {
+    size_t place = 0;
+    const auto add = [&](const at::Tensor& tensor) {
+      if (tensor.defined()) known_[{&call, place++}] = bytes_of_storage(tensor);
+    };
+    for (const auto& tensor : outcome.operands) add(tensor);
+    for (const auto& result : outcome.results) {
+      if (result.isTensor()) add(result.toTensor());
+      if (result.isTensorList())
+        for (const at::Tensor& tensor : result.toTensorVector()) add(tensor);
+    }
+  }
+
+  std::map<std::pair<const DeferredCall*, size_t>, at::Tensor> known_;
+};
+
+// Operators are carried out, and neither recorded nor looked at.
+struct CarryOut {
+  OwnOperators own_operators;
+  c10::impl::ExcludeDispatchKeyGuard not_deferred{kDeferredKey};
+};
+
+}  // namespace
+
+DeferredValuePtr deferred_value_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
+  auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  const auto* kept = data.cast_context<Kept>(&drop_kept);
+  return kept == nullptr ? nullptr : kept->value;
+}
+
+void defer(const at::Tensor& tensor, DeferredValuePtr value) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap({nullptr, new Kept{std::move(value)}, &drop_kept, c10::Device(at::kMeta)});
+}
+
+at::Tensor bytes_of_storage(const at::Tensor& tensor) {
+  const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  return at::empty({0}, at::device(tensor.device()).dtype(at::kByte)).set_(tensor.storage(), 0, {bytes}, {1});
+}
+
+DeferredGeometry geometry_of(const at::Tensor& tensor) {
+  return {tensor.sizes().vec(), tensor.strides().vec(), tensor.storage_offset(), tensor.scalar_type()};
+}
+
+memory::Form form_of_values(const at::Tensor& tensor) {
+  const auto value = deferred_value_of(tensor);
+  return {tensor.scalar_type(), value ? value->device : tensor.device()};
+}
+
+DeferredOutcome carry_out(const DeferredCall& call) {
+  const CarryOut guards;
+  return Replay().run(call);
+}
+
+at::Tensor compute(const at::Tensor& tensor) {
+  const CarryOut guards;
+  return lie_on(Replay().value(*deferred_value_of(tensor)), geometry_of(tensor));
+}
+
+DeferredValuePtr computed(const DeferredValuePtr& value) {
+  const CarryOut guards;
+  return std::make_shared<DeferredValue>(
+      DeferredValue{.device = value->device, .bytes = value->bytes, .there = Replay().value(*value)});
+}
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,86 @@
+#pragma once
+/// \file
+/// Values that are computed later: what operators would have written, had they been carried out.
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "memory/form.h"
+
+namespace fsdp::runtime {
+
+struct DeferredCall;
+
+/// What a storage holds at one moment: what a call left in it, or memory that is there. Values refer to those that they
+/// were made of, never the other way. Does not change, but for a long chain of calls, which is computed and forgotten.
+struct DeferredValue {
+  c10::Device device;
+  size_t bytes = 0;
+  /// Null where nothing was written as yet, or `there` has it.
+  std::shared_ptr<const DeferredCall> call = nullptr;
+  /// Which of the call's storages it is.
+  size_t place = 0;
+  at::Tensor there = {};
+  /// Calls one after the other that lead here, at most.
+  int depth = 0;
+};
+using DeferredValuePtr = std::shared_ptr<const DeferredValue>;
+
+/// How a tensor lies on a storage.
+struct DeferredGeometry {
+  std::vector<int64_t> sizes, strides;
+  int64_t offset = 0;
+  c10::ScalarType dtype = at::kFloat;
+};
+
+/// An operator that was called and not carried out.
+struct DeferredCall {
+  struct Operand {
+    size_t argument = 0, element = 0;  // of a list
+    DeferredGeometry geometry;
+    DeferredValuePtr value;  // before the call
+  };
+  /// The state in which the call found its generator.
+  struct Random {
+    at::Generator generator;
+    at::Tensor state;
+  };
+
+  c10::OperatorHandle op;
+  /// Without the deferred tensors, which `operands` has.
+  std::vector<c10::IValue> arguments;
+  std::vector<Operand> operands;
+  std::optional<Random> random;
+};
+
+/// The value of the storage that a tensor on the meta device lies on; null if nothing was put off that wrote it.
+DeferredValuePtr deferred_value_of(const at::Tensor& tensor);
+/// The storage of `tensor`, on the meta device, holds `value` from now on.
+void defer(const at::Tensor& tensor, DeferredValuePtr value);
+DeferredGeometry geometry_of(const at::Tensor& tensor);
+/// All of the storage that a tensor lies on, flat.
+at::Tensor bytes_of_storage(const at::Tensor& tensor);
+
+/// What a call's storages hold after it: those of its operands, then those of its results.
+struct DeferredOutcome {
+  std::vector<at::Tensor> operands;
+  std::vector<c10::IValue> results;
+};
+/// Carries a call out; without `random` it draws the numbers that come next. Takes the memory of the call's storages
+/// and of what they were made of.
+DeferredOutcome carry_out(const DeferredCall& call);
+
+/// The dtype and device that a tensor has, or will have when what was put off has been carried out.
+memory::Form form_of_values(const at::Tensor& tensor);
+/// A tensor of the sizes and strides of `tensor`, which has a deferred value, with that value: the same bits each time.
+/// Generators are left as they were; meanwhile no other thread should draw from them.
+at::Tensor compute(const at::Tensor& tensor);
+/// `value` in memory.
+DeferredValuePtr computed(const DeferredValuePtr& value);
+
+}  // namespace fsdp::runtime
