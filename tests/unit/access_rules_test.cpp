@@ -158,7 +158,7 @@ TEST(WaysOut, AreNamedForEveryRefusal) {
   EXPECT_THAT(ways_out(Verdict::kRefuseOutsideScope), HasSubstr("fsdp::ForwardScope"));
   EXPECT_THAT(ways_out(Verdict::kRefuseOutsideScope), HasSubstr("fsdp::clip_grad_norm_"));
   EXPECT_THAT(ways_out(Verdict::kRefuseOutsideScope), HasSubstr("fsdp::LocalRows"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseRandom), HasSubstr("fsdp::summon_full_params"));
+  EXPECT_THAT(ways_out(Verdict::kRefuseRandom), HasSubstr("fsdp::initialize"));
   EXPECT_THAT(ways_out(Verdict::kRefuseWriteInScope), HasSubstr("optimizer.step()"));
   EXPECT_THAT(ways_out(Verdict::kRefuseWriteInScope), HasSubstr("reset_iter_state()"));
   EXPECT_THAT(ways_out(Verdict::kRefuseReplace), HasSubstr("copy_"));
