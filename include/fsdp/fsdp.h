@@ -7,6 +7,8 @@
 #else
 
 #include <fsdp/advice.h>
+#include <fsdp/async_save.h>
+#include <fsdp/checkpoint.h>
 #include <fsdp/clip_grad.h>
 #include <fsdp/clone.h>
 #include <fsdp/collectives.h>
@@ -27,9 +29,11 @@
 #include <fsdp/process_group.h>
 #include <fsdp/samplers.h>
 #include <fsdp/scopes.h>
+#include <fsdp/serialize.h>
 #include <fsdp/set_strategy.h>
 #include <fsdp/sharded.h>
 #include <fsdp/spawn.h>
+#include <fsdp/state_dict.h>
 #include <fsdp/to.h>
 #include <fsdp/traffic.h>
 #include <fsdp/wrap_policy.h>

@@ -13,6 +13,7 @@
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/operand_access.h"
+#include "runtime/written_modules.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -78,6 +79,7 @@ void install_interceptor() {
   }();
   static_cast<void>(library);
   observe_backward_nodes();
+  observe_written_modules();
 }
 
 }  // namespace fsdp::runtime

@@ -58,8 +58,8 @@ void read_optimizer(CheckpointReader& reader, const ModelTensors& tensors, torch
     const runtime::OwnOperators own_operators;
     const auto dtype = values.is_floating_point() ? parameter.tensor.scalar_type() : values.scalar_type();
     const auto options = at::device(parameter.tensor.device()).dtype(dtype);
-    const bool is_as_wanted = parameter.tensor.is_cpu() && values.scalar_type() == dtype &&
-                              values.strides() == parameter.tensor.strides();
+    const bool is_as_wanted =
+        parameter.tensor.is_cpu() && values.scalar_type() == dtype && values.strides() == parameter.tensor.strides();
     if (is_as_wanted) return values;
     return at::empty_strided(parameter.tensor.sizes(), parameter.tensor.strides(), options).copy_(values);
   });

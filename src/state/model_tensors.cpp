@@ -51,11 +51,15 @@ ModelTensor plain(const at::Tensor& tensor, bool writes) {
 }  // namespace
 
 ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation) {
-  ModelTensors tensors;
   std::vector<runtime::NamedParameter> named;
   visit_nodes(tree, [&](const ModuleNode& node) {
     for (const auto* list : {&node.parameters, &node.buffers}) named.insert(named.end(), list->begin(), list->end());
   });
+  return tensors_of(named, operation);
+}
+
+ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation) {
+  ModelTensors tensors;
   for (const auto& [name, tensor] : named)
     if (const auto part = runtime::registry().find(tensor)) require_same_ranks(tensors, *part->group, operation);
   if (!tensors.ranks) tensors.ranks = default_ranks();

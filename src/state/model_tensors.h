@@ -38,6 +38,7 @@ struct ModelTensors {
 
 /// Throws UsageError in a scope or a backward, and for groups over different ranks.
 ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation);
+ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation);
 
 /// `rows` rows of `values`, from `first` on, contiguous and on the CPU. `values`: this rank's rows of a parameter, or
 /// what lies as they do.

@@ -76,4 +76,12 @@ bool with_kind(const torch::optim::OptimizerOptions& options, const auto& act) {
          is(Kind<optim::AdadeltaOptions, optim::AdadeltaParamState>{"Adadelta"});
 }
 
+/// Visits the fields that are tensors only.
+template <class Act>
+struct ForTensors {
+  Act act;
+  void operator()(const char* /*name*/, auto& /*value*/) const {}
+  void operator()(const char* name, at::Tensor& value) const { act(name, value); }
+};
+
 }  // namespace fsdp::state

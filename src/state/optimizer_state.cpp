@@ -66,13 +66,6 @@ struct ReadNumbers {
   }
   void operator()(const char* /*name*/, at::Tensor& /*value*/) const {}
 };
-// Of the tensors only.
-template <class Act>
-struct ForTensors {
-  Act act;
-  void operator()(const char* /*name*/, auto& /*value*/) const {}
-  void operator()(const char* name, at::Tensor& value) const { act(name, value); }
-};
 
 }  // namespace
 

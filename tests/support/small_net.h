@@ -12,7 +12,7 @@ struct SmallBlockImpl : torch::nn::Module {
   explicit SmallBlockImpl(int64_t dim)
       : norm(torch::nn::LayerNormOptions({dim})), in(dim, 3 * dim + 1), out(3 * dim + 1, dim) {
     register_module("norm", norm);
-    register_module("in", in);
+    register_module("inner", in);
     register_module("out", out);
   }
   torch::Tensor forward(const torch::Tensor& x) { return x + out->forward(torch::gelu(in->forward(norm->forward(x)))); }

@@ -260,6 +260,24 @@ TEST(Join, OfAStepThatThrowsIsAMismatchElsewhereAndTrainingGoesOn) {
   });
 }
 
+TEST(Join, OfAStepThatThrowsTellsTheRankThatFollows) {
+  run_thread_ranks(2, [](int rank) {
+    const auto net = double_small_net();
+    const auto group = shard_blocks(*net);
+    try {
+      join(group, rank == 0, [] { throw std::runtime_error("a broken file"); });
+      ADD_FAILURE() << "rank " << rank << " went on";
+    } catch (const Mismatch& error) {
+      EXPECT_EQ(rank, 1);
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("the step of rank 0, which an exception ended"));
+    } catch (const std::runtime_error&) {
+      EXPECT_EQ(rank, 0);
+    }
+    group.reset_iter_state();
+    EXPECT_FALSE(join(group, false, [] {}));
+  });
+}
+
 TEST(Join, IsRefusedInAScopeAndWithoutAStepAndWhereOptionsDiffer) {
   run_thread_ranks(2, [](int rank) {
     const auto net = double_small_net();

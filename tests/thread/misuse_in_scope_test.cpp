@@ -206,6 +206,32 @@ TEST(Saving, OutsideAScopeWritesExactlyTheRows) {
   });
 }
 
+TEST(Saving, OfAModuleOutsideAScopeIsRefused) {
+  expect_training_survives([](const InTraining& t) {
+    const auto model = std::static_pointer_cast<SmallNetImpl>(t.net.shared_from_this());
+    EXPECT_THAT(message_of([&] { saved(model); }), refuses("torch::save", "words.weight", "fsdp::save(model, path)"));
+    EXPECT_THAT(message_of([&] { saved(t.net.up); }), refuses("torch::save", "up.weight", "summon_full_params"));
+    torch::Tensor loaded;
+    std::vector<torch::Tensor> all_loaded;
+    std::istringstream one(saved(t.net.up->weight)), all(saved(t.net.parameters()));
+    torch::load(loaded, one);
+    torch::load(all_loaded, all);
+    EXPECT_EQ(loaded.sizes(), t.net.up->weight.sizes());
+    EXPECT_EQ(all_loaded.size(), t.net.parameters().size());
+    saved(t.optimizer);  // state of the rows, for an optimizer of the same rows
+    saved(torch::nn::Linear(2, 3));
+  });
+}
+
+TEST(Saving, OfAModuleWhoseRanksHaveAllRowsIsThatOfAPlainOne) {
+  const auto net = std::make_shared<SmallNetImpl>();
+  const auto plain = saved(net);
+  run_thread_ranks(1, [&](int) {
+    const auto group = fully_shard(static_cast<torch::nn::Module&>(*net));
+    EXPECT_EQ(plain, saved(net));
+  });
+}
+
 TEST(RawPointers, ToAParameterWithoutMemoryAreRefused) {
   expect_training_survives([](const InTraining& t) {
     ForwardScope scope(t.group);

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <exception>
 #include <filesystem>
+#include <random>
 #include <system_error>
 
 #include "state/format/format_error.h"
@@ -23,6 +25,13 @@ constexpr std::string_view kStep = "step-", kPartial = "partial-";
 constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
 std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
+
+// Each attempt has a name of its own: what an earlier one's ranks still write does not come into it.
+std::string name_of_attempt(int64_t step) {
+  char digits[20];
+  std::snprintf(digits, sizeof digits, ".%08x", std::random_device{}());
+  return partial_name(step) + digits;
+}
 
 std::optional<int64_t> step_in(std::string_view name) {
   if (!name.starts_with(kStep)) return std::nullopt;
@@ -59,6 +68,14 @@ void rename_over(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
     throw fs::filesystem_error("rename", to, std::error_code(errno, std::generic_category()));
   fs::remove_all(from);
+}
+
+// Of the one attempt that there is while the folder is locked.
+std::string path_of_attempt(const std::string& folder, int64_t step) {
+  for (const auto& name : incomplete_names(folder))
+    if (name.starts_with(partial_name(step) + ".")) return folder + "/" + name;
+  throw FormatError(folder + ": expected the folder " + partial_name(step) + " with what was written, found none. It " +
+                    "was removed meanwhile: save again");
 }
 
 }  // namespace
@@ -98,7 +115,7 @@ std::vector<std::string> incomplete_names(const std::string& folder) {
 std::string begin_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) {
   return translated([&] {
     for (const auto& name : incomplete_names(folder)) fs::remove_all(fs::path(folder) / name);
-    const auto path = fs::path(folder) / partial_name(step);
+    const auto path = fs::path(folder) / name_of_attempt(step);
     fs::create_directory(path);
     return path.string();
   });
@@ -107,7 +124,7 @@ std::string begin_step(const std::string& folder, int64_t step, const FolderLock
 void complete_step(const std::string& folder, const Manifest& manifest, std::optional<int64_t> keep,
                    const FolderLock& /*lock*/) {
   const auto name = name_of_step(manifest.step);
-  const auto partial = folder + "/" + partial_name(manifest.step);
+  const auto partial = path_of_attempt(folder, manifest.step);
   write_text(partial + "/" + kManifestName, manifest_text(manifest));
   translated([&] { rename_over(partial, fs::path(folder) / name); });
   sync_folder(folder);
@@ -128,8 +145,11 @@ void complete_step(const std::string& folder, const Manifest& manifest, std::opt
 }
 
 void abandon_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) noexcept {
-  std::error_code ignored;  // the error that led here counts
-  fs::remove_all(fs::path(folder) / partial_name(step), ignored);
+  try {
+    fs::remove_all(path_of_attempt(folder, step));
+  } catch (const std::exception&) {
+    // The error that led here counts.
+  }
 }
 
 std::string find_checkpoint(const std::string& path) {

@@ -1,0 +1,89 @@
+#include "state/checkpoint_part.h"
+
+#include <torch/version.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "comm/core/check.h"
+#include "runtime/compat.h"
+#include "state/optimizer_state.h"
+#include "state/random_state.h"
+
+namespace fsdp::state {
+namespace {
+
+std::string name_of_file(const char* section, const CheckpointPart& part) {
+  char name[80];
+  std::snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", section, part.rank,
+                static_cast<int>(part.manifest.world_size));
+  return name;
+}
+
+std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
+                                       const Ranks& ranks) {
+  std::vector<RowsToWrite> list;
+  if (optimizer)
+    for (const auto& [place, field, values] : state::tensors_of(*optimizer, tensors)) {
+      const auto& parameter = tensors.all[place];
+      list.push_back(
+          {name_of_state(parameter.name(), field), values, parameter.sizes, parameter.rows, parameter.share});
+    }
+  for (const auto& device : devices_of(tensors)) {
+    const auto random = random_state(device);
+    const layout::RowRange all{0, random.numel()};
+    list.push_back({name_of_random(ranks.rank(), device), random, random.sizes().vec(), all, all});
+  }
+  return list;
+}
+
+}  // namespace
+
+void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const SaveOptions& options,
+                     const std::string& where) {
+  require(options.step >= 0, where, "expected a step of 0 or more, found ", options.step);
+  require(!options.keep || *options.keep > 0, where, "expected to keep 1 checkpoint or more, found ",
+          options.keep.value_or(0));
+  if (optimizer) require_known(*optimizer, tensors, where);
+}
+
+CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
+                       const SaveOptions& options, const Ranks& ranks) {
+  CheckpointPart part{.rank = ranks.rank(),
+                      .manifest = {.step = options.step,
+                                   .world_size = ranks.world_size(),
+                                   .versions = {{"fsdp", FSDP_VERSION}, {"torch", TORCH_VERSION}}}};
+  for (const auto& tensor : tensors.all)
+    part.model.push_back({tensor.name(), tensor.tensor.detach(), tensor.sizes, tensor.rows, tensor.share});
+  part.training = training_rows(tensors, optimizer, ranks);
+  if (optimizer) part.manifest.optimizer = numbers_of(*optimizer, tensors);
+  if (ranks.rank() == 0) part.manifest.extra = options.extra;
+  return part;
+}
+
+CheckpointPart copied(CheckpointPart part) {
+  const runtime::OwnOperators own_operators;
+  for (auto* list : {&part.model, &part.training})
+    for (auto& rows : *list) {
+      auto values = on_cpu(rows.values, rows.share.first - rows.rows.first, rows.share.count);
+      rows.values = values.is_alias_of(rows.values) ? values.clone() : std::move(values);
+      rows.rows = rows.share;
+    }
+  return part;
+}
+
+std::string write(const std::string& folder, CheckpointPart part) {
+  auto& manifest = part.manifest;
+  write_rows(folder, name_of_file("model", part), part.model, manifest, manifest.model);
+  write_rows(folder, name_of_file("training", part), part.training, manifest, manifest.training);
+  return manifest_text(std::move(manifest));
+}
+
+Manifest manifest_of(const std::vector<std::string>& parts) {
+  auto all = parse_manifest_part(parts.front(), "rank 0's part");
+  for (size_t r = 1; r < parts.size(); ++r)
+    add_part(all, parse_manifest_part(parts[r], c10::str("rank ", r, "'s part")));
+  return all;
+}
+
+}  // namespace fsdp::state

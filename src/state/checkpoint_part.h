@@ -1,0 +1,38 @@
+#pragma once
+/// \file
+/// What one rank adds to a checkpoint.
+
+#include <fsdp/checkpoint.h>
+
+#include <string>
+#include <vector>
+
+#include "state/format/manifest.h"
+#include "state/model_tensors.h"
+#include "state/ranks.h"
+#include "state/rows_file.h"
+
+namespace fsdp::state {
+
+struct CheckpointPart {
+  int rank = 0;
+  /// What is no rows: files and tensors come when they are written.
+  Manifest manifest = {};
+  std::vector<RowsToWrite> model = {}, training = {};
+};
+
+/// Throws UsageError for options that cannot be right and for an optimizer that cannot be saved.
+void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const SaveOptions& options,
+                     const std::string& where);
+/// Refers to the rows that the model and the optimizer have.
+CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
+                       const SaveOptions& options, const Ranks& ranks);
+/// The same with rows of its own, on the CPU: those that this rank writes.
+CheckpointPart copied(CheckpointPart part);
+/// Writes this rank's files. Returns the text of its part of the manifest. Throws FormatError, and UsageError for a
+/// dtype that files do not have.
+std::string write(const std::string& folder, CheckpointPart part);
+/// What the texts of all ranks make together.
+Manifest manifest_of(const std::vector<std::string>& parts);
+
+}  // namespace fsdp::state

@@ -1,0 +1,70 @@
+#include "state/format/part_files.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <system_error>
+
+#include "state/format/file.h"
+#include "state/format/format_error.h"
+
+namespace fsdp::state {
+namespace {
+
+constexpr uint64_t kMostPartBytes = uint64_t{1} << 30;
+constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
+
+std::string text_path(const std::string& folder, int number) { return folder + "/part-" + std::to_string(number); }
+std::string lock_path(const std::string& folder, int number) { return folder + "/writing-" + std::to_string(number); }
+
+Descriptor open_lock(const std::string& folder, int number) {
+  const auto path = lock_path(folder, number);
+  Descriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!lock.is_open())
+    throw FormatError(path + ": cannot make the file: " + std::generic_category().message(errno) +
+                      ". Check that the folder is there, that every rank sees it and that it may be written to");
+  return lock;
+}
+
+}  // namespace
+
+PartWriter::PartWriter(const std::string& folder, int number)
+    : folder_(folder), number_(number), lock_(open_lock(folder, number)) {
+  if (::flock(lock_.number(), LOCK_EX | LOCK_NB) != 0)
+    throw FormatError(lock_path(folder, number) + ": cannot lock the file: " + std::generic_category().message(errno) +
+                      ". Save to a file system that has locks");
+}
+
+void PartWriter::leave(std::string_view text) const { write_text(text_path(folder_, number_), text); }
+
+std::string await_part(const std::string& folder, int number, const std::stop_token& stop) {
+  const auto lock = open_lock(folder, number);
+  std::mutex mutex;
+  std::condition_variable_any looks;
+  std::unique_lock waiting(mutex);
+  // Not a lock that blocks: nothing would end that while the writer stands still.
+  while (::flock(lock.number(), LOCK_SH | LOCK_NB) != 0) {
+    looks.wait_for(waiting, stop, kBetweenLooks, [] { return false; });
+    if (stop.stop_requested())
+      throw FormatError(folder + ": writer " + std::to_string(number) + " has not written its rows");
+  }
+  const auto path = text_path(folder, number);
+  if (!std::filesystem::exists(path))
+    throw FormatError(folder + ": writer " + std::to_string(number) +
+                      " ended before its rows were written. The checkpoint was given up, earlier ones are complete");
+  return text_of_file(path, kMostPartBytes);
+}
+
+void remove_parts(const std::string& folder, int count) {
+  std::error_code ignored;  // what is left is harmless
+  for (int number = 0; number < count; ++number)
+    for (const auto& path : {text_path(folder, number), lock_path(folder, number)})
+      std::filesystem::remove(path, ignored);
+}
+
+}  // namespace fsdp::state

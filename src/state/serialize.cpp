@@ -1,0 +1,122 @@
+#include <fsdp/serialize.h>
+
+#include <ATen/core/grad_mode.h>
+#include <fsdp/parameters.h>
+#include <torch/serialize/archive.h>
+
+#include <exception>
+#include <map>
+#include <unordered_map>
+
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "state/fit.h"
+#include "state/format/file.h"
+#include "state/ranks.h"
+#include "state/torch_archive.h"
+#include "state/torch_dtype.h"
+
+namespace fsdp {
+namespace {
+
+using namespace state;
+using torch::serialize::InputArchive;
+using torch::serialize::OutputArchive;
+
+// "blocks.0.weight" is the weight of its module.
+std::string own_name(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+
+bool has_archive(const ModuleNode& node) { return node.module->is_serializable(); }
+
+void require_modules(const ModuleNode& tree, const std::string& where) {
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    require(node.module != nullptr, where, "expected a module of torch::nn, found a ",
+            node.type.empty() ? "list of modules" : node.type, ". save_safetensors takes any");
+  });
+}
+
+using WholeTensors = std::unordered_map<const at::TensorImpl*, at::Tensor>;
+
+// As torch::nn::Module::save does.
+void write_module(const ModuleNode& node, const WholeTensors& whole, OutputArchive& archive) {
+  for (const auto& [name, tensor] : node.parameters)
+    if (tensor.defined()) archive.write(own_name(name), whole.at(tensor.unsafeGetTensorImpl()));
+  for (const auto& [name, tensor] : node.buffers)
+    if (tensor.defined()) archive.write(own_name(name), whole.at(tensor.unsafeGetTensorImpl()), /*is_buffer=*/true);
+  for (const auto& child : node.children) {
+    if (!has_archive(*child)) continue;
+    OutputArchive child_archive(archive.compilation_unit());
+    write_module(*child, whole, child_archive);
+    archive.write(child->name, child_archive);
+  }
+}
+
+// What an archive has of the module's tensors, by their names.
+void read_module(const ModuleNode& node, InputArchive& archive, std::map<std::string, at::Tensor>& found) {
+  const auto read = [&](const runtime::NamedParameter& named, bool is_buffer) {
+    at::Tensor tensor;
+    if (archive.try_read(own_name(named.name), tensor, is_buffer)) found[named.name] = tensor;
+  };
+  for (const auto& parameter : node.parameters) read(parameter, /*is_buffer=*/false);
+  for (const auto& buffer : node.buffers) read(buffer, /*is_buffer=*/true);
+  for (const auto& child : node.children) {
+    InputArchive child_archive;
+    if (has_archive(*child) && archive.try_read(child->name, child_archive)) read_module(*child, child_archive, found);
+  }
+}
+
+void save_module(const std::string& path, const ModuleNode& tree) {
+  const std::string operation = "save";
+  const auto tensors = state::tensors_of(tree, operation);
+  const Ranks ranks(tensors.ranks);
+  require_modules(tree, ranks.where(operation));
+  WholeTensors whole;
+  for (const auto& tensor : tensors.all) {
+    const auto values = full_tensor(tensor.tensor);
+    if (ranks.rank() == 0)
+      whole[tensor.tensor.unsafeGetTensorImpl()] = values.cpu().set_requires_grad(tensor.tensor.requires_grad());
+  }
+  ranks.together(operation, [&]() -> std::string {
+    if (ranks.rank() == 0) write_archive(path, [&](OutputArchive& archive) { write_module(tree, whole, archive); });
+    return {};
+  });
+}
+
+std::vector<std::string> load_module(const std::string& path, const ModuleNode& tree, const LoadOptions& options) {
+  const std::string operation = "load";
+  const auto tensors = state::tensors_of(tree, operation);
+  const Ranks ranks(tensors.ranks);
+  require_modules(tree, ranks.where(operation));
+  std::map<std::string, at::Tensor> found;
+  Fit fit;
+  ranks.together(operation, [&]() -> std::string {
+    read_archive(path, [&](InputArchive& archive) { read_module(tree, archive, found); });
+    TensorRecords records;
+    for (const auto& [name, tensor] : found)
+      records[name] = {dtype_of(tensor.scalar_type(), name), tensor.sizes().vec(), {}};
+    fit = fit_of(records, tensors, options);
+    require_fit(fit, path);
+    return {};
+  });
+  ranks.together(operation, [&]() -> std::string {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < tensors.all.size(); ++i)
+      if (fit.names[i]) tensors.all[i].tensor.copy_(rows_of(found.at(*fit.names[i]), tensors.all[i]));
+    return {};
+  });
+  return std::move(fit.allowed);
+}
+
+}  // namespace
+
+void save(const Group& model, const std::string& path) { save_module(path, *GroupView::of(model).tree); }
+void save(torch::nn::Module& model, const std::string& path) { save_module(path, *module_tree(model)); }
+
+std::vector<std::string> load(const Group& model, const std::string& path, const LoadOptions& options) {
+  return load_module(path, *GroupView::of(model).tree, options);
+}
+std::vector<std::string> load(torch::nn::Module& model, const std::string& path, const LoadOptions& options) {
+  return load_module(path, *module_tree(model), options);
+}
+
+}  // namespace fsdp

@@ -1,0 +1,151 @@
+#include <fsdp/serialize.h>
+
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+#include <torch/optim/serialize.h>
+
+#include <map>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "api/gather_rows.h"
+#include "comm/core/check.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
+#include "state/format/format_error.h"
+#include "state/format/manifest.h"
+#include "state/format/sizes.h"
+#include "state/optimizer_fields.h"
+#include "state/optimizer_state.h"
+#include "state/ranks.h"
+#include "state/torch_archive.h"
+
+namespace fsdp {
+namespace {
+
+using namespace state;
+using torch::optim::Optimizer;
+
+// The same parameters and options, with state of its own.
+struct Twin : Optimizer {
+  explicit Twin(const Optimizer& other)
+      : Optimizer(other.param_groups(), other.param_groups().front().options().clone()) {}
+  at::Tensor step(LossClosure /*closure*/) override { return {}; }
+};
+
+// Which state of which parameter: its place, and the field.
+using Place = std::pair<size_t, std::string>;
+
+ModelTensors parameters_of(const Optimizer& optimizer, const std::string& operation) {
+  std::vector<runtime::NamedParameter> named;
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g)
+    for (size_t i = 0; i < optimizer.param_groups()[g].params().size(); ++i)
+      named.push_back({c10::str("group ", g, " parameter ", i), optimizer.param_groups()[g].params()[i]});
+  return state::tensors_of(named, operation);
+}
+
+std::set<Place> places_in(const std::vector<std::string>& texts) {
+  std::set<Place> places;
+  for (const auto& text : texts) {
+    std::istringstream words(text);
+    for (Place place; words >> place.first >> place.second;) places.insert(place);
+  }
+  return places;
+}
+
+at::Tensor whole_of(const at::Tensor& parameter, const at::Tensor& state, const char* operation) {
+  const auto part = runtime::registry().find(parameter);
+  if (!part) return state;
+  // A rank without rows may have no state.
+  const auto rows = state.defined() ? state : at::zeros(parameter.sizes(), parameter.options());
+  return gather_rows(*part->group, part->slot, rows, operation);
+}
+
+std::string joined(const std::vector<std::string>& numbers) {
+  Manifest all{.optimizer = numbers.front()};
+  for (size_t r = 1; r < numbers.size(); ++r) add_part(all, Manifest{.optimizer = numbers[r]});
+  return all.optimizer;
+}
+
+void save_optimizer(const Optimizer& optimizer, const std::string& path) {
+  const std::string operation = "save";
+  const auto tensors = parameters_of(optimizer, operation);
+  const Ranks ranks(tensors.ranks);
+  require_known(optimizer, tensors, ranks.where(operation));
+  std::map<Place, at::Tensor> own;
+  std::string names;
+  for (const auto& [place, field, values] : state::tensors_of(optimizer, tensors)) {
+    own[{place, field}] = values;
+    names += c10::str(place, " ", field, " ");
+  }
+  const auto numbers = ranks.together(operation, [&] { return numbers_of(optimizer, tensors); });
+  std::map<Place, at::Tensor> whole;
+  for (const auto& place : places_in(ranks.together(operation, [&] { return names; }))) {
+    const runtime::OwnOperators own_operators;
+    const auto values = whole_of(tensors.all[place.first].tensor, own[place], operation.c_str());
+    if (ranks.rank() == 0) whole[place] = values.cpu();
+  }
+  ranks.together(operation, [&]() -> std::string {
+    if (ranks.rank() > 0) return {};
+    Twin twin(optimizer);
+    restore(twin, tensors, joined(numbers), [&](size_t place, const std::string& field) {
+      const auto found = whole.find({place, field});
+      return found == whole.end() ? at::Tensor() : found->second;
+    });
+    write_archive(path, [&](torch::serialize::OutputArchive& archive) {
+      with_kind(twin.param_groups().front().options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+        torch::optim::serialize<State, Options>(archive, twin);
+      });
+    });
+    return {};
+  });
+}
+
+// In the layout of the rows.
+at::Tensor rows_of_state(const at::Tensor& whole, const ModelTensor& parameter, const std::string& field,
+                         const std::string& path) {
+  if (whole.sizes() != at::IntArrayRef(parameter.sizes))
+    throw FormatError(path + ": expected " + field + " of " + parameter.name() + " of sizes " +
+                      text_of(parameter.sizes) + ", found " + text_of(whole.sizes()) +
+                      ". Load it into an optimizer of the same parameters; rows that torch::save wrote of one rank are "
+                      "torch::load's to read");
+  const runtime::OwnOperators own_operators;
+  const auto& rows = parameter.tensor;
+  return at::empty_strided(rows.sizes(), rows.strides(), whole.options().device(rows.device()))
+      .copy_(rows_of(whole, parameter));
+}
+
+void load_optimizer(Optimizer& optimizer, const std::string& path) {
+  const std::string operation = "load";
+  const auto tensors = parameters_of(optimizer, operation);
+  const Ranks ranks(tensors.ranks);
+  require_known(optimizer, tensors, ranks.where(operation));
+  Twin twin(optimizer);
+  ranks.together(operation, [&]() -> std::string {
+    with_kind(twin.param_groups().front().options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+      read_archive(path, [&](torch::serialize::InputArchive& archive) {
+        torch::optim::serialize<State, Options>(archive, twin);
+      });
+      for (const auto& [key, state] : twin.state()) {
+        const auto& parameter = tensors.all[tensors.places.at(static_cast<at::TensorImpl*>(key))];
+        const auto take = [&](const char* field, at::Tensor& values) {
+          if (values.defined()) values = rows_of_state(values, parameter, field, path);
+        };
+        fields_of(static_cast<State&>(*state), ForTensors<decltype(take)>{take});
+      }
+    });
+    return {};
+  });
+  std::swap(optimizer.state(), twin.state());
+  for (size_t g = 0; g < optimizer.param_groups().size(); ++g)
+    optimizer.param_groups()[g].set_options(twin.param_groups()[g].options().clone());
+}
+
+}  // namespace
+
+void save(const Optimizer& optimizer, const std::string& path) { save_optimizer(optimizer, path); }
+void load(Optimizer& optimizer, const std::string& path) { load_optimizer(optimizer, path); }
+
+}  // namespace fsdp
