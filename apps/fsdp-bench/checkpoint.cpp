@@ -1,5 +1,6 @@
 #include "checkpoint.h"
 
+#include <fsdp/async_save.h>
 #include <fsdp/checkpoint.h>
 #include <fsdp/collectives.h>
 #include <fsdp/error.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <iomanip>
@@ -106,6 +108,10 @@ struct Pair {
 struct Times {
   Pair write, read;
   double megabytes = 0;
+  /// A step alone, and one while a checkpoint is written.
+  Pair step;
+  /// Until training goes on.
+  std::vector<double> begin;
 };
 
 /// Both act in turns at going first.
@@ -144,6 +150,32 @@ Times measure(const CheckpointArguments& arguments, Trainee& trainee, const Work
   return times;
 }
 
+/// As many steps as a save takes time, so that it is under way in all of them: its threads leave the processors to
+/// training.
+void measure_steps(const CheckpointArguments& arguments, c10::Device device, Trainee& trainee, const Workplace& place,
+                   Times& times) {
+  const auto batch = batch_of(arguments, 0, device);
+  int64_t steps = 2;
+  const auto a_step = [&] {
+    const double all = seconds_of([&] {
+      for (int64_t i = 0; i < steps; ++i) train_step(trainee, batch);
+    });
+    return all / static_cast<double>(steps);
+  };
+  a_step();
+  steps = std::max<int64_t>(steps, std::llround(median(times.write.ours) / a_step()));
+  for (int64_t round = 0; round < arguments.rounds; ++round) {
+    place.clear();
+    if (round % 2 == 0) times.step.plain.push_back(a_step());
+    fsdp::AsyncSave saving;
+    times.begin.push_back(seconds_of(
+        [&] { fsdp::async_save_checkpoint(saving, place.checkpoints(), *trainee.group, trainee.optimizer.get()); }));
+    times.step.ours.push_back(a_step());
+    saving.wait();
+    if (round % 2 == 1) times.step.plain.push_back(a_step());
+  }
+}
+
 struct Line {
   const char* name;
   const std::vector<double>& seconds;
@@ -173,6 +205,10 @@ std::string json_of(const CheckpointArguments& arguments, const Times& times) {
     json[name]["of_plain_range"] = {round_to(*std::min_element(shares.begin(), shares.end()), 3),
                                     round_to(*std::max_element(shares.begin(), shares.end()), 3)};
   }
+  json["async_begin"] = {{"seconds", round_to(median(times.begin), 4)}};
+  json["step"] = {{"seconds", round_to(median(times.step.plain), 4)}};
+  json["step_while_saving"] = {{"seconds", round_to(median(times.step.ours), 4)},
+                               {"more", round_to(1 / times.step.share() - 1, 3)}};
   return json.dump();
 }
 
@@ -190,7 +226,11 @@ void print_table(const CheckpointArguments& arguments, const Times& times) {
     if (compared) std::cout << std::setprecision(3) << std::setw(10) << compared->share();
     std::cout << '\n';
   }
-  std::cout << std::flush;
+  std::cout << "\nA step takes " << std::setprecision(4) << median(times.step.plain) << " s alone and "
+            << median(times.step.ours) << " s while a checkpoint is written (" << std::setprecision(1) << std::showpos
+            << 100 * (1 / times.step.share() - 1) << std::noshowpos << " %); to begin that took "
+            << std::setprecision(4) << median(times.begin) << " s.\n"
+            << std::flush;
 }
 
 }  // namespace
@@ -201,7 +241,8 @@ void run_checkpoint(const CheckpointArguments& arguments) {
     auto trainee = make_trainee(arguments, device);
     train_step(trainee, batch_of(arguments, 0, device));  // the optimizer has its state from here on
     const Workplace place(arguments.folder);
-    const auto times = measure(arguments, trainee, place);
+    auto times = measure(arguments, trainee, place);
+    measure_steps(arguments, device, trainee, place, times);
     if (fsdp::rank() == 0) {
       if (arguments.json)
         std::cout << json_of(arguments, times) << std::endl;

@@ -24,8 +24,7 @@ void to_empty(const Group& model, c10::Device device);
 
 /// Moves a sharded model to another device, or converts what is floating point to another dtype, as Module::to does
 /// with one that is not sharded: rows of parameters, buffers and ignored parameters. The parameters stay the same
-/// tensors. Meanwhile a rank holds the rows of one group twice and, where the rows are laid out anew, one parameter
-/// whole.
+/// tensors. Meanwhile a rank holds the rows of one group twice and, where the rows are laid out anew, the whole group.
 ///
 /// An optimizer's state stays behind: make the optimizer after it. Collective, one thread. Throws UsageError in a scope
 /// or a backward, while parameters have gradients (zero_grad() drops them) and for a dtype that is not floating point;

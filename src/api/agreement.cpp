@@ -91,6 +91,26 @@ void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>&
 
 }  // namespace
 
+// What ranks have to have alike of an argument; devices and generators are each rank's own.
+void add_argument(const c10::IValue& argument, const auto& add) {
+  if (argument.isTensor()) {
+    if (const auto& tensor = argument.toTensor(); tensor.defined() && !tensor.is_meta()) {
+      const auto values = tensor.detach().cpu().contiguous();
+      add(values.const_data_ptr(), values.nbytes());
+    }
+  } else if (argument.isList()) {
+    for (const auto& element : argument.toListRef()) add_argument(element, add);
+  } else if (argument.isDouble()) {
+    const double number = argument.toDouble();
+    add(&number, sizeof number);
+  } else if (argument.isInt() || argument.isBool()) {
+    const int64_t number = argument.isInt() ? argument.toInt() : argument.toBool();
+    add(&number, sizeof number);
+  } else if (argument.isString()) {
+    add(argument.toStringRef().data(), argument.toStringRef().size());
+  }
+}
+
 int64_t fingerprint_of(const at::Tensor& tensor) {
   std::unordered_set<const runtime::DeferredCall*> seen;
   uint64_t sum = 0;
@@ -100,10 +120,15 @@ int64_t fingerprint_of(const at::Tensor& tensor) {
     open.pop_back();
     if (next->there.defined() && next->there.is_cpu()) add(next->there.const_data_ptr(), next->there.nbytes());
     if (!next->call || !seen.insert(next->call.get()).second) continue;
-    const auto& name = next->call->op.operator_name().name;
+    const auto& call = *next->call;
+    const auto& name = call.op.operator_name().name;
     add(name.data(), name.size());
-    if (const auto& random = next->call->random) add(random->state.const_data_ptr(), random->state.nbytes());
-    for (const auto& operand : next->call->operands) open.push_back(operand.value);
+    add(&next->place, sizeof next->place);
+    for (size_t i = 0; i < call.arguments.size(); ++i)
+      if (std::ranges::none_of(call.operands, [i](const auto& operand) { return operand.argument == i; }))
+        add_argument(call.arguments[i], add);
+    if (call.random) add(call.random->state.const_data_ptr(), call.random->state.nbytes());
+    for (const auto& operand : call.operands) open.push_back(operand.value);
   }
   return static_cast<int64_t>(sum);
 }

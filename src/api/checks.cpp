@@ -156,6 +156,12 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(options.max_prefetched_bytes.value_or(0) >= 0, where,
           "FullyShardOptions::max_prefetched_bytes: expected 0 or more, found ",
           options.max_prefetched_bytes.value_or(0));
+  if (options.sync_module_states)
+    for (const auto& [name, tensor] : subtree_parameters(tree))
+      require(!tensor.is_meta(), where, "FullyShardOptions::sync_module_states takes rank 0's values, but parameter '",
+              name,
+              "' is on the meta device. Leave it off: fsdp::deferred_init has the same values on every rank, and "
+              "fsdp::initialize and fsdp::load_checkpoint give each rank its rows");
   require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
   require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,

@@ -20,6 +20,7 @@
 #include "comm/core/log.h"
 #include "comm/group/attachment.h"
 #include "runtime/backward_hooks.h"
+#include "runtime/compat.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -162,6 +163,8 @@ void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& gr
 Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode> tree,
                  const FullyShardOptions& options) {
   const auto where = placement.where("fully_shard");
+  require(!c10::impl::tls_local_dispatch_key_set().included_.has(runtime::kDeferredKey), where,
+          "it was called inside deferred_init or meta_init. Shard what they return");
   check_module(*tree, placement, where);
   check_options(options, *tree, placement, where);
   if (options.param_init_fn) put_off(*tree, options.param_init_fn);

@@ -3,7 +3,9 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <mutex>
+#include <unordered_set>
 
 #include "api/agreement.h"
 #include "api/checks.h"
@@ -35,31 +37,54 @@ Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
   auto& slot = group->slots()[index];
   const auto form = memory::form_of(slot.rows_tensor);
   auto on_meta = at::empty_strided(slot.sizes(), slot.whole_tensor.strides(), at::device(at::kMeta).dtype(form.dtype));
-  auto before = std::make_shared<DeferredValue>(DeferredValue{form.device, on_meta.storage().nbytes()});
+  auto before = std::make_shared<DeferredValue>(
+      DeferredValue{.device = form.device, .bytes = on_meta.storage().nbytes(), .is_spread = true});
   runtime::defer(on_meta, before);
   slot.tensor().unsafeGetTensorImpl()->shallow_copy_from(on_meta.getIntrusivePtr());
   return {group, index, std::move(before), std::move(on_meta)};
+}
+
+// Collective.
+void gather_before(Shown& shown) {
+  const auto& rows = shown.group->slots()[shown.slot].rows_tensor;
+  const auto whole = gather_rows(*shown.group, shown.slot, rows, "initialize");
+  shown.before->there = runtime::bytes_of_storage(whole);
+}
+
+// The values that were there before of which other parameters are computed.
+std::unordered_set<const DeferredValue*> read_by_others(const std::vector<Shown>& parameters) {
+  std::unordered_set<const DeferredValue*> read;
+  for (const auto& shown : parameters) {
+    std::unordered_set<const DeferredValue*> seen;
+    for (std::vector<runtime::DeferredValuePtr> open{runtime::deferred_value_of(shown.on_meta)}; !open.empty();) {
+      const auto next = open.back();
+      open.pop_back();
+      if (!next || !seen.insert(next.get()).second) continue;
+      if (next->is_spread && next != shown.before) read.insert(next.get());
+      if (next->call)
+        for (const auto& operand : next->call->operands) open.push_back(operand.value);
+    }
+  }
+  return read;
 }
 
 // Collective where values that were there before count.
 void take_rows(Shown& shown) {
   auto& slot = shown.group->slots()[shown.slot];
   constexpr int kOwn = 1;
-  if (shown.before.use_count() > kOwn) {
-    const auto whole = gather_rows(*shown.group, shown.slot, slot.rows_tensor, "initialize");
-    shown.before->there = runtime::bytes_of_storage(whole);
-  }
+  if (shown.before.use_count() > kOwn && !shown.before->there.defined()) gather_before(shown);
   if (slot.rows_numel() == 0) return;
   const runtime::OwnOperators own_operators;
   runtime::rows_of_tensor(shown.on_meta)(slot.param_rows());
 }
 
 // That every rank put the same off. Collective.
-void agree_on(const std::vector<Shown>& written, runtime::ParamGroup& own) {
+void agree_on(const std::vector<Shown>& parameters, runtime::ParamGroup& own) {
   uint64_t sum = 0;
-  for (const auto& shown : written) sum = sum * 31 + static_cast<uint64_t>(fingerprint_of(shown.on_meta));
-  const auto subject = c10::str("initialize of ", own.name(), ": ", written.size(),
-                                " parameters, by what computes them and their random numbers ", sum);
+  for (const auto& shown : parameters) sum = sum * 31 + static_cast<uint64_t>(fingerprint_of(shown.on_meta));
+  const auto subject =
+      c10::str("initialize of ", own.name(), ": ", std::ranges::count_if(parameters, &Shown::is_written),
+               " parameters, by what computes them and their random numbers ", sum);
   own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 
@@ -83,8 +108,11 @@ void initialize(const Group& model, const std::function<void()>& init) {
     const DeferredRecording recording(DeferredRecording::Kind::kPutOff);
     init();
   }
-  std::erase_if(parameters, [](const Shown& shown) { return !shown.is_written(); });
   agree_on(parameters, own);
+  const auto read = read_by_others(parameters);
+  for (auto& shown : parameters)
+    if (read.contains(shown.before.get())) gather_before(shown);
+  std::erase_if(parameters, [](const Shown& shown) { return !shown.is_written(); });
   for (auto& shown : parameters) {
     shown.group->note_write(runtime::WriteKind::kEveryRank, shown.slot);
     take_rows(shown);

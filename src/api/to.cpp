@@ -39,11 +39,12 @@ std::vector<runtime::RowSource> sources_of(ParamGroup& group, const ShardedParam
   std::vector<size_t> from(now.count());
   for (const size_t i : c10::irange(now.count())) from[now.place(i).given] = i;
   std::vector<runtime::RowSource> sources;
-  if (!now.has_values()) return std::vector<runtime::RowSource>(from.size());
   const bool stays = is_same_layout(now, from, then, group.placement().shard().world_size());
   for (const size_t slot : from) {
     const auto& rows = now.slots()[slot].rows_tensor;
-    if (stays)
+    if (rows.is_meta())
+      sources.emplace_back();
+    else if (stays)
       sources.push_back([rows](const runtime::ParamRows& wanted) { wanted.values.copy_(rows); });
     else
       sources.push_back(runtime::rows_of_tensor(gather_rows(group, slot, rows, operation)));

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "comm/core/check.h"
 #include "runtime/compat.h"
 
 namespace fsdp::runtime {
@@ -54,6 +55,10 @@ class Replay {
   // Its storage, which nobody writes.
   at::Tensor value(const DeferredValue& wanted) {
     if (wanted.there.defined()) return wanted.there;
+    require(!wanted.is_spread,
+            "fsdp::initialize: what it writes may be computed of former values of parameters, but they were asked for "
+            "at once, e.g. by item(), or a parameter was written in hundreds of parts: other ranks have rows of them. "
+            "Compute such numbers before initialize, e.g. of fsdp::full_tensor");
     if (!wanted.call) return memory_of(wanted);
     const std::pair key(wanted.call.get(), wanted.place);
     if (!known_.contains(key)) run(*wanted.call);

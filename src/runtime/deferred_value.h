@@ -28,6 +28,8 @@ struct DeferredValue {
   at::Tensor there = {};
   /// Calls one after the other that lead here, at most.
   int depth = 0;
+  /// Other ranks have parts of it, until `there` has it.
+  bool is_spread = false;
 };
 using DeferredValuePtr = std::shared_ptr<const DeferredValue>;
 

@@ -162,10 +162,6 @@ bool ShardedParams::is_on_cpu() const {
   return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
 }
 
-bool ShardedParams::has_values() const {
-  return std::ranges::none_of(flats_, [](const FlatParams& flat) { return flat.rows().form.device.is_meta(); });
-}
-
 bool ShardedParams::shares_memory() const { return std::ranges::any_of(flats_, &FlatParams::shares_memory); }
 
 bool ShardedParams::every_rank_has_rows() const {

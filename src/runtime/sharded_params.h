@@ -56,8 +56,6 @@ class ShardedParams {
   void rename(size_t slot, std::string name);
 
   bool is_on_cpu() const;
-  /// Whether no parameter is on the meta device.
-  bool has_values() const;
   /// Whether some of the ranks' memory is shared.
   bool shares_memory() const;
   bool every_rank_has_rows() const;

@@ -14,7 +14,6 @@
 #include "state/format/file.h"
 #include "state/ranks.h"
 #include "state/torch_archive.h"
-#include "state/torch_dtype.h"
 
 namespace fsdp {
 namespace {
@@ -71,12 +70,17 @@ void save_module(const std::string& path, const ModuleNode& tree) {
   const Ranks ranks(tensors.ranks);
   require_modules(tree, ranks.where(operation));
   WholeTensors whole;
+  std::exception_ptr error;
   for (const auto& tensor : tensors.all) {
     const auto values = full_tensor(tensor.tensor);
-    if (ranks.rank() == 0)
-      whole[tensor.tensor.unsafeGetTensorImpl()] = values.cpu().set_requires_grad(tensor.tensor.requires_grad());
+    if (ranks.rank() == 0 && !error) try {  // the other ranks gather on
+        whole[tensor.tensor.unsafeGetTensorImpl()] = values.cpu().set_requires_grad(tensor.tensor.requires_grad());
+      } catch (...) {
+        error = std::current_exception();
+      }
   }
   ranks.together(operation, [&]() -> std::string {
+    if (error) std::rethrow_exception(error);
     if (ranks.rank() == 0) write_archive(path, [&](OutputArchive& archive) { write_module(tree, whole, archive); });
     return {};
   });
@@ -92,8 +96,7 @@ std::vector<std::string> load_module(const std::string& path, const ModuleNode& 
   ranks.together(operation, [&]() -> std::string {
     read_archive(path, [&](InputArchive& archive) { read_module(tree, archive, found); });
     TensorRecords records;
-    for (const auto& [name, tensor] : found)
-      records[name] = {dtype_of(tensor.scalar_type(), name), tensor.sizes().vec(), {}};
+    for (const auto& [name, tensor] : found) records[name].sizes = tensor.sizes().vec();
     fit = fit_of(records, tensors, options);
     require_fit(fit, path);
     return {};

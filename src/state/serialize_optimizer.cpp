@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/optim/serialize.h>
 
+#include <exception>
 #include <map>
 #include <set>
 #include <sstream>
@@ -82,12 +83,18 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
   }
   const auto numbers = ranks.together(operation, [&] { return numbers_of(optimizer, tensors); });
   std::map<Place, at::Tensor> whole;
+  std::exception_ptr error;
   for (const auto& place : places_in(ranks.together(operation, [&] { return names; }))) {
     const runtime::OwnOperators own_operators;
     const auto values = whole_of(tensors.all[place.first].tensor, own[place], operation.c_str());
-    if (ranks.rank() == 0) whole[place] = values.cpu();
+    if (ranks.rank() == 0 && values.defined() && !error) try {  // the other ranks gather on
+        whole[place] = values.cpu();
+      } catch (...) {
+        error = std::current_exception();
+      }
   }
   ranks.together(operation, [&]() -> std::string {
+    if (error) std::rethrow_exception(error);
     if (ranks.rank() > 0) return {};
     Twin twin(optimizer);
     restore(twin, tensors, joined(numbers), [&](size_t place, const std::string& field) {
@@ -139,8 +146,12 @@ void load_optimizer(Optimizer& optimizer, const std::string& path) {
     return {};
   });
   std::swap(optimizer.state(), twin.state());
-  for (size_t g = 0; g < optimizer.param_groups().size(); ++g)
-    optimizer.param_groups()[g].set_options(twin.param_groups()[g].options().clone());
+  // In place, for who holds a reference to them.
+  with_kind(twin.param_groups().front().options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+    for (size_t g = 0; g < optimizer.param_groups().size(); ++g)
+      static_cast<Options&>(optimizer.param_groups()[g].options()) =
+          static_cast<const Options&>(twin.param_groups()[g].options());
+  });
 }
 
 }  // namespace

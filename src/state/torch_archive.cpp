@@ -14,10 +14,17 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
   torch::serialize::OutputArchive archive(std::make_shared<torch::jit::CompilationUnit>());
   fill(archive);
   OutputFile file(path);
+  // LibTorch's writer goes on writing while it is taken down by an exception, and a second one would end the program.
+  std::exception_ptr error;
   archive.save_to([&](const void* bytes, size_t count) {
-    file.write({static_cast<const std::byte*>(bytes), count});
+    if (!error) try {
+        file.write({static_cast<const std::byte*>(bytes), count});
+      } catch (...) {
+        error = std::current_exception();
+      }
     return count;
   });
+  if (error) std::rethrow_exception(error);
   file.commit();
   const auto folder = std::filesystem::path(path).parent_path();
   sync_folder(folder.empty() ? "." : folder.string());
@@ -34,7 +41,7 @@ void read_archive(const std::string& path, const std::function<void(torch::seria
           file.read(offset, {static_cast<std::byte*>(bytes), count});
           return count;
         },
-        [&] { return static_cast<size_t>(file.bytes()); });
+        [&] { return static_cast<size_t>(file.bytes()); }, at::kCPU);
     read(archive);
   } catch (const FormatError&) {
     throw;

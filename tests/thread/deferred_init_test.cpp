@@ -146,6 +146,22 @@ TEST(DeferredInit, FromAnotherSeedOnOneRankIsAMismatch) {
   });
 }
 
+TEST(DeferredInit, WithAnotherNumberOnOneRankIsAMismatch) {
+  std::vector<SmallNet> models;
+  for (int r = 0; r < 2; ++r) {
+    torch::manual_seed(1);
+    models.push_back(deferred_init([&] {
+      SmallNet net;
+      nn::init::constant_(net->head->weight, 0.5 + 1e-7 * r);
+      return net;
+    }));
+  }
+  run_thread_ranks(2, [&](int r) {
+    auto model = std::exchange(models[static_cast<size_t>(r)], nullptr);
+    EXPECT_THROW(fully_shard(model), Mismatch);
+  });
+}
+
 TEST(DeferredInit, OfTwoParametersOnOneMemoryIsRefusedAsOtherwise) {
   auto model = deferred_init([] {
     nn::Linear linear(4, 4);
@@ -189,11 +205,13 @@ TEST(MetaInit, StaysOnMetaUntilToEmptyThenIsLoadedAndTrains) {
     const auto expected = train_unsharded(training, world);
     run_thread_ranks(world, [&](int) {
       const auto net = meta_init(net_with_buffer);
+      EXPECT_THAT(error_of([&] { fully_shard(*net, {.sync_module_states = true}); }),
+                  AllOf(HasSubstr("sync_module_states"), HasSubstr("'first.weight' is on the meta device")));
       const auto group = shard_blocks(*net);
       for (const auto& tensor : all_tensors(*net)) EXPECT_TRUE(tensor.is_meta());
-      EXPECT_THAT(
-          error_of([&] { const ForwardScope scope(group); }),
-          AllOf(HasSubstr("'first.weight'"), HasSubstr("'blocks.2.out.weight' and 1 more"), HasSubstr("fsdp::to_empty")));
+      EXPECT_THAT(error_of([&] { const ForwardScope scope(group); }),
+                  AllOf(HasSubstr("'first.weight'"), HasSubstr("'blocks.2.out.weight' and 1 more"),
+                        HasSubstr("fsdp::to_empty")));
       EXPECT_THAT(error_of([&] { static_cast<void>(group.unshard()); }), HasSubstr("meta device"));
       EXPECT_THAT(error_of([&] { full_state_dict(group); }), HasSubstr("meta device"));
       EXPECT_THAT(error_of([&] { full_tensor(net->head->weight); }), HasSubstr("meta device"));
@@ -208,6 +226,62 @@ TEST(MetaInit, StaysOnMetaUntilToEmptyThenIsLoadedAndTrains) {
       expect_same_outcome(expected, train_sharded(on_ranks, *net), training.tolerance);
     });
   }
+}
+
+TEST(MetaInit, IsNoPlaceToShardIn) {
+  run_thread_ranks(1, [](int) {
+    EXPECT_THAT(error_of([] {
+                  static_cast<void>(meta_init([] {
+                    SmallNet net;
+                    fully_shard(*net);
+                    return net;
+                  }));
+                }),
+                HasSubstr("inside deferred_init or meta_init"));
+  });
+}
+
+TEST(MetaInit, ToEmptyLeavesParametersAloneThatHaveValues) {
+  run_thread_ranks(2, [](int) {
+    auto net = meta_init([] {
+      nn::Linear linear(4, 3);
+      linear->register_parameter("scale", torch::tensor({2.F, 3.F, 4.F}));
+      return linear;
+    });
+    const auto group = fully_shard(*net);
+    to_empty(group, torch::kCPU);
+    EXPECT_TRUE(torch::equal(full_tensor(net->named_parameters()["scale"]), torch::tensor({2.F, 3.F, 4.F})));
+    EXPECT_TRUE(torch::equal(full_tensor(net->weight), torch::zeros({3, 4})));
+  });
+}
+
+TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
+  run_thread_ranks(2, [](int) {
+    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+    const auto group = shard_blocks(*net);
+    const auto block = [&](int i) { return net->blocks[static_cast<size_t>(i)]->as<SmallBlock>(); };
+    const auto first = full_tensor(block(0)->in->weight), second = full_tensor(block(1)->in->weight);
+    initialize(group, [&] {
+      const torch::NoGradGuard no_grad;
+      block(0)->in->weight.copy_(block(1)->in->weight);
+      block(1)->in->weight.fill_(1);
+      block(2)->in->weight.copy_(block(0)->in->weight).mul_(2);
+      block(1)->out->weight.copy_(block(0)->out->weight);  // which is not written
+    });
+    EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
+    EXPECT_TRUE(torch::equal(full_tensor(block(1)->in->weight), torch::ones_like(second)));
+    EXPECT_TRUE(torch::equal(full_tensor(block(2)->in->weight), second * 2));
+    EXPECT_TRUE(torch::equal(full_tensor(block(1)->out->weight), full_tensor(block(0)->out->weight)));
+    EXPECT_THAT(error_of([&] {
+                  initialize(group, [&] {
+                    const torch::NoGradGuard no_grad;
+                    net->head->weight.mul_(1 / net->head->weight.norm().item<double>());
+                  });
+                }),
+                HasSubstr("fsdp::full_tensor"));
+    EXPECT_FALSE(torch::equal(first, second));
+    EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
+  });
 }
 
 TEST(MetaInit, DrawsNoRandomNumbers) {

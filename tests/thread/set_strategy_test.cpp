@@ -106,6 +106,29 @@ TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
   for (size_t i = 0; i < found.size(); ++i) expect_close(expected[i], found[i], 1e-10);
 }
 
+int64_t whole_bytes_after_forward(SmallNetImpl& net, const Group& group) {
+  ForwardScope scope(group);
+  const auto loss = small_net_loss(net, {0, rank() * 2, 2});
+  scope.close();
+  return group.stats().whole.current;
+}
+
+TEST(SetStrategy, KeepsAfterForwardWhatTheNewStrategyKeeps) {
+  run_thread_ranks(2, [](int) {
+    for (const auto from : kStrategies)
+      for (const auto to : kStrategies) {
+        const auto make_net = [] { return std::make_shared<SmallNetImpl>(); };
+        const auto fresh = build_alike(make_net), moved = build_alike(make_net);
+        const auto expected = whole_bytes_after_forward(*fresh, shard_blocks(*fresh, {.strategy = to}));
+        const auto group = shard_blocks(*moved, {.strategy = from});
+        const auto optimizer = fused_adamw(moved->parameters());
+        whole_bytes_after_forward(*moved, group);
+        set_strategy(group, *optimizer, to);
+        EXPECT_EQ(whole_bytes_after_forward(*moved, group), expected) << from << " to " << to;
+      }
+  });
+}
+
 template <class Optimizer, class Options>
 MakeOptimizer made_of(Options options) {
   return [=](std::vector<Tensor> parameters) { return std::make_unique<Optimizer>(std::move(parameters), options); };

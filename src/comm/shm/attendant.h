@@ -3,12 +3,8 @@
 /// A thread that waits for collectives which something follows, so that what follows begins when they are done, not
 /// when a thread of the rank next comes by.
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
-#include <thread>
 
 namespace fsdp::shm {
 
@@ -16,24 +12,19 @@ namespace fsdp::shm {
 /// waits for the same collective gets it too. Thread safety: `add` all of it.
 class Attendant {
  public:
-  Attendant() = default;
+  Attendant();
   /// The waits have to end by themselves. In a child that was forked there is no thread: `abandon` before.
   ~Attendant();
   Attendant(const Attendant&) = delete;
   Attendant& operator=(const Attendant&) = delete;
 
   void add(std::function<void()> wait);
-  /// Leaves the thread alone.
-  void abandon() { static_cast<void>(thread_.release()); }
+  /// Leaves the thread alone, with all that it uses.
+  void abandon();
 
  private:
-  void run();
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> waits_;
-  bool stopping_ = false;
-  std::unique_ptr<std::thread> thread_;
+  class Thread;
+  std::unique_ptr<Thread> thread_;
 };
 
 }  // namespace fsdp::shm

@@ -62,12 +62,20 @@ std::vector<std::string> names_in(const std::string& folder) {
   });
 }
 
-// `to` may be there: then the two change places, and what it was is removed.
+// `to` may be there: then the two change places, and what it was is removed. Where a file system cannot do that at once
+// (NFS), there is neither for a moment.
 void rename_over(const fs::path& from, const fs::path& to) {
   if (!fs::exists(to)) return fs::rename(from, to);
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0)
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(from);
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
     throw fs::filesystem_error("rename", to, std::error_code(errno, std::generic_category()));
-  fs::remove_all(from);
+  const auto old = to.parent_path() / (std::string(kPartial) + to.filename().string());
+  fs::rename(to, old);
+  fs::rename(from, to);
+  fs::remove_all(old);
 }
 
 // Of the one attempt that there is while the folder is locked.
@@ -125,7 +133,9 @@ void complete_step(const std::string& folder, const Manifest& manifest, std::opt
                    const FolderLock& /*lock*/) {
   const auto name = name_of_step(manifest.step);
   const auto partial = path_of_attempt(folder, manifest.step);
-  write_text(partial + "/" + kManifestName, manifest_text(manifest));
+  const auto text = manifest_text(manifest);
+  static_cast<void>(parse_manifest(text, partial));  // before others are removed: that every row is there once
+  write_text(partial + "/" + kManifestName, text);
   translated([&] { rename_over(partial, fs::path(folder) / name); });
   sync_folder(folder);
   write_text(folder + "/" + kLatest, name + "\n");

@@ -40,6 +40,12 @@ PartWriter::PartWriter(const std::string& folder, int number)
                       ". Save to a file system that has locks");
 }
 
+// Not only closed: a child that was forked has the file open too.
+void PartWriter::end() {
+  if (lock_.is_open()) ::flock(lock_.number(), LOCK_UN);
+  lock_.close();
+}
+
 void PartWriter::leave(std::string_view text) const { write_text(text_path(folder_, number_), text); }
 
 std::string await_part(const std::string& folder, int number, const std::stop_token& stop) {
@@ -49,6 +55,9 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
   std::unique_lock waiting(mutex);
   // Not a lock that blocks: nothing would end that while the writer stands still.
   while (::flock(lock.number(), LOCK_SH | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      throw FormatError(lock_path(folder, number) + ": cannot see whether it is locked: " +
+                        std::generic_category().message(errno) + ". Check that the folder is still there");
     looks.wait_for(waiting, stop, kBetweenLooks, [] { return false; });
     if (stop.stop_requested())
       throw FormatError(folder + ": writer " + std::to_string(number) + " has not written its rows");

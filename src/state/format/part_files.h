@@ -20,7 +20,7 @@ class PartWriter {
   /// Leaves the text, on the disk. Throws FormatError.
   void leave(std::string_view text) const;
   /// Tells those who wait that no text comes after this.
-  void end() { lock_.close(); }
+  void end();
 
  private:
   std::string folder_;

@@ -21,7 +21,7 @@ class Elastic(ElasticTest):
 
     def test_begins_with_the_least_after_the_last_call(self):
         self.let_end(1)
-        first = self.first_node("1:2")
+        first = self.node("1:2")
         self.assertEqual(self.results(first), [0])
         self.assertEqual(first.out, "0/1 0/1\n")
 
