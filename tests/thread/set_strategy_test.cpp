@@ -113,19 +113,24 @@ int64_t whole_bytes_after_forward(SmallNetImpl& net, const Group& group) {
   return group.stats().whole.current;
 }
 
+// After a move forward predicts as little as the first one of a model. A rank counts the bytes of all its models.
+int64_t kept_bytes(Strategy from, Strategy to) {
+  const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+  const auto group = shard_blocks(*net, {.strategy = from});
+  const auto optimizer = fused_adamw(net->parameters());
+  if (from != to) {
+    whole_bytes_after_forward(*net, group);
+    set_strategy(group, *optimizer, to);
+  }
+  return whole_bytes_after_forward(*net, group);
+}
+
 TEST(SetStrategy, KeepsAfterForwardWhatTheNewStrategyKeeps) {
   run_thread_ranks(2, [](int) {
-    for (const auto from : kStrategies)
-      for (const auto to : kStrategies) {
-        const auto make_net = [] { return std::make_shared<SmallNetImpl>(); };
-        const auto fresh = build_alike(make_net), moved = build_alike(make_net);
-        const auto expected = whole_bytes_after_forward(*fresh, shard_blocks(*fresh, {.strategy = to}));
-        const auto group = shard_blocks(*moved, {.strategy = from});
-        const auto optimizer = fused_adamw(moved->parameters());
-        whole_bytes_after_forward(*moved, group);
-        set_strategy(group, *optimizer, to);
-        EXPECT_EQ(whole_bytes_after_forward(*moved, group), expected) << from << " to " << to;
-      }
+    for (const auto to : kStrategies) {
+      const auto expected = kept_bytes(to, to);
+      for (const auto from : kStrategies) EXPECT_EQ(kept_bytes(from, to), expected) << from << " to " << to;
+    }
   });
 }
 
