@@ -220,9 +220,9 @@ class Checkpoint(unittest.TestCase):
                 self.assertAlmostEqual(result[name]["mb_per_s"] * result[name]["seconds"], result["megabytes"],
                                        delta=0.1 + 0.05 * result["megabytes"])
             self.assertEqual(result["save"]["of_plain_range"], 2 * [result["save"]["of_plain"]])
-            more = result["step_while_saving"]["seconds"] / result["step"]["seconds"] - 1
-            self.assertAlmostEqual(result["step_while_saving"]["more"], more, delta=0.01 + 0.1 * abs(more))
-            self.assertGreater(result["async_begin"]["seconds"], 0)
+            for name in ("async_begin", "step", "step_while_saving"):
+                self.assertGreater(result[name]["seconds"], 0)
+            self.assertGreater(result["step_while_saving"]["more"], -1)
             self.assertEqual(os.listdir(folder), [])
 
     def test_a_folder_in_use_is_refused(self):
