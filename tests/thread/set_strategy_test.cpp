@@ -106,34 +106,6 @@ TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
   for (size_t i = 0; i < found.size(); ++i) expect_close(expected[i], found[i], 1e-10);
 }
 
-int64_t whole_bytes_after_forward(SmallNetImpl& net, const Group& group) {
-  ForwardScope scope(group);
-  const auto loss = small_net_loss(net, {0, rank() * 2, 2});
-  scope.close();
-  return group.stats().whole.current;
-}
-
-// After a move forward predicts as little as the first one of a model. A rank counts the bytes of all its models.
-int64_t kept_bytes(Strategy from, Strategy to) {
-  const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-  const auto group = shard_blocks(*net, {.strategy = from});
-  const auto optimizer = fused_adamw(net->parameters());
-  if (from != to) {
-    whole_bytes_after_forward(*net, group);
-    set_strategy(group, *optimizer, to);
-  }
-  return whole_bytes_after_forward(*net, group);
-}
-
-TEST(SetStrategy, KeepsAfterForwardWhatTheNewStrategyKeeps) {
-  run_thread_ranks(2, [](int) {
-    for (const auto to : kStrategies) {
-      const auto expected = kept_bytes(to, to);
-      for (const auto from : kStrategies) EXPECT_EQ(kept_bytes(from, to), expected) << from << " to " << to;
-    }
-  });
-}
-
 template <class Optimizer, class Options>
 MakeOptimizer made_of(Options options) {
   return [=](std::vector<Tensor> parameters) { return std::make_unique<Optimizer>(std::move(parameters), options); };
