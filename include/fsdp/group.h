@@ -37,6 +37,8 @@ struct GroupStats {
   /// whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has
   /// packed; the state of fsdp::optim's optimizers with the padding that lies in it.
   ByteCount rows, whole, gradient, optimizer;
+  ByteCount activation;  ///< kept by forward for backward, as far as fsdp::memory_report and checkpointing see it
+  ByteCount host, disk;  ///< kept in host memory for an accelerator, and in files
 };
 
 /// Gradients stay local while the guard lives: they accumulate whole on each rank, and the first backward after it

@@ -11,6 +11,7 @@
 #include <iosfwd>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace fsdp {
@@ -54,15 +55,35 @@ class Reshard {
   std::optional<int> ranks_;
 };
 
-/// Dtypes of compute and reduction; not there yet.
+/// Dtypes of compute, reduction and results, of the floating-point parameters of a group; not there yet. Rows,
+/// gradients of rows and optimizer state keep the dtype that the parameters have.
 struct MixedPrecisionPolicy {
-  std::optional<at::ScalarType> param_dtype = std::nullopt, reduce_dtype = std::nullopt, output_dtype = std::nullopt;
+  /// Of whole parameters, which are gathered in it, and of the floating-point operands of operators that read them.
+  std::optional<at::ScalarType> param_dtype = std::nullopt;
+  /// In which gradients are summed over ranks; unset: `param_dtype`.
+  std::optional<at::ScalarType> reduce_dtype = std::nullopt;
+  /// Of the floating-point tensors that a call of the handle returns; unset: as forward made them.
+  std::optional<at::ScalarType> output_dtype = std::nullopt;
+  /// Whether a call of the handle casts its floating-point arguments to `param_dtype`.
   bool cast_forward_inputs = true;
+  /// Parameters that stay as they are: it is asked with the module that has the parameter, and the parameter's name
+  /// there. Unset: none.
+  std::function<bool(const torch::nn::Module& module, const std::string& name)> keeps_precision = {};
 };
 
-/// Rows, gradients and optimizer state in host memory; not there yet.
+/// Rows, gradients of rows and optimizer state in host memory, for modules on an accelerator; not there yet.
 struct CPUOffloadPolicy {
+  /// Host memory from which copies run beside the host's own work.
   bool pin_memory = true;
+};
+
+/// Rows and optimizer state of what does not fit into host memory in files; not there yet.
+struct DiskOffloadPolicy {
+  /// An existing folder; this rank's files in it have no name and go with the rank.
+  std::string folder;
+  /// Bytes of rows, gradients and optimizer state that this rank's groups may hold in memory; beyond it groups are kept
+  /// in files, the last ones first.
+  int64_t host_limit_bytes = 0;
 };
 
 /// Every field is optional. Values must be the same on every rank. What is not there yet is a UsageError of
@@ -80,6 +101,7 @@ struct FullyShardOptions {
   std::optional<Reshard> reshard_after_forward = std::nullopt;
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
   std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
+  std::optional<DiskOffloadPolicy> disk_policy = std::nullopt;
   /// How many bytes of whole parameters may be gathered ahead of the group that computes, beside it and the groups
   /// around it: as many groups as followed in the last pass, or as the prefetch lists name, and fit. 0: none. Unset:
   /// one group, whatever its size. Not negative.

@@ -164,6 +164,7 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
               "fsdp::initialize and fsdp::load_checkpoint give each rank its rows");
   require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
   require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
+  require(!options.disk_policy, where, "FullyShardOptions::disk_policy is not there yet: leave it unset");
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise it before fully_shard");

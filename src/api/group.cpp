@@ -205,6 +205,9 @@ GroupStats Group::stats() const {
   stats.whole = byte_count(rank, memory::ByteClass::kWhole);
   stats.gradient = byte_count(rank, memory::ByteClass::kGradient);
   stats.optimizer = byte_count(rank, memory::ByteClass::kOptimizer);
+  stats.activation = byte_count(rank, memory::ByteClass::kActivation);
+  stats.host = byte_count(rank, memory::ByteClass::kHost);
+  stats.disk = byte_count(rank, memory::ByteClass::kDisk);
   return stats;
 }
 

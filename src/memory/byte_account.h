@@ -8,8 +8,10 @@
 
 namespace fsdp::memory {
 
-enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer };
-constexpr size_t kByteClasses = 4;
+/// What bytes are for. Of models on an accelerator kHost is what offloading keeps in host memory; kDisk is what is kept
+/// in files.
+enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kHost, kDisk };
+constexpr size_t kByteClasses = 7;
 
 /// Thread safety: all of it.
 class ByteAccount {
