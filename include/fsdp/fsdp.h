@@ -8,6 +8,7 @@
 
 #include <fsdp/advice.h>
 #include <fsdp/async_save.h>
+#include <fsdp/cast.h>
 #include <fsdp/checkpoint.h>
 #include <fsdp/clip_grad.h>
 #include <fsdp/clone.h>

@@ -2,6 +2,7 @@
 /// \file
 /// A sharded module that can be called.
 
+#include <fsdp/cast.h>
 #include <fsdp/group.h>
 #include <fsdp/scopes.h>
 #include <torch/csrc/jit/api/module.h>
@@ -29,12 +30,16 @@ class Sharded : public Group {
   /// What fully_shard returns; `group` is the module's.
   Sharded(Holder module, Group group) : Group(std::move(group)), module_(static_cast<Holder>(module)) {}
 
-  /// Runs the module's forward in a forward scope: any arguments, any result. Collective. Throws what ForwardScope and
-  /// the operators throw.
+  /// Runs the module's forward in a forward scope: any arguments, any result, cast as the policy of the module's own
+  /// group says (MixedPrecisionPolicy, fsdp::cast_floating). Collective. Throws what ForwardScope and the operators
+  /// throw.
   template <class... Args>
   decltype(auto) operator()(Args&&... args) {
     ForwardScope scope(*this);
-    return raw().forward(std::forward<Args>(args)...);
+    const auto forward = [this](auto&&... cast) -> decltype(raw().forward(std::forward<decltype(cast)>(cast)...)) {
+      return raw().forward(std::forward<decltype(cast)>(cast)...);
+    };
+    return call_with_casts(*this, forward, std::forward<Args>(args)...);
   }
   /// The same as `model(...)`.
   template <class... Args>

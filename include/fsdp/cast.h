@@ -1,0 +1,153 @@
+#pragma once
+/// \file
+/// Floating-point tensors cast to a dtype wherever a value holds them: what a handle that is called does with the
+/// module's arguments and results, by its MixedPrecisionPolicy.
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <optional>
+#include <ranges>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace c10 {
+struct IValue;
+}
+
+namespace fsdp {
+
+class Group;
+
+/// Floating-point tensors become `dtype`, recorded by autograd; others, and undefined ones, stay as they are. What an
+/// IValue holds in lists, tuples and dictionaries is cast too; these are copied, not changed.
+void cast_floating(at::Tensor& tensor, at::ScalarType dtype);
+void cast_floating(c10::IValue& value, at::ScalarType dtype);
+
+/// What a call of a group's handle casts; unset: nothing.
+struct CallCasts {
+  std::optional<at::ScalarType> inputs, outputs;
+};
+
+/// What the policy of the group's module says, see MixedPrecisionPolicy. Any thread.
+CallCasts call_casts(const Group& group);
+/// Throws UsageError: a module whose forward returns a reference cannot be called with casts.
+[[noreturn]] void refuse_reference_result(const Group& group);
+
+namespace detail {
+
+struct AnyVisit {
+  template <class T>
+  void operator()(T&) const {}
+};
+
+template <class T>
+concept HasOwnVisit = requires(T& value, const AnyVisit& visit) { visit_tensors(value, visit); };
+template <class T>
+concept IsTuple = requires { std::tuple_size<T>::value; };
+template <class T>
+constexpr bool is_optional = false;
+template <class T>
+constexpr bool is_optional<std::optional<T>> = true;
+
+/// Whether a T may hold tensors that can be changed, as far as its type tells.
+template <class T>
+consteval bool holds_tensors() {
+  if constexpr (std::is_const_v<T>) {
+    return false;
+  } else if constexpr (std::same_as<T, at::Tensor> || std::same_as<T, c10::IValue> || HasOwnVisit<T>) {
+    return true;
+  } else if constexpr (is_optional<T>) {
+    return holds_tensors<typename T::value_type>();
+  } else if constexpr (std::ranges::range<T>) {
+    using Element = std::remove_reference_t<std::ranges::range_reference_t<T>>;
+    if constexpr (std::same_as<Element, T>)
+      return false;  // a path of paths
+    else
+      return holds_tensors<Element>();
+  } else if constexpr (IsTuple<T>) {
+    return []<size_t... I>(std::index_sequence<I...>) {
+      return (holds_tensors<std::tuple_element_t<I, T>>() || ...);
+    }(std::make_index_sequence<std::tuple_size_v<T>>());
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
+/// The same for every tensor that `value` holds: in optionals, ranges (vectors, arrays, the values of maps), pairs and
+/// tuples, in one another too. A struct of one's own takes part by a function beside it, which calls `visit` with each
+/// member that holds tensors:
+///
+///     struct Batch { torch::Tensor images; std::vector<torch::Tensor> masks; };
+///     template <class Visit>
+///     void visit_tensors(Batch& batch, const Visit& visit) { visit(batch.images), visit(batch.masks); }
+///
+/// Elements that cannot be changed (at::TensorList, keys, sets) and what pointers lead to stay as they are.
+template <class T>
+void cast_floating(T& value, at::ScalarType dtype) {
+  const auto cast = [dtype](auto& part) { cast_floating(part, dtype); };
+  if constexpr (!detail::holds_tensors<T>()) {
+    return;
+  } else if constexpr (detail::HasOwnVisit<T>) {
+    visit_tensors(value, cast);
+  } else if constexpr (detail::is_optional<T>) {
+    if (value) cast(*value);
+  } else if constexpr (std::ranges::range<T>) {
+    for (auto& element : value) cast(element);
+  } else {
+    std::apply([&](auto&... elements) { (cast(elements), ...); }, value);
+  }
+}
+
+namespace detail {
+
+/// An argument on its way to a forward that casts it: a copy that was cast, or the argument itself, if it holds no
+/// tensors.
+template <class Arg>
+constexpr bool is_cast = holds_tensors<std::decay_t<Arg>>() && std::constructible_from<std::decay_t<Arg>, Arg>;
+template <class Arg>
+using CastArgument = std::conditional_t<is_cast<Arg>, std::decay_t<Arg>, Arg&&>;
+
+template <class Arg>
+CastArgument<Arg> cast_argument(std::remove_reference_t<Arg>& argument, at::ScalarType dtype) {
+  if constexpr (is_cast<Arg>) {
+    std::decay_t<Arg> copy(static_cast<Arg&&>(argument));
+    cast_floating(copy, dtype);
+    return copy;
+  } else {
+    return static_cast<Arg&&>(argument);
+  }
+}
+
+/// Calls `forward` with its floating-point arguments cast. One that takes an argument by a reference that it may write
+/// to gets all of them as they are, and operators cast what they read.
+template <class Forward, class... Args>
+decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, const Forward& forward, Args&&... args) {
+  if constexpr (requires { forward(std::declval<CastArgument<Args>>()...); })
+    if (dtype) return forward(cast_argument<Args>(args, *dtype)...);
+  return forward(std::forward<Args>(args)...);
+}
+
+}  // namespace detail
+
+/// Calls `forward`, casting arguments and results as the group's policy says.
+template <class Forward, class... Args>
+decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
+  using Result = decltype(forward(std::forward<Args>(args)...));
+  const auto casts = call_casts(group);
+  if constexpr (std::is_reference_v<Result>) {
+    if (casts.inputs || casts.outputs) refuse_reference_result(group);
+    return forward(std::forward<Args>(args)...);
+  } else if constexpr (detail::holds_tensors<Result>()) {
+    Result result = detail::call_with_inputs(casts.inputs, forward, std::forward<Args>(args)...);
+    if (casts.outputs) cast_floating(result, *casts.outputs);
+    return result;
+  } else {
+    return detail::call_with_inputs(casts.inputs, forward, std::forward<Args>(args)...);
+  }
+}
+
+}  // namespace fsdp
