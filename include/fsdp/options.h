@@ -77,12 +77,17 @@ struct CPUOffloadPolicy {
   bool pin_memory = true;
 };
 
-/// Rows and optimizer state of what does not fit into host memory in files; not there yet.
+/// Rows, gradients of rows and optimizer state of groups beyond a limit in files that are mapped into memory, for
+/// modules on the CPU (the idea of ZeRO-Infinity, arXiv:2104.07857). The same bits as without. Of optimizers those of
+/// fsdp::optim keep their state there, those of torch::optim in memory. docs/offload.md has what is where.
+///
+///     options.disk_policy = fsdp::DiskOffloadPolicy{.folder = "/scratch", .host_limit_bytes = int64_t{8} << 30};
 struct DiskOffloadPolicy {
-  /// An existing folder; this rank's files in it have no name and go with the rank.
+  /// An existing folder, on a disk; each rank's files in it have no name and go with the rank. A disk with too little
+  /// room is an Error of fully_shard on every rank, before any parameter has changed.
   std::string folder;
-  /// Bytes of rows, gradients and optimizer state that this rank's groups may hold in memory; beyond it groups are kept
-  /// in files, the last ones first.
+  /// Bytes of rows, gradients and optimizer state that one rank's groups may hold in memory; not negative. Groups are
+  /// asked in the order in which they are made: one that no longer fits beside those before it is kept in a file.
   int64_t host_limit_bytes = 0;
 };
 

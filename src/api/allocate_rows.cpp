@@ -1,7 +1,13 @@
 #include "api/allocate_rows.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <fsdp/error.h>
+
 #include <algorithm>
 #include <map>
+#include <numeric>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,16 +15,63 @@
 
 namespace fsdp {
 
+namespace {
+
+bool trains(runtime::ShardedParams& params, size_t flat) {
+  for (size_t i = 0; i < params.count(); ++i)
+    if (params.place(i).flat == flat && params.slots()[i].requires_grad()) return true;
+  return false;
+}
+
+// What one rank lacks ends it on all of them. Collective if some group is kept in files.
+void reserve_on_disk(std::span<runtime::Parts* const> groups) {
+  const auto& placement = groups.front()->identity.placement;
+  std::string error;
+  bool is_asked = false;
+  for (auto* group : groups) {
+    if (group->disk_folder.empty()) continue;
+    is_asked = true;
+    group->identity.rank_state->keeps_files = true;
+    auto& flats = group->params.flats();
+    try {
+      for (size_t i = 0; i < flats.size(); ++i)
+        if (flats[i].rows().form.device.is_cpu()) flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
+    } catch (const Error& lacks) {
+      error = c10::str("group '", group->identity.name, "': ", lacks.what_without_backtrace());
+      break;
+    }
+  }
+  if (!is_asked) return;
+  const auto& ranks = placement.process_group();
+  std::vector<int64_t> offsets(static_cast<size_t>(ranks.world_size()) + 1);
+  std::iota(offsets.begin(), offsets.end(), int64_t{0});
+  const auto own = at::full({1}, static_cast<int64_t>(!error.empty()), at::kLong);
+  const auto all = at::empty({ranks.world_size()}, at::kLong);
+  ranks.communicator().all_gather(all, own, offsets, {"room on disk", {}})->wait();
+  const auto where = ranks.where("offload to disk");
+  if (!error.empty()) throw Error(where + error);
+  for (int rank = 0; rank < ranks.world_size(); ++rank)
+    if (all.const_data_ptr<int64_t>()[rank] != 0)
+      throw Error(c10::str(where, "rank ", ranks.global_ranks()[static_cast<size_t>(rank)],
+                           " found too little room in its DiskOffloadPolicy::folder; its own error says how much"));
+}
+
+}  // namespace
+
 void allocate_rows(std::span<runtime::Parts* const> groups) {
   using OnDevice = std::vector<std::pair<runtime::Parts*, runtime::FlatParams*>>;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, OnDevice> devices;
   const auto& placement = groups.front()->identity.placement;
+  reserve_on_disk(groups);
   size_t largest = 0, largest_slice = 0;
   for (auto* group : groups)
     for (auto& flat : group->params.flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
-      devices[{device.type(), device.index()}].emplace_back(group, &flat);
+      if (flat.is_on_disk())
+        flat.allocate_shard(nullptr);
+      else
+        devices[{device.type(), device.index()}].emplace_back(group, &flat);
       largest = std::max(largest, flat.whole().bytes());
       const int64_t slice = flat.layout().slice_numel(placement.shard().rank());
       largest_slice = std::max(largest_slice, flat.whole().form.bytes(slice));

@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -142,6 +144,19 @@ void check_reshard(const Reshard& reshard, const runtime::Placement& placement, 
           all == 1 ? " rank" : " ranks", " that rows are sharded over, found ", ranks);
 }
 
+void check_disk_policy(const DiskOffloadPolicy& policy, const ModuleNode& tree, const std::string& where) {
+  require(policy.host_limit_bytes >= 0, where, "DiskOffloadPolicy::host_limit_bytes: expected 0 or more, found ",
+          policy.host_limit_bytes);
+  std::error_code unknown;
+  require(std::filesystem::is_directory(policy.folder, unknown), where,
+          "DiskOffloadPolicy::folder: expected an existing folder, found '", policy.folder,
+          "', which is none. Make it on every host, on a disk and not in memory (tmpfs)");
+  for (const auto& [name, tensor] : subtree_parameters(tree))
+    require(tensor.is_cpu() || tensor.is_meta(), where,
+            "FullyShardOptions::disk_policy keeps rows in files that are mapped into host memory, but parameter '",
+            name, "' is on ", tensor.device(), ". Leave disk_policy unset, or shard the model on the CPU");
+}
+
 }  // namespace
 
 void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
@@ -163,8 +178,12 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
               "' is on the meta device. Leave it off: fsdp::deferred_init has the same values on every rank, and "
               "fsdp::initialize and fsdp::load_checkpoint give each rank its rows");
   require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
+  require(
+      !options.offload_policy || !options.disk_policy, where,
+      "FullyShardOptions::offload_policy and disk_policy are both set: the one keeps state of an accelerator's model "
+      "in host memory, the other that of a model on the CPU in files. Set one of them");
+  if (options.disk_policy) check_disk_policy(*options.disk_policy, tree, where);
   require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
-  require(!options.disk_policy, where, "FullyShardOptions::disk_policy is not there yet: leave it unset");
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise it before fully_shard");

@@ -10,6 +10,7 @@
 #include "api/allocate_rows.h"
 #include "api/checks.h"
 #include "api/deferred_init.h"
+#include "api/disk_choice.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
 #include "api/module_watch.h"
@@ -113,6 +114,19 @@ runtime::Placement with_neighbours(const runtime::Placement& placement, const Fu
   return placement.with_neighbours(made);
 }
 
+// Which of the planned groups are kept in files, beside those of the rank that are there.
+void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement& placement,
+                       const FullyShardOptions& options) {
+  std::vector<int64_t> bytes;
+  for (auto& group : plan) bytes.push_back(group.bytes = expected_bytes(group, placement.shard().world_size()));
+  if (!options.disk_policy) return;
+  int64_t taken = 0;
+  for (const auto* group : Attachment::of<runtime::RankState>(placement.process_group())->groups())
+    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
+  const auto is_on_disk = choose_on_disk(bytes, taken, options.disk_policy->host_limit_bytes);
+  for (size_t i = 0; i < plan.size(); ++i) plan[i].is_on_disk = is_on_disk[i];
+}
+
 // Collective where ranks share memory or take rank 0's values; the parameters stay as they are.
 std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<PlannedGroup>& plan,
                                                        const runtime::Placement& placement,
@@ -120,8 +134,11 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto rank_state = Attachment::of<runtime::RankState>(placement.process_group());
   for (const auto& planned : plan) {
+    auto policy = policy_of(options);
+    policy.expected_bytes = planned.bytes;
+    if (planned.is_on_disk) policy.disk_folder = options.disk_policy->folder;
     groups.push_back(ParamGroup::create(
-        {planned.name, planned.parameters, placement, rank_state, policy_of(options), planned.modules}));
+        {planned.name, planned.parameters, placement, rank_state, std::move(policy), planned.modules}));
   }
   std::vector<runtime::Parts*> parts;
   for (const auto& group : groups) parts.push_back(&group->parts());
@@ -171,7 +188,8 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   const auto parameters = free_parameters(*tree, options.ignored_params);
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
-  const auto plan = plan_groups(*tree, parameters, options);
+  auto plan = plan_groups(*tree, parameters, options);
+  choose_where_kept(plan, placement, options);
   auto buffers = subtree_buffers(*tree);
   compute_deferred(buffers);
   compute_deferred(ignored_parameters(options));

@@ -149,7 +149,8 @@ class Plan {
         continue;
       }
       const int64_t numel = left_.numel_from(mark, free_);
-      if (node != &root && numel > 0 && policy_.wraps({node->path, *node->module, numel})) take(*node, node->path, mark);
+      if (node != &root && numel > 0 && policy_.wraps({node->path, *node->module, numel}))
+        take(*node, node->path, mark);
       open.pop_back();
     }
   }
@@ -171,7 +172,7 @@ class Plan {
   }
 
   void take(const ModuleNode& node, const std::string& name, Stack::Mark mark) {
-    PlannedGroup group{&node, name, {}, {}};
+    PlannedGroup group{.node = &node, .name = name};
     std::unordered_set<const void*> taken;
     for (size_t i : left_.from(mark)) {
       const auto& [owner, parameter] = places_[i];

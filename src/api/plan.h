@@ -18,6 +18,9 @@ struct PlannedGroup {
   std::vector<runtime::NamedParameter> parameters;
   /// The modules that have them, by address.
   std::vector<const void*> modules;
+  /// On one rank, see expected_bytes; and whether they are kept in a file.
+  int64_t bytes = 0;
+  bool is_on_disk = false;
 };
 
 /// Groups of the parameters in `free`, innermost first; the last one is that of the module itself. Changes nothing, and

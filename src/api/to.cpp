@@ -95,7 +95,14 @@ void change_all(const Group& model, const FormChange& change, const char* operat
   const auto& [groups, tree] = GroupView::of(model);
   const auto& own = *groups.front();
   std::lock_guard lock(own.rank_state().mutex);
-  for (const auto& group : groups) require_between_steps(*group, operation);
+  for (const auto& group : groups) {
+    require_between_steps(*group, operation);
+    for (const auto& slot : group->slots())
+      require(group->policy.disk_folder.empty() || change(memory::form_of(slot.rows_tensor)).device.is_cpu(),
+              group->where(operation), "'", group->name(),
+              "' is kept in files (FullyShardOptions::disk_policy), which is "
+              "for models on the CPU. Move the model before fully_shard, or shard it without disk_policy");
+  }
   own.rank_state().wait(*own.placement().process_group().communicator().barrier(
       {c10::str(operation, " of ", own.name(), " to ", what), {}}));
   for (const auto& group : groups)

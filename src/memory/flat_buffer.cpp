@@ -1,11 +1,21 @@
 #include "memory/flat_buffer.h"
 
+#include "memory/disk_store.h"
+
 namespace fsdp::memory {
 namespace {
 
 void drop_reference(void* context) { delete static_cast<std::shared_ptr<FlatBuffer>*>(context); }
 
 }  // namespace
+
+void FlatBuffer::read_ahead() const noexcept {
+  if (bytes_in_file_ > 0) memory::read_ahead(data(), bytes_in_file_);
+}
+
+void FlatBuffer::let_go() const noexcept {
+  if (bytes_in_file_ > 0) memory::let_go(data(), bytes_in_file_);
+}
 
 c10::DataPtr part_of(const std::shared_ptr<FlatBuffer>& buffer, size_t byte_offset) {
   auto* reference = new std::shared_ptr<FlatBuffer>(buffer);

@@ -16,6 +16,7 @@ class FlatBuffer {
  public:
   FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
       : account_(std::move(account)),
+        bytes_in_file_(cls == ByteClass::kDisk ? bytes : 0),
         charge_(*account_, cls, static_cast<int64_t>(bytes)),
         data_(std::move(data)),
         uses_(data_.device()) {}
@@ -23,9 +24,13 @@ class FlatBuffer {
   void* data() const { return data_.get(); }
   c10::Device device() const { return data_.device(); }
   StreamUses& uses() { return uses_; }
+  /// Of memory in a file: it is used soon, or not for a while.
+  void read_ahead() const noexcept;
+  void let_go() const noexcept;
 
  private:
   std::shared_ptr<ByteAccount> account_;
+  size_t bytes_in_file_;
   Charge charge_;
   c10::DataPtr data_;
   StreamUses uses_;  // goes first

@@ -8,7 +8,6 @@
 #include <map>
 
 #include "comm/core/check.h"
-#include "memory/block.h"
 #include "memory/part_storage.h"
 #include "runtime/param_group.h"
 
@@ -100,9 +99,8 @@ void settle_alone(Update& update, size_t kind) {
 void settle_run(std::span<Update* const> run, int64_t numel, size_t kind) {
   const auto& rows = run.front()->rows;
   const auto bytes = static_cast<size_t>(numel) * rows.element_size();
-  const auto& account = run.front()->part->group->rank_state().shared_account();
-  auto block = std::make_shared<FlatBuffer>(memory::allocate_block(rows.device(), bytes), bytes, account,
-                                            memory::ByteClass::kOptimizer);
+  auto& group = *run.front()->part->group;
+  const auto block = group.flats()[group.params().place(run.front()->part->slot).flat].allocate_state(bytes);
   memory::flat_tensor(block, 0, numel, rows.scalar_type()).zero_();  // the padding, too
   for (auto* update : run) {
     memory::PartStorage storage(rows.device(), update->rows.nbytes());
@@ -139,15 +137,30 @@ void visit_in_vectors(const FlatRun& run, const std::function<void(const FlatRun
   for (size_t i : c10::irange(run.states.size())) put_back(run.states[i], padded.states[i]);
 }
 
+// Of a run's memory that lies in files.
+template <class Tell>
+void tell_files(const FlatRun& run, const Tell& tell) {
+  for (const auto& flat : {run.rows, run.gradient})
+    if (const auto buffer = memory::buffer_of(flat)) tell(*buffer);
+  for (const auto& flat : run.states)
+    if (const auto buffer = memory::buffer_of(flat)) tell(*buffer);
+}
+
 }  // namespace
 
 void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& visit) {
+  std::vector<FlatRun> runs;
   visit_runs(updates, whole_extent, [&](std::span<Update* const> run, int64_t numel) {
     const auto& first = *run.front();
     FlatRun flat{first, stretch(first.rows, numel), stretch(first.gradient, numel), {}};
     for (const auto& state : first.states) flat.states.push_back(stretch(state, numel));
-    visit_in_vectors(flat, visit);
+    runs.push_back(std::move(flat));
   });
+  for (size_t i : c10::irange(runs.size())) {
+    if (i + 1 < runs.size()) tell_files(runs[i + 1], [](const FlatBuffer& buffer) { buffer.read_ahead(); });
+    visit_in_vectors(runs[i], visit);
+    tell_files(runs[i], [](const FlatBuffer& buffer) { buffer.let_go(); });
+  }
 }
 
 void settle_states(Updates& updates, const std::string& operation) {

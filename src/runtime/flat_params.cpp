@@ -35,6 +35,10 @@ FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
   return {whole_.form, rows_.numel, whole, whole_.form.bytes(layout_.boundaries[rank_])};
 }
 
+void FlatParams::keep_on_disk(const std::string& folder, bool trains) {
+  disk_.emplace(folder, rows_.bytes(), trains ? 4 : 1);
+}
+
 // Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
 void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host) {
   const at::NoGradGuard no_grad;
@@ -46,8 +50,9 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, std::share
   if (rows_lie_in_whole()) {
     rows_ = own_slice(shared_whole_);
   } else {
-    rows_.buffer = std::make_shared<FlatBuffer>(memory::allocate_block(rows_.form.device, rows_.bytes()), rows_.bytes(),
-                                                account_, ByteClass::kRows);
+    auto data = disk_ ? disk_->take(rows_.bytes()) : memory::allocate_block(rows_.form.device, rows_.bytes());
+    rows_.buffer = std::make_shared<FlatBuffer>(std::move(data), rows_.bytes(), account_,
+                                                disk_ ? ByteClass::kDisk : ByteClass::kRows);
     rows_.tensor().zero_();  // padding between parameters travels too
   }
 }
@@ -132,7 +137,10 @@ void FlatParams::offload_whole() {
   whole_.buffer = host.buffer;
 }
 
-void FlatParams::end_gather() { gathered_ = std::exchange(gather_, nullptr); }
+void FlatParams::end_gather() {
+  gathered_ = std::exchange(gather_, nullptr);
+  if (disk_) rows_.buffer->let_go();
+}
 
 void FlatParams::order_read() {
   if (whole_.buffer && whole_.buffer->uses().note_current() && gathered_) gathered_->wait();
@@ -146,9 +154,17 @@ void FlatParams::free_whole() {
 
 FlatPart FlatParams::gradient_in(const memory::Form& form) {
   const auto bytes = form.bytes(rows_.numel);
+  if (disk_ && form == rows_.form)
+    return {form, rows_.numel, std::make_shared<FlatBuffer>(disk_->take(bytes), bytes, account_, ByteClass::kDisk)};
   const bool is_of_rows = form.device == rows_.form.device;
   auto data = is_of_rows ? gradient_memory_.take(bytes) : memory::allocate(form.device, bytes);
   return {form, rows_.numel, std::make_shared<FlatBuffer>(std::move(data), bytes, account_, ByteClass::kGradient)};
+}
+
+std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
+  auto data = disk_ ? disk_->take(bytes) : memory::allocate_block(rows_.form.device, bytes);
+  return std::make_shared<FlatBuffer>(std::move(data), bytes, account_,
+                                      disk_ ? ByteClass::kDisk : ByteClass::kOptimizer);
 }
 
 FlatPart FlatParams::allocate_gradient() { return gradient_in(whole_.form); }

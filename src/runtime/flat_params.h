@@ -7,8 +7,11 @@
 #include <fsdp/process_group.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "layout/row_layout.h"
+#include "memory/disk_store.h"
 #include "memory/flat_part.h"
 #include "memory/reused_block.h"
 #include "runtime/second_shard.h"
@@ -34,6 +37,10 @@ class FlatParams {
   /// Without memory as yet.
   FlatParams(memory::Form rows, memory::Form whole, layout::RowLayout layout, int rank,
              std::shared_ptr<memory::ByteAccount> account);
+  /// The shard, its gradients and, of `trains`, two states of its size will lie in a file in `folder`, which gets the
+  /// room for them. Before `allocate_shard`, which then gets no shared memory; on the CPU. Throws Error.
+  void keep_on_disk(const std::string& folder, bool trains);
+  bool is_on_disk() const { return disk_.has_value(); }
   /// Makes the shard. `shared`: memory for the whole buffer that every rank sees; `on_host`: that the ranks of this
   /// host see; null where there is none. Once.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host = nullptr);
@@ -86,6 +93,8 @@ class FlatParams {
   memory::FlatPart allocate_gradient();
   /// The same slice in the form of the rows; `reduced` itself if that is its form.
   memory::FlatPart land_gradient(memory::FlatPart reduced);
+  /// Memory of any content for optimizer state of the rows.
+  std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
 
  private:
   bool has_one_form() const { return rows_.form == whole_.form; }
@@ -105,6 +114,7 @@ class FlatParams {
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the same memory
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
+  std::optional<memory::DiskStore> disk_;
   memory::ReusedBlock gradient_memory_{rows_.form.device}, whole_memory_{whole_.form.device};
   bool keeps_whole_memory_ = false;
   std::shared_ptr<Work> gather_, gathered_;  // under way; waited for, as long as its result is there

@@ -17,6 +17,7 @@ std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
 Parts::Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy,
              const FormChange& change)
     : identity(std::move(who)),
+      disk_folder(policy.disk_folder),
       params(identity, parameters, change),
       turns(identity, params.every_rank_has_rows()),
       residency(identity, params, turns),

@@ -48,6 +48,10 @@ struct GroupPolicy {
   /// Buffers are rank 0's when a forward begins; what the user said of that, else the strategy says it.
   bool broadcasts_buffers = false;
   std::optional<bool> told_to_broadcast = std::nullopt;
+  /// In which rows, gradients and optimizer state are kept in files; empty: they are in memory.
+  std::string disk_folder = {};
+  /// What they are expected to take on a rank, the same on every rank.
+  int64_t expected_bytes = 0;
   /// Groups to prefetch, instead of the recorded order.
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
@@ -60,6 +64,7 @@ struct Parts {
   Parts& operator=(const Parts&) = delete;
 
   GroupIdentity identity;
+  const std::string disk_folder;  // as GroupPolicy has it
   ShardedParams params;
   Turns turns;
   Residency residency;

@@ -31,6 +31,12 @@ ParamGroup* RankState::group(GroupId id) const {
   return it == groups_.end() ? nullptr : it->second;
 }
 
+std::vector<ParamGroup*> RankState::groups() const {
+  std::vector<ParamGroup*> all;
+  for (const auto& [id, group] : groups_) all.push_back(group);
+  return all;
+}
+
 namespace {
 
 // Adds the time until it goes.

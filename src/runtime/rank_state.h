@@ -56,6 +56,8 @@ class RankState {
   void remove(GroupId id);
   /// Null if the group is gone.
   ParamGroup* group(GroupId id) const;
+  /// All that there are, in any order.
+  std::vector<ParamGroup*> groups() const;
 
   /// `parent`: the group of the module next around the group's. Returns whether that was not known.
   bool add_parent(GroupId group, GroupId parent);
@@ -87,6 +89,8 @@ class RankState {
   bool follows = false;
   /// The rank of the process group whose buffers are broadcast.
   int buffers_from = 0;
+  /// Some groups have rows in files.
+  bool keeps_files = false;
   /// Made once, by their global ranks. See Placement::within.
   std::map<std::vector<int>, std::shared_ptr<ProcessGroup>> neighbours;
 

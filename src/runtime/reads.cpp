@@ -38,6 +38,16 @@ std::vector<GroupId> that_fit(RankState& rank, const ParamGroup& group, const st
   return fit;
 }
 
+// One that is not gathered ahead yet: gathers come after what the disk takes.
+void read_files_ahead(RankState& rank, const ReadOrder& order) {
+  constexpr size_t kAhead = 2;
+  const auto ahead = order.ahead();
+  for (size_t i = 0; i < std::min(kAhead, ahead.size()); ++i)
+    if (auto* group = rank.group(ahead[i]))
+      for (const auto& flat : group->flats())
+        if (flat.is_on_disk()) flat.rows().buffer->read_ahead();
+}
+
 // The groups that are needed next: those that the user listed, or the one that followed in the last pass.
 std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_backward) {
   if (!group.scope || rank.group(group.scope->root) == nullptr) return {};
@@ -45,6 +55,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   auto& orders = rank.reads.orders[group.scope->root];
   auto& order = in_backward ? orders.backward : orders.forward;
   const auto followed = order.note(group.id());
+  if (rank.keeps_files) read_files_ahead(rank, order);
   const auto& limit = group.policy.max_prefetched_bytes;
   auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
   if (chosen.empty() && limit)

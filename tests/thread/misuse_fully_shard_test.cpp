@@ -301,13 +301,11 @@ TEST(FullyShard, OfAFrozenScriptModuleIsRefused) {
 
 TEST(Options, ThatAreNotThereYetAreRefused) {
   auto nothing = [](BagImpl&) {};
-  FullyShardOptions mixed, offload, disk;
+  FullyShardOptions mixed, offload;
   mixed.mp_policy.emplace().param_dtype = torch::kBFloat16;
   offload.offload_policy = CPUOffloadPolicy{};
-  disk.disk_policy = DiskOffloadPolicy{};
   expect_refused(nothing, {"FullyShardOptions::mp_policy", "not there yet", "leave it unset"}, mixed);
   expect_refused(nothing, {"FullyShardOptions::offload_policy", "not there yet", "leave it unset"}, offload);
-  expect_refused(nothing, {"FullyShardOptions::disk_policy", "not there yet", "leave it unset"}, disk);
 }
 
 TEST(Options, ThatContradictAreRefused) {
