@@ -29,13 +29,11 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups) {
   std::string error;
   bool is_asked = false;
   for (auto* group : groups) {
-    if (group->disk_folder.empty()) continue;
-    is_asked = true;
-    group->identity.rank_state->keeps_files = true;
+    if (group->disk_folder.empty() || !group->params.is_on_cpu()) continue;  // on the meta device: later
+    is_asked = group->identity.rank_state->keeps_files = true;
     auto& flats = group->params.flats();
     try {
-      for (size_t i = 0; i < flats.size(); ++i)
-        if (flats[i].rows().form.device.is_cpu()) flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
+      for (size_t i = 0; i < flats.size(); ++i) flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
     } catch (const Error& lacks) {
       error = c10::str("group '", group->identity.name, "': ", lacks.what_without_backtrace());
       break;

@@ -39,14 +39,17 @@ int open_nameless(const std::string& folder) {
 int take_room(int file, size_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) return EFBIG;
-  return posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  int error = 0;
+  do error = posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  while (error == EINTR);
+  return error;
 }
 
 [[noreturn]] void refuse(const std::string& folder, size_t bytes, const char* what, int error) {
   struct statvfs disk{};
   const bool is_known = statvfs(folder.c_str(), &disk) == 0;
   throw Error(c10::str("DiskOffloadPolicy::folder '", folder, "': ", bytes,
-                       " bytes are needed for rows, gradients and ", "optimizer state, ",
+                       " bytes are needed for rows, gradients and optimizer state, ",
                        is_known ? c10::str(uint64_t{disk.f_bavail} * disk.f_frsize) : "unknown",
                        " bytes are free, and ", what, " failed (", std::strerror(error),
                        "). Choose a folder with more room, use more ranks, raise DiskOffloadPolicy::host_limit_bytes, "
