@@ -55,8 +55,12 @@ class Reshard {
   std::optional<int> ranks_;
 };
 
-/// Dtypes of compute, reduction and results, of the floating-point parameters of a group; not there yet. Rows,
-/// gradients of rows and optimizer state keep the dtype that the parameters have.
+/// Dtypes of compute, reduction and results, of the floating-point parameters of a group: Half, BFloat16, Float or
+/// Double. Rows, gradients of rows and optimizer state keep the dtype that the parameters have. Buffers are not cast.
+/// The same on every rank. docs/precision.md says what computes in which dtype.
+///
+///     fsdp::fully_shard(gpt, {.mp_policy = fsdp::MixedPrecisionPolicy{.param_dtype = torch::kBFloat16,
+///                                                                     .reduce_dtype = torch::kFloat}});
 struct MixedPrecisionPolicy {
   /// Of whole parameters, which are gathered in it, and of the floating-point operands of operators that read them.
   std::optional<at::ScalarType> param_dtype = std::nullopt;
@@ -67,7 +71,7 @@ struct MixedPrecisionPolicy {
   /// Whether a call of the handle casts its floating-point arguments to `param_dtype`.
   bool cast_forward_inputs = true;
   /// Parameters that stay as they are: it is asked with the module that has the parameter, and the parameter's name
-  /// there. Unset: none.
+  /// there. Unset: those of modules with running statistics, such as BatchNorm.
   std::function<bool(const torch::nn::Module& module, const std::string& name)> keeps_precision = {};
 };
 

@@ -32,7 +32,11 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
   std::ostringstream text;
   for (const auto& group : plan) {
     text << "group " << group.name << (group.is_on_disk ? " on disk\n" : "\n");
-    for (const auto& parameter : group.parameters) describe(text, parameter);
+    for (const auto& parameter : group.parameters) {
+      describe(text, parameter);
+      if (const auto& precision = parameter.precision)
+        text << "whole " << precision->whole << ", reduced " << precision->reduced << '\n';
+    }
   }
   for (const auto& buffer : buffers) describe(text, buffer);
   if (const auto& reshard = options.reshard_after_forward)

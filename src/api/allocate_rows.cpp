@@ -70,9 +70,9 @@ void allocate_rows(std::span<runtime::Parts* const> groups) {
         flat.allocate_shard(nullptr);
       else
         devices[{device.type(), device.index()}].emplace_back(group, &flat);
-      largest = std::max(largest, flat.whole().bytes());
-      const int64_t slice = flat.layout().slice_numel(placement.shard().rank());
-      largest_slice = std::max(largest_slice, flat.whole().form.bytes(slice));
+      const auto& reduced = flat.reduced_form();
+      largest = std::max(largest, reduced.bytes(flat.whole().numel));
+      largest_slice = std::max(largest_slice, reduced.bytes(flat.layout().slice_numel(placement.shard().rank())));
     }
   for (const auto& [device, flats] : devices) {
     std::vector<SharedPart> parts;

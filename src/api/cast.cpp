@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <fsdp/group.h>
 
+#include <mutex>
 #include <vector>
 
 #include "api/group_view.h"
@@ -56,7 +57,11 @@ void cast_floating(at::Tensor& tensor, at::ScalarType dtype) {
 
 void cast_floating(c10::IValue& value, at::ScalarType dtype) { value = cast_copy(value, dtype); }
 
-CallCasts call_casts(const Group&) { return {}; }
+CallCasts call_casts(const Group& group) {
+  const auto& own = *param_groups(group).front();
+  std::lock_guard lock(own.rank_state().mutex);
+  return {own.policy.input_dtype, own.policy.output_dtype};
+}
 
 void refuse_reference_result(const Group& group) {
   const auto& own = *param_groups(group).front();

@@ -12,6 +12,7 @@
 #include <unordered_set>
 
 #include "api/module_watch.h"
+#include "api/precision.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -177,7 +178,7 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
               name,
               "' is on the meta device. Leave it off: fsdp::deferred_init has the same values on every rank, and "
               "fsdp::initialize and fsdp::load_checkpoint give each rank its rows");
-  require(!options.mp_policy, where, "FullyShardOptions::mp_policy is not there yet: leave it unset");
+  if (options.mp_policy) check_precision(*options.mp_policy, tree, where);
   require(
       !options.offload_policy || !options.disk_policy, where,
       "FullyShardOptions::offload_policy and disk_policy are both set: the one keeps state of an accelerator's model "

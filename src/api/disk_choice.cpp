@@ -4,8 +4,8 @@ namespace fsdp {
 
 int64_t expected_bytes(const PlannedGroup& group, int ranks) {
   int64_t bytes = 0;
-  for (const auto& [name, tensor] : group.parameters)
-    bytes += tensor.numel() * static_cast<int64_t>(tensor.element_size()) * (tensor.requires_grad() ? 4 : 1);
+  for (const auto& parameter : group.parameters)
+    bytes += static_cast<int64_t>(parameter.tensor.nbytes()) * (parameter.tensor.requires_grad() ? 4 : 1);
   return (bytes + ranks - 1) / ranks;
 }
 

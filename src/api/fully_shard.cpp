@@ -16,6 +16,7 @@
 #include "api/module_watch.h"
 #include "api/placement_choice.h"
 #include "api/plan.h"
+#include "api/precision.h"
 #include "api/shard_over.h"
 #include "comm/core/check.h"
 #include "comm/core/log.h"
@@ -79,7 +80,8 @@ std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const Pr
                                            const FullyShardOptions& options) {
   std::vector<runtime::RowSource> sources;
   if (options.sync_module_states) {
-    for (auto& whole : values_of_rank(0, process_group, planned.parameters, "sync_module_states of " + planned.name))
+    const std::vector<NamedParameter> parameters(planned.parameters.begin(), planned.parameters.end());
+    for (auto& whole : values_of_rank(0, process_group, parameters, "sync_module_states of " + planned.name))
       sources.push_back(runtime::rows_of_tensor(std::move(whole)));
   } else {
     for (const auto& parameter : planned.parameters) sources.push_back(runtime::rows_of_tensor(parameter.tensor));
@@ -92,6 +94,10 @@ runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   policy.told_to_broadcast = options.broadcast_buffers;
   policy.bucket_cap_bytes = options.bucket_cap_bytes;
   policy.max_prefetched_bytes = options.max_prefetched_bytes;
+  if (const auto& precision = options.mp_policy) {
+    if (precision->cast_forward_inputs) policy.input_dtype = precision->param_dtype;
+    policy.output_dtype = precision->output_dtype;
+  }
   apply_strategy(options.strategy, policy);
   const auto& reshard = options.reshard_after_forward;
   if (reshard && options.strategy == Strategy::kFullShard) policy.reshard_after_forward = reshard->after_forward();
@@ -189,6 +195,7 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
   auto plan = plan_groups(*tree, parameters, options);
+  if (options.mp_policy) set_precision(*options.mp_policy, *tree, plan);
   choose_where_kept(plan, placement, options);
   auto buffers = subtree_buffers(*tree);
   compute_deferred(buffers);

@@ -178,7 +178,7 @@ class Plan {
       const auto& [owner, parameter] = places_[i];
       if (free_.erase(key_of(*parameter)) > 0) {
         taken.insert(key_of(*parameter));
-        group.parameters.push_back(*parameter);
+        group.parameters.push_back({*parameter});
       }
       if (taken.contains(key_of(*parameter)) && (group.modules.empty() || group.modules.back() != owner->identity))
         group.modules.push_back(owner->identity);

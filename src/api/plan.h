@@ -15,7 +15,7 @@ namespace fsdp {
 struct PlannedGroup {
   const ModuleNode* node = nullptr;
   std::string name;
-  std::vector<runtime::NamedParameter> parameters;
+  std::vector<runtime::GroupMember> parameters;
   /// The modules that have them, by address.
   std::vector<const void*> modules;
   /// On one rank, see expected_bytes; and whether they are kept in a file.

@@ -109,7 +109,7 @@ class Move {
     residency.free_whole();
     residency.finish_gather();
     std::vector<runtime::RowSource> sources;
-    for (const size_t i : from_) sources.push_back(runtime::rows_of_tensor(group_->slots()[i].whole_tensor));
+    for (const size_t i : from_) sources.push_back(runtime::rows_of_tensor(whole_rows(i)));
     parts_->params.take_rows(sources);
     residency.free_whole();
   }
@@ -154,6 +154,12 @@ class Move {
   }
 
  private:
+  // A parameter in the form of its rows, whose bits whole values of lower precision do not have.
+  at::Tensor whole_rows(size_t index) {
+    const auto& slot = group_->slots()[index];
+    if (memory::form_of(slot.whole_tensor) == memory::form_of(slot.rows_tensor)) return slot.whole_tensor;
+    return gather_rows(*group_, index, slot.rows_tensor, kOperation);
+  }
   // In the order of the parameters, which every rank has alike: `act` gets a slot's number before and after.
   template <class Act>
   void for_each_slot(const Act& act) {

@@ -22,13 +22,14 @@ c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, c10::Device de
 
 }  // namespace
 
-FlatParams::FlatParams(memory::Form rows, memory::Form whole, layout::RowLayout layout, int rank,
+FlatParams::FlatParams(const FlatForms& forms, layout::RowLayout layout, int rank,
                        std::shared_ptr<memory::ByteAccount> account)
     : layout_(std::move(layout)),
       rank_(rank),
       account_(std::move(account)),
-      rows_{rows, layout_.slice_numel(rank)},
-      whole_{whole, layout_.total_numel()} {}
+      rows_{forms.rows, layout_.slice_numel(rank)},
+      whole_{forms.whole, layout_.total_numel()},
+      reduced_form_(forms.reduced) {}
 
 // This rank's part of a whole buffer.
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
@@ -88,13 +89,17 @@ at::Tensor FlatParams::slice_to_gather() const {
   return own_slice(whole_.buffer).tensor().copy_(rows_.tensor());
 }
 
+void FlatParams::publish() {
+  if (!shared_ || has_one_form()) return;
+  const at::NoGradGuard no_grad;
+  own_slice(shared_whole_).tensor().copy_(rows_.tensor());
+}
+
 void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGather& with) {
-  if (rows_lie_in_whole()) return;
+  if (shared_) return;
   const at::NoGradGuard no_grad;
   const auto slice = slice_to_gather(), whole = whole_.tensor();
-  if (shared_)
-    gather_ = communicator.barrier(std::move(tag));
-  else if (with)
+  if (with)
     gather_ = with(communicator, whole, slice, layout_.boundaries, std::move(tag));
   else
     gather_ = communicator.all_gather(whole, slice, layout_.boundaries, std::move(tag));
@@ -152,13 +157,11 @@ void FlatParams::free_whole() {
   whole_.buffer.reset();
 }
 
-FlatPart FlatParams::gradient_in(const memory::Form& form) {
+FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& memory) {
   const auto bytes = form.bytes(rows_.numel);
   if (disk_ && form == rows_.form)
     return {form, rows_.numel, std::make_shared<FlatBuffer>(disk_->take(bytes), bytes, account_, ByteClass::kDisk)};
-  const bool is_of_rows = form.device == rows_.form.device;
-  auto data = is_of_rows ? gradient_memory_.take(bytes) : memory::allocate(form.device, bytes);
-  return {form, rows_.numel, std::make_shared<FlatBuffer>(std::move(data), bytes, account_, ByteClass::kGradient)};
+  return {form, rows_.numel, std::make_shared<FlatBuffer>(memory.take(bytes), bytes, account_, ByteClass::kGradient)};
 }
 
 std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
@@ -167,13 +170,10 @@ std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
                                       disk_ ? ByteClass::kDisk : ByteClass::kOptimizer);
 }
 
-FlatPart FlatParams::allocate_gradient() { return gradient_in(whole_.form); }
+FlatPart FlatParams::allocate_gradient() { return gradient_in(rows_.form, gradient_memory_); }
 
-FlatPart FlatParams::land_gradient(FlatPart reduced) {
-  if (reduced.form == rows_.form) return reduced;
-  auto landed = gradient_in(rows_.form);
-  landed.tensor().copy_(reduced.tensor());
-  return landed;
+FlatPart FlatParams::allocate_reduced() {
+  return lands_elsewhere() ? gradient_in(reduced_form_, reduced_memory_) : allocate_gradient();
 }
 
 }  // namespace fsdp::runtime

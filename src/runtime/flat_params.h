@@ -18,6 +18,15 @@
 
 namespace fsdp::runtime {
 
+/// What the elements of a flat parameter are, and where.
+struct FlatForms {
+  memory::Form rows, whole;
+  /// Of gradients while they are summed over the ranks.
+  memory::Form reduced = whole;
+
+  bool operator==(const FlatForms&) const = default;
+};
+
 /// Note [Rows and whole]. Rows are master values: what optimizers and checkpoints know. Whole values are what operators
 /// compute with. Each have a dtype and a device of their own, and these steps lead from the one to the other:
 ///
@@ -26,17 +35,16 @@ namespace fsdp::runtime {
 /// - the slices become whole: they are gathered, on several hosts into memory that the ranks of a host share, so that
 ///   each host has them once; or they lie in memory that all ranks share, where they need not move. With
 ///   one form the flat shard is a slice of that memory, so that who writes rows writes whole values. With two, each
-///   rank casts its rows into its slice and the ranks meet. What peers may still read then is up to the caller; casting
-///   once, before the ranks meet at a scope's opening, would save these meetings;
-/// - whole gradients become rows' gradients: they are reduced in the form of whole values, and the sum of this rank's
-///   slice lands in the form of the rows. A reduction in a third dtype would cast its pieces, and land from there.
+///   rank casts the rows that were written into its slice (`publish`) before the ranks meet. It may do so whenever it
+///   may write rows, see Note [Whose turn it is];
+/// - whole gradients become rows' gradients: they are cast to the form in which they are reduced, and the sum of this
+///   rank's slice lands in the form of the rows.
 ///
 /// Thread safety: under the rank's lock.
 class FlatParams {
  public:
   /// Without memory as yet.
-  FlatParams(memory::Form rows, memory::Form whole, layout::RowLayout layout, int rank,
-             std::shared_ptr<memory::ByteAccount> account);
+  FlatParams(const FlatForms& forms, layout::RowLayout layout, int rank, std::shared_ptr<memory::ByteAccount> account);
   /// The shard, its gradients and, of `trains`, two states of its size will lie in a file in `folder`, which gets the
   /// room for them. Before `allocate_shard`, which then gets no shared memory; on the CPU. Throws Error.
   void keep_on_disk(const std::string& folder, bool trains);
@@ -59,10 +67,12 @@ class FlatParams {
   bool is_seen_by_others() const { return shared_ || on_host_; }
   SharedBuffer* shared() const { return shared_.get(); }
 
+  /// Where ranks share memory and whole values have a form of their own: the rows as they are become whole values.
+  void publish();
   /// Makes the whole buffer, as yet without values unless ranks share memory. `fills_alone`: with what this rank's host
   /// does not gather together.
   void allocate_whole(bool fills_alone = false);
-  /// Starts filling the whole buffer. Collective unless rows are a part of it.
+  /// Starts filling the whole buffer. Collective unless all ranks share its memory, where what was published is there.
   /// `with`: in place of the communicator's own all_gather.
   void start_gather(Communicator& communicator, Tag tag, const AllGather& with = {});
   /// Where ranks share memory: waiting for the gather is then waiting until every rank has started it. Collective.
@@ -89,10 +99,12 @@ class FlatParams {
   void order_read();
   void free_whole();
 
-  /// Memory for this rank's slice of the reduced gradients, in the form of whole values.
+  /// Memory for this rank's slice of the gradients, in the form in which they are reduced.
+  memory::FlatPart allocate_reduced();
+  const memory::Form& reduced_form() const { return reduced_form_; }
+  /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
   memory::FlatPart allocate_gradient();
-  /// The same slice in the form of the rows; `reduced` itself if that is its form.
-  memory::FlatPart land_gradient(memory::FlatPart reduced);
+  bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
   /// Memory of any content for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
 
@@ -103,19 +115,21 @@ class FlatParams {
   at::Tensor slice_to_gather() const;
   std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
-  memory::FlatPart gradient_in(const memory::Form& form);
+  memory::FlatPart gradient_in(const memory::Form& form, memory::ReusedBlock& memory);
 
   layout::RowLayout layout_;
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
   memory::FlatPart rows_, whole_;
+  memory::Form reduced_form_;
   SecondShard second_;
   std::shared_ptr<SharedBuffer> shared_;
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the same memory
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
   std::optional<memory::DiskStore> disk_;
-  memory::ReusedBlock gradient_memory_{rows_.form.device}, whole_memory_{whole_.form.device};
+  memory::ReusedBlock gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device},
+      whole_memory_{whole_.form.device};
   bool keeps_whole_memory_ = false;
   std::shared_ptr<Work> gather_, gathered_;  // under way; waited for, as long as its result is there
 };

@@ -30,7 +30,8 @@ GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params, 
       reduction_(reduction_over(group.placement)),
       reduction_within_replica_(reduction_within_replica(group.placement)),
       slots_(params.count()),
-      gradients_(params.flats().size()),
+      reduced_(params.flats().size()),
+      landed_(params.flats().size()),
       partial_sums_(params.flats().size()) {
   for (const auto& run : runs_of(group, params, bucket_cap_bytes)) {
     for (size_t slot = run.begin; slot < run.end; ++slot) slots_[slot].bucket = buckets_.size();
@@ -82,7 +83,8 @@ void GroupBackward::close() {
     bucket.state = BucketState::kCollecting;
     bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
   }
-  for (auto& gradient : gradients_) gradient.reset();
+  for (auto* buffers : {&reduced_, &landed_})
+    for (auto& buffer : *buffers) buffer.reset();
   for (size_t i : c10::irange(slots_.size())) {
     slots_[i].has_arrived = false;
     auto gradient = std::exchange(slots_[i].parked, at::Tensor());
@@ -110,12 +112,20 @@ void GroupBackward::add(size_t index, at::Tensor gradient, bool from_inside) {
                     "torch::autograd::grad(..., create_graph) in the forward scope.");
     gradient = gradient.detach().clone();
   }
-  if (auto sum = slot.arrived.take(); sum.defined()) return slot.arrived.put(sum.add_(gradient));
+  if (auto sum = slot.arrived.take(); sum.defined()) {
+    // Many small gradients would be lost in a sum of low precision.
+    const auto dtype = params_.slots()[index].rows_tensor.scalar_type();
+    if (sum.scalar_type() != dtype) slot.charge = charge_of(sum = sum.to(dtype));
+    return slot.arrived.put(sum.add_(gradient));
+  }
   if (gradient.is_sparse()) gradient = gradient.to_dense();
   ++waiting_;
-  slot.charge = memory::Charge(group_.rank_state->account(), memory::ByteClass::kGradient,
-                               static_cast<int64_t>(gradient.nbytes()));
+  slot.charge = charge_of(gradient);
   slot.arrived.put(std::move(gradient));
+}
+
+memory::Charge GroupBackward::charge_of(const at::Tensor& gradient) const {
+  return {group_.rank_state->account(), memory::ByteClass::kGradient, static_cast<int64_t>(gradient.nbytes())};
 }
 
 int64_t GroupBackward::arrived_bytes() {
@@ -130,6 +140,8 @@ int64_t GroupBackward::arrived_bytes() {
 // rank's rows; the slots let them go.
 Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
   const auto& layout = params_.flats()[flat].layout();
+  const auto dtype = params_.flats()[flat].reduced_form().dtype;
+  const double factor = factor_before_sum(dtype, group_.placement);
   auto kept = std::exchange(partial_sums_[flat], {});
   const auto slice = kept.rows.take();
   if (slice.defined()) memory::note_use(slice);
@@ -143,6 +155,8 @@ Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
     taken.votes.push_back(gradient.defined() || was_kept);
     if (gradient.defined()) {
       --waiting_;
+      if (factor != 1.0) gradient = gradient.mul(factor);  // others may have it too
+      if (gradient.scalar_type() != dtype) slots_[i].charge = charge_of(gradient = gradient.to(dtype));
       taken.charges.push_back(std::move(slots_[i].charge));
       gradient = parameter.flat_in_memory_order(gradient);
     }
@@ -168,11 +182,27 @@ bool GroupBackward::trains(size_t flat, const SlotRun& run) {
 }
 
 // Buckets of one backward share a buffer; what is reduced once more has one of its own.
-memory::FlatPart GroupBackward::gradient_memory(size_t flat, bool is_shared) {
-  if (!is_shared) return params_.flats()[flat].allocate_gradient();
-  auto& gradient = gradients_[flat];
-  if (!gradient) gradient = params_.flats()[flat].allocate_gradient();
-  return *gradient;
+memory::FlatPart GroupBackward::reduced_memory(size_t flat, bool is_shared) {
+  if (!is_shared) return params_.flats()[flat].allocate_reduced();
+  auto& reduced = reduced_[flat];
+  if (!reduced) reduced = params_.flats()[flat].allocate_reduced();
+  return *reduced;
+}
+
+// The slice in the form of the rows, of which the reduction fills its part.
+memory::FlatPart GroupBackward::land(const ReductionInFlight& reduced) {
+  auto& flat = params_.flats()[reduced.flat];
+  if (!flat.lands_elsewhere()) return reduced.output;
+  std::optional<memory::FlatPart> own;
+  auto& landed =
+      reduced_[reduced.flat] && reduced_[reduced.flat]->buffer == reduced.output.buffer ? landed_[reduced.flat] : own;
+  if (!landed) landed = flat.allocate_gradient();
+  const auto values = reduced.part.tensor();
+  memory::note_use(values);
+  const auto first =
+      static_cast<int64_t>((reduced.part.byte_offset - reduced.output.byte_offset) / reduced.output.form.bytes(1));
+  landed->tensor().narrow(0, first, reduced.part.numel).copy_(values);
+  return *landed;
 }
 
 // What of the flat tensor the bucket's slots are, and the padding behind them.
@@ -200,7 +230,7 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
   try {
     for (size_t flat : c10::irange(params_.flats().size()))
       if (trains(flat, bucket.slots)) {
-        auto output = gradient_memory(flat, shares_memory);
+        auto output = reduced_memory(flat, shares_memory);
         const auto part = is_cut ? std::optional(elements_of(flat, bucket.slots)) : std::nullopt;
         bucket.in_flight.push_back(reduce(reduction, group_, subject, params_.flats()[flat], std::move(output), part,
                                           take_contribution(flat, bucket.slots), policy, writes));
@@ -263,12 +293,12 @@ void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, con
   }
   has_news_ = true;
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
-  const auto& sums = reduced.finish();
+  reduced.finish();
   if (const auto hook = policy.hook) {  // which may set another one
     const UsersOperators users_operators;
     hook(reduced.part.tensor());
   }
-  const auto slice = params_.flats()[reduced.flat].land_gradient(sums);
+  const auto slice = land(reduced);
   size_t vote = 0;
   for (size_t i = run.begin; i < run.end; ++i)
     if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));

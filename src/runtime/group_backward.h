@@ -132,8 +132,10 @@ class GroupBackward {
   void open(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close();
   bool trains(size_t flat, const SlotRun& run);
+  memory::Charge charge_of(const at::Tensor& gradient) const;
   Contribution take_contribution(size_t flat, const SlotRun& run);
-  memory::FlatPart gradient_memory(size_t flat, bool is_shared);
+  memory::FlatPart reduced_memory(size_t flat, bool is_shared);
+  memory::FlatPart land(const ReductionInFlight& reduced);
   ElementRange elements_of(size_t flat, const SlotRun& run);
   void finish_reduction(Bucket& bucket, const ReductionPolicy& policy);
   std::vector<ReductionInFlight> take_in_flight(Bucket& bucket);
@@ -149,10 +151,11 @@ class GroupBackward {
   std::vector<int> tasks_;
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
-  size_t waiting_ = 0;                                      // slots whose gradient waits for a reduction
-  std::vector<std::optional<memory::FlatPart>> gradients_;  // by flat: what buckets of the open backward fill
-  std::vector<PartialSum> partial_sums_;                    // by flat
-  std::string error_;                                       // of the open backward, thrown when it ends
+  size_t waiting_ = 0;  // slots whose gradient waits for a reduction
+  // By flat: what buckets of the open backward fill, as it is reduced and as it lands in the form of the rows.
+  std::vector<std::optional<memory::FlatPart>> reduced_, landed_;
+  std::vector<PartialSum> partial_sums_;  // by flat
+  std::string error_;                     // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;
 };
 

@@ -18,6 +18,7 @@
 #include "runtime/backward.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
+#include "runtime/compute_dtype.h"
 #include "runtime/conversion.h"
 #include "runtime/reads.h"
 #include "runtime/refusal.h"
@@ -46,11 +47,6 @@ MarkedOperands marked_operands(const OperatorCall& call) {
   return marked;
 }
 
-// What of an operator's arguments is replaced on the stack.
-struct Replacement {
-  OperatorCall::Operand operand;
-  at::Tensor tensor;
-};
 using Replacements = std::vector<Replacement>;
 
 // Visits them: in lists those of the same position.
@@ -211,6 +207,7 @@ Access describe(const OperatorCall& call, const MarkedOperand& operand) {
 // What is found out about an operator's operands before anything happens.
 struct Plan {
   Replacements replacements = {};
+  ComputeDtype compute = {};
   const at::Tensor* misfit = nullptr;  // of the operand that was judged last
 };
 
@@ -274,6 +271,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     const auto verdict = judge_operand(call, operand, operands, plan);
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
+      plan.compute.add(*group, group->slots()[operand.part.slot]);
       if (!in_backward && !at::GradMode::is_enabled()) note_unrecorded_read(operand);
       if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
     } else if (verdict != Verdict::kPass) {
@@ -332,6 +330,7 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole) {
     prepare_on(rank, call, {begin, end}, takes_whole, plan);
     begin = end;
   }
+  plan.compute.cast_others(call, plan.replacements);
   if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
 }
 

@@ -14,7 +14,7 @@ std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
   return group;
 }
 
-Parts::Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy,
+Parts::Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, const GroupPolicy& policy,
              const FormChange& change)
     : identity(std::move(who)),
       disk_folder(policy.disk_folder),
@@ -37,13 +37,15 @@ std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const 
                                               const FormChange& change) {
   auto who = identity();
   who.placement = placement;
-  std::vector<NamedParameter> parameters(slots().size());
+  std::vector<GroupMember> parameters(slots().size());
   const auto show_rows = c10::make_scope_exit([&] {
     for (const auto& slot : slots()) slot.show_rows();
   });
   for (size_t i = 0; i < slots().size(); ++i) {
     slots()[i].show_whole();
-    parameters[params().place(i).given] = {slots()[i].name(), slots()[i].tensor()};
+    const auto& slot = slots()[i];
+    parameters[params().place(i).given] = {
+        {slot.name(), slot.tensor()}, slot.precision(), memory::form_of(slot.rows_tensor)};
   }
   return std::make_unique<Parts>(std::move(who), parameters, by, change);
 }

@@ -52,13 +52,15 @@ struct GroupPolicy {
   std::string disk_folder = {};
   /// What they are expected to take on a rank, the same on every rank.
   int64_t expected_bytes = 0;
+  /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.
+  std::optional<c10::ScalarType> input_dtype = std::nullopt, output_dtype = std::nullopt;
   /// Groups to prefetch, instead of the recorded order.
   std::vector<GroupId> forward_prefetch, backward_prefetch;
 };
 
 /// What follows from a placement. They have one idea each.
 struct Parts {
-  Parts(GroupIdentity who, const std::vector<NamedParameter>& parameters, const GroupPolicy& policy,
+  Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, const GroupPolicy& policy,
         const FormChange& change = {});
   Parts(const Parts&) = delete;
   Parts& operator=(const Parts&) = delete;
@@ -78,7 +80,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
  public:
   struct Spec {
     std::string name;
-    std::vector<NamedParameter> parameters;
+    std::vector<GroupMember> parameters;
     Placement placement;
     std::shared_ptr<RankState> rank_state;
     GroupPolicy policy;

@@ -18,7 +18,7 @@ int64_t numel_of_rows(const at::Tensor& parameter, layout::RowRange rows) {
 
 }  // namespace
 
-ParamSlot::ParamSlot(const NamedParameter& parameter, layout::RowRange rows, memory::Form rows_form,
+ParamSlot::ParamSlot(const GroupMember& parameter, layout::RowRange rows, memory::Form rows_form,
                      memory::Form whole_form)
     : rows_storage(rows_form.device, rows_form.bytes(numel_of_rows(parameter.tensor, rows))),
       whole_storage(whole_form.device, whole_form.bytes(parameter.tensor.numel())),
@@ -27,6 +27,7 @@ ParamSlot::ParamSlot(const NamedParameter& parameter, layout::RowRange rows, mem
       tensor_(parameter.tensor.getIntrusivePtr()),
       rows_dtype_(rows_form.dtype),
       whole_dtype_(whole_form.dtype),
+      precision_(parameter.precision),
       sizes_(parameter.tensor.sizes().vec()),
       strides_(parameter.tensor.strides().vec()),
       rows_(rows) {

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,14 +20,34 @@ struct NamedParameter {
   at::Tensor tensor;
 };
 
+/// What a MixedPrecisionPolicy makes of a parameter: the dtype of whole values, with which operators compute, and of
+/// gradients while they are summed over the ranks.
+struct Precision {
+  c10::ScalarType whole, reduced;
+  /// Whether other operands of an operator are cast to the first, see Note [Operands of low precision].
+  bool casts_operands = false;
+
+  bool operator==(const Precision&) const = default;
+};
+
+/// A parameter that a group is made of.
+struct GroupMember : NamedParameter {
+  /// Unset: its own dtype in all.
+  std::optional<Precision> precision = {};
+  /// Of its rows; unset: as the tensor is.
+  std::optional<memory::Form> rows_form = {};
+};
+
 /// The module's, the optimizer's and the user's tensor is one object for ever; what changes is what it shows: this
 /// rank's rows, or the whole parameter, which may be without memory ("hollow"). Thread safety: under the rank's lock.
 class ParamSlot {
  public:
-  ParamSlot(const NamedParameter& parameter, layout::RowRange rows, memory::Form rows_form, memory::Form whole_form);
+  ParamSlot(const GroupMember& parameter, layout::RowRange rows, memory::Form rows_form, memory::Form whole_form);
 
   const std::string& name() const { return name_; }
   void rename(std::string name) { name_ = std::move(name); }
+  /// What its group's policy says of it, if that has one.
+  const std::optional<Precision>& precision() const { return precision_; }
   c10::IntArrayRef sizes() const { return sizes_; }
   layout::RowRange rows() const { return rows_; }
   int64_t numel() const { return c10::multiply_integers(sizes_); }
@@ -65,6 +86,7 @@ class ParamSlot {
   std::string name_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
   c10::ScalarType rows_dtype_, whole_dtype_;
+  std::optional<Precision> precision_;
   std::vector<int64_t> sizes_, strides_;
   layout::RowRange rows_;
 };

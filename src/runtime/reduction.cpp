@@ -112,13 +112,18 @@ std::unique_ptr<const Reduction> reduction_within_replica(const Placement& place
   return std::make_unique<OverShardAxis>(placement);
 }
 
-const memory::FlatPart& ReductionInFlight::finish() {
-  if (started.scale != 1.0) {
-    const auto rows = part.tensor();
-    memory::note_use(rows);
-    scale_in_place(rows, std::exchange(started.scale, 1.0));
-  }
-  return output;
+double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
+  double factor = 1;
+  if (dtype == c10::kHalf)
+    while (1 / (factor * factor) < placement.divisor()) factor /= 2;
+  return factor;
+}
+
+void ReductionInFlight::finish() {
+  if (started.scale == 1.0) return;
+  const auto rows = part.tensor();
+  memory::note_use(rows);
+  scale_in_place(rows, std::exchange(started.scale, 1.0));
 }
 
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
@@ -139,7 +144,9 @@ ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group,
     for (auto& piece : pieces) piece.first -= elements->begin;
     offsets = {0, part.numel};
   }
-  const double scale = is_within_replica ? 1.0 : 1.0 / policy.divide_factor.value_or(group.placement.divisor());
+  const double divisor = policy.divide_factor.value_or(group.placement.divisor());
+  const double scale =
+      is_within_replica ? 1.0 : 1.0 / (divisor * factor_before_sum(output.form.dtype, group.placement));
   auto started =
       reduction.start(part.tensor(), std::move(pieces), offsets, scale, std::move(tag), policy.custom_reduce_scatter);
   return {.charges = std::move(charges),

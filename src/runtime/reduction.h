@@ -54,6 +54,11 @@ struct ReductionPolicy {
   std::function<void(const at::Tensor& rows)> hook = {};
 };
 
+/// With what whole gradients are multiplied before they are summed in `dtype`, which is no part of the result: a power
+/// of two, other than 1 for fp16 alone, whose largest number is 65504. Half of the division (in powers) comes before
+/// the sum and half after, so that neither the sum nor what is summed leaves fp16's range (as in FSDP1).
+double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
+
 /// What a rank gives to the reduction of one flat buffer.
 struct Contribution {
   /// The whole gradients where autograd left them, ascending, this rank's rows with what was kept of them.
@@ -81,8 +86,8 @@ struct ReductionInFlight {
   bool is_within_replica = false;
   int joined = 0;  // see Contribution
 
-  /// The slice, once the work was waited for, as the calling thread's stream reads it.
-  const memory::FlatPart& finish();
+  /// Once the work was waited for: the part is the sum, as the calling thread's stream reads it.
+  void finish();
 };
 
 /// Starts the sum, which is divided once it is over all axes. The votes travel along: a parameter that some rank used

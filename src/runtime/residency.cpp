@@ -13,6 +13,12 @@
 
 namespace fsdp::runtime {
 
+void Residency::publish() {
+  if (published_version_ == turns_.version()) return;
+  for (auto& flat : params_.flats()) flat.publish();
+  published_version_ = turns_.version();
+}
+
 void Residency::start_gather() {
   if (state_ != GatherState::kSharded) return;
   tell(Act::kGather);
@@ -65,6 +71,7 @@ std::optional<c10::Stream> Residency::stream_after_event() {
 
 void Residency::gather_rows(bool moves) {
   const bool meets = turns_.has_to_meet();
+  publish();
   version_in_copy_ = turns_.version();
   writes_told_ = moves || meets ? turns_.writes().take() : 0;
   const auto what = group_.tag(group_.name, {}, writes_told_);

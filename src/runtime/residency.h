@@ -27,6 +27,9 @@ class Residency {
       : group_(group), params_(params), turns_(turns) {}
 
   GatherState state() const { return state_; }
+  /// Before the ranks meet to read: what they see of this rank's rows is as the last write left these. Only while this
+  /// rank may write rows.
+  void publish();
   void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
   void finish_gather();  // kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded
   void free_whole();     // -> kSharded
@@ -68,6 +71,7 @@ class Residency {
   GatherState state_ = GatherState::kSharded;
   uint64_t gather_number_ = 0;  // of the last one that was started
   int64_t version_in_copy_ = 0;
+  std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream
   int64_t version_at_event_ = 0;
   uint32_t writes_told_ = 0;  // by the gather in flight

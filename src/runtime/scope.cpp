@@ -1,6 +1,7 @@
 #include "runtime/scope.h"
 
 #include <ATen/SequenceNumber.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/record_function.h>
@@ -71,6 +72,7 @@ std::vector<ScopeMeeting> begin_scopes(const Groups& groups) {
   std::vector<ScopeMeeting> meetings;
   for (const auto& group : groups) {
     if (!group->turns().begin_scope()) continue;
+    group->residency().publish();
     const auto* ranks = &group->placement().shard();
     auto meeting = std::ranges::find(meetings, ranks, &ScopeMeeting::ranks);
     if (meeting == meetings.end()) meeting = meetings.insert(meeting, {ranks, {}});
@@ -210,6 +212,9 @@ OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::m
     }
     group->enter();
   }
+  // What autocast makes of whole parameters it would keep until it ends, also after they were written.
+  autocast_cached_ = at::autocast::is_autocast_cache_enabled();
+  at::autocast::set_autocast_cache_enabled(false);
   rank.reads.current = 0;  // a new pass: the next read counts as a first one
   if (outermost) rank.reads.orders[record_->root].forward.start();
   fault_point("scope open");
@@ -229,6 +234,8 @@ OpenScope::~OpenScope() {
     if (!group->scope->recorded && !group->stays_after_backward()) group->residency().free_whole();
     group->leave_reading();
   }
+  if (record_->thread == at::RecordFunction::currentThreadId())
+    at::autocast::set_autocast_cache_enabled(autocast_cached_);
   fault_point("scope closed");
 }
 
@@ -299,6 +306,13 @@ void OpenSummon::write_back() {
       "expected whole parameters on every rank, found rank0_only, with which the other ranks would keep the rows that "
       "they had. Summon them without it, or write rows (fsdp::LocalRows)");
   std::lock_guard lock(groups_.front()->rank_state().mutex);
+  for (const auto& group : groups_)
+    for (const auto& slot : group->slots())
+      require(slot.whole_tensor.scalar_type() == slot.rows_tensor.scalar_type(),
+              group->where("SummonFullParams::write_back"), "whole values of parameter '", slot.name(), "' are ",
+              slot.whole_tensor.scalar_type(),
+              " by its MixedPrecisionPolicy, so all of its rows would be rounded from ", slot.rows_tensor.scalar_type(),
+              ". Write rows (fsdp::LocalRows)");
   const OwnOperators own_operators;
   for (const auto& group : groups_) {
     group->residency().finish_gather();

@@ -26,6 +26,7 @@ class OpenScope {
  private:
   Groups groups_;
   std::shared_ptr<ScopeRecord> record_;
+  bool autocast_cached_ = false;  // on this thread, before
 };
 
 /// Lets operators compute on this rank's rows; the rows count as written when it closes.

@@ -20,23 +20,27 @@ constexpr int64_t kCudaAlignmentBytes = 256;
 // What one flat buffer holds. Frozen parameters have their own, so that reductions, gradients and optimizer state are
 // those of what trains, shared evenly.
 struct BufferKind {
-  memory::Form rows, whole;
+  FlatForms forms;
   bool is_frozen;
 
   auto key() const {
     const auto key_of = [](const memory::Form& form) {
       return std::tuple(form.dtype, form.device.type(), form.device.index());
     };
-    return std::tuple(key_of(rows), key_of(whole), is_frozen);
+    return std::tuple(key_of(forms.rows), key_of(forms.whole), key_of(forms.reduced), is_frozen);
   }
   bool operator<(const BufferKind& other) const { return key() < other.key(); }
 };
 
-// Both forms are the same as yet. Mixed precision and offload differ here.
-BufferKind buffer_kind_of(const at::Tensor& parameter, const FormChange& change) {
-  auto form = form_of_values(parameter);
-  if (change) form = change(form);
-  return {form, form, !parameter.requires_grad()};
+BufferKind buffer_kind_of(const GroupMember& parameter, const FormChange& change) {
+  auto rows = parameter.rows_form ? *parameter.rows_form : form_of_values(parameter.tensor);
+  if (change) rows = change(rows);
+  FlatForms forms{rows, rows};
+  if (const auto& precision = parameter.precision) {
+    forms.whole.dtype = precision->whole;
+    forms.reduced.dtype = precision->reduced;
+  }
+  return {forms, !parameter.tensor.requires_grad()};
 }
 
 // In elements.
@@ -70,12 +74,12 @@ std::string former_memory_message(const GroupIdentity& group, const ParamSlot& s
 
 }  // namespace
 
-ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters,
+ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters,
                              const FormChange& change)
     : group_(group) {
   const auto& shard = group.placement.shard();
   std::map<BufferKind, std::vector<size_t>> by_kind;
-  for (size_t i : c10::irange(parameters.size())) by_kind[buffer_kind_of(parameters[i].tensor, change)].push_back(i);
+  for (size_t i : c10::irange(parameters.size())) by_kind[buffer_kind_of(parameters[i], change)].push_back(i);
   slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
     std::vector<layout::Item> items;
@@ -83,13 +87,13 @@ ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<Named
       const auto& tensor = parameters[i].tensor;
       items.push_back({tensor.numel(), tensor.dim() == 0 ? 1 : tensor.size(0)});
     }
-    auto layout =
-        layout::plan_rows(items, shard.world_size(), std::max(alignment_of(kind.rows), alignment_of(kind.whole)));
+    const auto& [rows, whole, reduced] = kind.forms;
+    auto layout = layout::plan_rows(items, shard.world_size(), std::max(alignment_of(rows), alignment_of(whole)));
     for (size_t item : in_order_of_memory(layout)) {
       places_.push_back({flats_.size(), item, members[item]});
-      slots_.emplace_back(parameters[members[item]], layout.rows_of(item, shard.rank()), kind.rows, kind.whole);
+      slots_.emplace_back(parameters[members[item]], layout.rows_of(item, shard.rank()), rows, whole);
     }
-    flats_.emplace_back(kind.rows, kind.whole, std::move(layout), shard.rank(), group.rank_state->shared_account());
+    flats_.emplace_back(kind.forms, std::move(layout), shard.rank(), group.rank_state->shared_account());
   }
 }
 

@@ -30,8 +30,7 @@ class ShardedParams {
   };
 
   /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
-  ShardedParams(const GroupIdentity& group, const std::vector<NamedParameter>& parameters,
-                const FormChange& change = {});
+  ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters, const FormChange& change = {});
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;

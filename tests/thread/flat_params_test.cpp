@@ -21,8 +21,8 @@ const Form kFullPrecision{torch::kFloat, torch::kCPU}, kLowPrecision{torch::kBFl
 struct FlatOnRank {
   FlatOnRank(Form rows, Form whole) {
     const std::vector<layout::Item> items{{21, 7}, {5, 5}};
-    flat =
-        std::make_unique<runtime::FlatParams>(rows, whole, layout::plan_rows(items, world_size(), 32), rank(), account);
+    flat = std::make_unique<runtime::FlatParams>(runtime::FlatForms{rows, whole},
+                                                 layout::plan_rows(items, world_size(), 32), rank(), account);
     flat->allocate_shard(ranks.share(flat->whole().bytes(), whole.device, {"flat", {}}));
     values = torch::arange(flat->whole().numel, torch::kFloat) * 1.001;
     const auto* slice = &flat->layout().boundaries[static_cast<size_t>(rank())];
@@ -30,6 +30,8 @@ struct FlatOnRank {
     barrier();  // rows may be a part of what all ranks see
   }
   void gather() {
+    flat->publish();
+    if (flat->shares_memory()) barrier();
     flat->allocate_whole();
     flat->start_gather(ranks, {"flat", {}});
     if (flat->gather()) flat->gather()->wait();
@@ -92,22 +94,17 @@ TEST(FlatParams, RowsOfTheFormOfWholeValuesTravelAsTheyAre) {
     });
 }
 
-TEST(FlatParams, ReducedGradientsLandInTheFormOfTheRows) {
-  for (int world : worlds_up_to(3))
-    for (const auto& whole : {kLowPrecision, kFullPrecision})
-      run_thread_ranks(world, [&](int) {
-        FlatOnRank on(kFullPrecision, whole);
-        auto& flat = *on.flat;
-        const auto gradient = torch::ones({flat.whole().numel}, whole.dtype);
-        auto reduced = flat.allocate_gradient();
-        on.ranks.reduce_scatter(reduced.tensor(), gradient, flat.layout().boundaries, {"flat", {}})->wait();
-        EXPECT_EQ(on.held(ByteClass::kGradient), static_cast<int64_t>(whole.bytes(flat.rows().numel)));
-        const auto* buffer = reduced.buffer.get();
-        const auto landed = flat.land_gradient(std::move(reduced));
-        EXPECT_TRUE(torch::equal(landed.tensor(), torch::full({flat.rows().numel}, world, torch::kFloat)));
-        EXPECT_EQ(landed.buffer.get() == buffer, whole == kFullPrecision);
-        EXPECT_EQ(on.held(ByteClass::kGradient), 4 * flat.rows().numel);
-      });
+TEST(FlatParams, GradientsHaveMemoryInTheFormInWhichTheyAreReduced) {
+  for (const auto& whole : {kLowPrecision, kFullPrecision})
+    run_thread_ranks(2, [&](int) {
+      FlatOnRank on(kFullPrecision, whole);
+      auto& flat = *on.flat;
+      EXPECT_EQ(flat.lands_elsewhere(), whole == kLowPrecision);
+      const auto reduced = flat.allocate_reduced();
+      EXPECT_EQ(reduced.form, whole);
+      EXPECT_EQ(on.held(ByteClass::kGradient), static_cast<int64_t>(whole.bytes(flat.rows().numel)));
+      EXPECT_EQ(flat.allocate_gradient().form, kFullPrecision);
+    });
 }
 
 }  // namespace

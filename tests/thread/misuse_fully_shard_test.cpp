@@ -301,10 +301,8 @@ TEST(FullyShard, OfAFrozenScriptModuleIsRefused) {
 
 TEST(Options, ThatAreNotThereYetAreRefused) {
   auto nothing = [](BagImpl&) {};
-  FullyShardOptions mixed, offload;
-  mixed.mp_policy.emplace().param_dtype = torch::kBFloat16;
+  FullyShardOptions offload;
   offload.offload_policy = CPUOffloadPolicy{};
-  expect_refused(nothing, {"FullyShardOptions::mp_policy", "not there yet", "leave it unset"}, mixed);
   expect_refused(nothing, {"FullyShardOptions::offload_policy", "not there yet", "leave it unset"}, offload);
 }
 

@@ -87,12 +87,10 @@ class ParameterFile {
 // A group that has its rows from `sources` and was not installed, so that the parameters are as they were.
 std::shared_ptr<runtime::ParamGroup> make_group_of(const std::vector<NamedParameter>& parameters,
                                                    const std::vector<RowSource>& sources) {
-  auto group = runtime::ParamGroup::create({"group",
-                                            parameters,
-                                            runtime::Placement(default_process_group()),
-                                            std::make_shared<runtime::RankState>(),
-                                            {},
-                                            {}});
+  std::vector<runtime::GroupMember> members;
+  for (const auto& parameter : parameters) members.push_back({parameter});
+  auto group = runtime::ParamGroup::create(
+      {"group", members, runtime::Placement(default_process_group()), std::make_shared<runtime::RankState>(), {}, {}});
   for (auto& flat : group->flats()) flat.allocate_shard(nullptr);
   group->params().take_rows(sources);
   return group;
