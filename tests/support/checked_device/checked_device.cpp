@@ -8,6 +8,7 @@
 #include "comm/core/fault_point.h"
 #include "support/checked_device/caching_allocator.h"
 #include "support/checked_device/device_guard.h"
+#include "support/checked_device/host_memory.h"
 #include "support/checked_device/operators.h"
 #include "support/thread_ranks.h"
 
@@ -21,6 +22,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   // With random generators of their own; operators use the CPU's.
   c10::DeviceIndex deviceCount() const override { return 0; }
   at::Device getDeviceFromPtr(void* address) const override { return CachingAllocator::get().device_of(address); }
+  bool isPinnedPtr(const void* address) const override { return HostMemory::get().is_pinned(address); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &HostMemory::get(); }
 };
 
 }  // namespace
@@ -43,11 +46,13 @@ c10::Device device(int index) { return {kType, static_cast<c10::DeviceIndex>(ind
 void CheckedDevice::SetUp() {
   install();
   CachingAllocator::get().forget_uses();
+  HostMemory::get().forget_copies();
   take_violations();
   take_host_waits();
 }
 
 void CheckedDevice::TearDown() {
+  HostMemory::get().forget_copies();
   for (const auto& violation : take_violations())
     if (!looks_itself_) ADD_FAILURE() << violation.text;
 }

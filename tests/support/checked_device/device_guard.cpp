@@ -8,6 +8,7 @@
 
 #include "support/checked_device/caching_allocator.h"
 #include "support/checked_device/findings.h"
+#include "support/checked_device/host_memory.h"
 #include "support/checked_device/operation.h"
 #include "support/checked_device/timeline.h"
 
@@ -96,6 +97,7 @@ void DeviceGuardImpl::synchronizeEvent(void* event) const {
   count_host_wait("waiting for an event", event_of(event).stream);
   std::lock_guard lock(device_mutex());
   Timeline::of_this_thread().join(event_of(event).clock);
+  HostMemory::get().settle(Timeline::of_this_thread());
 }
 
 void DeviceGuardImpl::destroyEvent(void* event, c10::DeviceIndex) const noexcept {

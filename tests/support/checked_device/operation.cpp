@@ -7,6 +7,7 @@
 
 #include "support/checked_device/caching_allocator.h"
 #include "support/checked_device/findings.h"
+#include "support/checked_device/host_memory.h"
 #include "support/checked_device/timeline.h"
 
 namespace fsdp::test::checked {
@@ -46,7 +47,7 @@ std::vector<Stretch> stretches_of(const at::Tensor& tensor) {
 
 }  // namespace
 
-void note_operation(const std::string& name, const c10::Stream& stream, std::span<const Operand> operands) {
+Stamp note_operation(const std::string& name, const c10::Stream& stream, std::span<const Operand> operands) {
   std::lock_guard lock(device_mutex());
   auto& timeline = Timeline::get();
   const Stamp stamp = timeline.launch(stream);
@@ -56,12 +57,14 @@ void note_operation(const std::string& name, const c10::Stream& stream, std::spa
     for (const auto& [begin, bytes] : stretches_of(tensor))
       CachingAllocator::get().note(begin, bytes, tensor.device(), {stamp, writes, 0, place}, timeline.of(stream));
   }
+  return stamp;
 }
 
 void note_host_wait(const std::string& name, const c10::Stream& stream) {
   count_host_wait(name, stream);
   std::lock_guard lock(device_mutex());
   Timeline::of_this_thread().join(Timeline::get().of(stream));
+  HostMemory::get().settle(Timeline::of_this_thread());
 }
 
 }  // namespace fsdp::test::checked

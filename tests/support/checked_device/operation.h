@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "support/checked_device/vector_clock.h"
+
 namespace fsdp::test::checked {
 
 /// A tensor that an operation takes.
@@ -17,7 +19,7 @@ struct Operand {
 };
 
 /// Notes that the calling thread gives the stream an operation on `operands`; those elsewhere do not count.
-void note_operation(const std::string& name, const c10::Stream& stream, std::span<const Operand> operands);
+Stamp note_operation(const std::string& name, const c10::Stream& stream, std::span<const Operand> operands);
 
 /// Notes that the host waits for the stream.
 void note_host_wait(const std::string& name, const c10::Stream& stream);

@@ -12,14 +12,19 @@
 
 #include <algorithm>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "support/checked_device/cpu_aliases.h"
 #include "support/checked_device/device_guard.h"
 #include "support/checked_device/findings.h"
+#include "support/checked_device/host_memory.h"
 #include "support/checked_device/operation.h"
+#include "support/checked_device/timeline.h"
 
 namespace fsdp::test::checked {
 namespace {
@@ -137,8 +142,17 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides, std::
                                            c10::dtype_or_default(dtype));
 }
 
+// Of a copy beside the host.
+void note_beside(const at::Tensor& on_host, bool writes, Stamp stamp, std::string place) {
+  std::lock_guard lock(device_mutex());
+  auto* begin = static_cast<char*>(on_host.mutable_data_ptr());
+  auto& memory = HostMemory::get();
+  writes ? memory.write(begin, on_host.nbytes(), stamp, std::move(place))
+         : memory.read(begin, on_host.nbytes(), stamp, std::move(place));
+}
+
 // As CUDA's: unless it need not block, the host waits for a copy from or to its own memory; from a device into memory
-// that is not pinned it always does.
+// that is not pinned it always does, and from such memory it has taken the values when it goes on.
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
   const bool to_host = to.is_cpu(), from_host = from.is_cpu();
   const auto device = to_host ? from.device() : to.device();
@@ -151,8 +165,15 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const auto stream = c10::impl::VirtualGuardImpl(kType).getStream(device);
   const std::string name = to_host ? "copy to the host" : from_host ? "copy from the host" : "copy";
   const Operand operands[] = {{from, false}, {to, true}};
-  note_operation(name, stream, operands);
-  if (to_host || (from_host && !non_blocking)) note_host_wait(name, stream);
+  const Stamp stamp = note_operation(name, stream, operands);
+  if (!to_host && !from_host) return to;
+  const auto& on_host = to_host ? to : from;
+  const bool is_pinned =
+      on_host.is_contiguous() && from.dtype() == to.dtype() && HostMemory::get().is_pinned(on_host.const_data_ptr());
+  if (non_blocking && is_pinned)
+    note_beside(on_host, to_host, stamp, place_of(name, stream));
+  else if (to_host || !non_blocking)
+    note_host_wait(name, stream);
   return to;
 }
 

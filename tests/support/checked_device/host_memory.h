@@ -1,0 +1,51 @@
+#pragma once
+/// \file
+/// Pinned memory of the host: copies from and to it run beside the host.
+
+#include <c10/core/Allocator.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "support/checked_device/vector_clock.h"
+
+namespace fsdp::test::checked {
+
+/// Finds what the host does too early: what a copy brings is there only once the host has waited for the copy, and is
+/// NaN before; what a copy takes must be the same until then, and the memory must not be given back. Thread safety: all
+/// of it, `read`, `write` and `settle` under device_mutex().
+class HostMemory : public c10::Allocator {
+ public:
+  static HostMemory& get();
+
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+  bool is_pinned(const void* address) const;
+
+  /// A copy takes these bytes.
+  void read(char* begin, size_t bytes, Stamp stamp, std::string place);
+  /// A copy has brought these bytes.
+  void write(char* begin, size_t bytes, Stamp stamp, std::string place);
+  /// The host has waited for what `known` knows.
+  void settle(const VectorClock& known);
+  /// Nothing is under way any more.
+  void forget_copies();
+
+ private:
+  struct Copy {
+    char* begin;
+    std::vector<char> values;
+    Stamp stamp;
+    bool writes;
+    std::string place;
+  };
+  void settle(Copy& copy);
+  static void give_back(void* block);
+
+  std::map<const char*, size_t> blocks_;
+  std::vector<Copy> under_way_;
+};
+
+}  // namespace fsdp::test::checked
