@@ -120,6 +120,22 @@ class Compare(CompareCase):
         self.assertIn("| losses, largest relative difference | 2.5e-01 |",
                       self.lines("--rounds", 1, losses="[2.0, 5.0]"))
 
+    def test_a_policy_of_low_precision_is_compared_with_the_same_and_with_fp32(self):
+        lines = self.lines("--rounds", 3, "--precision", "bf16", losses="[2.0, 4.0 if '--precision' in sys.argv else 5.0]")
+        for row in ("| tokens/s, ours : torch-fsdp2 | 3.000 (2.000 to 3.000) |",
+                    "| tokens/s, ours, bf16 : fp32 | 2.000 (1.500 to 3.000) |",
+                    "| tokens/s, torch-fsdp2, bf16 : fp32 | 1.000 (1.000 to 1.000) |",
+                    "| losses, largest relative difference, ours and torch-fsdp2's | 0.0e+00 |",
+                    "| losses, largest relative difference, torch-fsdp2's and its fp32 | 0.0e+00 |",
+                    "| our losses the same bits in every round | yes |"):
+            self.assertIn(row, lines)
+        self.assertTrue(any(line.startswith("2 ranks, bf16, ") for line in lines))
+        self.assertEqual([run.split()[0] for run in self.runs()][:4], ["ours", "fsdp2", "ours", "fsdp2"])
+        self.assertEqual([("--precision bf16" in run) for run in self.runs()][:4], [True, True, False, False])
+        self.assertFalse(any("--versus" in run for run in self.runs()))
+        done = self.compare("--precision", "bf16", "--peers", "ddp")
+        self.assertIn("--precision bf16 is for --peers fsdp2", done.stderr)
+
     def test_tells_that_our_losses_do_not_repeat(self):
         self.assertIn("| our losses the same bits in every round | NO |",
                       self.lines("--rounds", 2, losses="[2.0, 4.0 + number]"))

@@ -6,6 +6,8 @@ import sys
 
 # The engine that shards as ours does; the others hold everything on each rank.
 SHARDED_PEER = "fsdp2"
+# Behind the name of a run in fp32, where others are of low precision.
+FP32 = ", fp32"
 
 
 def with_range(values):
@@ -57,6 +59,22 @@ def of_steps(rounds, bound, peers):
         cells[f"PSS of rank 0, ours : torch-{SHARDED_PEER}"] = with_range(ratios(rounds, "pss_mb", SHARDED_PEER))
     cells["our step : bound"] = against_bound(bound)
     cells["losses, largest relative difference"] = losses_agree(rounds)
+    cells["our losses the same bits in every round"] = losses_repeat(rounds)
+    return cells
+
+
+def of_low_steps(rounds, precision):
+    """The same with a policy of mixed precision, and beside fp32."""
+    peer = SHARDED_PEER
+    cells = {f"tokens/s, ours : torch-{peer}": with_range(ratios(rounds, "tokens_per_s", peer))}
+    for name, run in (("ours", "ours"), (f"torch-{peer}", peer)):
+        cells[f"tokens/s, {name}, {precision} : fp32"] = with_range(
+            [results[run]["tokens_per_s"] / results[run + FP32]["tokens_per_s"] for results in rounds])
+    cells[f"PSS of rank 0, ours : torch-{peer}"] = with_range(ratios(rounds, "pss_mb", peer))
+    for what, one, other in ((f"ours and torch-{peer}'s", "ours", peer),
+                             (f"torch-{peer}'s and its fp32", peer, peer + FP32)):
+        cells[f"losses, largest relative difference, {what}"] = "{:.1e}".format(
+            max(largest_difference(results[one]["losses"], results[other]["losses"]) for results in rounds))
     cells["our losses the same bits in every round"] = losses_repeat(rounds)
     return cells
 

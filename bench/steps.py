@@ -21,11 +21,14 @@ def ours(arguments, size, *words):
 
 
 def take_round(arguments, size, number):
-    """{"ours": result, "fsdp2": result, ...}"""
-    steps = ["--steps", arguments.steps]
-    runs = {"ours": lambda: ours(arguments, size, *steps)}
-    for peer in arguments.peers:
-        runs[peer] = lambda peer=peer: programs.torchs(arguments, peer, *flags(size), *steps)
+    """{"ours": result, "fsdp2": result, ...}; of low precision with those of fp32 beside them: "ours, fp32", ..."""
+    runs = {}
+    for precision in dict.fromkeys((arguments.precision, "fp32")):
+        words = ["--steps", arguments.steps, *(["--precision", precision] if precision != "fp32" else [])]
+        suffix = figures.FP32 if precision != arguments.precision else ""
+        runs["ours" + suffix] = lambda words=words: ours(arguments, size, *words)
+        for peer in arguments.peers:
+            runs[peer + suffix] = lambda peer=peer, words=words: programs.torchs(arguments, peer, *flags(size), *words)
     return programs.take_turns(runs, number)
 
 
@@ -34,9 +37,11 @@ def measure(arguments, size):
     rounds = []
     for number in range(arguments.rounds):
         rounds.append(take_round(arguments, size, number))
-        told = "; ".join(f"{name} {rounds[-1][name]['tokens_per_s']} tokens/s, {rounds[-1][name]['pss_mb']} MB"
-                         for name in ["ours", *arguments.peers])
+        told = "; ".join(f"{name} {result['tokens_per_s']} tokens/s, {result['pss_mb']} MB"
+                         for name, result in sorted(rounds[-1].items(), key=lambda item: not item[0].startswith("ours")))
         print(f"{size}, round {number + 1}: {told}", flush=True)
+    if arguments.precision != "fp32":
+        return figures.of_low_steps(rounds, arguments.precision)
     bound = ours(arguments, size, "--versus", "none", "--pairs", arguments.pairs)
     print(f"{size}, {bound['pairs']} pairs: step {bound['ms_per_step'][0]} ms, bound {bound['ms_per_step'][1]} ms, "
           f"ratio {bound['ratio']}", flush=True)
@@ -48,5 +53,7 @@ def columns(arguments):
 
 
 def legend(arguments):
+    if arguments.precision != "fp32":
+        return f"Medians over {arguments.rounds} rounds of {arguments.steps} steps, with their range."
     return (f"Medians over {arguments.rounds} rounds of {arguments.steps} steps, with their range; of the step against "
             f"the bound, over {arguments.pairs} pairs,\nwith the 95 % bootstrap interval.")

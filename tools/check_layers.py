@@ -20,8 +20,8 @@ LAYERS = [
     ["launch", "memory"],
     ["runtime"],
     ["api"],
-    ["optim", "init", "activation", "amp"],
-    ["state"],
+    ["optim", "init", "activation", "amp", "modules"],
+    ["report", "state"],
     ["train"],
 ]
 # The same inside a layer.
@@ -51,6 +51,7 @@ PUBLIC_HEADERS = {
     "process_group": "comm/group",
     "spawn": "launch",
     "advice": "api",
+    "scaled_step": "api",
     "options": "api",
     "group": "api",
     "sharded": "api",
@@ -59,6 +60,7 @@ PUBLIC_HEADERS = {
     "join": "api",
     "wrap_policy": "api",
     "parameters": "api",
+    "scaled_step": "api",
     "checkpoint": "state",
     "clip_grad": "optim",
     "optim": "optim",

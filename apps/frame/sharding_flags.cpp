@@ -1,6 +1,7 @@
 #include "frame/sharding_flags.h"
 
 #include <fsdp/options.h>
+#include <torch/cuda.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -52,12 +53,21 @@ void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
       ->check(CLI::Validator(is_mesh, ""))
       ->option_text("RxS")
       ->take_last();
+  const auto offload = [&flags] {
+    if (!torch::cuda::is_available())
+      throw CLI::ValidationError("--cpu-offload", "it takes parameters off a GPU, and this machine shows none");
+    flags.cpu_offload = true;
+  };
+  auto* flag = app.add_flag_callback(
+      "--cpu-offload", offload, "Parameters, gradients and optimizer state in host memory, what computes on the GPU");
+  if (auto* no_cuda = app.get_option_no_throw("--no-cuda")) flag->excludes(no_cuda);
 }
 
 fsdp::FullyShardOptions sharding_options(const ShardingFlags& flags) {
   fsdp::FullyShardOptions options;
   options.strategy = strategies().at(flags.strategy);
   const auto sizes = sizes_of_mesh(flags.mesh);
+  if (flags.cpu_offload) options.offload_policy = fsdp::CPUOffloadPolicy{};
   if (sizes.size() == 1) options.mesh = fsdp::init_device_mesh(sizes, {"shard"});
   if (sizes.size() == 2) options.mesh = fsdp::init_device_mesh(sizes, {"replicate", "shard"});
   return options;

@@ -55,11 +55,21 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
                "The head of the model is a group of its own beside the blocks: the root's gradients are complete last");
   add_bytes(app, "--prefetch-bytes", arguments.prefetched_bytes,
             "Whole parameters that are gathered ahead; default: one group");
+  add(app, "--precision", arguments.precision,
+      "What ranks gather, compute and sum gradients in; rows and losses stay fp32", CLI::IsMember({"fp32", "bf16", "fp16"}));
   frame::add_sharding_flags(app, arguments.sharding);
+  frame::add_activation_flags(app, arguments.activations);
+  app.add_flag("--keep-products", arguments.keeps_products,
+               "Compute blocks again but for products of matrices and attention, whose results are kept");
   add_sizes(app, arguments);
   add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000))
       ->excludes(versus);
   add(app, "--pairs", arguments.pairs, "Pairs of steps, after two to warm up", CLI::PositiveNumber)->needs(versus);
+  app.callback([&arguments] {
+    const bool are_sharded = arguments.engine == "fsdp" && (arguments.versus.empty() || arguments.versus == "fsdp");
+    if (arguments.precision != "fp32" && !are_sharded)
+      throw CLI::ValidationError("--precision", "expected fp32 with the engines none and naive, which have no policy");
+  });
 }
 
 void add_flags(CLI::App& app, CollectivesArguments& arguments) {
@@ -82,6 +92,17 @@ void add_flags(CLI::App& app, InterceptArguments& arguments) {
   add(app, "--operators", arguments.operators, "Operators in a row", CLI::PositiveNumber);
 }
 
+void add_flags(CLI::App& app, OptimArguments& arguments) {
+  add(app, "--tensors", arguments.tensors, "Parameters", CLI::PositiveNumber);
+  add(app, "--numel", arguments.numel, "Elements of all parameters together, 250 of each at least", CLI::PositiveNumber);
+  add(app, "--rounds", arguments.rounds, "Steps of each optimizer, of which the median is taken", CLI::PositiveNumber);
+  add(app, "--threads", arguments.threads, "Threads", CLI::PositiveNumber);
+  add(app, "--optimizer", arguments.optimizer, "Which one",
+      CLI::IsMember({"all", "adamw", "adam", "sgd", "rmsprop", "adagrad"}));
+  add(app, "--param-dtype", arguments.param_dtype, "Of whole parameters; rows are fp32",
+      CLI::IsMember({"fp32", "bf16"}));
+}
+
 void add_flags(CLI::App& app, ScalingArguments& arguments) {
   add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
   add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo"}));
@@ -100,6 +121,14 @@ void add_flags(CLI::App& app, CheckpointArguments& arguments) {
       CLI::ExistingDirectory);
   add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
+}
+
+void add_flags(CLI::App& app, OffloadArguments& arguments) {
+  add_ranks(app, arguments);
+  add_sizes(app, arguments);
+  add(app, "--folder", arguments.folder, "On the disk to measure; needs room for the training state twice",
+      CLI::ExistingDirectory);
+  add(app, "--rounds", arguments.rounds, "Rounds, after one to warm up", CLI::PositiveNumber);
 }
 
 }  // namespace bench

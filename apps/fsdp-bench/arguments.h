@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "frame/activation_flags.h"
 #include "frame/sharding_flags.h"
 
 namespace CLI {
@@ -28,7 +29,15 @@ struct StepArguments {
   bool groups_head = false;
   /// Of whole parameters; 0: one group, whatever its size.
   int64_t prefetched_bytes = 0;
+  /// "fp32"; "bf16" or "fp16": of whole parameters, of operators and of what ranks sum; rows and losses stay fp32.
+  std::string precision = "fp32";
   frame::ShardingFlags sharding;
+  /// Of training state in files; empty: it is in memory.
+  std::string disk_folder;
+  /// With `versus`, of the engine alone.
+  frame::ActivationFlags activations;
+  /// Of what is computed again, all but products.
+  bool keeps_products = false;
 
   int64_t dim = 256;
   int64_t layers = 6;
@@ -59,6 +68,18 @@ struct InterceptArguments {
   int64_t operators = 200;
 };
 
+struct OptimArguments {
+  /// Parameters, and elements of all of them together.
+  int64_t tensors = 200;
+  int64_t numel = 10'000'000;
+  int64_t rounds = 21;
+  int64_t threads = 1;
+  /// "all", "adamw", "adam", "sgd", "rmsprop" or "adagrad".
+  std::string optimizer = "all";
+  /// Of the whole parameters, "fp32" or "bf16"; rows are fp32.
+  std::string param_dtype = "fp32";
+};
+
 struct ScalingArguments {
   int world = 2;
   std::string backend = "gloo";
@@ -79,11 +100,20 @@ struct CheckpointArguments : StepArguments {
   bool json = false;
 };
 
+/// What is trained, in memory and in files of a folder.
+struct OffloadArguments : StepArguments {
+  /// On the disk to measure; needs room for the training state twice.
+  std::string folder = ".";
+  int64_t rounds = 5;
+};
+
 /// They let `app` fill the arguments, whose values are the defaults.
 void add_flags(CLI::App& app, StepArguments& arguments);
 void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);
+void add_flags(CLI::App& app, OptimArguments& arguments);
 void add_flags(CLI::App& app, ScalingArguments& arguments);
 void add_flags(CLI::App& app, CheckpointArguments& arguments);
+void add_flags(CLI::App& app, OffloadArguments& arguments);
 
 }  // namespace bench

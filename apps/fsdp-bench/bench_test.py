@@ -45,7 +45,7 @@ class Step(unittest.TestCase):
         keys = {"engine", "world", "ms_per_step", "tokens_per_s", "pss_mb", "losses", "forward_ms", "backward_ms",
                 "optimizer_ms", "bytes"}
         self.assertLessEqual(keys, result.keys())
-        self.assertEqual(set(result["bytes"]), {"rows", "whole", "gradient", "optimizer"})
+        self.assertEqual(set(result["bytes"]), {"rows", "whole", "gradient", "optimizer", "activation"})
         self.assertEqual((result["engine"], result["world"], len(result["losses"])), ("fsdp", 2, 4))
 
     def test_losses_do_not_depend_on_resharding(self):
@@ -59,6 +59,25 @@ class Step(unittest.TestCase):
         expected = step("--world", 2)["losses"]
         for words in (["shard_grad_op"], ["shard_optimizer"], ["replicate"], ["full_shard", "--mesh", "2x1"]):
             self.assertEqual(step("--world", 2, "--strategy", *words)["losses"], expected, words)
+
+    def test_low_precision_has_nearby_losses_and_smaller_whole_parameters(self):
+        expected = step("--world", 2)
+        for precision in ("bf16", "fp16"):
+            low = step("--world", 2, "--precision", precision)
+            self.assertEqual(low["precision"], precision)
+            self.assertNotEqual(low["losses"], expected["losses"])
+            for ours, theirs in zip(low["losses"], expected["losses"], strict=True):
+                self.assertAlmostEqual(ours, theirs, delta=0.01 * theirs)
+            if BACKEND == "gloo":
+                self.assertLess(low["bytes"]["whole"]["peak"], 0.6 * expected["bytes"]["whole"]["peak"])
+
+    def test_activations_that_are_computed_again_change_no_loss_and_are_the_blocks_inputs(self):
+        plain = step("--world", 2)
+        for flag in ("--checkpoint-activations", "--keep-products"):
+            again = step("--world", 2, flag)
+            self.assertEqual(again["losses"], plain["losses"])
+            self.assertGreater(again["bytes"]["activation"]["peak"], plain["bytes"]["activation"]["peak"])
+            self.assertEqual(again["bytes"]["activation"]["current"], 0)
 
     def test_naive_data_parallelism_has_the_same_losses(self):
         for ours, expected in zip(step("--world", 2, "--engine", "naive")["losses"], step("--world", 2)["losses"]):
@@ -164,6 +183,17 @@ class Deferred(unittest.TestCase):
                 self.assertEqual(loaded["parameters"], saved["parameters"])
 
 
+class Offload(unittest.TestCase):
+    def test_what_is_in_files_is_read_from_the_disk_and_written_to_it_in_a_step(self):
+        with tempfile.TemporaryDirectory(dir=".") as folder:
+            result = json.loads(output("offload", *MODEL, "--dim", 128, "--backend", BACKEND, "--folder", folder, "--rounds", 1))
+            self.assertEqual(os.listdir(folder), [])
+        state_mb = result["parameters"] * 4 * 4 / 1e6  # rows, gradients, AdamW's two
+        self.assertGreater(result["files_mb"], 0.99 * state_mb, result)
+        self.assertGreater(result["written_mb"], 0.7 * state_mb, result)  # rows and AdamW's two
+        self.assertGreater(result["from_disk_s"], 0, result)
+
+
 class BadInput(unittest.TestCase):
     def expect_failure(self, words, pattern):
         done = run(*words)
@@ -179,6 +209,8 @@ class BadInput(unittest.TestCase):
         self.expect_failure(["step", "--backend", "pigeon"], "--backend")
         self.expect_failure(["step", "--versus", "other"], "--versus")
         self.expect_failure(["step", "--strategy", "other"], "--strategy")
+        self.expect_failure(["step", "--precision", "fp8"], "--precision")
+        self.expect_failure(["step", "--precision", "bf16", "--versus", "none"], "--precision: expected fp32 with")
         self.expect_failure(["step", "--mesh", "2by2"], "--mesh: expected numbers as in 8 or in 2x4, found '2by2'")
         self.expect_failure([], "subcommand")
 
@@ -208,6 +240,20 @@ class Intercept(unittest.TestCase):
         result = json.loads(done.stdout)
         self.assertEqual(len(result["operators"]), 8)
         self.assertIn("overhead_us", result)
+
+
+class Optim(unittest.TestCase):
+    def test_every_optimizer_ends_where_torchs_does(self):
+        for words in ([], ["--param-dtype", "bf16"]):
+            done = run("optim", "--tensors", 4, "--numel", 5000, "--rounds", 3, *words)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            result = json.loads(done.stdout)
+            self.assertEqual([one["optimizer"] for one in result["optimizers"]],
+                             ["adamw", "adam", "sgd", "rmsprop", "adagrad"])
+            for one in result["optimizers"]:
+                self.assertLess(one["largest_difference"], 1e-6 if not words else 1e-3, one)  # bf16 gradients differ
+                self.assertLessEqual({"torch_ms", "ms", "ratio", "gb_per_s"}, one.keys())
+            self.assertEqual(set(result["memory_gb_per_s"]), {"copy", "triad"})
 
 
 class Checkpoint(unittest.TestCase):

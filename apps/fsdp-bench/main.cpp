@@ -8,6 +8,8 @@
 #include "frame/run_program.h"
 #include "intercept.h"
 #include "join_ranks.h"
+#include "offload.h"
+#include "optim.h"
 #include "scaling.h"
 #include "step.h"
 #include "versus.h"
@@ -24,6 +26,9 @@ int main(int argc, char** argv) {
   bench::InterceptArguments intercept_arguments;
   auto* intercept = app.add_subcommand("intercept", "What one operator that takes a sharded parameter costs more");
   bench::add_flags(*intercept, intercept_arguments);
+  bench::OptimArguments optim_arguments;
+  auto* optim = app.add_subcommand("optim", "Steps of the optimizers, beside torch::optim's and a copy in memory");
+  bench::add_flags(*optim, optim_arguments);
   bench::ScalingArguments scaling_arguments;
   auto* scaling = app.add_subcommand("scaling", "What a group, a nested group and a parameter cost in growing models");
   bench::add_flags(*scaling, scaling_arguments);
@@ -34,12 +39,18 @@ int main(int argc, char** argv) {
   auto* deferred =
       app.add_subcommand("deferred", "Memory of a large model that is built without memory, saved, loaded");
   bench::add_flags(*deferred, deferred_arguments);
+  bench::OffloadArguments offload_arguments;
+  auto* offload =
+      app.add_subcommand("offload", "Steps of a model whose training state is in files, beside plain files");
+  bench::add_flags(*offload, offload_arguments);
   return frame::run_program(app, argc, argv, [&] {
     if (step->parsed()) {
       bench::run_as_ranks(step_arguments, step_arguments.versus.empty() ? bench::run_step : bench::run_versus);
     }
     if (collectives->parsed()) bench::run_as_ranks(collectives_arguments, bench::run_collectives);
     if (intercept->parsed()) bench::run_intercept(intercept_arguments);
+    if (offload->parsed()) bench::run_as_ranks(offload_arguments, bench::run_offload);
+    if (optim->parsed()) bench::run_optim(optim_arguments);
     if (deferred->parsed()) bench::run_as_ranks(deferred_arguments, bench::run_deferred);
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);

@@ -69,6 +69,7 @@ Json result(const StepArguments& arguments, c10::Device device, const Series& se
   json["reshard"] = arguments.reshard;
   json["strategy"] = arguments.sharding.strategy;
   json["mesh"] = arguments.sharding.mesh;
+  json["precision"] = arguments.precision;
   json["ms_per_step"] = round_to(total, 1);
   json["tokens_per_s"] = static_cast<int64_t>(std::llround(tokens / total * 1e3));
   json[device.is_cpu() ? "pss_mb" : "device_mb"] = static_cast<int64_t>(std::llround(mb));
@@ -78,7 +79,8 @@ Json result(const StepArguments& arguments, c10::Device device, const Series& se
   json["bytes"] = {{"rows", byte_class(now.rows.current, last.rows.peak)},
                    {"whole", byte_class(now.whole.current, last.whole.peak)},
                    {"gradient", byte_class(now.gradient.current, last.gradient.peak)},
-                   {"optimizer", byte_class(now.optimizer.current, last.optimizer.peak)}};
+                   {"optimizer", byte_class(now.optimizer.current, last.optimizer.peak)},
+                   {"activation", byte_class(now.activation.current, last.activation.peak)}};
   json["gathers_per_step"] = static_cast<double>(last.gathers) / static_cast<double>(arguments.steps);
   json["reductions_per_step"] = static_cast<double>(last.reductions) / static_cast<double>(arguments.steps);
   const int64_t steps = std::max<int64_t>(1, arguments.steps - kWarmUpSteps);

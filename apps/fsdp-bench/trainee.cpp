@@ -1,5 +1,6 @@
 #include "trainee.h"
 
+#include <fsdp/activation_checkpoint.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/process_group.h>
 #include <torch/csrc/utils/tensor_flatten.h>
@@ -18,12 +19,26 @@ fsdp::FullyShardOptions sharding(const StepArguments& arguments) {
   if (reshard == "always") options.reshard_after_forward = fsdp::Reshard::always();
   if (reshard == "never") options.reshard_after_forward = fsdp::Reshard::never();
   if (arguments.within > 1) options.reshard_after_forward = fsdp::Reshard::within(arguments.within);
+  if (arguments.precision != "fp32")
+    options.mp_policy =
+        fsdp::MixedPrecisionPolicy{.param_dtype = arguments.precision == "bf16" ? torch::kBFloat16 : torch::kHalf,
+                                   .output_dtype = torch::kFloat};
+  if (!arguments.disk_folder.empty()) options.disk_policy = fsdp::DiskOffloadPolicy{.folder = arguments.disk_folder};
   if (arguments.prefetched_bytes > 0) options.max_prefetched_bytes = arguments.prefetched_bytes;
   return options;
 }
 
 std::shared_ptr<fsdp::optim::AdamW> make_optimizer(const std::vector<at::Tensor>& parameters) {
   return std::make_shared<fsdp::optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-3));
+}
+
+models::RunPart block_runner(const StepArguments& arguments) {
+  if (!arguments.activations.is_on() && !arguments.keeps_products) return {};
+  auto options = frame::checkpoint_options(arguments.activations);
+  if (arguments.keeps_products) options.keeps_results = fsdp::is_product;
+  return [options](const models::Part& part, const at::Tensor& x) {
+    return fsdp::activation_checkpoint(options, part, x);
+  };
 }
 
 Trainee make_sharded(models::GPT gpt, const StepArguments& arguments) {
@@ -91,6 +106,7 @@ Trainee make_trainee(const StepArguments& arguments, c10::Device device) {
                                     .layers = arguments.layers,
                                     .heads = arguments.heads});
   gpt->to(device);
+  gpt->run_block = block_runner(arguments);
   if (arguments.engine == "fsdp") return make_sharded(std::move(gpt), arguments);
   return arguments.engine == "naive" ? make_naive(std::move(gpt)) : make_unsharded(std::move(gpt));
 }

@@ -83,7 +83,10 @@ Json result(const StepArguments& arguments, const Contestant& ours, const Contes
 void run_versus(const StepArguments& arguments) {
   const c10::Device device = join_ranks(arguments.backend, arguments.world);
   Contestant ours = make_contestant(arguments, arguments.engine, device);
-  Contestant other = make_contestant(arguments, arguments.versus, device);
+  auto plain = arguments;
+  plain.activations = {};
+  plain.keeps_products = false;
+  Contestant other = make_contestant(plain, arguments.versus, device);
   other.is_bound = arguments.versus == "none";
   for (int64_t step = 0; step < kWarmUpSteps + arguments.pairs; ++step) {
     const auto batch = batch_of(arguments, step, device);

@@ -89,6 +89,7 @@ Written reshard_to(Source& source, const std::string& folder, int ranks, std::op
   to.manifest.versions["fsdp"] = FSDP_VERSION;
   to.manifest.optimizer = old.optimizer;
   to.manifest.extra = old.extra;
+  to.manifest.states = old.states;
   const FolderLock lock(folder);
   to.path = begin_step(folder, to.manifest.step, lock);
   try {
@@ -96,7 +97,7 @@ Written reshard_to(Source& source, const std::string& folder, int ranks, std::op
       write_share(to, name_of_file("model", rank, ranks), old.model, rank, to.manifest.model);
       write_share(to, name_of_file("training", rank, ranks), training, rank, to.manifest.training);
     }
-    complete_step(folder, to.manifest, std::nullopt, lock);
+    name_step(folder, to.manifest, lock);
   } catch (...) {
     abandon_step(folder, to.manifest.step, lock);
     throw;

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "frame/flag_checks.h"
+#include "frame/optimizer_flags.h"
 #include "sizes.h"
 
 namespace gpt {
@@ -71,16 +72,19 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
       ->take_last()
       ->excludes(steps);
   app.add_option("--lr", arguments.lr, "Highest learning rate")->check(frame::positive_number())->take_last();
+  frame::add_optimizer_flags(app, arguments.optimizer);
   add(app, "--warmup", arguments.warmup, "Steps until the learning rate is highest", frame::count_or_none());
   add(app, "--weight-decay", arguments.weight_decay, "Weight decay of the matrices", frame::number_from_0());
   add(app, "--max-grad-norm", arguments.max_grad_norm, "Gradients are scaled down to this norm",
       frame::positive_number());
   add(app, "--seed", arguments.seed, "Seed of the model, the data order and the sample", frame::seed());
   add(app, "--threads", arguments.threads, "Threads of each rank", frame::threads());
+  app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
   frame::add_sharding_flags(app, arguments.sharding);
+  frame::add_precision_flags(app, arguments.precision);
+  frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
                "Keep whole parameters from forward to backward");
-  app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
 }
 
 void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
@@ -91,6 +95,8 @@ void add_checkpoint_flags(CLI::App& app, Arguments& arguments) {
       frame::count_or_none())
       ->needs(save);
   add(app, "--keep", arguments.keep, "Checkpoints that stay in the folder, the newest", frame::count())->needs(save);
+  app.add_flag("--async-save", arguments.async_save, "Write checkpoints while training goes on, from a copy in memory")
+      ->needs(save);
   app.add_option("--resume", arguments.resume,
                  "Go on from the newest checkpoint of a folder, or from one checkpoint; the folder of --save may still "
                  "be empty")

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "frame/activation_flags.h"
+#include "frame/precision_flags.h"
 #include "frame/sharding_flags.h"
 
 namespace CLI {
@@ -37,6 +39,7 @@ struct Arguments {
   int64_t steps = 1700;
   /// Passes over the text, which decide on the steps; 0: `steps` of sequences from anywhere.
   int64_t epochs = 0;
+  std::string optimizer = "adamw";
   double lr = 0;
   /// Steps over which the learning rate rises to `lr`; then it falls to a tenth of it.
   int64_t warmup = 100;
@@ -45,6 +48,8 @@ struct Arguments {
   int64_t seed = 0;
   int64_t threads = 1;
   frame::ShardingFlags sharding;
+  frame::PrecisionFlags precision;
+  frame::ActivationFlags activations;
   bool no_reshard_after_forward = false;
   bool no_cuda = false;
 
@@ -54,6 +59,8 @@ struct Arguments {
   int64_t save_every = 0;
   /// How many of them stay.
   int64_t keep = 2;
+  /// They are written while training goes on.
+  bool async_save = false;
   /// Folder of the checkpoints to go on from, or one of them.
   std::string resume;
   /// What has the initial values: a checkpoint, a file of whole tensors, or the folder of a GPT-2.

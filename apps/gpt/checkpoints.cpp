@@ -20,12 +20,14 @@ namespace fs = std::filesystem;
 
 constexpr char kStepsOfEpoch[] = "steps_of_epoch";
 
+enum class Origin : int64_t { kGpt2Folder, kCheckpoint, kFile };
+
 // Rank 0 looks, so that all ranks do the same.
-bool begins_anew(const Arguments& arguments) {
-  if (arguments.resume.empty()) return true;
-  const bool may_be_first = arguments.resume == arguments.save;
-  const bool is_first = may_be_first && fsdp::rank() == 0 && !fs::exists(fs::path(arguments.resume) / "latest");
-  return fsdp::broadcast(torch::tensor(static_cast<int64_t>(is_first))).item<int64_t>() != 0;
+Origin origin_of(const std::string& path) {
+  const auto seen = fs::exists(fs::path(path) / "config.json") ? Origin::kGpt2Folder
+                    : fs::is_directory(path)                   ? Origin::kCheckpoint
+                                                               : Origin::kFile;
+  return static_cast<Origin>(fsdp::broadcast(torch::tensor(static_cast<int64_t>(seen))).item<int64_t>());
 }
 
 // A GPT-2 that transformers saved. The sizes of its tensors do not tell all that the model has to be.
@@ -39,12 +41,16 @@ void load_gpt2(Model& model, const std::string& path, const Arguments& arguments
 }
 
 void load_initial_values(Model& model, const std::string& path, const Arguments& arguments) {
-  if (fs::exists(fs::path(path) / "config.json"))
-    load_gpt2(model, path, arguments);
-  else if (fs::is_directory(path))
-    fsdp::load_checkpoint(path, model);
-  else
-    fsdp::load_safetensors(path, model);
+  switch (origin_of(path)) {
+    case Origin::kGpt2Folder:
+      load_gpt2(model, path, arguments);
+      break;
+    case Origin::kCheckpoint:
+      fsdp::load_checkpoint(path, model);
+      break;
+    case Origin::kFile:
+      fsdp::load_safetensors(path, model);
+  }
   if (fsdp::rank() == 0) std::cout << "begins with the values of " << path << std::endl;
 }
 
@@ -52,13 +58,21 @@ void load_initial_values(Model& model, const std::string& path, const Arguments&
 
 int64_t step_at(int64_t step, int64_t then, int64_t now) { return then > 0 && now > 0 ? step * now / then : step; }
 
-int64_t restore(Model& model, fsdp::optim::AdamW& optimizer, const fsdp::data::TextBatches& batches,
-                const Arguments& arguments) {
-  if (begins_anew(arguments)) {
+int64_t restore(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler,
+                const fsdp::data::TextBatches& batches, const Arguments& arguments) {
+  fsdp::LoadedCheckpoint loaded;
+  if (!arguments.resume.empty())
+    loaded = fsdp::load_checkpoint(
+        arguments.resume, model, &optimizer,
+        {.strict = false,
+         .may_differ = {"scaler"},  // a training in another precision may go on in this one: it had no scale
+         .scaler = &scaler,
+         // The first run of those that go on from what they save finds nothing there.
+         .if_any = arguments.resume == arguments.save});
+  if (loaded.path.empty()) {
     if (!arguments.init_from.empty()) load_initial_values(model, arguments.init_from, arguments);
     return 0;
   }
-  const auto loaded = fsdp::load_checkpoint(arguments.resume, model, &optimizer);
   const auto extra = nlohmann::json::parse(loaded.extra);
   const int64_t step = step_at(loaded.step, extra.value(kStepsOfEpoch, int64_t{0}), batches.steps_of_epoch());
   if (fsdp::rank() == 0)
@@ -72,12 +86,18 @@ bool saves_after(int64_t done, int64_t steps, const Arguments& arguments) {
   return done == steps || (arguments.save_every > 0 && done % arguments.save_every == 0);
 }
 
-std::string save(const Model& model, const fsdp::optim::AdamW& optimizer, const fsdp::data::TextBatches& batches,
-                 int64_t done, const Arguments& arguments) {
+std::string save(fsdp::AsyncSave& saving, const Model& model, const torch::optim::Optimizer& optimizer,
+                 const fsdp::GradScaler& scaler, const fsdp::data::TextBatches& batches, int64_t done,
+                 const Arguments& arguments) {
   const nlohmann::json extra = {{kStepsOfEpoch, batches.steps_of_epoch()}};
-  fsdp::save_checkpoint(arguments.save, model, &optimizer,
-                        {.step = done, .extra = extra.dump(), .keep = arguments.keep});
-  return "step " + std::to_string(done) + ": saved in " + arguments.save;
+  const fsdp::SaveOptions options{.step = done, .extra = extra.dump(), .keep = arguments.keep, .scaler = &scaler};
+  const auto step = "step " + std::to_string(done) + ": ";
+  if (!arguments.async_save) {
+    fsdp::save_checkpoint(arguments.save, model, &optimizer, options);
+    return step + "saved in " + arguments.save;
+  }
+  fsdp::async_save_checkpoint(saving, arguments.save, model, &optimizer, options);
+  return step + "is being saved in " + arguments.save;
 }
 
 }  // namespace gpt

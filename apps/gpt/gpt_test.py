@@ -76,6 +76,32 @@ class Training(unittest.TestCase):
         for found in others:
             self.assertEqual(found, expected)
 
+    def test_low_precision_trains_to_nearby_losses(self):
+        def losses(*words):
+            output = self.train("--batch", 2, "--steps", 6, *words, world=2)
+            return [float(loss) for loss in re.findall(r"step \d+/6 +loss (\d+\.\d+)", output)]
+
+        small_llama = ["--size", "llama", "--lr", 0.001]
+        for model in ([], small_llama):
+            expected = losses(*model)
+            for words in (["--bf16"], ["--fp16"], ["--autocast"], ["--fp16", "--autocast"]):
+                with self.subTest(model + words):
+                    found = losses(*model, *words)
+                    if "--fp16" not in words:  # which differs in digits that are not printed
+                        self.assertNotEqual(found, expected)
+                    for ours, theirs in zip(found, expected, strict=True):
+                        self.assertAlmostEqual(ours, theirs, delta=0.05 * theirs)
+
+    def test_activations_that_are_computed_again_change_no_loss(self):
+        def losses(*words):
+            return re.findall(r"loss (\d+\.\d+)", self.train("--batch", 2, *words))
+
+        for more in ([], ["--dropout", "0.3"]):
+            expected = losses(*more)
+            self.assertGreater(len(expected), 4)
+            for flag in ("--checkpoint-activations", "--offload-activations"):
+                self.assertEqual(losses(flag, *more), expected)
+
     def test_trains_alone_on_the_text_it_carries(self):
         command = [GPT, *SMALL, "--seq", "64", "--batch", "64", "--eval-every", "0"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
@@ -144,14 +170,27 @@ class Training(unittest.TestCase):
         self.assertRegex(done.stdout, r"step 2/2 .*")
         self.assertIn("64 characters in", done.stdout)  # 2 steps of 2 sequences of 16
 
+    def test_every_optimizer_trains_and_resumes(self):
+        for optimizer, lr in (("adam", 0.01), ("cpu_adam", 0.01), ("sgd", 0.1), ("rmsprop", 0.003), ("adagrad", 0.05),
+                              ("adadelta", 1)):
+            with self.subTest(optimizer):
+                folder = self.text.with_name(optimizer)
+                words = ["--optimizer", optimizer, "--lr", lr, "--batch", 2, "--sample", 0, "--save", folder]
+                output = self.train(*words, "--steps", 20, world=2)
+                losses = [float(loss) for loss in re.findall(r"step \d+/20 +loss (\d+\.\d+)", output)]
+                self.assertLess(losses[-1], losses[0], output)
+                self.assertIn("goes on after step 20", self.train(*words, "--steps", 22, "--resume", folder, world=2))
+
     def test_resumes_bit_for_bit_with_the_same_ranks(self):
         words = ["--batch", 2, "--dropout", 0.2, "--sample", 0, "--eval-every", 0]
-        for world, more in ((1, ["--epochs", 1]), (2, ["--steps", 4])):
-            runs = [self.text.with_name(f"{name}{world}") for name in ("whole", "half")]
+        for number, (world, more) in enumerate([(1, ["--epochs", 1]), (2, ["--steps", 4]), (2, ["--steps", 4, "--fp16"])]):
+            runs = [self.text.with_name(f"{name}{number}") for name in ("whole", "half")]
             output = self.train(*words, *more, "--save", runs[0], "--save-every", 2, "--keep", 100, world=world)
             first, *_, last = sorted(path.name for path in runs[0].glob("step-*"))
             self.assertIn(f"step 2: saved in {runs[0]}", output)
-            output = self.train(*words, *more, "--resume", runs[0] / first, "--save", runs[1], world=world)
+            output = self.train(*words, *more, "--resume", runs[0] / first, "--save", runs[1], "--async-save",
+                                "--save-every", 1, "--keep", 1, world=world)
+            self.assertIn(f"step 3: is being saved in {runs[1]}", output)
             self.assertIn(f"goes on after step 2 from {runs[0] / first}, saved by {world} rank", output)
             self.assertEqual([path.name for path in runs[1].glob("step-*")], [last])
             for path in (runs[0] / last).iterdir():  # parameters, moments, random state, options
@@ -264,6 +303,8 @@ class Training(unittest.TestCase):
                  (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
                  (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
                  (["--tokenizer", "words", "--vocab_size", 9], "--vocab_size"),
+                 (["--fp16", "--bf16"], "excludes"),
+                 (["--cpu-offload"], "--cpu-offload.*--no-cuda|--cpu-offload: it takes parameters off a GPU"),
                  (["--config", "no such file"], "no such file"), (["--config", bad], "batsch"))
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for (words, why), done in zip(cases, pool.map(lambda case: self.run_gpt(*case[0]), cases)):

@@ -65,9 +65,10 @@ void run(const Arguments& arguments) {
   torch::manual_seed(static_cast<uint64_t>(arguments.seed + 1 + fsdp::rank()));
   if (is_first) std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << device << std::endl;
 
-  auto optimizer = make_optimizer(model->parameters(), arguments);
-  const int64_t first = restore(model, optimizer, batches, arguments);
-  const Outcome outcome = train(model, optimizer, batches, first, text.tokenizer->unit(), arguments);
+  const auto optimizer = make_optimizer(model->parameters(), arguments);
+  auto scaler = frame::make_scaler(arguments.precision);
+  const int64_t first = restore(model, *optimizer, scaler, batches, arguments);
+  const Outcome outcome = train(model, *optimizer, scaler, batches, first, text.tokenizer->unit(), arguments);
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);
   const std::string sample = write_sample(model, text, start, arguments);
   const std::string table = memory_table(model, held, vocabulary, arguments);

@@ -31,12 +31,14 @@ Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device d
   const Module module = arguments.architecture == Architecture::kLlama
                             ? make<models::LlamaImpl, models::LlamaConfig>(vocabulary, arguments)
                             : make<models::GPTImpl, models::GPTConfig>(vocabulary, arguments);
-  module->to(device);
+  if (!arguments.sharding.cpu_offload) module->to(device);  // else fully_shard leaves each rank its rows in host memory
+  module->run_block = frame::part_runner(arguments.activations);
   return module;
 }
 
 Model shard(const Module& module, const Arguments& arguments) {
   auto options = frame::sharding_options(arguments.sharding);
+  options.mp_policy = frame::precision_policy(arguments.precision);
   options.auto_wrap_policy = fsdp::module_wrap_policy<models::BlockImpl, models::LlamaBlockImpl>();
   if (arguments.no_reshard_after_forward) options.reshard_after_forward = fsdp::Reshard::never();
   return fsdp::fully_shard(module, options);

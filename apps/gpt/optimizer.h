@@ -1,9 +1,10 @@
 #pragma once
 /// \file
-/// fsdp::optim::AdamW with decay on matrices only.
+/// The optimizer of --optimizer with decay on matrices only.
 
 #include <fsdp/optim.h>
 
+#include <memory>
 #include <vector>
 
 #include "arguments.h"
@@ -11,8 +12,9 @@
 namespace gpt {
 
 /// Takes parameters whole or as rows: rows of a matrix are a matrix.
-fsdp::optim::AdamW make_optimizer(const std::vector<at::Tensor>& parameters, const Arguments& arguments);
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
+                                                        const Arguments& arguments);
 
-void set_learning_rate(fsdp::optim::AdamW& optimizer, double lr);
+void set_learning_rate(torch::optim::Optimizer& optimizer, double lr);
 
 }  // namespace gpt

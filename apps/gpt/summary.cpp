@@ -32,11 +32,11 @@ std::vector<Row> rows_of_all_ranks(const Row& mine) {
 
 Row unsharded_row(int64_t vocabulary, c10::Device device, const Arguments& arguments) {
   const Module module = make_module(arguments, vocabulary, device);
-  auto optimizer = make_optimizer(module->parameters(), arguments);
+  const auto optimizer = make_optimizer(module->parameters(), arguments);
   const auto ids = torch::zeros({1, arguments.seq}, torch::TensorOptions(torch::kInt64).device(device));
   module->forward(ids, ids).backward();
-  optimizer.step();
-  const HeldBytes held = held_bytes(module->parameters(), optimizer.state_bytes());
+  optimizer->step();
+  const HeldBytes held = held_bytes(module->parameters(), dynamic_cast<const fsdp::optim::FlatOptimizer&>(*optimizer).state_bytes());
   return {held.parameters, held.gradients, held.optimizer_state, held.parameters};
 }
 

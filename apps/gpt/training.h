@@ -2,6 +2,7 @@
 /// \file
 /// The training loop.
 
+#include <fsdp/grad_scaler.h>
 #include <fsdp/optim.h>
 
 #include <string_view>
@@ -22,10 +23,10 @@ struct Outcome {
 
 /// Trains on this rank's share of every batch but those of the `first` steps, which were done before; rank 0 prints
 /// progress, with losses in nats per `unit`. Writes the checkpoints that the arguments ask for. Collective.
-Outcome train(Model& model, fsdp::optim::AdamW& optimizer, const fsdp::data::TextBatches& batches, int64_t first,
-              std::string_view unit, const Arguments& arguments);
+Outcome train(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler,
+              const fsdp::data::TextBatches& batches, int64_t first, std::string_view unit, const Arguments& arguments);
 
 /// Mean loss over the validation text. Collective.
-double validation_loss(Model& model, const fsdp::data::TextBatches& batches);
+double validation_loss(Model& model, const fsdp::data::TextBatches& batches, const Arguments& arguments);
 
 }  // namespace gpt

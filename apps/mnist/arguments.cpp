@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "frame/flag_checks.h"
+#include "frame/optimizer_flags.h"
 
 namespace mnist {
 
@@ -21,20 +22,32 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   add("--test-samples", arguments.test_samples, "Test on so many images; 0: all of --data, or 1000 drawn ones",
       frame::count_or_none());
 
+  app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU though there is a GPU");
   add("--model", arguments.model, "The network", CLI::IsMember({"convnet", "resnet18"}));
   app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules with 20000 parameters or more become groups of their own");
   frame::add_sharding_flags(app, arguments.sharding);
+  frame::add_precision_flags(app, arguments.precision);
+  frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--no-dropout", arguments.no_dropout,
                "Drop nothing out: two ranks then compute what one does with twice the batch");
+
+  app.add_flag("--sync-bn", arguments.sync_bn, "Batch norms take their statistics over the batches of all ranks");
+  app.final_callback([&arguments] {
+    if (arguments.sync_bn && arguments.model == "convnet")
+      throw CLI::ValidationError("--sync-bn", "the convnet has no batch norm; expected --model resnet18");
+  });
 
   add("--batch-size", arguments.batch_size, "Images per rank and training step", frame::count());
   add("--test-batch-size", arguments.test_batch_size, "Images per rank and step of the test", frame::count());
   add("--epochs", arguments.epochs, "Passes over the training images", frame::count());
-  add("--lr", arguments.lr, "Learning rate of the first epoch", frame::positive_number());
+  frame::add_optimizer_flags(app, arguments.optimizer);
+  app.add_option("--lr", arguments.lr,
+                 "Learning rate of the first epoch (adadelta 1, sgd and adagrad 0.01, the others 0.001)")
+      ->check(frame::positive_number())
+      ->take_last();
   add("--gamma", arguments.gamma, "Factor of the learning rate after each epoch", frame::number_from_0(1));
   add("--seed", arguments.seed, "Seed of the model, the order of the images and what is dropped out", frame::seed());
 
-  app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU though there is a GPU");
   add("--threads", arguments.threads, "Threads of each rank", frame::threads());
   app.add_flag("--save-model", arguments.save_model, "Write the trained model to mnist_cnn.pt");
 }

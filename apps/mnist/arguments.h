@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "frame/activation_flags.h"
+#include "frame/precision_flags.h"
 #include "frame/sharding_flags.h"
 
 namespace CLI {
@@ -24,13 +26,19 @@ struct Arguments {
   std::string model = "convnet";
   bool auto_wrap = false;
   frame::ShardingFlags sharding;
+  frame::PrecisionFlags precision;
+  frame::ActivationFlags activations;
   bool no_dropout = false;
+  /// Batch norms take their statistics over all ranks.
+  bool sync_bn = false;
 
   /// Images per rank and step.
   int64_t batch_size = 64;
   int64_t test_batch_size = 1000;
   int64_t epochs = 10;
-  double lr = 1.0;
+  std::string optimizer = "adadelta";
+  /// 0: the optimizer's usual one.
+  double lr = 0;
   /// The learning rate's factor from one epoch to the next.
   double gamma = 0.7;
   int64_t seed = 1;

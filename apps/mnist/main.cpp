@@ -9,6 +9,7 @@
 #include "arguments.h"
 #include "data.h"
 #include "frame/moment.h"
+#include "frame/optimizer_flags.h"
 #include "frame/run_program.h"
 #include "models/convnet.h"
 #include "models/resnet18.h"
@@ -27,20 +28,37 @@ c10::Device join_ranks(const Arguments& arguments) {
   return on_gpu ? c10::Device(torch::kCUDA, static_cast<c10::DeviceIndex>(fsdp::local_rank())) : torch::kCPU;
 }
 
+std::shared_ptr<models::Classifier> make_net(const Arguments& arguments) {
+  if (arguments.model == "convnet") {
+    auto net = std::make_shared<models::ConvNet>(!arguments.no_dropout);
+    net->run_convolutions = frame::part_runner(arguments.activations);
+    return net;
+  }
+  auto net = std::make_shared<models::ResNet18>();
+  if (arguments.activations.is_on())
+    fsdp::apply_activation_checkpointing<models::BasicBlockImpl>(*net,
+                                                                 frame::checkpoint_options(arguments.activations));
+  return net;
+}
+
 Model make_model(const Arguments& arguments, c10::Device device) {
   torch::manual_seed(static_cast<uint64_t>(arguments.seed));  // The same values on every rank.
-  std::shared_ptr<models::Classifier> net;
-  if (arguments.model == "resnet18")
-    net = std::make_shared<models::ResNet18>();
-  else
-    net = std::make_shared<models::ConvNet>(!arguments.no_dropout);
-  net->to(device);
+  const auto net = make_net(arguments);
+  if (!arguments.sharding.cpu_offload) net->to(device);  // else fully_shard leaves each rank its rows in host memory
+  if (arguments.sync_bn) fsdp::convert_sync_batchnorm(*net);
   auto options = frame::sharding_options(arguments.sharding);
+  options.mp_policy = frame::precision_policy(arguments.precision);
   if (arguments.auto_wrap) options.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(kLeastToWrap);
   Model model = fsdp::fully_shard(net, options);
   // From here each rank draws its own numbers, for dropout.
   torch::manual_seed(static_cast<uint64_t>(arguments.seed + 1 + fsdp::rank()));
   return model;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(std::vector<torch::Tensor> parameters,
+                                                        const Arguments& arguments) {
+  const double lr = arguments.lr > 0 ? arguments.lr : frame::usual_learning_rate(arguments.optimizer);
+  return frame::make_optimizer(arguments.optimizer, lr, {{std::move(parameters), 0.0}});
 }
 
 Share share_of(const fsdp::data::Images& images, bool shuffle, int64_t batch_size, int64_t seed, c10::Device device) {
@@ -60,15 +78,16 @@ void run(const Arguments& arguments) {
   if (is_first) std::cout << model << "\nTraining on " << device << std::endl;
   Share train = share_of(parts.train, true, arguments.batch_size, arguments.seed, device);
   Share tested = share_of(parts.test, false, arguments.test_batch_size, arguments.seed, device);
-  fsdp::optim::Adadelta optimizer(model.parameters(), fsdp::optim::AdadeltaOptions(arguments.lr));
-  torch::optim::StepLR schedule(optimizer, /*step_size=*/1, arguments.gamma);
+  const auto optimizer = make_optimizer(model.parameters(), arguments);
+  auto scaler = frame::make_scaler(arguments.precision);
+  torch::optim::StepLR schedule(*optimizer, /*step_size=*/1, arguments.gamma);
   schedule.step();  // LibTorch's first call leaves the rate as it is; Python's schedules make it themselves.
 
   const frame::Moment start(device);
   for (int64_t epoch = 1; epoch <= arguments.epochs; ++epoch) {
-    const double loss = train_epoch(model, optimizer, train, epoch);
+    const double loss = train_epoch(model, *optimizer, scaler, train, epoch, arguments.precision);
     if (is_first) std::cout << epoch_text(epoch, loss) << std::endl;
-    const TestResult result = test(model, tested);
+    const TestResult result = test(model, tested, arguments.precision);
     if (is_first) std::cout << test_text(result) << std::endl;
     schedule.step();
   }

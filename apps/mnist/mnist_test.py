@@ -83,6 +83,15 @@ class Training(Digits):
             for ours, expected in zip(two, one, strict=True):
                 self.assertAlmostEqual(ours, expected, delta=1e-5 * max(1.0, expected))
 
+    def test_low_precision_trains_to_nearby_losses(self):
+        def loss(*words):
+            return float(EPOCH.findall(self.train("--no-dropout", "--lr", 0.1, *words, world=2))[-1][1])
+
+        expected = loss()
+        for words in (["--bf16"], ["--fp16"], ["--autocast"]):
+            self.assertNotEqual(loss(*words), expected, words)
+            self.assertAlmostEqual(loss(*words), expected, delta=0.05 * expected, msg=words)
+
     def test_the_learning_rate_falls_after_the_first_epoch_already(self):
         output = self.train("--epochs", 3, "--gamma", 0)  # nothing is learnt with the rate 0
         first, second, third = (line for line in output.splitlines() if line.startswith("Test set: "))
@@ -91,6 +100,12 @@ class Training(Digits):
     def test_each_image_of_the_test_is_counted_once_where_ranks_have_unequal_shares(self):
         for samples, output in (7, joined(2)[0]), (1, self.train("--test-samples", 1, world=2)):
             self.assertEqual({counted for _, counted, _ in TEST.findall(output)}, {str(samples)}, output)
+
+    def test_other_optimizers_train_as_well(self):
+        for optimizer in ("adam", "rmsprop"):
+            output = self.train("--optimizer", optimizer, "--train-samples", 480, "--epochs", 2, world=2)
+            (_, first), (_, second) = EPOCH.findall(output)
+            self.assertLess(float(second), float(first), output)
 
     def test_auto_wrap_makes_a_group_of_fc1_alone(self):
         (whole, _), (wrapped, _) = joined(2), joined(2, "--auto-wrap")
@@ -107,6 +122,26 @@ class Training(Digits):
         output = self.train("--model", "resnet18", "--test-samples", 10, world=2)
         self.assertRegex(output, r"layer4")
         self.assertEqual(len(TEST.findall(output)), 1, output)
+
+    def test_activations_that_are_computed_again_change_nothing(self):
+        # Dropout draws its numbers again, and batch norm's statistics, of which the test tells, take a batch once.
+        for model in ("convnet", "resnet18"):
+            words = ("--model", model, "--train-samples", 32, "--test-samples", 10)
+            plain, again = (self.train(*words, *more) for more in ((), ("--checkpoint-activations",)))
+            self.assertEqual(EPOCH.findall(again), EPOCH.findall(plain))
+            self.assertEqual(TEST.findall(again), TEST.findall(plain))
+
+    def test_ranks_with_synchronised_batch_norms_train_as_one_with_the_joined_batch(self):
+        words = ["--model", "resnet18", "--sync-bn", "--test-samples", 10, "--train-samples", 32]
+        alone = self.train(*words, "--batch-size", 16)
+        ranks = self.train(*words, "--batch-size", 8, world=2)
+        first, second = (float(EPOCH.findall(output)[-1][1]) for output in (alone, ranks))
+        self.assertLess(abs(first - second), 1e-3 * first, (alone, ranks))
+        apart = self.train(*[word for word in words if word != "--sync-bn"], "--batch-size", 8, world=2)
+        self.assertGreater(abs(first - float(EPOCH.findall(apart)[-1][1])), 1e-3 * first, (alone, apart))
+
+    def test_synchronised_batch_norms_need_a_network_that_has_some(self):
+        self.assert_one_sentence(self.run_mnist("--sync-bn"), 2, "--sync-bn", "--model resnet18")
 
     def test_trains_on_mnist_itself(self):
         if not SHARED_MNIST.is_dir():
@@ -159,7 +194,8 @@ class Saving(Digits):
 class Mistakes(Digits):
     def test_wrong_flags_are_one_sentence_and_status_2(self):
         cases = (["--epocs", 3], ["--epochs", 0], ["--epochs", "many"], ["--model", "vgg"], ["--gamma", 2],
-                 ["--batch-size"], ["--seed", -1], ["--lr", "nan"], ["--data", ""], ["--strategy", "vgg"], ["--mesh", "2by1"])
+                 ["--batch-size"], ["--seed", -1], ["--lr", "nan"], ["--data", ""], ["--strategy", "vgg"], ["--optimizer", "vgg"], ["--mesh", "2by1"],
+                 ["--cpu-offload"])  # beside --no-cuda
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for words, done in zip(cases, pool.map(lambda words: self.run_mnist(*words), cases)):
                 with self.subTest(words):

@@ -2,6 +2,7 @@
 /// \file
 /// An epoch of training, and the test after it.
 
+#include <fsdp/grad_scaler.h>
 #include <fsdp/images.h>
 #include <fsdp/optim.h>
 #include <fsdp/samplers.h>
@@ -26,7 +27,8 @@ struct Share {
 
 /// Trains on this rank's share of the images in the order of `epoch`. Returns the mean loss of an image over the
 /// ranks. Collective.
-double train_epoch(Model& model, fsdp::optim::Adadelta& optimizer, Share& share, int64_t epoch);
+double train_epoch(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler, Share& share, int64_t epoch,
+                   const frame::PrecisionFlags& precision);
 
 struct TestResult {
   double average_loss = 0;
@@ -34,6 +36,6 @@ struct TestResult {
 };
 
 /// Over all ranks, each image counted once. Collective.
-TestResult test(Model& model, Share& share);
+TestResult test(Model& model, Share& share, const frame::PrecisionFlags& precision);
 
 }  // namespace mnist

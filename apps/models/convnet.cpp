@@ -19,10 +19,13 @@ ConvNet::ConvNet(bool drops_out)
   register_module("fc2", fc2);
 }
 
+torch::Tensor ConvNet::convolutions(const torch::Tensor& images) {
+  const auto x = torch::relu(conv2(torch::relu(conv1(images))));
+  return dropout1(torch::max_pool2d(x, 2)).flatten(1);
+}
+
 torch::Tensor ConvNet::forward(torch::Tensor images) {
-  auto x = torch::relu(conv1(images));
-  x = torch::relu(conv2(x));
-  x = dropout1(torch::max_pool2d(x, 2)).flatten(1);
+  auto x = run_part(run_convolutions, [this](const torch::Tensor& h) { return convolutions(h); }, images);
   x = dropout2(torch::relu(fc1(x)));
   return torch::log_softmax(fc2(x), 1);
 }

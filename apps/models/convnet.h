@@ -7,6 +7,7 @@
 #include <torch/nn/modules/linear.h>
 
 #include "models/classifier.h"
+#include "models/run_part.h"
 
 namespace models {
 
@@ -19,6 +20,11 @@ class ConvNet : public Classifier {
   torch::nn::Conv2d conv1, conv2;
   torch::nn::Dropout dropout1, dropout2;
   torch::nn::Linear fc1, fc2;
+  /// How the convolutions are run, whose results are the largest.
+  RunPart run_convolutions;
+
+ private:
+  torch::Tensor convolutions(const torch::Tensor& images);
 };
 
 }  // namespace models

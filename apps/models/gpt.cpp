@@ -68,7 +68,8 @@ GPTImpl::GPTImpl(const GPTConfig& config)
 torch::Tensor GPTImpl::features(const torch::Tensor& ids) {
   auto x = tok(ids) + pos(torch::arange(ids.size(1), ids.options()));
   x = torch::dropout(x, dropout_, is_training());
-  for (const auto& block : *blocks) x = block->as<BlockImpl>()->forward(x);
+  for (const auto& block : *blocks)
+    x = run_part(run_block, [block](const torch::Tensor& h) { return block->as<BlockImpl>()->forward(h); }, x);
   return norm(x);
 }
 

@@ -4,6 +4,8 @@
 
 #include <torch/nn/modules/linear.h>
 
+#include "models/run_part.h"
+
 namespace models {
 
 class LanguageModelImpl : public torch::nn::Module {
@@ -15,6 +17,8 @@ class LanguageModelImpl : public torch::nn::Module {
 
   /// Without a bias.
   torch::nn::Linear head{nullptr};
+  /// How each block is run.
+  RunPart run_block;
 
  private:
   /// What `head` is given, [batch, tokens, dim].

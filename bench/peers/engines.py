@@ -34,16 +34,26 @@ def join_ranks(threads, device="cpu"):
     return dist.get_rank(), dist.get_world_size()
 
 
-def shard(model, engine, groups, reshard_after_forward=True):
+# What parameters are gathered in, operators compute in and gradients are summed in; the losses stay fp32.
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def shard(model, engine, groups, reshard_after_forward=True, precision="fp32"):
     """groups: the modules that become groups of their own; the rest is the outermost one."""
     device = next(model.parameters()).device
+    if precision != "fp32" and engine != "fsdp2":
+        raise SystemExit(f"--precision {precision} is for --engine fsdp2")
     if engine == "fsdp2":
-        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         mesh = dist.device_mesh.init_device_mesh(device.type, (dist.get_world_size(),))
         options = {"mesh": mesh} if reshard_after_forward else {"mesh": mesh, "reshard_after_forward": False}
+        inner, outer = MixedPrecisionPolicy(), MixedPrecisionPolicy()
+        if precision != "fp32":
+            inner = MixedPrecisionPolicy(param_dtype=PRECISIONS[precision])
+            outer = MixedPrecisionPolicy(param_dtype=PRECISIONS[precision], output_dtype=torch.float32)
         for group in groups:
-            fully_shard(group, **options)
-        return fully_shard(model, **options)
+            fully_shard(group, mp_policy=inner, **options)
+        return fully_shard(model, mp_policy=outer, **options)
     if engine == "fsdp1":
         from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
         from torch.distributed.fsdp.wrap import CustomPolicy

@@ -5,7 +5,8 @@
     torchrun --nproc_per_node 1 gpt_step.py --device cuda       on GPUs over NCCL; otherwise on the CPU over Gloo
 
 The model, the seeds and the data equal those of `fsdp-bench step`, so the losses must too.
-One thread per rank; AdamW is the fused one. `pss_mb` is a rank's proportional set size after the third backward,
+--precision bf16 or fp16 is a MixedPrecisionPolicy of FSDP2's: that of parameters and sums, while losses are fp32. One
+thread per rank; AdamW is the fused one. `pss_mb` is a rank's proportional set size after the third backward,
 so pages that ranks share count once. On a GPU times are between events, and `device_mb` is the most that tensors took
 of its memory from the third step on.
 """
@@ -31,6 +32,7 @@ def parse_arguments():
     ap = engines.make_parser(__doc__)
     for name, default in dict(dim=256, layers=6, batch=4, seq=128, vocab=8192, heads=8, steps=12).items():
         ap.add_argument(f"--{name}", type=int, default=default)
+    ap.add_argument("--precision", choices=list(engines.PRECISIONS), default="fp32")
     ap.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     return ap.parse_args()
 
@@ -40,7 +42,7 @@ def main():
     rank, world = engines.join_ranks(threads=1, device=a.device)
     torch.manual_seed(0)
     net = models.GPT(a.vocab, a.seq, a.dim, a.layers, a.heads).to(a.device)
-    model = engines.shard(net, a.engine, list(net.blocks))
+    model = engines.shard(net, a.engine, list(net.blocks), precision=a.precision)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     seconds, losses, memory = [], [], 0.0
     for step in range(a.steps):

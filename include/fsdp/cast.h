@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
+#include <functional>
 #include <optional>
 #include <ranges>
 #include <tuple>
@@ -77,29 +78,44 @@ consteval bool holds_tensors() {
 
 }  // namespace detail
 
-/// The same for every tensor that `value` holds: in optionals, ranges (vectors, arrays, the values of maps), pairs and
-/// tuples, in one another too. A struct of one's own takes part by a function beside it, which calls `visit` with each
-/// member that holds tensors:
+namespace detail {
+void visit_ivalue(c10::IValue& value, const std::function<void(at::Tensor&)>& visit);
+}
+
+/// Calls `visit` with every tensor that `value` holds and that can be changed, undefined ones too: in optionals, ranges
+/// (vectors, arrays, the values of maps), pairs and tuples, in one another too, and in an IValue's lists, tuples and
+/// dictionaries, which are copied. A struct of one's own takes part by a function beside it, which calls `visit` with
+/// each member that holds tensors:
 ///
 ///     struct Batch { torch::Tensor images; std::vector<torch::Tensor> masks; };
 ///     template <class Visit>
 ///     void visit_tensors(Batch& batch, const Visit& visit) { visit(batch.images), visit(batch.masks); }
 ///
 /// Elements that cannot be changed (at::TensorList, keys, sets) and what pointers lead to stay as they are.
-template <class T>
-void cast_floating(T& value, at::ScalarType dtype) {
-  const auto cast = [dtype](auto& part) { cast_floating(part, dtype); };
+template <class T, class Visit>
+void for_each_tensor(T& value, const Visit& visit) {
+  const auto visit_part = [&visit](auto& part) { for_each_tensor(part, visit); };
   if constexpr (!detail::holds_tensors<T>()) {
     return;
+  } else if constexpr (std::same_as<T, at::Tensor>) {
+    visit(value);
+  } else if constexpr (std::same_as<T, c10::IValue>) {
+    detail::visit_ivalue(value, visit);
   } else if constexpr (detail::HasOwnVisit<T>) {
-    visit_tensors(value, cast);
+    visit_tensors(value, visit_part);
   } else if constexpr (detail::is_optional<T>) {
-    if (value) cast(*value);
+    if (value) visit_part(*value);
   } else if constexpr (std::ranges::range<T>) {
-    for (auto& element : value) cast(element);
+    for (auto& element : value) visit_part(element);
   } else {
-    std::apply([&](auto&... elements) { (cast(elements), ...); }, value);
+    std::apply([&](auto&... elements) { (visit_part(elements), ...); }, value);
   }
+}
+
+/// The same for every tensor that `value` holds, see for_each_tensor.
+template <class T>
+void cast_floating(T& value, at::ScalarType dtype) {
+  for_each_tensor(value, [dtype](at::Tensor& tensor) { cast_floating(tensor, dtype); });
 }
 
 namespace detail {

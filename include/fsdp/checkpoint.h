@@ -8,11 +8,14 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace fsdp {
+
+class GradScaler;
 
 /// What is saved beside the model and the optimizer. Every field is optional.
 struct SaveOptions {
@@ -20,8 +23,12 @@ struct SaveOptions {
   int64_t step = 0;
   /// JSON of one's own, e.g. the epoch and how far the data was read. Rank 0's counts.
   std::string extra = "{}";
+  /// By name, JSON of what else has a state: schedulers (schedulers.h). Rank 0's count.
+  std::map<std::string, std::string> states = {};
   /// How many checkpoints stay in the folder, the newest; none: all of them.
   std::optional<int64_t> keep = std::nullopt;
+  /// Its state is saved too, among `states` under the name "scaler", unless it is not enabled.
+  const GradScaler* scaler = nullptr;
 };
 
 /// How a checkpoint has to fit.
@@ -32,17 +39,23 @@ struct LoadOptions {
   /// Without `strict`: beginnings of the names that may be missing, extra or of other sizes, e.g. "head."; those of the
   /// model keep their values. Empty: all of them may.
   std::vector<std::string> may_differ = {};
+  /// Gets the state of the one that was saved; a checkpoint without one differs at the name "scaler".
+  GradScaler* scaler = nullptr;
+  /// Where there is no checkpoint, none is loaded and LoadedCheckpoint::path is empty: for a program that begins, or
+  /// goes on where it was.
+  bool if_any = false;
 };
 
 /// What was loaded.
 struct LoadedCheckpoint {
-  /// Of the checkpoint, below the folder that was asked for.
+  /// Of the checkpoint, below the folder that was asked for; empty if there was none (LoadOptions::if_any).
   std::string path;
   int64_t step = 0;
   /// Ranks of the program that saved it.
   int64_t world_size = 0;
-  /// SaveOptions::extra.
+  /// SaveOptions::extra and SaveOptions::states.
   std::string extra;
+  std::map<std::string, std::string> states;
   /// What was not strict: a line for each name that is missing, extra or of other sizes.
   std::vector<std::string> differing;
 };

@@ -28,4 +28,20 @@ namespace fsdp {
 ///     double norm = fsdp::clip_grad_norm_(model, 1.0);
 double clip_grad_norm_(const Group& model, double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
+/// The norm alone, as clip_grad_norm_ returns it: one pass that reads gradients.
+///
+/// With `clip_coefficient` it clips without a pass that writes, since optimizers of fsdp::optim take a factor:
+///
+///     const double norm = fsdp::get_total_norm(model);
+///     optimizer.step_scaled(fsdp::clip_coefficient(norm, 1.0));
+///
+/// Rows get the bits that clip_grad_norm_ and `step` give. Of gradients that a loss scaler multiplied by `scale`:
+/// `fsdp::clip_coefficient(norm / scale, 1.0) / scale`; the norm is not finite if a gradient on any rank is not.
+///
+/// Collective; it throws as clip_grad_norm_ does.
+double get_total_norm(const Group& model, double norm_type = 2.0, bool error_if_nonfinite = false);
+
+/// min(1, max_norm / (total_norm + 1e-6)), as torch.nn.utils.clip_grads_with_norm_ computes it.
+double clip_coefficient(double total_norm, double max_norm);
+
 }  // namespace fsdp

@@ -31,6 +31,7 @@ class [[nodiscard]] DeferredStretch {
 /// largest tensor for as long. Meanwhile, and in `fully_shard`, no other thread may draw from the same generators. Any
 /// code may run in `build`: what asks for a value, as `item()`, gets it. But tensors that a module keeps without
 /// registering them as parameters or buffers stay on the meta device, and so does what another thread makes of them.
+/// What is written to parameters and buffers between this and `fully_shard` or `materialize` is an error there.
 ///
 /// Not collective; each rank builds alike, from one seed (Mismatch of `fully_shard` otherwise).
 ///

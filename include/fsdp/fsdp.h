@@ -6,7 +6,10 @@
 #error "fsdp needs C++20: compile with -std=c++20 (in CMake: target_compile_features(app PRIVATE cxx_std_20))"
 #else
 
+#include <fsdp/activation_checkpoint.h>
+#include <fsdp/adadelta.h>
 #include <fsdp/advice.h>
+#include <fsdp/apply_activation_checkpointing.h>
 #include <fsdp/async_save.h>
 #include <fsdp/cast.h>
 #include <fsdp/checkpoint.h>
@@ -16,12 +19,17 @@
 #include <fsdp/deferred_init.h>
 #include <fsdp/device_mesh.h>
 #include <fsdp/error.h>
+#include <fsdp/flat_optimizer.h>
 #include <fsdp/fully_shard.h>
+#include <fsdp/grad_scaler.h>
 #include <fsdp/group.h>
 #include <fsdp/group_collectives.h>
 #include <fsdp/images.h>
 #include <fsdp/initialize.h>
 #include <fsdp/join.h>
+#include <fsdp/lbfgs.h>
+#include <fsdp/memory_report.h>
+#include <fsdp/memory_timeline.h>
 #include <fsdp/metrics.h>
 #include <fsdp/norms.h>
 #include <fsdp/optim.h>
@@ -29,12 +37,15 @@
 #include <fsdp/parameters.h>
 #include <fsdp/process_group.h>
 #include <fsdp/samplers.h>
+#include <fsdp/scaled_step.h>
+#include <fsdp/schedulers.h>
 #include <fsdp/scopes.h>
 #include <fsdp/serialize.h>
 #include <fsdp/set_strategy.h>
 #include <fsdp/sharded.h>
 #include <fsdp/spawn.h>
 #include <fsdp/state_dict.h>
+#include <fsdp/sync_batch_norm.h>
 #include <fsdp/to.h>
 #include <fsdp/traffic.h>
 #include <fsdp/wrap_policy.h>

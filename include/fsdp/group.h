@@ -23,9 +23,19 @@ struct ByteCount {
   int64_t peak = 0;
 };
 
+/// What a rank holds by class, see docs/memory.md. Rows with their padding; whole parameters that were gathered; whole
+/// gradients that wait for their reduction and gradients of rows, without what a reduction under way has packed; the
+/// state of fsdp::optim's optimizers with the padding that lies in it.
+struct ByteCounts {
+  ByteCount rows, whole, gradient, optimizer;
+  ByteCount activation;  ///< what checkpoints keep; while fsdp::RecordActivations lives, what forward holds
+  ByteCount host, disk;  ///< kept in host memory for an accelerator, and in files
+};
+
 /// Figures of the groups under a module, on this rank. Counts run since the groups were made; gathers
-/// count where they move data: not with one rank, nor where ranks share memory.
-struct GroupStats {
+/// count where they move data: not with one rank, nor where ranks share memory. The bytes are those of all groups of
+/// this rank and process group; fsdp::memory_report has those of each.
+struct GroupStats : ByteCounts {
   int64_t groups = 0;
   int64_t parameter_numel = 0;  ///< elements of whole parameters
   int64_t rows_numel = 0;       ///< elements of this rank's rows
@@ -33,12 +43,6 @@ struct GroupStats {
   int64_t gathers_within = 0;  ///< of the gathers, those among the neighbours of Reshard::within
   int64_t reductions = 0;
   int64_t intercepted_operators = 0;  ///< operators that took a sharded tensor, over all groups of this rank
-  /// Over all groups of this rank and process group. Rows with their padding; whole parameters that were gathered;
-  /// whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has
-  /// packed; the state of fsdp::optim's optimizers with the padding that lies in it.
-  ByteCount rows, whole, gradient, optimizer;
-  ByteCount activation;  ///< kept by forward for backward, as far as fsdp::memory_report and checkpointing see it
-  ByteCount host, disk;  ///< kept in host memory for an accelerator, and in files
 };
 
 /// Gradients stay local while the guard lives: they accumulate whole on each rank, and the first backward after it

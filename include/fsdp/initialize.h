@@ -15,8 +15,9 @@ namespace fsdp {
 /// rows. Parameters that it does not write keep their values, and buffers are written as usual. No forward runs in it.
 ///
 /// Collective, outside scopes and backwards; each rank runs the same, with generators in the same state (Mismatch
-/// otherwise). Throws UsageError for parameters that are on the meta device: fsdp::to_empty comes first. If `init`
-/// throws, parameters have the values that they had.
+/// otherwise). Throws UsageError for parameters that are on the meta device: fsdp::to_empty comes first; and for
+/// set_data on a parameter, whose values are written in place. If `init` throws, parameters have the values that they
+/// had.
 ///
 ///     fsdp::initialize(model, [&] {
 ///       model->apply([](torch::nn::Module& module) {

@@ -75,9 +75,15 @@ struct MixedPrecisionPolicy {
   std::function<bool(const torch::nn::Module& module, const std::string& name)> keeps_precision = {};
 };
 
-/// Rows, gradients of rows and optimizer state in host memory, for modules on an accelerator; not there yet.
+/// Rows, gradients of rows and optimizer state in host memory, whole parameters on an accelerator. Optimizers step on
+/// the CPU, any of them. Rows come to the accelerator ahead of the gather and gradients go to the host after the
+/// reduction, beside what the accelerator computes; the host waits for them at the end of a backward. A UsageError
+/// where parameters are on the CPU and stay there: see DiskOffloadPolicy. docs/offload.md has what is where.
+///
+///     fsdp::fully_shard(gpt, {.offload_policy = fsdp::CPUOffloadPolicy{}});
 struct CPUOffloadPolicy {
-  /// Host memory from which copies run beside the host's own work.
+  /// Rows and gradients lie in pinned memory, which the system cannot page out. Without it the host waits for each
+  /// copy.
   bool pin_memory = true;
 };
 
@@ -111,9 +117,14 @@ struct FullyShardOptions {
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
   std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
   std::optional<DiskOffloadPolicy> disk_policy = std::nullopt;
+  /// Where whole parameters and the buffers under the module are to be; ignored parameters stay where they are. Of a
+  /// parameter that is elsewhere only this rank's rows go there. Unset: everything stays where it is, but with an
+  /// `offload_policy` whole values of what is on the CPU go to the process group's device (ProcessGroup::device).
+  /// Throws UsageError for a device that is not there.
+  std::optional<c10::Device> device = std::nullopt;
   /// How many bytes of whole parameters may be gathered ahead of the group that computes, beside it and the groups
   /// around it: as many groups as followed in the last pass, or as the prefetch lists name, and fit. 0: none. Unset:
-  /// one group, whatever its size. Not negative.
+  /// one group, whatever its size, or two while a group computes that lies around both. Not negative.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Parameters under the module that are neither sharded nor reduced: they stay whole, each rank's its own.
   std::vector<at::Tensor> ignored_params = {};
@@ -122,8 +133,9 @@ struct FullyShardOptions {
   /// The ranks to shard over, instead of a mesh; null: the default process group.
   std::shared_ptr<ProcessGroup> process_group = nullptr;
   /// Every rank starts from rank 0's values of what is sharded and of the buffers under the module; ignored parameters
-  /// stay each rank's own. Without it the ranks' parameters have to be the same: a Mismatch names the first that is
-  /// not.
+  /// stay each rank's own. The other ranks' need not have values: they may be on the meta device, e.g. made in
+  /// meta_init while rank 0 reads a file, and come to lie on a device as rank 0's do. Without it the ranks' parameters
+  /// have to be the same: a Mismatch names the first that is not.
   bool sync_module_states = false;
   /// Gives parameters and buffers on the meta device their values, on the CPU: it is called with each module under the
   /// given one that has some of its own, children before what contains them, as if these were whole. What it computes

@@ -41,7 +41,7 @@ struct ProcessGroupOptions {
 };
 
 /// This rank's membership in a set of ranks. Shared by every group that was sharded over it. Thread safety: of rank(),
-/// world_size() and local_rank() all of it, of the communicators see Communicator.
+/// world_size(), local_rank() and device() all of it, of the communicators see Communicator.
 class ProcessGroup {
  public:
   /// Over a communicator of one's own, of which `reductions()` is a duplicate. Collective. Its ranks are on hosts of
@@ -52,6 +52,9 @@ class ProcessGroup {
   int world_size() const { return communicator_->world_size(); }
   /// Rank among the ranks of this host.
   int local_rank() const { return local_rank_; }
+  /// Of this rank's tensors: the accelerator whose collectives it was made with ("nccl", or a backend of one's own),
+  /// else the CPU.
+  c10::Device device() const;
   /// Empty unless it was split from another one.
   const std::string& name() const { return name_; }
   /// By rank of this group: its number in the group from which all others were split, ascending.

@@ -11,6 +11,7 @@ namespace fsdp {
 /// Gives what is on the meta device memory on `device`: this rank's rows of the parameters under `model`, and buffers
 /// and ignored parameters whole. They are zeros until they are initialised (initialize.h) or loaded (checkpoint.h);
 /// what has values keeps them. The parameters stay the same tensors, so an optimizer may have been made before.
+/// A device without a number is this thread's current one.
 ///
 /// Collective, one thread. Throws UsageError in a scope or a backward, and a c10::Error where there is no such memory,
 /// after which some groups may have theirs: it can be called again.

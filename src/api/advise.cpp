@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iomanip>
 #include <ostream>
 #include <string>
 
 #include "api/advice_choice.h"
 #include "api/group_view.h"
+#include "api/megabytes.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 
@@ -38,8 +38,6 @@ int64_t share_of_available_memory(const ProcessGroup& ranks) {
 int64_t extreme(int64_t value, ReduceOp op, const std::shared_ptr<ProcessGroup>& ranks) {
   return all_reduce(at::tensor({value}, at::kLong), op, ranks).item<int64_t>();
 }
-
-std::string megabytes(int64_t bytes) { return std::to_string((bytes + 500'000) / 1'000'000) + " MB"; }
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 #include <xxhash.h>
@@ -13,6 +14,7 @@
 #include <unordered_set>
 
 #include "api/placement_choice.h"
+#include "comm/core/check.h"
 #include "runtime/deferred_value.h"
 
 namespace fsdp {
@@ -20,10 +22,12 @@ namespace {
 
 using runtime::NamedParameter;
 
-void describe(std::ostream& text, const NamedParameter& tensor) {
+bool has_values(const at::Tensor& tensor) { return !runtime::form_of_values(tensor).device.is_meta(); }
+
+void describe(std::ostream& text, const NamedParameter& tensor, const FullyShardOptions& options) {
   const auto& t = tensor.tensor;
   text << tensor.name << ' ' << t.sizes() << ' ' << t.strides() << ' ' << t.scalar_type() << ' ' << t.requires_grad()
-       << (t.is_meta() && !runtime::deferred_value_of(t) ? " on the meta device\n" : "\n");
+       << (has_values(t) || options.sync_module_states ? "\n" : " on the meta device\n");
 }
 
 // What every rank must have alike, in words; its hash is compared.
@@ -33,17 +37,18 @@ std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<Na
   for (const auto& group : plan) {
     text << "group " << group.name << (group.is_on_disk ? " on disk\n" : "\n");
     for (const auto& parameter : group.parameters) {
-      describe(text, parameter);
+      describe(text, parameter, options);
       if (const auto& precision = parameter.precision)
         text << "whole " << precision->whole << ", reduced " << precision->reduced << '\n';
     }
   }
-  for (const auto& buffer : buffers) describe(text, buffer);
+  for (const auto& buffer : buffers) describe(text, buffer, options);
   if (const auto& reshard = options.reshard_after_forward)
     text << "reshard " << reshard->after_forward() << " within " << reshard->ranks().value_or(0) << '\n';
   if (options.max_prefetched_bytes) text << "ahead " << *options.max_prefetched_bytes << " bytes\n";
   if (const auto broadcasts = options.broadcast_buffers) text << "broadcast buffers " << *broadcasts << '\n';
   if (const auto& disk = options.disk_policy) text << "limit of host memory " << disk->host_limit_bytes << " bytes\n";
+  if (options.offload_policy) text << "rows in host memory\n";
   if (options.sync_module_states) text << "rank 0's values\n";
   if (placement.is_replicated_only()) text << "buckets of " << options.bucket_cap_bytes << " bytes\n";
   return text.str();
@@ -57,14 +62,44 @@ int64_t checksum(const at::Tensor& tensor) {
   return static_cast<int64_t>(XXH3_64bits(here.const_data_ptr(), here.nbytes()));
 }
 
-// Of each parameter; where nobody compares them, of none.
-std::vector<int64_t> checksums(const std::vector<PlannedGroup>& plan, const ProcessGroup& process_group,
-                               const FullyShardOptions& options) {
-  std::vector<int64_t> sums{0};  // there is something to gather in any case
-  if (options.sync_module_states || process_group.world_size() == 1) return sums;
-  for (const auto& group : plan)
-    for (const auto& parameter : group.parameters) sums.push_back(checksum(parameter.tensor));
-  return sums;
+// Parameters, then buffers.
+std::vector<NamedParameter> tensors_of(const std::vector<PlannedGroup>& plan,
+                                       const std::vector<NamedParameter>& buffers) {
+  std::vector<NamedParameter> tensors;
+  for (const auto& group : plan) tensors.insert(tensors.end(), group.parameters.begin(), group.parameters.end());
+  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  return tensors;
+}
+
+// Where rank 0's values are taken, the kinds of devices that tensors have theirs on, or meta. Else the checksum of each
+// parameter; where nobody compares them, of none.
+std::vector<int64_t> notes_of(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
+                              const ProcessGroup& process_group, const FullyShardOptions& options) {
+  std::vector<int64_t> notes{0};  // there is something to gather in any case
+  if (options.sync_module_states)
+    for (const auto& tensor : tensors_of(plan, buffers))
+      notes.push_back(static_cast<int64_t>(runtime::form_of_values(tensor.tensor).device.type()));
+  else if (process_group.world_size() > 1)
+    for (const auto& group : plan)
+      for (const auto& parameter : group.parameters) notes.push_back(checksum(parameter.tensor));
+  return notes;
+}
+
+// By what rank 0 noted.
+std::vector<c10::Device> devices_of(const int64_t* notes, const std::vector<NamedParameter>& tensors,
+                                    const std::string& where) {
+  std::vector<c10::Device> devices;
+  for (const auto& [name, tensor] : tensors) {
+    const auto type = static_cast<c10::DeviceType>(*++notes);
+    require(type != at::kMeta, where, "FullyShardOptions::sync_module_states takes rank 0's values, but there '", name,
+            "' is on the meta device, expected values. Build the model of rank 0 as usual, or in fsdp::deferred_init, "
+            "or set FullyShardOptions::param_init_fn there; the other ranks' may stay on the meta device");
+    if (const auto own = runtime::form_of_values(tensor).device; own.type() == type)
+      devices.push_back(own);
+    else
+      devices.push_back(type == at::kCPU ? c10::Device(type) : c10::impl::VirtualGuardImpl(type).getDevice());
+  }
+  return devices;
 }
 
 // Throws if a rank's checksums, a row of `all`, are others than the first rank's.
@@ -94,8 +129,6 @@ void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>&
                                 names[0], "'s values"));
 }
 
-}  // namespace
-
 // What ranks have to have alike of an argument; devices and generators are each rank's own.
 void add_argument(const c10::IValue& argument, const auto& add) {
   if (argument.isTensor()) {
@@ -115,6 +148,8 @@ void add_argument(const c10::IValue& argument, const auto& add) {
     add(argument.toStringRef().data(), argument.toStringRef().size());
   }
 }
+
+}  // namespace
 
 int64_t fingerprint_of(const at::Tensor& tensor) {
   std::unordered_set<const runtime::DeferredCall*> seen;
@@ -138,8 +173,8 @@ int64_t fingerprint_of(const at::Tensor& tensor) {
   return static_cast<int64_t>(sum);
 }
 
-void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
-           const std::vector<NamedParameter>& buffers, const FullyShardOptions& options) {
+std::vector<c10::Device> agree(const runtime::Placement& placement, const std::vector<PlannedGroup>& plan,
+                               const std::vector<NamedParameter>& buffers, const FullyShardOptions& options) {
   const auto& process_group = placement.process_group();
   size_t parameters = 0;
   int64_t numel = 0;
@@ -155,26 +190,29 @@ void agree(const runtime::Placement& placement, const std::vector<PlannedGroup>&
       c10::str("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel, " elements, ",
                describe(options.strategy, placement.replicas(), placement.shard().world_size()),
                "; names, sizes, dtypes and options ", hash);
-  auto own = checksums(plan, process_group, options);
+  auto own = notes_of(plan, buffers, process_group, options);
   const auto count = static_cast<int64_t>(own.size());
   std::vector<int64_t> offsets;
   for (int r = 0; r <= process_group.world_size(); ++r) offsets.push_back(r * count);
   auto input = at::empty({count}, at::kLong), all = at::empty({offsets.back()}, at::kLong);
   std::copy(own.begin(), own.end(), input.mutable_data_ptr<int64_t>());
   process_group.communicator().all_gather(all, input, offsets, {subject, {}})->wait();
+  if (options.sync_module_states)
+    return devices_of(all.const_data_ptr<int64_t>(), tensors_of(plan, buffers), placement.where("fully_shard"));
   require_same_values(all.view({-1, count}), plan, process_group);
+  return {};
 }
 
 std::vector<at::Tensor> values_of_rank(int root, const ProcessGroup& process_group,
-                                       const std::vector<NamedParameter>& tensors, const std::string& subject,
+                                       const std::vector<WantedValues>& tensors, const std::string& subject,
                                        const std::function<void(Work&)>& wait) {
   at::NoGradGuard no_grad;
   constexpr size_t kAlignment = 16;  // of the largest element
   std::vector<at::Tensor> values;
   for (size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {  // neighbours on one device go together
-    const auto device = tensors[begin].tensor.device();
+    const auto device = tensors[begin].device;
     std::vector<size_t> offsets{0};
-    for (; end < tensors.size() && tensors[end].tensor.device() == device; ++end)
+    for (; end < tensors.size() && tensors[end].device == device; ++end)
       offsets.push_back(offsets.back() + (tensors[end].tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment);
     auto bytes = at::empty({static_cast<int64_t>(offsets.back())}, at::device(device).dtype(at::kByte));
     for (size_t i = begin; i < end; ++i) {
@@ -182,7 +220,8 @@ std::vector<at::Tensor> values_of_rank(int root, const ProcessGroup& process_gro
       values.push_back(bytes.narrow(0, static_cast<int64_t>(offsets[i - begin]), static_cast<int64_t>(tensor.nbytes()))
                            .view(tensor.scalar_type())
                            .view(tensor.sizes()));
-      if (process_group.rank() == root) values.back().copy_(tensor);
+      if (process_group.rank() != root) continue;
+      values.back().copy_(runtime::deferred_value_of(tensor) ? runtime::compute(tensor) : tensor);
     }
     if (offsets.back() > 0) wait(*process_group.communicator().broadcast(bytes, root, {subject, {}}));
   }

@@ -66,7 +66,7 @@ void allocate_rows(std::span<runtime::Parts* const> groups) {
     for (auto& flat : group->params.flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
-      if (flat.is_on_disk())
+      if (flat.is_on_disk() || flat.is_on_host())
         flat.allocate_shard(nullptr);
       else
         devices[{device.type(), device.index()}].emplace_back(group, &flat);

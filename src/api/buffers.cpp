@@ -18,7 +18,9 @@ void broadcast_buffers(runtime::ParamGroup& own, const ModuleNode& tree) {
   rank.tell({runtime::Act::kBroadcastBuffers, static_cast<int64_t>(own.id())});
   const auto& ranks = own.placement().process_group();
   const auto buffers = subtree_buffers(tree);
-  const auto values = values_of_rank(rank.buffers_from, ranks, buffers, "buffers of " + own.name(),
+  std::vector<WantedValues> wanted;
+  for (const auto& buffer : buffers) wanted.push_back({buffer.tensor, buffer.tensor.device()});
+  const auto values = values_of_rank(rank.buffers_from, ranks, wanted, "buffers of " + own.name(),
                                      [&](Work& work) { rank.wait(work); });
   const at::NoGradGuard no_grad;
   if (ranks.rank() == rank.buffers_from) return;

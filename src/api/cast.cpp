@@ -15,47 +15,53 @@
 namespace fsdp {
 namespace {
 
-c10::IValue cast_copy(const c10::IValue& value, at::ScalarType dtype);
+using Visit = std::function<void(at::Tensor&)>;
 
-c10::IValue cast_list(const c10::IValue& value, at::ScalarType dtype) {
+c10::IValue visited_copy(const c10::IValue& value, const Visit& visit);
+
+c10::IValue visited_list(const c10::IValue& value, const Visit& visit) {
   auto copy = value.toList().copy();
-  for (size_t i = 0; i < copy.size(); ++i) copy.set(i, cast_copy(copy.get(i), dtype));
+  for (size_t i = 0; i < copy.size(); ++i) copy.set(i, visited_copy(copy.get(i), visit));
   return copy;
 }
 
-c10::IValue cast_dict(const c10::IValue& value, at::ScalarType dtype) {
+c10::IValue visited_dict(const c10::IValue& value, const Visit& visit) {
   auto copy = value.toGenericDict().copy();
-  for (const auto& entry : copy) entry.setValue(cast_copy(entry.value(), dtype));
+  for (const auto& entry : copy) entry.setValue(visited_copy(entry.value(), visit));
   return copy;
 }
 
 // A named tuple stays one.
-c10::IValue cast_tuple(const c10::IValue& value, at::ScalarType dtype) {
+c10::IValue visited_tuple(const c10::IValue& value, const Visit& visit) {
   const auto& tuple = value.toTupleRef();
   std::vector<c10::IValue> elements;
-  for (const auto& element : tuple.elements()) elements.push_back(cast_copy(element, dtype));
+  for (const auto& element : tuple.elements()) elements.push_back(visited_copy(element, visit));
   return c10::ivalue::Tuple::createNamed(std::move(elements), tuple.type());
 }
 
-c10::IValue cast_copy(const c10::IValue& value, at::ScalarType dtype) {
+c10::IValue visited_copy(const c10::IValue& value, const Visit& visit) {
   if (value.isTensor()) {
     auto tensor = value.toTensor();
-    cast_floating(tensor, dtype);
+    visit(tensor);
     return tensor;
   }
-  if (value.isList()) return cast_list(value, dtype);
-  if (value.isGenericDict()) return cast_dict(value, dtype);
-  if (value.isTuple()) return cast_tuple(value, dtype);
+  if (value.isList()) return visited_list(value, visit);
+  if (value.isGenericDict()) return visited_dict(value, visit);
+  if (value.isTuple()) return visited_tuple(value, visit);
   return value;
 }
 
 }  // namespace
 
+void detail::visit_ivalue(c10::IValue& value, const Visit& visit) { value = visited_copy(value, visit); }
+
 void cast_floating(at::Tensor& tensor, at::ScalarType dtype) {
   if (tensor.defined() && tensor.is_floating_point() && tensor.scalar_type() != dtype) tensor = tensor.to(dtype);
 }
 
-void cast_floating(c10::IValue& value, at::ScalarType dtype) { value = cast_copy(value, dtype); }
+void cast_floating(c10::IValue& value, at::ScalarType dtype) {
+  value = visited_copy(value, [dtype](at::Tensor& tensor) { cast_floating(tensor, dtype); });
+}
 
 CallCasts call_casts(const Group& group) {
   const auto& own = *param_groups(group).front();

@@ -11,9 +11,11 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "api/device_choice.h"
 #include "api/module_watch.h"
 #include "api/precision.h"
 #include "comm/core/check.h"
+#include "runtime/deferred_value.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -77,8 +79,12 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           "has a hook of torch::autograd::impl::set_post_acc_grad_hooks, where fsdp has to have its own. Use "
           "register_hook, which gets the whole gradient");
   if (!tensor.is_meta()) require_memory(tensor, what);
+  require_put_off(parameter, where);
   require(tensor.is_floating_point() || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
           ", expected a floating point type. Register its real and imaginary parts, or ignore it (ignored_params)");
+  require(can_be_summed(tensor.scalar_type()) || !tensor.requires_grad(), what, "trains and is ", tensor.scalar_type(),
+          ", expected Half, BFloat16, Float or Double, in which ranks sum gradients and optimizers compute. Freeze it "
+          "(set_requires_grad(false)), or give its rows one of these");
   require(has_dense_rows(tensor), what, "has rows (dim 0) that are not dense: sizes ", tensor.sizes(), ", strides ",
           tensor.strides(), ". Use tensor.contiguous() when you register it; channels_last is fine");
 }
@@ -172,19 +178,13 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
   require(options.max_prefetched_bytes.value_or(0) >= 0, where,
           "FullyShardOptions::max_prefetched_bytes: expected 0 or more, found ",
           options.max_prefetched_bytes.value_or(0));
-  if (options.sync_module_states)
-    for (const auto& [name, tensor] : subtree_parameters(tree))
-      require(!tensor.is_meta(), where, "FullyShardOptions::sync_module_states takes rank 0's values, but parameter '",
-              name,
-              "' is on the meta device. Leave it off: fsdp::deferred_init has the same values on every rank, and "
-              "fsdp::initialize and fsdp::load_checkpoint give each rank its rows");
   if (options.mp_policy) check_precision(*options.mp_policy, tree, where);
   require(
       !options.offload_policy || !options.disk_policy, where,
       "FullyShardOptions::offload_policy and disk_policy are both set: the one keeps state of an accelerator's model "
       "in host memory, the other that of a model on the CPU in files. Set one of them");
   if (options.disk_policy) check_disk_policy(*options.disk_policy, tree, where);
-  require(!options.offload_policy, where, "FullyShardOptions::offload_policy is not there yet: leave it unset");
+  check_devices(options, tree, placement.process_group().device(), where);
   require(!options.param_init_fn || tree.module != nullptr || tree.identity == nullptr, where,
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise it before fully_shard");
@@ -264,6 +264,12 @@ void check_parameters(const std::vector<runtime::NamedParameter>& parameters, co
   check_meta_overlap(parameters, others, where);
 }
 
+void require_put_off(const runtime::NamedParameter& tensor, const std::string& where) {
+  require(!runtime::was_written_since(tensor.tensor), where, "'", tensor.name,
+          "' was written after fsdp::deferred_init, when it had no memory: these values are lost. Write them inside "
+          "deferred_init, or in fsdp::initialize after fully_shard");
+}
+
 void require_between_steps(runtime::ParamGroup& group, const std::string& operation) {
   require(!group.is_inside() && !group.is_in_hook() && group.local_rows_depth == 0 &&
               torch::autograd::get_current_graph_task_id() == -1,
@@ -290,10 +296,10 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
   for (const auto& [name, tensor] : buffers)
     require(
-        !tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided && !tensor.is_meta() &&
-            !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+        !tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided && !tensor.is_inference() &&
+            at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
         where, "FullyShardOptions::sync_module_states, or broadcast_buffers: buffer '", name,
-        "' cannot be written (it is sparse, quantised, nested, without memory, expanded or made in inference mode). "
+        "' cannot be written (it is sparse, quantised, nested, expanded or made in inference mode). "
         "Register a plain tensor, e.g. its clone()");
 }
 

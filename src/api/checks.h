@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// Throws UsageError naming the option that is wrong or not there yet.
+/// Throws UsageError naming the option that is wrong.
 void check_options(const FullyShardOptions& options, const ModuleNode& tree, const runtime::Placement& placement,
                    const std::string& where);
 
@@ -27,6 +27,9 @@ void check_order(const ModuleNode& tree, const std::string& where);
 /// that shares its memory with another tensor of the tree.
 void check_parameters(const std::vector<runtime::NamedParameter>& parameters, const ModuleNode& tree,
                       const std::string& where);
+
+/// Throws UsageError if a tensor was written after what it holds had been put off.
+void require_put_off(const runtime::NamedParameter& tensor, const std::string& where);
 
 /// Throws UsageError in a scope, a backward or LocalRows of the group, and while gradients of it wait. Under the rank's
 /// lock.

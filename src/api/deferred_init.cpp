@@ -2,7 +2,7 @@
 
 #include <fsdp/deferred_init.h>
 
-#include "comm/core/check.h"
+#include "api/checks.h"
 #include "runtime/deferred_recorder.h"
 #include "runtime/deferred_value.h"
 #include "runtime/registry.h"
@@ -40,6 +40,7 @@ void put_off(const ModuleNode& tree, const std::function<void(torch::nn::Module&
 
 // They stay the same tensors.
 void compute_deferred(const std::vector<runtime::NamedParameter>& tensors) {
+  for (const auto& named : tensors) require_put_off(named, "[fsdp] deferred_init: ");
   for (const auto& [name, tensor] : tensors)
     if (runtime::deferred_value_of(tensor))
       tensor.unsafeGetTensorImpl()->shallow_copy_from(runtime::compute(tensor).getIntrusivePtr());

@@ -1,8 +1,10 @@
 #include <fsdp/fully_shard.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
+#include <span>
 #include <unordered_set>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "api/allocate_rows.h"
 #include "api/checks.h"
 #include "api/deferred_init.h"
+#include "api/device_choice.h"
 #include "api/disk_choice.h"
 #include "api/group_view.h"
 #include "api/module_tree.h"
@@ -80,8 +83,9 @@ std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const Pr
                                            const FullyShardOptions& options) {
   std::vector<runtime::RowSource> sources;
   if (options.sync_module_states) {
-    const std::vector<NamedParameter> parameters(planned.parameters.begin(), planned.parameters.end());
-    for (auto& whole : values_of_rank(0, process_group, parameters, "sync_module_states of " + planned.name))
+    std::vector<WantedValues> wanted;
+    for (const auto& parameter : planned.parameters) wanted.push_back({parameter.tensor, parameter.form->device});
+    for (auto& whole : values_of_rank(0, process_group, wanted, "sync_module_states of " + planned.name))
       sources.push_back(runtime::rows_of_tensor(std::move(whole)));
   } else {
     for (const auto& parameter : planned.parameters) sources.push_back(runtime::rows_of_tensor(parameter.tensor));
@@ -94,6 +98,8 @@ runtime::GroupPolicy policy_of(const FullyShardOptions& options) {
   policy.told_to_broadcast = options.broadcast_buffers;
   policy.bucket_cap_bytes = options.bucket_cap_bytes;
   policy.max_prefetched_bytes = options.max_prefetched_bytes;
+  if (const auto& offload = options.offload_policy)
+    policy.row_memory = offload->pin_memory ? runtime::RowMemory::kPinned : runtime::RowMemory::kHost;
   if (const auto& precision = options.mp_policy) {
     if (precision->cast_forward_inputs) policy.input_dtype = precision->param_dtype;
     policy.output_dtype = precision->output_dtype;
@@ -157,6 +163,20 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   return groups;
 }
 
+// Rank 0's, in the end on devices. Those on the meta device, which take their place, lie as they do. Collective.
+std::vector<at::Tensor> values_of_buffers(const std::vector<NamedParameter>& buffers,
+                                          std::span<const c10::Device> devices, const ProcessGroup& process_group,
+                                          const FullyShardOptions& options) {
+  std::vector<WantedValues> wanted;
+  for (size_t i = 0; i < buffers.size(); ++i)
+    wanted.push_back({buffers[i].tensor, choose_device(options, devices[i], process_group.device())});
+  auto values = values_of_rank(0, process_group, wanted, "sync_module_states of buffers");
+  for (size_t i = 0; i < buffers.size(); ++i)
+    if (const auto& buffer = buffers[i].tensor; buffer.is_meta())
+      values[i] = at::empty_strided(buffer.sizes(), buffer.strides(), values[i].options()).copy_(values[i]);
+  return values;
+}
+
 std::shared_ptr<ModuleWatch> watch_of(const ModuleNode& node) {
   std::vector<torch::nn::Module*> modules;
   if (node.module != nullptr) modules.push_back(node.module);
@@ -195,23 +215,33 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
   check_parameters(parameters, *tree, where);
   if (parameters.empty()) check_order(*tree, where);
   auto plan = plan_groups(*tree, parameters, options);
+  const auto of_ranks = placement.process_group().device();
+  set_devices(options, of_ranks, plan);
   if (options.mp_policy) set_precision(*options.mp_policy, *tree, plan);
   choose_where_kept(plan, placement, options);
   auto buffers = subtree_buffers(*tree);
-  compute_deferred(buffers);
+  if (!options.sync_module_states || placement.process_group().rank() == 0) compute_deferred(buffers);
   compute_deferred(ignored_parameters(options));
   if (!options.sync_module_states && !policy_of(options).broadcasts_buffers) buffers.clear();
   if (!options.sync_module_states)  // on the meta device: before the first forward they have values
     std::erase_if(buffers, [](const NamedParameter& buffer) { return buffer.tensor.is_meta(); });
   check_buffers(buffers, where);
   runtime::install_interceptor();
-  agree(placement, plan, buffers, options);
+  const auto devices = agree(placement, plan, buffers, options);
+  if (options.sync_module_states) set_devices(options, of_ranks, plan, devices);
   const auto groups = create_groups(plan, with_neighbours(placement, options), options);
   if (!options.sync_module_states) buffers.clear();
-  const auto buffer_values = values_of_rank(0, placement.process_group(), buffers, "sync_module_states of buffers");
+  const auto buffer_values =
+      values_of_buffers(buffers, std::span(devices).last(buffers.size()), placement.process_group(), options);
+  MovingBuffers moving(options, *tree, of_ranks);
   // Up to here the model is as it was, whatever was thrown; what follows neither communicates nor throws.
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < buffers.size(); ++i) buffers[i].tensor.copy_(buffer_values[i]);
+  for (size_t i = 0; i < buffers.size(); ++i)
+    if (const auto& buffer = buffers[i].tensor; buffer.is_meta())
+      buffer.unsafeGetTensorImpl()->shallow_copy_from(buffer_values[i].getIntrusivePtr());
+    else
+      buffer.copy_(buffer_values[i]);
+  moving.finish();
   const auto ignored = std::make_shared<ParamGroup::Ignored>();
   for (const auto& tensor : options.ignored_params) ignored->emplace_back(tensor.getIntrusivePtr());
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i], ignored);

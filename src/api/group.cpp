@@ -4,6 +4,7 @@
 #include <cmath>
 #include <unordered_set>
 
+#include "api/byte_counts.h"
 #include "api/checks.h"
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -38,10 +39,6 @@ std::vector<runtime::GroupId> ids_of(const ParamGroup& own, const std::vector<Gr
     ids.push_back(group.id());
   }
   return ids;
-}
-
-ByteCount byte_count(const runtime::RankState& rank, memory::ByteClass cls) {
-  return {rank.account().current(cls), rank.account().peak(cls)};
 }
 
 }  // namespace
@@ -201,19 +198,15 @@ GroupStats Group::stats() const {
     }
   }
   stats.intercepted_operators = rank.intercepted_operators;
-  stats.rows = byte_count(rank, memory::ByteClass::kRows);
-  stats.whole = byte_count(rank, memory::ByteClass::kWhole);
-  stats.gradient = byte_count(rank, memory::ByteClass::kGradient);
-  stats.optimizer = byte_count(rank, memory::ByteClass::kOptimizer);
-  stats.activation = byte_count(rank, memory::ByteClass::kActivation);
-  stats.host = byte_count(rank, memory::ByteClass::kHost);
-  stats.disk = byte_count(rank, memory::ByteClass::kDisk);
+  static_cast<ByteCounts&>(stats) = byte_counts(rank.account());
   return stats;
 }
 
 void Group::reset_peak_stats() const {
   auto& rank = view_->groups.front()->rank_state();
   rank.account().reset_peaks();
+  std::lock_guard lock(rank.mutex);
+  for (const auto* group : rank.groups()) group->identity().account->reset_peaks();
   rank.forget_waiting();
 }
 

@@ -44,6 +44,16 @@ Shown show(const std::shared_ptr<runtime::ParamGroup>& group, size_t index) {
   return {group, index, std::move(before), std::move(on_meta)};
 }
 
+// What set_data gives a parameter is not where its rows are taken from.
+void require_in_place(const std::vector<Shown>& parameters) {
+  for (const auto& [group, index, before, on_meta] : parameters) {
+    const auto& slot = group->slots()[index];
+    require(slot.tensor().storage().is_alias_of(on_meta.storage()), group->where("initialize"), "parameter '",
+            slot.name(), "' was given another tensor's memory by set_data, expected values that are written to it. ",
+            "Write them in place: parameter.copy_(values) under torch::NoGradGuard");
+  }
+}
+
 // Collective.
 void gather_before(Shown& shown) {
   const auto& rows = shown.group->slots()[shown.slot].rows_tensor;
@@ -107,6 +117,7 @@ void initialize(const Group& model, const std::function<void()>& init) {
         if (group->slots()[i].tensor().defined()) parameters.push_back(show(group, i));
     const DeferredRecording recording(DeferredRecording::Kind::kPutOff);
     init();
+    require_in_place(parameters);
   }
   agree_on(parameters, own);
   const auto read = read_by_others(parameters);

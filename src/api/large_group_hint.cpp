@@ -1,10 +1,10 @@
 #include "api/large_group_hint.h"
 
 #include <algorithm>
-#include <iomanip>
 #include <map>
 #include <sstream>
 
+#include "api/megabytes.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -41,12 +41,6 @@ Repeated largest_repeated(const ModuleNode& tree, int64_t all) {
   for (const auto& [name, type] : types)
     if (type.count > 1 && type.bytes > most.bytes && type.bytes <= all) most = type;
   return most;
-}
-
-std::string megabytes(int64_t bytes) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(bytes < 10'000'000 ? 2 : 0) << static_cast<double>(bytes) / 1e6 << " MB";
-  return text.str();
 }
 
 }  // namespace

@@ -14,10 +14,10 @@ namespace fsdp {
 /// A group to be made of the parameters under a module that no other one has taken.
 struct PlannedGroup {
   const ModuleNode* node = nullptr;
-  std::string name;
-  std::vector<runtime::GroupMember> parameters;
+  std::string name = {};
+  std::vector<runtime::GroupMember> parameters = {};
   /// The modules that have them, by address.
-  std::vector<const void*> modules;
+  std::vector<const void*> modules = {};
   /// On one rank, see expected_bytes; and whether they are kept in a file.
   int64_t bytes = 0;
   bool is_on_disk = false;

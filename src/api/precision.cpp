@@ -11,8 +11,7 @@ namespace {
 using runtime::NamedParameter;
 
 void check_dtype(const std::optional<at::ScalarType>& dtype, const char* field, const std::string& where) {
-  constexpr at::ScalarType kComputed[]{at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
-  require(!dtype || std::ranges::find(kComputed, *dtype) != std::end(kComputed), where, "MixedPrecisionPolicy::", field,
+  require(!dtype || can_be_summed(*dtype), where, "MixedPrecisionPolicy::", field,
           ": expected Half, BFloat16, Float or Double, in which ranks can sum and operators compute, found ",
           dtype.value_or(at::kFloat));
 }
@@ -28,6 +27,11 @@ bool is_kept(const MixedPrecisionPolicy& policy, const ModuleNode& node, const N
 }
 
 }  // namespace
+
+bool can_be_summed(at::ScalarType dtype) {
+  constexpr at::ScalarType kSummed[]{at::kHalf, at::kBFloat16, at::kFloat, at::kDouble};
+  return std::ranges::find(kSummed, dtype) != std::end(kSummed);
+}
 
 void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where) {
   check_dtype(policy.param_dtype, "param_dtype", where);

@@ -11,6 +11,9 @@
 
 namespace fsdp {
 
+/// Whether ranks sum gradients in it, and LibTorch's operators compute in it.
+bool can_be_summed(at::ScalarType dtype);
+
 /// Throws UsageError if the policy contradicts itself, or cannot be applied to what is under `tree`.
 void check_precision(const MixedPrecisionPolicy& policy, const ModuleNode& tree, const std::string& where);
 

@@ -2,14 +2,17 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/irange.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 
 #include "api/allocate_rows.h"
 #include "api/checks.h"
+#include "api/device_choice.h"
 #include "api/gather_rows.h"
 #include "api/group_view.h"
 #include "comm/core/check.h"
@@ -53,11 +56,7 @@ std::vector<runtime::RowSource> sources_of(ParamGroup& group, const ShardedParam
 }
 
 bool changes(ParamGroup& group, const FormChange& change) {
-  for (const auto& slot : group.slots()) {
-    const auto form = memory::form_of(slot.rows_tensor);
-    if (change(form) != form) return true;
-  }
-  return false;
+  return std::ranges::any_of(group.slots(), [&](const auto& slot) { return change(slot.form()) != slot.form(); });
 }
 
 // Collective.
@@ -97,11 +96,16 @@ void change_all(const Group& model, const FormChange& change, const char* operat
   std::lock_guard lock(own.rank_state().mutex);
   for (const auto& group : groups) {
     require_between_steps(*group, operation);
-    for (const auto& slot : group->slots())
-      require(group->policy.disk_folder.empty() || change(memory::form_of(slot.rows_tensor)).device.is_cpu(),
-              group->where(operation), "'", group->name(),
+    for (const auto& slot : group->slots()) {
+      const bool is_on_cpu = change(slot.form()).device.is_cpu();
+      require(group->policy.disk_folder.empty() || is_on_cpu, group->where(operation), "'", group->name(),
               "' is kept in files (FullyShardOptions::disk_policy), which is "
               "for models on the CPU. Move the model before fully_shard, or shard it without disk_policy");
+      require(group->policy.row_memory == runtime::RowMemory::kBesideWhole || !is_on_cpu, group->where(operation), "'",
+              group->name(),
+              "' has its rows in host memory (FullyShardOptions::offload_policy), which is for models on an "
+              "accelerator. Name the accelerator, or shard the model without offload_policy");
+    }
   }
   own.rank_state().wait(*own.placement().process_group().communicator().barrier(
       {c10::str(operation, " of ", own.name(), " to ", what), {}}));
@@ -114,6 +118,9 @@ void change_all(const Group& model, const FormChange& change, const char* operat
   own.rank_state().reads = {.current = 0, .first_reads = own.rank_state().reads.first_reads, .orders = {}};
 }
 
+// Each rank has a device of its own.
+std::string name_of(c10::Device device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
+
 void require_no_gradients(const Group& model, const char* operation) {
   for (const auto& group : param_groups(model))
     for (const auto& slot : group->slots())
@@ -124,18 +131,17 @@ void require_no_gradients(const Group& model, const char* operation) {
 }  // namespace
 
 void to_empty(const Group& model, c10::Device device) {
-  require(!device.is_meta(), param_groups(model).front()->where("to_empty"),
-          "expected a device with memory, found meta");
+  require_device(device, param_groups(model).front()->where("to_empty"));
   change_all(
-      model, [&](const Form& form) { return form.device.is_meta() ? Form{form.dtype, device} : form; }, "to_empty",
-      device.str());
+      model, [&](const Form& form) { return form.device.is_meta() ? Form{form.dtype, with_index(device)} : form; },
+      "to_empty", name_of(device));
 }
 
 void to(const Group& model, c10::Device device) {
   require_values(param_groups(model), "to");
   require_no_gradients(model, "to");
-  require(!device.is_meta(), param_groups(model).front()->where("to"), "expected a device with memory, found meta");
-  change_all(model, [&](const Form& form) { return Form{form.dtype, device}; }, "to", device.str());
+  require_device(device, param_groups(model).front()->where("to"));
+  change_all(model, [&](const Form& form) { return Form{form.dtype, with_index(device)}; }, "to", name_of(device));
 }
 
 void to(const Group& model, c10::ScalarType dtype) {

@@ -1,5 +1,6 @@
 #include "memory/block.h"
 
+#include <ATen/Context.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/util/Exception.h>
 #include <malloc.h>
@@ -9,6 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+
+#include "memory/allocation_watch.h"
 
 namespace fsdp::memory {
 
@@ -45,7 +48,12 @@ void unmap_block(void* address, size_t bytes) noexcept { munmap(address, bytes);
 
 c10::DataPtr allocate(c10::Device device, size_t bytes) {
   const c10::DeviceGuard guard(device);
+  const OwnAllocation counted_elsewhere;
   return c10::GetAllocator(device.type())->allocate(bytes);
+}
+
+c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes) {
+  return at::globalContext().getPinnedMemoryAllocator(accelerator)->allocate(bytes);
 }
 
 c10::DataPtr allocate_block(c10::Device device, size_t bytes) {

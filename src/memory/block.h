@@ -23,6 +23,9 @@ c10::DataPtr allocate(c10::Device device, size_t bytes);
 /// fits into.
 c10::DataPtr allocate_block(c10::Device device, size_t bytes);
 
+/// Memory of any content on the host, which `accelerator` copies from and to beside the host.
+c10::DataPtr allocate_pinned(c10::DeviceType accelerator, size_t bytes);
+
 /// Gives pages that the general allocator has no use for at the moment back to the system. It walks the whole heap.
 void return_free_pages() noexcept;
 

@@ -1,26 +1,44 @@
 #pragma once
 /// \file
-/// How many bytes a rank holds, by class, now and at most.
+/// How many bytes a rank holds, by class, now and at most; of all its groups and of each.
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
 
 namespace fsdp::memory {
 
 /// What bytes are for. Of models on an accelerator kHost is what offloading keeps in host memory; kDisk is what is kept
-/// in files.
-enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kHost, kDisk };
-constexpr size_t kByteClasses = 7;
+/// in files. kActivation is what checkpoints of activations keep; kForward is what forward allocated, while that is
+/// recorded, with what checkpoints keep of it.
+enum class ByteClass : uint8_t { kRows, kWhole, kGradient, kOptimizer, kActivation, kForward, kHost, kDisk };
+constexpr size_t kByteClasses = 8;
+
+/// Is told of each change. Any thread.
+class ByteObserver {
+ public:
+  virtual ~ByteObserver() = default;
+  /// `part`: the number of the account; `now`: what it has of the class. Must not change accounts.
+  virtual void changed(int64_t part, ByteClass cls, int64_t now) = 0;
+};
 
 /// Thread safety: all of it.
 class ByteAccount {
  public:
+  ByteAccount() = default;
+  /// What it counts, `whole` counts too.
+  explicit ByteAccount(std::shared_ptr<ByteAccount> whole) : whole_(std::move(whole)) {}
+  ByteAccount(const ByteAccount&) = delete;
+  ByteAccount& operator=(const ByteAccount&) = delete;
+
   void add(ByteClass cls, int64_t bytes) {
-    auto& entry = entries_[static_cast<size_t>(cls)];
-    int64_t now = entry.current.fetch_add(bytes) + bytes, peak = entry.peak.load();
-    while (now > peak && !entry.peak.compare_exchange_weak(peak, now)) {
-    }
+    const int64_t now = count(cls, bytes);
+    if (whole_) whole_->count(cls, bytes);
+    auto& observed = whole_ ? *whole_ : *this;
+    if (observed.is_observed_.load(std::memory_order_relaxed)) observed.tell(number_, cls, now);
   }
   int64_t current(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].current; }
   int64_t peak(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].peak; }
@@ -29,18 +47,46 @@ class ByteAccount {
     for (auto& entry : entries_) entry.peak = entry.current.load();
   }
 
+  /// By which an observer knows the account; 0 unless it is said.
+  void number(int64_t number) { number_ = number; }
+  /// From now on it is told of what this account and its parts count; null: nobody is. Returns who was before.
+  std::shared_ptr<ByteObserver> observe(std::shared_ptr<ByteObserver> observer) {
+    const std::lock_guard lock(mutex_);
+    is_observed_ = observer != nullptr;
+    return std::exchange(observer_, std::move(observer));
+  }
+
  private:
   struct Entry {
     std::atomic<int64_t> current{0}, peak{0};
   };
+
+  int64_t count(ByteClass cls, int64_t bytes) {
+    auto& entry = entries_[static_cast<size_t>(cls)];
+    int64_t now = entry.current.fetch_add(bytes) + bytes, peak = entry.peak.load();
+    while (now > peak && !entry.peak.compare_exchange_weak(peak, now)) {
+    }
+    return now;
+  }
+  void tell(int64_t part, ByteClass cls, int64_t now) {
+    const std::lock_guard lock(mutex_);
+    if (observer_) observer_->changed(part, cls, now);
+  }
+
   std::array<Entry, kByteClasses> entries_;
+  std::shared_ptr<ByteAccount> whole_;
+  std::atomic<int64_t> number_ = 0;
+  std::atomic<bool> is_observed_ = false;
+  std::mutex mutex_;
+  std::shared_ptr<ByteObserver> observer_;
 };
 
 /// Bytes on an account while this object lives.
 class Charge {
  public:
   Charge() = default;
-  Charge(ByteAccount& account, ByteClass cls, int64_t bytes) : account_(&account), class_(cls), bytes_(bytes) {
+  Charge(std::shared_ptr<ByteAccount> account, ByteClass cls, int64_t bytes)
+      : account_(std::move(account)), class_(cls), bytes_(bytes) {
     account_->add(class_, bytes_);
   }
   Charge(Charge&& other) noexcept { swap(other); }
@@ -59,7 +105,7 @@ class Charge {
     std::swap(bytes_, other.bytes_);
   }
 
-  ByteAccount* account_ = nullptr;  // outlives the charge: groups hold both
+  std::shared_ptr<ByteAccount> account_;
   ByteClass class_ = ByteClass::kRows;
   int64_t bytes_ = 0;
 };

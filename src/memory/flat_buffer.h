@@ -15,9 +15,8 @@ namespace fsdp::memory {
 class FlatBuffer {
  public:
   FlatBuffer(c10::DataPtr data, size_t bytes, std::shared_ptr<ByteAccount> account, ByteClass cls)
-      : account_(std::move(account)),
-        bytes_in_file_(cls == ByteClass::kDisk ? bytes : 0),
-        charge_(*account_, cls, static_cast<int64_t>(bytes)),
+      : bytes_in_file_(cls == ByteClass::kDisk ? bytes : 0),
+        charge_(std::move(account), cls, static_cast<int64_t>(bytes)),
         data_(std::move(data)),
         uses_(data_.device()) {}
 
@@ -29,7 +28,6 @@ class FlatBuffer {
   void let_go() const noexcept;
 
  private:
-  std::shared_ptr<ByteAccount> account_;
   size_t bytes_in_file_;
   Charge charge_;
   c10::DataPtr data_;

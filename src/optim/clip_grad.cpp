@@ -27,7 +27,7 @@ struct OnAxis {
 
 // The gradients of this rank's rows of the model's parameters. A tied parameter's group may lie in another model, whose
 // other parameters are not this one's.
-std::vector<OnAxis> row_gradients(const Group& model) {
+std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
   std::unordered_set<const at::TensorImpl*> own;
   for (const auto& parameter : model.parameters()) own.insert(parameter.unsafeGetTensorImpl());
   std::vector<OnAxis> axes;
@@ -36,33 +36,24 @@ std::vector<OnAxis> row_gradients(const Group& model) {
     auto axis = std::ranges::find(axes, &group->placement().shard(), ranks_of);
     if (axis == axes.end()) axis = axes.insert(axis, {group.get()});
     if (group->is_inside())
-      require(false, group->where("clip_grad_norm_"), "a forward scope or a backward is open on '", group->name(),
+      require(false, group->where(operation), "a forward scope or a backward is open on '", group->name(),
               "'. Clip after it; after an exception in backward call reset_iter_state() first");
-    group->require_no_waiting_gradients("clip_grad_norm_");
+    group->require_no_waiting_gradients(operation);
     for (const auto& rows : group->params().list_rows()) {
       if (!rows.parameter.defined() || !own.contains(rows.parameter.unsafeGetTensorImpl())) continue;
       const auto& gradient = rows.parameter.grad();
       if (!gradient.defined()) continue;
       optim::require_sizes_of(rows.values, gradient,
-                              [&] { return group->where("clip_grad_norm_") + "parameter '" + rows.name + "'"; });
+                              [&] { return group->where(operation) + "parameter '" + rows.name + "'"; });
       axis->gradients.push_back({rows, gradient});
     }
   }
   return axes;
 }
 
-}  // namespace
-
-double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
-  auto& first = *param_groups(model).front();
-  std::lock_guard lock(first.rank_state().mutex);
-  auto where = first.where("clip_grad_norm_");
-  require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
-  require(norm_type > 0, where, "expected norm_type > 0 or infinity, found ", norm_type);
-  const runtime::OwnOperators own_operators;
-  auto axes = row_gradients(model);
-  // With the bounds, in which ranks could differ unseen.
-  const auto subject = c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
+// `subject`: the operation with the arguments in which ranks could differ unseen.
+double norm_of(const std::vector<OnAxis>& axes, double norm_type, bool error_if_nonfinite, const std::string& subject,
+               const std::string& where) {
   std::vector<optim::RowsOnAxis> values;
   for (const auto& [group, gradients] : axes) {
     auto& on_axis = values.emplace_back(optim::RowsOnAxis{group});
@@ -73,11 +64,45 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   if (error_if_nonfinite && !std::isfinite(norm))
     throw Error(where + "the gradients' norm is not finite (" + std::to_string(norm) +
                 "). Look for an overflow in the loss, or pass error_if_nonfinite = false");
-  // As torch.nn.utils.clip_grad_norm_: a norm that is not a number makes every gradient so.
-  const double ratio = max_norm / (norm + 1e-6);
-  const double scale = ratio > 1.0 ? 1.0 : ratio;
-  for (auto& axis : axes)
-    for (auto& row : axis.gradients) row.gradient.mul_(scale);
+  return norm;
+}
+
+void require_norm_type(double norm_type, const std::string& where) {
+  require(norm_type > 0, where, "expected norm_type > 0 or infinity, found ", norm_type);
+}
+
+}  // namespace
+
+double clip_coefficient(double total_norm, double max_norm) {
+  // A norm that is not a number makes every gradient so.
+  const double ratio = max_norm / (total_norm + 1e-6);
+  return ratio > 1.0 ? 1.0 : ratio;
+}
+
+double get_total_norm(const Group& model, double norm_type, bool error_if_nonfinite) {
+  auto& first = *param_groups(model).front();
+  std::lock_guard lock(first.rank_state().mutex);
+  const auto where = first.where("get_total_norm");
+  require_norm_type(norm_type, where);
+  const runtime::OwnOperators own_operators;
+  return norm_of(row_gradients(model, "get_total_norm"), norm_type, error_if_nonfinite,
+                 c10::str("get_total_norm of ", model.name(), ", norm ", norm_type), where);
+}
+
+double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
+  auto& first = *param_groups(model).front();
+  std::lock_guard lock(first.rank_state().mutex);
+  const auto where = first.where("clip_grad_norm_");
+  require(max_norm >= 0, where, "expected max_norm >= 0, found ", max_norm);
+  require_norm_type(norm_type, where);
+  const runtime::OwnOperators own_operators;
+  const auto axes = row_gradients(model, "clip_grad_norm_");
+  // With the bounds, in which ranks could differ unseen.
+  const auto subject = c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
+  const double norm = norm_of(axes, norm_type, error_if_nonfinite, subject, where);
+  const double coefficient = clip_coefficient(norm, max_norm);
+  for (const auto& axis : axes)
+    for (const auto& row : axis.gradients) row.gradient.mul_(coefficient);
   return norm;
 }
 

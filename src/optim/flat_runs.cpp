@@ -1,7 +1,6 @@
 #include "optim/flat_runs.h"
 
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/irange.h>
 
 #include <algorithm>
@@ -75,66 +74,54 @@ void visit_runs(Updates& updates, const ExtentOf& extent_of, const Visit& visit)
   }
 }
 
-bool is_settled(const Update& update, const at::Tensor& state) {
-  if (!state.defined() || state.scalar_type() != update.rows.scalar_type() || state.device() != update.rows.device() ||
-      state.strides() != update.rows.strides())
+at::ScalarType dtype_of(const StateForm& form, const at::Tensor& rows) {
+  return form.dtype.value_or(rows.scalar_type());
+}
+
+bool is_settled(const Update& update, const at::Tensor& state, const StateForm& form) {
+  if (!state.defined() || state.scalar_type() != dtype_of(form, update.rows) ||
+      state.device() != update.rows.device() || state.strides() != update.rows.strides())
     return false;
   return !update.part || update.rows.numel() == 0 || memory::buffer_of(state) != nullptr;
 }
 
-void settle_one(Update& update, size_t kind, at::Tensor place) {
+void settle_one(Update& update, size_t kind, const StateForm& form, at::Tensor place) {
   auto& state = update.states[kind];
   if (state.defined())
     place.copy_(state);
   else
-    place.zero_();
+    place.fill_(form.initial);
   state = std::move(place);
 }
 
-void settle_alone(Update& update, size_t kind) {
-  auto options = at::TensorOptions().dtype(update.rows.scalar_type()).device(update.rows.device());
-  settle_one(update, kind, at::empty_strided(update.rows.sizes(), update.rows.strides(), options));
+void settle_alone(Update& update, size_t kind, const StateForm& form) {
+  auto options = at::TensorOptions().dtype(dtype_of(form, update.rows)).device(update.rows.device());
+  settle_one(update, kind, form, at::empty_strided(update.rows.sizes(), update.rows.strides(), options));
 }
 
-void settle_run(std::span<Update* const> run, int64_t numel, size_t kind) {
+void settle_run(std::span<Update* const> run, int64_t numel, size_t kind, const StateForm& form) {
   const auto& rows = run.front()->rows;
-  const auto bytes = static_cast<size_t>(numel) * rows.element_size();
+  const auto dtype = dtype_of(form, rows);
+  const size_t element_size = c10::elementSize(dtype);
   auto& group = *run.front()->part->group;
-  const auto block = group.flats()[group.params().place(run.front()->part->slot).flat].allocate_state(bytes);
-  memory::flat_tensor(block, 0, numel, rows.scalar_type()).zero_();  // the padding, too
+  const auto block = group.flats()[group.params().place(run.front()->part->slot).flat].allocate_state(
+      static_cast<size_t>(numel) * element_size);
+  memory::flat_tensor(block, 0, numel, dtype).zero_();  // the padding, too
   for (auto* update : run) {
-    memory::PartStorage storage(rows.device(), update->rows.nbytes());
+    memory::PartStorage storage(rows.device(), static_cast<size_t>(update->rows.numel()) * element_size);
     const auto distance = spot_of(update->rows).first - spot_of(rows).first;
-    storage.attach(block, static_cast<size_t>(distance) * rows.element_size());
-    settle_one(*update, kind, storage.tensor(update->rows.sizes(), update->rows.strides(), rows.scalar_type()));
+    storage.attach(block, static_cast<size_t>(distance) * element_size);
+    settle_one(*update, kind, form, storage.tensor(update->rows.sizes(), update->rows.strides(), dtype));
   }
 }
 
-// LibTorch's kernels round what is behind the last full vector otherwise than the elements before it, and which rows
-// that is depends on how rows are shared out. So a rest goes through in a vector of its own: every element has the same
-// bits on any number of ranks.
-void visit_in_vectors(const FlatRun& run, const std::function<void(const FlatRun&)>& visit) {
-  constexpr int64_t kVectorBytes = 64;  // of the widest ones
-  const int64_t vector = kVectorBytes / static_cast<int64_t>(run.rows.element_size());
-  const int64_t rest = run.rows.numel() % vector, full = run.rows.numel() - rest;
-  if (rest == 0 || !run.rows.is_cpu()) return visit(run);
-  const auto each = [&](const auto& take) {
-    FlatRun part{run.first, take(run.rows), take(run.gradient), {}};
-    for (const auto& state : run.states) part.states.push_back(take(state));
-    return part;
-  };
-  if (full > 0) visit(each([&](const at::Tensor& flat) { return flat.narrow(0, 0, full); }));
-  const auto padded = each([&](const at::Tensor& flat) {
-    auto values = at::zeros({vector}, flat.options());
-    values.narrow(0, 0, rest).copy_(flat.narrow(0, full, rest));
-    return values;
-  });
-  visit(padded);
-  const auto put_back = [&](const at::Tensor& flat, const at::Tensor& values) {
-    flat.narrow(0, full, rest).copy_(values.narrow(0, 0, rest));
-  };
-  put_back(run.rows, padded.rows);
-  for (size_t i : c10::irange(run.states.size())) put_back(run.states[i], padded.states[i]);
+std::vector<Piece> pieces_of(std::span<Update* const> run) {
+  std::vector<Piece> pieces;
+  const auto begin = spot_of(run.front()->rows).first;
+  for (const auto* update : run)
+    pieces.push_back({spot_of(update->rows).first - begin, update->rows.numel(), update->parameter_number,
+                      update->first_element});
+  return pieces;
 }
 
 // Of a run's memory that lies in files.
@@ -152,18 +139,18 @@ void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& v
   std::vector<FlatRun> runs;
   visit_runs(updates, whole_extent, [&](std::span<Update* const> run, int64_t numel) {
     const auto& first = *run.front();
-    FlatRun flat{first, stretch(first.rows, numel), stretch(first.gradient, numel), {}};
+    FlatRun flat{first, stretch(first.rows, numel), stretch(first.gradient, numel), {}, pieces_of(run)};
     for (const auto& state : first.states) flat.states.push_back(stretch(state, numel));
     runs.push_back(std::move(flat));
   });
   for (size_t i : c10::irange(runs.size())) {
     if (i + 1 < runs.size()) tell_files(runs[i + 1], [](const FlatBuffer& buffer) { buffer.read_ahead(); });
-    visit_in_vectors(runs[i], visit);
+    visit(runs[i]);
     tell_files(runs[i], [](const FlatBuffer& buffer) { buffer.let_go(); });
   }
 }
 
-void settle_states(Updates& updates, const std::string& operation) {
+void settle_states(Updates& updates, const StateForm& form, const std::string& operation) {
   size_t kinds = 0;
   for (const auto& update : updates) {
     kinds = std::max(kinds, update.states.size());
@@ -175,16 +162,16 @@ void settle_states(Updates& updates, const std::string& operation) {
   }
   for (size_t kind : c10::irange(kinds)) {
     const auto is_unsettled = [&](const Update& update) {
-      return kind < update.states.size() && !is_settled(update, update.states[kind]);
+      return kind < update.states.size() && !is_settled(update, update.states[kind], form);
     };
     for (auto& update : updates)
-      if (is_unsettled(update) && (!update.part || update.rows.numel() == 0)) settle_alone(update, kind);
+      if (is_unsettled(update) && (!update.part || update.rows.numel() == 0)) settle_alone(update, kind, form);
     visit_runs(
         updates,
         [&](const Update& update) {
           return Extent{is_unsettled(update), {}, update.rows.numel(), {spot_of(update.rows)}};
         },
-        [&](std::span<Update* const> run, int64_t numel) { settle_run(run, numel, kind); });
+        [&](std::span<Update* const> run, int64_t numel) { settle_run(run, numel, kind, form); });
   }
 }
 

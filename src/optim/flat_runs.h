@@ -9,25 +9,42 @@
 
 namespace fsdp::optim {
 
-/// The tensors of one run, flat and of one length. They are parts of the memory that they stand for, but for the rest
-/// of a run, which is copied.
+/// What of a run is one parameter's.
+struct Piece {
+  /// In the run, in elements.
+  int64_t offset = 0, numel = 0;
+  /// As Update's.
+  int64_t parameter = 0, first_element = 0;
+};
+
+/// The tensors of one run, flat and of one length. They are parts of the memory that they stand for.
 struct FlatRun {
   /// Decides on options and step; all updates of the run agree in them.
   const Update& first;
   at::Tensor rows, gradient;
   std::vector<at::Tensor> states;
+  /// In the order of memory; between them lies padding.
+  std::vector<Piece> pieces;
 };
 
-/// Calls `visit` for each maximal run of the updates; on the CPU for what is behind its last full vector apart, in one
-/// that has zeros behind it. Their recipes, gradients and states are set. Under the ranks'
+/// Calls `visit` for each maximal run of the updates. Their recipes, gradients and states are set. Under the ranks'
 /// locks.
 void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& visit);
 
-/// Gives every state that is undefined (new: zeros) or lies elsewhere (loaded: copied) its place in flat memory.
+/// What states are made of.
+struct StateForm {
+  /// Unset: that of the rows.
+  std::optional<at::ScalarType> dtype = std::nullopt;
+  /// Of each element at first.
+  double initial = 0;
+};
+
+/// Gives every state that is undefined (new) or lies elsewhere or in another dtype (loaded: copied) its place in flat
+/// memory.
 ///
 /// Parameters that get their state at the same time, and whose rows are neighbours, get it as parts of one block, which
 /// lies as the rows do and is charged to the rank's account as optimizer memory. Under the ranks' locks. Throws
 /// UsageError if a state has other sizes than the rows.
-void settle_states(Updates& updates, const std::string& operation);
+void settle_states(Updates& updates, const StateForm& form, const std::string& operation);
 
 }  // namespace fsdp::optim

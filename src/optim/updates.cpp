@@ -19,14 +19,18 @@ namespace {
 using runtime::ParamGroup;
 using torch::optim::OptimizerParamGroup;
 
-Update describe(const at::Tensor& parameter, size_t options, size_t index) {
+Update describe(const at::Tensor& parameter, size_t options, size_t index, int64_t number) {
   Update update;
   update.parameter = update.rows = parameter;
   update.options = options;
   update.index = index;
+  update.parameter_number = number;
   if (!runtime::is_marked(*parameter.unsafeGetTensorImpl())) return update;
   update.part = runtime::registry().find(parameter);
-  if (update.part) update.rows = update.part->group->slots()[update.part->slot].rows_tensor;
+  if (!update.part) return update;
+  const auto& slot = update.part->group->slots()[update.part->slot];
+  update.rows = slot.rows_tensor;
+  update.first_element = slot.rows().first * slot.row_numel();
   return update;
 }
 
@@ -90,13 +94,15 @@ std::vector<Updates> rounds_of(const std::vector<OptimizerParamGroup>& groups,
                                const std::function<bool(const at::Tensor&)>& is_wanted) {
   std::vector<Updates> rounds;
   std::map<const void*, size_t> seen;
+  int64_t number = 0;
   for (size_t options : c10::irange(groups.size())) {
     const auto& parameters = groups[options].params();
     for (size_t index : c10::irange(parameters.size())) {
+      ++number;
       if (!is_wanted(parameters[index])) continue;
       const size_t round = seen[parameters[index].unsafeGetTensorImpl()]++;
       if (round == rounds.size()) rounds.emplace_back();
-      rounds[round].push_back(describe(parameters[index], options, index));
+      rounds[round].push_back(describe(parameters[index], options, index, number));
     }
   }
   return rounds;

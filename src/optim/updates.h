@@ -26,10 +26,16 @@ struct Update {
   at::Tensor gradient;
   /// The optimizer's group of options, and the parameter's place in it.
   size_t options = 0, index = 0;
+  /// Its place among all parameters of the optimizer, which is the same on every rank.
+  int64_t parameter_number = 0;
+  /// The place of the rows' first element in the whole parameter.
+  int64_t first_element = 0;
   /// Of a sharded parameter.
   std::optional<runtime::Part> part;
   /// What is kept between steps; all of them have the rows' layout.
   std::vector<at::Tensor> states;
+  /// Some of it was not there before this step.
+  bool is_new = false;
   Recipe recipe{};
 };
 using Updates = std::vector<Update>;

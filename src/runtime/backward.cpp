@@ -245,8 +245,10 @@ bool enter_backward(ParamGroup& group) {
   auto task = rank.backwards.find(id);
   if (!task) task = open_task(group.identity(), id);
   if (group.scope)
-    if (auto* root = rank.group(group.scope->root); root != nullptr && !root->backward().is_open())
+    if (auto* root = rank.group(group.scope->root); root != nullptr && !root->backward().is_open()) {
       rank.reads.orders[root->id()].backward.start();
+      rank.reads.current = 0;  // what forward read last is a first read here
+    }
   for (GroupId member_id : covered) {
     auto* member = rank.group(member_id);
     if (member == nullptr || member->backward().has(id)) continue;

@@ -151,11 +151,13 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
 void require_no_accumulator_of_rows(const ParamGroup& group, const ParamSlot& slot, const at::Tensor& parameter) {
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
   if (!accumulator) return;
-  const auto found = C10_AS_INTARRAYREF_SLOW(accumulator->input_metadata(0).shape_as_dim_vector());
-  if (found == slot.sizes()) return;
+  const auto& expected = accumulator->input_metadata(0);
+  const auto found = C10_AS_INTARRAYREF_SLOW(expected.shape_as_dim_vector());
+  if (found == slot.sizes() && expected.device() == slot.form().device) return;
   require(false, group.where("forward scope"), "the gradient accumulator of parameter '", slot.name(),
           "' was taken outside a forward scope and is kept: it expects the gradient of this rank's rows ", found,
-          ", not of the whole sizes ", slot.sizes(), ". Let it go, and take it in a forward scope");
+          " on ", expected.device(), ", not of the whole sizes ", slot.sizes(), " on ", slot.form().device,
+          ". Let it go, and take it in a forward scope");
 }
 
 }  // namespace

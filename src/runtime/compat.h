@@ -1,7 +1,7 @@
 #pragma once
 /// \file
 /// The dispatch keys of what is ours: the one that sharded tensors carry, how they come by it, which no public
-/// interface offers, and the one of operators that are put off.
+/// interface offers, the one of operators that are put off, and that of batch statistics over several ranks.
 
 #include <ATen/core/grad_mode.h>
 #include <c10/core/DispatchKeySet.h>
@@ -17,23 +17,33 @@ static_assert(kShardedKey > c10::DispatchKey::AutogradOther, "the key must come 
 /// first, and used by nothing in LibTorch.
 constexpr auto kDeferredKey = c10::DispatchKey::DeferredInit;
 static_assert(kDeferredKey < kShardedKey && kDeferredKey > c10::DispatchKey::AutogradOther);
+/// The dispatch key of stretches in which results of operators are kept: below autograd, and used by nothing in LibTorch.
+constexpr auto kKeptResultsKey = c10::DispatchKey::Fake;
+static_assert(kKeptResultsKey < c10::DispatchKey::ADInplaceOrView && kKeptResultsKey > c10::DispatchKey::BackendSelect);
+/// The dispatch key of running means over several ranks: before all others, and used by nothing in LibTorch.
+constexpr auto kSyncedKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+static_assert(kSyncedKey > kShardedKey);
 /// The keys an operator goes on with after the interceptor.
 constexpr c10::DispatchKeySet kBelowSharded(c10::DispatchKeySet::FULL_AFTER, kShardedKey);
 
-/// Adds the key to a tensor: every operator that takes it, or a view of it, then calls the interceptor first.
+/// Adds a key to a tensor: every operator that takes it, or a view of it, then comes by what is registered for the key.
 /// The key set is protected; a pointer to member taken in a derived class reaches it.
-inline void mark_sharded(c10::TensorImpl& tensor) {
+inline void add_key(c10::TensorImpl& tensor, c10::DispatchKey key) {
   struct KeySetAccess : c10::TensorImpl {
     static c10::DispatchKeySet c10::TensorImpl::* member() { return &KeySetAccess::key_set_; }
   };
   auto& keys = tensor.*KeySetAccess::member();
-  keys = keys.add(kShardedKey);
+  keys = keys.add(key);
 }
 
-/// While it lives, the thread's operators are the library's own: autograd records none, and the interceptor sees none.
+/// Every operator that takes the tensor, or a view of it, then calls the interceptor first.
+inline void mark_sharded(c10::TensorImpl& tensor) { add_key(tensor, kShardedKey); }
+
+/// While it lives, the thread's operators are the library's own: autograd records none, the interceptor sees none, and
+/// no result is kept.
 struct OwnOperators {
   at::NoGradGuard no_grad;
-  c10::impl::ExcludeDispatchKeyGuard unseen{kShardedKey};
+  c10::impl::ExcludeDispatchKeyGuard unseen{c10::DispatchKeySet({kShardedKey, kKeptResultsKey})};
 };
 
 inline bool is_marked(const c10::TensorImpl& tensor) { return tensor.key_set().has(kShardedKey); }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -16,11 +17,24 @@
 namespace fsdp::runtime {
 namespace {
 
+// A tensor that the value was left through, as one that lies on the storage; and the version that it had then.
+struct LeftThrough {
+  c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor;
+  uint32_t version;
+};
+
 // What a storage on the meta device keeps in place of memory.
 struct Kept {
   DeferredValuePtr value;
+  std::vector<LeftThrough> left_through = {};
 };
 void drop_kept(void* context) { delete static_cast<Kept*>(context); }
+
+Kept* kept_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
+  auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
+  return data.cast_context<Kept>(&drop_kept);
+}
 
 // A flat tensor of bytes.
 at::Tensor memory_of(const DeferredValue& value) {
@@ -138,15 +152,34 @@ struct CarryOut {
 }  // namespace
 
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
-  auto& data = tensor.storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
-  const auto* kept = data.cast_context<Kept>(&drop_kept);
+  const auto* kept = kept_of(tensor);
   return kept == nullptr ? nullptr : kept->value;
 }
 
+// A write through one tensor counts the versions of others that share its counter.
 void defer(const at::Tensor& tensor, DeferredValuePtr value) {
+  auto kept = std::make_unique<Kept>(Kept{std::move(value)});
+  if (auto* before = kept_of(tensor)) kept->left_through = std::move(before->left_through);
+  bool is_known = false;
+  std::erase_if(kept->left_through, [&](LeftThrough& left) {
+    const auto alive = left.tensor.lock();
+    if (alive) left.version = alive->version_counter().current_version();
+    is_known = is_known || alive.get() == tensor.unsafeGetTensorImpl();
+    return !alive;
+  });
+  if (!is_known && !tensor.is_inference())
+    kept->left_through.push_back({c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>(
+                                      tensor.getIntrusivePtr()),
+                                  static_cast<uint32_t>(tensor._version())});
   auto* storage = tensor.storage().unsafeGetStorageImpl();
-  storage->set_data_ptr_noswap({nullptr, new Kept{std::move(value)}, &drop_kept, c10::Device(at::kMeta)});
+  storage->set_data_ptr_noswap({nullptr, kept.release(), &drop_kept, c10::Device(at::kMeta)});
+}
+
+bool was_written_since(const at::Tensor& tensor) {
+  const auto* kept = kept_of(tensor);
+  return kept != nullptr && std::ranges::any_of(kept->left_through, [&](const LeftThrough& left) {
+           return left.tensor._unsafe_get_target() == tensor.unsafeGetTensorImpl() && left.version != tensor._version();
+         });
 }
 
 at::Tensor bytes_of_storage(const at::Tensor& tensor) {

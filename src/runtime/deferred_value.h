@@ -64,6 +64,9 @@ struct DeferredCall {
 DeferredValuePtr deferred_value_of(const at::Tensor& tensor);
 /// The storage of `tensor`, on the meta device, holds `value` from now on.
 void defer(const at::Tensor& tensor, DeferredValuePtr value);
+/// Whether an operator wrote to the tensor when nothing was put off any more: that had no effect. Of tensors that have
+/// been written through themselves before.
+bool was_written_since(const at::Tensor& tensor);
 DeferredGeometry geometry_of(const at::Tensor& tensor);
 /// All of the storage that a tensor lies on, flat.
 at::Tensor bytes_of_storage(const at::Tensor& tensor);

@@ -51,11 +51,16 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, std::share
   if (rows_lie_in_whole()) {
     rows_ = own_slice(shared_whole_);
   } else {
-    auto data = disk_ ? disk_->take(rows_.bytes()) : memory::allocate_block(rows_.form.device, rows_.bytes());
-    rows_.buffer = std::make_shared<FlatBuffer>(std::move(data), rows_.bytes(), account_,
-                                                disk_ ? ByteClass::kDisk : ByteClass::kRows);
+    rows_.buffer = allocate_rows();
     rows_.tensor().zero_();  // padding between parameters travels too
   }
+}
+
+std::shared_ptr<FlatBuffer> FlatParams::allocate_rows() {
+  if (host_) return host_->allocate(rows_.bytes());
+  auto data = disk_ ? disk_->take(rows_.bytes()) : memory::allocate_block(rows_.form.device, rows_.bytes());
+  return std::make_shared<FlatBuffer>(std::move(data), rows_.bytes(), account_,
+                                      disk_ ? ByteClass::kDisk : ByteClass::kRows);
 }
 
 void FlatParams::allocate_copy() {
@@ -83,15 +88,21 @@ void FlatParams::allocate_whole(bool fills_alone) {
 }
 
 // What travels. In memory of a host, peers may still read what was gathered before.
-at::Tensor FlatParams::slice_to_gather() const {
+at::Tensor FlatParams::slice_to_gather() {
   if (has_one_form()) return rows_.tensor();
   if (on_host_) return rows_.tensor().to(whole_.form.device, whole_.form.dtype);
-  return own_slice(whole_.buffer).tensor().copy_(rows_.tensor());
+  const auto slice = own_slice(whole_.buffer).tensor();
+  if (host_)
+    host_->bring(rows_, slice);
+  else
+    slice.copy_(rows_.tensor());
+  return slice;
 }
 
 void FlatParams::publish() {
-  if (!shared_ || has_one_form()) return;
   const at::NoGradGuard no_grad;
+  if (host_) return host_->publish(rows_, whole_.form.dtype);
+  if (!shared_ || has_one_form()) return;
   own_slice(shared_whole_).tensor().copy_(rows_.tensor());
 }
 
@@ -148,7 +159,9 @@ void FlatParams::end_gather() {
 }
 
 void FlatParams::order_read() {
-  if (whole_.buffer && whole_.buffer->uses().note_current() && gathered_) gathered_->wait();
+  if (!whole_.buffer || !whole_.buffer->uses().note_current()) return;
+  if (gathered_) gathered_->wait();
+  if (host_) host_->order_read();
 }
 
 void FlatParams::free_whole() {
@@ -159,6 +172,7 @@ void FlatParams::free_whole() {
 
 FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& memory) {
   const auto bytes = form.bytes(rows_.numel);
+  if (host_ && form == rows_.form) return {form, rows_.numel, host_->allocate(bytes)};
   if (disk_ && form == rows_.form)
     return {form, rows_.numel, std::make_shared<FlatBuffer>(disk_->take(bytes), bytes, account_, ByteClass::kDisk)};
   return {form, rows_.numel, std::make_shared<FlatBuffer>(memory.take(bytes), bytes, account_, ByteClass::kGradient)};
@@ -166,8 +180,26 @@ FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& 
 
 std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
   auto data = disk_ ? disk_->take(bytes) : memory::allocate_block(rows_.form.device, bytes);
-  return std::make_shared<FlatBuffer>(std::move(data), bytes, account_,
-                                      disk_ ? ByteClass::kDisk : ByteClass::kOptimizer);
+  const auto cls = disk_ ? ByteClass::kDisk : host_ ? ByteClass::kHost : ByteClass::kOptimizer;
+  return std::make_shared<FlatBuffer>(std::move(data), bytes, account_, cls);
+}
+
+std::optional<c10::Stream> FlatParams::stream_of_results() const {
+  return host_ ? std::optional(host_->stream_of_results()) : std::nullopt;
+}
+
+void FlatParams::land(const at::Tensor& reduced, const FlatPart& rows) {
+  if (host_) return host_->land(reduced, rows);
+  memory::note_use(reduced);
+  rows.tensor().copy_(reduced);
+}
+
+void FlatParams::finish_landing() {
+  if (host_) host_->finish_landing();
+}
+
+void FlatParams::drop_landing() {
+  if (host_) host_->drop_landing();
 }
 
 FlatPart FlatParams::allocate_gradient() { return gradient_in(rows_.form, gradient_memory_); }

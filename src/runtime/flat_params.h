@@ -14,6 +14,7 @@
 #include "memory/disk_store.h"
 #include "memory/flat_part.h"
 #include "memory/reused_block.h"
+#include "runtime/host_rows.h"
 #include "runtime/second_shard.h"
 
 namespace fsdp::runtime {
@@ -40,6 +41,8 @@ struct FlatForms {
 /// - whole gradients become rows' gradients: they are cast to the form in which they are reduced, and the sum of this
 ///   rank's slice lands in the form of the rows.
 ///
+/// Where rows are in host memory the first and the last step cross the bus (HostRows).
+///
 /// Thread safety: under the rank's lock.
 class FlatParams {
  public:
@@ -49,6 +52,12 @@ class FlatParams {
   /// room for them. Before `allocate_shard`, which then gets no shared memory; on the CPU. Throws Error.
   void keep_on_disk(const std::string& folder, bool trains);
   bool is_on_disk() const { return disk_.has_value(); }
+  /// Where the shard and its gradients are if they are not beside whole values: then their form is of the CPU. Before
+  /// `allocate_shard`, which then gets no shared memory.
+  void keep_on_host(bool is_pinned, std::shared_ptr<memory::HostCopies> copies) {
+    host_.emplace(whole_.form.device, is_pinned, std::move(copies), account_);
+  }
+  bool is_on_host() const { return host_.has_value(); }
   /// Makes the shard. `shared`: memory for the whole buffer that every rank sees; `on_host`: that the ranks of this
   /// host see; null where there is none. Once.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host = nullptr);
@@ -67,7 +76,7 @@ class FlatParams {
   bool is_seen_by_others() const { return shared_ || on_host_; }
   SharedBuffer* shared() const { return shared_.get(); }
 
-  /// Where ranks share memory and whole values have a form of their own: the rows as they are become whole values.
+  /// What others see of the rows, and what travels, is as the rows are. Nothing where rows themselves are that.
   void publish();
   /// Makes the whole buffer, as yet without values unless ranks share memory. `fills_alone`: with what this rank's host
   /// does not gather together.
@@ -105,6 +114,13 @@ class FlatParams {
   /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
   memory::FlatPart allocate_gradient();
   bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
+  /// The stream on which reductions are waited for and landed; none: the caller's.
+  std::optional<c10::Stream> stream_of_results() const;
+  /// Puts what was reduced into the part of an `allocate_gradient` of as many elements, which has it after
+  /// `finish_landing`.
+  void land(const at::Tensor& reduced, const memory::FlatPart& rows);
+  void finish_landing();
+  void drop_landing();
   /// Memory of any content for optimizer state of the rows.
   std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
 
@@ -112,9 +128,10 @@ class FlatParams {
   bool has_one_form() const { return rows_.form == whole_.form; }
   bool rows_lie_in_whole() const { return shared_ && has_one_form(); }
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
-  at::Tensor slice_to_gather() const;
+  at::Tensor slice_to_gather();
   std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
+  std::shared_ptr<memory::FlatBuffer> allocate_rows();
   memory::FlatPart gradient_in(const memory::Form& form, memory::ReusedBlock& memory);
 
   layout::RowLayout layout_;
@@ -128,6 +145,7 @@ class FlatParams {
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
   std::optional<memory::DiskStore> disk_;
+  std::optional<HostRows> host_;
   memory::ReusedBlock gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device},
       whole_memory_{whole_.form.device};
   bool keeps_whole_memory_ = false;

@@ -1,5 +1,6 @@
 #include "runtime/group_backward.h"
 
+#include <c10/core/StreamGuard.h>
 #include <c10/util/irange.h>
 
 #include <memory>
@@ -78,6 +79,7 @@ std::string GroupBackward::leave(int task) {
 }
 
 void GroupBackward::close() {
+  finish_landing();
   is_open_ = has_news_ = is_handed_out_ = false;
   for (auto& bucket : buckets_) {
     bucket.state = BucketState::kCollecting;
@@ -94,6 +96,7 @@ void GroupBackward::close() {
 }
 
 void GroupBackward::exchange_gradients() {
+  finish_landing();
   for (size_t i : c10::irange(slots_.size())) {
     if (slots_[i].parked.defined()) memory::note_use(slots_[i].parked);  // by those who get it
     if (auto tensor = params_.slots()[i].tensor(); tensor.defined()) std::swap(slots_[i].parked, tensor.mutable_grad());
@@ -125,7 +128,7 @@ void GroupBackward::add(size_t index, at::Tensor gradient, bool from_inside) {
 }
 
 memory::Charge GroupBackward::charge_of(const at::Tensor& gradient) const {
-  return {group_.rank_state->account(), memory::ByteClass::kGradient, static_cast<int64_t>(gradient.nbytes())};
+  return {group_.account, memory::ByteClass::kGradient, static_cast<int64_t>(gradient.nbytes())};
 }
 
 int64_t GroupBackward::arrived_bytes() {
@@ -197,12 +200,30 @@ memory::FlatPart GroupBackward::land(const ReductionInFlight& reduced) {
   auto& landed =
       reduced_[reduced.flat] && reduced_[reduced.flat]->buffer == reduced.output.buffer ? landed_[reduced.flat] : own;
   if (!landed) landed = flat.allocate_gradient();
-  const auto values = reduced.part.tensor();
-  memory::note_use(values);
-  const auto first =
-      static_cast<int64_t>((reduced.part.byte_offset - reduced.output.byte_offset) / reduced.output.form.bytes(1));
-  landed->tensor().narrow(0, first, reduced.part.numel).copy_(values);
+  const auto first = (reduced.part.byte_offset - reduced.output.byte_offset) / reduced.output.form.bytes(1);
+  auto part = *landed;
+  part.numel = reduced.part.numel;
+  part.byte_offset += part.form.bytes(static_cast<int64_t>(first));
+  flat.land(reduced.part.tensor(), part);
   return *landed;
+}
+
+// All that is on its way is there, and is added to the rows' gradients.
+void GroupBackward::finish_landing() {
+  if (landings_.empty()) return;
+  const OwnOperators own_operators;
+  for (auto& flat : params_.flats()) flat.finish_landing();
+  for (const auto& [flat, run, votes, slice] : std::exchange(landings_, {})) {
+    size_t vote = 0;
+    for (size_t i = run.begin; i < run.end; ++i)
+      if (params_.place(i).flat == flat && votes[vote++] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));
+  }
+}
+
+std::optional<c10::Stream> GroupBackward::stream_of_results() {
+  for (const auto& flat : params_.flats())
+    if (const auto stream = flat.stream_of_results()) return stream;
+  return std::nullopt;
 }
 
 // What of the flat tensor the bucket's slots are, and the padding behind them.
@@ -256,6 +277,7 @@ void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& poli
     const auto is_under_way = [&] { return !bucket.in_flight.empty() && bucket.reduction_number == number; };
     std::vector<std::shared_ptr<Work>> works;
     for (const auto& flat : bucket.in_flight) works.push_back(flat.started.work);
+    const c10::OptionalStreamGuard guard(stream_of_results());
     try {
       for (const auto& work : works) group_.rank_state->wait(*work);
     } catch (...) {
@@ -298,10 +320,9 @@ void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, con
     const UsersOperators users_operators;
     hook(reduced.part.tensor());
   }
-  const auto slice = land(reduced);
-  size_t vote = 0;
-  for (size_t i = run.begin; i < run.end; ++i)
-    if (params_.place(i).flat == reduced.flat && votes[vote++] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));
+  landings_.push_back({reduced.flat, run, {votes.begin(), votes.end()}, land(reduced)});
+  // What the host has to wait for it waits for once, when somebody is to see it.
+  if (!is_open_ || !params_.flats()[reduced.flat].is_on_host()) finish_landing();
 }
 
 // Their gradient is parked while a backward is open.
@@ -338,6 +359,8 @@ size_t GroupBackward::reset() {
     slot.charge = {};
   }
   for (auto& sum : partial_sums_) sum = {};
+  landings_.clear();
+  for (auto& flat : params_.flats()) flat.drop_landing();
   waiting_ = 0;
   if (is_open()) close();
   error_.clear();

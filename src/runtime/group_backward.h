@@ -129,6 +129,14 @@ class GroupBackward {
     uint64_t reduction_number = 0;                  // of the last one that was started
   };
 
+  // What was reduced, on its way to the rows' gradients.
+  struct Landing {
+    size_t flat = 0;
+    SlotRun slots;
+    std::vector<uint8_t> votes;
+    memory::FlatPart slice;  // in the form of the rows
+  };
+
   void open(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close();
   bool trains(size_t flat, const SlotRun& run);
@@ -136,6 +144,8 @@ class GroupBackward {
   Contribution take_contribution(size_t flat, const SlotRun& run);
   memory::FlatPart reduced_memory(size_t flat, bool is_shared);
   memory::FlatPart land(const ReductionInFlight& reduced);
+  void finish_landing();
+  std::optional<c10::Stream> stream_of_results();
   ElementRange elements_of(size_t flat, const SlotRun& run);
   void finish_reduction(Bucket& bucket, const ReductionPolicy& policy);
   std::vector<ReductionInFlight> take_in_flight(Bucket& bucket);
@@ -155,7 +165,8 @@ class GroupBackward {
   // By flat: what buckets of the open backward fill, as it is reduced and as it lands in the form of the rows.
   std::vector<std::optional<memory::FlatPart>> reduced_, landed_;
   std::vector<PartialSum> partial_sums_;  // by flat
-  std::string error_;                     // of the open backward, thrown when it ends
+  std::vector<Landing> landings_;
+  std::string error_;  // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;
 };
 

@@ -18,6 +18,8 @@ struct GroupIdentity {
   std::string name;
   Placement placement;
   std::shared_ptr<RankState> rank_state;
+  /// What the group holds, a part of what its rank does.
+  std::shared_ptr<memory::ByteAccount> account;
   GroupId id = 0;
 
   /// Of a collective on this group.

@@ -7,10 +7,21 @@
 #include "runtime/users_operators.h"
 
 namespace fsdp::runtime {
+namespace {
+
+// As yet without a number.
+GroupIdentity identity_of(const ParamGroup::Spec& spec) {
+  auto account = std::make_shared<memory::ByteAccount>(spec.rank_state->shared_account());
+  return {spec.name, spec.placement, spec.rank_state, std::move(account)};
+}
+
+}  // namespace
 
 std::shared_ptr<ParamGroup> ParamGroup::create(const Spec& spec) {
   std::shared_ptr<ParamGroup> group(new ParamGroup(spec));
-  group->parts_->identity.id = group->rank_state().add(*group);
+  auto& identity = group->parts_->identity;
+  identity.id = group->rank_state().add(*group);
+  identity.account->number(static_cast<int64_t>(identity.id));
   return group;
 }
 
@@ -18,7 +29,7 @@ Parts::Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, cons
              const FormChange& change)
     : identity(std::move(who)),
       disk_folder(policy.disk_folder),
-      params(identity, parameters, change),
+      params(identity, parameters, policy.row_memory, change),
       turns(identity, params.every_rank_has_rows()),
       residency(identity, params, turns),
       backward(identity, params, policy.bucket_cap_bytes) {
@@ -28,8 +39,7 @@ Parts::Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, cons
 
 ParamGroup::ParamGroup(const Spec& spec)
     : policy(spec.policy),
-      parts_(std::make_unique<Parts>(GroupIdentity{spec.name, spec.placement, spec.rank_state}, spec.parameters,
-                                     spec.policy)),
+      parts_(std::make_unique<Parts>(identity_of(spec), spec.parameters, spec.policy)),
       modules_(spec.modules) {}
 
 // Meanwhile the parameters show their whole sizes, by which they are laid out.
@@ -44,8 +54,7 @@ std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const 
   for (size_t i = 0; i < slots().size(); ++i) {
     slots()[i].show_whole();
     const auto& slot = slots()[i];
-    parameters[params().place(i).given] = {
-        {slot.name(), slot.tensor()}, slot.precision(), memory::form_of(slot.rows_tensor)};
+    parameters[params().place(i).given] = {{slot.name(), slot.tensor()}, slot.precision(), slot.form()};
   }
   return std::make_unique<Parts>(std::move(who), parameters, by, change);
 }

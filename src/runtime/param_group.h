@@ -43,13 +43,15 @@ struct GroupPolicy {
   ReductionPolicy reduction;
   /// Gets the parameters that have a gradient as soon as the group's are complete.
   std::function<void(const std::vector<at::Tensor>& parameters)> post_accumulate_grad_hook = {};
-  /// Of whole parameters that are gathered ahead while this group is read; unset: one group.
+  /// Of whole parameters that are gathered ahead while this group is read; unset: one group, or two inside this one.
   std::optional<int64_t> max_prefetched_bytes = std::nullopt;
   /// Buffers are rank 0's when a forward begins; what the user said of that, else the strategy says it.
   bool broadcasts_buffers = false;
   std::optional<bool> told_to_broadcast = std::nullopt;
   /// In which rows, gradients and optimizer state are kept in files; empty: they are in memory.
   std::string disk_folder = {};
+  /// Where rows, gradients and optimizer state are otherwise.
+  RowMemory row_memory = RowMemory::kBesideWhole;
   /// What they are expected to take on a rank, the same on every rank.
   int64_t expected_bytes = 0;
   /// Of floating-point arguments and results of a call of the module's handle; unset: as they are.

@@ -27,6 +27,7 @@ ParamSlot::ParamSlot(const GroupMember& parameter, layout::RowRange rows, memory
       tensor_(parameter.tensor.getIntrusivePtr()),
       rows_dtype_(rows_form.dtype),
       whole_dtype_(whole_form.dtype),
+      whole_device_(whole_form.device),
       precision_(parameter.precision),
       sizes_(parameter.tensor.sizes().vec()),
       strides_(parameter.tensor.strides().vec()),

@@ -34,8 +34,8 @@ struct Precision {
 struct GroupMember : NamedParameter {
   /// Unset: its own dtype in all.
   std::optional<Precision> precision = {};
-  /// Of its rows; unset: as the tensor is.
-  std::optional<memory::Form> rows_form = {};
+  /// See ParamSlot::form; unset: as the tensor is.
+  std::optional<memory::Form> form = {};
 };
 
 /// The module's, the optimizer's and the user's tensor is one object for ever; what changes is what it shows: this
@@ -48,6 +48,8 @@ class ParamSlot {
   void rename(std::string name) { name_ = std::move(name); }
   /// What its group's policy says of it, if that has one.
   const std::optional<Precision>& precision() const { return precision_; }
+  /// What the parameter is, whatever its group makes of it: the dtype of its rows, on the device of its whole values.
+  memory::Form form() const { return {rows_dtype_, whole_device_}; }
   c10::IntArrayRef sizes() const { return sizes_; }
   layout::RowRange rows() const { return rows_; }
   int64_t numel() const { return c10::multiply_integers(sizes_); }
@@ -86,6 +88,7 @@ class ParamSlot {
   std::string name_;
   c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl> tensor_;
   c10::ScalarType rows_dtype_, whole_dtype_;
+  c10::Device whole_device_;
   std::optional<Precision> precision_;
   std::vector<int64_t> sizes_, strides_;
   layout::RowRange rows_;

@@ -15,6 +15,7 @@
 
 #include "comm/core/rank_lock.h"
 #include "memory/byte_account.h"
+#include "memory/host_copies.h"
 #include "runtime/backward_tasks.h"
 #include "runtime/kinship.h"
 #include "runtime/residents.h"
@@ -41,7 +42,8 @@ struct Event;
 /// byte account are read without it.
 class RankState {
  public:
-  RankState() : account_(std::make_shared<memory::ByteAccount>()) {}
+  RankState()
+      : account_(std::make_shared<memory::ByteAccount>()), host_copies_(std::make_shared<memory::HostCopies>()) {}
 
   RankLock mutex;
   /// Waits for other ranks. What the lock protects may be different afterwards.
@@ -51,6 +53,8 @@ class RankState {
 
   memory::ByteAccount& account() const { return *account_; }
   const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
+  memory::HostCopies& host_copies() const { return *host_copies_; }
+  const std::shared_ptr<memory::HostCopies>& shared_host_copies() const { return host_copies_; }
 
   GroupId add(ParamGroup& group);
   void remove(GroupId id);
@@ -81,7 +85,7 @@ class RankState {
   Residents residents;
   ReadHistory reads;
   BackwardTasks backwards;
-  /// On which gathers come after an event of the user's, made for the first one. See Residency::gather_after.
+  /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
   std::optional<c10::Stream> gather_stream;
   /// Null: nobody follows this rank.
   Journal* journal = nullptr;
@@ -98,6 +102,7 @@ class RankState {
   using Clock = std::chrono::steady_clock;
 
   std::shared_ptr<memory::ByteAccount> account_;
+  std::shared_ptr<memory::HostCopies> host_copies_;
   std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
   std::atomic<Clock::duration> waited_{};
   GroupId last_id_ = 0;

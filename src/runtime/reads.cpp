@@ -23,15 +23,18 @@ int64_t whole_bytes(ParamGroup& group) {
   return bytes;
 }
 
+bool lies_around(RankState& rank, GroupId outer, GroupId inner) {
+  const auto around = rank.kinship().span_of(outer), within = rank.kinship().span_of(inner);
+  return around.first <= within.first && within.first < around.last;
+}
+
 // Of groups that are needed next, those that may be gathered ahead: as many as fit. What lies around the group that is
 // read is not counted.
 std::vector<GroupId> that_fit(RankState& rank, const ParamGroup& group, const std::vector<GroupId>& needed,
                               int64_t bytes) {
   std::vector<GroupId> fit;
-  const auto own = rank.kinship().span_of(group.id());
   for (GroupId id : needed) {
-    const auto around = rank.kinship().span_of(id);
-    if (own.first < around.first || own.first >= around.last) bytes -= whole_bytes(*rank.group(id));
+    if (!lies_around(rank, id, group.id())) bytes -= whole_bytes(*rank.group(id));
     if (bytes < 0) break;
     fit.push_back(id);
   }
@@ -41,14 +44,25 @@ std::vector<GroupId> that_fit(RankState& rank, const ParamGroup& group, const st
 // One that is not gathered ahead yet: gathers come after what the disk takes.
 void read_files_ahead(RankState& rank, const ReadOrder& order) {
   constexpr size_t kAhead = 2;
-  const auto ahead = order.ahead();
-  for (size_t i = 0; i < std::min(kAhead, ahead.size()); ++i)
-    if (auto* group = rank.group(ahead[i]))
+  for (GroupId id : order.ahead(kAhead))
+    if (auto* group = rank.group(id))
       for (const auto& flat : group->flats())
         if (flat.is_on_disk()) flat.rows().buffer->read_ahead();
 }
 
-// The groups that are needed next: those that the user listed, or the one that followed in the last pass.
+// What is gathered ahead where the user set nothing: what followed in the last pass. Beside the groups around them two
+// may be in memory, the one that is read and one more; while a group is read that lies around the next two, these two,
+// unless others inside it are there still.
+std::vector<GroupId> that_followed(RankState& rank, const ParamGroup& group, const ReadOrder& order, GroupId next) {
+  const auto ahead = order.ahead(2);
+  const auto is_inside = [&](GroupId id) { return rank.group(id) != nullptr && lies_around(rank, group.id(), id); };
+  if (ahead.size() < 2 || !std::ranges::all_of(ahead, is_inside)) return {next};
+  const auto may_stay = [&](GroupId id) { return id == group.id() || std::ranges::find(ahead, id) != ahead.end(); };
+  const auto inside = rank.residents.within(rank.kinship().span_of(group.id()));
+  return std::ranges::all_of(inside, may_stay) ? ahead : std::vector{next};
+}
+
+// The groups that are needed next: those that the user listed, or what followed in the last pass.
 std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_backward) {
   if (!group.scope || rank.group(group.scope->root) == nullptr) return {};
   if (group.summon_depth > 0) return {};  // what is read there may differ between ranks
@@ -61,7 +75,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   if (chosen.empty() && limit)
     chosen = order.ahead();
   else if (chosen.empty() && followed)
-    chosen.push_back(*followed);
+    chosen = that_followed(rank, group, order, *followed);
   std::erase_if(chosen, [&](GroupId id) {
     const auto* predicted = rank.group(id);
     return predicted == nullptr || !predicted->is_inside();

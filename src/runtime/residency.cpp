@@ -28,7 +28,7 @@ void Residency::start_gather() {
     for (auto& flat : flats) flat.drop_second_shard();
   const auto is_there = [](const FlatParams& flat) { return flat.shares_memory() || flat.keeps_whole(); };
   const bool moves = !std::ranges::all_of(flats, is_there);
-  const c10::OptionalStreamGuard guard(within ? std::nullopt : stream_after_event());
+  const c10::OptionalStreamGuard guard(within ? std::nullopt : stream_of_gather());
   try {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
     for (auto& flat : flats) flat.allocate_whole(/*fills_alone=*/within || custom_all_gather);
@@ -56,16 +56,18 @@ void Residency::gather_after(std::shared_ptr<const c10::Event> event) {
   version_at_event_ = turns_.version();
 }
 
-// Another stream than the current one, on which a gather comes after the event and whole parameters have their memory.
-// Memory of the current stream may still be in use by what that was given. Second shards come after the gather that
-// they were taken from, which the current stream knows.
-std::optional<c10::Stream> Residency::stream_after_event() {
+// Another stream than the current one where a gather comes after the event alone, or after nothing, since the rows are
+// the host's; whole parameters have their memory there. Memory of the current stream may still be in use by what that
+// was given. Second shards come after the gather that they were taken from, which the current stream knows.
+std::optional<c10::Stream> Residency::stream_of_gather() {
   if (version_at_event_ != turns_.version()) rows_written_ = nullptr;
-  if (!rows_written_) return std::nullopt;
+  const bool is_on_host = std::ranges::any_of(params_.flats(), &FlatParams::is_on_host);
+  if (!rows_written_ && !is_on_host) return std::nullopt;
   auto& stream = group_.rank_state->gather_stream;
   const auto device = params_.flats().front().whole().form.device;
-  if (!stream) stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-  rows_written_->block(*stream);
+  if (!stream || stream->device() != device)
+    stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  if (rows_written_) rows_written_->block(*stream);
   return stream;
 }
 

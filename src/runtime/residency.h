@@ -56,7 +56,7 @@ class Residency {
   bool unshard_was_asked = false;
 
  private:
-  std::optional<c10::Stream> stream_after_event();
+  std::optional<c10::Stream> stream_of_gather();
   void become_whole();
   void abandon_gather();
   void gather_rows(bool moves);

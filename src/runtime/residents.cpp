@@ -49,6 +49,13 @@ std::vector<GroupId> Residents::apart_from(Kinship::Span span) const {
   return apart;
 }
 
+std::vector<GroupId> Residents::within(Kinship::Span span) const {
+  std::vector<GroupId> inside;
+  const auto behind = by_first_.lower_bound({span.last, 0});
+  for (auto it = by_first_.lower_bound({span.first, 0}); it != behind; ++it) inside.push_back(it->second);
+  return inside;
+}
+
 void Residents::list(GroupId group, Kinship::Span span) {
   by_first_.emplace(span.first, group);
   by_last_.emplace(span.last, group);

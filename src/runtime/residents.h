@@ -27,6 +27,8 @@ class Residents {
 
   /// The groups that are neither inside nor around the one of `span`, nor kept; least recently read first.
   std::vector<GroupId> apart_from(Kinship::Span span) const;
+  /// The group of `span` and those inside it, without what is kept.
+  std::vector<GroupId> within(Kinship::Span span) const;
 
  private:
   struct Entry {

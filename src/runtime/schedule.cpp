@@ -31,10 +31,11 @@ std::optional<GroupId> ReadOrder::note(GroupId group) {
   return at(place_ + 1);
 }
 
-std::vector<GroupId> ReadOrder::ahead() const {
+std::vector<GroupId> ReadOrder::ahead(size_t most) const {
   std::vector<GroupId> groups;
   if (place_ == 0) return groups;
-  for (Place place = place_ + 1; is_known(place) && place + 1 < end() && at(place) != kBeginning; ++place)
+  const auto goes_on = [&](Place place) { return is_known(place) && place + 1 < end() && at(place) != kBeginning; };
+  for (Place place = place_ + 1; groups.size() < most && goes_on(place); ++place)
     if (at(place) != reads_.back() && std::ranges::find(groups, at(place)) == groups.end()) groups.push_back(at(place));
   return groups;
 }

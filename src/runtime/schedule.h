@@ -23,8 +23,9 @@ class ReadOrder {
   void start();
   /// Notes that `group` is read and returns the group that followed it before, if it is known.
   std::optional<GroupId> note(GroupId group);
-  /// The groups that followed the one that was noted last, the next one first, each once, up to the pass's end.
-  std::vector<GroupId> ahead() const;
+  /// The groups that followed the one that was noted last, the next one first, each once, up to the pass's end or
+  /// `most`.
+  std::vector<GroupId> ahead(size_t most = SIZE_MAX) const;
   /// How many reads are remembered.
   size_t size() const { return reads_.size(); }
 

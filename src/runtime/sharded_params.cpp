@@ -32,10 +32,11 @@ struct BufferKind {
   bool operator<(const BufferKind& other) const { return key() < other.key(); }
 };
 
-BufferKind buffer_kind_of(const GroupMember& parameter, const FormChange& change) {
-  auto rows = parameter.rows_form ? *parameter.rows_form : form_of_values(parameter.tensor);
-  if (change) rows = change(rows);
-  FlatForms forms{rows, rows};
+BufferKind buffer_kind_of(const GroupMember& parameter, RowMemory row_memory, const FormChange& change) {
+  auto form = parameter.form ? *parameter.form : form_of_values(parameter.tensor);
+  if (change) form = change(form);
+  FlatForms forms{form, form};
+  if (row_memory != RowMemory::kBesideWhole && !form.device.is_meta()) forms.rows.device = c10::kCPU;
   if (const auto& precision = parameter.precision) {
     forms.whole.dtype = precision->whole;
     forms.reduced.dtype = precision->reduced;
@@ -75,11 +76,12 @@ std::string former_memory_message(const GroupIdentity& group, const ParamSlot& s
 }  // namespace
 
 ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters,
-                             const FormChange& change)
+                             RowMemory row_memory, const FormChange& change)
     : group_(group) {
   const auto& shard = group.placement.shard();
   std::map<BufferKind, std::vector<size_t>> by_kind;
-  for (size_t i : c10::irange(parameters.size())) by_kind[buffer_kind_of(parameters[i], change)].push_back(i);
+  for (size_t i : c10::irange(parameters.size()))
+    by_kind[buffer_kind_of(parameters[i], row_memory, change)].push_back(i);
   slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
     std::vector<layout::Item> items;
@@ -93,7 +95,9 @@ ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<Group
       places_.push_back({flats_.size(), item, members[item]});
       slots_.emplace_back(parameters[members[item]], layout.rows_of(item, shard.rank()), rows, whole);
     }
-    flats_.emplace_back(kind.forms, std::move(layout), shard.rank(), group.rank_state->shared_account());
+    auto& flat = flats_.emplace_back(kind.forms, std::move(layout), shard.rank(), group.account);
+    if (rows.device != whole.device)
+      flat.keep_on_host(row_memory == RowMemory::kPinned, group.rank_state->shared_host_copies());
   }
 }
 

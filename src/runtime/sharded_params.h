@@ -18,7 +18,7 @@ namespace fsdp::runtime {
 
 class ParamGroup;
 
-/// What rows and whole values are to be that were, or would have been, of `form`; none: the same.
+/// What parameters are to be that were, or would have been, of `form` (see ParamSlot::form); none: the same.
 using FormChange = std::function<memory::Form(const memory::Form& form)>;
 
 /// Thread safety: under the rank's lock; what does not change after `take_rows`, all of it.
@@ -30,7 +30,8 @@ class ShardedParams {
   };
 
   /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
-  ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters, const FormChange& change = {});
+  ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters, RowMemory row_memory,
+                const FormChange& change = {});
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;

@@ -57,6 +57,7 @@ bool Turns::wait_to_write() {
 void Turns::note_write(WriteKind kind, std::optional<size_t> slot) {
   while (wait_to_write()) {
   }
+  group_.rank_state->host_copies().wait();  // some may be of these rows
   is_written_by_all_ |= kind == WriteKind::kEveryRank;
   ++version_;
   if (kind == WriteKind::kEveryRank && counts_writes_) writes_.note(slot);

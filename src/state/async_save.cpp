@@ -1,4 +1,5 @@
 #include <fsdp/async_save.h>
+#include <fsdp/error.h>
 
 #include <sys/resource.h>
 
@@ -7,13 +8,14 @@
 #include <future>
 #include <optional>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/fault_point.h"
 #include "state/checkpoint_part.h"
-#include "state/format/checkpoint_folder.h"
 #include "state/format/part_files.h"
+#include "state/shared_step.h"
 
 namespace fsdp {
 namespace {
@@ -27,20 +29,16 @@ constexpr int kNiceness = 10;
 }  // namespace
 
 struct AsyncSaving {
-  // What rank 0 does beyond writing its rows.
-  struct Completion {
-    std::string folder;
-    SaveOptions options;
-    FolderLock lock;
-  };
-
+  // What the thread does.
   struct Job {
-    std::string partial;
+    std::string path;
     CheckpointPart part = {};
     std::optional<PartWriter> writer = std::nullopt;
-    std::optional<Completion> completion = std::nullopt;
-    /// Of this rank's rows, and on rank 0 of the checkpoint.
-    std::promise<void> written = {}, completed = {};
+    /// Where this rank completes the checkpoint, and all ranks see one disk.
+    std::optional<SharedStep> step = std::nullopt;
+    /// What this rank has to say of its rows; and that the checkpoint is complete, where it is to complete it.
+    std::promise<std::string> written = {};
+    std::promise<void> completed = {};
   };
 
   static void begin(AsyncSave& saving, const std::string& folder, const ModuleNode& tree,
@@ -49,27 +47,25 @@ struct AsyncSaving {
 
 namespace {
 
-using Completion = AsyncSaving::Completion;
 using Job = AsyncSaving::Job;
 
 // When all ranks have written, or one has not.
-void complete(const std::string& partial, int world_size, const Completion& completion, const std::stop_token& stop) {
-  const auto& [folder, options, lock] = completion;
-  try {
-    std::vector<std::string> parts;
-    for (int rank = 0; rank < world_size; ++rank) parts.push_back(await_part(partial, rank, stop));
-    remove_parts(partial, world_size);
-    complete_step(folder, manifest_of(parts), options.keep, lock);
-  } catch (...) {
-    abandon_step(folder, options.step, lock);
-    throw;
-  }
+void complete(SharedStep step, int world_size, const std::stop_token& stop) {
+  std::vector<std::string> parts;
+  for (int rank = 0; rank < world_size; ++rank) parts.push_back(await_part(step.path(), rank, stop));
+  remove_parts(step.path(), world_size);
+  step.complete_here(parts);
 }
 
-void keep(std::promise<void>& promise, const auto& action) {
+template <class Result>
+void keep(std::promise<Result>& promise, const auto& action) {
   try {
-    action();
-    promise.set_value();
+    if constexpr (std::is_void_v<Result>) {
+      action();
+      promise.set_value();
+    } else {
+      promise.set_value(action());
+    }
   } catch (...) {
     promise.set_exception(std::current_exception());
   }
@@ -82,13 +78,28 @@ void run(const std::stop_token& stop, Job& job) {
   keep(job.written, [&] {
     const auto writer = std::move(*job.writer);
     fault_point("part writing");
-    writer.leave(write(job.partial, std::move(job.part)));
+    auto text = write(job.path, std::move(job.part));
+    writer.leave(text);
     fault_point("part written");
+    return text;
   });
   keep(job.completed, [&] {
-    if (!job.completion) return;
-    complete(job.partial, world_size, Completion(std::move(*job.completion)), stop);
+    if (!job.step) return;
+    complete(std::move(*job.step), world_size, stop);
     fault_point("checkpoint complete");
+  });
+}
+
+// Waits for its job. If a rank could not begin, none comes.
+std::jthread begin_thread(std::future<Job> job) {
+  return std::jthread([job = std::move(job)](const std::stop_token& stop) mutable {
+    std::optional<Job> own;
+    try {
+      own.emplace(job.get());
+    } catch (const std::future_error&) {
+      return;
+    }
+    run(stop, *own);
   });
 }
 
@@ -96,7 +107,10 @@ void run(const std::stop_token& stop, Job& job) {
 
 struct AsyncSave::InFlight {
   Ranks ranks;
-  std::future<void> written, completed;
+  std::future<std::string> written;
+  std::future<void> completed;
+  /// Of a checkpoint on several disks, of which nobody sees all: `wait` completes it.
+  std::optional<SharedStep> spread = std::nullopt;
   /// When it goes, it is asked not to wait for other ranks any more.
   std::jthread thread = {};
 };
@@ -116,6 +130,7 @@ AsyncSave::~AsyncSave() {
   try {
     in_flight_->written.get();
     in_flight_->completed.get();
+    if (in_flight_->spread) throw Error("it lies on several disks, where wait() completes it");
   } catch (const std::exception& error) {
     TORCH_WARN(in_flight_->ranks.where(kOperation),
                "the checkpoint was not written, and wait() was not called: ", error.what());
@@ -125,12 +140,14 @@ AsyncSave::~AsyncSave() {
 void AsyncSave::wait() {
   if (!in_flight_) return;
   const auto saving = std::move(in_flight_);
+  const auto& ranks = saving->ranks;
   // Two meetings: rank 0 must not wait for the rows of a rank that is gone or stands still.
-  for (auto* step : {&saving->written, &saving->completed})
-    saving->ranks.together(kOperation, [&]() -> std::string {
-      step->get();
-      return {};
-    });
+  const auto parts = ranks.together(kOperation, [&] { return saving->written.get(); });
+  if (saving->spread) return saving->spread->complete(parts, ranks, kOperation);
+  ranks.together(kOperation, [&]() -> std::string {
+    saving->completed.get();
+    return {};
+  });
 }
 
 void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const ModuleNode& tree,
@@ -139,25 +156,23 @@ void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const Modu
   const Ranks ranks(tensors.ranks);
   require_savable(tensors, optimizer, options, ranks.where(kOperation));
   saving.wait();
-  Job job;
-  job.partial = ranks.together(kOperation, [&]() -> std::string {
-    if (ranks.rank() > 0) return {};
-    job.completion = Completion{folder, options, FolderLock(folder)};
-    return begin_step(folder, options.step, job.completion->lock);
-  })[0];
-  try {
-    ranks.together(kOperation, [&]() -> std::string {
-      job.part = copied(part_of(tensors, optimizer, options, ranks));
-      manifest_text(job.part.manifest);  // throws for options that no file can have
-      job.writer.emplace(job.partial, ranks.rank());
-      return {};
-    });
-  } catch (...) {
-    if (job.completion) abandon_step(folder, options.step, job.completion->lock);
-    throw;
-  }
+  SharedStep step(folder, options, ranks, kOperation);
+  Job job{.path = step.path()};
   auto in_flight = std::make_unique<AsyncSave::InFlight>(ranks, job.written.get_future(), job.completed.get_future());
-  in_flight->thread = std::jthread([job = std::move(job)](const std::stop_token& stop) mutable { run(stop, job); });
+  std::promise<Job> given;  // goes before the thread that waits for it
+  // All that may fail on one rank, before any rank goes on.
+  step.write(ranks, kOperation, [&]() -> std::string {
+    job.part = copied(part_of(tensors, optimizer, options, ranks));
+    manifest_text(job.part.manifest);  // throws for options that no file can have
+    job.writer.emplace(job.path, ranks.rank());
+    in_flight->thread = begin_thread(given.get_future());
+    return {};
+  });
+  if (step.is_spread())
+    in_flight->spread.emplace(std::move(step));
+  else if (step.completes())
+    job.step.emplace(std::move(step));
+  given.set_value(std::move(job));
   saving.in_flight_ = std::move(in_flight);
 }
 

@@ -7,8 +7,10 @@
 
 #include "comm/core/check.h"
 #include "runtime/compat.h"
+#include "state/format/host_name.h"
 #include "state/optimizer_state.h"
 #include "state/random_state.h"
+#include "state/scaler_state.h"
 
 namespace fsdp::state {
 namespace {
@@ -57,7 +59,11 @@ CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimize
     part.model.push_back({tensor.name(), tensor.tensor.detach(), tensor.sizes, tensor.rows, tensor.share});
   part.training = training_rows(tensors, optimizer, ranks);
   if (optimizer) part.manifest.optimizer = numbers_of(*optimizer, tensors);
-  if (ranks.rank() == 0) part.manifest.extra = options.extra;
+  if (ranks.rank() == 0) {
+    part.manifest.extra = options.extra;
+    part.manifest.states = options.states;
+    if (options.scaler && options.scaler->is_enabled()) part.manifest.states[kScaler] = state_of(*options.scaler);
+  }
   return part;
 }
 
@@ -76,13 +82,16 @@ std::string write(const std::string& folder, CheckpointPart part) {
   auto& manifest = part.manifest;
   write_rows(folder, name_of_file("model", part), part.model, manifest, manifest.model);
   write_rows(folder, name_of_file("training", part), part.training, manifest, manifest.training);
+  for (auto& [name, file] : manifest.files) file.host = host_name();
   return manifest_text(std::move(manifest));
 }
 
-Manifest manifest_of(const std::vector<std::string>& parts) {
+Manifest manifest_of(const std::vector<std::string>& parts, bool names_hosts) {
   auto all = parse_manifest_part(parts.front(), "rank 0's part");
   for (size_t r = 1; r < parts.size(); ++r)
     add_part(all, parse_manifest_part(parts[r], c10::str("rank ", r, "'s part")));
+  if (!names_hosts)
+    for (auto& [name, file] : all.files) file.host.clear();
   return all;
 }
 

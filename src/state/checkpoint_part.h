@@ -32,7 +32,7 @@ CheckpointPart copied(CheckpointPart part);
 /// Writes this rank's files. Returns the text of its part of the manifest. Throws FormatError, and UsageError for a
 /// dtype that files do not have.
 std::string write(const std::string& folder, CheckpointPart part);
-/// What the texts of all ranks make together.
-Manifest manifest_of(const std::vector<std::string>& parts);
+/// What the texts of all ranks make together. `names_hosts`: of files, as they lie on several disks.
+Manifest manifest_of(const std::vector<std::string>& parts, bool names_hosts);
 
 }  // namespace fsdp::state

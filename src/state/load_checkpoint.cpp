@@ -3,13 +3,16 @@
 #include <ATen/ops/empty_strided.h>
 #include <fsdp/checkpoint.h>
 
+#include <algorithm>
+
 #include "api/group_view.h"
 #include "runtime/compat.h"
+#include "state/checkpoint_rows.h"
 #include "state/fit.h"
-#include "state/format/checkpoint_reader.h"
 #include "state/optimizer_state.h"
 #include "state/random_state.h"
 #include "state/ranks.h"
+#include "state/scaler_state.h"
 #include "state/torch_dtype.h"
 
 namespace fsdp {
@@ -18,10 +21,10 @@ namespace {
 using namespace state;
 
 // On the CPU, in the dtype of the file.
-at::Tensor rows_in(CheckpointReader& reader, const std::string& name, const TensorRecord& record, layout::RowRange rows,
+at::Tensor rows_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, layout::RowRange rows,
                    at::IntArrayRef shown_sizes) {
   auto values = at::empty(shown_sizes, scalar_type_of(record.dtype));
-  reader.read_rows(name, record, rows.first, rows.count, mutable_bytes_in(values));
+  reader.read(name, record, rows, mutable_bytes_in(values));
   return values;
 }
 
@@ -37,7 +40,7 @@ void note_misfit(Fit& fit, const Manifest& manifest, const ModelTensors& tensors
     }
 }
 
-void read_model(CheckpointReader& reader, const ModelTensors& tensors, const Fit& fit) {
+void read_model(CheckpointRows& reader, const ModelTensors& tensors, const Fit& fit) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors.all.size(); ++i) {
     const auto& [names, tensor, sizes, rows, share] = tensors.all[i];
@@ -48,7 +51,7 @@ void read_model(CheckpointReader& reader, const ModelTensors& tensors, const Fit
   }
 }
 
-void read_optimizer(CheckpointReader& reader, const ModelTensors& tensors, torch::optim::Optimizer& optimizer) {
+void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::optim::Optimizer& optimizer) {
   const auto& training = reader.manifest().training;
   restore(optimizer, tensors, reader.manifest().optimizer, [&](size_t place, const std::string& field) -> at::Tensor {
     const auto& parameter = tensors.all[place];
@@ -56,7 +59,8 @@ void read_optimizer(CheckpointReader& reader, const ModelTensors& tensors, torch
     if (found == training.end()) return {};
     const auto values = rows_in(reader, found->first, found->second, parameter.rows, parameter.tensor.sizes());
     const runtime::OwnOperators own_operators;
-    const auto dtype = values.is_floating_point() ? parameter.tensor.scalar_type() : values.scalar_type();
+    const auto dtype =
+        values.is_floating_point() ? dtype_of_state(optimizer, parameter.tensor) : values.scalar_type();
     const auto options = at::device(parameter.tensor.device()).dtype(dtype);
     const bool is_as_wanted =
         parameter.tensor.is_cpu() && values.scalar_type() == dtype && values.strides() == parameter.tensor.strides();
@@ -65,14 +69,36 @@ void read_optimizer(CheckpointReader& reader, const ModelTensors& tensors, torch
   });
 }
 
-void read_random_state(CheckpointReader& reader, const ModelTensors& tensors, const Ranks& ranks) {
+void read_random_state(CheckpointRows& reader, const ModelTensors& tensors, const Ranks& ranks) {
   if (reader.manifest().world_size != ranks.world_size()) return;
-  for (const auto& device : devices_of(tensors)) {
-    const auto found = reader.manifest().training.find(name_of_random(ranks.rank(), device));
-    if (found == reader.manifest().training.end()) continue;
-    set_random_state(device,
-                     rows_in(reader, found->first, found->second, {0, found->second.rows()}, found->second.sizes));
-  }
+  for (int rank = 0; rank < ranks.world_size(); ++rank)
+    for (const auto& device : devices_of(tensors)) {
+      const auto found = reader.manifest().training.find(name_of_random(rank, device));
+      if (found == reader.manifest().training.end()) continue;
+      const auto& [name, record] = *found;
+      if (rank == ranks.rank())
+        set_random_state(device, rows_in(reader, name, record, {0, record.rows()}, record.sizes));
+      else if (reader.is_sent(record))
+        rows_in(reader, name, record, {0, 0}, {0});
+    }
+}
+
+// What this rank reads, if all of it fits.
+std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const ModelTensors& tensors, const Fit& fit,
+                                              const torch::optim::Optimizer* optimizer, const Ranks& ranks) {
+  std::vector<CheckpointRows::Wanted> wanted;
+  for (size_t i = 0; i < tensors.all.size(); ++i)
+    if (fit.names[i]) wanted.push_back({&manifest.model.at(*fit.names[i]), tensors.all[i].rows});
+  const auto want = [&](const std::string& name, std::optional<layout::RowRange> rows) {
+    const auto found = manifest.training.find(name);
+    if (found == manifest.training.end()) return;
+    wanted.push_back({&found->second, rows.value_or(layout::RowRange{0, found->second.rows()})});
+  };
+  if (!optimizer) return wanted;
+  for (const auto& tensor : tensors.all)
+    for (const auto& field : state_fields(*optimizer)) want(name_of_state(tensor.name(), field), tensor.rows);
+  for (const auto& device : devices_of(tensors)) want(name_of_random(ranks.rank(), device), std::nullopt);
+  return wanted;
 }
 
 LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::optim::Optimizer* optimizer,
@@ -81,30 +107,41 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
   const auto tensors = state::tensors_of(tree, operation);
   const Ranks ranks(tensors.ranks);
   if (optimizer) require_known(*optimizer, tensors, ranks.where(operation));
-  // Rank 0 says which: a folder may get a newer one meanwhile.
-  const auto path = ranks.together(operation, [&] { return ranks.rank() == 0 ? find_checkpoint(folder) : ""; })[0];
-  std::optional<CheckpointReader> reader;
+  const auto checkpoint = CheckpointRows::find(folder, ranks, operation);
+  if (!checkpoint && options.if_any) return {};
+  if (!checkpoint) ranks.together(operation, [&] { return find_checkpoint(folder); });  // says why there is none
+  const auto& manifest = checkpoint->manifest();
   Fit fit;
-  bool takes_optimizer = optimizer != nullptr;
+  bool takes_optimizer = optimizer != nullptr, takes_scaler = options.scaler && options.scaler->is_enabled();
   ranks.together(operation, [&]() -> std::string {
-    reader.emplace(path);
-    fit = fit_of(reader->manifest().model, tensors, options);
+    fit = fit_of(manifest.model, tensors, options);
     if (optimizer) {
       const auto lines = fit.allowed.size();
-      note_misfit(fit, reader->manifest(), tensors, *optimizer, options);
+      note_misfit(fit, manifest, tensors, *optimizer, options);
       takes_optimizer = fit.allowed.size() == lines;
     }
-    require_fit(fit, reader->path());
+    if (takes_scaler && !manifest.states.contains(kScaler)) {
+      note(fit, options, kScaler, "the checkpoint has no GradScaler");
+      takes_scaler = false;
+    }
+    require_fit(fit, checkpoint->path());
     return {};
   });
+  checkpoint->announce(wanted_of(manifest, tensors, fit, optimizer, ranks));
   ranks.together(operation, [&]() -> std::string {
-    read_model(*reader, tensors, fit);
-    if (takes_optimizer) read_optimizer(*reader, tensors, *optimizer);
-    if (optimizer) read_random_state(*reader, tensors, ranks);
+    read_model(*checkpoint, tensors, fit);
+    if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
+    if (takes_scaler) restore(*options.scaler, manifest.states.at(kScaler));
+    if (optimizer) read_random_state(*checkpoint, tensors, ranks);
+    checkpoint->finish();
     return {};
   });
-  const auto& manifest = reader->manifest();
-  return {path, manifest.step, manifest.world_size, manifest.extra, std::move(fit.allowed)};
+  return {.path = checkpoint->path(),
+          .step = manifest.step,
+          .world_size = manifest.world_size,
+          .extra = manifest.extra,
+          .states = manifest.states,
+          .differing = std::move(fit.allowed)};
 }
 
 }  // namespace

@@ -103,6 +103,11 @@ std::string numbers_of(const Optimizer& optimizer, const ModelTensors& tensors) 
   return json{{"kind", kind_of(optimizer)}, {"groups", std::move(groups)}, {"state", std::move(states)}}.dump();
 }
 
+at::ScalarType dtype_of_state(const Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto* flat = dynamic_cast<const optim::FlatOptimizer*>(&optimizer);
+  return (flat ? flat->state_options().state_dtype : std::nullopt).value_or(parameter.scalar_type());
+}
+
 std::vector<std::string> state_fields(const Optimizer& optimizer) {
   std::vector<std::string> names;
   with_kind(optimizer.param_groups().front().options(), [&]<class Options, class State>(const Kind<Options, State>&) {

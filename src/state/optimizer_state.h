@@ -28,6 +28,8 @@ std::string name_of_state(const std::string& parameter, const std::string& field
 void require_known(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors, const std::string& where);
 /// Its kind, the options and parameters of each group, and the numbers of each parameter of which this rank has row 0.
 std::string numbers_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors);
+/// Of the tensors that the optimizer keeps of a floating parameter.
+at::ScalarType dtype_of_state(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 /// Names of the tensors that the optimizer's kind keeps of a parameter.
 std::vector<std::string> state_fields(const torch::optim::Optimizer& optimizer);
 std::vector<StateTensor> tensors_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors);

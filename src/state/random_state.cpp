@@ -1,9 +1,11 @@
 #include "state/random_state.h"
 
-#include <ATen/Context.h>
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+
+#include "runtime/param_group.h"
+#include "runtime/registry.h"
 
 namespace fsdp::state {
 
@@ -11,26 +13,24 @@ std::string name_of_random(int rank, const at::Device& device) {
   return c10::str("random.", rank, ".", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
 }
 
+namespace {
+
+// Whose rows may be in host memory.
+at::Device device_that_computes(const at::Tensor& tensor) {
+  const auto part = runtime::registry().find(tensor);
+  return part ? part->group->slots()[part->slot].form().device : tensor.device();
+}
+
+}  // namespace
+
 std::vector<at::Device> devices_of(const ModelTensors& tensors) {
   std::vector<at::Device> devices{at::kCPU};
   for (const auto& tensor : tensors.all) {
-    const auto device = tensor.tensor.device();
+    const auto device = device_that_computes(tensor.tensor);
     const auto is_same = [&](const at::Device& known) { return known.type() == device.type(); };
     if (std::none_of(devices.begin(), devices.end(), is_same)) devices.push_back(device);
   }
   return devices;
-}
-
-at::Tensor random_state(const at::Device& device) {
-  auto generator = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_random_state(const at::Device& device, const at::Tensor& state) {
-  auto generator = at::globalContext().defaultGenerator(device);
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
 }
 
 }  // namespace fsdp::state

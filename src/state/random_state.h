@@ -8,16 +8,16 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/random_state.h"
 #include "state/model_tensors.h"
 
 namespace fsdp::state {
 
 /// "random.3.cpu"
 std::string name_of_random(int rank, const at::Device& device);
-/// The CPU, and the devices that the tensors are on.
+/// The CPU, and the devices that compute with the tensors.
 std::vector<at::Device> devices_of(const ModelTensors& tensors);
-/// Bytes, on the CPU.
-at::Tensor random_state(const at::Device& device);
-void set_random_state(const at::Device& device, const at::Tensor& state);
+using runtime::random_state;
+using runtime::set_random_state;
 
 }  // namespace fsdp::state

@@ -48,6 +48,10 @@ std::string Ranks::where(const std::string& operation) const {
   return process_group_ ? process_group_->where(operation) : "[fsdp] " + operation + ": ";
 }
 
+void Ranks::broadcast(const at::Tensor& bytes, int root, const std::string& operation) const {
+  if (process_group_) process_group_->communicator().broadcast(bytes, root, {operation, {}})->wait();
+}
+
 std::vector<std::string> Ranks::together(const std::string& operation,
                                          const std::function<std::string()>& action) const {
   auto texts = gather(outcome_of(action), process_group_, operation);

@@ -2,6 +2,7 @@
 /// \file
 /// The ranks that save or load together.
 
+#include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
 
 #include <functional>
@@ -24,6 +25,8 @@ class Ranks {
   /// Runs `action` and gives every rank what it returned on each, by rank. Collective. If it threw on some rank, every
   /// rank throws an Error that says which ones and what they said.
   std::vector<std::string> together(const std::string& operation, const std::function<std::string()>& action) const;
+  /// Gives every rank what `bytes` has on rank `root`; it is on the CPU. Collective.
+  void broadcast(const at::Tensor& bytes, int root, const std::string& operation) const;
 
  private:
   std::shared_ptr<ProcessGroup> process_group_;

@@ -2,7 +2,7 @@
 
 #include "api/group_view.h"
 #include "state/checkpoint_part.h"
-#include "state/format/checkpoint_folder.h"
+#include "state/shared_step.h"
 
 namespace fsdp {
 namespace {
@@ -15,24 +15,10 @@ void save(const std::string& folder, const ModuleNode& tree, const torch::optim:
   const auto tensors = state::tensors_of(tree, operation);
   const Ranks ranks(tensors.ranks);
   require_savable(tensors, optimizer, options, ranks.where(operation));
-  std::optional<FolderLock> lock;
-  const bool is_first = ranks.rank() == 0;
-  const auto partial = ranks.together(operation, [&]() -> std::string {
-    if (!is_first) return {};
-    lock.emplace(folder);
-    return begin_step(folder, options.step, *lock);
-  })[0];
-  try {
-    const auto parts =
-        ranks.together(operation, [&] { return write(partial, part_of(tensors, optimizer, options, ranks)); });
-    ranks.together(operation, [&]() -> std::string {
-      if (is_first) complete_step(folder, manifest_of(parts), options.keep, *lock);
-      return {};
-    });
-  } catch (...) {
-    if (lock) abandon_step(folder, options.step, *lock);
-    throw;
-  }
+  SharedStep step(folder, options, ranks, operation);
+  const auto parts =
+      step.write(ranks, operation, [&] { return write(step.path(), part_of(tensors, optimizer, options, ranks)); });
+  step.complete(parts, ranks, operation);
 }
 
 }  // namespace

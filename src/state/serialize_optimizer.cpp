@@ -56,11 +56,11 @@ std::set<Place> places_in(const std::vector<std::string>& texts) {
   return places;
 }
 
-at::Tensor whole_of(const at::Tensor& parameter, const at::Tensor& state, const char* operation) {
+at::Tensor whole_of(const at::Tensor& parameter, const at::Tensor& state, at::ScalarType dtype, const char* operation) {
   const auto part = runtime::registry().find(parameter);
   if (!part) return state;
   // A rank without rows may have no state.
-  const auto rows = state.defined() ? state : at::zeros(parameter.sizes(), parameter.options());
+  const auto rows = state.defined() ? state : at::zeros(parameter.sizes(), parameter.options().dtype(dtype));
   return gather_rows(*part->group, part->slot, rows, operation);
 }
 
@@ -86,7 +86,8 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
   std::exception_ptr error;
   for (const auto& place : places_in(ranks.together(operation, [&] { return names; }))) {
     const runtime::OwnOperators own_operators;
-    const auto values = whole_of(tensors.all[place.first].tensor, own[place], operation.c_str());
+    const auto& parameter = tensors.all[place.first].tensor;
+    const auto values = whole_of(parameter, own[place], dtype_of_state(optimizer, parameter), operation.c_str());
     if (ranks.rank() == 0 && values.defined() && !error) try {  // the other ranks gather on
         whole[place] = values.cpu();
       } catch (...) {

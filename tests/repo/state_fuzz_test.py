@@ -19,10 +19,11 @@ HEADERS = [
 # What stands behind the checksum of a manifest.
 MANIFEST = b"""",
  "format": "fsdp checkpoint", "version": 1, "step": 1, "world_size": 1, "versions": {"fsdp": "0.1.0"},
- "files": {"a.safetensors": {"bytes": 100, "header_checksum": "00000000000000aa"}},
+ "files": {"a.safetensors": {"bytes": 100, "header_checksum": "00000000000000aa", "host": "a"}},
  "model": {"w": {"dtype": "F32", "shape": [2, 3],
    "parts": [{"file": "a.safetensors", "first_row": 0, "rows": 2, "checksums": ["00000000000000bb"]}]}},
- "training": {}, "optimizer": {"kind": "SGD", "groups": [], "state": {}}, "extra": {}}"""
+ "training": {}, "optimizer": {"kind": "SGD", "groups": [], "state": {}}, "extra": {},
+ "states": {"scheduler": {"step_count": 3}}}"""
 
 
 def build(clang, folder, program):

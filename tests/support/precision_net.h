@@ -62,20 +62,24 @@ inline Group shard_mixed_net(MixedNetImpl& net, const FullyShardOptions& options
   return fully_shard(static_cast<torch::nn::Module&>(net), options);
 }
 
-/// Sums gradients of the ranks as reductions do: one after the other in the dtype of the reduction.
-inline torch::Tensor mean_of(const std::vector<torch::Tensor>& gradients) {
+/// Sums gradients of the ranks as reductions do: one after the other in the dtype of the reduction, where there are
+/// hosts on each of them first.
+inline torch::Tensor mean_of(const std::vector<torch::Tensor>& gradients, const std::vector<int>& hosts) {
   const auto world = static_cast<double>(gradients.size());
   double before = 1;  // of fp16
   if (gradients[0].scalar_type() == torch::kHalf)
     while (1 / (before * before) < world) before /= 2;
-  auto sum = gradients[0].mul(before);
-  for (size_t rank = 1; rank < gradients.size(); ++rank) sum.add_(gradients[rank].mul(before));
+  auto sum = add_in_order<torch::Tensor>(
+      hosts, [&](int rank) { return gradients[static_cast<size_t>(rank)].mul(before); },
+      [](torch::Tensor a, const torch::Tensor& b) { return a.add_(b); });
   return sum.mul_(torch::scalar_tensor(1 / (world * before), torch::kDouble));
 }
 
 /// The oracle: masters in fp32, and a model of low precision that takes its values from them in each step. What ranks
-/// do, it does for one after the other, and their `micro_batches` likewise.
-inline Outcome train_with_casts(const MixedPrecisionPolicy& policy, int world, int steps, int micro_batches = 1) {
+/// do, it does for one after the other, and their `micro_batches` likewise. `hosts`: of the ranks, as they sum.
+inline Outcome train_with_casts(const MixedPrecisionPolicy& policy, int steps, const std::vector<int>& hosts,
+                                int micro_batches = 1) {
+  const auto world = static_cast<int>(hosts.size());
   torch::manual_seed(7);
   const auto masters = std::make_shared<MixedNetImpl>();
   const auto low = std::make_shared<MixedNetImpl>();
@@ -96,14 +100,14 @@ inline Outcome train_with_casts(const MixedPrecisionPolicy& policy, int world, i
       for (size_t i = 0; i < to.size(); ++i) to[i].copy_(from[i]);
     }
     std::vector<std::vector<torch::Tensor>> gradients(to.size());
-    auto losses = torch::zeros({1});
+    std::vector<torch::Tensor> losses;
     for (int rank = 0; rank < world; ++rank) {
       std::vector<torch::Tensor> sums(to.size());
       for (int micro = 0; micro < micro_batches; ++micro) {
         low->zero_grad();
         const auto loss = mixed_net_loss(*low, {step * micro_batches + micro, rank * 2, 2});
         loss.backward();
-        if (micro == micro_batches - 1) losses += loss.detach();
+        if (micro == micro_batches - 1) losses.push_back(loss.detach());
         for (size_t i = 0; i < to.size(); ++i)
           if (const auto& gradient = to[i].grad(); gradient.defined())
             sums[i] = sums[i].defined() ? sums[i].to(torch::kFloat) + gradient : gradient.clone();
@@ -112,9 +116,12 @@ inline Outcome train_with_casts(const MixedPrecisionPolicy& policy, int world, i
         if (sums[i].defined()) gradients[i].push_back(sums[i].to(reduced[i]));
     }
     for (size_t i = 0; i < to.size(); ++i)
-      if (!gradients[i].empty()) from[i].mutable_grad() = mean_of(gradients[i]).to(torch::kFloat);
+      if (!gradients[i].empty()) from[i].mutable_grad() = mean_of(gradients[i], hosts).to(torch::kFloat);
     optimizer.step();
-    outcome.losses.push_back(losses.item<double>() / world);
+    const auto sum = add_in_order<torch::Tensor>(
+        hosts, [&](int rank) { return losses[static_cast<size_t>(rank)]; },
+        [](const torch::Tensor& a, const torch::Tensor& b) { return a + b; });
+    outcome.losses.push_back(sum.item<double>() / world);
   }
   for (const auto& parameter : masters->parameters()) outcome.parameters.push_back(parameter.detach().clone());
   return outcome;

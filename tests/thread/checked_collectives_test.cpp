@@ -51,6 +51,21 @@ void run_collectives(const std::vector<int64_t>& offsets, int rank) {
   EXPECT_TRUE(at::equal(received.cpu(), (ramp + (rank + size - 1) % size).cpu()));
 }
 
+TEST_F(CheckedCollectives, DtypesThatTheBackendDoesNotKnowAreMovedAsBytes) {
+  for (const auto dtype : {at::kShort, at::kFloat8_e4m3fn, at::kComplexFloat, at::kUInt16})
+    for (const auto& offsets : {std::vector<int64_t>{0, 4, 8}, std::vector<int64_t>{0, 3, 8}})
+      run_ranks(2, [&](int rank) {
+        auto& ranks = default_process_group()->communicator();
+        const auto ramp = at::arange(8, at::kFloat).to(dtype).to(device(rank));
+        const auto gathered = at::zeros({8}, at::kFloat).to(dtype).to(device(rank));
+        ranks.all_gather(gathered, part_of(ramp, offsets, rank).clone(), offsets, {"gather", {}})->wait();
+        EXPECT_TRUE(at::equal(gathered.cpu().to(at::kFloat), at::arange(8, at::kFloat))) << dtype;
+        const auto first = at::full({3}, rank + 1, at::kFloat).to(dtype).to(device(rank));
+        ranks.broadcast(first, 0, {"broadcast", {}})->wait();
+        EXPECT_TRUE(at::equal(first.cpu().to(at::kFloat), at::ones({3}))) << dtype;
+      });
+}
+
 TEST_F(CheckedCollectives, EqualPartsAreOrdered) {
   for (int size : {2, 3})
     run_ranks(size, [&](int rank) {

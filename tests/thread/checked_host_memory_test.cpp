@@ -1,6 +1,7 @@
 // The checked device finds what the host does too early with pinned memory, and nothing in what is right.
 
 #include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 
 #include "support/checked_device/checked_device.h"
@@ -65,6 +66,32 @@ TEST_F(CheckedHostMemory, AWriteAfterTheCopyIsRight) {
   wait_for_all();
   host.add_(1);
   EXPECT_TRUE(at::equal(on.cpu(), at::ones({4})));
+}
+
+// It never was for the host to read.
+TEST_F(CheckedHostMemory, ACopyBackThatComesAfterTheCopyBringsTheValuesAndOneBesideItDoesNot) {
+  const auto side = c10::impl::VirtualGuardImpl(kType).getNewStream(device(0), 0);
+  for (bool is_ordered : {true, false}) {
+    const auto host = pinned(0), x = on_device(3), back = on_device(0);
+    c10::Event copied(kType);
+    host.copy_(x, /*non_blocking=*/true);
+    copied.record(c10::impl::VirtualGuardImpl(kType).getStream(device(0)));
+    if (is_ordered) copied.block(side);
+    {
+      const c10::StreamGuard guard(side);
+      back.copy_(host, /*non_blocking=*/true);
+    }
+    wait_for_all();
+    c10::impl::VirtualGuardImpl(kType).synchronizeDevice(0);
+    EXPECT_EQ(at::equal(back.cpu(), at::full({4}, 3.0F)), is_ordered);
+  }
+  violations();  // `back` was written on another stream than it was made on, and the copy beside it
+}
+
+TEST_F(CheckedHostMemory, MemoryOfLibTorchsOwnKindMayGoUnderACopy) {
+  auto host = at::empty({4}, at::device(at::kCPU).dtype(at::kFloat).pinned_memory(true));
+  host.copy_(on_device(3), /*non_blocking=*/true);
+  host.reset();
 }
 
 TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFound) {

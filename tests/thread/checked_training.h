@@ -18,6 +18,8 @@ namespace fsdp::test::checked {
 template <class M>
 struct DeviceTraining : Training<M> {
   std::function<torch::Tensor(const Batch&)> inputs, targets;
+  /// Else fully_shard finds it on the CPU.
+  bool is_built_on_device = true;
 
   void finish() {
     this->loss = [*this](M& model, const Batch& batch) { return loss_of(model, inputs(batch), targets(batch)); };
@@ -28,7 +30,7 @@ struct DeviceTraining : Training<M> {
 };
 
 inline DeviceTraining<SmallNetImpl> small_net(const FullyShardOptions& options = {}) {
-  DeviceTraining<SmallNetImpl> training{small_net_training(options), {}, {}};
+  DeviceTraining<SmallNetImpl> training{small_net_training(options), {}, {}, true};
   training.inputs = [](const Batch& batch) { return samples(batch, {5}); };
   training.targets = [](const Batch& batch) { return samples(batch, {3}); };
   training.finish();
@@ -51,12 +53,12 @@ struct EvenNetImpl : torch::nn::Module {
   }
 };
 
-inline DeviceTraining<EvenNetImpl> even_net() {
+inline DeviceTraining<EvenNetImpl> even_net(const FullyShardOptions& options = {}) {
   DeviceTraining<EvenNetImpl> training;
   training.build = [] { return std::make_shared<EvenNetImpl>(); };
-  training.shard = [](EvenNetImpl& net) {
-    for (auto& layer : *net.layers) fully_shard(*layer);
-    return fully_shard(static_cast<torch::nn::Module&>(net));
+  training.shard = [options](EvenNetImpl& net) {
+    for (auto& layer : *net.layers) fully_shard(*layer, options);
+    return fully_shard(static_cast<torch::nn::Module&>(net), options);
   };
   training.inputs = [](const Batch& batch) { return labels(batch, {4}, 24); };
   training.targets = [](const Batch& batch) { return samples(batch, {24}); };
@@ -71,8 +73,11 @@ inline void alone(int rank, const std::function<void()>& act) {
   barrier();
 }
 
-inline void expect_no_host_waits() {
-  for (const auto& wait : take_host_waits()) ADD_FAILURE() << "the host waits in a step: " << wait;
+inline void expect_host_waits(size_t expected) {
+  const auto waits = take_host_waits();
+  if (waits.size() == expected) return;
+  ADD_FAILURE() << "the host waits " << waits.size() << " times, expected " << expected;
+  for (const auto& wait : waits) ADD_FAILURE() << "a wait: " << wait;
 }
 
 template <class M>
@@ -110,15 +115,17 @@ void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn) {
   for (int rank = 0; rank < world; ++rank) models.push_back(build_model(training));
   run_ranks(world, [&](int rank) {
     auto& model = *models[static_cast<size_t>(rank)];
-    model.to(device(rank));
+    if (training.is_built_on_device) model.to(device(rank));
     const auto group = training.shard(model);
     fn(model, group, rank);
   });
 }
 
+/// `host_waits`: of each rank in each step.
 template <class M>
 void expect_steps_are_ordered(const DeviceTraining<M>& training, int world,
-                              const std::function<void(const Group&, int rank)>& after_step = {}) {
+                              const std::function<void(const Group&, int rank)>& after_step = {},
+                              size_t host_waits = 0) {
   SCOPED_TRACE("world " + std::to_string(world));
   const auto expected = train_unsharded(training, world);
   on_ranks(training, world, [&](M& model, const Group& group, int rank) {
@@ -134,7 +141,7 @@ void expect_steps_are_ordered(const DeviceTraining<M>& training, int world,
       losses.push_back(run_step(training, model, group, *optimizer, x[step], y[step]));
       if (after_step) after_step(group, rank);
     }
-    alone(rank, expect_no_host_waits);
+    alone(rank, [&] { expect_host_waits(host_waits * static_cast<size_t>(world) * (x.size() - 1)); });
     const auto mean = torch::stack(losses);
     default_process_group()->communicator().all_reduce(mean, ReduceOp::kSum, {"losses", {}})->wait();
     EXPECT_LT(relative_difference(torch::tensor(expected.losses, torch::kDouble), mean.cpu() / world),

@@ -158,6 +158,57 @@ TEST_F(CheckedTraining, StepsOfTheFusedOptimizersAreOrdered) {
   }
 }
 
+TEST_F(CheckedTraining, StepsOfMixedPrecisionAreOrdered) {
+  for (const auto& policy : {MixedPrecisionPolicy{.param_dtype = torch::kBFloat16},
+                             MixedPrecisionPolicy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat}})
+    for (int world : worlds_up_to(3)) {
+      auto training = small_net({.mp_policy = policy});
+      // Not Adam, which makes a whole step of a gradient's rounding.
+      training.optimizer = [](auto parameters) {
+        return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1));
+      };
+      training.tolerance = 0.1;  // that the bits are right is tested on the CPU
+      expect_steps_are_ordered(training, world);
+    }
+}
+
+// The host has to know whether to call the optimizer, which counts its steps there: one wait a step, and no other.
+TEST_F(CheckedTraining, StepsWithAGradScalerMakeTheHostWaitOnce) {
+  for (int world : worlds_up_to(3)) {
+    const auto training = small_net({.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}});
+    on_ranks(training, world, [&](SmallNetImpl& net, const Group& group, int rank) {
+      optim::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+      GradScaler scaler;
+      const Batch batch{0, rank * 2, 2};
+      const auto x = training.inputs(batch).to(device(rank)), y = training.targets(batch).to(device(rank));
+      const auto backward = [&] {
+        optimizer.zero_grad();
+        torch::Tensor loss;
+        {
+          ForwardScope scope(group);
+          loss = training.loss_of(net, x, y);
+        }
+        scaler.scale(loss).backward();
+      };
+      for (int step = 0; step < 3; ++step) {
+        backward();
+        if (step == 1) net.first->weight.mutable_grad().fill_(std::numeric_limits<float>::infinity());
+        alone(rank, [] { take_host_waits(); });
+        scaler.unscale_(optimizer);
+        alone(rank, [] { expect_host_waits(0); });
+        scaler.step(optimizer);
+        scaler.update();
+        alone(rank, [&] {
+          EXPECT_THAT(take_host_waits(), testing::SizeIs(world)) << "one of each rank in step " << step;
+        });
+      }
+      EXPECT_EQ(scaler.get_scale(), 32768);
+      for (const auto& parameter : net.parameters())
+        EXPECT_TRUE(full_tensor(parameter).cpu().isfinite().all().item<bool>());
+    });
+  }
+}
+
 TEST_F(CheckedTraining, GradientsThatArriveOnTwoStreamsAreReducedAfterBoth) {
   for (int world : worlds_up_to(3))
     for (bool begins_aside : {false, true})

@@ -105,6 +105,32 @@ TEST(CostOfASchedule, ABackwardListIsGatheredWhileItsGroupIsUsed) {
   });
 }
 
+TEST(CostOfASchedule, WhileAGroupAroundThemIsReadTheNextTwoAreGathered) {
+  on_two_ranks({}, [](SmallNetImpl& net, const Group& group, const GatheredSince& gathered) {
+    std::vector<std::string> in_first, in_head;
+    const auto step = [&] {
+      torch::Tensor loss;
+      {
+        const ForwardScope scope(group);
+        auto h = torch::tanh(net.first(torch::ones({2, 5})));
+        in_first = gathered();
+        for (const auto& block : *net.blocks) h = block->as<SmallBlock>()->forward(h);
+        h.register_hook([&](const torch::Tensor&) { in_head = gathered(); });
+        loss = net.head(h).sum();
+      }
+      gathered();
+      loss.backward();
+      gathered();
+    };
+    step();
+    EXPECT_THAT(in_first, ElementsAre("SmallNet"));
+    EXPECT_THAT(in_head, IsEmpty()) << "the last block is there, and nothing is known yet of what follows it";
+    step();
+    EXPECT_THAT(in_first, ElementsAre("SmallNet", "blocks.0", "blocks.1"));
+    EXPECT_THAT(in_head, ElementsAre("blocks.2"));
+  });
+}
+
 TEST(CostOfASchedule, AGroupWithoutParametersIsUnshardedByNothing) {
   on_two_ranks({}, [](SmallNetImpl&, const Group&, const GatheredSince& gathered) {
     torch::nn::Sequential empty(torch::nn::Tanh{});

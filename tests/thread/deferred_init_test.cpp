@@ -193,6 +193,30 @@ std::string error_of(const std::function<void()>& act) {
   return "no error";
 }
 
+TEST(DeferredInit, WhatIsWrittenAfterItIsAnErrorAsItWouldBeLost) {
+  const auto built = [] { return deferred_init(net_with_buffer); };
+  const std::pair<const char*, std::function<void(SmallNetImpl&)>> writes[] = {
+      {"first.weight", [](SmallNetImpl& net) { nn::init::ones_(net.first->weight); }},
+      {"head.weight",
+       [](SmallNetImpl& net) {
+         const torch::NoGradGuard no_grad;
+         net.head->weight[1].mul_(2);
+       }},
+      {"seen", [](SmallNetImpl& net) { net.named_buffers()["seen"].fill_(3); }},
+  };
+  for (const auto& [name, write] : writes) {
+    const auto net = built();
+    write(*net);
+    const auto says = AllOf(HasSubstr(c10::str("'", name, "' was written after fsdp::deferred_init")),
+                            HasSubstr("fsdp::initialize after fully_shard"));
+    EXPECT_THAT(error_of([&] { materialize(*net); }), says);
+    run_thread_ranks(1, [&](int) { EXPECT_THAT(error_of([&] { fully_shard(*net); }), says); });
+  }
+  const auto read = built();
+  static_cast<void>(read->first->weight.sum());
+  EXPECT_EQ(error_of([&] { materialize(*read); }), "no error");
+}
+
 TEST(MetaInit, StaysOnMetaUntilToEmptyThenIsLoadedAndTrains) {
   const state::TemporaryFolder folder;
   const auto path = folder / "model.safetensors";
@@ -206,7 +230,7 @@ TEST(MetaInit, StaysOnMetaUntilToEmptyThenIsLoadedAndTrains) {
     run_thread_ranks(world, [&](int) {
       const auto net = meta_init(net_with_buffer);
       EXPECT_THAT(error_of([&] { fully_shard(*net, {.sync_module_states = true}); }),
-                  AllOf(HasSubstr("sync_module_states"), HasSubstr("'first.weight' is on the meta device")));
+                  AllOf(HasSubstr("sync_module_states"), HasSubstr("there 'first.weight' is on the meta device")));
       const auto group = shard_blocks(*net);
       for (const auto& tensor : all_tensors(*net)) EXPECT_TRUE(tensor.is_meta());
       EXPECT_THAT(error_of([&] { const ForwardScope scope(group); }),
@@ -281,6 +305,10 @@ TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
                 HasSubstr("fsdp::full_tensor"));
     EXPECT_FALSE(torch::equal(first, second));
     EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
+    EXPECT_THAT(
+        error_of([&] { initialize(group, [&] { net->head->weight.set_data(torch::ones_like(net->head->weight)); }); }),
+        AllOf(HasSubstr("'head.weight'"), HasSubstr("set_data"), HasSubstr("copy_")));
+    EXPECT_EQ(net->head->weight.size(0), local_rows(net->head->weight).count) << "it shows its rows again";
   });
 }
 

@@ -69,6 +69,14 @@ TEST(DiskOffload, TrainsToTheSameBitsWithEveryOptimizer) {
       [](auto p) { return std::make_unique<optim::SGD>(p, torch::optim::SGDOptions(0.05).momentum(0.9)); },
       [](auto p) { return std::make_unique<optim::AdamW>(p, torch::optim::AdamWOptions(1e-2).amsgrad(true)); },
       [](auto p) { return std::make_unique<optim::Adadelta>(p, optim::AdadeltaOptions()); },
+      [](auto p) { return std::make_unique<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); },
+      [](auto p) { return std::make_unique<optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3).momentum(0.9)); },
+      [](auto p) { return std::make_unique<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2)); },
+      [](auto p) {
+        return std::make_unique<optim::AdamW>(
+            p, torch::optim::AdamWOptions(1e-2),
+            optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true});
+      },
       [](auto p) { return std::make_unique<torch::optim::AdamW>(p, torch::optim::AdamWOptions(1e-2)); }};
   for (const auto& optimizer : optimizers)
     expect_same_bits(train_on_thread_ranks(training_with({}, optimizer), 2),

@@ -233,6 +233,11 @@ TEST(FullyShard, OfAParameterWithAHookInThePlaceOfItsOwnIsRefused) {
       {"parameter 'hooked'", "set_post_acc_grad_hooks", "register_hook"});
 }
 
+TEST(FullyShard, OfParametersThatTrainInADtypeWithoutSumsIsRefused) {
+  expect_refused([](BagImpl& bag) { bag.add("tiny", torch::ones({3, 2}).to(torch::kFloat8_e4m3fn)); },
+                 {"parameter 'tiny'", "Float8_e4m3fn", "expected Half, BFloat16, Float or Double", "Freeze it"});
+}
+
 TEST(FullyShard, OfComplexParametersThatTrainIsRefused) {
   expect_refused([](BagImpl& bag) { bag.add("phase", torch::ones({3, 2}, torch::kComplexFloat)); },
                  {"parameter 'phase'", "ComplexFloat", "expected a floating point type", "ignored_params"});
@@ -299,11 +304,14 @@ TEST(FullyShard, OfAFrozenScriptModuleIsRefused) {
   });
 }
 
-TEST(Options, ThatAreNotThereYetAreRefused) {
+TEST(Options, ThatMeanNothingOnTheCPUOrNameADeviceThatIsNotThereAreRefused) {
   auto nothing = [](BagImpl&) {};
   FullyShardOptions offload;
   offload.offload_policy = CPUOffloadPolicy{};
-  expect_refused(nothing, {"FullyShardOptions::offload_policy", "not there yet", "leave it unset"}, offload);
+  expect_refused(nothing, {"FullyShardOptions::offload_policy", "is on the CPU", "only the disk tier means something"},
+                 offload);
+  offload.device = c10::Device(c10::kCUDA, 0);
+  expect_refused(nothing, {"FullyShardOptions::device", "found cuda:0", "cuda has 0 here"}, offload);
 }
 
 TEST(Options, ThatContradictAreRefused) {

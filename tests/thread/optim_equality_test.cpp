@@ -9,8 +9,11 @@ namespace fsdp::test {
 namespace {
 
 using optim::AdadeltaOptions;
+using torch::optim::AdagradOptions;
+using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;
 using torch::optim::Optimizer;
+using torch::optim::RMSpropOptions;
 using torch::optim::SGDOptions;
 
 template <class Options>
@@ -19,6 +22,21 @@ template <>
 struct OptimizersOf<AdamWOptions> {
   using Torchs = torch::optim::AdamW;
   using Ours = optim::AdamW;
+};
+template <>
+struct OptimizersOf<AdamOptions> {
+  using Torchs = torch::optim::Adam;
+  using Ours = optim::Adam;
+};
+template <>
+struct OptimizersOf<RMSpropOptions> {
+  using Torchs = torch::optim::RMSprop;
+  using Ours = optim::RMSprop;
+};
+template <>
+struct OptimizersOf<AdagradOptions> {
+  using Torchs = torch::optim::Adagrad;
+  using Ours = optim::Adagrad;
 };
 template <>
 struct OptimizersOf<SGDOptions> {
@@ -90,6 +108,48 @@ TEST(OptimEquality, AdamWWithOptionsPerGroupOfParametersEqualsTorchs) {
     auto groups = three_groups(net, AdamWOptions(0.02).weight_decay(0.1), AdamWOptions(0.01).weight_decay(0.001),
                                AdamWOptions(0.003).amsgrad(true));
     return make_optimizer(ours, groups, AdamWOptions(0.01));
+  });
+}
+
+TEST(OptimEquality, AdamEqualsTorchs) {
+  expect_options_give_torchs(AdamOptions(0.01));
+  expect_options_give_torchs(AdamOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1));
+}
+
+TEST(OptimEquality, RmspropEqualsTorchs) {
+  expect_options_give_torchs(RMSpropOptions(0.003));
+  expect_options_give_torchs(RMSpropOptions(0.003).alpha(0.9).eps(1e-5).weight_decay(0.1));
+}
+
+TEST(OptimEquality, RmspropWithMomentumCenteredAndBothEqualsTorchs) {
+  // What fp32 rounds in a gradient that is nearly 0 is magnified by 1 / eps, and momentum adds it up; of the difference
+  // of two means that are nearly equal it is more.
+  expect_options_give_torchs(RMSpropOptions(0.003).eps(1e-2).momentum(0.9));
+  expect_options_give_torchs(RMSpropOptions(0.003).eps(0.1).centered(true));
+  expect_options_give_torchs(RMSpropOptions(0.003).eps(0.1).centered(true).momentum(0.5).weight_decay(0.01));
+}
+
+TEST(OptimEquality, AdagradEqualsTorchs) {
+  expect_options_give_torchs(AdagradOptions(0.05));
+  expect_options_give_torchs(
+      AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2).eps(1e-6));
+}
+
+TEST(OptimEquality, OptionsPerGroupOfParametersEqualTorchsOfEachKind) {
+  expect_equals_torchs([](OptimNet& net, bool ours) {
+    auto groups = three_groups(net, AdamOptions(0.02).weight_decay(0.1), AdamOptions(0.01),
+                               AdamOptions(0.003).amsgrad(true));
+    return make_optimizer(ours, groups, AdamOptions(0.01));
+  });
+  expect_equals_torchs([](OptimNet& net, bool ours) {
+    auto groups = three_groups(net, RMSpropOptions(0.003).eps(1e-4).momentum(0.9), RMSpropOptions(0.003).alpha(0.9),
+                               RMSpropOptions(0.001).eps(1e-4).centered(true));
+    return make_optimizer(ours, groups, RMSpropOptions(0.01));
+  });
+  expect_equals_torchs([](OptimNet& net, bool ours) {
+    auto groups = three_groups(net, AdagradOptions(0.05).weight_decay(0.1), AdagradOptions(0.02).lr_decay(0.5),
+                               AdagradOptions(0.01).eps(1e-3));
+    return make_optimizer(ours, groups, AdagradOptions(0.01).initial_accumulator_value(0.1));
   });
 }
 
@@ -251,7 +311,7 @@ TEST(OptimEquality, RowsEqualThoseThatTorchsOptimizerSteps) {
     const double tolerance = dtype == torch::kDouble ? 1e-12 : dtype == torch::kFloat ? 5e-6 : 0.02;
     for (int world : worlds_up_to(3)) {
       std::vector<std::shared_ptr<OptimNet>> nets;
-      for (int i = 0; i < 6 * world; ++i) {
+      for (int i = 0; i < 12 * world; ++i) {
         torch::manual_seed(7);
         nets.push_back(std::make_shared<OptimNet>());
         nets.back()->to(dtype);
@@ -269,7 +329,7 @@ TEST(OptimEquality, RowsEqualThoseThatTorchsOptimizerSteps) {
           }
         };
         auto compare = [&](int first, const auto& options) {
-          auto net = [&](int i) -> OptimNet& { return *nets[static_cast<size_t>(6 * rank + first + i)]; };
+          auto net = [&](int i) -> OptimNet& { return *nets[static_cast<size_t>(12 * rank + first + i)]; };
           for (int i : {0, 1}) train(net(i), i == 1, options);
           auto expected = net(0).parameters(), found = net(1).parameters();
           for (size_t i = 0; i < found.size(); ++i)
@@ -278,6 +338,9 @@ TEST(OptimEquality, RowsEqualThoseThatTorchsOptimizerSteps) {
         compare(0, SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
         compare(2, AdamWOptions(0.01).weight_decay(0.1));
         compare(4, AdadeltaOptions().weight_decay(0.1));
+        compare(6, AdamOptions(0.01).weight_decay(0.1));
+        compare(8, RMSpropOptions(0.01).momentum(0.5));
+        compare(10, AdagradOptions(0.05).weight_decay(0.1));
       });
     }
   }

@@ -3,6 +3,8 @@
 #include <fsdp/optim.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "thread/misuse_net.h"
@@ -160,15 +162,64 @@ TEST(OptimMisuse, APlainTensorWithGapsIsRefusedByItsPlace) {
               AllOf(HasSubstr("parameter 1 of parameter group 0 has gaps"), HasSubstr("strides [6, 1]")));
 }
 
+template <class Optimizer, class Options>
+std::string message_of_options(const Options& options) {
+  return message_of([&] { Optimizer({torch::ones({2})}, options); });
+}
+
 TEST(OptimMisuse, OptionsOfAdadeltaThatCannotBeRightAreRefused) {
   using optim::AdadeltaOptions;
-  const auto message = [](const AdadeltaOptions& options) {
-    return message_of([&] { optim::Adadelta({torch::ones({2})}, options); });
-  };
+  const auto message = message_of_options<optim::Adadelta, AdadeltaOptions>;
   EXPECT_THAT(message(AdadeltaOptions(-1.0)), HasSubstr("expected lr of at least 0, found -1"));
   EXPECT_THAT(message(AdadeltaOptions().rho(1.5)), HasSubstr("expected rho from 0 to 1, found 1.5"));
   EXPECT_THAT(message(AdadeltaOptions().eps(-1e-6)), HasSubstr("expected eps of at least 0"));
   EXPECT_THAT(message(AdadeltaOptions().weight_decay(-1)), HasSubstr("expected weight_decay of at least 0"));
+}
+
+TEST(OptimMisuse, OptionsOfTheOthersThatCannotBeRightAreRefused) {
+  const auto adam = message_of_options<optim::Adam, torch::optim::AdamOptions>;
+  EXPECT_THAT(adam(torch::optim::AdamOptions(-1.0)), HasSubstr("optim::Adam: expected lr of at least 0, found -1"));
+  EXPECT_THAT(adam(torch::optim::AdamOptions().eps(-1)), HasSubstr("expected eps of at least 0"));
+  EXPECT_THAT(adam(torch::optim::AdamOptions().eps(std::nan(""))), HasSubstr("expected eps of at least 0, found nan"));
+  EXPECT_THAT(adam(torch::optim::AdamOptions().betas({0.9, 1.0})),
+              HasSubstr("expected the second of betas from 0 to below 1, found 1"));
+  EXPECT_THAT((message_of_options<optim::AdamW>(AdamWOptions().betas({-0.1, 0.9}))),
+              HasSubstr("optim::AdamW: expected the first of betas from 0 to below 1, found -0.1"));
+  EXPECT_THAT((message_of_options<optim::RMSprop>(torch::optim::RMSpropOptions().alpha(-1))),
+              HasSubstr("optim::RMSprop: expected alpha of at least 0"));
+  EXPECT_THAT((message_of_options<optim::Adagrad>(torch::optim::AdagradOptions().initial_accumulator_value(-1))),
+              HasSubstr("optim::Adagrad: expected initial_accumulator_value of at least 0"));
+  EXPECT_THAT((message_of_options<optim::SGD>(SGDOptions(0.1).nesterov(true))),
+              HasSubstr("optim::SGD: expected momentum above 0 and no dampening for Nesterov's momentum"));
+}
+
+TEST(OptimMisuse, OptionsOfAGroupOfParametersThatCannotBeRightAreRefused) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector<torch::Tensor>{torch::ones({2})}, std::make_unique<AdamWOptions>(AdamWOptions(-2.0)));
+  EXPECT_THAT(message_of([&] { optim::AdamW optimizer(groups); }), HasSubstr("expected lr of at least 0, found -2"));
+}
+
+TEST(OptimMisuse, AFactorThatIsNotFiniteOrNegativeIsRefusedBeforeAnythingIsWritten) {
+  on_two_ranks([](Trained& t, int) {
+    const auto before = full_tensor(t.net->out->weight);
+    for (const double factor : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()})
+      EXPECT_THAT(message_of([&] { t.optimizer->step_scaled(factor); }),
+                  AllOf(HasSubstr("optim::AdamW::step_scaled"), HasSubstr("finite and at least 0, found")));
+    EXPECT_EQ(t.states(), 0);
+    EXPECT_TRUE(torch::equal(before, full_tensor(t.net->out->weight)));
+  });
+}
+
+TEST(OptimMisuse, StateOptionsThatDoNotFitAreRefused) {
+  const auto parameter = torch::ones({4}).requires_grad_();
+  parameter.mutable_grad() = torch::ones({4});
+  EXPECT_THAT(message_of([&] { optim::AdamW({parameter}, AdamWOptions(), {.state_dtype = torch::kHalf}); }),
+              HasSubstr("expected state_dtype kFloat or kBFloat16, found Half"));
+  optim::AdamW optimizer({parameter}, AdamWOptions(), {.stochastic_rounding = true});
+  EXPECT_THAT(message_of([&] { optimizer.step(); }),
+              AllOf(HasSubstr("optim::AdamW::step"), HasSubstr("parameter 0 of parameter group 0 is Float"),
+                    HasSubstr("expected bf16 numbers to round")));
+  EXPECT_TRUE(torch::equal(parameter.detach(), torch::ones({4})));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace fsdp::test {
 namespace {
 
-constexpr int kSteps = 4;
+constexpr int kSteps = 10;
 constexpr Strategy kEveryStrategy[]{Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer,
                                     Strategy::kReplicate};
 
@@ -45,14 +45,19 @@ Outcome train(MixedNetImpl& net, const FullyShardOptions& options, int micro_bat
   return outcome;
 }
 
-void expect_bits_of_casts(const FullyShardOptions& options, int world, int micro_batches = 1) {
-  const auto expected = train_with_casts(*options.mp_policy, world, kSteps, micro_batches);
-  run_thread_ranks(world, [&](int) {
-    SCOPED_TRACE(c10::str("world ", world, ", ", *options.mp_policy->param_dtype, " reduced in ",
-                          options.mp_policy->reduce_dtype.value_or(*options.mp_policy->param_dtype)));
-    const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
-    expect_same_bits(expected, train(*net, options, micro_batches));
-  });
+void expect_bits_of_casts(const FullyShardOptions& options, int world, int micro_batches = 1,
+                          const ThreadRanksOptions& ranks = {}) {
+  const auto hosts = ranks.hosts.empty() ? test_hosts(world) : ranks.hosts;
+  const auto expected = train_with_casts(*options.mp_policy, kSteps, hosts, micro_batches);
+  run_thread_ranks(
+      world,
+      [&](int) {
+        SCOPED_TRACE(c10::str("world ", world, ", ", *options.mp_policy->param_dtype, " reduced in ",
+                              options.mp_policy->reduce_dtype.value_or(*options.mp_policy->param_dtype)));
+        const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
+        expect_same_bits(expected, train(*net, options, micro_batches));
+      },
+      ranks);
 }
 
 const MixedPrecisionPolicy kPolicies[]{keeping_norms(torch::kBFloat16), keeping_norms(torch::kBFloat16, torch::kFloat),
@@ -74,6 +79,16 @@ TEST(Precision, IsTheSameWithEveryStrategy) {
     }
 }
 
+TEST(Precision, IsTheSameBetweenHosts) {
+  for (const auto& policy : kPolicies)
+    for (const auto strategy : {Strategy::kFullShard, Strategy::kReplicate})
+      for (const auto& hosts : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1}}) {
+        SCOPED_TRACE(c10::str(strategy));
+        expect_bits_of_casts({.strategy = strategy, .mp_policy = policy}, static_cast<int>(hosts.size()), 1,
+                             {.backend = "hierarchical", .hosts = hosts});
+      }
+}
+
 TEST(Precision, IsTheSameWithRowsInFiles) {
   const DiskFolder folder;
   for (const auto& policy : {keeping_norms(torch::kBFloat16), keeping_norms(torch::kBFloat16, torch::kFloat)})
@@ -85,6 +100,35 @@ TEST(Precision, GradientsOfSeveralBackwardsAddUpInTheDtypeOfTheRows) {
     SCOPED_TRACE(c10::str(strategy));
     expect_bits_of_casts({.strategy = strategy, .mp_policy = keeping_norms(torch::kBFloat16)}, 2, 3);
   }
+}
+
+// A parameter that is frozen in the first backward, and joins within an accumulation.
+TEST(Precision, OfParametersThatTrainLaterIsTheSame) {
+  run_thread_ranks(3, [](int) {
+    const auto gradients_of = [](const std::vector<int>& steps, bool joins_last) {
+      const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
+      const auto group = shard_mixed_net(*net, {.mp_policy = keeping_norms(torch::kBFloat16, torch::kFloat)});
+      auto& late = net->blocks[1]->as<torch::nn::Linear>()->weight;
+      late.set_requires_grad(!joins_last);
+      for (const int step : steps) {
+        group.set_requires_gradient_sync(step != 1);
+        if (step == 2) late.set_requires_grad(true);
+        torch::Tensor loss;
+        {
+          ForwardScope scope(group);
+          loss = mixed_net_loss(*net, {step, rank() * 2, 2});
+        }
+        loss.backward();
+      }
+      std::vector<torch::Tensor> all{full_grad(late)};
+      for (const auto& parameter : net->parameters())
+        if (parameter.requires_grad() && !parameter.is_same(late)) all.push_back(full_grad(parameter));
+      return all;
+    };
+    const auto always = gradients_of({0, 1, 2}, false), joined = gradients_of({0, 1, 2}, true);
+    EXPECT_TRUE(torch::equal(joined[0], gradients_of({2}, false)[0])) << "of the last backward alone";
+    for (size_t i = 1; i < joined.size(); ++i) EXPECT_TRUE(torch::equal(always[i], joined[i])) << i;
+  });
 }
 
 TEST(Precision, OperatorsSeeWholeParametersInTheirDtypeAndOptimizersRowsInTheirs) {
@@ -141,21 +185,6 @@ TEST(Precision, CallsCastTheirArgumentsAndResults) {
       auto model = fully_shard(torch::nn::ModuleHolder<SeesImpl>(net), {.mp_policy = policy});
       EXPECT_EQ(model(torch::ones({2, 4})).scalar_type(), torch::kDouble);
       EXPECT_EQ(net->seen, casts ? torch::kBFloat16 : torch::kFloat);
-    }
-  });
-}
-
-TEST(Precision, RowsMayBeOfLowPrecisionThemselves) {
-  run_thread_ranks(3, [](int) {
-    for (const bool reduces_in_float : {false, true}) {
-      const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
-      net->to(torch::kBFloat16);
-      FullyShardOptions options;
-      if (reduces_in_float) options.mp_policy = MixedPrecisionPolicy{.reduce_dtype = torch::kFloat};
-      const auto outcome = train(*net, options);
-      EXPECT_EQ(net->head->weight.scalar_type(), torch::kBFloat16);
-      EXPECT_EQ(net->head->weight.grad().scalar_type(), torch::kBFloat16);
-      EXPECT_LT(outcome.losses.back(), outcome.losses.front());
     }
   });
 }

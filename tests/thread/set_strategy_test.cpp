@@ -1,6 +1,7 @@
 // A model that moves to another strategy between steps trains on as if it had had that one from the beginning.
 
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include "support/small_net.h"
 
@@ -106,9 +107,24 @@ TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
   for (size_t i = 0; i < found.size(); ++i) expect_close(expected[i], found[i], 1e-10);
 }
 
-template <class Optimizer, class Options>
-MakeOptimizer made_of(Options options) {
-  return [=](std::vector<Tensor> parameters) { return std::make_unique<Optimizer>(std::move(parameters), options); };
+template <class Optimizer, class... Options>
+MakeOptimizer made_of(Options... options) {
+  return [=](std::vector<Tensor> parameters) { return std::make_unique<Optimizer>(std::move(parameters), options...); };
+}
+
+TEST(SetStrategy, MovesTheStateOfFlatOptimizersToTheSameBits) {
+  const torch::optim::AdamOptions adam(1e-2);
+  const std::vector<MakeOptimizer> optimizers{
+      made_of<optim::Adam>(adam),
+      made_of<optim::RMSprop>(torch::optim::RMSpropOptions(1e-3).eps(1e-4).momentum(0.9).centered(true)),
+      made_of<optim::Adagrad>(torch::optim::AdagradOptions(1e-2).initial_accumulator_value(0.1)),
+      made_of<optim::Adam>(adam, optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true})};
+  for (size_t i = 0; i < optimizers.size(); ++i) {
+    SCOPED_TRACE(c10::str("optimizer ", i));
+    expect_same_bits_as_without_moves(
+        {.moves = {{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}},
+         .optimizer = optimizers[i]});
+  }
 }
 
 TEST(SetStrategy, MovesTheStateOfEveryOptimizerThatIsElementByElement) {
@@ -183,6 +199,89 @@ TEST(SetStrategy, OfABlockLeavesTheOthersAndKeepsHooksAndCustomCollectives) {
                      EXPECT_EQ(local_rows(net->head->weight).count, 3) << "another group's";
                    },
                    {.backend = "gloo"});
+}
+
+// What a step costs on this rank, by counts and bytes that a strategy decides on.
+struct StepCost {
+  int64_t gathers = 0, whole_in_scope = 0, whole_after_forward = 0, whole_after_backward = 0, whole_after_step = 0;
+  bool operator==(const StepCost&) const = default;
+  friend std::ostream& operator<<(std::ostream& out, const StepCost& cost) {
+    return out << cost.gathers << " gathers; whole bytes: " << cost.whole_in_scope << " in the scope, "
+               << cost.whole_after_forward << " after it, " << cost.whole_after_backward << " after backward, "
+               << cost.whole_after_step << " after the step";
+  }
+};
+
+// A rank counts the bytes of all its models: only of what this one adds.
+StepCost cost_of_step(SmallNetImpl& net, const Group& group, torch::optim::Optimizer& optimizer, int64_t others) {
+  StepCost cost;
+  const auto whole = [&] { return group.stats().whole.current - others; };
+  const auto before = group.stats().gathers;
+  {
+    ForwardScope scope(group);
+    const auto loss = small_net_loss(net, {0, rank() * 2, 2});
+    cost.whole_in_scope = whole();
+    scope.close();
+    cost.whole_after_forward = whole();
+    loss.backward();
+  }
+  cost.whole_after_backward = whole();
+  optimizer.step();
+  optimizer.zero_grad();
+  cost.whole_after_step = whole();
+  cost.gathers = group.stats().gathers - before;
+  return cost;
+}
+
+// Of the first step of a model that had another strategy before. Like one that is new, it predicts nothing yet.
+StepCost cost_after(Strategy from, Strategy to) {
+  const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+  const auto group = shard_blocks(*net, {.strategy = from});
+  const auto others = group.stats().whole.current;
+  const auto optimizer = fused_adamw(net->parameters());
+  if (from != to) {
+    cost_of_step(*net, group, *optimizer, others);
+    set_strategy(group, *optimizer, to);
+  }
+  return cost_of_step(*net, group, *optimizer, others);
+}
+
+TEST(SetStrategy, CostsWhatTheNewStrategyCosts) {
+  run_thread_ranks(2, [](int) {
+    for (const auto to : kStrategies) {
+      const auto expected = cost_after(to, to);
+      for (const auto from : kStrategies) EXPECT_EQ(cost_after(from, to), expected) << from << " to " << to;
+    }
+  });
+}
+
+// What lies between two parameters in memory is stepped and gathered with them.
+TEST(SetStrategy, MovesGradientsWithNothingBetweenThem) {
+  mallopt(M_PERTURB, 0x80);  // new memory is full of large numbers
+  run_thread_ranks(2,
+                   [](int rank) {
+                     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+                     const auto group = shard_blocks(*net, {.strategy = Strategy::kReplicate});
+                     optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05));
+                     ForwardScope scope(group);
+                     const auto loss = small_net_loss(*net, {0, rank * 2, 2});
+                     scope.close();
+                     loss.backward();
+                     set_strategy(group, optimizer, Strategy::kFullShard);
+                     optimizer.step();
+                     double largest = 0;
+                     group.set_custom_all_gather([&](Communicator& ranks, const Tensor& output, const Tensor& input,
+                                                     std::span<const int64_t> offsets, Tag tag) {
+                       if (input.numel() > 0) largest = std::max(largest, input.abs().max().item<double>());
+                       return ranks.all_gather(output, input, offsets, std::move(tag));
+                     });
+                     const ForwardScope reads(group);
+                     small_net_loss(*net, {1, rank * 2, 2});
+                     EXPECT_GT(largest, 0);
+                     EXPECT_LT(largest, 10);
+                   },
+                   {.backend = "gloo"});
+  mallopt(M_PERTURB, 0);
 }
 
 template <class Act>

@@ -1,4 +1,4 @@
-"""Opens a checkpoint's files with Python's own readers: state_python.py CHECKPOINT EXPECTED.
+"""Opens what ranks wrote with Python's own readers: state_python.py checkpoint|archive PATH EXPECTED.
 
 EXPECTED is JSON: for each parameter its sizes and all of its values. Run by a test of state_python_test.cpp.
 """
@@ -22,10 +22,7 @@ def rows_by_name(checkpoint):
     return found
 
 
-def main():
-    checkpoint = pathlib.Path(sys.argv[1])
-    expected = {name: torch.tensor(values, dtype=torch.float64).reshape(sizes)
-                for name, (sizes, values) in json.loads(pathlib.Path(sys.argv[2]).read_text(encoding="utf-8")).items()}
+def compare_checkpoint(checkpoint, expected):
     rows = rows_by_name(checkpoint)
     state = {name: torch.zeros_like(values) for name, values in expected.items()}
     dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(checkpoint)), no_dist=True)
@@ -33,6 +30,21 @@ def main():
         assert torch.equal(torch.cat(rows[name]) if values.dim() else rows[name][0], values), f"{name}: safetensors"
         assert torch.equal(state[name], values), f"{name}: torch.distributed.checkpoint"
     assert set(rows) == set(expected), set(rows) ^ set(expected)
+
+
+def compare_archive(path, expected):
+    """Of torch::save: Python makes a module of TorchScript of it."""
+    state = torch.load(path, weights_only=False).state_dict()
+    assert set(state) == set(expected), set(state) ^ set(expected)
+    for name, values in expected.items():
+        assert torch.equal(state[name], values), name
+
+
+def main():
+    what, path = sys.argv[1], pathlib.Path(sys.argv[2])
+    expected = {name: torch.tensor(values, dtype=torch.float64).reshape(sizes)
+                for name, (sizes, values) in json.loads(pathlib.Path(sys.argv[3]).read_text(encoding="utf-8")).items()}
+    {"checkpoint": compare_checkpoint, "archive": compare_archive}[what](path, expected)
     print(f"{len(expected)} tensors are equal")
 
 

@@ -1,7 +1,9 @@
 // Checkpoints of sharded models: training goes on from them, on any ranks.
 
 #include <fsdp/checkpoint.h>
+#include <fsdp/schedulers.h>
 #include <gmock/gmock.h>
+#include <torch/optim/schedulers/step_lr.h>
 
 #include "state/format/checkpoint_reader.h"
 #include "support/recording_communicator.h"
@@ -81,9 +83,11 @@ struct Shards {
   int world;
   Strategy strategy = Strategy::kFullShard;
   std::vector<int> mesh = {};
+  std::optional<c10::ScalarType> param_dtype = std::nullopt;
 
   FullyShardOptions options() const {
     FullyShardOptions options{.strategy = strategy};
+    if (param_dtype) options.mp_policy = MixedPrecisionPolicy{.param_dtype = param_dtype};
     if (!mesh.empty()) options.mesh = init_device_mesh(mesh, {"replicate", "shard"});
     return options;
   }
@@ -108,13 +112,31 @@ Trained train_and_save(const std::string& folder, const Shards& shards, Optimize
   return trained;
 }
 
+template <class Optimizer>
+std::unique_ptr<torch::optim::Optimizer> made(const std::vector<Tensor>& parameters, const auto&... options) {
+  return std::make_unique<Optimizer>(parameters, options...);
+}
+
+const std::vector<Optimizers> kOptimizers{
+    flat_adamw,
+    [](std::vector<Tensor> p) { return made<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)); },
+    [](std::vector<Tensor> p) { return made<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); },
+    [](std::vector<Tensor> p) {
+      return made<optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3).eps(1e-4).centered(true).momentum(0.9));
+    },
+    [](std::vector<Tensor> p) {
+      return made<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2).lr_decay(0.1).initial_accumulator_value(0.1));
+    },
+    [](std::vector<Tensor> p) {
+      return made<optim::AdamW>(p, torch::optim::AdamWOptions(1e-2),
+                                optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true});
+    }};
+
 TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
   for (const Shards& shards : {Shards{1}, Shards{3}, Shards{3, Strategy::kShardOptimizer},
-                               Shards{2, Strategy::kReplicate}, Shards{4, Strategy::kFullShard, {2, 2}}})
-    for (const Optimizers make : {Optimizers(flat_adamw), Optimizers([](std::vector<Tensor> parameters) {
-                                    return std::unique_ptr<torch::optim::Optimizer>(std::make_unique<torch::optim::SGD>(
-                                        parameters, torch::optim::SGDOptions(0.1).momentum(0.9)));
-                                  })}) {
+                               Shards{2, Strategy::kReplicate}, Shards{4, Strategy::kFullShard, {2, 2}},
+                               Shards{3, Strategy::kFullShard, {}, torch::kBFloat16}})
+    for (const Optimizers make : kOptimizers) {
       SCOPED_TRACE(c10::str(shards.world, " ranks, ", shards.strategy));
       const TemporaryFolder folder;
       const auto trained = train_and_save(folder.path(), shards, make);
@@ -133,6 +155,47 @@ TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
     }
 }
 
+TEST(StateResume, StateOfMorePrecisionThanTheRowsKeepsItOnAnyRanks) {
+  const TemporaryFolder folder;
+  const auto optimizer_of = [](SmallNetImpl& net) {
+    return optim::AdamW(net.parameters(), torch::optim::AdamWOptions(1e-2), {.state_dtype = torch::kFloat});
+  };
+  std::vector<Tensor> saved;
+  const auto moments = [](const optim::AdamW& optimizer, const SmallNetImpl& net) {
+    std::vector<Tensor> all;
+    for (const auto& parameter : net.parameters()) {
+      const auto& state = *optimizer.state().at(parameter.unsafeGetTensorImpl());
+      all.push_back(static_cast<const torch::optim::AdamWParamState&>(state).exp_avg_sq());
+    }
+    return all;
+  };
+  run_thread_ranks(1, [&](int) {
+    const auto net = small_net();
+    net->to(torch::kBFloat16);
+    const auto group = shard_blocks(*net, {});
+    auto optimizer = optimizer_of(*net);
+    for (const auto& parameter : net->parameters())
+      parameter.mutable_grad() = samples({1, 0, 1}, parameter.sizes().vec(), torch::kBFloat16).squeeze(0);
+    optimizer.step();
+    save_checkpoint(folder.path(), group, &optimizer);
+    saved = moments(optimizer, *net);
+    EXPECT_EQ(saved[0].scalar_type(), torch::kFloat);
+    EXPECT_FALSE(torch::equal(saved[0], saved[0].to(torch::kBFloat16).to(torch::kFloat)));
+  });
+  run_thread_ranks(2, [&](int) {
+    const auto net = small_net();
+    net->to(torch::kBFloat16);
+    const auto group = shard_blocks(*net, {});
+    auto optimizer = optimizer_of(*net);
+    load_checkpoint(folder.path(), group, &optimizer);
+    const auto found = moments(optimizer, *net);
+    for (size_t i = 0; i < found.size(); ++i) {
+      const auto rows = local_rows(net->parameters()[i]);
+      EXPECT_TRUE(torch::equal(saved[i].narrow(0, rows.first, rows.count), found[i])) << "parameter " << i;
+    }
+  });
+}
+
 // What the checkpoint has of the optimizer, whole.
 std::vector<Tensor> moments_in(const std::string& folder) {
   state::CheckpointReader reader(folder);
@@ -147,8 +210,14 @@ std::vector<Tensor> moments_in(const std::string& folder) {
 }
 
 TEST(StateResume, AnyRanksStrategyAndMeshLoadWhatAnyOtherSaved) {
-  const std::vector<Shards> all{
-      {1}, {2}, {3}, {4, Strategy::kFullShard, {2, 2}}, {2, Strategy::kReplicate}, {3, Strategy::kShardOptimizer}};
+  const std::vector<Shards> all{{1},
+                                {2},
+                                {3},
+                                {4, Strategy::kFullShard, {2, 2}},
+                                {2, Strategy::kReplicate},
+                                {3, Strategy::kShardOptimizer},
+                                {2, Strategy::kFullShard, {}, torch::kBFloat16},
+                                {3, Strategy::kReplicate, {}, torch::kFloat}};
   for (size_t i = 0; i < all.size(); ++i) {
     const TemporaryFolder folder, again;
     const auto trained = train_and_save(folder.path(), all[i]);
@@ -203,6 +272,50 @@ TEST(StateResume, SavingTellsOtherRanksOnlyWhereRowsLie) {
         for (const auto& entry : log->entries()) EXPECT_THAT(entry.subject, AnyOf("save_checkpoint", "Long []"));
       },
       options);
+}
+
+TEST(StateResume, SchedulersGoOnWhereTheyWere) {
+  const TemporaryFolder folder;
+  run_thread_ranks(2, [&](int r) {
+    const auto train = [](Trainee& trainee, torch::optim::StepLR& scheduler, int first, int last) {
+      for (int i = first; i < last; ++i) {
+        trainee.step(i);
+        scheduler.step();
+      }
+    };
+    Trainee trained(FullyShardOptions{});
+    torch::optim::StepLR scheduler(*trained.optimizer, /*step_size=*/3, /*gamma=*/0.5);
+    train(trained, scheduler, 0, 4);
+    save_checkpoint(folder.path(), *trained.group, trained.optimizer.get(),
+                    {.step = 4, .states = {{"scheduler", r == 0 ? state_of(scheduler) : "null"}, {"scaler", "[1.5]"}}});
+    train(trained, scheduler, 4, 8);
+
+    Trainee resumed(FullyShardOptions{});
+    torch::optim::StepLR other(*resumed.optimizer, 3, 0.5);
+    const auto loaded = load_checkpoint(folder.path(), *resumed.group, resumed.optimizer.get());
+    EXPECT_EQ(loaded.states.at("scaler"), "[1.5]");
+    load_state(other, loaded.states.at("scheduler"));
+    train(resumed, other, 4, 8);
+    expect_equal(trained.values(), resumed.values());
+    EXPECT_EQ(resumed.optimizer->param_groups()[0].options().get_lr(), 1e-2 * 0.25);
+    try {
+      load_state(other, "[]");
+      ADD_FAILURE() << "expected an error";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("as fsdp::state_of gives it"));
+    }
+  });
+}
+
+TEST(StateResume, WithoutACheckpointNoneIsLoadedIfThatIsAllowed) {
+  const TemporaryFolder folder;
+  run_thread_ranks(2, [&](int) {
+    Trainee trainee(FullyShardOptions{});
+    const auto run = folder / "run";
+    EXPECT_EQ(load_checkpoint(run, *trainee.group, trainee.optimizer.get(), {.if_any = true}).path, "");
+    save_checkpoint(run, *trainee.group, trainee.optimizer.get(), {.step = 7});
+    EXPECT_EQ(load_checkpoint(run, *trainee.group, trainee.optimizer.get(), {.if_any = true}).step, 7);
+  });
 }
 
 std::string error_on_every_rank(int world, const std::function<void(Trainee&)>& act) {

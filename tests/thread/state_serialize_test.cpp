@@ -135,7 +135,11 @@ TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
       {[](std::vector<Tensor> p) { return with<optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)); },
        [](std::vector<Tensor> p) { return with<torch::optim::SGD>(p, torch::optim::SGDOptions(0.5)); }},
       {[](std::vector<Tensor> p) { return with<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3)); },
-       [](std::vector<Tensor> p) { return with<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(0.5)); }}};
+       [](std::vector<Tensor> p) { return with<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(0.5)); }},
+      {[](std::vector<Tensor> p) { return with<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); },
+       [](std::vector<Tensor> p) { return with<torch::optim::Adam>(p, torch::optim::AdamOptions(0.5)); }},
+      {[](std::vector<Tensor> p) { return with<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2)); },
+       [](std::vector<Tensor> p) { return with<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.5)); }}};
   for (const auto& [make, make_plain] : kinds) {
     const TemporaryFolder folder;
     std::vector<Tensor> after;

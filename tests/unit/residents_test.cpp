@@ -2,7 +2,7 @@
 
 #include "runtime/residents.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 namespace fsdp::runtime {
 namespace {
@@ -27,6 +27,18 @@ TEST(Residents, AreApartUnlessOneIsInsideTheOther) {
   EXPECT_EQ(apart_from(3), Ids({2, 4, 5, 6}));
   EXPECT_EQ(apart_from(4), Ids({3, 5, 6}));
   EXPECT_EQ(apart_from(6), Ids({1, 2, 3, 4, 5}));
+}
+
+TEST(Residents, LieWithinTheGroupsAroundThemUnlessTheyAreKept) {
+  const auto kinship = family();
+  Residents residents;
+  note_all(residents, kinship, {2, 3, 4, 5, 6});
+  residents.keep(5);
+  const auto within = [&](GroupId group) { return residents.within(kinship.span_of(group)); };
+  EXPECT_THAT(within(1), testing::UnorderedElementsAre(2, 3, 4));
+  EXPECT_THAT(within(2), testing::UnorderedElementsAre(2, 4));
+  EXPECT_EQ(within(5), Ids());
+  EXPECT_EQ(within(6), Ids({6}));
 }
 
 TEST(Residents, ComeInTheOrderInWhichTheyWereReadLast) {

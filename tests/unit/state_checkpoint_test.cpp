@@ -8,6 +8,7 @@
 
 #include "state/format/checkpoint_reader.h"
 #include "state/format/format_error.h"
+#include "state/format/host_name.h"
 #include "unit/state_files.h"
 
 namespace fsdp::state {
@@ -64,6 +65,22 @@ TEST(StateCheckpoint, TheNewestThatLatestNamesIsLoaded) {
   }
 }
 
+// A save may end before the checkpoint has its name, and between that and `latest`; steps may be smaller than before.
+TEST(StateCheckpoint, TheNewestIsTheLastOneThatGotItsName) {
+  const TemporaryFolder folder;
+  for (const int64_t step : {30, 10, 20}) write_small_checkpoint(folder.path(), step);
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000020");
+  EXPECT_FALSE(std::filesystem::exists(folder / "next"));
+  write_text(folder / "next", "step-000000000015\n");
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000020") << "15 did not get its name";
+  std::filesystem::copy(folder / "step-000000000010", folder / "step-000000000015");
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000015") << "it got its name, `latest` was not written";
+  std::filesystem::remove(folder / "latest");
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000015") << "as the first save would leave it";
+  write_small_checkpoint(folder.path(), 5);
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000005");
+}
+
 TEST(StateCheckpoint, ThoseBeforeTheNewestAreRemoved) {
   const TemporaryFolder folder;
   for (const int64_t step : {1, 2, 3}) write_small_checkpoint(folder.path(), step, 2);
@@ -99,7 +116,8 @@ TEST(StateCheckpoint, TwoJobsDoNotWriteToOneFolder) {
   const TemporaryFolder folder;
   const FolderLock lock(folder.path());
   EXPECT_THAT(format_error_of([&] { FolderLock other(folder.path()); }),
-              HasSubstr(folder.path() + ": expected no other job that writes checkpoints here, found one"));
+              HasSubstr(folder.path() + ": expected no other job that writes checkpoints here, found process " +
+                        std::to_string(getpid()) + " on host '" + host_name() + "', which has locked"));
 }
 
 // One change of a byte, a file's length or its place, anywhere.

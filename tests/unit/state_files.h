@@ -89,7 +89,8 @@ inline void write_small_checkpoint(const std::string& folder, int64_t step,
   manifest.files["model-00001-of-00002.safetensors"] = {written.bytes, written.header_checksum};
   weight.parts.push_back({"model-00001-of-00002.safetensors", 3, 2, written.checksums["weight"]});
   bias.parts.push_back({"model-00001-of-00002.safetensors", 0, 2, written.checksums["bias"]});
-  complete_step(folder, manifest, keep, lock);
+  name_step(folder, manifest, lock);
+  keep_newest(folder, step, keep, lock);
 }
 
 }  // namespace fsdp::state

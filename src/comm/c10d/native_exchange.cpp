@@ -17,6 +17,9 @@ bool parts_are_equal(std::span<const int64_t> offsets) {
   return offsets.back() > 0;
 }
 
+// What is moved and not summed: NCCL knows fewer dtypes than LibTorch, and no 16-bit integers.
+at::Tensor byte_view(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
+
 c10d::ReduceOp::RedOpType c10d_op(ReduceOp op) {
   switch (op) {
     case ReduceOp::kMax:
@@ -47,7 +50,7 @@ void NativeExchange::swap(std::span<const at::Tensor> outgoing, std::span<const 
   if (as_one) backend_->startCoalescing();
   for (int step = 1; step < world_size_; ++step) {
     const int to = (rank_ + step) % world_size_, from = (rank_ - step + world_size_) % world_size_;
-    std::vector<at::Tensor> sent{outgoing[to]}, received{incoming[from]};
+    std::vector<at::Tensor> sent{byte_view(outgoing[to])}, received{byte_view(incoming[from])};
     if (sent[0].numel() > 0) works.push_back(backend_->send(sent, to, 0));
     if (received[0].numel() > 0) works.push_back(backend_->recv(received, from, 0));
   }
@@ -56,8 +59,10 @@ void NativeExchange::swap(std::span<const at::Tensor> outgoing, std::span<const 
 }
 
 void NativeExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
-  at::Tensor whole = output, own = input;
-  if (parts_are_equal(offsets)) return wait(backend_->_allgather_base(whole, own));
+  if (parts_are_equal(offsets)) {
+    at::Tensor whole = byte_view(output), own = byte_view(input);
+    return wait(backend_->_allgather_base(whole, own));
+  }
   const at::Tensor place = slice_of(output, offsets, rank_);
   if (place.const_data_ptr() != input.const_data_ptr()) place.copy_(input);
   std::vector<at::Tensor> outgoing, incoming;
@@ -88,7 +93,7 @@ void NativeExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& 
 
 void NativeExchange::broadcast(const at::Tensor& tensor, int root) {
   if (tensor.numel() == 0) return;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{byte_view(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
   wait(backend_->broadcast(tensors, options));
@@ -96,13 +101,13 @@ void NativeExchange::broadcast(const at::Tensor& tensor, int root) {
 
 void NativeExchange::send(const at::Tensor& tensor, int peer) {
   if (tensor.numel() == 0) return;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{byte_view(tensor)};
   wait(backend_->send(tensors, peer, 0));
 }
 
 void NativeExchange::recv(const at::Tensor& tensor, int peer) {
   if (tensor.numel() == 0) return;
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{byte_view(tensor)};
   wait(backend_->recv(tensors, peer, 0));
 }
 

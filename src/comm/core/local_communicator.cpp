@@ -3,7 +3,11 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
 
+#include <optional>
+
+#include "comm/core/current_stream.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
@@ -11,15 +15,24 @@
 namespace fsdp {
 namespace {
 
+// Done by the stream that was current then; another one that waits comes after it.
 class DoneWork : public Work {
  public:
-  explicit DoneWork(std::vector<uint8_t> votes) : votes_(std::move(votes)) {}
-  void wait() override {}
+  DoneWork(std::vector<uint8_t> votes, c10::Device device) : votes_(std::move(votes)), device_(device) {
+    if (device_.is_cpu()) return;
+    done_.emplace(device_.type());
+    done_->record(current_stream(device_));
+  }
+  void wait() override {
+    if (done_) done_->block(current_stream(device_));
+  }
   bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return votes_; }
 
  private:
   const std::vector<uint8_t> votes_;
+  const c10::Device device_;
+  std::optional<c10::Event> done_;
 };
 
 class LocalBuffer : public SharedBuffer {
@@ -35,7 +48,9 @@ class LocalBuffer : public SharedBuffer {
   const c10::DataPtr memory_;
 };
 
-std::shared_ptr<Work> done(const Tag& tag) { return std::make_shared<DoneWork>(tag.votes); }
+std::shared_ptr<Work> done(const Tag& tag, c10::Device device = c10::kCPU) {
+  return std::make_shared<DoneWork>(tag.votes, device);
+}
 
 class LocalCommunicator : public Front {
  public:
@@ -45,7 +60,7 @@ class LocalCommunicator : public Front {
                                    Tag tag) override {
     checked_all_gather(output, input, offsets, tag);
     if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
-    return done(tag);
+    return done(tag, output.device());
   }
 
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
@@ -53,17 +68,17 @@ class LocalCommunicator : public Front {
     checked_reduce_scatter(output, input, offsets, tag);
     assemble_into(output.detach(), std::move(input));
     scale_in_place(output.detach(), scale);
-    return done(tag);
+    return done(tag, output.device());
   }
 
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
     checked_all_reduce(tensor, op, tag);
-    return done(tag);
+    return done(tag, tensor.device());
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     checked_broadcast(tensor, root, tag);
-    return done(tag);
+    return done(tag, tensor.device());
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override { return done(tag); }

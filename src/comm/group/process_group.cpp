@@ -88,6 +88,11 @@ Ranks Attachment::ranks_of(const ProcessGroup& group) {
 
 Traffic ProcessGroup::traffic() const { return meeting_ ? meeting_->traffic->total() : Traffic{}; }
 
+c10::Device ProcessGroup::device() const {
+  const auto* over = meeting_ && meeting_->membership.device_backend ? &*meeting_->membership.device_backend : nullptr;
+  return over != nullptr ? over->device : c10::Device(c10::kCPU);
+}
+
 std::string ProcessGroup::where(const std::string& operation) const {
   return Attachment::ranks_of(*this).where(operation);
 }

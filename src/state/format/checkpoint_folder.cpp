@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,10 +10,12 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <system_error>
 
 #include "state/format/format_error.h"
+#include "state/format/host_name.h"
 #include "state/format/sizes.h"
 
 namespace fsdp::state {
@@ -20,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kLatest[] = "latest", kLock[] = "lock";
+constexpr char kNext[] = "next", kLatest[] = "latest", kLock[] = "lock";
 constexpr std::string_view kStep = "step-", kPartial = "partial-";
 constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
@@ -78,6 +81,13 @@ void rename_over(const fs::path& from, const fs::path& to) {
   fs::remove_all(old);
 }
 
+// Who has a lock, as the file says.
+std::string writer_in(const std::string& path) {
+  std::string writer;
+  std::getline(std::ifstream(path), writer);
+  return writer.empty() ? "one" : writer;
+}
+
 // Of the one attempt that there is while the folder is locked.
 std::string path_of_attempt(const std::string& folder, int64_t step) {
   for (const auto& name : incomplete_names(folder))
@@ -102,8 +112,13 @@ FolderLock::FolderLock(const std::string& folder) {
     throw FormatError(folder + ": cannot write to the folder: " + std::generic_category().message(errno) +
                       ". Name a folder that this user may write to");
   if (::flock(file_.number(), LOCK_EX | LOCK_NB) != 0)
-    throw FormatError(folder + ": expected no other job that writes checkpoints here, found one (it has locked " +
-                      path + "). Give each job a folder of its own");
+    throw FormatError(folder + ": expected no other job that writes checkpoints here, found " + writer_in(path) +
+                      ", which has locked " + path +
+                      ". Give each job a folder of its own. If that host is lost, its file server frees the lock after "
+                      "a while; save again then, or remove the file");
+  const auto text = "process " + std::to_string(::getpid()) + " on host '" + host_name() + "'\n";
+  // For the message above alone; what a longer text left behind it does not matter.
+  if (::pwrite(file_.number(), text.data(), text.size(), 0) < 0) return;
 }
 
 std::vector<int64_t> complete_steps(const std::string& folder) {
@@ -129,20 +144,49 @@ std::string begin_step(const std::string& folder, int64_t step, const FolderLock
   });
 }
 
-void complete_step(const std::string& folder, const Manifest& manifest, std::optional<int64_t> keep,
-                   const FolderLock& /*lock*/) {
+std::optional<FolderLock> join_step(const std::string& folder, const std::string& name) {
+  const auto path = fs::path(folder) / name;
+  // Of all who come here on one disk, one makes it.
+  const bool is_made_here = translated([&] {
+    fs::create_directories(folder);
+    return fs::create_directory(path);
+  });
+  if (!is_made_here) return std::nullopt;
+  try {
+    FolderLock lock(folder);
+    translated([&] {
+      for (const auto& other : incomplete_names(folder))
+        if (other != name) fs::remove_all(fs::path(folder) / other);
+    });
+    return lock;
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(path, ignored);
+    throw;
+  }
+}
+
+// `next` says before the checkpoint has its name that it will be the newest one: `latest` says so only afterwards, and a
+// save may end between the two.
+void name_step(const std::string& folder, const Manifest& manifest, const FolderLock& /*lock*/) {
   const auto name = name_of_step(manifest.step);
   const auto partial = path_of_attempt(folder, manifest.step);
   const auto text = manifest_text(manifest);
   static_cast<void>(parse_manifest(text, partial));  // before others are removed: that every row is there once
   write_text(partial + "/" + kManifestName, text);
+  write_text(folder + "/" + kNext, name + "\n");
   translated([&] { rename_over(partial, fs::path(folder) / name); });
   sync_folder(folder);
   write_text(folder + "/" + kLatest, name + "\n");
+  std::error_code ignored;  // it says the same as `latest`
+  fs::remove(folder + "/" + kNext, ignored);
+}
+
+void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t> keep, const FolderLock& /*lock*/) {
   if (!keep) return;
   // The newest are those with the largest steps, and the one that was just written whatever its step is.
   auto steps = complete_steps(folder);
-  std::erase(steps, manifest.step);
+  std::erase(steps, step);
   const auto others = std::max<int64_t>(*keep - 1, 0);
   for (int64_t i = 0; i + others < static_cast<int64_t>(steps.size()); ++i) {
     const auto old = name_of_step(steps[static_cast<size_t>(i)]);
@@ -162,30 +206,44 @@ void abandon_step(const std::string& folder, int64_t step, const FolderLock& /*l
   }
 }
 
+std::vector<std::string> checkpoint_names(const std::string& path) {
+  if (translated([&] { return fs::exists(path + "/" + kManifestName); })) return {"."};
+  if (!fs::is_directory(path)) return {};
+  std::vector<std::string> names;
+  for (const auto step : complete_steps(path)) names.push_back(name_of_step(step));
+  std::ranges::reverse(names);
+  for (const auto* pointer : {kLatest, kNext}) {  // the second one counts more
+    if (!fs::exists(path + "/" + pointer)) continue;
+    auto name = text_of_file(path + "/" + pointer, 1000);
+    if (name.ends_with('\n')) name.pop_back();
+    if (const auto named = std::ranges::find(names, name); named != names.end())
+      std::rotate(names.begin(), named, named + 1);
+  }
+  return names;
+}
+
 std::string find_checkpoint(const std::string& path) {
-  if (fs::exists(path + "/" + kManifestName)) return path;
+  const auto names = checkpoint_names(path);
+  if (!names.empty()) return names.front() == "." ? path : path + "/" + names.front();
   if (!fs::is_directory(path))
     throw FormatError(path + ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
-  if (fs::exists(path + "/" + kLatest)) {
-    auto name = text_of_file(path + "/" + kLatest, 1000);
-    if (name.ends_with('\n')) name.pop_back();
-    if (step_in(name) && fs::exists(path + "/" + name + "/" + kManifestName)) return path + "/" + name;
-  }
-  // Without a pointer that leads to one: a save ended between the last two steps of `complete_step`.
-  const auto steps = complete_steps(path);
-  if (steps.empty())
-    throw FormatError(path + ": expected a checkpoint, found none" +
-                      (incomplete_names(path).empty() ? "" : " that is complete: every save was interrupted"));
-  return path + "/" + name_of_step(steps.back());
+  throw FormatError(path + ": expected a checkpoint, found none" +
+                    (incomplete_names(path).empty() ? "" : " that is complete: every save was interrupted"));
+}
+
+std::string read_manifest_text(const std::string& path) {
+  return text_of_file(path + "/" + kManifestName, kMostManifestBytes);
 }
 
 Manifest read_manifest(const std::string& path) {
-  const auto file = path + "/" + kManifestName;
-  return parse_manifest(text_of_file(file, kMostManifestBytes), file);
+  return parse_manifest(read_manifest_text(path), path + "/" + kManifestName);
 }
 
 SafetensorsFile open_file_of(const Manifest& manifest, const std::string& checkpoint, const std::string& name) {
   const auto& expected = manifest.files.at(name);
+  if (!expected.host.empty() && !fs::exists(checkpoint + "/" + name))
+    throw FormatError(checkpoint + "/" + name + ": the file is not here: the host '" + expected.host +
+                      "' wrote it to a disk of its own. Start a rank there, or copy the file here");
   SafetensorsFile file(checkpoint + "/" + name);
   if (file.bytes() != expected.bytes)
     throw FormatError(file.path() + ": expected " + std::to_string(expected.bytes) + " bytes, found " +

@@ -22,7 +22,8 @@ std::string name_of_step(int64_t step);
 /// The right to write checkpoints to a folder, which the system takes back when the process ends.
 class FolderLock {
  public:
-  /// Makes the folder if there is none. Throws FormatError if another job is writing to it, or nobody can.
+  /// Makes the folder if there is none. Throws FormatError if another job is writing to it, naming its process, or
+  /// nobody can.
   explicit FolderLock(const std::string& folder);
 
  private:
@@ -37,19 +38,27 @@ std::vector<std::string> incomplete_names(const std::string& folder);
 /// Makes an empty folder for a checkpoint of this step and returns its path; what earlier attempts left is removed.
 /// Needs the lock.
 std::string begin_step(const std::string& folder, int64_t step, const FolderLock& lock);
-/// Writes the manifest, gives the checkpoint its name, points `latest` to it and removes all but the newest `keep`
-/// (none: keeps all). A checkpoint of the same step is replaced. Needs the lock.
-void complete_step(const std::string& folder, const Manifest& manifest, std::optional<int64_t> keep,
-                   const FolderLock& lock);
+/// For those who write to a checkpoint that somebody else began: makes its folder, which is called `name`, if it is not
+/// there because `folder` is on another disk. Returns the lock of that disk's folder to the one who made it.
+std::optional<FolderLock> join_step(const std::string& folder, const std::string& name);
+/// Writes the manifest, gives the checkpoint its name and points `latest` to it. A checkpoint of the same step is
+/// replaced. Needs the lock.
+void name_step(const std::string& folder, const Manifest& manifest, const FolderLock& lock);
+/// Removes all but the newest `keep` (none: keeps all) and the one of `step`. Needs the lock.
+void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t> keep, const FolderLock& lock);
 /// Removes what `begin_step` made. Throws nothing.
 void abandon_step(const std::string& folder, int64_t step, const FolderLock& lock) noexcept;
 
-/// The path of the checkpoint to go on from: of `path` itself if it has a manifest, else of the newest one in it.
-/// Throws FormatError if there is none.
+/// The names of the checkpoints below `path`, the one to go on from first; "." if it is one itself. Empty if there is
+/// no such folder, or none in it.
+std::vector<std::string> checkpoint_names(const std::string& path);
+/// The path of the first of these. Throws FormatError if there is none.
 std::string find_checkpoint(const std::string& path);
-/// Reads `path`/manifest.json.
+/// The text of `path`/manifest.json, and what it says.
+std::string read_manifest_text(const std::string& path);
 Manifest read_manifest(const std::string& path);
-/// Opens one of its files and compares it with the manifest: its size, its header. Throws FormatError.
+/// Opens one of its files and compares it with the manifest: its size, its header. Throws FormatError; if it is not
+/// there, with the host that wrote it where that is known.
 SafetensorsFile open_file_of(const Manifest& manifest, const std::string& checkpoint, const std::string& name);
 
 }  // namespace fsdp::state

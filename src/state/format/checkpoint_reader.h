@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "state/format/checkpoint_folder.h"
@@ -19,6 +20,8 @@ class CheckpointReader {
  public:
   /// `path` as find_checkpoint takes it. Throws FormatError.
   explicit CheckpointReader(const std::string& path);
+  /// Of a checkpoint whose manifest is known, though it may not be there itself.
+  CheckpointReader(std::string path, Manifest manifest) : path_(std::move(path)), manifest_(std::move(manifest)) {}
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 

@@ -94,7 +94,8 @@ std::map<std::string, FileRecord> files_in(const json& all, const std::string& p
   std::map<std::string, FileRecord> files;
   for (const auto& [name, value] : all.items()) {
     if (!is_plain_name(name)) fail(path, "expected names of files in the same folder, found '" + name + "'");
-    files[name] = {value.at("bytes").get<uint64_t>(), digits_in(value.at("header_checksum"), path)};
+    files[name] = {value.at("bytes").get<uint64_t>(), digits_in(value.at("header_checksum"), path),
+                   value.value("host", std::string())};
   }
   return files;
 }
@@ -109,6 +110,8 @@ Manifest manifest_in(const json& all, const std::string& path) {
   manifest.training = records_in(all.at("training"), path);
   manifest.optimizer = all.at("optimizer").dump();
   manifest.extra = all.at("extra").dump();
+  const auto states = all.value("states", json::object());
+  for (const auto& [name, state] : states.items()) manifest.states[name] = state.dump();
   return manifest;
 }
 
@@ -128,8 +131,12 @@ bool is_plain_name(std::string_view name) {
 
 std::string manifest_text(Manifest manifest) try {
   json files = json::object();
-  for (const auto& [name, file] : manifest.files)
+  for (const auto& [name, file] : manifest.files) {
     files[name] = {{"bytes", file.bytes}, {"header_checksum", hex_of(file.header_checksum)}};
+    if (!file.host.empty()) files[name]["host"] = file.host;
+  }
+  json states = json::object();
+  for (const auto& [name, state] : manifest.states) states[name] = json::parse(state);
   const json all = {{"checksum", kNoChecksum},
                     {"format", kFormat},
                     {"version", kVersion},
@@ -140,7 +147,8 @@ std::string manifest_text(Manifest manifest) try {
                     {"model", json_of(manifest.model)},
                     {"training", json_of(manifest.training)},
                     {"optimizer", json::parse(manifest.optimizer)},
-                    {"extra", json::parse(manifest.extra)}};
+                    {"extra", json::parse(manifest.extra)},
+                    {"states", std::move(states)}};
   auto text = all.dump(1) + "\n";
   return text.replace(kBegin.size(), kNoChecksum.size(), hex_of(checksum_of_text(text)));
 } catch (const json::exception& error) {

@@ -37,6 +37,8 @@ using TensorRecords = std::map<std::string, TensorRecord>;
 
 struct FileRecord {
   uint64_t bytes = 0, header_checksum = 0;
+  /// Who wrote it, where hosts have disks of their own; empty: all files are on one disk.
+  std::string host = {};
 };
 
 struct Manifest {
@@ -50,6 +52,8 @@ struct Manifest {
   TensorRecords model = {}, training = {};
   /// JSON: an object each, of what is no tensor. `extra` is the user's.
   std::string optimizer = "{}", extra = "{}";
+  /// By name, JSON too: the user's, of what else has a state.
+  std::map<std::string, std::string> states = {};
 };
 
 /// The file's text. Throws FormatError if a part of it is not JSON.

@@ -56,6 +56,10 @@ c10::DataPtr CachingAllocator::allocate(size_t bytes) {
   const size_t rounded = (bytes + kRound - 1) / kRound * kRound;
   std::lock_guard lock(device_mutex());
   return_recorded();
+  auto& held = held_[current.index()];
+  TORCH_CHECK_WITH(OutOfMemoryError, !limit_ || held + rounded <= *limit_, current, " has ", *limit_,
+                   " bytes, of which ", held, " are in use; ", rounded, " more were asked for");
+  held += rounded;
   auto& spare = spare_[shelf_of(stream, rounded)];
   Block* block = nullptr;
   if (spare.empty()) {
@@ -87,6 +91,7 @@ void CachingAllocator::take_back(Block& block) {
   known.join(Timeline::of_this_thread());
   for (const auto& stream : block.recorded) known.join(timeline.of(stream));
   block.is_free = true;
+  held_[block.stream.device_index()] -= block.bytes;
   block.last = place_of("given back", block.stream);
   block.history.visit_all([&](const Access& use) {
     if (use.life == block.life && !known.knows(use.stamp))
@@ -105,6 +110,11 @@ void CachingAllocator::return_recorded() {
     spare_[shelf_of(block->stream, block->bytes)].push_back(block);
   }
   recorded_.clear();
+}
+
+void CachingAllocator::set_limit(std::optional<size_t> bytes) {
+  std::lock_guard lock(device_mutex());
+  limit_ = bytes;
 }
 
 void CachingAllocator::record(const c10::DataPtr& memory, const c10::Stream& stream) {

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,8 @@ class CachingAllocator : public c10::Allocator {
   c10::DeleterFnPtr raw_deleter() const override;
   void copy_data(void* to, const void* from, std::size_t bytes) const override;
 
+  /// From now on each device has no more than so many bytes, rounded up block by block; none: as many as are asked for.
+  void set_limit(std::optional<size_t> bytes);
   /// The block may be used on the stream when it is given back. Nothing for memory that others hand on.
   void record(const c10::DataPtr& memory, const c10::Stream& stream);
   /// Where an address lies; the first device for one that is not the device's.
@@ -46,6 +49,8 @@ class CachingAllocator : public c10::Allocator {
   std::map<const char*, std::unique_ptr<Block>> blocks_;
   std::map<std::pair<uint64_t, size_t>, std::vector<Block*>> spare_;  // by stream and bytes
   std::vector<Block*> recorded_;                                      // given back, on their way to spare_
+  std::map<c10::DeviceIndex, size_t> held_;                           // bytes that were not given back
+  std::optional<size_t> limit_;
 };
 
 }  // namespace fsdp::test::checked

@@ -8,7 +8,9 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
@@ -32,6 +34,13 @@ void combine(const at::Tensor& total, const at::Tensor& other, const c10d::Reduc
     at::minimum_out(out, total, other);
   else
     at::add_out(out, total, other);
+}
+
+// As NCCL's.
+void require_known(at::ScalarType dtype) {
+  constexpr at::ScalarType kKnown[]{at::kByte, at::kChar,  at::kBool,   at::kInt,   at::kLong,
+                                    at::kHalf, at::kFloat, at::kDouble, at::kBFloat16};
+  TORCH_CHECK(std::ranges::find(kKnown, dtype) != std::end(kKnown), "the backend does not know the dtype ", dtype);
 }
 
 }  // namespace
@@ -88,6 +97,7 @@ CheckedBackend::~CheckedBackend() = default;
 
 CheckedBackend::WorkPtr CheckedBackend::launch(const std::string& name, std::vector<Operand> operands,
                                                const std::function<void()>& move_data) {
+  for (const auto& operand : operands) require_known(operand.tensor.scalar_type());
   const c10::DeviceGuard guard(device_);
   c10::Event given(kType), finished(kType);
   given.record(current_stream(device_));

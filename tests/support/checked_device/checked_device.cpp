@@ -1,5 +1,6 @@
 #include "support/checked_device/checked_device.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/DeviceType.h>
@@ -23,7 +24,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::DeviceIndex deviceCount() const override { return 0; }
   at::Device getDeviceFromPtr(void* address) const override { return CachingAllocator::get().device_of(address); }
   bool isPinnedPtr(const void* address) const override { return HostMemory::get().is_pinned(address); }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &HostMemory::get(); }
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
+    return at::detail::getDefaultCPUGenerator();
+  }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &CachingHostMemory::get(); }
 };
 
 }  // namespace

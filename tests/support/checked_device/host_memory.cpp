@@ -57,12 +57,32 @@ bool HostMemory::is_pinned(const void* address) const {
 }
 
 void HostMemory::read(char* begin, size_t bytes, Stamp stamp, std::string place) {
+  bytes_.to_device += bytes;
   under_way_.push_back({begin, {begin, begin + bytes}, stamp, false, std::move(place)});
 }
 
 void HostMemory::write(char* begin, size_t bytes, Stamp stamp, std::string place) {
+  bytes_.to_host += bytes;
   under_way_.push_back({begin, {begin, begin + bytes}, stamp, true, std::move(place)});
   std::memset(begin, 0xff, bytes);
+}
+
+HostMemory::Bytes HostMemory::take_bytes() {
+  const std::lock_guard lock(device_mutex());
+  return std::exchange(bytes_, {});
+}
+
+void HostMemory::bring(const char* begin, size_t bytes, const VectorClock& known) {
+  std::erase_if(under_way_, [&](Copy& copy) {
+    const bool is_brought = copy.writes && copy.begin < begin + bytes && begin < copy.begin + copy.values.size() &&
+                            known.knows(copy.stamp);
+    if (is_brought) settle(copy);
+    return is_brought;
+  });
+}
+
+void HostMemory::forget_copies_of(const char* begin, size_t bytes) {
+  std::erase_if(under_way_, [&](const Copy& copy) { return copy.begin >= begin && copy.begin < begin + bytes; });
 }
 
 void HostMemory::settle(Copy& copy) {
@@ -84,6 +104,33 @@ void HostMemory::forget_copies() {
   const std::lock_guard lock(device_mutex());
   for (auto& copy : under_way_) settle(copy);
   under_way_.clear();
+}
+
+CachingHostMemory& CachingHostMemory::get() {
+  static auto* memory = new CachingHostMemory;
+  return *memory;
+}
+
+c10::DataPtr CachingHostMemory::allocate(size_t bytes) {
+  auto data = HostMemory::get().allocate(bytes);
+  auto* block = data.release_context();
+  return {block, block, &give_back, c10::kCPU};
+}
+
+c10::DeleterFnPtr CachingHostMemory::raw_deleter() const { return &give_back; }
+
+void CachingHostMemory::copy_data(void* to, const void* from, std::size_t bytes) const {
+  default_copy_data(to, from, bytes);
+}
+
+void CachingHostMemory::give_back(void* block) {
+  {
+    const std::lock_guard lock(device_mutex());
+    auto& memory = HostMemory::get();
+    const auto* begin = static_cast<const char*>(block);
+    memory.forget_copies_of(begin, memory.blocks_.at(begin));
+  }
+  HostMemory::give_back(block);
 }
 
 }  // namespace fsdp::test::checked

@@ -28,6 +28,13 @@ class HostMemory : public c10::Allocator {
   void read(char* begin, size_t bytes, Stamp stamp, std::string place);
   /// A copy has brought these bytes.
   void write(char* begin, size_t bytes, Stamp stamp, std::string place);
+  /// What copies have taken and brought since it was asked last. Without device_mutex().
+  struct Bytes {
+    size_t to_device = 0, to_host = 0;
+  };
+  Bytes take_bytes();
+  /// A copy is about to take these bytes, on a stream that knows `known`: what copies before it bring is there.
+  void bring(const char* begin, size_t bytes, const VectorClock& known);
   /// The host has waited for what `known` knows.
   void settle(const VectorClock& known);
   /// Nothing is under way any more.
@@ -43,9 +50,25 @@ class HostMemory : public c10::Allocator {
   };
   void settle(Copy& copy);
   static void give_back(void* block);
+  void forget_copies_of(const char* begin, size_t bytes);
 
+  friend class CachingHostMemory;
   std::map<const char*, size_t> blocks_;
   std::vector<Copy> under_way_;
+  Bytes bytes_;
+};
+
+/// The allocator behind `pinned_memory(true)`. As LibTorch's own for accelerators it hands memory out again when the copies
+/// that use it are over, so the host may give it back before.
+class CachingHostMemory : public c10::Allocator {
+ public:
+  static CachingHostMemory& get();
+  c10::DataPtr allocate(size_t bytes) override;
+  c10::DeleterFnPtr raw_deleter() const override;
+  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+
+ private:
+  static void give_back(void* block);
 };
 
 }  // namespace fsdp::test::checked

@@ -160,9 +160,13 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
               " are not there");
   require_current(device, "copy");
   const c10::DeviceGuard guard(device);
+  const auto stream = c10::impl::VirtualGuardImpl(kType).getStream(device);
+  if (from_host) {
+    const std::lock_guard lock(device_mutex());
+    HostMemory::get().bring(static_cast<const char*>(from.const_data_ptr()), from.nbytes(), Timeline::get().of(stream));
+  }
   CpuAliases aliases;
   aliases.of(to).copy_(aliases.of(from));
-  const auto stream = c10::impl::VirtualGuardImpl(kType).getStream(device);
   const std::string name = to_host ? "copy to the host" : from_host ? "copy from the host" : "copy";
   const Operand operands[] = {{from, false}, {to, true}};
   const Stamp stamp = note_operation(name, stream, operands);

@@ -1,0 +1,55 @@
+#include <fsdp/apply_activation_checkpointing.h>
+#include <torch/nn/modules/container/sequential.h>
+
+#include <string>
+
+#include "comm/core/check.h"
+
+namespace fsdp::detail {
+namespace {
+
+using Holder = std::unique_ptr<torch::nn::AnyModulePlaceholder>;
+
+// Names a private member: an explicit instantiation may, and its friend function hands the name on.
+template <auto kMember>
+struct HolderMember {
+  friend constexpr auto holder_of_module() { return kMember; }
+};
+constexpr auto holder_of_module();
+template struct HolderMember<&torch::nn::AnyModule::content_>;
+
+struct Search {
+  const std::function<bool(const torch::nn::Module&)>& is_meant;
+  std::vector<torch::nn::AnyModule*> found;
+
+  void look_at(torch::nn::Module& module, const std::string& path) {
+    auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
+    if (sequential != nullptr)
+      for (auto& child : *sequential)
+        if (is_meant(*child.ptr())) found.push_back(&child);
+    for (const auto& child : module.named_children()) {
+      const auto name = path.empty() ? child.key() : path + '.' + child.key();
+      require(sequential != nullptr || !is_meant(*child.value()), "fsdp::apply_activation_checkpointing: '", name, "' (",
+              child.value()->name(), ") is called by the forward of ", module.name(),
+              ", straight, so nothing can come between; only what a torch::nn::Sequential calls can be replaced. Write "
+              "fsdp::activation_checkpoint(block, x) where it is called");
+      look_at(*child.value(), name);
+    }
+  }
+};
+
+}  // namespace
+
+std::vector<torch::nn::AnyModule*> called_by_sequentials(
+    torch::nn::Module& root, const std::function<bool(const torch::nn::Module&)>& is_meant) {
+  Search search{is_meant, {}};
+  search.look_at(root, "");
+  require(!search.found.empty(), "fsdp::apply_activation_checkpointing: expected modules of the types in a "
+          "torch::nn::Sequential of ", root.name(), ", found none. The types are those of modules (BlockImpl), not of "
+          "their holders (Block)");
+  return search.found;
+}
+
+void replace_holder(torch::nn::AnyModule& child, Holder holder) { child.*holder_of_module() = std::move(holder); }
+
+}  // namespace fsdp::detail

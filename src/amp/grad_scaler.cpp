@@ -1,0 +1,116 @@
+#include <ATen/ops/full.h>
+#include <fsdp/grad_scaler.h>
+#include <fsdp/scaled_step.h>
+
+#include <algorithm>
+
+#include "amp/loss_scale.h"
+#include "amp/unscale.h"
+#include "comm/core/check.h"
+
+namespace fsdp {
+
+GradScaler::GradScaler(const GradScalerOptions& options)
+    : enabled_(options.enabled),
+      state_{options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval, 0} {
+  if (enabled_) amp::check_state(state_, "[fsdp] GradScaler: ");
+  state_.scale = static_cast<float>(state_.scale);  // as torch.amp has it
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& outputs) {
+  if (!enabled_) return outputs;
+  has_scaled_ = true;
+  // Of 0 dims, as a loss is: then a loss of fp16, which may not have the scale, becomes one of fp32.
+  return outputs.mul(at::full({}, state_.scale, at::TensorOptions().dtype(at::kFloat).device(outputs.device())));
+}
+
+std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& outputs) {
+  std::vector<at::Tensor> scaled;
+  for (const auto& output : outputs) scaled.push_back(scale(output));
+  return scaled;
+}
+
+void GradScaler::require_scaled(const torch::optim::Optimizer& optimizer, const char* operation) const {
+  if (!has_scaled_)
+    require(false, amp::where_of(optimizer, operation),
+            "nothing was scaled yet, so gradients would be divided by a scale that they do not have. Call "
+            "scale(loss).backward() before");
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!enabled_) return;
+  const char* operation = "GradScaler::unscale_";
+  require_scaled(optimizer, operation);
+  auto& iteration = iterations_[&optimizer];
+  if (iteration.stage != Stage::kReady)
+    require(false, amp::where_of(optimizer, operation),
+            iteration.stage == Stage::kUnscaled ? "it was called for this optimizer since the last update()"
+                                                : "it comes after step() for this optimizer",
+            ", and would divide gradients twice. Call it once an iteration, before step(), and end the iteration by "
+            "update()");
+  iteration.found_inf = amp::unscale(optimizer, amp::inverse_of(state_.scale), operation);
+  iteration.stage = Stage::kUnscaled;
+}
+
+bool GradScaler::has_inf(Iteration& iteration) {
+  if (!iteration.is_inf) iteration.is_inf = iteration.found_inf.item<float>() > 0;
+  return *iteration.is_inf;
+}
+
+at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Optimizer::LossClosure closure) {
+  if (!enabled_) return optimizer.step(std::move(closure));
+  const char* operation = "GradScaler::step";
+  const auto where = [&] { return amp::where_of(optimizer, operation); };
+  if (closure)
+    require(false, where(),
+            "expected no closure, whose gradients nobody would have looked at. Run forward and backward before, or "
+            "give the scaler enabled = false");
+  require_scaled(optimizer, operation);
+  auto& iteration = iterations_[&optimizer];
+  if (iteration.stage == Stage::kStepped)
+    require(false, where(), "it was called for this optimizer since the last update(). End the iteration by update()");
+  auto* scaled = iteration.stage == Stage::kReady ? dynamic_cast<optim::ScaledStep*>(&optimizer) : nullptr;
+  if (scaled)
+    iteration.found_inf = amp::unscale(optimizer, std::nullopt, operation);
+  else if (iteration.stage == Stage::kReady)
+    unscale_(optimizer);
+  if (!iteration.found_inf.defined())
+    require(false, where(), "none of the optimizer's parameters has a gradient. Call scale(loss).backward() before");
+  at::Tensor loss;
+  if (!has_inf(iteration)) loss = scaled ? scaled->step_scaled(amp::inverse_of(state_.scale)) : optimizer.step();
+  iteration.stage = Stage::kStepped;
+  return loss;
+}
+
+void GradScaler::update(std::optional<double> new_scale) {
+  if (!enabled_) return;
+  const std::string where = "[fsdp] GradScaler::update: ";
+  require(has_scaled_, where, "nothing was scaled yet. Call scale(loss).backward() before");
+  auto next = state_;
+  if (new_scale) {
+    next.scale = static_cast<float>(*new_scale);
+    amp::check_state(next, where);
+  } else {
+    bool was_checked = false, found_inf = false;
+    for (auto& [optimizer, iteration] : iterations_) {
+      if (!iteration.found_inf.defined()) continue;
+      was_checked = true;
+      found_inf |= has_inf(iteration);
+    }
+    require(was_checked, where, "no gradients were looked at since the last one. Call step() of an optimizer before");
+    next = amp::updated(state_, found_inf);
+  }
+  state_ = next;
+  iterations_.clear();
+}
+
+double GradScaler::get_scale() const { return enabled_ ? state_.scale : 1.0; }
+
+void GradScaler::load(const GradScalerState& state) {
+  if (!enabled_) return;
+  amp::check_state(state, "[fsdp] GradScaler::load: ");
+  state_ = state;
+  state_.scale = static_cast<float>(state.scale);
+}
+
+}  // namespace fsdp

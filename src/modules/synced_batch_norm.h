@@ -1,0 +1,41 @@
+#pragma once
+/// \file
+/// Batch normalization of a batch that lies on several ranks, forward and backward.
+
+#include <ATen/core/Tensor.h>
+#include <fsdp/process_group.h>
+
+#include <memory>
+#include <string>
+
+namespace fsdp::modules {
+
+/// Where the ranks' statistics meet.
+struct Meeting {
+  std::shared_ptr<ProcessGroup> ranks;
+  /// An order of its own: graphs that are alike on all ranks give collectives that are.
+  std::shared_ptr<Communicator> order;
+  /// The module's path, for messages and fingerprints.
+  std::string name;
+};
+
+/// The order in which batch norms over `ranks` meet, one for all of them. The first call makes it: collective.
+std::shared_ptr<Communicator> order_of(const std::shared_ptr<ProcessGroup>& ranks);
+
+/// What torch::batch_norm takes, in training; tensors that are not there are undefined.
+struct NormOperands {
+  at::Tensor input, weight, bias;
+  at::Tensor running_mean, running_var;
+  double momentum = 0;
+  double eps = 0;
+};
+
+/// The input normalised by the joined batch's mean and variance, with the running statistics moved on. Collective, and
+/// so is its backward where the input requires a gradient.
+///
+/// Gradients of weight and bias are this rank's parts, of which the reduction of gradients makes the sum. That of the
+/// input is what the joined batch gives, with the sums of the output's gradients over all ranks (S. Ioffe and C.
+/// Szegedy, Batch Normalization, 2015, section 3, with m the values on all ranks). Autograd goes through it once.
+at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meeting);
+
+}  // namespace fsdp::modules

@@ -1,0 +1,186 @@
+#include <fsdp/flat_optimizer.h>
+
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "optim/by_operators.h"
+#include "optim/kinds.h"
+#include "optim/one_pass.h"
+#include "optim/state_tensors.h"
+#include "runtime/compat.h"
+
+namespace fsdp::optim {
+namespace {
+
+template <class Options>
+std::string operation_of(const char* function) {
+  return c10::str("optim::", Kind<Options>::kName, "::", function);
+}
+
+template <class Options>
+const Options& checked(const Options& options) {
+  Kind<Options>::check(options, {Kind<Options>::kName});
+  return options;
+}
+
+// For each group of options, the first one that is equal to it.
+template <class Options>
+std::vector<int64_t> equal_options(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::vector<int64_t> firsts;
+  for (const auto& group : groups) {
+    size_t first = 0;
+    while (!(static_cast<const Options&>(groups[first].options()) == static_cast<const Options&>(group.options())))
+      ++first;
+    firsts.push_back(static_cast<int64_t>(first));
+  }
+  return firsts;
+}
+
+template <class Options>
+const Options& options_of(const torch::optim::Optimizer& optimizer, const Update& update) {
+  return static_cast<const Options&>(optimizer.param_groups()[update.options].options());
+}
+
+// The state of `update`'s parameter, made if there is none.
+template <class Options>
+auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
+  using State = typename Kind<Options>::State;
+  auto& state = optimizer.state()[update.parameter.unsafeGetTensorImpl()];
+  if (!state) state = std::make_unique<State>();
+  return static_cast<State&>(*state);
+}
+
+void require_possible(const Update& update, const StateOptions& options, const std::string& operation) {
+  if (!options.state_dtype && !options.stochastic_rounding) return;
+  require(update.rows.is_cpu(), where(update, operation), name_of(update), " lies on ", update.rows.device(),
+          ": StateOptions other than the defaults are for rows on the CPU");
+  const auto state_dtype = options.state_dtype.value_or(update.rows.scalar_type());
+  require(!options.stochastic_rounding || update.rows.scalar_type() == at::kBFloat16 || state_dtype == at::kBFloat16,
+          where(update, operation), name_of(update), " is ", update.rows.scalar_type(), " and its state ", state_dtype,
+          ": expected bf16 numbers to round. Leave StateOptions::stochastic_rounding out");
+}
+
+// Each update gets the tensors of its state, as `settle_states` makes or moves them.
+template <class Options>
+void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options,
+            const std::string& operation) {
+  using Kind = Kind<Options>;
+  const auto for_each_kept = [&](const auto& act) {
+    for (auto& update : updates) {
+      const auto& options = options_of<Options>(optimizer, update);
+      if (Kind::keeps_state(options)) act(update, Kind::kept(state_of<Options>(optimizer, update), options));
+    }
+  };
+  for (const auto& update : updates) require_possible(update, state_options, operation);
+  for_each_kept([](Update& update, const std::vector<at::Tensor*>& places) {
+    for (const auto* place : places) update.states.push_back(*place);
+    update.is_new = std::any_of(places.begin(), places.end(), [](const auto* place) { return !place->defined(); });
+  });
+  const double initial = Kind::initial(static_cast<const Options&>(optimizer.defaults()));
+  settle_states(updates, {.dtype = state_options.state_dtype, .initial = initial}, operation);
+  for_each_kept([](Update& update, const std::vector<at::Tensor*>& places) {
+    for (size_t i = 0; i < places.size(); ++i) *places[i] = update.states[i];
+  });
+}
+
+// The second number of a recipe is what the kind counts. Where zeros would not stay, no two updates share a run.
+template <class Options>
+void count_steps(torch::optim::Optimizer& optimizer, Updates& updates) {
+  using Kind = Kind<Options>;
+  const auto equal = equal_options<Options>(optimizer.param_groups());
+  for (size_t i = 0; i < updates.size(); ++i) {
+    auto& update = updates[i];
+    const auto& options = options_of<Options>(optimizer, update);
+    const int64_t count =
+        Kind::keeps_state(options) ? Kind::count(state_of<Options>(optimizer, update), update.is_new) : 0;
+    update.recipe = {equal[update.options], count, Kind::keeps_zeros(options) ? 0 : static_cast<int64_t>(i)};
+  }
+}
+
+void update_run(const FlatRun& run, const Rule& rule, const StepOptions& options, int64_t step, const char* name) {
+  at::RecordFunction record(at::RecordScope::FUNCTION);
+  if (record.isActive()) record.before(name);
+  if (run.rows.is_cpu())
+    update_in_one_pass(run, rule, options, step);
+  else
+    update_by_operators(run, rule, options.factor);
+}
+
+}  // namespace
+
+FlatOptimizer::FlatOptimizer(const StateOptions& state_options) : state_options_(state_options) {
+  const auto& dtype = state_options.state_dtype;
+  require(!dtype || dtype == at::kFloat || dtype == at::kBFloat16,
+          "[fsdp] optim::StateOptions: expected state_dtype kFloat or kBFloat16, found ",
+          dtype.value_or(at::ScalarType::Undefined), ".");
+}
+
+// The base class gets the groups one by one, since Adagrad's constructor would make state of its own for them.
+template <class Torchs, class Options>
+Flat<Torchs, Options>::Flat(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults,
+                            const StateOptions& state_options)
+    : Torchs(std::vector<torch::optim::OptimizerParamGroup>(), checked(defaults)), FlatOptimizer(state_options) {
+  for (const auto& group : groups) this->add_param_group(group);
+  for (const auto& group : this->param_groups()) checked(static_cast<const Options&>(group.options()));
+}
+
+template <class Torchs, class Options>
+Flat<Torchs, Options>::Flat(std::vector<at::Tensor> parameters, Options defaults, const StateOptions& state_options)
+    : Flat({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults), state_options) {}
+
+template <class Torchs, class Options>
+at::Tensor Flat<Torchs, Options>::step(Closure closure) {
+  return step_scaled(1, std::move(closure));
+}
+
+template <class Torchs, class Options>
+at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
+  using Kind = Kind<Options>;
+  const auto operation = operation_of<Options>("step");
+  const auto name = c10::str("fsdp::optim::", Kind::kName);
+  require(std::isfinite(factor) && factor >= 0, "[fsdp] ", operation,
+          "_scaled: expected a factor of the gradients that is finite and at least 0, found ", factor,
+          ". Skip the step on every rank where a gradient is not finite");
+  return take_step(operation, closure, this->param_groups(), [&](Updates& updates) {
+    settle<Options>(*this, updates, state_options(), operation);
+    count_steps<Options>(*this, updates);
+    ++steps_;
+    for_each_run(updates, [&](const FlatRun& run) {
+      const int64_t count = run.first.recipe[1];
+      update_run(run, Kind::rule(options_of<Options>(*this, run.first), count), {factor, state_options()},
+                 Kind::kCountsSteps ? count : steps_, name.c_str());
+    });
+  });
+}
+
+template <class Torchs, class Options>
+void Flat<Torchs, Options>::load(torch::serialize::InputArchive& archive) {
+  Torchs::load(archive);
+  const runtime::OwnOperators own_operators;
+  auto rounds = rounds_of(this->param_groups(), [&](const at::Tensor& parameter) {
+    return this->state().find(parameter.unsafeGetTensorImpl()) != this->state().end();
+  });
+  auto locks = lock_ranks(rounds);
+  // A parameter that is listed several times has one state.
+  if (!rounds.empty()) settle<Options>(*this, rounds.front(), state_options(), operation_of<Options>("load"));
+}
+
+template <class Torchs, class Options>
+int64_t Flat<Torchs, Options>::state_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [parameter, state] : this->state())
+    for (const auto* tensor : tensors_of(*state))
+      if (tensor->defined()) bytes += static_cast<int64_t>(tensor->nbytes());
+  return bytes;
+}
+
+template class Flat<torch::optim::AdamW, torch::optim::AdamWOptions>;
+template class Flat<torch::optim::Adam, torch::optim::AdamOptions>;
+template class Flat<torch::optim::SGD, torch::optim::SGDOptions>;
+template class Flat<torch::optim::RMSprop, torch::optim::RMSpropOptions>;
+template class Flat<torch::optim::Adagrad, torch::optim::AdagradOptions>;
+template class Flat<AdadeltaBase, AdadeltaOptions>;
+
+}  // namespace fsdp::optim

@@ -1,0 +1,163 @@
+#pragma once
+/// \file
+/// The kinds of flat optimizers: what options may be, what is kept of a parameter, and which rule a step has.
+
+#include <fsdp/optim.h>
+
+#include <cmath>
+
+#include "comm/core/check.h"
+#include "optim/rules.h"
+
+namespace fsdp::optim {
+
+/// What is true of most kinds.
+struct CommonKind {
+  /// Whether `count` is that of the parameter's steps.
+  static constexpr bool kCountsSteps = true;
+  static bool keeps_state(const auto& /*options*/) { return true; }
+  /// Of each number of state at first.
+  static double initial(const auto& /*defaults*/) { return 0; }
+  /// Counts a step. Updates share a call if it gives the same.
+  static int64_t count(auto& state, bool /*is_new*/) {
+    state.step(state.step() + 1);
+    return state.step();
+  }
+  /// Whether zeros stay zeros, as between parameters; without eps they become 0/0, also if it is 0 in fp32.
+  static bool keeps_zeros(const auto& options) { return static_cast<float>(options.eps()) > 0; }
+};
+
+/// `Options` is a class of torch::optim or AdadeltaOptions.
+template <class Options>
+struct Kind;
+
+/// Of the options of one optimizer: throws UsageError unless what is named has the value it needs.
+struct Expect {
+  const char* optimizer;
+  void at_least_0(const char* name, double value) const {
+    require(value >= 0, "[fsdp] optim::", optimizer, ": expected ", name, " of at least 0, found ", value, ".");
+  }
+  void below_1(const char* name, double value) const {
+    require(value >= 0 && value < 1, "[fsdp] optim::", optimizer, ": expected ", name, " from 0 to below 1, found ",
+            value, ".");
+  }
+};
+
+template <class Options, class StateOfKind, bool kIsDecoupled>
+struct AdamKind : CommonKind {
+  using State = StateOfKind;
+  static void check(const Options& o, const Expect& expect) {
+    expect.at_least_0("lr", o.lr());
+    expect.at_least_0("eps", o.eps());
+    expect.at_least_0("weight_decay", o.weight_decay());
+    expect.below_1("the first of betas", std::get<0>(o.betas()));
+    expect.below_1("the second of betas", std::get<1>(o.betas()));
+  }
+  static std::vector<at::Tensor*> kept(State& state, const Options& o) {
+    std::vector<at::Tensor*> kept{&state.exp_avg(), &state.exp_avg_sq()};
+    if (o.amsgrad()) kept.push_back(&state.max_exp_avg_sq());
+    return kept;
+  }
+  static Rule rule(const Options& o, int64_t step) {
+    const auto [beta1, beta2] = o.betas();
+    const auto t = static_cast<double>(step);
+    return AdamRule{o.lr(),       beta1, beta2, o.eps(), o.weight_decay(), o.amsgrad(), kIsDecoupled, step,
+                    1 - std::pow(beta1, t), 1 - std::pow(beta2, t)};
+  }
+};
+template <>
+struct Kind<torch::optim::AdamWOptions> : AdamKind<torch::optim::AdamWOptions, torch::optim::AdamWParamState, true> {
+  static constexpr const char* kName = "AdamW";
+};
+template <>
+struct Kind<torch::optim::AdamOptions> : AdamKind<torch::optim::AdamOptions, torch::optim::AdamParamState, false> {
+  static constexpr const char* kName = "Adam";
+};
+
+template <>
+struct Kind<torch::optim::SGDOptions> : CommonKind {
+  using Options = torch::optim::SGDOptions;
+  using State = torch::optim::SGDParamState;
+  static constexpr const char* kName = "SGD";
+  static constexpr bool kCountsSteps = false;
+  static void check(const Options& o, const Expect& expect) {
+    expect.at_least_0("lr", o.lr());
+    expect.at_least_0("momentum", o.momentum());
+    expect.at_least_0("weight_decay", o.weight_decay());
+    require(!o.nesterov() || (o.momentum() > 0 && o.dampening() == 0),
+            "[fsdp] optim::SGD: expected momentum above 0 and no dampening for Nesterov's momentum, found ",
+            o.momentum(), " and ", o.dampening(), ".");
+  }
+  // As by torch::optim.
+  static bool keeps_state(const Options& o) { return o.momentum() != 0; }
+  static std::vector<at::Tensor*> kept(State& state, const Options& /*o*/) { return {&state.momentum_buffer()}; }
+  // It has no step count; what matters is whether the momentum has a past.
+  static int64_t count(State& /*state*/, bool is_new) { return is_new ? 0 : 1; }
+  static bool keeps_zeros(const Options& /*o*/) { return true; }
+  static Rule rule(const Options& o, int64_t count) {
+    return SgdRule{o.lr(), o.momentum(), o.dampening(), o.weight_decay(), o.nesterov(), count == 0};
+  }
+};
+
+template <>
+struct Kind<torch::optim::RMSpropOptions> : CommonKind {
+  using Options = torch::optim::RMSpropOptions;
+  using State = torch::optim::RMSpropParamState;
+  static constexpr const char* kName = "RMSprop";
+  static void check(const Options& o, const Expect& expect) {
+    expect.at_least_0("lr", o.lr());
+    expect.at_least_0("alpha", o.alpha());
+    expect.at_least_0("eps", o.eps());
+    expect.at_least_0("momentum", o.momentum());
+    expect.at_least_0("weight_decay", o.weight_decay());
+  }
+  static std::vector<at::Tensor*> kept(State& state, const Options& o) {
+    std::vector<at::Tensor*> kept{&state.square_avg()};
+    if (o.centered()) kept.push_back(&state.grad_avg());
+    if (o.momentum() > 0) kept.push_back(&state.momentum_buffer());
+    return kept;
+  }
+  static Rule rule(const Options& o, int64_t /*step*/) {
+    return RmspropRule{o.lr(), o.alpha(), o.eps(), o.weight_decay(), o.momentum(), o.centered()};
+  }
+};
+
+template <>
+struct Kind<torch::optim::AdagradOptions> : CommonKind {
+  using Options = torch::optim::AdagradOptions;
+  using State = torch::optim::AdagradParamState;
+  static constexpr const char* kName = "Adagrad";
+  static void check(const Options& o, const Expect& expect) {
+    expect.at_least_0("lr", o.lr());
+    expect.at_least_0("lr_decay", o.lr_decay());
+    expect.at_least_0("eps", o.eps());
+    expect.at_least_0("weight_decay", o.weight_decay());
+    expect.at_least_0("initial_accumulator_value", o.initial_accumulator_value());
+  }
+  static double initial(const Options& defaults) { return defaults.initial_accumulator_value(); }
+  static std::vector<at::Tensor*> kept(State& state, const Options& /*o*/) { return {&state.sum()}; }
+  static Rule rule(const Options& o, int64_t step) {
+    return AdagradRule{o.lr() / (1 + static_cast<double>(step - 1) * o.lr_decay()), o.eps(), o.weight_decay()};
+  }
+};
+
+template <>
+struct Kind<AdadeltaOptions> : CommonKind {
+  using Options = AdadeltaOptions;
+  using State = AdadeltaParamState;
+  static constexpr const char* kName = "Adadelta";
+  static void check(const Options& o, const Expect& expect) {
+    expect.at_least_0("lr", o.lr());
+    expect.at_least_0("eps", o.eps());
+    expect.at_least_0("weight_decay", o.weight_decay());
+    require(o.rho() >= 0 && o.rho() <= 1, "[fsdp] optim::Adadelta: expected rho from 0 to 1, found ", o.rho(), ".");
+  }
+  static std::vector<at::Tensor*> kept(State& state, const Options& /*o*/) {
+    return {&state.square_avg(), &state.acc_delta()};
+  }
+  static Rule rule(const Options& o, int64_t /*step*/) {
+    return AdadeltaRule{o.lr(), o.rho(), o.eps(), o.weight_decay()};
+  }
+};
+
+}  // namespace fsdp::optim

@@ -1,0 +1,104 @@
+#include <fsdp/memory_timeline.h>
+
+#include <chrono>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "report/byte_classes.h"
+#include "runtime/param_group.h"
+
+namespace fsdp {
+namespace report {
+
+using Clock = std::chrono::steady_clock;
+
+class Recorder : public memory::ByteObserver {
+ public:
+  struct Change {
+    int64_t nanoseconds = 0, part = 0;
+    memory::ByteClass cls = {};
+    int64_t now = 0;
+  };
+
+  void changed(int64_t part, memory::ByteClass cls, int64_t now) override {
+    const auto passed = std::chrono::nanoseconds(Clock::now() - start_).count();
+    add({passed, part, cls, now});
+  }
+  void add(const Change& change) {
+    const std::lock_guard lock(mutex_);
+    changes_.push_back(change);
+  }
+  std::vector<Change> changes() const {
+    const std::lock_guard lock(mutex_);
+    return changes_;
+  }
+
+ private:
+  const Clock::time_point start_ = Clock::now();
+  mutable std::mutex mutex_;
+  std::vector<Change> changes_;
+};
+
+}  // namespace report
+
+struct MemoryTimeline::State {
+  std::shared_ptr<memory::ByteAccount> account;
+  int rank = 0, world_size = 1;
+  std::unordered_map<int64_t, std::string> names = {};  // of groups, by their numbers
+  std::shared_ptr<report::Recorder> recorder = std::make_shared<report::Recorder>();
+};
+
+MemoryTimeline::MemoryTimeline(const Group& model) {
+  auto& rank = param_groups(model).front()->rank_state();
+  state_ = std::make_unique<State>(rank.shared_account(), model.rank(), model.world_size());
+  const std::lock_guard lock(rank.mutex);
+  for (size_t cls = 0; cls < memory::kByteClasses; ++cls) {
+    const auto byte_class = static_cast<memory::ByteClass>(cls);
+    for (const auto* group : rank.groups()) {
+      const auto number = static_cast<int64_t>(group->id());
+      state_->names[number] = group->name();
+      if (const auto now = group->identity().account->current(byte_class); now != 0)
+        state_->recorder->add({0, number, byte_class, now});
+    }
+  }
+  if (const auto other = state_->account->observe(state_->recorder)) {
+    state_->account->observe(other);
+    require(false, param_groups(model).front()->where("memory_timeline"),
+            "another timeline records this rank. Let it go first");
+  }
+}
+
+MemoryTimeline::~MemoryTimeline() { state_->account->observe(nullptr); }
+
+std::vector<MemoryEvent> MemoryTimeline::events() const {
+  std::vector<MemoryEvent> events;
+  for (const auto& change : state_->recorder->changes()) {
+    const auto named = state_->names.find(change.part);
+    events.push_back({change.nanoseconds, report::kClassNames[static_cast<size_t>(change.cls)],
+                      named == state_->names.end() ? std::string() : named->second, change.now});
+  }
+  return events;
+}
+
+void MemoryTimeline::write(const std::string& path) const {
+  nlohmann::ordered_json json{{"rank", state_->rank}, {"world_size", state_->world_size}};
+  json["events"] = nlohmann::ordered_json::array();
+  for (const auto& event : events())
+    json["events"].push_back(
+        {{"ns", event.nanoseconds}, {"class", event.byte_class}, {"group", event.group}, {"bytes", event.bytes}});
+  std::ofstream file(path);
+  file << json.dump(1) << '\n';
+  file.close();
+  if (!file)
+    throw Error(c10::str("[fsdp rank ", state_->rank, "/", state_->world_size, "] memory_timeline: '", path,
+                         "' cannot be written. Name a file in an existing folder with room"));
+}
+
+MemoryTimeline memory_timeline(const Group& model) { return MemoryTimeline(model); }
+
+}  // namespace fsdp

@@ -1,0 +1,78 @@
+#include "runtime/host_rows.h"
+
+#include <ATen/ops/empty_like.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <utility>
+
+#include "comm/core/current_stream.h"
+#include "memory/block.h"
+
+namespace fsdp::runtime {
+namespace {
+
+using memory::FlatBuffer;
+using memory::FlatPart;
+
+// In which values cross the bus between host and device.
+c10::ScalarType narrower(c10::ScalarType on_host, c10::ScalarType on_device) {
+  return c10::elementSize(on_device) < c10::elementSize(on_host) ? on_device : on_host;
+}
+
+}  // namespace
+
+HostRows::HostRows(c10::Device device, bool is_pinned, std::shared_ptr<memory::HostCopies> copies,
+                   std::shared_ptr<memory::ByteAccount> account)
+    : device_(device), is_pinned_(is_pinned), copies_(std::move(copies)), account_(std::move(account)) {}
+
+std::shared_ptr<FlatBuffer> HostRows::allocate(size_t bytes) const {
+  auto data = is_pinned_ ? memory::allocate_pinned(device_.type(), bytes) : memory::allocate_block(c10::kCPU, bytes);
+  return std::make_shared<FlatBuffer>(std::move(data), bytes, account_, memory::ByteClass::kHost);
+}
+
+void HostRows::publish(const FlatPart& rows, c10::ScalarType whole) {
+  const auto travels = narrower(rows.form.dtype, whole);
+  if (travels == rows.form.dtype) return;
+  if (!narrow_) {
+    narrow_ = FlatPart{{travels, c10::kCPU}, rows.numel};
+    narrow_->buffer = allocate(narrow_->bytes());
+  }
+  narrow_->tensor().copy_(rows.tensor());
+}
+
+void HostRows::bring(const FlatPart& rows, const at::Tensor& slice) {
+  if (rows.numel == 0) return;
+  const c10::DeviceGuard guard(device_);
+  const auto& from = narrow_ ? *narrow_ : rows;
+  const bool is_cast_there = from.form.dtype != slice.scalar_type();
+  const auto arrives = is_cast_there ? at::empty_like(slice, slice.options().dtype(from.form.dtype)) : slice;
+  copies_->to_device(arrives, from, is_pinned_);
+  if (is_cast_there) slice.copy_(arrives);
+  brought_.emplace(device_.type());
+  brought_->record(current_stream(device_));
+}
+
+void HostRows::order_read() const {
+  if (brought_) brought_->block(current_stream(device_));
+}
+
+void HostRows::land(const at::Tensor& reduced, const FlatPart& rows) {
+  if (rows.numel == 0) return;
+  const c10::DeviceGuard guard(device_);
+  memory::note_use(reduced);
+  const auto travels = narrower(rows.form.dtype, reduced.scalar_type());
+  auto arrives = rows;
+  if (travels != rows.form.dtype) {
+    arrives = {{travels, c10::kCPU}, rows.numel};
+    arrives.buffer = allocate(arrives.bytes());
+    casts_.push_back({arrives, rows});
+  }
+  copies_->to_host(arrives, reduced.to(travels), is_pinned_);
+}
+
+void HostRows::finish_landing() {
+  copies_->wait();
+  for (const auto& [from, to] : std::exchange(casts_, {})) to.tensor().copy_(from.tensor());
+}
+
+}  // namespace fsdp::runtime

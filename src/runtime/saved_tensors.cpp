@@ -1,0 +1,58 @@
+#include "runtime/saved_tensors.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <utility>
+
+namespace fsdp::runtime {
+namespace {
+
+namespace autograd = torch::autograd;
+
+thread_local const SavedTensorScope* innermost_scope = nullptr;
+
+class HookingEngine final : public autograd::Engine {
+ public:
+  explicit HookingEngine(autograd::Engine& engine) : engine_(engine) {}
+
+  autograd::variable_list execute(const autograd::edge_list& roots, const autograd::variable_list& inputs,
+                                  bool keep_graph, bool create_graph, bool accumulate_grad,
+                                  const autograd::edge_list& outputs) override {
+    return engine_.execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+  }
+  std::unique_ptr<autograd::AnomalyMetadata> make_anomaly_metadata() override {
+    return engine_.make_anomaly_metadata();
+  }
+  std::unique_ptr<autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
+    return innermost_scope != nullptr ? innermost_scope->make() : engine_.get_default_saved_variable_hooks();
+  }
+
+ private:
+  autograd::Engine& engine_;
+};
+
+// Made when the engine before it is still the default one; kept for ever, as LibTorch keeps its own.
+autograd::Engine& hooking_engine() {
+  static auto& engine = *new HookingEngine(autograd::Engine::get_default_engine());
+  return engine;
+}
+
+void install_hooking_engine() {
+  static const bool is_installed = [] {
+    hooking_engine();
+    autograd::set_default_engine_stub(&hooking_engine);
+    return true;
+  }();
+  static_cast<void>(is_installed);
+}
+
+}  // namespace
+
+SavedTensorScope::SavedTensorScope(std::function<Hooks()> make) : make_(std::move(make)), outer_(innermost_scope) {
+  install_hooking_engine();
+  innermost_scope = this;
+}
+
+SavedTensorScope::~SavedTensorScope() { innermost_scope = outer_; }
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,36 @@
+#pragma once
+/// \file
+/// What this thread's autograd does with tensors that it keeps for backward.
+
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <functional>
+#include <memory>
+
+namespace fsdp::runtime {
+
+/// While it lives, a tensor that autograd keeps on this thread is given to hooks that `make` makes, one for each, and
+/// asked back from them in backward. Null: it is kept as ever. Of several scopes the innermost counts. Guards close
+/// last in, first out.
+///
+/// Note [Hooks of kept tensors]. LibTorch asks its engine for such hooks (Engine::get_default_saved_variable_hooks), of
+/// which only Python's has some. So the first scope of a process puts an engine before the one that is there, which
+/// answers this question and hands everything else on: backwards run as before, also those under way. Python's hooks
+/// are asked for where no scope is open.
+class [[nodiscard]] SavedTensorScope {
+ public:
+  using Hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;
+
+  explicit SavedTensorScope(std::function<Hooks()> make);
+  ~SavedTensorScope();
+  SavedTensorScope(const SavedTensorScope&) = delete;
+  SavedTensorScope& operator=(const SavedTensorScope&) = delete;
+
+  Hooks make() const { return make_(); }
+
+ private:
+  const std::function<Hooks()> make_;
+  const SavedTensorScope* const outer_;
+};
+
+}  // namespace fsdp::runtime

@@ -1,0 +1,35 @@
+#include "state/scaler_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "state/format/format_error.h"
+
+namespace fsdp::state {
+namespace {
+
+// Calls `visit(name, field)` for each.
+void scaler_fields(auto& state, const auto& visit) {
+  visit("scale", state.scale), visit("growth_factor", state.growth_factor);
+  visit("backoff_factor", state.backoff_factor), visit("growth_interval", state.growth_interval);
+  visit("_growth_tracker", state.growth_tracker);
+}
+
+}  // namespace
+
+std::string state_of(const GradScaler& scaler) {
+  nlohmann::json json;
+  const auto state = scaler.state();
+  scaler_fields(state, [&](const char* name, const auto& value) { json[name] = value; });
+  return json.dump();
+}
+
+void restore(GradScaler& scaler, const std::string& text) try {
+  GradScalerState state;
+  const auto json = nlohmann::json::parse(text);
+  scaler_fields(state, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+  scaler.load(state);
+} catch (const nlohmann::json::exception& error) {
+  throw FormatError("the state of a GradScaler is '" + text + "': " + error.what());
+}
+
+}  // namespace fsdp::state

@@ -1,0 +1,29 @@
+#include <fsdp/error.h>
+#include <fsdp/schedulers.h>
+
+#include <nlohmann/json.hpp>
+
+namespace fsdp {
+namespace {
+
+constexpr char kStepCount[] = "step_count";
+
+// Protected, and no function gives it: a pointer to member taken in a derived class reaches it.
+struct StepCount : torch::optim::LRScheduler {
+  static unsigned torch::optim::LRScheduler::* member() { return &StepCount::step_count_; }
+};
+
+}  // namespace
+
+std::string state_of(const torch::optim::LRScheduler& scheduler) {
+  return nlohmann::json{{kStepCount, scheduler.*StepCount::member()}}.dump();
+}
+
+void load_state(torch::optim::LRScheduler& scheduler, const std::string& state) try {
+  scheduler.*StepCount::member() = nlohmann::json::parse(state).at(kStepCount).get<unsigned>();
+} catch (const nlohmann::json::exception& error) {
+  throw Error("[fsdp] load_state: expected the state of a scheduler as fsdp::state_of gives it, found '" + state +
+              "': " + error.what());
+}
+
+}  // namespace fsdp

@@ -1,0 +1,120 @@
+// apply_activation_checkpointing: what of a model is computed again, and what stays as it was.
+
+#include <fsdp/apply_activation_checkpointing.h>
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
+
+#include <sstream>
+
+#include "support/small_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::HasSubstr;
+
+int runs_of_part = 0;
+
+struct CountedPartImpl : torch::nn::Module {
+  torch::nn::Linear layer{6, 6};
+  CountedPartImpl() { register_module("layer", layer); }
+  std::shared_ptr<Module> clone(const std::optional<at::Device>& = std::nullopt) const override {
+    return std::make_shared<CountedPartImpl>();
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    ++runs_of_part;
+    return torch::tanh(layer(x));
+  }
+};
+
+struct PartsImpl : torch::nn::Module {
+  torch::nn::Sequential parts{std::make_shared<CountedPartImpl>(), torch::nn::Dropout(0.5),
+                              std::make_shared<CountedPartImpl>()};
+  PartsImpl() { register_module("parts", parts); }
+  torch::Tensor forward(const torch::Tensor& x) { return parts->forward(x); }
+};
+
+std::string text_of(const torch::nn::Module& module) {
+  std::ostringstream text;
+  text << module;
+  for (const auto& parameter : module.named_parameters()) text << parameter.key() << '\n';
+  return text.str();
+}
+
+TEST(ApplyActivationCheckpointing, ChildrenOfASequentialAreComputedAgainAndTheModelStaysAsItWas) {
+  torch::manual_seed(1);
+  PartsImpl net;
+  const auto x = torch::randn({4, 6}).requires_grad_();
+  const auto run = [&] {
+    runs_of_part = 0;
+    torch::manual_seed(2);
+    net.forward(x).square().sum().backward();
+    return std::exchange(x.mutable_grad(), torch::Tensor());
+  };
+  const auto text = text_of(net);
+  const auto expected = run();
+  EXPECT_EQ(runs_of_part, 2);
+  EXPECT_EQ(apply_activation_checkpointing<CountedPartImpl>(net), 2);
+  EXPECT_TRUE(torch::equal(run(), expected));
+  EXPECT_EQ(runs_of_part, 4);
+  EXPECT_EQ(text_of(net), text);
+  EXPECT_EQ(&net.parts->at<CountedPartImpl>(0), net.parts->ptr(0).get());
+  EXPECT_EQ(apply_activation_checkpointing<CountedPartImpl>(net), 2) << "again";
+  EXPECT_TRUE(torch::equal(run(), expected));
+  EXPECT_EQ(runs_of_part, 4);
+}
+
+TEST(ApplyActivationCheckpointing, AClonedSequentialIsComputedAgainToo) {
+  torch::nn::Sequential parts(std::make_shared<CountedPartImpl>());
+  apply_activation_checkpointing<CountedPartImpl>(*parts);
+  const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(parts->clone());
+  runs_of_part = 0;
+  copy->forward(torch::randn({2, 6})).sum().backward();
+  EXPECT_EQ(runs_of_part, 2);
+  EXPECT_FALSE(parts->parameters()[0].grad().defined());
+}
+
+TEST(ApplyActivationCheckpointing, WhatTheModelCallsItselfIsRefusedByName) {
+  SmallNetImpl net;
+  try {
+    apply_activation_checkpointing<SmallBlockImpl>(net);
+    ADD_FAILURE() << "a ModuleList calls nothing";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("'blocks.0'"));
+  }
+  EXPECT_THROW(apply_activation_checkpointing<torch::nn::Conv2dImpl>(net), UsageError) << "there is none";
+}
+
+TEST(ApplyActivationCheckpointing, ShardedBeforeOrAfterTheBitsAreThoseOfThePlainSteps) {
+  const auto training = [](int when) {
+    Training<PartsImpl> parts;
+    parts.build = [] { return std::make_shared<PartsImpl>(); };
+    parts.shard = [when](PartsImpl& net) {
+      net.eval();  // ranks that are threads share the random state
+      if (when == 1) apply_activation_checkpointing<CountedPartImpl>(net);
+      for (const auto& part : net.parts->children())
+        if (part->as<CountedPartImpl>() != nullptr) fully_shard(*part);
+      const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
+      if (when == 2) apply_activation_checkpointing<CountedPartImpl>(net);
+      return group;
+    };
+    parts.loss = [](PartsImpl& net, const Batch& batch) {
+      return net.forward(samples(batch, {6}, torch::kDouble)).square().mean();
+    };
+    return parts;
+  };
+  std::vector<std::shared_ptr<PartsImpl>> nets;
+  for (int i = 0; i < 6; ++i) nets.push_back(build_model(training(0)));
+  run_thread_ranks(2, [&](int rank) {
+    std::vector<Outcome> outcomes;
+    for (int when : {0, 1, 2}) outcomes.push_back(train_sharded(training(when), *nets[static_cast<size_t>(3 * rank + when)]));
+    for (int when : {1, 2}) {
+      EXPECT_EQ(outcomes[0].losses, outcomes[static_cast<size_t>(when)].losses);
+      for (size_t i = 0; i < outcomes[0].parameters.size(); ++i)
+        EXPECT_TRUE(torch::equal(outcomes[0].parameters[i], outcomes[static_cast<size_t>(when)].parameters[i]));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

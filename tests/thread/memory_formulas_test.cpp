@@ -1,0 +1,111 @@
+// The worked example of docs/memory.md: what its formulas give is what a rank of a GPT holds at most, by class.
+
+#include <fsdp/memory_report.h>
+
+#include <algorithm>
+
+#include "models/gpt.h"
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+constexpr models::GPTConfig kConfig{.vocab = 256, .seq = 32, .dim = 64, .layers = 4, .heads = 4};
+constexpr int64_t kBatch = 4;
+constexpr double kWithin = 0.02;
+
+// As docs/memory.md calls them.
+constexpr int64_t kDim = kConfig.dim, kTokens = kBatch * kConfig.seq;
+constexpr int64_t kBlock = 12 * kDim * kDim + 13 * kDim;
+constexpr int64_t kRoot = (2 * kConfig.vocab + kConfig.seq + 2) * kDim;
+constexpr int64_t kHead = (kConfig.vocab + 2) * kDim;  // of the root, what backward begins with
+constexpr int64_t kAll = kRoot + kConfig.layers * kBlock;
+
+struct Expected {
+  double rows = 0, whole = 0, gradient = 0, optimizer = 0, activation = 0;
+};
+
+// Bytes of an element of rows, of whole values, gradients and activations, and of gradients while they are summed.
+struct Bytes {
+  double row = 4, whole = 4, reduced = 4;
+};
+
+Expected expected_of(Strategy strategy, int64_t ranks, const Bytes& bytes) {
+  const double share = strategy == Strategy::kReplicate ? 1 : 1.0 / static_cast<double>(ranks);
+  Expected expected;
+  expected.rows = bytes.row * share * kAll;
+  expected.optimizer = 2 * expected.rows;
+  if (strategy == Strategy::kFullShard) expected.whole = bytes.whole * (kRoot + 2 * kBlock);
+  if (strategy == Strategy::kShardGradOp || strategy == Strategy::kShardOptimizer) expected.whole = bytes.whole * kAll;
+  if (strategy == Strategy::kReplicate) {
+    expected.gradient = 2 * bytes.row * kAll;
+  } else {
+    // The last block computes, or the root's last gradient arrives, while two blocks are summed.
+    const double summed = 2 * bytes.reduced * kBlock, rows_of_block = bytes.row * share * kBlock;
+    expected.gradient = summed + std::max(bytes.whole * (kHead + kBlock) + (kConfig.layers - 1) * rows_of_block,
+                                          bytes.whole * kRoot + kConfig.layers * rows_of_block);
+  }
+  const double of_block = 16.0 * kTokens * kDim + kTokens * (4 + kConfig.heads);
+  expected.activation = bytes.whole * (kConfig.layers * of_block + 2.0 * kTokens * (kDim + 1 + kConfig.vocab));
+  return expected;
+}
+
+ByteCounts measured(const FullyShardOptions& options, int world) {
+  ByteCounts found;
+  run_thread_ranks(
+      world,
+      [&](int rank) {
+        const auto net = build_alike([] { return std::make_shared<models::GPTImpl>(kConfig); });
+        for (auto& block : *net->blocks) fully_shard(*block, options);
+        const auto group = fully_shard(static_cast<torch::nn::Module&>(*net), options);
+        optim::AdamW optimizer(net->parameters());
+        for (int step = 0; step < 2; ++step) {
+          const auto tokens = labels({step, rank * kBatch, kBatch}, {kConfig.seq + 1}, kConfig.vocab);
+          const auto ids = tokens.narrow(1, 0, kConfig.seq).clone(), next = tokens.narrow(1, 1, kConfig.seq).clone();
+          optimizer.zero_grad();
+          group.reset_peak_stats();
+          {
+            const RecordActivations recording(group);
+            torch::Tensor loss;
+            {
+              ForwardScope scope(group);
+              loss = models::next_token_loss(net->forward(ids), next);
+            }
+            loss.backward();
+          }
+          optimizer.step();
+        }
+        const auto report = memory_report(group, optimizer);
+        if (rank == 0) found = report.all;
+      },
+      {.backend = "gloo"});
+  return found;
+}
+
+void expect_as_computed(const Expected& expected, const ByteCounts& found) {
+  const auto expect = [](const char* name, double bytes, const ByteCount& count) {
+    EXPECT_NEAR(static_cast<double>(count.peak), bytes, kWithin * bytes) << name;
+  };
+  expect("rows", expected.rows, found.rows);
+  expect("whole", expected.whole, found.whole);
+  expect("gradient", expected.gradient, found.gradient);
+  expect("optimizer", expected.optimizer, found.optimizer);
+  expect("activation", expected.activation, found.activation);
+}
+
+TEST(MemoryFormulas, GiveWhatEachStrategyHolds) {
+  for (const auto strategy :
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
+    for (int world : {2, 4}) {
+      SCOPED_TRACE(c10::str(strategy, " on ", world, " ranks"));
+      expect_as_computed(expected_of(strategy, world, {}), measured({.strategy = strategy}, world));
+    }
+}
+
+TEST(MemoryFormulas, GiveWhatMixedPrecisionHolds) {
+  const MixedPrecisionPolicy policy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat};
+  expect_as_computed(expected_of(Strategy::kFullShard, 2, {.whole = 2}), measured({.mp_policy = policy}, 2));
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,251 @@
+// Where the bytes go: reports, timelines, and what forward holds.
+
+#include <fsdp/memory_report.h>
+#include <fsdp/memory_timeline.h>
+#include <gmock/gmock.h>
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <sstream>
+
+#include "support/disk_folder.h"
+#include "support/small_net.h"
+
+namespace fsdp::test {
+namespace {
+
+constexpr int64_t kFloat = sizeof(float);
+
+std::shared_ptr<SmallNetImpl> build_net() {
+  return build_alike([] { return std::make_shared<SmallNetImpl>(16); });
+}
+
+void step(const Group& group, SmallNetImpl& net, torch::optim::Optimizer& optimizer) {
+  optimizer.zero_grad();
+  {
+    ForwardScope scope(group);
+    small_net_loss(net, {0, rank() * 2, 2}).backward();
+  }
+  optimizer.step();
+}
+
+int64_t sum_over_groups(const MemoryReport& report, ByteCount ByteCounts::* count) {
+  int64_t sum = 0;
+  for (const auto& group : report.groups) sum += (group.bytes.*count).current;
+  return sum;
+}
+
+TEST(MemoryReport, OfAllGroupsIsTheSumOfEach) {
+  run_thread_ranks(2, [](int rank) {
+    const auto net = build_net();
+    const auto group = shard_blocks(*net);
+    optim::AdamW optimizer(net->parameters());
+    step(group, *net, optimizer);
+    group.unshard().wait();
+    const auto report = memory_report(group, optimizer);
+    EXPECT_EQ(report.rank, rank);
+    EXPECT_EQ(report.world_size, 2);
+    ASSERT_EQ(report.groups.size(), 4u);
+    EXPECT_EQ(report.groups[1].name, "blocks.0");
+    for (const auto count : {&ByteCounts::rows, &ByteCounts::whole, &ByteCounts::gradient, &ByteCounts::optimizer})
+      EXPECT_EQ((report.all.*count).current, sum_over_groups(report, count));
+    const auto stats = group.stats();
+    EXPECT_EQ(report.all.rows.current, stats.rows.current);
+    EXPECT_EQ(report.all.gradient.peak, stats.gradient.peak);
+    EXPECT_EQ(report.all.optimizer.current, stats.optimizer.current);
+    if (test_backend() != "shm") {
+      EXPECT_GT(report.groups[0].bytes.whole.current, 0) << "the root, which unshard() asked for";
+      EXPECT_EQ(report.groups[1].bytes.whole.current, 0);
+      EXPECT_GT(report.groups[1].bytes.whole.peak, 0);
+    }
+    group.reset_peak_stats();
+    EXPECT_EQ(memory_report(group).groups[1].bytes.whole.peak, 0);
+  });
+}
+
+TEST(MemoryReport, FindsTheStateOfLibTorchsOptimizers) {
+  run_thread_ranks(2, [](int) {
+    const auto net = build_net();
+    const auto group = shard_blocks(*net);
+    torch::optim::AdamW optimizer(net->parameters());
+    step(group, *net, optimizer);
+    EXPECT_EQ(memory_report(group).all.optimizer.current, 0);
+    const auto report = memory_report(group, optimizer);
+    EXPECT_EQ(report.all.optimizer.current, 2 * kFloat * group.stats().rows_numel);
+    EXPECT_EQ(report.all.optimizer.current, sum_over_groups(report, &ByteCounts::optimizer));
+  });
+}
+
+TEST(MemoryReport, IsPrintedAsATableAndAsJson) {
+  run_thread_ranks(2, [](int rank) {
+    const auto net = build_net();
+    const auto group = shard_blocks(*net);
+    optim::AdamW optimizer(net->parameters());
+    step(group, *net, optimizer);
+    const auto report = memory_report(group, optimizer);
+    std::ostringstream table;
+    table << report;
+    EXPECT_THAT(table.str(), testing::StartsWith(c10::str("rank ", rank, " of 2")));
+    EXPECT_THAT(table.str(), testing::HasSubstr("\nblocks.0 "));
+    EXPECT_THAT(table.str(), testing::HasSubstr("optimizer\n"));
+    EXPECT_THAT(table.str(), testing::Not(testing::HasSubstr("disk"))) << "which has nothing";
+    const auto json = nlohmann::json::parse(report.to_json());
+    EXPECT_EQ(json["all"]["rows"]["current"], report.all.rows.current);
+    EXPECT_EQ(json["groups"][1]["name"], "blocks.0");
+    EXPECT_EQ(json["groups"][1]["gradient"]["peak"], report.groups[1].bytes.gradient.peak);
+  });
+}
+
+using ClassOfGroup = std::pair<std::string, std::string>;
+
+TEST(MemoryTimeline, HasEveryChangeOfEachGroup) {
+  run_thread_ranks(2, [](int) {
+    const auto net = build_net();
+    const auto group = shard_blocks(*net);
+    optim::AdamW optimizer(net->parameters());
+    group.reset_peak_stats();
+    const auto timeline = memory_timeline(group);
+    step(group, *net, optimizer);
+    std::map<ClassOfGroup, int64_t> now, peaks;
+    std::map<std::string, int64_t> sums, peaks_of_sums;
+    int64_t last = 0;
+    for (const auto& event : timeline.events()) {
+      const std::string name(event.byte_class);
+      EXPECT_GE(event.nanoseconds, last);
+      last = event.nanoseconds;
+      auto& bytes = now[{name, event.group}];
+      sums[name] += event.bytes - bytes;
+      bytes = event.bytes;
+      peaks[{name, event.group}] = std::max(peaks[{name, event.group}], bytes);
+      peaks_of_sums[name] = std::max(peaks_of_sums[name], sums[name]);
+    }
+    const auto report = memory_report(group);
+    EXPECT_EQ(sums["rows"], report.all.rows.current);
+    EXPECT_EQ(sums["optimizer"], report.all.optimizer.current);
+    EXPECT_EQ(peaks_of_sums["whole"], report.all.whole.peak);
+    EXPECT_EQ(peaks_of_sums["gradient"], report.all.gradient.peak);
+    for (const auto& of_group : report.groups) {
+      EXPECT_EQ((now[{"gradient", of_group.name}]), of_group.bytes.gradient.current);
+      EXPECT_EQ((peaks[{"whole", of_group.name}]), of_group.bytes.whole.peak);
+    }
+  });
+}
+
+TEST(MemoryTimeline, EndsWhereItGoesAndIsOneAtATime) {
+  run_thread_ranks(2, [](int) {
+    const auto net = build_net();
+    const auto group = shard_blocks(*net);
+    optim::AdamW optimizer(net->parameters());
+    {
+      const auto timeline = memory_timeline(group);
+      EXPECT_THROW(MemoryTimeline another(group), UsageError);
+      const auto before = timeline.events().size();
+      step(group, *net, optimizer);
+      EXPECT_GT(timeline.events().size(), before) << "the refused one did not take its place";
+    }
+    step(group, *net, optimizer);
+    EXPECT_EQ(memory_timeline(group).events().front().nanoseconds, 0);
+  });
+}
+
+TEST(MemoryTimeline, IsWrittenAsJson) {
+  const DiskFolder folder;
+  run_thread_ranks(2, [&](int rank) {
+    const auto net = build_net();
+    const auto group = shard_blocks(*net);
+    const auto timeline = memory_timeline(group);
+    const auto path = c10::str(folder.path(), "/memory.", rank, ".json");
+    timeline.write(path);
+    const auto json = nlohmann::json::parse(std::ifstream(path));
+    EXPECT_EQ(json["rank"], rank);
+    EXPECT_EQ(json["events"].size(), timeline.events().size());
+    EXPECT_EQ(json["events"][0]["class"], "rows");
+    EXPECT_EQ(json["events"][0]["bytes"], timeline.events()[0].bytes);
+    EXPECT_THROW(timeline.write(folder.path() + "/not/there.json"), Error);
+  });
+}
+
+constexpr int64_t kSamples = 32, kWidth = 64, kActivation = kSamples * kWidth * kFloat;
+
+// A chain of two layers, each of which autograd needs the result of.
+Group shard_chain(torch::nn::Sequential& chain) {
+  chain = build_alike([] {
+    return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(), torch::nn::Linear(kWidth, kWidth),
+                                 torch::nn::Tanh());
+  });
+  return fully_shard(*chain);
+}
+
+TEST(RecordActivations, CountsWhatForwardHoldsUntilBackwardHasUsedIt) {
+  run_thread_ranks(2, [](int) {
+    torch::nn::Sequential chain;
+    const auto group = shard_chain(chain);
+    const auto input = torch::ones({kSamples, kWidth});
+    for (int step = 0; step < 2; ++step) {
+      const RecordActivations recording(group);
+      torch::Tensor output;
+      {
+        ForwardScope scope(group);
+        output = chain->forward(input);
+      }
+      EXPECT_EQ(group.stats().activation.current, 2 * kActivation) << "the results of tanh";
+      const auto loss = output.sum();
+      output.reset();
+      loss.backward();
+      EXPECT_EQ(group.stats().activation.current, kFloat) << "the loss";
+    }
+    EXPECT_EQ(group.stats().activation.current, 0);
+    EXPECT_EQ(group.stats().activation.peak, 3 * kActivation) << "and what goes into the second tanh";
+  });
+}
+
+TEST(RecordActivations, SeesWhatIsNotRecordedOnlyForAMoment) {
+  run_thread_ranks(1, [](int) {
+    torch::nn::Sequential chain;
+    const auto group = shard_chain(chain);
+    const auto input = torch::ones({kSamples, kWidth});
+    const torch::NoGradGuard no_grad;
+    const RecordActivations recording(group);
+    ForwardScope scope(group);
+    const auto output = chain->forward(input);
+    EXPECT_EQ(group.stats().activation.current, kActivation) << "the output";
+  });
+}
+
+// Runs a chain again in backward, as activation checkpointing does.
+struct Again : torch::autograd::Function<Again> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x, int64_t chain) {
+    context->save_for_backward({x});
+    context->saved_data["chain"] = chain;
+    return reinterpret_cast<torch::nn::SequentialImpl*>(chain)->forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto x = context->get_saved_variables()[0].detach().requires_grad_();
+    const torch::AutoGradMode recording(true);
+    auto* chain = reinterpret_cast<torch::nn::SequentialImpl*>(context->saved_data["chain"].toInt());
+    torch::autograd::backward({chain->forward(x)}, gradients);
+    return {x.grad(), torch::Tensor()};
+  }
+};
+
+TEST(RecordActivations, CountsWhatACheckpointComputesAgainInBackward) {
+  run_thread_ranks(1, [](int) {
+    torch::nn::Sequential chain;
+    const auto group = shard_chain(chain);
+    const auto input = torch::ones({kSamples, kWidth}).requires_grad_();
+    const RecordActivations recording(group);
+    ForwardScope scope(group);
+    const auto output = Again::apply(input, reinterpret_cast<int64_t>(chain.get()));
+    EXPECT_EQ(group.stats().activation.current, kActivation) << "the output";
+    group.reset_peak_stats();
+    output.sum().backward();
+    EXPECT_GE(group.stats().activation.peak, 3 * kActivation) << "the output and the results of tanh, again";
+    EXPECT_LE(group.stats().activation.peak, 4 * kActivation + 4 * kFloat);
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,241 @@
+// Checkpoints of hosts that share no disk: folders stand for the disks.
+
+#include <fsdp/async_save.h>
+#include <fsdp/checkpoint.h>
+#include <gmock/gmock.h>
+
+#include <cstdlib>
+
+#include "state/format/checkpoint_reader.h"
+#include "state/format/host_name.h"
+#include "support/backend.h"
+#include "support/process_ranks.h"
+#include "support/recording_communicator.h"
+#include "support/saved_run.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace fs = std::filesystem;
+using state::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+// By rank: the number of its host, whose disk has a folder.
+using Hosts = std::vector<int>;
+
+struct Disks {
+  TemporaryFolder root;
+
+  std::string of_host(int host) const { return root / ("disk" + std::to_string(host) + "/run"); }
+  std::string of(const Hosts& hosts) const { return of_host(hosts[static_cast<size_t>(rank())]); }
+};
+
+void on_hosts(const Hosts& hosts, const std::function<void(int)>& act, ThreadRanksOptions options = {}) {
+  options.hosts = hosts;
+  run_thread_ranks(static_cast<int>(hosts.size()), act, options);
+}
+
+FullyShardOptions over(Strategy strategy, const std::vector<int>& mesh) {
+  FullyShardOptions options{.strategy = strategy};
+  if (!mesh.empty()) options.mesh = init_device_mesh(mesh, {"replicate", "shard"});
+  return options;
+}
+
+// Trains and saves steps 1 and 2, of which `keep` stay. Returns the state of step 2.
+std::unique_ptr<WholeState> save_on(const Disks& disks, const Hosts& hosts, Strategy strategy = Strategy::kFullShard,
+                                    const std::vector<int>& mesh = {}, std::optional<int64_t> keep = std::nullopt) {
+  auto saved = std::make_unique<WholeState>();
+  on_hosts(hosts, [&](int) {
+    SavedRun run(over(strategy, mesh));
+    run.net->register_buffer("seen", torch::arange(3));
+    for (const int step : {1, 2}) {
+      run.train(step);
+      save_checkpoint(disks.of(hosts), *run.net, &*run.optimizer, {.step = step, .keep = keep});
+    }
+    saved->add(run.rows());
+  });
+  return saved;
+}
+
+void expect_loaded(const WholeState& saved, const Disks& disks, const Hosts& hosts,
+                   const FullyShardOptions& options = {}) {
+  on_hosts(hosts, [&](int) {
+    SavedRun run(options);
+    run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+    EXPECT_EQ(load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer).step, 2);
+    EXPECT_EQ(saved.difference(run.rows()), "");
+    EXPECT_TRUE(torch::equal(run.net->named_buffers()["seen"], torch::arange(3)));
+  });
+}
+
+TEST(StateDisks, EachHostsPartIsFoundAgainByAnyRanksThatSeeAllDisks) {
+  struct Saved {
+    Hosts hosts;
+    Strategy strategy = Strategy::kFullShard;
+    std::vector<int> mesh = {};
+  };
+  for (const auto& [hosts, strategy, mesh] : {Saved{{0, 1}},
+                                              {{0, 0, 1, 1}},
+                                              {{0, 0, 1, 1}, Strategy::kFullShard, {2, 2}},
+                                              {{0, 1}, Strategy::kReplicate},
+                                              {{0, 1, 2}, Strategy::kShardOptimizer}}) {
+    SCOPED_TRACE(c10::str(hosts.size(), " ranks, ", strategy));
+    const Disks disks;
+    const auto saved = save_on(disks, hosts, strategy, mesh, /*keep=*/1);
+    size_t files = 0;
+    for (int host = 0; host <= hosts.back(); ++host) {
+      EXPECT_THAT(state::complete_steps(disks.of_host(host)), ElementsAre(2));
+      EXPECT_THAT(state::incomplete_names(disks.of_host(host)), IsEmpty());
+      const auto checkpoint = state::find_checkpoint(disks.of_host(host));
+      for (const auto& [name, file] : state::read_manifest(checkpoint).files) {
+        EXPECT_EQ(file.host, state::host_name());
+        files += fs::exists(checkpoint + "/" + name);
+      }
+    }
+    EXPECT_EQ(files, state::read_manifest(state::find_checkpoint(disks.of_host(0))).files.size()) << "each once";
+    expect_loaded(*saved, disks, hosts);
+    expect_loaded(*saved, disks, Hosts(hosts.rbegin(), hosts.rend()), {.strategy = Strategy::kShardGradOp});
+    if (hosts.back() == 1) expect_loaded(*saved, disks, {1, 0, 0});
+  }
+}
+
+TEST(StateDisks, WhatARankSeesIsNotSent) {
+  const Disks disks;
+  const auto saved = save_on(disks, {0, 1});
+  std::vector<std::shared_ptr<OperationLog>> logs{std::make_shared<OperationLog>(), std::make_shared<OperationLog>()};
+  ThreadRanksOptions options;
+  options.wrap = [&](std::shared_ptr<Communicator> communicator, int r) {
+    return make_recording_communicator(std::move(communicator), logs[static_cast<size_t>(r)]);
+  };
+  on_hosts(
+      {0, 1},
+      [&](int r) {
+        SavedRun run(FullyShardOptions{});
+        run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+        logs[static_cast<size_t>(r)]->clear();
+        load_checkpoint(disks.of({0, 1}), *run.net, &*run.optimizer);
+        EXPECT_EQ(saved->difference(run.rows()), "");
+      },
+      options);
+  for (const auto& log : logs) {
+    auto sent = log->entries();
+    std::erase_if(sent, [](const auto& entry) { return !entry.operation.starts_with("broadcast"); });
+    EXPECT_THAT(sent, SizeIs(1)) << "rank 0's buffer";
+  }
+}
+
+TEST(StateDisks, AHostThatComesNewTakesWhatOthersSee) {
+  const Disks disks;
+  const auto saved = save_on(disks, {0, 0});
+  expect_loaded(*saved, disks, {0, 1});
+  expect_loaded(*saved, disks, {1, 0});
+}
+
+std::vector<std::string> errors_of_load(const Disks& disks, const Hosts& hosts) {
+  std::vector<std::string> errors(hosts.size());
+  on_hosts(hosts, [&](int r) {
+    SavedRun run(FullyShardOptions{});
+    run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+    try {
+      load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer);
+    } catch (const Error& error) {
+      errors[static_cast<size_t>(r)] = error.what_without_backtrace();
+    }
+  });
+  return errors;
+}
+
+TEST(StateDisks, AbsenceOfAHostsPartIsNamedOnEveryRank) {
+  const Disks disks;
+  save_on(disks, {0, 0, 1});
+  for (const Hosts& hosts : {Hosts{0, 0}, Hosts{0, 2}, Hosts{0}})
+    for (const auto& error : errors_of_load(disks, hosts))
+      EXPECT_THAT(error, AllOf(HasSubstr("00002-of-00003.safetensors: the file is not here: the host '" +
+                                         state::host_name() + "' wrote it to a disk of its own"),
+                               HasSubstr("step-000000000002")));
+}
+
+TEST(StateDisks, ASaveThatEndedBetweenTwoDisksIsNotTheNewest) {
+  const Disks disks;
+  const auto saved = save_on(disks, {0, 1});
+  on_hosts({0, 1}, [&](int) {
+    SavedRun run(FullyShardOptions{});
+    run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+    save_checkpoint(disks.of({0, 1}), *run.net, &*run.optimizer, {.step = 3});
+  });
+  fs::remove_all(disks.of_host(1) + "/step-000000000003");
+  expect_loaded(*saved, disks, {0, 1});
+  expect_loaded(*saved, disks, {1, 0});
+}
+
+TEST(StateDisks, AFailureOnOneLeavesNothingOnAny) {
+  const Disks disks;
+  const auto saved = save_on(disks, {0, 1});
+  on_hosts({0, 1}, [&](int r) {
+    SavedRun run(FullyShardOptions{});
+    std::optional<state::FolderLock> other_job;
+    if (r == 1) other_job.emplace(disks.of_host(1));
+    barrier();
+    expect_intact(
+        run, [&] { save_checkpoint(disks.of({0, 1}), *run.net, &*run.optimizer, {.step = 3}); },
+        AllOf(HasSubstr("rank 1: " + disks.of_host(1)), HasSubstr("expected no other job that writes checkpoints")));
+    barrier();
+  });
+  for (const int host : {0, 1}) {
+    EXPECT_THAT(state::complete_steps(disks.of_host(host)), ElementsAre(1, 2));
+    EXPECT_THAT(state::incomplete_names(disks.of_host(host)), IsEmpty());
+  }
+}
+
+TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
+  const Disks disks;
+  const Hosts hosts{0, 1, 1};
+  WholeState saved;
+  on_hosts(hosts, [&](int r) {
+    SavedRun run(FullyShardOptions{});
+    run.net->register_buffer("seen", torch::arange(3));
+    AsyncSave saving;
+    for (const int step : {1, 2}) {
+      run.train(step);
+      async_save_checkpoint(saving, disks.of(hosts), *run.net, &*run.optimizer, {.step = step, .keep = 1});
+    }
+    saved.add(run.rows());
+    run.train(3);
+    if (r == 0) {
+      EXPECT_THAT(state::complete_steps(disks.of_host(0)), ElementsAre(1));
+    }
+    saving.wait();
+    EXPECT_THAT(state::complete_steps(disks.of(hosts)), ElementsAre(2));
+  });
+  expect_loaded(saved, disks, hosts);
+}
+
+// A process of each of two hosts, of which the second one is lost.
+PROCESS_CASE(save_on_hosts_of_their_own) {
+  const int own = std::atoi(std::getenv("RANK"));
+  setenv("FSDP_HOST", own == 0 ? "one" : "other", /*overwrite=*/1);
+  init_process_group({.backend = test_backend()});
+  const SavedRun run(FullyShardOptions{});
+  run.save(std::string(std::getenv("FSDP_TEST_FOLDER")) + "/" + std::getenv("FSDP_HOST"), 1);
+}
+
+TEST(StateDisks, TheNamesOfHostsAreTheirOwn) {
+  const TemporaryFolder folder;
+  ProcessRanks ranks("save_on_hosts_of_their_own",
+                     {.world_size = 2, .environment = {{"FSDP_TEST_FOLDER", folder.path()}}});
+  for (const int r : {0, 1}) EXPECT_EQ(ranks.wait(r).exit_code, 0) << ranks.wait(r).output;
+  SavedRun plain;
+  try {
+    load_checkpoint(folder / "one", *plain.net);
+    ADD_FAILURE() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("the host 'other' wrote it to a disk of its own"));
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test

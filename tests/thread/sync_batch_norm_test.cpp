@@ -1,0 +1,324 @@
+// Batch norms over several ranks. The oracle is torch's BatchNorm on the joined batch.
+
+#include <gmock/gmock.h>
+
+#include <numeric>
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+
+constexpr int kSteps = 3;
+constexpr double kTolerance = 1e-10;
+
+// How one batch norm is tried: samples of each rank, and what of the module.
+struct Trial {
+  std::vector<int64_t> samples;  // of each rank
+  std::vector<int64_t> sizes;    // of a sample, channels first
+  nn::BatchNormOptions options{3};
+  at::MemoryFormat format = at::MemoryFormat::Contiguous;
+  c10::ScalarType dtype = torch::kDouble;  // of the input
+  double tolerance = kTolerance;
+};
+
+template <class Norm>
+std::shared_ptr<Norm> build_norm(const Trial& trial) {
+  auto norm = std::make_shared<Norm>(trial.options);
+  if (trial.dtype == torch::kDouble) norm->to(torch::kDouble);
+  torch::NoGradGuard no_grad;
+  for (auto& parameter : norm->parameters()) parameter.copy_(torch::linspace(0.5, 2, parameter.numel()));
+  return norm;
+}
+
+// The batches of all ranks, with a mean far from zero.
+torch::Tensor joined_batch(const Trial& trial, int step) {
+  const auto count = std::accumulate(trial.samples.begin(), trial.samples.end(), int64_t{0});
+  return (samples({step, 0, count}, trial.sizes) * 2 + 5).to(trial.dtype);
+}
+
+torch::Tensor part_of_rank(const Trial& trial, const torch::Tensor& joined, int rank) {
+  const auto first = std::accumulate(trial.samples.begin(), trial.samples.begin() + rank, int64_t{0});
+  auto part = joined.narrow(0, first, trial.samples[static_cast<size_t>(rank)]).clone();
+  return trial.format == at::MemoryFormat::Contiguous ? part : part.contiguous(trial.format);
+}
+
+struct Step {
+  torch::Tensor output, input_grad;
+};
+
+template <class Norm>
+Step step_of(Norm& norm, torch::Tensor input, const torch::Tensor& grad) {
+  input.requires_grad_();
+  auto output = norm.forward(input);
+  output.backward(grad);
+  return {output.detach(), input.grad()};
+}
+
+template <class Norm, class Oracle>
+void expect_rank_equals_joined(Norm& norm, Oracle& oracle, const Trial& trial) {
+  for (int step = 0; step < kSteps; ++step) {
+    const auto batch = joined_batch(trial, step), grad = joined_batch(trial, step + 50);
+    const auto expected = step_of(oracle, batch.clone(), grad);
+    const auto found = step_of(norm, part_of_rank(trial, batch, rank()), part_of_rank(trial, grad, rank()));
+    const auto own = [&](const torch::Tensor& joined) { return part_of_rank(trial, joined, rank()); };
+    EXPECT_EQ(found.output.scalar_type(), trial.dtype);
+    EXPECT_LT(relative_difference(own(expected.output), found.output), trial.tolerance) << "output of step " << step;
+    EXPECT_LT(relative_difference(own(expected.input_grad), found.input_grad), trial.tolerance) << "of step " << step;
+    EXPECT_TRUE(found.output.is_contiguous(trial.format));
+  }
+  for (size_t i = 0; i < norm.parameters().size(); ++i)
+    EXPECT_LT(relative_difference(oracle.parameters()[i].grad(), all_reduce(norm.parameters()[i].grad())),
+              trial.tolerance)
+        << "gradient of parameter " << i;
+  for (size_t i = 0; i < norm.buffers().size(); ++i)
+    EXPECT_LT(relative_difference(oracle.buffers()[i].to(torch::kDouble), norm.buffers()[i].to(torch::kDouble)),
+              trial.tolerance)
+        << "buffer " << i;
+}
+
+template <class Norm>
+void expect_equals_joined(const Trial& trial) {
+  run_thread_ranks(static_cast<int>(trial.samples.size()), [&](int) {
+    auto norm = build_norm<Norm>(trial), oracle = build_norm<Norm>(trial);
+    EXPECT_EQ(convert_sync_batchnorm(*norm), 1);
+    expect_rank_equals_joined(*norm, *oracle, trial);
+  });
+}
+
+TEST(SyncBatchNorm, EqualsOneBatchNormOnTheJoinedBatch) {
+  expect_equals_joined<nn::BatchNorm1dImpl>({{2}, {3}});
+  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 2}, {3}});
+  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3, 4}, {3, 7}});
+  expect_equals_joined<nn::BatchNorm2dImpl>({{2, 1, 3, 2}, {3, 5, 4}});
+  expect_equals_joined<nn::BatchNorm3dImpl>({{1, 2}, {3, 2, 3, 4}});
+}
+
+TEST(SyncBatchNorm, OfARankWithoutSamplesEqualsOneBatchNormOnTheJoinedBatch) {
+  expect_equals_joined<nn::BatchNorm2dImpl>({{0, 3}, {3, 5, 4}});
+  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 0, 3}, {3}});
+}
+
+TEST(SyncBatchNorm, OfChannelsLastKeepsTheFormat) {
+  expect_equals_joined<nn::BatchNorm2dImpl>(
+      {.samples = {2, 3}, .sizes = {3, 5, 4}, .format = at::MemoryFormat::ChannelsLast});
+}
+
+TEST(SyncBatchNorm, WithoutMomentumAveragesOverAllBatches) {
+  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3}, {3}, nn::BatchNormOptions(3).momentum(std::nullopt)});
+}
+
+TEST(SyncBatchNorm, WithoutParametersOrStatisticsEqualsOneBatchNormOnTheJoinedBatch) {
+  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3}, {3}, nn::BatchNormOptions(3).affine(false)});
+  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3}, {3}, nn::BatchNormOptions(3).track_running_stats(false)});
+  expect_equals_joined<nn::BatchNorm1dImpl>(
+      {{2, 3}, {3}, nn::BatchNormOptions(3).affine(false).track_running_stats(false)});
+}
+
+TEST(SyncBatchNorm, OfFloatsAndBfloat16RoundsAsTheirDtypes) {
+  Trial trial{{2, 3}, {3, 5, 4}};
+  trial.dtype = torch::kFloat;
+  trial.tolerance = 5e-6;
+  expect_equals_joined<nn::BatchNorm2dImpl>(trial);
+  trial.dtype = torch::kBFloat16;  // beside parameters in fp32
+  trial.tolerance = 1.0 / 128;
+  expect_equals_joined<nn::BatchNorm2dImpl>(trial);
+}
+
+TEST(SyncBatchNorm, AsAModuleEqualsOneBatchNormOnTheJoinedBatch) {
+  for (const auto& options : {nn::BatchNormOptions(3), nn::BatchNormOptions(3).momentum(std::nullopt),
+                              nn::BatchNormOptions(3).affine(false).track_running_stats(false)}) {
+    const Trial trial{{1, 3, 0}, {3}, options};  // torch's own refuses the one value of rank 0
+    run_thread_ranks(3, [&](int) {
+      const auto norm = build_norm<SyncBatchNormImpl>(trial);
+      const auto oracle = build_norm<nn::BatchNorm1dImpl>(trial);
+      expect_rank_equals_joined(*norm, *oracle, trial);
+    });
+  }
+}
+
+// A model as users write them: nothing of it knows of ranks.
+struct NetImpl : nn::Module {
+  NetImpl() {
+    register_module("conv", conv);
+    register_module("norm", norm);
+    register_module("tail", tail);
+    register_module("head", head);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto y = torch::relu(norm->forward(conv->forward(x)));
+    return head->forward(torch::tanh(tail->forward(y)).mean({2, 3}));
+  }
+  nn::Conv2d conv{nn::Conv2dOptions(2, 4, 3).bias(false)};
+  nn::BatchNorm2d norm{4};
+  // Between norms something that is not linear: or the first one's bias would have no gradient but its rounding.
+  nn::Sequential tail{nn::Conv2d(4, 5, 3), nn::BatchNorm2d(5), nn::Tanh(),
+                      nn::BatchNorm2d(nn::BatchNormOptions(5).affine(false))};
+  nn::Linear head{5, 3};
+};
+TORCH_MODULE(Net);
+
+Training<NetImpl> net_training(const FullyShardOptions& options) {
+  Training<NetImpl> training;
+  training.build = [] { return std::make_shared<NetImpl>(); };
+  training.shard = [options](NetImpl& net) {
+    convert_sync_batchnorm(net);
+    fully_shard(*net.conv, options);
+    fully_shard(*net.tail, options);
+    return fully_shard(net, options);
+  };
+  training.loss = [](NetImpl& net, const Batch& batch) {
+    return distance_from_targets(net.forward(samples(batch, {2, 7, 7})), batch);
+  };
+  // Not Adam: the bias of a convolution before a norm has no gradient but its rounding.
+  training.optimizer = [](auto parameters) {
+    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
+  };
+  return training;
+}
+
+TEST(SyncBatchNorm, InAnUneditedModelTrainsAsTheUnshardedModelOnTheJoinedBatch) {
+  for (const auto strategy : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kReplicate})
+    for (int world : worlds_up_to(4))
+      expect_training_equals_unsharded(net_training({.strategy = strategy}), world);
+}
+
+TEST(SyncBatchNorm, OfFrozenParametersTrainsAsTheUnshardedModel) {
+  auto training = net_training({.reshard_after_forward = Reshard::always()});
+  training.build = [] {
+    auto net = std::make_shared<NetImpl>();
+    for (auto& parameter : net->norm->parameters()) parameter.requires_grad_(false);
+    return net;
+  };
+  training.optimizer = [](auto parameters) {
+    std::erase_if(parameters, [](const auto& parameter) { return !parameter.requires_grad(); });
+    return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1));
+  };
+  expect_training_equals_unsharded(training, 2);
+}
+
+TEST(SyncBatchNorm, ConvertsEveryBatchNormAndChangesNoName) {
+  run_thread_ranks(2, [](int) {
+    Net net;
+    const auto names = [&] {
+      auto keys = net->named_parameters().keys();
+      const auto buffers = net->named_buffers().keys();
+      keys.insert(keys.end(), buffers.begin(), buffers.end());
+      return keys;
+    };
+    const auto before = names();
+    const auto* buffer = net->norm->running_mean.unsafeGetTensorImpl();
+    EXPECT_EQ(convert_sync_batchnorm(*net), 3);
+    EXPECT_EQ(names(), before);
+    EXPECT_EQ(net->norm->running_mean.unsafeGetTensorImpl(), buffer);
+    Net stateless;
+    stateless->norm = stateless->replace_module(
+        "norm", nn::BatchNorm2d(nn::BatchNormOptions(4).affine(false).track_running_stats(false)));
+    const auto buffers = stateless->named_buffers().keys();
+    convert_sync_batchnorm(*stateless);
+    EXPECT_EQ(stateless->named_buffers().keys(), buffers);
+  });
+}
+
+TEST(SyncBatchNorm, StaysOneWhenTheModelMovesToAnotherDtypeOrIsConvertedAgain) {
+  const Trial trial{{2, 3}, {3}};
+  run_thread_ranks(2, [&](int) {
+    auto norm = std::make_shared<nn::BatchNorm1dImpl>(3);
+    convert_sync_batchnorm(*norm);
+    convert_sync_batchnorm(*norm);
+    norm->to(torch::kDouble);
+    torch::NoGradGuard no_grad;
+    const auto batch = joined_batch(trial, 0);
+    norm->forward(part_of_rank(trial, batch, rank()));
+    EXPECT_LT(relative_difference(batch.mean(0) * 0.1, norm->running_mean), kTolerance);
+  });
+}
+
+TEST(SyncBatchNorm, ExchangesNothingInEvaluation) {
+  run_thread_ranks(2, [](int rank) {
+    for (const bool is_tracked : {true, false}) {
+      auto norm = std::make_shared<nn::BatchNorm1dImpl>(nn::BatchNormOptions(3).track_running_stats(is_tracked));
+      convert_sync_batchnorm(*norm);
+      norm->eval();
+      auto oracle = std::make_shared<nn::BatchNorm1dImpl>(norm->options);
+      oracle->eval();
+      const auto input = samples({0, 0, 4}, {3}, torch::kFloat);
+      if (rank == 0) {  // others do not come
+        EXPECT_TRUE(torch::equal(oracle->forward(input), norm->forward(input)));
+      }
+    }
+  });
+}
+
+template <class E, class F>
+std::string error_of(const F& run) {
+  try {
+    run();
+  } catch (const E& error) {
+    return error.what_without_backtrace();
+  }
+  return "no such error";
+}
+
+TEST(SyncBatchNorm, OfOneValueOnAllRanksIsAnErrorOnAllOfThem) {
+  run_thread_ranks(2, [](int rank) {
+    SyncBatchNorm norm(3);
+    const auto error = error_of<UsageError>([&] { norm->forward(torch::ones({rank == 0 ? 1 : 0, 3})); });
+    EXPECT_THAT(error, testing::HasSubstr("Expected more than 1 value per channel when training"));
+  });
+}
+
+TEST(SyncBatchNorm, WithoutSamplesOnAnyRankLeavesTheRunningStatistics) {
+  run_thread_ranks(2, [](int) {
+    SyncBatchNorm norm(3);
+    EXPECT_EQ(norm->forward(torch::ones({0, 3})).sizes(), (std::vector<int64_t>{0, 3}));
+    EXPECT_TRUE(torch::equal(norm->running_var, torch::ones({3})));
+  });
+}
+
+TEST(SyncBatchNorm, HasNoSecondDerivative) {
+  run_thread_ranks(2, [](int) {
+    SyncBatchNorm norm(3);
+    const auto input = samples({0, 0, 4}, {3}, torch::kFloat).requires_grad_();
+    const auto output = norm->forward(input).square().sum();
+    const auto error = error_of<UsageError>([&] { torch::autograd::grad({output}, {input}, {}, true, true); });
+    EXPECT_THAT(error, testing::HasSubstr("has no second derivative"));
+  });
+}
+
+TEST(SyncBatchNorm, OfRanksInDifferentOrdersIsAMismatchThatNamesThem) {
+  run_thread_ranks(2, [](int rank) {
+    nn::Sequential norms(nn::BatchNorm1d(3), nn::BatchNorm1d(3));
+    convert_sync_batchnorm(*norms);
+    const auto input = samples({0, 0, 4}, {3}, torch::kFloat);
+    const auto error = error_of<Mismatch>([&] { norms[static_cast<size_t>(rank)]->as<nn::BatchNorm1d>()->forward(input); });
+    EXPECT_THAT(error, testing::HasSubstr("statistics of 0"));
+    EXPECT_THAT(error, testing::HasSubstr("statistics of 1"));
+  });
+}
+
+TEST(SyncBatchNorm, ThatARankLeavesOutIsAMismatch) {
+  run_thread_ranks(2, [](int rank) {
+    nn::BatchNorm1d norm(3);
+    convert_sync_batchnorm(*norm);
+    EXPECT_THROW(
+        {
+          if (rank == 0) norm->forward(samples({0, 0, 4}, {3}, torch::kFloat));
+          barrier();
+        },
+        Mismatch);
+  });
+}
+
+TEST(SyncBatchNorm, OfAWrongInputSaysWhatWasExpected) {
+  run_thread_ranks(1, [](int) {
+    SyncBatchNorm norm(3);
+    EXPECT_THAT(error_of<UsageError>([&] { norm->forward(torch::ones({2, 4})); }),
+                testing::HasSubstr("expected an input of sizes [N, 3, ...], found [2, 4]"));
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,87 @@
+// Numbers of other dtypes, and random bits for rounding.
+
+#include <gtest/gtest.h>
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <limits>
+
+#include "optim/convert.h"
+#include "optim/random_bits.h"
+
+namespace fsdp::optim {
+namespace {
+
+// Of each kind of number: signs, ties, the smallest and largest ones, what is not finite.
+at::Tensor numbers() {
+  const auto spread = at::linspace(-3, 3, 1001, at::kFloat);
+  const float infinity = std::numeric_limits<float>::infinity();
+  return at::cat({spread, spread * 1e-39, spread * 1e30,
+                  at::tensor({0.0F, -0.0F, 1 + 1.0F / 256, 1 + 3.0F / 256, -1 - 1.0F / 256, 3.4e38F, -3.4e38F, infinity,
+                              -infinity, std::nanf("")})});
+}
+
+TEST(OptimConvert, RoundsAsLibTorchDoes) {
+  const auto from = numbers();
+  for (const auto dtype : {at::kBFloat16, at::kHalf, at::kDouble, at::kFloat}) {
+    const auto expected = from.to(dtype), found = at::empty_like(expected), back = at::empty_like(from);
+    write_as(found.mutable_data_ptr(), dtype, from.const_data_ptr<float>(), from.numel());
+    EXPECT_TRUE(at::allclose(expected, found, 0, 0, /*equal_nan=*/true)) << dtype;
+    read_as(back.mutable_data_ptr<float>(), found.const_data_ptr(), dtype, from.numel());
+    EXPECT_TRUE(at::allclose(expected.to(at::kFloat), back, 0, 0, /*equal_nan=*/true)) << dtype;
+  }
+}
+
+TEST(OptimConvert, StochasticRoundingTakesTheUpperNeighbourAsOftenAsTheDistanceSays) {
+  // Every 16 bits once: the mean is exact.
+  std::vector<uint16_t> random(1 << 16);
+  for (size_t i = 0; i < random.size(); ++i) random[i] = static_cast<uint16_t>(i);
+  for (const float value : {1 + 0.3F / 128, -1.7F, 1e-39F, -123.456F, 1.0F, 0.0F}) {
+    const std::vector<float> from(random.size(), value);
+    std::vector<c10::BFloat16> to(random.size());
+    write_stochastically(to.data(), from.data(), random.data(), static_cast<int64_t>(random.size()));
+    double sum = 0;
+    for (const auto rounded : to) sum += static_cast<double>(static_cast<float>(rounded));
+    EXPECT_DOUBLE_EQ(sum / static_cast<double>(random.size()), static_cast<double>(value));
+  }
+}
+
+TEST(OptimConvert, StochasticRoundingKeepsWhatIsNotFinite) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> from{infinity, -infinity, std::nanf("")};
+  const std::vector<uint16_t> random(3, 0xffff);
+  std::vector<c10::BFloat16> to(3);
+  write_stochastically(to.data(), from.data(), random.data(), 3);
+  EXPECT_EQ(static_cast<float>(to[0]), infinity);
+  EXPECT_EQ(static_cast<float>(to[1]), -infinity);
+  EXPECT_TRUE(std::isnan(static_cast<float>(to[2])));
+}
+
+TEST(OptimConvert, RandomBitsOfAnElementDoNotDependOnWhereAStretchBegins) {
+  std::vector<uint16_t> all(1000);
+  fill_random(all, 3, 4, 0);
+  for (const size_t first : {1, 7, 8, 501}) {
+    std::vector<uint16_t> part(99);
+    fill_random(part, 3, 4, static_cast<int64_t>(first));
+    EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + static_cast<std::ptrdiff_t>(first))) << first;
+  }
+}
+
+// The first known answer of the authors' implementation (Random123, kat_vectors): philox4x32 10, all zero.
+TEST(OptimConvert, RandomBitsAreThoseOfPhilox) {
+  std::vector<uint16_t> bits(8);
+  fill_random(bits, 0, 0, 0);
+  EXPECT_EQ(bits, (std::vector<uint16_t>{0xe8d5, 0x6627, 0xc58d, 0xe169, 0xac4c, 0xbc57, 0xdbd8, 0x9b00}));
+}
+
+TEST(OptimConvert, RandomBitsAreEven) {
+  std::vector<uint16_t> bits(1 << 16);
+  fill_random(bits, 9, 1, 12345);
+  double mean = 0;
+  for (const auto value : bits) mean += value / static_cast<double>(bits.size());
+  EXPECT_NEAR(mean, 32767.5, 5 * 65536 / std::sqrt(12.0 * 65536));
+}
+
+}  // namespace
+}  // namespace fsdp::optim
