@@ -1,5 +1,6 @@
 // Training within a limit on memory or on files, by ranks that are processes.
 
+#include <algorithm>
 #include <fsdp/optim.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
@@ -61,10 +62,16 @@ int64_t train(int layers, const FullyShardOptions& options) {
     optimizer.step();
     optimizer.zero_grad();
   }
-  int64_t bits = 0;
+  uint64_t bits = 0;
   for (const auto& parameter : net->parameters())
-    bits = bits * 31 + full_tensor(parameter).view(torch::kInt).sum(torch::kLong).item<int64_t>();
-  return bits;
+    bits = bits * 31 +
+           static_cast<uint64_t>(full_tensor(parameter).view(torch::kInt).sum(torch::kLong).item<int64_t>());
+  return static_cast<int64_t>(bits);
+}
+
+std::string line_of_bits(const std::string& output) {
+  const auto line = output.substr(std::min(output.find("bits "), output.size()));
+  return line.substr(0, line.find('\n'));
 }
 
 FullyShardOptions options_of_case() {
@@ -121,7 +128,8 @@ TEST(DiskOffloadProcesses, TrainWithinALimitThatTheirStateExceedsThreefold) {
     EXPECT_NE(without_disk[r].exit_code, 0) << "the limit is no limit";
     ASSERT_EQ(with_disk[r].exit_code, 0) << with_disk[r].output;
     EXPECT_THAT(unlimited[r].output, HasSubstr("bits "));
-    EXPECT_EQ(unlimited[r].output, with_disk[r].output);
+    // Not behind it: the rank that ends last may be told that the store is gone.
+    EXPECT_EQ(line_of_bits(unlimited[r].output), line_of_bits(with_disk[r].output));
   }
   EXPECT_THAT(without_disk[0].output + without_disk[1].output, HasSubstr("memory"));
 }
