@@ -132,7 +132,7 @@ class Data(HostsTest):
                 outputs = self.all_end_well()
                 numbers = [str(host) for host, size in enumerate(sizes) for _ in range(size)]
                 for output in outputs:
-                    self.assertEqual(re.findall(r"\d+", output.split("hosts", 1)[1]), numbers)
+                    self.assertEqual(re.findall(r"\d+", output.split("hosts", 1)[1].splitlines()[0]), numbers)
                 for host, size in enumerate(sizes):
                     share = size / sum(sizes)
                     data = 4 * NUMEL * (share * (len(sizes) - 1) + 1 - share)

@@ -1,10 +1,10 @@
 // Training within a limit on memory or on files, by ranks that are processes.
 
-#include <algorithm>
 #include <fsdp/optim.h>
 #include <gmock/gmock.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iostream>
 
