@@ -12,9 +12,9 @@ namespace fsdp::amp {
 /// How an error of `operation` begins: with the rank, if some parameter is sharded.
 std::string where_of(const torch::optim::Optimizer& optimizer, const std::string& operation);
 
-/// Multiplies them by `factor` in place; without one they are only read. Returns a number on their device that is above 0 if one was not finite on any
-/// rank; undefined, and nothing is communicated, if there is no gradient: of sharded parameters all ranks have one or
-/// none has. Waits for other ranks, and not for the device.
+/// Multiplies them by `factor` in place; without one they are only read. Returns a number on their device that is above
+/// 0 if one was not finite on any rank; undefined, and nothing is communicated, if there is no gradient: of sharded
+/// parameters all ranks have one or none has. Waits for other ranks, and not for the device.
 ///
 /// Collective. Throws UsageError, before anything is changed, in a scope or backward of one of the groups and while
 /// gradients wait for their reduction.

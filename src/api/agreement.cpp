@@ -2,7 +2,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 #include <xxhash.h>
@@ -13,6 +12,7 @@
 #include <sstream>
 #include <unordered_set>
 
+#include "api/device_choice.h"
 #include "api/placement_choice.h"
 #include "comm/core/check.h"
 #include "runtime/deferred_value.h"
@@ -97,7 +97,7 @@ std::vector<c10::Device> devices_of(const int64_t* notes, const std::vector<Name
     if (const auto own = runtime::form_of_values(tensor).device; own.type() == type)
       devices.push_back(own);
     else
-      devices.push_back(type == at::kCPU ? c10::Device(type) : c10::impl::VirtualGuardImpl(type).getDevice());
+      devices.push_back(with_index(c10::Device(type)));
   }
   return devices;
 }
