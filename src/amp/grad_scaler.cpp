@@ -13,8 +13,7 @@ namespace fsdp {
 GradScaler::GradScaler(const GradScalerOptions& options)
     : enabled_(options.enabled),
       state_{options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval, 0} {
-  if (enabled_) amp::check_state(state_, "[fsdp] GradScaler: ");
-  state_.scale = static_cast<float>(state_.scale);  // as torch.amp has it
+  if (enabled_) state_ = amp::checked(state_, "[fsdp] GradScaler: ");
 }
 
 at::Tensor GradScaler::scale(const at::Tensor& outputs) {
@@ -88,8 +87,8 @@ void GradScaler::update(std::optional<double> new_scale) {
   require(has_scaled_, where, "nothing was scaled yet. Call scale(loss).backward() before");
   auto next = state_;
   if (new_scale) {
-    next.scale = static_cast<float>(*new_scale);
-    amp::check_state(next, where);
+    next.scale = *new_scale;
+    next = amp::checked(next, where);
   } else {
     bool was_checked = false, found_inf = false;
     for (auto& [optimizer, iteration] : iterations_) {
@@ -108,9 +107,7 @@ double GradScaler::get_scale() const { return enabled_ ? state_.scale : 1.0; }
 
 void GradScaler::load(const GradScalerState& state) {
   if (!enabled_) return;
-  amp::check_state(state, "[fsdp] GradScaler::load: ");
-  state_ = state;
-  state_.scale = static_cast<float>(state.scale);
+  state_ = amp::checked(state, "[fsdp] GradScaler::load: ");
 }
 
 }  // namespace fsdp

@@ -6,7 +6,7 @@
 
 namespace fsdp::amp {
 
-void check_state(const GradScalerState& state, const std::string& where) {
+GradScalerState checked(GradScalerState state, const std::string& where) {
   require(std::isfinite(static_cast<float>(state.scale)) && static_cast<float>(state.scale) > 0, where,
           "expected a scale above 0 that a float has, found ", state.scale);
   require(state.growth_factor > 1, where, "expected growth_factor > 1, found ", state.growth_factor);
@@ -14,6 +14,8 @@ void check_state(const GradScalerState& state, const std::string& where) {
           state.backoff_factor);
   require(state.growth_interval > 0, where, "expected growth_interval > 0, found ", state.growth_interval);
   require(state.growth_tracker >= 0, where, "expected growth_tracker >= 0, found ", state.growth_tracker);
+  state.scale = static_cast<float>(state.scale);
+  return state;
 }
 
 GradScalerState updated(GradScalerState state, bool found_inf) {

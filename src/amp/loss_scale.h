@@ -8,8 +8,9 @@
 
 namespace fsdp::amp {
 
-/// Throws UsageError for numbers with which a scale would not find its size.
-void check_state(const GradScalerState& state, const std::string& where);
+/// The state with its scale as a float, as torch.amp has it. Throws UsageError for numbers with which a scale would not
+/// find its size.
+GradScalerState checked(GradScalerState state, const std::string& where);
 
 /// After an iteration. The scale is a float, as torch.amp's, and does not grow to infinity.
 GradScalerState updated(GradScalerState state, bool found_inf);
