@@ -81,6 +81,22 @@ TEST(StateCheckpoint, TheNewestIsTheLastOneThatGotItsName) {
   EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000005");
 }
 
+// The first ends between the checkpoint's name and `latest`, the second before its checkpoint has a name.
+TEST(StateCheckpoint, TheNewestStaysThatAfterTwoSavesThatEnded) {
+  const TemporaryFolder folder;
+  write_small_checkpoint(folder.path(), 1);
+  std::filesystem::copy(folder / "step-000000000001", folder / "step-000000000002");
+  write_text(folder / "next", "step-000000000002\n");
+  {
+    const FolderLock lock(folder.path());
+    begin_step(folder.path(), 3, lock);
+    write_text(folder / "next", "step-000000000003\n");
+  }
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000002");
+  std::filesystem::remove(folder / "next");
+  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000002");
+}
+
 TEST(StateCheckpoint, ThoseBeforeTheNewestAreRemoved) {
   const TemporaryFolder folder;
   for (const int64_t step : {1, 2, 3}) write_small_checkpoint(folder.path(), step, 2);

@@ -81,6 +81,15 @@ void rename_over(const fs::path& from, const fs::path& to) {
   fs::remove_all(old);
 }
 
+// What `pointer` (`latest` or `next`) names, if there is such a checkpoint among `names`.
+std::optional<std::string> named_by(const std::string& folder, const char* pointer,
+                                    const std::vector<std::string>& names) {
+  if (!fs::exists(folder + "/" + pointer)) return std::nullopt;
+  auto name = text_of_file(folder + "/" + pointer, 1000);
+  if (name.ends_with('\n')) name.pop_back();
+  return std::ranges::find(names, name) == names.end() ? std::nullopt : std::optional(name);
+}
+
 // Who has a lock, as the file says.
 std::string writer_in(const std::string& path) {
   std::string writer;
@@ -138,6 +147,9 @@ std::vector<std::string> incomplete_names(const std::string& folder) {
 std::string begin_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) {
   return translated([&] {
     for (const auto& name : incomplete_names(folder)) fs::remove_all(fs::path(folder) / name);
+    // The save before this one may have ended between its name and `latest`: `next` alone knows, and is written anew.
+    if (const auto newest = named_by(folder, kNext, checkpoint_names(folder)))
+      write_text(folder + "/" + kLatest, *newest + "\n");
     const auto path = fs::path(folder) / name_of_attempt(step);
     fs::create_directory(path);
     return path.string();
@@ -213,11 +225,10 @@ std::vector<std::string> checkpoint_names(const std::string& path) {
   for (const auto step : complete_steps(path)) names.push_back(name_of_step(step));
   std::ranges::reverse(names);
   for (const auto* pointer : {kLatest, kNext}) {  // the second one counts more
-    if (!fs::exists(path + "/" + pointer)) continue;
-    auto name = text_of_file(path + "/" + pointer, 1000);
-    if (name.ends_with('\n')) name.pop_back();
-    if (const auto named = std::ranges::find(names, name); named != names.end())
+    if (const auto name = named_by(path, pointer, names)) {
+      const auto named = std::ranges::find(names, *name);
       std::rotate(names.begin(), named, named + 1);
+    }
   }
   return names;
 }
