@@ -86,6 +86,32 @@ class Ckpt(unittest.TestCase):
         self.assertIn("optim.state.head.weight.exp_avg", differences)
         self.ckpt("diff", self.runs, after[0], status=1)
 
+    def test_an_older_step_does_not_become_a_runs_newest(self):
+        self.ckpt("import", self.file, self.runs, "--step", 7)
+        output = self.ckpt("import", self.file, self.runs, "--step", 6, status=1)
+        self.assertIn(f"{self.runs}: expected a step of 7, the newest here, or more, found 6", output)
+        self.assertIn("expected a step of 7", self.ckpt("reshard", self.file, self.runs, status=1))
+        self.assertEqual(json.loads(self.ckpt("info", self.runs, "--json"))["step"], 7)
+        self.assertEqual(sorted(path.name for path in self.runs.iterdir()), ["latest", "lock", "step-000000000007"])
+        self.ckpt("reshard", self.runs, self.runs, "--ranks", 2)
+        self.assertEqual(json.loads(self.ckpt("info", self.runs, "--json"))["world_size"], 2)
+
+    def test_rows_without_bytes_may_be_many(self):
+        header = json.dumps({"x": {"dtype": "F32", "shape": [2**60, 0], "data_offsets": [0, 0]}}).encode()
+        self.file.write_bytes(struct.pack("<Q", len(header)) + header)
+        self.ckpt("import", self.file, self.runs, "--ranks", 99)
+        self.assertEqual(json.loads(self.ckpt("info", self.runs, "--json"))["model"]["x"]["parts"], 99)
+        self.ckpt("verify", self.runs)
+        self.ckpt("export", self.runs, self.root / "again")
+        self.assertEqual(self.ckpt("diff", self.file, self.root / "again"), "1 of 1 tensors are equal\n")
+
+    def test_info_shows_what_else_has_a_state(self):
+        self.train("--steps", 1, "--fp16", "--save", self.runs)
+        states = json.loads(self.ckpt("info", self.runs, "--json"))["states"]
+        self.assertEqual(states["scaler"]["_growth_tracker"], 1)
+        self.assertIn(f"state of scaler: {json.dumps(states['scaler'], separators=(',', ':'))}\n",
+                      self.ckpt("info", self.runs))
+
     def test_export_converts(self):
         self.ckpt("export", self.file, self.root / "low.safetensors", "--dtype", "BF16")
         info = json.loads(self.ckpt("info", self.root / "low.safetensors", "--json"))

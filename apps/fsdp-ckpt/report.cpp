@@ -50,10 +50,11 @@ Checkpoints checkpoints_at(const std::string& path) {
     throw FormatError(path +
                       ": expected a checkpoint or the folder of a run's checkpoints, found a file, which has no "
                       "checksums. Compare it with another one: fsdp-ckpt diff");
-  if (std::filesystem::exists(path + "/" + kManifestName) || !std::filesystem::is_directory(path))
+  if (!std::filesystem::is_directory(path) || checkpoint_names(path) == std::vector<std::string>{"."})
     return {{find_checkpoint(path)}, {}};  // which says what is missing
   Checkpoints found{{}, incomplete_names(path)};
-  for (const auto step : complete_steps(path)) found.complete.push_back(path + "/" + name_of_step(step));
+  for (const auto step : complete_steps(path))
+    found.complete.push_back(places_of(path + "/" + name_of_step(step)).front());
   if (found.complete.empty() && found.incomplete.empty()) find_checkpoint(path);  // throws
   return found;
 }
@@ -71,10 +72,13 @@ uint64_t bytes_of_tensors(const std::string& checkpoint) {
 void print_info(const Source& source, bool as_json) {
   const auto& manifest = source.manifest();
   if (as_json) {
+    json states = json::object();
+    for (const auto& [name, state] : manifest.states) states[name] = json::parse(state);
     std::cout << json{{"step", manifest.step},
                       {"world_size", manifest.world_size},
                       {"versions", manifest.versions},
                       {"extra", json::parse(manifest.extra)},
+                      {"states", std::move(states)},
                       {"optimizer", json::parse(manifest.optimizer).value("kind", json())},
                       {"model", json_of(manifest.model)},
                       {"training", json_of(manifest.training)}}
@@ -86,6 +90,7 @@ void print_info(const Source& source, bool as_json) {
     std::cout << "step " << manifest.step << ", saved by " << manifest.world_size << " ranks";
     for (const auto& [name, version] : manifest.versions) std::cout << ", " << name << ' ' << version;
     std::cout << "\nextra: " << manifest.extra << '\n';
+    for (const auto& [name, state] : manifest.states) std::cout << "state of " << name << ": " << state << '\n';
   }
   print_tensors("model", manifest.model);
   if (manifest.world_size > 0) print_tensors("training", manifest.training);

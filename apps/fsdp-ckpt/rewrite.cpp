@@ -5,6 +5,7 @@
 
 #include "numbers.h"
 #include "progress.h"
+#include "state/format/format_error.h"
 #include "state/format/sharding_info.h"
 
 namespace ckpt {
@@ -27,13 +28,17 @@ std::string name_of_file(const char* section, int rank, int ranks) {
   return name;
 }
 
+// The first row of `rank`'s share: rows * rank / ranks, of any number of rows.
+int64_t first_row_of(int64_t rows, int rank, int ranks) { return rows / ranks * rank + rows % ranks * rank / ranks; }
+
 // Writes `rank`'s share of the rows of every tensor.
 void write_share(Rewriting& to, const std::string& file, const TensorRecords& tensors, int rank,
                  TensorRecords& records) {
   std::vector<Entry> entries;
   std::map<std::string, int64_t> first_rows;
   for (const auto& [name, tensor] : tensors) {
-    const auto begin = tensor.rows() * rank / to.ranks, end = tensor.rows() * (rank + 1) / to.ranks;
+    const auto begin = first_row_of(tensor.rows(), rank, to.ranks);
+    const auto end = first_row_of(tensor.rows(), rank + 1, to.ranks);
     records.try_emplace(name, TensorRecord{tensor.dtype, tensor.sizes, {}});
     if (begin == end) continue;
     entries.push_back({name, tensor.dtype, tensor.sizes_of(end - begin)});
@@ -54,6 +59,16 @@ void write_share(Rewriting& to, const std::string& file, const TensorRecords& te
   for (const auto& entry : order)
     records.at(entry.name)
         .parts.push_back({file, first_rows[entry.name], rows_of(entry), std::move(written.checksums.at(entry.name))});
+}
+
+// What is made of an older checkpoint would be the one that training goes on from.
+void require_newest(const std::string& folder, int64_t step) {
+  if (checkpoint_names(folder).empty()) return;
+  const auto newest = read_manifest(find_checkpoint(folder)).step;
+  if (step < newest)
+    throw FormatError(folder + ": expected a step of " + std::to_string(newest) + ", the newest here, or more, found " +
+                      std::to_string(step) +
+                      ". Training would go on from it: name another folder, or a step by --step");
 }
 
 }  // namespace
@@ -91,6 +106,7 @@ Written reshard_to(Source& source, const std::string& folder, int ranks, std::op
   to.manifest.extra = old.extra;
   to.manifest.states = old.states;
   const FolderLock lock(folder);
+  require_newest(folder, to.manifest.step);
   to.path = begin_step(folder, to.manifest.step, lock);
   try {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -98,6 +114,7 @@ Written reshard_to(Source& source, const std::string& folder, int ranks, std::op
       write_share(to, name_of_file("training", rank, ranks), training, rank, to.manifest.training);
     }
     name_step(folder, to.manifest, lock);
+    keep_newest(folder, to.manifest.step, std::nullopt, lock);
   } catch (...) {
     abandon_step(folder, to.manifest.step, lock);
     throw;

@@ -58,6 +58,7 @@ uint64_t bytes_in(const TensorRecords& tensors) {
 void for_each_piece(Source& source, const std::string& name, const TensorRecord& tensor, int64_t first_row,
                     int64_t rows, const std::function<void(std::span<const std::byte>)>& act) {
   const auto bytes_per_row = tensor.bytes_per_row();
+  if (bytes_per_row == 0) return;  // of any number of rows
   const auto step =
       static_cast<int64_t>(std::max<uint64_t>(16 * kChunkBytes / std::max<uint64_t>(bytes_per_row, 1), 1));
   std::vector<std::byte> bytes;

@@ -73,10 +73,10 @@ struct LoadedCheckpoint {
 /// folder is the same for all ranks, on a disk that all of them see. Collective, outside scopes and backwards; every
 /// rank waits for the slowest one, at most for the process group's timeout.
 ///
-/// Throws UsageError in a scope, for an optimizer of another kind or of other parameters, and for groups over different
-/// ranks. Otherwise ranks fail alike, with an Error that names the rank, the file and what to do: no room, no right to
-/// write, another job that writes to the folder. The model, the optimizer and earlier checkpoints are then as they
-/// were.
+/// Throws UsageError in a scope, for what is on the meta device (fsdp::materialize and fsdp::to_empty give it memory),
+/// for an optimizer of another kind or of other parameters, and for groups over different ranks. Otherwise ranks fail
+/// alike, with an Error that names the rank, the file and what to do: no room, no right to write, another job that
+/// writes to the folder. The model, the optimizer and earlier checkpoints are then as they were.
 ///
 ///     fsdp::save_checkpoint("runs/a", model, &optimizer, {.step = step, .extra = R"({"epoch": 3})", .keep = 2});
 void save_checkpoint(const std::string& folder, const Group& model, const torch::optim::Optimizer* optimizer = nullptr,

@@ -12,22 +12,7 @@
 
 namespace fsdp {
 
-class Clone;
-
-/// While it lives, the model has the clone's values, and the clone the model's. Bound to its thread.
-class [[nodiscard]] UseClone {
- public:
-  ~UseClone();
-  UseClone(const UseClone&) = delete;
-  UseClone& operator=(const UseClone&) = delete;
-
- private:
-  friend class Clone;
-  explicit UseClone(std::shared_ptr<const Group> model, std::vector<std::pair<at::Tensor, at::Tensor>> values);
-  void swap();
-  std::shared_ptr<const Group> model_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> values_;
-};
+class UseClone;
 
 /// Values of the parameters and buffers of a sharded model: this rank's rows, and what is not sharded whole. One module
 /// serves for both sets of values, so any module can be cloned; gradients and optimizers are the model's alone. Cheap
@@ -56,10 +41,25 @@ class Clone {
   std::vector<std::pair<std::string, at::Tensor>> values() const;
 
  private:
+  friend class UseClone;
   friend Clone clone(const Group& model);
   struct Values;
   explicit Clone(std::shared_ptr<Values> values);
   std::shared_ptr<Values> values_;
+};
+
+/// While it lives, the model has the clone's values, and the clone the model's. Bound to its thread. If it goes where
+/// Clone::use would throw, they are exchanged for good, which is a warning.
+class [[nodiscard]] UseClone {
+ public:
+  ~UseClone();
+  UseClone(const UseClone&) = delete;
+  UseClone& operator=(const UseClone&) = delete;
+
+ private:
+  friend class Clone;
+  explicit UseClone(std::shared_ptr<Clone::Values> values);
+  std::shared_ptr<Clone::Values> values_;
 };
 
 /// A copy of the values that the model has now. Not collective. Throws UsageError in a scope or a backward, and for

@@ -2,7 +2,8 @@
 /// \file
 /// What a model and an optimizer hold, by name: this rank's rows, or whole tensors, in memory or in one safetensors
 /// file. Names are the module's, as `named_parameters()` and `named_buffers()` have them; a tensor that has several
-/// names comes once, by the first. Outside scopes and backwards; for training that goes on see checkpoint.h.
+/// names comes once, by the first. Outside scopes and backwards, and of tensors that are not on the meta device: else a
+/// UsageError. For training that goes on see checkpoint.h.
 
 #include <fsdp/checkpoint.h>
 #include <fsdp/group.h>
@@ -42,9 +43,26 @@ std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, tor
 std::vector<std::pair<std::string, at::Tensor>> full_state_dict(const Group& model);
 std::vector<std::pair<std::string, at::Tensor>> full_state_dict(torch::nn::Module& model);
 
-/// The same to a file that rank 0 writes, which never holds more than one whole parameter either. What had the name
-/// before is replaced when the new file is complete. Python opens it with safetensors. Collective. Throws UsageError in
-/// a scope, and an Error on every rank if the file cannot be written.
+/// Loads whole tensors that rank 0 has into a model that is sharded: what full_state_dict returned, or what was read
+/// from anywhere. What other ranks give is ignored. Rank 0 broadcasts one tensor after the other, a few MiB or one row
+/// at a time, of which each rank keeps its rows: nobody but rank 0 holds a whole one. Values are converted where the
+/// dtype differs; they lie on any device of rank 0. Returns what was not strict (LoadedCheckpoint::differing).
+///
+/// Collective. Throws UsageError in a scope; an Error on every rank where something is missing or does not fit (see
+/// LoadOptions), or a tensor has no values or a dtype that safetensors files do not have, before anything is changed;
+/// what Work::wait throws, after which the model may be loaded in part.
+///
+///     std::vector<std::pair<std::string, at::Tensor>> entries;
+///     if (fsdp::rank() == 0) entries = read_pretrained();
+///     fsdp::load_full_state_dict(entries, model);
+std::vector<std::string> load_full_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& entries,
+                                              const Group& model, const LoadOptions& options = {});
+std::vector<std::string> load_full_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& entries,
+                                              torch::nn::Module& model, const LoadOptions& options = {});
+
+/// What full_state_dict returns, to a file that rank 0 writes, which never holds more than one whole parameter either.
+/// What had the name before is replaced when the new file is complete. Python opens it with safetensors. Collective.
+/// Throws UsageError in a scope, and an Error on every rank if the file cannot be written.
 ///
 ///     fsdp::save_safetensors("model.safetensors", model);
 void save_safetensors(const std::string& path, const Group& model);

@@ -52,6 +52,15 @@ struct Clone::Values {
     }
     return all;
   }
+
+  void exchange(const char* operation) const {
+    const at::NoGradGuard no_grad;
+    for (auto& [tensor, copy] : pairs(operation)) {
+      const auto before = copy.clone();
+      copy.copy_(tensor);
+      tensor.copy_(before);
+    }
+  }
 };
 
 Clone clone(const Group& model) {
@@ -77,7 +86,7 @@ void Clone::update(double decay) {
       copy.copy_(tensor);
 }
 
-UseClone Clone::use() { return UseClone(std::make_shared<Group>(values_->model), values_->pairs("Clone::use")); }
+UseClone Clone::use() { return UseClone(values_); }
 
 std::vector<std::pair<std::string, at::Tensor>> Clone::values() const {
   std::vector<std::pair<std::string, at::Tensor>> all;
@@ -85,27 +94,15 @@ std::vector<std::pair<std::string, at::Tensor>> Clone::values() const {
   return all;
 }
 
-UseClone::UseClone(std::shared_ptr<const Group> model, std::vector<std::pair<at::Tensor, at::Tensor>> values)
-    : model_(std::move(model)), values_(std::move(values)) {
-  swap();
+UseClone::UseClone(std::shared_ptr<Clone::Values> values) : values_(std::move(values)) {
+  values_->exchange("Clone::use");
 }
 
-// In a scope it cannot go back; the values are then exchanged for good, which is said.
 UseClone::~UseClone() {
   try {
-    require_at_rest(*model_, "the end of Clone::use");
-    swap();
+    values_->exchange("the end of Clone::use");
   } catch (const std::exception& error) {
     TORCH_WARN("The model keeps the clone's values, and the clone the model's: ", error.what());
-  }
-}
-
-void UseClone::swap() {
-  const at::NoGradGuard no_grad;
-  for (auto& [tensor, copy] : values_) {
-    const auto before = copy.clone();
-    copy.copy_(tensor);
-    tensor.copy_(before);
   }
 }
 

@@ -143,7 +143,10 @@ void AsyncSave::wait() {
   const auto& ranks = saving->ranks;
   // Two meetings: rank 0 must not wait for the rows of a rank that is gone or stands still.
   const auto parts = ranks.together(kOperation, [&] { return saving->written.get(); });
-  if (saving->spread) return saving->spread->complete(parts, ranks, kOperation);
+  if (saving->spread) {
+    if (saving->spread->completes()) remove_parts(saving->spread->path(), ranks.world_size());
+    return saving->spread->complete(parts, ranks, kOperation);
+  }
   ranks.together(kOperation, [&]() -> std::string {
     saving->completed.get();
     return {};

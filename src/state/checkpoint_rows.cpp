@@ -1,22 +1,21 @@
 #include "state/checkpoint_rows.h"
 
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
+#include <fsdp/error.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <sstream>
 #include <utility>
 
+#include "state/format/checksum.h"
 #include "state/format/format_error.h"
+#include "state/sent_rows.h"
 
 namespace fsdp::state {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr uint64_t kMostSentBytes = uint64_t{16} << 20;  // at a time
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -44,86 +43,114 @@ std::vector<std::string> names_of_any(const std::string& folder, const Ranks& ra
   return names;
 }
 
-// A checkpoint as the ranks see it.
+// What this rank has of a checkpoint at one place.
+struct Seen {
+  std::string path, manifest, checksum;
+  // By the manifest's files: '1' for one that is there.
+  std::string files = {};
+  bool has_hosts = false;
+};
+
+std::vector<Seen> look_here(const std::string& checkpoint) {
+  std::vector<Seen> places;
+  for (const auto& path : places_of(checkpoint)) {
+    const auto text = read_manifest_text(path);
+    auto& place = places.emplace_back(Seen{path, text, hex_of(checksum_of(std::as_bytes(std::span(text))))});
+    for (const auto& [name, file] : parse_manifest(text, path + "/" + kManifestName).files) {
+      place.files += fs::exists(path + "/" + name) ? '1' : '0';
+      place.has_hosts = place.has_hosts || !file.host.empty();
+    }
+  }
+  return places;
+}
+
+// A checkpoint as the ranks see it: what has the same manifest, wherever they have it.
 struct Candidate {
-  std::string path;
-  // By rank: the manifest's checksum, empty where there is none, and by the manifest's files whether they are there.
-  struct View {
-    std::string checksum, files;
-  };
-  std::vector<View> views;
+  std::string checksum;
+  // As this rank has it, or would; its manifest, empty if it has none.
+  std::string path, manifest = {};
+  // By rank, if it has the manifest: Seen::files.
+  std::vector<std::optional<std::string>> files;
   bool has_hosts = false;
 
-  // The lowest rank with a manifest: that of another save under the same name counts as none.
-  size_t holder() const {
-    return static_cast<size_t>(std::ranges::find_if(views, [](const View& v) { return !v.checksum.empty(); }) -
-                               views.begin());
+  bool has(size_t rank) const { return files[rank].has_value(); }
+  bool sees(size_t rank, size_t file) const { return has(rank) && (*files[rank])[file] == '1'; }
+  size_t lowest_that_has() const {
+    return static_cast<size_t>(std::ranges::find_if(files, [](const auto& of) { return of.has_value(); }) -
+                               files.begin());
   }
-  bool has(size_t rank) const { return views[rank].checksum == views[holder()].checksum; }
-  bool sees(size_t rank, size_t file) const { return has(rank) && views[rank].files[file] == '1'; }
   std::optional<int> lowest_that_sees(size_t file) const {
-    for (size_t rank = 0; rank < views.size(); ++rank)
+    for (size_t rank = 0; rank < files.size(); ++rank)
       if (sees(rank, file)) return static_cast<int>(rank);
     return std::nullopt;
   }
   bool is_complete() const {
-    for (size_t file = 0; file < views[holder()].files.size(); ++file)
+    for (size_t file = 0; file < files[lowest_that_has()]->size(); ++file)
       if (!lowest_that_sees(file)) return false;
     return true;
   }
 };
 
-// Checksum, whether files have hosts, and which ones are here.
-std::string view_of(const std::string& path) {
-  if (!fs::exists(path + "/" + kManifestName)) return {};
-  const auto text = read_manifest_text(path);
-  const auto manifest = parse_manifest(text, path + "/" + kManifestName);
-  std::string files;
-  bool has_hosts = false;
-  for (const auto& [name, file] : manifest.files) {
-    files += fs::exists(path + "/" + name) ? '1' : '0';
-    has_hosts = has_hosts || !file.host.empty();
+// All that ranks have by one name: two if a save ended when some disks had the new one and others that which it
+// replaces.
+std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks, const std::string& operation) {
+  std::vector<Seen> own;
+  const auto texts = ranks.together(operation, [&] {
+    own = look_here(checkpoint);
+    std::vector<std::string> lines;
+    for (const auto& [path, manifest, checksum, files, has_hosts] : own)
+      lines.insert(lines.end(), {checksum, has_hosts ? "hosts" : "", files});
+    return text_of(lines);
+  });
+  std::vector<Candidate> candidates;
+  for (size_t rank = 0; rank < texts.size(); ++rank) {
+    const auto lines = lines_of(texts[rank]);
+    for (size_t line = 0; line + 2 < lines.size(); line += 3) {
+      auto known = std::ranges::find(candidates, lines[line], &Candidate::checksum);
+      if (known == candidates.end())
+        known = candidates.insert(known, Candidate{.checksum = lines[line],
+                                                   .path = checkpoint,
+                                                   .files = std::vector<std::optional<std::string>>(texts.size())});
+      known->files[rank] = lines[line + 2];
+      known->has_hosts = known->has_hosts || !lines[line + 1].empty();
+    }
   }
-  return text_of({hex_of(checksum_of(std::as_bytes(std::span(text)))), has_hosts ? "hosts" : "", files});
-}
-
-Candidate look_at(const std::string& path, const Ranks& ranks, const std::string& operation) {
-  Candidate candidate{.path = path, .views = {}};
-  for (const auto& text : ranks.together(operation, [&] { return view_of(path); })) {
-    auto lines = lines_of(text);
-    lines.resize(3);
-    candidate.has_hosts = candidate.has_hosts || !lines[1].empty();
-    candidate.views.push_back({std::move(lines[0]), std::move(lines[2])});
+  for (auto& place : own) {
+    const auto candidate = std::ranges::find(candidates, place.checksum, &Candidate::checksum);
+    candidate->path = place.path;
+    candidate->manifest = std::move(place.manifest);
   }
-  return candidate;
+  return candidates;
 }
 
 // Of those that were saved to several disks, a newer one may not be on all of them: the save was interrupted.
 std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks, const std::string& operation) {
   std::optional<Candidate> first;
-  for (const auto& name : names_of_any(folder, ranks, operation)) {
-    auto candidate = look_at(path_of(folder, name), ranks, operation);
-    if (candidate.holder() == candidate.views.size()) continue;  // removed meanwhile
-    if (!candidate.has_hosts || candidate.is_complete()) {
-      if (first && ranks.rank() == 0)
-        TORCH_WARN(ranks.where(operation), first->path, " is not on the disks of all hosts, so ", candidate.path,
-                   " is loaded");
-      return candidate;
+  const auto names = names_of_any(folder, ranks, operation);
+  for (const auto& name : names)
+    for (auto& candidate : look_at(path_of(folder, name), ranks, operation)) {
+      if (!candidate.has_hosts || candidate.is_complete()) {
+        if (first && ranks.rank() == 0)
+          TORCH_WARN(ranks.where(operation), first->path, " is not on the disks of all hosts, so ", candidate.path,
+                     " is loaded");
+        return std::move(candidate);
+      }
+      if (!first) first = std::move(candidate);
     }
-    if (!first) first = std::move(candidate);
-  }
+  if (!first && !names.empty()) throw Error(ranks.where(operation) + folder + kChanged);
   return first;
 }
 
-// Of this rank's disk, or as the lowest rank that has it says.
+// As this rank read it when it looked, or as the lowest rank says that has it.
 Manifest manifest_of(const Candidate& candidate, const Ranks& ranks, const std::string& operation) {
-  const auto holder = candidate.holder();
-  const auto own = static_cast<size_t>(ranks.rank());
-  bool all_have_it = true;
-  for (size_t rank = 0; rank < candidate.views.size(); ++rank) all_have_it = all_have_it && candidate.has(rank);
-  if (all_have_it) return read_manifest(candidate.path);
-  const auto text = ranks.together(
-      operation, [&] { return own == holder ? read_manifest_text(candidate.path) : std::string(); })[holder];
+  auto text = candidate.manifest;
+  if (std::ranges::any_of(candidate.files, [](const auto& of) { return !of; })) {
+    const auto holder = candidate.lowest_that_has();
+    auto texts = ranks.together(operation, [&] {
+      return static_cast<size_t>(ranks.rank()) == holder ? candidate.manifest : std::string();
+    });
+    text = std::move(texts[holder]);
+  }
   return parse_manifest(text, candidate.path + "/" + kManifestName);
 }
 
@@ -139,7 +166,7 @@ std::unique_ptr<CheckpointRows> CheckpointRows::find(const std::string& folder, 
   for (const auto& [name, record] : manifest.files) {
     auto& sight = sights[name];
     sight.lowest = candidate->lowest_that_sees(file);
-    for (size_t rank = 0; rank < candidate->views.size(); ++rank)
+    for (size_t rank = 0; rank < candidate->files.size(); ++rank)
       sight.all = sight.all && candidate->sees(rank, file);
     sight.own = candidate->sees(static_cast<size_t>(ranks.rank()), file++);
   }
@@ -187,22 +214,15 @@ void CheckpointRows::read(const std::string& name, const TensorRecord& tensor, l
 // A part of a tensor from who sees it to all, of whom each takes the rows that it wants.
 void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, const TensorPart& part,
                           layout::RowRange rows, std::span<std::byte> out) {
-  const auto bytes_per_row = tensor.bytes_per_row();
-  const auto step = static_cast<int64_t>(std::max<uint64_t>(kMostSentBytes / std::max<uint64_t>(bytes_per_row, 1), 1));
   const auto root = sights_.at(part.file).lowest;
-  for (int64_t first = part.first_row; first < part.first_row + part.rows; first += step) {
-    const auto count = std::min(step, part.first_row + part.rows - first);
-    const auto piece = at::empty({count * static_cast<int64_t>(bytes_per_row)}, at::kByte);
-    const std::span bytes(static_cast<std::byte*>(piece.mutable_data_ptr()), piece.nbytes());
-    if (!root || *root == ranks_.rank())
-      keep_error([&] { reader_.read_rows(name, tensor, first, count, bytes); });  // which says that nobody has it
-    if (root) ranks_.broadcast(piece, *root, operation_);
-    const auto begin = std::max(first, rows.first), end = std::min(first + count, rows.first + rows.count);
-    if (begin >= end) continue;
-    std::memcpy(out.data() + static_cast<uint64_t>(begin - rows.first) * bytes_per_row,
-                bytes.data() + static_cast<uint64_t>(begin - first) * bytes_per_row,
-                static_cast<uint64_t>(end - begin) * bytes_per_row);
+  const auto read = [&](int64_t first, int64_t count, std::span<std::byte> bytes) {
+    keep_error([&] { reader_.read_rows(name, tensor, first, count, bytes); });
+  };
+  if (!root) {  // reading says that nobody has it
+    std::vector<std::byte> row(tensor.bytes_per_row());
+    return read(part.first_row, 1, row);
   }
+  send_rows({{part.first_row, part.rows}, tensor.bytes_per_row(), *root, read}, rows, out, ranks_, operation_);
 }
 
 // The first one counts.

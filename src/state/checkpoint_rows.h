@@ -18,12 +18,15 @@
 
 namespace fsdp::state {
 
+/// What errors say after the folder.
+inline constexpr char kChanged[] = ": its checkpoints changed while they were looked at. Load again";
+
 /// On one rank. Where all ranks see the same files, each reads its rows and nothing is communicated. Else what a rank
 /// wants of a file that it does not see comes from the lowest rank that does.
 class CheckpointRows {
  public:
   /// Chooses the newest checkpoint that the ranks can read, wherever its files are: rank 0's disk first. Null if there
-  /// is none. Collective. Throws an Error on every rank.
+  /// is none. Collective. Throws an Error on every rank, also for one that is damaged.
   static std::unique_ptr<CheckpointRows> find(const std::string& folder, const Ranks& ranks,
                                               const std::string& operation);
 

@@ -2,6 +2,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <fsdp/checkpoint.h>
+#include <fsdp/error.h>
 
 #include <algorithm>
 
@@ -69,18 +70,23 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
   });
 }
 
-void read_random_state(CheckpointRows& reader, const ModelTensors& tensors, const Ranks& ranks) {
-  if (reader.manifest().world_size != ranks.world_size()) return;
+using RandomStates = std::vector<std::pair<at::Device, at::Tensor>>;
+
+// This rank's, if there are as many ranks as there were.
+RandomStates read_random_states(CheckpointRows& reader, const ModelTensors& tensors, const Ranks& ranks) {
+  RandomStates states;
+  if (reader.manifest().world_size != ranks.world_size()) return states;
   for (int rank = 0; rank < ranks.world_size(); ++rank)
     for (const auto& device : devices_of(tensors)) {
       const auto found = reader.manifest().training.find(name_of_random(rank, device));
       if (found == reader.manifest().training.end()) continue;
       const auto& [name, record] = *found;
       if (rank == ranks.rank())
-        set_random_state(device, rows_in(reader, name, record, {0, record.rows()}, record.sizes));
+        states.emplace_back(device, rows_in(reader, name, record, {0, record.rows()}, record.sizes));
       else if (reader.is_sent(record))
         rows_in(reader, name, record, {0, 0}, {0});
     }
+  return states;
 }
 
 // What this rank reads, if all of it fits.
@@ -109,7 +115,10 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
   if (optimizer) require_known(*optimizer, tensors, ranks.where(operation));
   const auto checkpoint = CheckpointRows::find(folder, ranks, operation);
   if (!checkpoint && options.if_any) return {};
-  if (!checkpoint) ranks.together(operation, [&] { return find_checkpoint(folder); });  // says why there is none
+  if (!checkpoint) {
+    ranks.together(operation, [&] { return find_checkpoint(folder); });  // says why there is none
+    throw Error(ranks.where(operation) + folder + kChanged);
+  }
   const auto& manifest = checkpoint->manifest();
   Fit fit;
   bool takes_optimizer = optimizer != nullptr, takes_scaler = options.scaler && options.scaler->is_enabled();
@@ -131,9 +140,10 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
   ranks.together(operation, [&]() -> std::string {
     read_model(*checkpoint, tensors, fit);
     if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
+    const auto random_states = optimizer ? read_random_states(*checkpoint, tensors, ranks) : RandomStates();
+    checkpoint->finish();  // what could not be read says so before anything makes sense of it
     if (takes_scaler) restore(*options.scaler, manifest.states.at(kScaler));
-    if (optimizer) read_random_state(*checkpoint, tensors, ranks);
-    checkpoint->finish();
+    for (const auto& [device, state] : random_states) set_random_state(device, state);
     return {};
   });
   return {.path = checkpoint->path(),

@@ -63,12 +63,16 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
   for (const auto& [name, tensor] : named)
     if (const auto part = runtime::registry().find(tensor)) require_same_ranks(tensors, *part->group, operation);
   if (!tensors.ranks) tensors.ranks = default_ranks();
+  const auto where = tensors.ranks ? tensors.ranks->where(operation) : "[fsdp] " + operation + ": ";
   const bool is_first = !tensors.ranks || tensors.ranks->rank() == 0;
   for (const auto& [name, tensor] : named) {
     if (!tensor.defined()) continue;
     const auto [place, is_new] = tensors.places.try_emplace(tensor.unsafeGetTensorImpl(), tensors.all.size());
     if (is_new) {
       const auto part = runtime::registry().find(tensor);
+      require(part || !tensor.is_meta(), where, "'", name, "' is on the meta device and has no values. ",
+              "fsdp::materialize(module) gives them to what deferred_init built; of a model that is sharded, ",
+              "fsdp::to_empty gives parameters and buffers memory");
       tensors.all.push_back(part ? sharded(tensor, *part, operation) : plain(tensor, is_first));
     }
     tensors.all[place->second].names.push_back(name);

@@ -36,7 +36,7 @@ struct ModelTensors {
   std::unordered_map<const at::TensorImpl*, size_t> places;
 };
 
-/// Throws UsageError in a scope or a backward, and for groups over different ranks.
+/// Throws UsageError in a scope or a backward, for groups over different ranks and for what is on the meta device.
 ModelTensors tensors_of(const ModuleNode& tree, const std::string& operation);
 ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const std::string& operation);
 

@@ -1,5 +1,7 @@
 #include "state/optimizer_state.h"
 
+#include <ATen/ops/empty_strided.h>
+
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -168,6 +170,23 @@ void restore(Optimizer& optimizer, const ModelTensors& tensors, const std::strin
         optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
       }
     });
+  }
+  add_missing_state(optimizer);
+}
+
+void add_missing_state(Optimizer& optimizer) {
+  if (!dynamic_cast<torch::optim::Adagrad*>(&optimizer) || dynamic_cast<optim::FlatOptimizer*>(&optimizer)) return;
+  for (const auto& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
+    for (const auto& parameter : group.params()) {
+      auto& state = optimizer.state()[parameter.unsafeGetTensorImpl()];
+      if (state) continue;
+      auto made = std::make_unique<torch::optim::AdagradParamState>();
+      made->step(0);
+      made->sum(at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options())
+                    .fill_(options.initial_accumulator_value()));
+      state = std::move(made);
+    }
   }
 }
 

@@ -38,8 +38,11 @@ std::vector<StateTensor> tensors_of(const torch::optim::Optimizer& optimizer, co
 std::string misfit_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors,
                       const std::string& numbers);
 /// Gives it the options and state that `numbers_of` saved. `read(place, field)` gives the tensor of a state, undefined
-/// if there is none. A parameter of which nothing was saved begins anew.
+/// if there is none. A parameter of which nothing was saved begins anew; see `add_missing_state`.
 void restore(torch::optim::Optimizer& optimizer, const ModelTensors& tensors, const std::string& numbers,
              const std::function<at::Tensor(size_t place, const std::string& field)>& read);
+/// Gives parameters without state what the optimizer's constructor gave them. torch::optim::Adagrad has state of every
+/// parameter from then on and takes it for granted; files of fsdp::optim::Adagrad have it of those that had a gradient.
+void add_missing_state(torch::optim::Optimizer& optimizer);
 
 }  // namespace fsdp::state

@@ -153,6 +153,7 @@ void load_optimizer(Optimizer& optimizer, const std::string& path) {
       static_cast<Options&>(optimizer.param_groups()[g].options()) =
           static_cast<const Options&>(twin.param_groups()[g].options());
   });
+  add_missing_state(optimizer);
 }
 
 }  // namespace

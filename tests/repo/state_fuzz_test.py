@@ -1,6 +1,6 @@
-"""Builds tests/unit/state_fuzz.cpp with libFuzzer and runs it for so many seconds (12 unless an argument says so).
+"""Builds tests/unit/state_fuzz.cpp with libFuzzer and runs it for so many seconds (30 unless an argument says so).
 
-Exits with 77, a skip, where there is no clang++ with libFuzzer: it is not among the packages of scripts/setup.
+Exits with 77, a skip, where there is no clang++ with libFuzzer, which scripts/setup installs where it can.
 """
 
 import pathlib
@@ -42,7 +42,7 @@ def build(clang, folder, program):
 
 
 def main():
-    seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+    seconds = int(sys.argv[1]) if len(sys.argv) > 1 else 30
     clang = next((found for name in CLANGS if (found := shutil.which(name))), None)
     if clang is None:
         print("skipped: no clang++ here")

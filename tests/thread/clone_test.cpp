@@ -1,7 +1,14 @@
 // Clones of a sharded model: moving averages, and models that take turns.
 
+#include <c10/util/Exception.h>
 #include <fsdp/checkpoint.h>
+#include <fsdp/set_strategy.h>
+#include <fsdp/state_dict.h>
+#include <fsdp/to.h>
 #include <gmock/gmock.h>
+
+#include <map>
+#include <string>
 
 #include "support/small_net.h"
 #include "unit/state_files.h"
@@ -148,6 +155,42 @@ TEST(Clone, OfAModelThatMovedOrIsInAScopeIsRefused) {
     to(model, torch::kDouble);
     EXPECT_THAT(error_of([&] { average.update(0.5); }), HasSubstr("Clone it again"));
   });
+}
+
+class WarningTexts : public c10::WarningHandler {
+ public:
+  std::string text;
+  void process(const c10::Warning& warning) override { text += warning.msg(); }
+};
+
+TEST(Clone, AModelThatMovedMeanwhileKeepsItsValuesAndSaysSo) {
+  using Move = void (*)(const Sharded<NormedNet>&, torch::optim::Optimizer&);
+  for (const Move move : {Move{[](const Sharded<NormedNet>& model, torch::optim::Optimizer&) {
+                            to(model, torch::kDouble);
+                          }},
+                          Move{[](const Sharded<NormedNet>& model, torch::optim::Optimizer& optimizer) {
+                            set_strategy(model, optimizer, Strategy::kReplicate);
+                          }}})
+    run_thread_ranks(2, [&](int) {
+      Averaged trained;
+      trained.train(2);
+      trained.optimizer.zero_grad();
+      std::map<std::string, torch::Tensor> own;  // the model's
+      for (const auto& entry : state_dict(trained.model)) own[entry.name] = entry.rows.clone();
+      WarningTexts warnings;
+      {
+        const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+        const auto use = trained.average.use();
+        move(trained.model, trained.optimizer);
+      }
+      EXPECT_THAT(warnings.text, HasSubstr("The model keeps the clone's values, and the clone the model's"));
+      EXPECT_THAT(warnings.text, HasSubstr("Clone it again"));
+      const auto found = whole_values(trained.net);
+      for (size_t i = 0; i < found.size(); ++i)
+        EXPECT_TRUE(torch::equal(found[i], trained.expected[i].to(found[i].scalar_type()))) << i;
+      for (const auto& [name, values] : trained.average.values())
+        EXPECT_TRUE(torch::equal(values, own.at(name))) << name;
+    });
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <fsdp/async_save.h>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <condition_variable>
 #include <csignal>
@@ -207,6 +209,31 @@ TEST(AsyncSaving, AnErrorOfOneRankIsThatOfTheNextCallOnEveryRank) {
     EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(1, 4));
     EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
   }
+}
+
+// A child that was forked meanwhile, and loads data or compiles something, has this process's files open too.
+TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
+  const TemporaryFolder folder;
+  const HeldWriters held;
+  run_thread_ranks(1, [&](int) {
+    SavedNet trained;
+    AsyncSave saving;
+    async_save_checkpoint(saving, folder.path(), trained.group);
+    const auto child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      signal(SIGALRM, SIG_DFL);
+      alarm(20);  // should it be waited for
+      for (;;) pause();
+    }
+    HeldWriters::release();
+    saving.wait();
+    save_checkpoint(folder.path(), trained.group, nullptr, {.step = 2});
+    EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the child is still there";
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  });
+  EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(0, 2));
 }
 
 TEST(AsyncSaving, AFolderThatGoesMeanwhileIsNamedAndTrainingGoesOn) {

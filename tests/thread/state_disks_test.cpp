@@ -4,11 +4,13 @@
 #include <fsdp/checkpoint.h>
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "state/format/checkpoint_reader.h"
 #include "state/format/host_name.h"
 #include "support/backend.h"
+#include "support/interrupted.h"
 #include "support/process_ranks.h"
 #include "support/recording_communicator.h"
 #include "support/saved_run.h"
@@ -23,6 +25,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 // By rank: the number of its host, whose disk has a folder.
 using Hosts = std::vector<int>;
@@ -191,6 +194,103 @@ TEST(StateDisks, AFailureOnOneLeavesNothingOnAny) {
   }
 }
 
+std::vector<std::string> names_below(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+// Before the `countdown`-th collective of rank 1 from when it is set.
+struct InterruptedRank1 {
+  std::atomic<int> countdown = 0;
+
+  ThreadRanksOptions options(std::function<void()> act) {
+    ThreadRanksOptions options;
+    options.wrap = [this, act](std::shared_ptr<Communicator> communicator, int r) -> std::shared_ptr<Communicator> {
+      if (r != 1) return communicator;
+      return std::make_shared<Interrupted>(std::move(communicator), [this, act] {
+        if (countdown > 0 && --countdown == 0) act();
+      });
+    };
+    return options;
+  }
+};
+
+// Host 0 has named the new one when host 1 cannot.
+TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItReplaces) {
+  const Disks disks;
+  const Hosts hosts{0, 1};
+  const auto saved = save_on(disks, hosts);
+  InterruptedRank1 interrupted;
+  const auto options = interrupted.options([&] {
+    for (const auto& name : state::incomplete_names(disks.of_host(1))) fs::remove_all(disks.of_host(1) + "/" + name);
+  });
+  const auto save_step_2 = [&](bool fails) {
+    on_hosts(
+        hosts,
+        [&](int r) {
+          SavedRun run(FullyShardOptions{});
+          run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+          // The ranks meet when the folder is made, when files are written, and when they are named; twice each time.
+          if (fails && r == 1) interrupted.countdown = 4;
+          std::string error;
+          try {
+            save_checkpoint(disks.of(hosts), *run.net, &*run.optimizer, {.step = 2});
+          } catch (const Error& thrown) {
+            error = thrown.what_without_backtrace();
+          }
+          EXPECT_EQ(error.empty(), !fails) << error;
+        },
+        options);
+  };
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    save_step_2(/*fails=*/true);
+    expect_loaded(*saved, disks, {0, 1});
+    expect_loaded(*saved, disks, {1, 0});
+    expect_loaded(*saved, disks, {0, 0, 1});
+  }
+  // As a process that ends in the middle of it leaves host 1's disk.
+  fs::rename(disks.of_host(1) + "/step-000000000002", disks.of_host(1) + "/replaced-step-000000000002");
+  expect_loaded(*saved, disks, {0, 1});
+  save_step_2(/*fails=*/true);
+  expect_loaded(*saved, disks, {1, 0});
+  save_step_2(/*fails=*/false);
+  for (const int host : {0, 1})
+    EXPECT_THAT(names_below(disks.of_host(host)),
+                UnorderedElementsAre("lock", "latest", "step-000000000001", "step-000000000002"));
+  on_hosts(hosts, [&](int) {
+    SavedRun run(FullyShardOptions{});
+    run.net->register_buffer("seen", torch::arange(3));
+    load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer);
+    EXPECT_NE(saved->difference(run.rows()), "");
+  });
+}
+
+// When rank 1 has said what it sees, a program on its host that keeps fewer checkpoints removes it.
+TEST(StateDisks, ACheckpointThatGoesWhileItIsLookedAtIsAnErrorOnEveryRank) {
+  const Disks disks;
+  const Hosts hosts{0, 1};
+  save_on(disks, hosts);
+  InterruptedRank1 interrupted;
+  const auto options = interrupted.options([&] { fs::remove_all(disks.of_host(1) + "/step-000000000002"); });
+  std::vector<std::string> errors(2);
+  on_hosts(
+      hosts,
+      [&](int r) {
+        SavedRun run(FullyShardOptions{});
+        run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+        if (r == 1) interrupted.countdown = 4;
+        try {
+          load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer);
+        } catch (const Error& error) {
+          errors[static_cast<size_t>(r)] = error.what_without_backtrace();
+        }
+      },
+      options);
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("load_checkpoint: rank 1: "), HasSubstr("step-000000000002")));
+  EXPECT_EQ(errors[0], errors[1].replace(errors[1].find("rank 1"), 6, "rank 0")) << "but for who says it";
+}
+
 TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
   const Disks disks;
   const Hosts hosts{0, 1, 1};
@@ -212,6 +312,9 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
     EXPECT_THAT(state::complete_steps(disks.of(hosts)), ElementsAre(2));
   });
   expect_loaded(saved, disks, hosts);
+  for (const int host : {0, 1})
+    for (const auto& name : names_below(disks.of_host(host) + "/step-000000000002"))
+      EXPECT_TRUE(name == "manifest.json" || name.ends_with(".safetensors")) << name;
 }
 
 // A process of each of two hosts, of which the second one is lost.

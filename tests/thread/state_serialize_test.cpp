@@ -1,5 +1,6 @@
 // fsdp::save and fsdp::load beside torch::save and torch::load.
 
+#include <fsdp/checkpoint.h>
 #include <fsdp/serialize.h>
 #include <gmock/gmock.h>
 
@@ -185,6 +186,44 @@ TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
     take_step(*third, std::nullopt, *third_optimizer, 2, kWorld);
     for (size_t i = 0; i < after.size(); ++i)
       EXPECT_TRUE(torch::equal(plain->parameters()[i], third->parameters()[i])) << i;
+  }
+}
+
+// torch::optim::Adagrad takes the state of every parameter for granted, ours has it of those that had a gradient.
+TEST(Serialize, TorchsAdagradGoesOnFromOursThatNeverSteppedAParameter) {
+  const auto options = torch::optim::AdagradOptions(1e-2).initial_accumulator_value(0.1);
+  for (const bool is_checkpoint : {false, true}) {
+    const TemporaryFolder folder;
+    run_thread_ranks(2, [&](int) {
+      const auto make = [] {
+        auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+        net->to(torch::kDouble);
+        return net;
+      };
+      const auto net = make(), other = make();
+      const std::optional<Group> group = shard_blocks(*net), other_group = shard_blocks(*other);
+      optim::Adagrad ours(net->parameters(), options);
+      net->head->weight.set_requires_grad(false);
+      take_step(*net, group, ours, 0, 2);
+      net->head->weight.set_requires_grad(true);
+      EXPECT_FALSE(ours.state().count(net->head->weight.unsafeGetTensorImpl()));
+      torch::optim::Adagrad torchs(other->parameters(), torch::optim::AdagradOptions(0.5));
+      if (is_checkpoint) {
+        save_checkpoint(folder.path(), *group, &ours, {.step = 1});
+        load_checkpoint(folder.path(), *other_group, &torchs);
+      } else {
+        save(*group, folder / "model.pt");
+        save(ours, folder / "optimizer.pt");
+        load(*other_group, folder / "model.pt");
+        load(torchs, folder / "optimizer.pt");
+      }
+      take_step(*net, group, ours, 1, 2);
+      take_step(*other, other_group, torchs, 1, 2);
+      for (size_t i = 0; i < net->parameters().size(); ++i) {
+        const auto expected = full_tensor(net->parameters()[i]), found = full_tensor(other->parameters()[i]);
+        EXPECT_TRUE(torch::allclose(expected, found, 1e-12, 1e-14)) << i;
+      }
+    });
   }
 }
 

@@ -6,13 +6,14 @@
 #include <random>
 
 #include "state/format/checkpoint_reader.h"
-#include "support/decorator.h"
+#include "support/interrupted.h"
 #include "support/saved_run.h"
 
 namespace fsdp::test {
 namespace {
 
 using state::TemporaryFolder;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -74,10 +75,13 @@ Files files_below(const std::string& folder) {
   return files;
 }
 
+// By path what a file has afterwards; none: it is gone.
+using Changes = std::map<std::string, std::optional<std::string>>;
+
 // One change of one file of a checkpoint, or of two; what it was, and the files that it changed.
 struct Damage {
   std::string what;
-  Files changed;
+  Changes changed;
 };
 
 Damage draw_damage(const Files& files, const std::string& checkpoint, std::mt19937& random) {
@@ -88,7 +92,7 @@ Damage draw_damage(const Files& files, const std::string& checkpoint, std::mt199
   const auto& path = own[random() % own.size()];
   auto bytes = files.at(path);
   const auto at = random() % bytes.size();
-  switch (random() % 8) {
+  switch (random() % 9) {
     case 0:
       return {path + " cut at " + std::to_string(at), {{path, bytes.substr(0, at)}}};
     case 1:
@@ -97,14 +101,20 @@ Damage draw_damage(const Files& files, const std::string& checkpoint, std::mt199
       return {path + " changed places with " + path_at->first, {{path, path_at->second}, {path_at->first, bytes}}};
     case 3:
       return {path + " copied from " + path_at->first, {{path, path_at->second}}};
+    case 4:
+      return {path + " removed", {{path, std::nullopt}}};
     default:
       bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
       return {path + ": another bit at " + std::to_string(at), {{path, bytes}}};
   }
 }
 
-void write_all(const Files& files) {
-  for (const auto& [path, bytes] : files) state::put_bytes(path, bytes);
+void carry_out(const Changes& changes) {
+  for (const auto& [path, bytes] : changes)
+    if (bytes)
+      state::put_bytes(path, *bytes);
+    else
+      std::filesystem::remove(path);
 }
 
 // A run of two checkpoints, by two ranks; what the newer one has.
@@ -133,7 +143,7 @@ TEST(StateTrials, DamageOfAnyFileIsFoundOrHarmless) {
   for (int trial = 0; trial < number; ++trial) {
     const auto [what, changed] = draw_damage(files, checkpoint, random);
     SCOPED_TRACE(what);
-    write_all(changed);
+    carry_out(changed);
     const bool is_damaged = std::ranges::any_of(changed, [&](const auto& file) {
       return file.first.starts_with(checkpoint) && files.at(file.first) != file.second;
     });
@@ -152,21 +162,29 @@ TEST(StateTrials, DamageOfAnyFileIsFoundOrHarmless) {
   EXPECT_GT(found, number / 2) << "trials that nobody notices show nothing";
 }
 
-// Calls `act` before each collective.
-class Interrupted : public Decorator {
- public:
-  Interrupted(std::shared_ptr<Communicator> inner, std::function<void()> act, std::string lane = "main")
-      : Decorator(std::move(inner), std::move(lane)), act_(std::move(act)) {}
-
- protected:
-  void before(Operation, uint64_t, Tag&) override { act_(); }
-  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> inner, const std::string& name) override {
-    return std::make_shared<Interrupted>(std::move(inner), act_, name);
+// What is called step-N is whole: without its manifest it is damaged, not one that is not there.
+TEST(StateTrials, ACheckpointWithoutItsManifestIsAnErrorOnEveryRankAndNoEarlierOneIsLoaded) {
+  const TemporaryFolder folder;
+  WholeState newest;
+  save_two(folder.path(), newest);
+  for (const int step : {2, 1}) {
+    const auto checkpoint = folder / state::name_of_step(step);
+    std::filesystem::remove(checkpoint + "/manifest.json");
+    for (const auto& path : {folder.path(), checkpoint})
+      for (const bool if_any : {false, true})
+        run_thread_ranks(2, [&](int) {
+          SavedRun run{FullyShardOptions{}};
+          std::string found;
+          try {
+            found = load_checkpoint(path, *run.group, &*run.optimizer, {.if_any = if_any}).path;
+          } catch (const Error& error) {
+            found = error.what_without_backtrace();
+          }
+          EXPECT_THAT(found, AllOf(HasSubstr("ranks 0, 1: "), HasSubstr("expected manifest.json, found none"),
+                                   HasSubstr(path == checkpoint ? checkpoint : folder / "step-000000000002")));
+        });
   }
-
- private:
-  std::function<void()> act_;
-};
+}
 
 TEST(StateTrials, AFolderThatDisappearsIsAnErrorOnEveryRankAndTrainingGoesOn) {
   const TemporaryFolder folder;
@@ -195,6 +213,34 @@ TEST(StateTrials, AFolderThatDisappearsIsAnErrorOnEveryRankAndTrainingGoesOn) {
       },
       options);
   EXPECT_THAT(state::problems_of(path), IsEmpty());
+}
+
+// Inference: the plain program has no process group.
+TEST(StateTrials, APlainProgramAndRanksOfAnotherNumberPredictAlike) {
+  const TemporaryFolder folder;
+  const auto inputs = samples({7, 0, 5}, {5}, torch::kDouble);
+  torch::Tensor expected;
+  run_thread_ranks(2, [&](int r) {
+    SavedRun run{FullyShardOptions{}};
+    for (int step = 0; step < 2; ++step) run.train(step);
+    run.save(folder.path(), 2);
+    const torch::NoGradGuard no_grad;
+    const ForwardScope scope(*run.group);
+    const auto outputs = run.net->forward(inputs);
+    if (r == 0) expected = outputs;
+  });
+  const torch::NoGradGuard no_grad;
+  const SavedRun plain;
+  EXPECT_FALSE(torch::equal(plain.net->forward(inputs), expected));
+  load_checkpoint(folder.path(), *plain.net);
+  EXPECT_TRUE(torch::equal(plain.net->forward(inputs), expected));
+  run_thread_ranks(3, [&](int) {
+    const torch::NoGradGuard without;
+    const SavedRun run{FullyShardOptions{}};
+    load_checkpoint(folder.path(), *run.group);
+    const ForwardScope scope(*run.group);
+    EXPECT_TRUE(torch::equal(run.net->forward(inputs), expected));
+  });
 }
 
 }  // namespace

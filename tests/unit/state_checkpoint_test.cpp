@@ -1,14 +1,12 @@
-// Folders of checkpoints: which one is loaded, what is found in one that is damaged.
+// Checkpoints: rows from their files, manifests, and what is found in one that is damaged.
 
 #include <gmock/gmock.h>
-#include <sys/wait.h>
 
-#include <csignal>
 #include <random>
 
 #include "state/format/checkpoint_reader.h"
+#include "state/format/checksum.h"
 #include "state/format/format_error.h"
-#include "state/format/host_name.h"
 #include "unit/state_files.h"
 
 namespace fsdp::state {
@@ -18,7 +16,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 constexpr char kFirst[] = "model-00000-of-00002.safetensors", kSecond[] = "model-00001-of-00002.safetensors";
 
@@ -49,91 +46,6 @@ TEST(StateCheckpoint, OnlyTheFilesOfWantedRowsAreRead) {
   CheckpointReader reader(folder.path());
   EXPECT_EQ(rows_of(reader, "weight", 0, 3), floats(9, 100));
   EXPECT_THAT(format_error_of([&] { rows_of(reader, "weight", 2, 2); }), HasSubstr(kSecond));
-}
-
-TEST(StateCheckpoint, TheNewestThatLatestNamesIsLoaded) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(folder / "none"); }), HasSubstr("no such folder"));
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(folder.path()); }), HasSubstr("expected a checkpoint, found none"));
-  write_small_checkpoint(folder.path(), 1);
-  write_small_checkpoint(folder.path(), 20);
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000020");
-  EXPECT_EQ(find_checkpoint(folder / "step-000000000001"), folder / "step-000000000001");
-  for (const auto* latest : {"../../etc", "step-000000000003", "", "step-1"}) {
-    write_text(folder / "latest", latest);
-    EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000020") << latest;
-  }
-}
-
-// A save may end before the checkpoint has its name, and between that and `latest`; steps may be smaller than before.
-TEST(StateCheckpoint, TheNewestIsTheLastOneThatGotItsName) {
-  const TemporaryFolder folder;
-  for (const int64_t step : {30, 10, 20}) write_small_checkpoint(folder.path(), step);
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000020");
-  EXPECT_FALSE(std::filesystem::exists(folder / "next"));
-  write_text(folder / "next", "step-000000000015\n");
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000020") << "15 did not get its name";
-  std::filesystem::copy(folder / "step-000000000010", folder / "step-000000000015");
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000015") << "it got its name, `latest` was not written";
-  std::filesystem::remove(folder / "latest");
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000015") << "as the first save would leave it";
-  write_small_checkpoint(folder.path(), 5);
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000005");
-}
-
-// The first ends between the checkpoint's name and `latest`, the second before its checkpoint has a name.
-TEST(StateCheckpoint, TheNewestStaysThatAfterTwoSavesThatEnded) {
-  const TemporaryFolder folder;
-  write_small_checkpoint(folder.path(), 1);
-  std::filesystem::copy(folder / "step-000000000001", folder / "step-000000000002");
-  write_text(folder / "next", "step-000000000002\n");
-  {
-    const FolderLock lock(folder.path());
-    begin_step(folder.path(), 3, lock);
-    write_text(folder / "next", "step-000000000003\n");
-  }
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000002");
-  std::filesystem::remove(folder / "next");
-  EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000002");
-}
-
-TEST(StateCheckpoint, ThoseBeforeTheNewestAreRemoved) {
-  const TemporaryFolder folder;
-  for (const int64_t step : {1, 2, 3}) write_small_checkpoint(folder.path(), step, 2);
-  EXPECT_THAT(complete_steps(folder.path()), ElementsAre(2, 3));
-  write_small_checkpoint(folder.path(), 1, 2);
-  EXPECT_THAT(complete_steps(folder.path()), ElementsAre(1, 3)) << "the one that was just written stays";
-  EXPECT_THAT(incomplete_names(folder.path()), IsEmpty());
-}
-
-TEST(StateCheckpoint, OfTheSameStepIsReplaced) {
-  const TemporaryFolder folder;
-  write_small_checkpoint(folder.path(), 1);
-  put_bytes(folder / "step-000000000001/old", "x");
-  write_small_checkpoint(folder.path(), 1);
-  EXPECT_FALSE(std::filesystem::exists(folder / "step-000000000001/old"));
-  EXPECT_THAT(problems_of(folder.path()), IsEmpty());
-}
-
-TEST(StateCheckpoint, ThatWasNotCompletedIsNoneAndGoesWithTheNextSave) {
-  const TemporaryFolder folder;
-  {
-    const FolderLock lock(folder.path());
-    put_bytes(begin_step(folder.path(), 7, lock) + "/model-00000-of-00001.safetensors", "half");
-  }
-  EXPECT_THAT(complete_steps(folder.path()), IsEmpty());
-  EXPECT_THAT(incomplete_names(folder.path()), ElementsAre(StartsWith("partial-step-000000000007.")));
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(folder.path()); }), HasSubstr("every save was interrupted"));
-  write_small_checkpoint(folder.path(), 8);
-  EXPECT_THAT(incomplete_names(folder.path()), IsEmpty());
-}
-
-TEST(StateCheckpoint, TwoJobsDoNotWriteToOneFolder) {
-  const TemporaryFolder folder;
-  const FolderLock lock(folder.path());
-  EXPECT_THAT(format_error_of([&] { FolderLock other(folder.path()); }),
-              HasSubstr(folder.path() + ": expected no other job that writes checkpoints here, found process " +
-                        std::to_string(getpid()) + " on host '" + host_name() + "', which has locked"));
 }
 
 // One change of a byte, a file's length or its place, anywhere.
@@ -232,41 +144,51 @@ TEST(StateCheckpoint, ManifestsAreMadeOfWhatEachRankWrote) {
               HasSubstr("tensor 'w': expected the same on every rank, found F32 [4] and F32 [5]"));
 }
 
+std::string lists(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+// The text with the checksum that it should have.
+std::string signed_text(std::string text) {
+  const std::string begin = "{\n \"checksum\": \"", digits = "0000000000000000";
+  text.replace(begin.size(), 16, digits);
+  return text.replace(begin.size(), 16, hex_of(checksum_of(std::as_bytes(std::span(text)))));
+}
+
+TEST(StateCheckpoint, JsonThatIsNestedWithoutEndIsRefused) {
+  const Manifest deep{.extra = lists(100), .states = {{"a", lists(100)}}};
+  EXPECT_EQ(parse_manifest(manifest_text(deep), "whole").extra, deep.extra);
+  EXPECT_EQ(parse_manifest(manifest_text(deep), "whole").states, deep.states);
+  for (const auto& manifest : {Manifest{.extra = lists(101)}, Manifest{.states = {{"a", lists(1'000'000)}}}})
+    EXPECT_THAT(format_error_of([&] { manifest_text(manifest); }), HasSubstr("at most 100 lists and objects"));
+  auto text = manifest_text({});
+  text.replace(text.find("\"extra\": {}"), 11, "\"extra\": " + lists(1'000'000));
+  EXPECT_THAT(format_error_of([&] { parse_manifest(signed_text(text), "whole"); }),
+              HasSubstr("whole: expected JSON of at most 102 lists"));
+}
+
+// What has no bytes may have any number of rows.
+TEST(StateCheckpoint, RowsWithoutBytesAreNotCounted) {
+  const TemporaryFolder folder;
+  const FolderLock lock(folder.path());
+  const auto path = begin_step(folder.path(), 1, lock);
+  const auto rows = int64_t{1} << 60;
+  SafetensorsWriter writer(path + "/f", {{"w", Dtype::kFloat32, {rows, 0}}}, {});
+  const auto written = writer.finish();
+  Manifest manifest{.step = 1};
+  manifest.files["f"] = {written.bytes, written.header_checksum};
+  manifest.model["w"] = {Dtype::kFloat32, {rows, 0}, {{"f", 0, rows, {}}}};
+  name_step(folder.path(), manifest, lock);
+  EXPECT_THAT(problems_of(folder.path()), IsEmpty());
+}
+
 TEST(StateCheckpoint, ManifestsOfLaterVersionsSayWhoCanReadThem) {
   auto text = manifest_text({.versions = {{"fsdp", "9.0"}}});
   const auto at = text.find("\"version\": 1");
   ASSERT_NE(at, text.npos);
   text.replace(at, 12, "\"version\": 2");
   EXPECT_THAT(format_error_of([&] { parse_manifest(text, "manifest.json"); }), HasSubstr("with the checksum"));
-  const std::string begin = "{\n \"checksum\": \"", digits = "0000000000000000";
-  text.replace(begin.size(), 16, digits);
-  text.replace(begin.size(), 16, hex_of(checksum_of(std::as_bytes(std::span(text)))));
+  text = signed_text(text);
   EXPECT_THAT(format_error_of([&] { parse_manifest(text, "manifest.json"); }),
               HasSubstr("expected version 1 of the format, found 2. Read it with the release of fsdp that wrote it"));
-}
-
-TEST(StateCheckpoint, SavingThatIsKilledAtAnyPointLeavesOneThatLoads) {
-  const TemporaryFolder folder;
-  write_small_checkpoint(folder.path(), 1);
-  std::mt19937 random(3);
-  int64_t newest = 1;
-  for (int trial = 0; trial < 50; ++trial) {
-    const auto microseconds = static_cast<useconds_t>(500 + random() % 10000);
-    const auto child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      signal(SIGALRM, SIG_DFL);
-      ualarm(microseconds, 0);  // ends it wherever it is
-      for (auto step = newest + 1;; ++step) write_small_checkpoint(folder.path(), step, 2);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) << status;
-    CheckpointReader reader(folder.path());
-    EXPECT_GE(reader.manifest().step, newest);
-    newest = reader.manifest().step;
-    EXPECT_THAT(problems_of(reader.path()), IsEmpty());
-  }
 }
 
 }  // namespace

@@ -66,10 +66,11 @@ inline void write_floats(SafetensorsWriter& writer, const std::vector<float>& va
 
 /// A checkpoint of step `step` as two ranks write it: 'weight' [5, 3] in two parts, 'bias' [2] in one.
 inline void write_small_checkpoint(const std::string& folder, int64_t step,
-                                   std::optional<int64_t> keep = std::nullopt) {
+                                   std::optional<int64_t> keep = std::nullopt,
+                                   const std::string& extra = R"({"epoch": 3})") {
   const FolderLock lock(folder);
   const auto path = begin_step(folder, step, lock);
-  Manifest manifest{.step = step, .world_size = 2, .versions = {{"fsdp", "0.1.0"}}, .extra = R"({"epoch": 3})"};
+  Manifest manifest{.step = step, .world_size = 2, .versions = {{"fsdp", "0.1.0"}}, .extra = extra};
   auto& weight = manifest.model["weight"] = {Dtype::kFloat32, {5, 3}, {}};
   auto& bias = manifest.model["bias"] = {Dtype::kFloat32, {2}, {}};
   const auto first = 100 * static_cast<float>(step);

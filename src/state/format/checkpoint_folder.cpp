@@ -1,7 +1,6 @@
 #include "state/format/checkpoint_folder.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,9 +13,19 @@
 #include <random>
 #include <system_error>
 
+#include "comm/core/fault_point.h"
+#include "state/format/checksum.h"
 #include "state/format/format_error.h"
 #include "state/format/host_name.h"
 #include "state/format/sizes.h"
+
+// Note [A checkpoint that is replaced]
+// A save of a step that is there renames the older checkpoint, to replaced-step-N, before the new one gets the name,
+// and removes it when the new one has the name on every disk. A save that ends in between leaves the older one so:
+// - without step-N, it counts as step-N, and the next save gives it the name back;
+// - beside a step-N all of whose files are on this disk, it is not needed;
+// - beside a step-N that has files on other disks, it may be what these still have. Who loads takes the one of the two
+//   that all disks together have; it goes when a save of this step reaches all disks, or with the step.
 
 namespace fsdp::state {
 namespace {
@@ -24,7 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kNext[] = "next", kLatest[] = "latest", kLock[] = "lock";
-constexpr std::string_view kStep = "step-", kPartial = "partial-";
+constexpr std::string_view kStep = "step-", kPartial = "partial-", kReplaced = "replaced-";
 constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
 std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
@@ -43,6 +52,10 @@ std::optional<int64_t> step_in(std::string_view name) {
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
   if (error != std::errc{} || end != digits.data() + digits.size() || name_of_step(step) != name) return std::nullopt;
   return step;
+}
+
+std::string last_name_in(const fs::path& path) {
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 // Calls what throws errors of the file system.
@@ -65,29 +78,97 @@ std::vector<std::string> names_in(const std::string& folder) {
   });
 }
 
-// `to` may be there: then the two change places, and what it was is removed. Where a file system cannot do that at once
-// (NFS), there is neither for a moment.
-void rename_over(const fs::path& from, const fs::path& to) {
-  if (!fs::exists(to)) return fs::rename(from, to);
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(from);
-    return;
-  }
-  if (errno != EINVAL && errno != ENOSYS && errno != ENOTSUP)
-    throw fs::filesystem_error("rename", to, std::error_code(errno, std::generic_category()));
-  const auto old = to.parent_path() / (std::string(kPartial) + to.filename().string());
-  fs::rename(to, old);
-  fs::rename(from, to);
-  fs::remove_all(old);
+// Under the other name first: half of a checkpoint must not look like one.
+void remove_checkpoint(const fs::path& path) {
+  const auto rubbish = path.parent_path() / (std::string(kPartial) + path.filename().string());
+  fs::rename(path, rubbish);
+  fs::remove_all(rubbish);
 }
 
-// What `pointer` (`latest` or `next`) names, if there is such a checkpoint among `names`.
-std::optional<std::string> named_by(const std::string& folder, const char* pointer,
-                                    const std::vector<std::string>& names) {
-  if (!fs::exists(folder + "/" + pointer)) return std::nullopt;
-  auto name = text_of_file(folder + "/" + pointer, 1000);
-  if (name.ends_with('\n')) name.pop_back();
-  return std::ranges::find(names, name) == names.end() ? std::nullopt : std::optional(name);
+fs::path replaced_path(const fs::path& checkpoint) {
+  return checkpoint.parent_path() / (std::string(kReplaced) + checkpoint.filename().string());
+}
+
+// Gives `from` the name `to`. See Note [A checkpoint that is replaced].
+void take_name(const fs::path& from, const fs::path& to) {
+  const auto old = replaced_path(to);
+  if (fs::exists(to) && fs::exists(old)) remove_checkpoint(to);  // other disks have what `old` is, or neither
+  if (!fs::exists(to)) return fs::rename(from, to);
+  fs::rename(to, old);
+  try {
+    fault_point("checkpoint replaced");
+    fs::rename(from, to);
+  } catch (...) {
+    std::error_code ignored;
+    fs::rename(old, to, ignored);
+    throw;
+  }
+}
+
+// Whether no part of it lies on another disk.
+bool is_whole_here(const fs::path& checkpoint) try {
+  const auto manifest = read_manifest(checkpoint.string());
+  return std::ranges::all_of(manifest.files, [](const auto& file) { return file.second.host.empty(); });
+} catch (const FormatError&) {
+  return false;
+}
+
+// Of saves that ended while they replaced a checkpoint.
+void settle_replaced(const fs::path& folder) {
+  for (const auto& name : names_in(folder.string())) {
+    if (!name.starts_with(kReplaced) || !step_in(name.substr(kReplaced.size()))) continue;
+    const auto old = folder / name, checkpoint = folder / name.substr(kReplaced.size());
+    if (!fs::exists(checkpoint))
+      fs::rename(old, checkpoint);
+    else if (is_whole_here(checkpoint))
+      remove_checkpoint(old);
+  }
+}
+
+// What `latest` or `next` says; nothing where there is no such file.
+std::string line_of(const std::string& folder, const char* pointer) {
+  if (!fs::exists(folder + "/" + pointer)) return {};
+  auto line = text_of_file(folder + "/" + pointer, 1000);
+  if (line.ends_with('\n')) line.pop_back();
+  return line;
+}
+
+// What `next` says of the checkpoint that is to have the name: with its contents, as an older one may have the name.
+std::string promise_of(const std::string& name, std::string_view manifest) {
+  return name + " " + hex_of(checksum_of(std::as_bytes(std::span(manifest))));
+}
+
+// The checkpoint among `names` that `next` promised, if it got its name.
+std::optional<std::string> named_by_next(const std::string& folder, const std::vector<std::string>& names) {
+  const auto promise = line_of(folder, kNext), name = promise.substr(0, promise.find(' '));
+  const auto path = folder + "/" + name;
+  if (std::ranges::find(names, name) == names.end() || !fs::exists(path + "/" + kManifestName)) return std::nullopt;
+  return promise_of(name, read_manifest_text(path)) == promise ? std::optional(name) : std::nullopt;
+}
+
+// The save before this one may have ended between its name and `latest`: `next` alone knows.
+void promote_next(const std::string& folder) {
+  if (const auto newest = named_by_next(folder, checkpoint_names(folder)))
+    write_text(folder + "/" + kLatest, *newest + "\n");
+  fs::remove(folder + "/" + kNext);
+}
+
+// What earlier saves left that ended, but for `own`, which is this one's.
+void clean_up(const fs::path& folder, const std::string& own = {}) {
+  for (const auto& name : incomplete_names(folder.string()))
+    if (name != own) fs::remove_all(folder / name);
+  settle_replaced(folder);
+  promote_next(folder.string());
+}
+
+// Makes the folder if there is none.
+Descriptor open_lock_of(const std::string& folder) {
+  translated([&] { return fs::create_directories(folder); });
+  Descriptor file(::open((folder + "/" + kLock).c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!file.is_open())
+    throw FormatError(folder + ": cannot write to the folder: " + std::generic_category().message(errno) +
+                      ". Name a folder that this user may write to");
+  return file;
 }
 
 // Who has a lock, as the file says.
@@ -113,28 +194,25 @@ std::string name_of_step(int64_t step) {
   return name;
 }
 
-FolderLock::FolderLock(const std::string& folder) {
-  translated([&] { return fs::create_directories(folder); });
+FolderLock::FolderLock(const std::string& folder) : lock_(open_lock_of(folder)) {
   const auto path = folder + "/" + kLock;
-  file_ = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!file_.is_open())
-    throw FormatError(folder + ": cannot write to the folder: " + std::generic_category().message(errno) +
-                      ". Name a folder that this user may write to");
-  if (::flock(file_.number(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock_.try_lock(LOCK_EX))
     throw FormatError(folder + ": expected no other job that writes checkpoints here, found " + writer_in(path) +
                       ", which has locked " + path +
                       ". Give each job a folder of its own. If that host is lost, its file server frees the lock after "
                       "a while; save again then, or remove the file");
   const auto text = "process " + std::to_string(::getpid()) + " on host '" + host_name() + "'\n";
   // For the message above alone; what a longer text left behind it does not matter.
-  if (::pwrite(file_.number(), text.data(), text.size(), 0) < 0) return;
+  if (::pwrite(lock_.number(), text.data(), text.size(), 0) < 0) return;
 }
 
 std::vector<int64_t> complete_steps(const std::string& folder) {
   std::vector<int64_t> steps;
-  for (const auto& name : names_in(folder))
-    if (const auto step = step_in(name)) steps.push_back(*step);
+  for (const std::string_view name : names_in(folder))
+    if (const auto step = step_in(name.starts_with(kReplaced) ? name.substr(kReplaced.size()) : name))
+      steps.push_back(*step);
   std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
   return steps;
 }
 
@@ -146,10 +224,7 @@ std::vector<std::string> incomplete_names(const std::string& folder) {
 
 std::string begin_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) {
   return translated([&] {
-    for (const auto& name : incomplete_names(folder)) fs::remove_all(fs::path(folder) / name);
-    // The save before this one may have ended between its name and `latest`: `next` alone knows, and is written anew.
-    if (const auto newest = named_by(folder, kNext, checkpoint_names(folder)))
-      write_text(folder + "/" + kLatest, *newest + "\n");
+    clean_up(folder);
     const auto path = fs::path(folder) / name_of_attempt(step);
     fs::create_directory(path);
     return path.string();
@@ -166,10 +241,7 @@ std::optional<FolderLock> join_step(const std::string& folder, const std::string
   if (!is_made_here) return std::nullopt;
   try {
     FolderLock lock(folder);
-    translated([&] {
-      for (const auto& other : incomplete_names(folder))
-        if (other != name) fs::remove_all(fs::path(folder) / other);
-    });
+    translated([&] { clean_up(folder, name); });
     return lock;
   } catch (...) {
     std::error_code ignored;
@@ -186,8 +258,9 @@ void name_step(const std::string& folder, const Manifest& manifest, const Folder
   const auto text = manifest_text(manifest);
   static_cast<void>(parse_manifest(text, partial));  // before others are removed: that every row is there once
   write_text(partial + "/" + kManifestName, text);
-  write_text(folder + "/" + kNext, name + "\n");
-  translated([&] { rename_over(partial, fs::path(folder) / name); });
+  write_text(folder + "/" + kNext, promise_of(name, text) + "\n");
+  fault_point("checkpoint promised");
+  translated([&] { take_name(partial, fs::path(folder) / name); });
   sync_folder(folder);
   write_text(folder + "/" + kLatest, name + "\n");
   std::error_code ignored;  // it says the same as `latest`
@@ -195,24 +268,25 @@ void name_step(const std::string& folder, const Manifest& manifest, const Folder
 }
 
 void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t> keep, const FolderLock& /*lock*/) {
-  if (!keep) return;
-  // The newest are those with the largest steps, and the one that was just written whatever its step is.
-  auto steps = complete_steps(folder);
-  std::erase(steps, step);
-  const auto others = std::max<int64_t>(*keep - 1, 0);
-  for (int64_t i = 0; i + others < static_cast<int64_t>(steps.size()); ++i) {
-    const auto old = name_of_step(steps[static_cast<size_t>(i)]);
-    // Under the other name first: half of a checkpoint must not look like one.
-    translated([&] {
-      fs::rename(fs::path(folder) / old, fs::path(folder) / (std::string(kPartial) + old));
-      fs::remove_all(fs::path(folder) / (std::string(kPartial) + old));
-    });
-  }
+  translated([&] {
+    const fs::path in(folder);
+    if (const auto replaced = replaced_path(in / name_of_step(step)); fs::exists(replaced)) remove_checkpoint(replaced);
+    if (!keep) return;
+    // The newest are those with the largest steps, and the one that was just written whatever its step is.
+    auto steps = complete_steps(folder);
+    std::erase(steps, step);
+    const auto others = std::max<int64_t>(*keep - 1, 0);
+    for (int64_t i = 0; i + others < static_cast<int64_t>(steps.size()); ++i)
+      for (const auto& old : places_of((in / name_of_step(steps[static_cast<size_t>(i)])).string()))
+        remove_checkpoint(old);
+  });
 }
 
 void abandon_step(const std::string& folder, int64_t step, const FolderLock& /*lock*/) noexcept {
   try {
-    fs::remove_all(path_of_attempt(folder, step));
+    const auto attempt = path_of_attempt(folder, step);  // which there is until it has its name
+    fs::remove(folder + "/" + kNext);
+    fs::remove_all(attempt);
   } catch (const std::exception&) {
     // The error that led here counts.
   }
@@ -224,25 +298,39 @@ std::vector<std::string> checkpoint_names(const std::string& path) {
   std::vector<std::string> names;
   for (const auto step : complete_steps(path)) names.push_back(name_of_step(step));
   std::ranges::reverse(names);
-  for (const auto* pointer : {kLatest, kNext}) {  // the second one counts more
-    if (const auto name = named_by(path, pointer, names)) {
-      const auto named = std::ranges::find(names, *name);
+  // What is called so is one, though its manifest may be missing: reading it says so.
+  if (names.empty() && step_in(last_name_in(path))) return {"."};
+  // The second one counts more.
+  for (const auto& newest : {line_of(path, kLatest), named_by_next(path, names).value_or("")})
+    if (const auto named = std::ranges::find(names, newest); named != names.end())
       std::rotate(names.begin(), named, named + 1);
-    }
-  }
   return names;
 }
 
 std::string find_checkpoint(const std::string& path) {
   const auto names = checkpoint_names(path);
-  if (!names.empty()) return names.front() == "." ? path : path + "/" + names.front();
+  if (!names.empty()) {
+    const auto newest = names.front() == "." ? path : path + "/" + names.front();
+    const auto places = places_of(newest);
+    return places.empty() ? newest : places.front();
+  }
   if (!fs::is_directory(path))
     throw FormatError(path + ": expected a checkpoint or the folder of a run's checkpoints, found no such folder");
   throw FormatError(path + ": expected a checkpoint, found none" +
                     (incomplete_names(path).empty() ? "" : " that is complete: every save was interrupted"));
 }
 
+std::vector<std::string> places_of(const std::string& checkpoint) {
+  return translated([&] {
+    std::vector<std::string> places{checkpoint, replaced_path(checkpoint).string()};
+    std::erase_if(places, [](const std::string& place) { return !fs::exists(place); });
+    return places;
+  });
+}
+
 std::string read_manifest_text(const std::string& path) {
+  if (!translated([&] { return fs::exists(path + "/" + kManifestName); }))
+    throw FormatError(path + ": expected manifest.json, found none. The checkpoint is damaged: take another one");
   return text_of_file(path + "/" + kManifestName, kMostManifestBytes);
 }
 

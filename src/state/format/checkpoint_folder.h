@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "state/format/file_lock.h"
 #include "state/format/manifest.h"
 #include "state/format/safetensors.h"
 
@@ -27,10 +28,10 @@ class FolderLock {
   explicit FolderLock(const std::string& folder);
 
  private:
-  Descriptor file_;
+  FileLock lock_;
 };
 
-/// Steps of the checkpoints that have their name, ascending.
+/// Steps of the checkpoints that have their name, ascending; also of one that a save replaced before it ended.
 std::vector<int64_t> complete_steps(const std::string& folder);
 /// Names of what is there of checkpoints that were not completed.
 std::vector<std::string> incomplete_names(const std::string& folder);
@@ -42,9 +43,10 @@ std::string begin_step(const std::string& folder, int64_t step, const FolderLock
 /// there because `folder` is on another disk. Returns the lock of that disk's folder to the one who made it.
 std::optional<FolderLock> join_step(const std::string& folder, const std::string& name);
 /// Writes the manifest, gives the checkpoint its name and points `latest` to it. A checkpoint of the same step is
-/// replaced. Needs the lock.
+/// replaced; it stays beside it until keep_newest. Needs the lock.
 void name_step(const std::string& folder, const Manifest& manifest, const FolderLock& lock);
-/// Removes all but the newest `keep` (none: keeps all) and the one of `step`. Needs the lock.
+/// When the checkpoint of `step` has its name on every disk: removes the one that it replaced, and all but the newest
+/// `keep` (none: keeps all) and itself. Needs the lock.
 void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t> keep, const FolderLock& lock);
 /// Removes what `begin_step` made. Throws nothing.
 void abandon_step(const std::string& folder, int64_t step, const FolderLock& lock) noexcept;
@@ -54,7 +56,9 @@ void abandon_step(const std::string& folder, int64_t step, const FolderLock& loc
 std::vector<std::string> checkpoint_names(const std::string& path);
 /// The path of the first of these. Throws FormatError if there is none.
 std::string find_checkpoint(const std::string& path);
-/// The text of `path`/manifest.json, and what it says.
+/// Where on this disk the checkpoint of this path is, and the one that it replaced while other disks may have that.
+std::vector<std::string> places_of(const std::string& checkpoint);
+/// The text of `path`/manifest.json, and what it says. Throws FormatError, also where it is missing.
 std::string read_manifest_text(const std::string& path);
 Manifest read_manifest(const std::string& path);
 /// Opens one of its files and compares it with the manifest: its size, its header. Throws FormatError; if it is not

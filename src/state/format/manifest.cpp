@@ -18,6 +18,20 @@ constexpr int64_t kVersion = 1;
 // The text begins with its own checksum, which is computed with these digits in its place.
 constexpr std::string_view kBegin = "{\n \"checksum\": \"", kNoChecksum = "0000000000000000";
 
+// Of objects and lists in each other, what the user gives and with what the manifest has around it: the writer of JSON
+// calls itself for each.
+constexpr int kMostDepth = 100, kMostDepthOfAll = kMostDepth + 2;
+
+json parse_json(std::string_view text, int most_depth, const std::string& where = "") {
+  return json::parse(text.begin(), text.end(), [&](int depth, json::parse_event_t event, json&) {
+    const bool begins = event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+    if (begins && depth >= most_depth)
+      throw FormatError(where + "expected JSON of at most " + std::to_string(most_depth) +
+                        " lists and objects in each other");
+    return true;
+  });
+}
+
 uint64_t checksum_of_text(std::string_view text) {
   const std::string begin = std::string(kBegin) + std::string(kNoChecksum);
   std::string blanked = begin + std::string(text.substr(begin.size()));
@@ -136,7 +150,7 @@ std::string manifest_text(Manifest manifest) try {
     if (!file.host.empty()) files[name]["host"] = file.host;
   }
   json states = json::object();
-  for (const auto& [name, state] : manifest.states) states[name] = json::parse(state);
+  for (const auto& [name, state] : manifest.states) states[name] = parse_json(state, kMostDepth);
   const json all = {{"checksum", kNoChecksum},
                     {"format", kFormat},
                     {"version", kVersion},
@@ -146,8 +160,8 @@ std::string manifest_text(Manifest manifest) try {
                     {"files", std::move(files)},
                     {"model", json_of(manifest.model)},
                     {"training", json_of(manifest.training)},
-                    {"optimizer", json::parse(manifest.optimizer)},
-                    {"extra", json::parse(manifest.extra)},
+                    {"optimizer", parse_json(manifest.optimizer, kMostDepth)},
+                    {"extra", parse_json(manifest.extra, kMostDepth)},
                     {"states", std::move(states)}};
   auto text = all.dump(1) + "\n";
   return text.replace(kBegin.size(), kNoChecksum.size(), hex_of(checksum_of_text(text)));
@@ -161,7 +175,7 @@ Manifest parse_manifest_part(std::string_view text, const std::string& path) try
   const auto expected = text.substr(kBegin.size(), kNoChecksum.size());
   if (const auto found = hex_of(checksum_of_text(text)); found != expected)
     fail(path, "expected text with the checksum " + std::string(expected) + ", found " + found);
-  const auto all = json::parse(text.begin(), text.end());
+  const auto all = parse_json(text, kMostDepthOfAll, path + ": ");
   if (all.at("format") != kFormat) fail(path, "expected the format '" + std::string(kFormat) + "'");
   if (all.at("version").get<int64_t>() > kVersion)
     throw FormatError(path + ": expected version " + std::to_string(kVersion) + " of the format, found " +

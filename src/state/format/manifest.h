@@ -56,7 +56,8 @@ struct Manifest {
   std::map<std::string, std::string> states = {};
 };
 
-/// The file's text. Throws FormatError if a part of it is not JSON.
+/// The file's text. Throws FormatError if a part of it is not JSON, or has more than 100 lists and objects in each
+/// other.
 std::string manifest_text(Manifest manifest);
 /// Throws FormatError unless the text is as it was written: its own checksum, the version of the format, files that
 /// lie in the folder itself, every row in one part.

@@ -1,7 +1,6 @@
 #include "state/format/part_files.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 
 #include <cerrno>
 #include <chrono>
@@ -9,6 +8,7 @@
 #include <filesystem>
 #include <mutex>
 #include <system_error>
+#include <utility>
 
 #include "state/format/file.h"
 #include "state/format/format_error.h"
@@ -22,28 +22,22 @@ constexpr auto kBetweenLooks = std::chrono::milliseconds(10);
 std::string text_path(const std::string& folder, int number) { return folder + "/part-" + std::to_string(number); }
 std::string lock_path(const std::string& folder, int number) { return folder + "/writing-" + std::to_string(number); }
 
-Descriptor open_lock(const std::string& folder, int number) {
+FileLock open_lock(const std::string& folder, int number) {
   const auto path = lock_path(folder, number);
-  Descriptor lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
-  if (!lock.is_open())
+  Descriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!file.is_open())
     throw FormatError(path + ": cannot make the file: " + std::generic_category().message(errno) +
                       ". Check that the folder is there, that every rank sees it and that it may be written to");
-  return lock;
+  return FileLock(std::move(file));
 }
 
 }  // namespace
 
 PartWriter::PartWriter(const std::string& folder, int number)
     : folder_(folder), number_(number), lock_(open_lock(folder, number)) {
-  if (::flock(lock_.number(), LOCK_EX | LOCK_NB) != 0)
+  if (!lock_.try_lock(LOCK_EX))
     throw FormatError(lock_path(folder, number) + ": cannot lock the file: " + std::generic_category().message(errno) +
                       ". Save to a file system that has locks");
-}
-
-// Not only closed: a child that was forked has the file open too.
-void PartWriter::end() {
-  if (lock_.is_open()) ::flock(lock_.number(), LOCK_UN);
-  lock_.close();
 }
 
 void PartWriter::leave(std::string_view text) const { write_text(text_path(folder_, number_), text); }
@@ -54,7 +48,7 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
   std::condition_variable_any looks;
   std::unique_lock waiting(mutex);
   // Not a lock that blocks: nothing would end that while the writer stands still.
-  while (::flock(lock.number(), LOCK_SH | LOCK_NB) != 0) {
+  while (!lock.try_lock(LOCK_SH)) {
     if (errno != EWOULDBLOCK && errno != EINTR)
       throw FormatError(lock_path(folder, number) + ": cannot see whether it is locked: " +
                         std::generic_category().message(errno) + ". Check that the folder is still there");

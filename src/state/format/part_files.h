@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/posix/descriptor.h"
+#include "state/format/file_lock.h"
 
 namespace fsdp::state {
 
@@ -17,15 +17,13 @@ class PartWriter {
  public:
   /// Throws FormatError if the folder cannot be written to.
   PartWriter(const std::string& folder, int number);
-  /// Leaves the text, on the disk. Throws FormatError.
+  /// Leaves the text, on the disk. Throws FormatError. None comes after the writer has gone.
   void leave(std::string_view text) const;
-  /// Tells those who wait that no text comes after this.
-  void end();
 
  private:
   std::string folder_;
   int number_;
-  Descriptor lock_;
+  FileLock lock_;
 };
 
 /// Waits until a writer has ended and returns what it left. Throws FormatError if it left nothing, or if `stop` is

@@ -1,0 +1,110 @@
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <fsdp/state_dict.h>
+
+#include <cstring>
+#include <exception>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "api/group_view.h"
+#include "comm/core/check.h"
+#include "state/fit.h"
+#include "state/ranks.h"
+#include "state/sent_rows.h"
+#include "state/torch_dtype.h"
+
+namespace fsdp {
+namespace {
+
+using namespace state;
+using WholeEntries = std::vector<std::pair<std::string, at::Tensor>>;
+
+constexpr char kWhoseTensors[] = "rank 0's tensors";
+
+// What the other ranks have to know of them before any values come.
+std::string description_of(const WholeEntries& entries) {
+  Manifest manifest;
+  for (const auto& [name, tensor] : entries) {
+    require(tensor.defined() && !tensor.is_meta() && tensor.layout() == at::kStrided, "tensor '", name,
+            "': expected a strided tensor with values, found ",
+            !tensor.defined()  ? "an undefined one"
+            : tensor.is_meta() ? "one on the meta device"
+                               : "another layout");
+    require(manifest.model.emplace(name, TensorRecord{dtype_of(tensor.scalar_type(), name), tensor.sizes().vec(), {}})
+                .second,
+            "tensor '", name, "': expected each name once");
+  }
+  return manifest_text(std::move(manifest));
+}
+
+// What goes wrong on a rank while others wait for it is said in the end.
+void send_all(const WholeEntries& entries, const TensorRecords& records, const ModelTensors& tensors, const Fit& fit,
+              const Ranks& ranks, const std::string& operation) {
+  const at::NoGradGuard no_grad;
+  std::exception_ptr error;
+  const auto keep_error = [&](const auto& act) {
+    if (!error) try {
+        act();
+      } catch (...) {
+        error = std::current_exception();
+      }
+  };
+  std::map<std::string, at::Tensor> own;
+  if (ranks.rank() == 0) own.insert(entries.begin(), entries.end());
+  for (size_t i = 0; i < tensors.all.size(); ++i) {
+    if (!fit.names[i]) continue;
+    const auto& name = *fit.names[i];
+    const auto& record = records.at(name);
+    const auto& tensor = tensors.all[i];
+    const auto rows = at::empty(tensor.tensor.sizes(), scalar_type_of(record.dtype));
+    const SentRows sent{.rows = {0, record.rows()},
+                        .bytes_per_row = record.bytes_per_row(),
+                        .root = 0,
+                        .fill = [&](int64_t first, int64_t count, std::span<std::byte> bytes) {
+                          keep_error([&] {
+                            const auto some = on_cpu(own.at(name), first, count);
+                            std::memcpy(bytes.data(), bytes_in(some).data(), bytes.size());
+                          });
+                        }};
+    send_rows(sent, tensor.rows, mutable_bytes_in(rows), ranks, operation);
+    keep_error([&] { tensor.tensor.copy_(rows); });
+  }
+  ranks.together(operation, [&]() -> std::string {
+    if (error) std::rethrow_exception(error);
+    return {};
+  });
+}
+
+std::vector<std::string> load_whole_entries(const WholeEntries& entries, const ModuleNode& tree,
+                                            const LoadOptions& options) {
+  const std::string operation = "load_full_state_dict";
+  const auto tensors = state::tensors_of(tree, operation);
+  const Ranks ranks(tensors.ranks);
+  const auto description =
+      ranks.together(operation, [&] { return ranks.rank() == 0 ? description_of(entries) : std::string(); })[0];
+  Manifest manifest;
+  Fit fit;
+  ranks.together(operation, [&]() -> std::string {
+    manifest = parse_manifest_part(description, kWhoseTensors);
+    fit = fit_of(manifest.model, tensors, options);
+    require_fit(fit, kWhoseTensors);
+    return {};
+  });
+  send_all(entries, manifest.model, tensors, fit, ranks, operation);
+  return std::move(fit.allowed);
+}
+
+}  // namespace
+
+std::vector<std::string> load_full_state_dict(const WholeEntries& entries, const Group& model,
+                                              const LoadOptions& options) {
+  return load_whole_entries(entries, *GroupView::of(model).tree, options);
+}
+std::vector<std::string> load_full_state_dict(const WholeEntries& entries, torch::nn::Module& model,
+                                              const LoadOptions& options) {
+  return load_whole_entries(entries, *module_tree(model), options);
+}
+
+}  // namespace fsdp
