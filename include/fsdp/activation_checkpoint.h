@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <ranges>
+#include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
@@ -18,14 +19,18 @@ namespace fsdp {
 
 /// How a part of forward is computed again. The same on every rank.
 struct CheckpointOptions {
-  /// What draws random numbers draws the same ones again: the states of the CPU's default generator and of the current
-  /// accelerator's are kept. Without it dropout has another mask in backward.
+  /// What draws random numbers draws the same ones again: the states of the default generators of the CPU, of the devices
+  /// that the inputs are on and of the current one are kept. Without it dropout has another mask in backward. Other
+  /// threads that draw from the CPU's generator while the part runs, e.g. those that load data, shift its numbers: give
+  /// them a generator of their own.
   bool preserve_rng_state = true;
-  /// The inputs are kept in pinned host memory. They leave while the part runs, on a stream of their own, and the host
-  /// waits for no copy. Tensors on the CPU stay where they are.
+  /// The inputs are kept in pinned host memory. They leave while the part runs, on a stream of their own, and come back
+  /// while the part that ran after it is computed again; the host waits for no copy. Tensors on the CPU stay where they
+  /// are, and so do those with gaps, as of a slice, or whose elements are several in one place, as of `expand`.
   bool offload_inputs = false;
   /// Results of operators that are kept instead of computed again, asked by the operator's name, e.g. "aten::mm", for
-  /// each call below autograd. Those that write, return views or draw random numbers are computed again in any case.
+  /// each call below autograd. Those that write, return views, cast or draw random numbers are computed again in any
+  /// case; fused attention draws with dropout only.
   /// Empty: none are kept. It answers the same whenever it is asked.
   std::function<bool(std::string_view operator_name)> keeps_results = {};
   /// Tensors that the part writes on the way, e.g. running statistics: computing it again leaves them as they are. A
@@ -47,6 +52,8 @@ class Recomputation {
   /// Runs it with `tensors` in place of those that its inputs held, in their order.
   virtual void run(std::vector<at::Tensor> tensors) = 0;
   virtual std::vector<at::Tensor> buffers() const = 0;
+  /// By name. Those of a module.
+  virtual std::vector<std::pair<std::string, at::Tensor>> parameters() const = 0;
 };
 
 /// While it lives, what autograd would keep on this thread is left out, to be computed again.
@@ -113,6 +120,12 @@ class RecomputedFn final : public Recomputation {
     else
       return {};
   }
+  std::vector<std::pair<std::string, at::Tensor>> parameters() const override {
+    std::vector<std::pair<std::string, at::Tensor>> parameters;
+    if constexpr (requires { fn_->named_parameters(); })
+      for (const auto& parameter : fn_->named_parameters()) parameters.emplace_back(parameter.key(), parameter.value());
+    return parameters;
+  }
 
  private:
   Fn fn_;
@@ -134,7 +147,8 @@ class RecomputedFn final : public Recomputation {
 ///
 /// Collective where `fn` is: every rank runs it again at the same place of backward. Any thread. Throws what `fn`
 /// throws, and UsageError if an input was written: by `fn` at once, later in backward; backward also throws UsageError
-/// where `fn` does something else the second time.
+/// where `fn` does something else the second time, and where parameters of a module that is given, or what autograd kept
+/// of `fn`, were written since.
 ///
 ///     for (auto& block : blocks) x = fsdp::activation_checkpoint(block, x, mask);
 ///     x = fsdp::activation_checkpoint({.offload_inputs = true}, [=](const torch::Tensor& h) { return mlp->forward(h); }, x);

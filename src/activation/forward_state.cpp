@@ -5,29 +5,36 @@
 #include <ATen/autocast_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <optional>
+#include <algorithm>
 
 #include "runtime/random_state.h"
 
 namespace fsdp::activation {
-namespace {
-
-// Asking about an accelerator that nobody has used yet must not initialise it.
-std::optional<at::Device> current_accelerator() {
+std::vector<at::Device> devices_of(std::span<const at::Tensor> inputs) {
+  std::vector<at::Device> devices{at::kCPU};
   const auto type = at::getAccelerator();
-  if (!type) return std::nullopt;
+  if (!type) return devices;
   const auto& accelerator = at::globalContext().getAcceleratorHooksInterface(*type);
-  if (!accelerator.isAvailable() || accelerator.deviceCount() == 0) return std::nullopt;
-  const auto device = c10::impl::VirtualGuardImpl(*type).getDevice();
-  if (!accelerator.hasPrimaryContext(device.index())) return std::nullopt;
-  return device;
+  if (!accelerator.isAvailable() || accelerator.deviceCount() == 0) return devices;
+  const auto add = [&](at::Device device) {
+    if (std::ranges::find(devices, device) == devices.end()) devices.push_back(device);
+  };
+  for (const auto& input : inputs)
+    if (input.defined() && input.device().type() == *type) add(input.device());
+  // Asking about an accelerator that nobody has used yet must not initialise it.
+  const auto current = c10::impl::VirtualGuardImpl(*type).getDevice();
+  if (accelerator.hasPrimaryContext(current.index())) add(current);
+  return devices;
 }
 
-}  // namespace
+RandomStates::RandomStates(std::span<const at::Device> devices) {
+  for (const auto& device : devices) states_.emplace_back(device, runtime::random_state(device));
+}
 
-RandomStates::RandomStates() {
-  states_.emplace_back(at::kCPU, runtime::random_state(at::kCPU));
-  if (const auto device = current_accelerator()) states_.emplace_back(*device, runtime::random_state(*device));
+RandomStates RandomStates::now() const {
+  RandomStates current;
+  for (const auto& [device, state] : states_) current.states_.emplace_back(device, runtime::random_state(device));
+  return current;
 }
 
 void RandomStates::restore() const {

@@ -4,19 +4,27 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <utility>
 #include <vector>
 
 namespace fsdp::activation {
 
-/// The states of the default generators: the CPU's, and that of the accelerator that this thread uses.
+/// The devices whose default generators a part may draw from: the CPU, those of its inputs on the accelerator, and the
+/// accelerator's device that this thread uses.
+std::vector<at::Device> devices_of(std::span<const at::Tensor> inputs);
+
+/// The states of devices' default generators.
 class RandomStates {
  public:
   /// As they are now.
-  RandomStates();
+  explicit RandomStates(std::span<const at::Device> devices);
+  /// Of the same generators, as they are now.
+  RandomStates now() const;
   void restore() const;
 
  private:
+  RandomStates() = default;
   std::vector<std::pair<at::Device, at::Tensor>> states_;
 };
 
@@ -41,9 +49,15 @@ class AutocastState {
 
 /// Puts `State` back when it goes.
 template <class State>
-struct Restored {
-  State before;
-  ~Restored() { before.restore(); }
+class Restored {
+ public:
+  explicit Restored(State before) : before_(std::move(before)) {}
+  ~Restored() { before_.restore(); }
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+
+ private:
+  const State before_;
 };
 
 }  // namespace fsdp::activation

@@ -1,9 +1,8 @@
 #include "activation/kept_tensor.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/StreamGuard.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <exception>
 #include <utility>
@@ -18,7 +17,8 @@ HostCopy::HostCopy(at::Tensor tensor)
   const at::NoGradGuard no_grad;
   const auto own = current_stream(device_);
   const auto side = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
-  host_ = at::empty(leaving_.sizes(), leaving_.options().device(at::kCPU).pinned_memory(true));
+  host_ =
+      at::empty_strided(leaving_.sizes(), leaving_.strides(), leaving_.options().device(at::kCPU).pinned_memory(true));
   c10::Event made(device_.type());
   made.record(own);
   made.block(side);
@@ -30,6 +30,7 @@ HostCopy::HostCopy(at::Tensor tensor)
 HostCopy::~HostCopy() {
   try {
     finish();
+    drop();
   } catch (const std::exception&) {
     // A device that failed orders nothing any more.
   }
@@ -41,27 +42,52 @@ void HostCopy::finish() {
   leaving_.reset();
 }
 
-at::Tensor HostCopy::back() const {
+void HostCopy::bring() {
+  if (brought_) return;
   const at::NoGradGuard no_grad;
-  copied_.block(current_stream(device_));
+  const auto own = current_stream(device_);
+  const auto side = c10::impl::VirtualGuardImpl(device_.type()).getStreamFromGlobalPool(device_);
+  c10::Event made(device_.type()), copied(device_.type());
+  auto tensor = at::empty_strided(host_.sizes(), host_.strides(), host_.options().device(device_).pinned_memory(false));
+  made.record(own);
+  made.block(side);
+  copied_.block(side);
+  const c10::StreamGuard guard(side);
+  tensor.copy_(host_, /*non_blocking=*/true);
+  copied.record(side);
+  brought_.emplace(Brought{std::move(tensor), own, std::move(copied)});
+}
+
+void HostCopy::drop() {
+  if (!brought_) return;
+  brought_->copied.block(brought_->stream);
+  brought_.reset();
+}
+
+at::Tensor HostCopy::back() {
+  const at::NoGradGuard no_grad;
+  const auto own = current_stream(device_);
+  const auto brought = brought_ && brought_->stream == own ? brought_->tensor : at::Tensor();
+  drop();
+  if (brought.defined()) return brought;
+  copied_.block(own);
   return host_.to(device_, /*non_blocking=*/true);
 }
 
 KeptTensor::KeptTensor(const at::Tensor& tensor, bool offload, bool is_inside) {
   if (!tensor.defined()) return;
   requires_grad_ = tensor.requires_grad();
-  versions_ = torch::autograd::impl::version_counter(tensor);
-  if (versions_.enabled()) version_ = versions_.current_version();
+  version_.emplace(tensor);
   const bool is_own = !is_inside && !runtime::is_marked(*tensor.unsafeGetTensorImpl());  // a parameter is there anyway
-  if (offload && is_own && !tensor.is_cpu()) {
+  if (offload && is_own && !tensor.is_cpu() && tensor.is_non_overlapping_and_dense()) {
     host_.emplace(tensor.detach());
   } else {
     saved_.emplace(tensor.detach(), /*is_output=*/false);  // without the history, which the graph has
-    if (is_own) bytes_ = static_cast<int64_t>(tensor.nbytes());
+    if (is_own && tensor.has_storage()) storage_ = tensor.storage().unsafeGetStorageImpl();
   }
 }
 
-at::Tensor KeptTensor::value() const {
+at::Tensor KeptTensor::value() {
   if (!saved_ && !host_) return {};
   auto value = host_ ? host_->back() : saved_->unpack().detach();
   if (requires_grad_) value.requires_grad_();

@@ -24,23 +24,45 @@ std::string where() {
   }
 }
 
-// Buffers that a part writes are as before when it has run again. Their versions stay too: for the graph nobody wrote.
+// Buffers that a part writes are as before when it has run again, at the latest when this goes, which then tells of no
+// error: there is another one. Their versions stay too: for the graph nobody wrote.
 class KeptBuffers {
  public:
-  explicit KeptBuffers(std::vector<at::Tensor> buffers) : buffers_(std::move(buffers)) {
+  explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
     const at::NoGradGuard no_grad;
-    for (const auto& buffer : buffers_) values_.push_back(buffer.clone());
+    for (const auto& buffer : buffers) kept_.push_back({buffer, buffer.clone(), TensorVersion(buffer)});
   }
   ~KeptBuffers() {
-    const at::NoGradGuard no_grad;
-    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].variable_data().copy_(values_[i]);
+    while (!kept_.empty()) {
+      try {
+        restore();
+      } catch (const std::exception&) {
+        // The next ones.
+      }
+    }
   }
   KeptBuffers(const KeptBuffers&) = delete;
   KeptBuffers& operator=(const KeptBuffers&) = delete;
+  void restore() {
+    const at::NoGradGuard no_grad;
+    while (!kept_.empty()) {
+      auto [buffer, value, version] = std::move(kept_.back());
+      kept_.pop_back();
+      buffer.variable_data().copy_(value);
+      version.restore();
+    }
+  }
 
  private:
-  std::vector<at::Tensor> buffers_, values_;
+  struct Kept {
+    at::Tensor buffer, value;
+    TensorVersion version;
+  };
+  std::vector<Kept> kept_;
 };
+
+// Of those with inputs in host memory the one that this thread ran last.
+thread_local std::weak_ptr<Segment> last_on_host;
 
 std::vector<at::Tensor> joined(std::vector<at::Tensor> some, const std::vector<at::Tensor>& others) {
   some.insert(some.end(), others.begin(), others.end());
@@ -58,11 +80,18 @@ class Segment::LeftOut final : public torch::autograd::SavedVariableHooks {
   }
   LeftOut(const LeftOut&) = delete;
   LeftOut& operator=(const LeftOut&) = delete;
-  void call_pack_hook(const at::Tensor& tensor) override { index_ = segment_->add(tensor); }
-  at::Tensor call_unpack_hook() override { return segment_->value(*index_); }
+  void call_pack_hook(const at::Tensor& tensor) override {
+    version_.emplace(tensor);
+    index_ = segment_->add(tensor);
+  }
+  at::Tensor call_unpack_hook() override {
+    if (version_->was_written()) segment_->refuse_written(*index_);  // LibTorch looks where there are no hooks
+    return segment_->value(*index_);
+  }
 
  private:
   const std::shared_ptr<Segment> segment_;
+  std::optional<TensorVersion> version_;
   std::optional<size_t> index_;
 };
 
@@ -85,7 +114,7 @@ Segment::Segment(const CheckpointOptions& options, const std::vector<at::Tensor>
                  std::unique_ptr<detail::Recomputation> again)
     : again_(std::move(again)),
       buffers_(options.buffers),
-      random_(options.preserve_rng_state ? std::make_optional<RandomStates>() : std::nullopt),
+      random_(options.preserve_rng_state ? std::make_optional<RandomStates>(devices_of(inputs)) : std::nullopt),
       results_(options.keeps_results) {
   inputs_.reserve(inputs.size());
   for (const auto& input : inputs) inputs_.emplace_back(input, options.offload_inputs, KeptResults::is_scope_open());
@@ -100,10 +129,23 @@ void Segment::finish() {
     if (slots_.empty()) return;
   }
   require_unwritten("when fn had run");
-  if (!account_) return;
-  int64_t bytes = results_.bytes();
-  for (const auto& input : inputs_) bytes += input.bytes();
-  charge_ = memory::Charge(account_, memory::ByteClass::kActivation, bytes);
+  if (std::ranges::any_of(inputs_, &KeptTensor::is_on_host)) ahead_ = std::exchange(last_on_host, weak_from_this());
+  for (const auto& [name, parameter] : again_->parameters()) parameters_.push_back({name, TensorVersion(parameter)});
+  if (account_) charge();
+}
+
+void Segment::charge() {
+  using memory::ByteClass;
+  int64_t on_host = 0;
+  for (const auto& input : inputs_) {
+    on_host += input.bytes_on_host();
+    if (const auto* storage = input.storage())
+      input_charges_.push_back(
+          kept_inputs_->hold(storage, account_, ByteClass::kActivation, static_cast<int64_t>(storage->nbytes())));
+  }
+  if (on_host > 0) host_charge_ = memory::Charge(account_, ByteClass::kHost, on_host);
+  if (const auto bytes = results_.bytes(); bytes > 0)
+    result_charge_ = memory::Charge(account_, ByteClass::kActivation, bytes);
 }
 
 void Segment::require_unwritten(const char* when) const {
@@ -112,6 +154,21 @@ void Segment::require_unwritten(const char* when) const {
       throw UsageError(c10::str(
           where(), "expected the inputs of fn as they were given, found tensor ", i, " of them written in place ", when,
           ", so fn cannot be computed again. Write to a copy, or call fn without activation_checkpoint"));
+  for (const auto& [name, version] : parameters_)
+    if (version.was_written())
+      throw UsageError(c10::str(where(), "expected the parameters of fn as they were in forward, found '", name,
+                                "' written in place ", when, ", so fn cannot be computed again. Let optimizers step after ",
+                                "backward"));
+}
+
+void Segment::refuse_written(size_t index) {
+  require_unwritten("before backward");
+  const std::lock_guard lock(mutex_);
+  const auto& slot = slots_[index];
+  throw UsageError(c10::str(
+      where(), "expected what fn uses as fn used it, found tensor ", index, " of those that autograd keeps of it, ",
+      slot.dtype, c10::IntArrayRef(slot.sizes), " on ", slot.device, ", written in place since, by fn or before backward. ",
+      "Write to a copy, or after backward"));
 }
 
 void Segment::refuse_other_run(const std::string& found) const {
@@ -123,7 +180,10 @@ size_t Segment::add(const at::Tensor& tensor) {
   const std::lock_guard lock(mutex_);
   slots_.push_back({c10::DimVector(tensor.sizes()), tensor.scalar_type(), tensor.device()});
   if (!account_ && runtime::is_marked(*tensor.unsafeGetTensorImpl()))
-    if (const auto part = runtime::registry().find(tensor)) account_ = part->group->rank_state().shared_account();
+    if (const auto part = runtime::registry().find(tensor)) {
+      account_ = part->group->identity().account;
+      kept_inputs_ = part->group->rank_state().kept_inputs();
+    }
   return slots_.size() - 1;
 }
 
@@ -178,6 +238,25 @@ void Segment::clear() {
   task_ = -1;
 }
 
+void Segment::bring_ahead() {
+  const auto ahead = ahead_.lock();
+  if (!ahead) return;
+  const std::unique_lock computing(ahead->computing_, std::try_to_lock);
+  if (!computing) return;
+  const auto is_missing = [](const Slot& slot) { return slot.is_wanted && !slot.value.defined(); };
+  {
+    const std::lock_guard lock(ahead->mutex_);
+    if (std::ranges::none_of(ahead->slots_, is_missing)) return;
+  }
+  for (auto& input : ahead->inputs_) input.bring();
+}
+
+void Segment::drop_brought() {
+  const std::unique_lock computing(computing_, std::try_to_lock);
+  if (!computing) return;
+  for (auto& input : inputs_) input.drop();
+}
+
 void Segment::end(int task) {
   {
     const std::lock_guard lock(mutex_);
@@ -188,8 +267,9 @@ void Segment::end(int task) {
 
 void Segment::compute(int task) {
   if (is_computing_)
-    throw UsageError(where() + "fn, computed again, runs a backward that needs its own result. Let it depend on its "
-                               "inputs only");
+    throw UsageError(where() +
+                     "fn, computed again, runs a backward that needs its own result. Let it depend on its "
+                     "inputs only");
   require_unwritten("before backward");
   clear();
   {
@@ -198,13 +278,10 @@ void Segment::compute(int task) {
     next_ = 0;
   }
   try {
-    run_again();
+    run_again(task);
   } catch (...) {
-    // TorchScript makes another exception of the one that a run ends with.
-    if (!is_complete()) {
-      clear();
-      throw;
-    }
+    clear();
+    throw;
   }
   if (!is_complete()) {
     const size_t found = next_;
@@ -212,32 +289,40 @@ void Segment::compute(int task) {
     refuse_other_run(c10::str("that autograd keeps ", found, " tensors of it and kept ", slots_.size()));
   }
   if (task == -1) return;
-  torch::autograd::Engine::get_default_engine().queue_callback([segment = weak_from_this(), task] {
+  torch::autograd::Engine::get_default_engine().queue_callback([segment = weak_from_this(), ahead = ahead_, task] {
     if (const auto self = segment.lock()) self->end(task);
+    if (const auto self = ahead.lock()) self->drop_brought();
   });
 }
 
-void Segment::run_again() {
+void Segment::run_again(int task) {
   struct Computing {
     bool& flag;
     explicit Computing(bool& is_computing) : flag(is_computing) { flag = true; }
     ~Computing() { flag = false; }
   } const computing(is_computing_);
   std::vector<at::Tensor> inputs;
-  for (const auto& input : inputs_) inputs.push_back(input.value());
+  for (auto& input : inputs_) inputs.push_back(input.value());
+  if (task != -1) bring_ahead();  // else no end of a graph task would let go of what is not needed
 
   const at::AutoGradMode records(true);
-  const Restored<AutocastState> autocast;
+  const Restored autocast{AutocastState()};
   autocast_.restore_uncached();
   std::optional<Restored<RandomStates>> random;
   if (random_) {
-    random.emplace();
+    random.emplace(random_->now());
     random_->restore();
   }
-  const KeptBuffers buffers(joined(again_->buffers(), buffers_));
-  const runtime::SavedTensorScope hooks([this] { return std::make_unique<Recomputed>(*this); });
-  const KeptResults::Scope results(results_, KeptResults::Pass::kAgain);
-  again_->run(std::move(inputs));
+  KeptBuffers buffers(joined(again_->buffers(), buffers_));
+  try {
+    const runtime::SavedTensorScope hooks([this] { return std::make_unique<Recomputed>(*this); });
+    const KeptResults::Scope results(results_, KeptResults::Pass::kAgain);
+    again_->run(std::move(inputs));
+  } catch (...) {
+    // TorchScript makes another exception of the one that a run ends with.
+    if (!is_complete()) throw;
+  }
+  buffers.restore();
 }
 
 }  // namespace fsdp::activation

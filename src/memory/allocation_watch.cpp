@@ -18,16 +18,14 @@ using torch::profiler::impl::ProfilerStateBase;
 
 thread_local bool allocates_for_library = false;
 
-bool is_forward() {
-  return torch::autograd::get_current_graph_task_id() == -1 || at::GradMode::is_enabled();
-}
+bool is_forward() { return torch::autograd::get_current_graph_task_id() == -1 || at::GradMode::is_enabled(); }
 
 }  // namespace
 
 // LibTorch takes whatever is in the profiler's place for this base class.
 class AllocationWatch::Blocks : public ProfilerStateBase {
  public:
-  explicit Blocks(std::shared_ptr<ByteAccount> account)
+  explicit Blocks(Account account)
       : ProfilerStateBase(ProfilerConfig(ProfilerState::Disabled)), account_(std::move(account)) {}
 
   ActiveProfilerType profilerType() override { return ActiveProfilerType::NONE; }
@@ -38,7 +36,7 @@ class AllocationWatch::Blocks : public ProfilerStateBase {
     if (!is_open_) return;
     blocks_.erase(block);  // also what another thread gave back, whose address comes again
     if (bytes > 0 && !allocates_for_library && is_forward())
-      blocks_.emplace(block, Charge(account_, ByteClass::kForward, bytes));
+      blocks_.emplace(block, Charge(account_(), ByteClass::kForward, bytes));
   }
   /// Graphs may hold this for longer than the watch lives.
   void close() {
@@ -48,13 +46,13 @@ class AllocationWatch::Blocks : public ProfilerStateBase {
   }
 
  private:
-  const std::shared_ptr<ByteAccount> account_;
+  const Account account_;
   std::mutex mutex_;
   bool is_open_ = true;
   std::unordered_map<void*, Charge> blocks_;
 };
 
-AllocationWatch::AllocationWatch(std::shared_ptr<ByteAccount> account)
+AllocationWatch::AllocationWatch(Account account)
     : blocks_(std::make_shared<Blocks>(std::move(account))), guard_(c10::DebugInfoKind::PROFILER_STATE, blocks_) {}
 
 AllocationWatch::~AllocationWatch() { blocks_->close(); }

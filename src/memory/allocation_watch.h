@@ -4,6 +4,7 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
+#include <functional>
 #include <memory>
 
 #include "memory/byte_account.h"
@@ -17,12 +18,15 @@ namespace fsdp::memory {
 /// a checkpoint runs forward again, and that has not been given back. Blocks that the library allocates for itself are
 /// on its account already.
 ///
-/// Counts these blocks as ByteClass::kForward, from now on, on this thread and in the backwards that it calls; of a
-/// block that another thread gives back it does not learn. It takes the place of a profiler that counts memory. What is
-/// left when it goes counts no more. It goes on the thread that made it, the last one first.
+/// Counts these blocks as ByteClass::kForward, from now on, on this thread and in the backwards that it calls, each on
+/// the account that `account` then names, which is asked on any thread and must neither lock nor allocate by LibTorch;
+/// of a block that another thread gives back it does not learn. It takes the place of a profiler that counts memory.
+/// What is left when it goes counts no more. It goes on the thread that made it, the last one first.
 class AllocationWatch {
  public:
-  explicit AllocationWatch(std::shared_ptr<ByteAccount> account);
+  using Account = std::function<const std::shared_ptr<ByteAccount>&()>;
+
+  explicit AllocationWatch(Account account);
   ~AllocationWatch();
   AllocationWatch(const AllocationWatch&) = delete;
   AllocationWatch& operator=(const AllocationWatch&) = delete;

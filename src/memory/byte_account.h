@@ -40,6 +40,8 @@ class ByteAccount {
     auto& observed = whole_ ? *whole_ : *this;
     if (observed.is_observed_.load(std::memory_order_relaxed)) observed.tell(number_, cls, now);
   }
+  /// What counts this and other accounts; itself if that is nothing else.
+  const ByteAccount& whole() const { return whole_ ? *whole_ : *this; }
   int64_t current(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].current; }
   int64_t peak(ByteClass cls) const { return entries_[static_cast<size_t>(cls)].peak; }
   /// Peaks start again from what is held now.

@@ -5,10 +5,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 
 #include "support/backend.h"
+#include "support/data_limit.h"
 #include "support/disk_folder.h"
 #include "support/oracle.h"
 #include "support/process_ranks.h"
@@ -30,13 +30,6 @@ static_assert(kLayers * kDim * kDim * 4 * 4 / kWorld == 3 * kLimit);
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
-}
-
-rlim_t data_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmData:")) return std::stoull(line.substr(7)) * 1024;
-  throw std::runtime_error("no VmData");
 }
 
 // Makes one layer after the other, and takes two steps; returns the whole model's bits as a number.
@@ -85,10 +78,7 @@ PROCESS_CASE(train_within_a_limit_on_memory) {
   torch::set_num_threads(1);
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(20)});
   train(4, {});  // threads, buffers of kernels and what transports keep are there
-  if (!variable("CASE_IS_LIMITED").empty()) {
-    const rlimit limit{data_bytes() + kLimit, RLIM_INFINITY};
-    if (setrlimit(RLIMIT_DATA, &limit) != 0) throw std::runtime_error("setrlimit");
-  }
+  if (!variable("CASE_IS_LIMITED").empty()) limit_data_to_another(kLimit);
   std::cout << "bits " << train(kLayers, options_of_case()) << std::endl;
 }
 

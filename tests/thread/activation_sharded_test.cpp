@@ -133,6 +133,20 @@ TEST(ActivationSharded, ABlockInsideAndOutsideOfAPartHasTheBitsOfThePlainSteps) 
     expect_bits_of_the_plain_steps(training_with(twice(false)), training_with(twice(true)), world);
 }
 
+// A block's slope, as of an energy.
+torch::Tensor slope_at(SmallBlock block, const torch::Tensor& x) {
+  return torch::autograd::grad({torch::tanh(block(x)).square().sum()}, {x}, {}, /*retain_graph=*/true,
+                               /*create_graph=*/true)[0];
+}
+
+TEST(ActivationSharded, BlocksThatDifferentiateInsideHaveTheBitsOfThePlainSteps) {
+  const auto slopes_again = [](SmallBlock block, const torch::Tensor& x) {
+    return activation_checkpoint([block](const torch::Tensor& h) { return slope_at(block, h); }, x);
+  };
+  for (int world : worlds_up_to(3))
+    expect_bits_of_the_plain_steps(training_with(slope_at), training_with(slopes_again), world);
+}
+
 TEST(ActivationSharded, KeptProductsHaveTheBitsOfThePlainSteps) {
   const auto selective = [](SmallBlock block, const torch::Tensor& x) {
     return activation_checkpoint({.keeps_results = is_product}, block, x);
@@ -269,6 +283,33 @@ TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheI
     EXPECT_EQ(stats[0].whole.peak, stats[1].whole.peak);
     EXPECT_EQ(stats[0].gradient.peak, stats[1].gradient.peak);
   }
+}
+
+// As of a mask that all blocks take.
+TEST(ActivationSharded, AnInputOfSeveralPartsCountsOnceUntilTheLastOfThemIsDone) {
+  const auto training = training_with(plain);
+  std::vector<std::shared_ptr<SmallNetImpl>> nets;
+  for (int r = 0; r < 2; ++r) nets.push_back(build_model(training));
+  run_thread_ranks(2, [&](int r) {
+    auto& net = *nets[static_cast<size_t>(r)];
+    const auto group = shard_blocks(net);
+    const auto mask = torch::ones({11}, torch::kDouble);
+    torch::Tensor loss;
+    {
+      const ForwardScope scope(group);
+      auto h = torch::tanh(net.first(torch::ones({2, 5}, torch::kDouble)));
+      for (auto& block : *net.blocks)
+        h = activation_checkpoint(
+            [&block](const torch::Tensor& x, const torch::Tensor& factor) {
+              return block->as<SmallBlock>()->forward(x * factor);
+            },
+            h, mask);
+      loss = h.sum();
+    }
+    EXPECT_EQ(group.stats().activation.current, 3 * 2 * 11 * 8 + 11 * 8);
+    loss.backward();
+    EXPECT_EQ(group.stats().activation.current, 0);
+  });
 }
 
 TEST(ActivationSharded, AnErrorInBackwardNamesTheRankAndTheModelTrainsOnAfterReset) {

@@ -20,14 +20,21 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  // With random generators of their own; operators use the CPU's.
-  c10::DeviceIndex deviceCount() const override { return 0; }
+  c10::DeviceIndex deviceCount() const override { return DeviceGuardImpl::kDevices; }
   at::Device getDeviceFromPtr(void* address) const override { return CachingAllocator::get().device_of(address); }
   bool isPinnedPtr(const void* address) const override { return HostMemory::get().is_pinned(address); }
-  const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
-    return at::detail::getDefaultCPUGenerator();
+  const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
+    return generators_[static_cast<size_t>(index < 0 ? DeviceGuardImpl().getDevice().index() : index)];
   }
   c10::Allocator* getPinnedMemoryAllocator() const override { return &CachingHostMemory::get(); }
+
+ private:
+  // Of the CPU's kind, as operators are.
+  const std::vector<at::Generator> generators_ = [] {
+    std::vector<at::Generator> generators;
+    for (int i = 0; i < DeviceGuardImpl::kDevices; ++i) generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
+    return generators;
+  }();
 };
 
 }  // namespace

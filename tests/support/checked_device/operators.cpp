@@ -1,5 +1,6 @@
 #include "support/checked_device/operators.h"
 
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -114,6 +115,9 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::
   CpuAliases aliases;
   for (auto& argument : arguments)
     argument = replaced(argument, [&](const at::Tensor& tensor) { return aliases.of(tensor); });
+  for (size_t i = 0; i < arguments.size(); ++i)
+    if (schema.arguments()[i].name() == "generator" && arguments[i].isNone())
+      arguments[i] = at::globalContext().defaultGenerator(device);
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
   aliases.finish();
   for (auto& result : std::span(*stack).last(schema.returns().size())) {
@@ -173,7 +177,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   if (!to_host && !from_host) return to;
   const auto& on_host = to_host ? to : from;
   const bool is_pinned =
-      on_host.is_contiguous() && from.dtype() == to.dtype() && HostMemory::get().is_pinned(on_host.const_data_ptr());
+      on_host.is_non_overlapping_and_dense() && from.strides() == to.strides() && from.dtype() == to.dtype() &&
+      HostMemory::get().is_pinned(on_host.const_data_ptr());
   if (non_blocking && is_pinned)
     note_beside(on_host, to_host, stamp, place_of(name, stream));
   else if (to_host || !non_blocking)
