@@ -63,9 +63,10 @@ class FlatOptimizer : public ScaledStep {
 /// `step` is not collective, but every rank has to call it; ranks that share memory may have to wait in it for the
 /// readers of their rows. `load` takes what the same rank saved with the same number of ranks.
 ///
-/// Errors: UsageError for options that cannot be right, and, before anything is written, when `step` is called in a
-/// forward scope or a backward, when a gradient or a loaded state has other sizes than the rows, and for plain tensors
-/// with gaps in memory. Thread safety: as its base class; groups are locked while their rows are written.
+/// Errors: UsageError for options that cannot be right, when it is made and, before anything is written, in `step`;
+/// there also in a forward scope or a backward, when a gradient or a loaded state has other sizes than the rows, for
+/// plain tensors with gaps in memory, and for a centered RMSprop whose state would be bf16 or fp16. Thread safety: as
+/// its base class; groups are locked while their rows are written.
 template <class Torchs, class OptionsOfTorchs>
 class Flat : public Torchs, public FlatOptimizer {
  public:
@@ -76,7 +77,8 @@ class Flat : public Torchs, public FlatOptimizer {
                 const StateOptions& state_options = {});
   explicit Flat(std::vector<at::Tensor> parameters, Options defaults = {}, const StateOptions& state_options = {});
 
-  at::Tensor step(Closure closure = nullptr) override;
+  /// `step_scaled` by 1. A loss scaler calls that, so who changes what a step is overrides it.
+  at::Tensor step(Closure closure = nullptr) final;
   at::Tensor step_scaled(double factor, Closure closure = nullptr) override;
   void load(torch::serialize::InputArchive& archive) override;
   int64_t state_bytes() const override;

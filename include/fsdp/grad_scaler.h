@@ -6,11 +6,14 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
 namespace fsdp {
+
+class ProcessGroup;
 
 /// The same on every rank.
 struct GradScalerOptions {
@@ -22,6 +25,11 @@ struct GradScalerOptions {
   int64_t growth_interval = 2000;
   /// Without it every call does nothing, but for `step`, which is the optimizer's.
   bool enabled = true;
+  /// The ranks that have one scale, if some optimizer has none of the parameters that are sharded over all of them:
+  /// each rank may have another inf in the gradients of plain tensors. Every optimizer's gradients are decided on by
+  /// all of these ranks then, so each of them calls `unscale_` or `step` for it. Null: by the ranks of the optimizer's
+  /// sharded parameters.
+  std::shared_ptr<ProcessGroup> process_group = nullptr;
 };
 
 /// What a GradScaler goes on from; the entries of torch.amp.GradScaler's state_dict.
@@ -51,14 +59,15 @@ struct GradScalerState {
 /// It takes any optimizer of torch::optim and fsdp::optim, of rows of one or several models, of plain tensors and of
 /// both, and several optimizers in one iteration. Gradients of a group's rows lie one behind the other and are read and
 /// written in one pass, where they are; ranks exchange one number for each optimizer and process group. All ranks have
-/// the same scale, which is the host's: nothing waits for an accelerator but `step`, which has to know whether to call
-/// the optimizer, and `update` where `unscale_` was called without `step`.
+/// the same scale, and get a Mismatch otherwise. It is the host's: nothing waits for an accelerator but `step`, which
+/// has to know whether to call the optimizer, and `update` where `unscale_` was called without `step`.
 ///
 /// Unlike torch.amp's it takes gradients of fp16 too, for rows of fp16; what is too small for fp16 when `unscale_` has
 /// divided it is lost in them.
 ///
-/// `unscale_` and `step` are collective over the ranks of the optimizer's sharded parameters, outside of scopes and
-/// backwards. One thread. An optimizer stays where it is between `unscale_` or `step` and `update`.
+/// `unscale_` and `step` are collective over the ranks of the optimizer's sharded parameters and those of
+/// GradScalerOptions::process_group, outside of scopes and backwards, whether or not a rank has gradients or, in
+/// fsdp::join, data. One thread. An optimizer stays where it is between `unscale_` or `step` and `update`.
 class GradScaler {
  public:
   /// Throws UsageError unless init_scale > 0, growth_factor > 1, 0 < backoff_factor < 1 and growth_interval > 0.
@@ -69,8 +78,9 @@ class GradScaler {
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
   /// Divides the gradients of the optimizer's parameters by the scale, in place, and looks for inf and NaN in them.
-  /// Throws UsageError, before anything is changed, without a `scale` before; twice, or after `step`, before `update`;
-  /// in a scope or backward; while gradients wait for a backward that synchronises. Else what Work::wait throws.
+  /// Throws UsageError, before anything is changed, without a `scale` before on any rank; twice, or after `step`,
+  /// before `update`; in a scope or backward; while gradients wait for a backward that synchronises. Else what
+  /// Work::wait throws.
   void unscale_(torch::optim::Optimizer& optimizer);
 
   /// Calls `unscale_` unless that was done, then `optimizer.step()`, unless a gradient on some rank was not finite. The
@@ -89,7 +99,9 @@ class GradScaler {
   bool is_enabled() const { return enabled_; }
 
   /// save_checkpoint and load_checkpoint take a scaler, see SaveOptions and LoadOptions; otherwise these do. Between
-  /// `update` and `scale`. `load` throws UsageError as the constructor does, and does nothing without `enabled`.
+  /// `update` and `scale`; `load` on every rank alike. It gives up what an iteration was at, as after a step that
+  /// failed, so the next one begins with `scale`. It throws UsageError as the constructor does, and does nothing without
+  /// `enabled`.
   GradScalerState state() const { return state_; }
   void load(const GradScalerState& state);
 
@@ -101,9 +113,10 @@ class GradScaler {
     std::optional<bool> is_inf = std::nullopt;
   };
   static bool has_inf(Iteration& iteration);
-  void require_scaled(const torch::optim::Optimizer& optimizer, const char* operation) const;
+  at::Tensor find_inf(const torch::optim::Optimizer& optimizer, bool divides, const char* operation);
 
-  bool enabled_, has_scaled_ = false;
+  bool enabled_, has_scaled_ = false;  // the latter of any rank
+  std::shared_ptr<ProcessGroup> process_group_;
   GradScalerState state_;
   std::unordered_map<const torch::optim::Optimizer*, Iteration> iterations_;
 };

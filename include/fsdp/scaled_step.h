@@ -23,7 +23,8 @@ class ScaledStep {
   virtual ~ScaledStep() = default;
   /// The optimizer's `step` as if each gradient were `factor` times what it is. What lies in `.grad` stays, so where a
   /// gradient has the rows' dtype, rows have the bits that multiplying it before `step` would give; in bf16 and fp16
-  /// the product is not rounded. On the CPU it takes no memory, elsewhere that of a run's gradients.
+  /// the product is not rounded. On the CPU it takes no memory, elsewhere that of a run's gradients, in bf16 and fp16
+  /// that of its rows, gradients and state in fp32.
   ///
   /// Who must call it, and errors: as of `step`; UsageError, too, unless `factor` is finite and at least 0, before
   /// anything is written.

@@ -12,6 +12,7 @@ namespace fsdp {
 
 GradScaler::GradScaler(const GradScalerOptions& options)
     : enabled_(options.enabled),
+      process_group_(options.process_group),
       state_{options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval, 0} {
   if (enabled_) state_ = amp::checked(state_, "[fsdp] GradScaler: ");
 }
@@ -29,17 +30,20 @@ std::vector<at::Tensor> GradScaler::scale(const std::vector<at::Tensor>& outputs
   return scaled;
 }
 
-void GradScaler::require_scaled(const torch::optim::Optimizer& optimizer, const char* operation) const {
-  if (!has_scaled_)
+at::Tensor GradScaler::find_inf(const torch::optim::Optimizer& optimizer, bool divides, const char* operation) {
+  const auto [has_scaled, found_inf] =
+      amp::unscale(optimizer, {operation, state_.scale, divides, has_scaled_, process_group_});
+  if (!has_scaled)
     require(false, amp::where_of(optimizer, operation),
             "nothing was scaled yet, so gradients would be divided by a scale that they do not have. Call "
             "scale(loss).backward() before");
+  has_scaled_ = true;
+  return found_inf;
 }
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!enabled_) return;
   const char* operation = "GradScaler::unscale_";
-  require_scaled(optimizer, operation);
   auto& iteration = iterations_[&optimizer];
   if (iteration.stage != Stage::kReady)
     require(false, amp::where_of(optimizer, operation),
@@ -47,7 +51,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
                                                 : "it comes after step() for this optimizer",
             ", and would divide gradients twice. Call it once an iteration, before step(), and end the iteration by "
             "update()");
-  iteration.found_inf = amp::unscale(optimizer, amp::inverse_of(state_.scale), operation);
+  iteration.found_inf = find_inf(optimizer, /*divides=*/true, operation);
   iteration.stage = Stage::kUnscaled;
 }
 
@@ -64,15 +68,14 @@ at::Tensor GradScaler::step(torch::optim::Optimizer& optimizer, torch::optim::Op
     require(false, where(),
             "expected no closure, whose gradients nobody would have looked at. Run forward and backward before, or "
             "give the scaler enabled = false");
-  require_scaled(optimizer, operation);
   auto& iteration = iterations_[&optimizer];
   if (iteration.stage == Stage::kStepped)
     require(false, where(), "it was called for this optimizer since the last update(). End the iteration by update()");
   auto* scaled = iteration.stage == Stage::kReady ? dynamic_cast<optim::ScaledStep*>(&optimizer) : nullptr;
-  if (scaled)
-    iteration.found_inf = amp::unscale(optimizer, std::nullopt, operation);
-  else if (iteration.stage == Stage::kReady)
-    unscale_(optimizer);
+  if (iteration.stage == Stage::kReady) {
+    iteration.found_inf = find_inf(optimizer, /*divides=*/!scaled, operation);
+    if (!scaled) iteration.stage = Stage::kUnscaled;
+  }
   if (!iteration.found_inf.defined())
     require(false, where(), "none of the optimizer's parameters has a gradient. Call scale(loss).backward() before");
   at::Tensor loss;
@@ -108,6 +111,8 @@ double GradScaler::get_scale() const { return enabled_ ? state_.scale : 1.0; }
 void GradScaler::load(const GradScalerState& state) {
   if (!enabled_) return;
   state_ = amp::checked(state, "[fsdp] GradScaler::load: ");
+  iterations_.clear();
+  has_scaled_ = false;
 }
 
 }  // namespace fsdp

@@ -4,24 +4,25 @@
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/graph_task.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
+#include <iomanip>
+#include <limits>
 #include <optional>
-#include <set>
+#include <span>
+#include <sstream>
 #include <unordered_set>
 #include <vector>
 
+#include "amp/loss_scale.h"
 #include "comm/core/check.h"
-#include "memory/part_storage.h"
 #include "runtime/compat.h"
-#include "runtime/param_group.h"
-#include "runtime/registry.h"
+#include "runtime/stretches.h"
 
 namespace fsdp::amp {
 namespace {
 
-using memory::FlatBuffer;
 using runtime::ParamGroup;
 using runtime::Part;
 
@@ -43,37 +44,20 @@ std::vector<Parameter> parameters_of(const torch::optim::Optimizer& optimizer) {
   return all;
 }
 
-// The ranks' states in one order, so that two threads cannot wait for each other.
-std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<Parameter>& parameters) {
-  std::set<runtime::RankState*> ranks;
+// In the order of the parameters, which is the same on every rank; some may come again.
+std::vector<ParamGroup*> groups_of(const std::vector<Parameter>& parameters) {
+  std::vector<ParamGroup*> groups;
   for (const auto& [tensor, part] : parameters)
-    if (part) ranks.insert(&part->group->rank_state());
-  std::vector<std::unique_lock<RankLock>> locks;
-  for (auto* rank : ranks) locks.emplace_back(rank->mutex);
-  return locks;
+    if (part && (groups.empty() || groups.back() != part->group.get())) groups.push_back(part->group.get());
+  return groups;
 }
 
-void require_rests(const Part& part, const std::string& operation) {
-  const auto& group = *part.group;
-  require(!group.is_inside() && torch::autograd::get_current_graph_task_id() == -1, group.where(operation),
-          "a forward scope or a backward is open on '", group.name(),
-          "', and its gradients are not complete. Call it after them; after an exception in backward call "
-          "reset_iter_state() first");
-  group.require_no_waiting_gradients(operation);
-}
-
-// Of a group's rows, or alone.
 struct Gradient {
-  at::Tensor values;
-  const Part* part = nullptr;
-  std::shared_ptr<FlatBuffer> buffer;  // null: memory of another kind
-  int64_t byte_offset() const {
-    return static_cast<const char*>(values.const_data_ptr()) - static_cast<const char*>(buffer->data());
-  }
-  int64_t end() const { return byte_offset() + static_cast<int64_t>(values.nbytes()); }
+  std::optional<Part> part;
+  at::Tensor rows, values;
 };
 
-// In the order in which rows lie in memory. Those of a sparse one are values to which each element adds up once.
+// Those of a sparse one are values to which each element adds up once.
 std::vector<Gradient> gradients_of(const std::vector<Parameter>& parameters) {
   std::vector<Gradient> gradients;
   for (const auto& [tensor, part] : parameters) {
@@ -81,41 +65,26 @@ std::vector<Gradient> gradients_of(const std::vector<Parameter>& parameters) {
     if (tensor.grad().is_sparse()) tensor.mutable_grad() = tensor.grad().coalesce();
     const auto& gradient = tensor.grad();
     const auto values = gradient.is_sparse() ? gradient._values() : gradient.detach();
-    if (values.numel() > 0) gradients.push_back({values, part ? &*part : nullptr, memory::buffer_of(values)});
+    const auto& rows = part ? part->group->slots()[part->slot].rows_tensor : tensor;
+    if (values.numel() > 0) gradients.push_back({part, rows, values});
   }
-  std::ranges::stable_sort(gradients, {}, [](const Gradient& gradient) {
-    return gradient.part ? std::pair(gradient.part->group->id(), gradient.part->slot) : std::pair(runtime::GroupId{0}, size_t{0});
-  });
   return gradients;
 }
 
-// Whether nothing but padding, which is zeros, lies between two of them.
-bool are_neighbours(const Gradient& left, const Gradient& right) {
-  if (!left.buffer || left.buffer != right.buffer || !left.part || !right.part || left.part->group != right.part->group)
-    return false;
-  if (left.values.scalar_type() != right.values.scalar_type() || left.end() > right.byte_offset()) return false;
-  const auto& slots = left.part->group->slots();
-  return std::all_of(slots.begin() + static_cast<int64_t>(left.part->slot) + 1,
-                     slots.begin() + static_cast<int64_t>(right.part->slot),
-                     [](const auto& slot) { return slot.rows_numel() == 0; });
-}
-
 // Memory as few flat tensors, each of which is one pass.
-std::vector<at::Tensor> stretches_of(const std::vector<Gradient>& gradients) {
+std::vector<at::Tensor> stretches_of(std::vector<Gradient> gradients) {
   std::vector<at::Tensor> stretches;
-  for (size_t i = 0; i < gradients.size();) {
-    const auto& first = gradients[i];
-    size_t last = i;
-    while (last + 1 < gradients.size() && are_neighbours(gradients[last], gradients[last + 1])) ++last;
-    if (last == i)
-      stretches.push_back(first.values);
-    else
-      stretches.push_back(memory::flat_tensor(
-          first.buffer, static_cast<size_t>(first.byte_offset()),
-          (gradients[last].end() - first.byte_offset()) / static_cast<int64_t>(first.values.element_size()),
-          first.values.scalar_type()));
-    i = last + 1;
-  }
+  const auto extent_of = [](const Gradient& gradient) {
+    const auto& values = gradient.values;
+    return runtime::Extent{true,
+                           {static_cast<int64_t>(values.scalar_type())},
+                           values.numel(),
+                           {runtime::spot_of(values), runtime::spot_of(gradient.rows)}};
+  };
+  runtime::visit_runs(gradients, extent_of, [&](std::span<Gradient* const> run, int64_t numel) {
+    const auto& first = run.front()->values;
+    stretches.push_back(run.size() == 1 ? first : runtime::stretch(first, numel));
+  });
   return stretches;
 }
 
@@ -123,11 +92,12 @@ bool have_gradients(const std::vector<Parameter>& parameters) {
   return std::ranges::any_of(parameters, [](const auto& parameter) { return parameter.tensor.grad().defined(); });
 }
 
-// The same on every rank where some are sharded.
-c10::Device device_of(const std::vector<Parameter>& parameters) {
+// The same on every rank that is told.
+c10::Device device_of(const std::vector<Parameter>& parameters, const ProcessGroup* ranks) {
   for (const auto& [tensor, part] : parameters)
     if (part) return part->group->slots()[part->slot].rows_tensor.device();
-  return parameters.front().tensor.device();
+  if (ranks) return ranks->device();
+  return parameters.empty() ? c10::Device(at::kCPU) : parameters.front().tensor.device();
 }
 
 // Sets `found` to 1 if something is not finite. Memory in files is let go behind the pass.
@@ -145,50 +115,91 @@ void unscale_one(const at::Tensor& values, std::optional<float> factor, at::Tens
   if (const auto buffer = memory::buffer_of(values)) buffer->let_go();
 }
 
-// In the order of the parameters, which is the same on every rank. Replicas have the same rows, but a parameter that
-// is not sharded may differ between any two ranks.
-std::vector<ParamGroup*> one_group_of_each_ranks(const std::vector<Parameter>& parameters) {
-  std::vector<ParamGroup*> groups;
-  for (const auto& [tensor, part] : parameters) {
-    const auto ranks_of = [](const ParamGroup* group) { return &group->placement().process_group(); };
-    if (part && std::ranges::find(groups, ranks_of(part->group.get()), ranks_of) == groups.end())
-      groups.push_back(part->group.get());
-  }
-  return groups;
+void go_over_gradients(const std::vector<Parameter>& parameters, std::optional<float> factor, at::Tensor& found) {
+  for (const auto& stretch : stretches_of(gradients_of(parameters))) unscale_one(stretch, factor, found);
 }
 
-void find_on_all(ParamGroup& group, const at::Tensor& found, const std::string& operation) {
+// In the order of the parameters, which is the same on every rank. Replicas have the same rows, but a parameter that
+// is not sharded may differ between any two ranks.
+std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& groups) {
+  const auto ranks_of = [](const ParamGroup* group) { return &group->placement().process_group(); };
+  std::vector<ParamGroup*> some;
+  for (auto* group : groups)
+    if (std::ranges::find(some, ranks_of(group), ranks_of) == some.end()) some.push_back(group);
+  return some;
+}
+
+// What ranks tell each other beside whether they found an inf.
+struct Votes {
+  bool has_scaled, has_gradients;
+  std::vector<uint8_t> bytes() const { return {has_scaled, has_gradients}; }
+  void take(std::span<const uint8_t> of_all) { *this = {of_all[0] != 0, of_all[1] != 0}; }
+};
+
+// With the scale, in which ranks could differ unseen, to its last bit.
+std::string subject_of(const Question& question) {
+  std::ostringstream subject;
+  subject << question.operation << " by the scale " << std::setprecision(std::numeric_limits<float>::max_digits10)
+          << question.scale;
+  return subject.str();
+}
+
+void find_on_all(ParamGroup& group, const at::Tensor& found, const std::string& subject, Votes& votes) {
   const auto& placement = group.placement();
   if (placement.process_group().world_size() == 1) return;
   const std::lock_guard lock(group.rank_state().mutex);
-  placement.pass_on_failure_of(operation, [&] {
-    group.rank_state().wait(
-        *placement.process_group().communicator().all_reduce(found, ReduceOp::kMax, {operation, {}}));
+  placement.pass_on_failure_of(subject, [&] {
+    const auto work =
+        placement.process_group().communicator().all_reduce(found, ReduceOp::kMax, {subject, votes.bytes()});
+    group.rank_state().wait(*work);
+    votes.take(work->votes());
   });
+}
+
+void find_on_all(const ProcessGroup& ranks, const at::Tensor& found, const std::string& subject, Votes& votes) {
+  if (ranks.world_size() == 1) return;
+  const auto work = ranks.communicator().all_reduce(found, ReduceOp::kMax, {subject, votes.bytes()});
+  work->wait();
+  votes.take(work->votes());
 }
 
 }  // namespace
 
 std::string where_of(const torch::optim::Optimizer& optimizer, const std::string& operation) {
-  for (const auto& [tensor, part] : parameters_of(optimizer))
-    if (part) return part->group->where(operation);
-  return "[fsdp] " + operation + ": ";
+  const auto groups = groups_of(parameters_of(optimizer));
+  return groups.empty() ? "[fsdp] " + operation + ": " : groups.front()->where(operation);
 }
 
-at::Tensor unscale(const torch::optim::Optimizer& optimizer, std::optional<float> factor,
-                   const std::string& operation) {
+Answer unscale(const torch::optim::Optimizer& optimizer, const Question& question) {
   const runtime::OwnOperators own_operators;
   const auto parameters = parameters_of(optimizer);
-  auto locks = lock_ranks(parameters);
+  const auto groups = groups_of(parameters);
+  auto locks = runtime::lock_ranks(groups);
   // Also of parameters without a gradient: a backward that is open has put theirs aside.
-  for (const auto& [tensor, part] : parameters)
-    if (part) require_rests(*part, operation);
-  if (!have_gradients(parameters)) return {};
-  auto found = at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device_of(parameters)));
-  for (const auto& stretch : stretches_of(gradients_of(parameters))) unscale_one(stretch, factor, found);
+  for (const auto* group : groups) {
+    group->require_at_rest(question.operation);
+    group->require_no_waiting_gradients(question.operation);
+  }
+  auto found =
+      at::zeros({}, at::TensorOptions().dtype(at::kFloat).device(device_of(parameters, question.ranks.get())));
+  const auto factor = question.divides ? std::optional(inverse_of(question.scale)) : std::nullopt;
+  // A rank that scaled nothing looks first: maybe nobody did.
+  go_over_gradients(parameters, question.has_scaled ? factor : std::nullopt, found);
   locks.clear();
-  for (auto* group : one_group_of_each_ranks(parameters)) find_on_all(*group, found, operation);
-  return found;
+  Votes votes{question.has_scaled, have_gradients(parameters)};
+  const auto subject = subject_of(question);
+  const auto told = one_of_each_ranks(groups);
+  for (auto* group : told) find_on_all(*group, found, subject, votes);
+  const bool are_told = std::ranges::any_of(told, [&](const ParamGroup* group) {
+    return &group->placement().process_group() == question.ranks.get();
+  });
+  if (question.ranks && !are_told) find_on_all(*question.ranks, found, subject, votes);
+  if (factor && votes.has_scaled && !question.has_scaled) {
+    locks = runtime::lock_ranks(groups);
+    auto found_before = at::zeros_like(found);
+    go_over_gradients(parameters, factor, found_before);
+  }
+  return {votes.has_scaled, votes.has_gradients ? found : at::Tensor()};
 }
 
 }  // namespace fsdp::amp

@@ -70,8 +70,19 @@ void update(const AdadeltaRule& rule, const at::Tensor& rows, at::Tensor gradien
 }  // namespace
 
 void update_by_operators(const FlatRun& run, const Rule& rule, double factor) {
-  const auto gradient = factor == 1 ? run.gradient : run.gradient.mul(factor);
-  std::visit([&](const auto& of_kind) { update(of_kind, run.rows, gradient, run.states); }, rule);
+  const auto call = [&](const at::Tensor& rows, const at::Tensor& gradient, const States& states) {
+    std::visit([&](const auto& of_kind) { update(of_kind, rows, gradient, states); }, rule);
+  };
+  if (factor == 1) return call(run.rows, run.gradient, run.states);
+  if (run.rows.element_size() >= static_cast<int64_t>(sizeof(float)))
+    return call(run.rows, run.gradient.mul(factor), run.states);
+  // The product in the rows' dtype could be 0, and the fused operators want one dtype.
+  const auto rows = run.rows.to(at::kFloat);
+  States states;
+  for (const auto& state : run.states) states.push_back(state.to(at::kFloat));
+  call(rows, run.gradient.to(at::kFloat).mul_(factor), states);
+  run.rows.copy_(rows);
+  for (size_t i = 0; i < states.size(); ++i) run.states[i].copy_(states[i]);
 }
 
 }  // namespace fsdp::optim

@@ -35,9 +35,7 @@ std::vector<OnAxis> row_gradients(const Group& model, const char* operation) {
   for (const auto& group : param_groups(model)) {
     auto axis = std::ranges::find(axes, &group->placement().shard(), ranks_of);
     if (axis == axes.end()) axis = axes.insert(axis, {group.get()});
-    if (group->is_inside())
-      require(false, group->where(operation), "a forward scope or a backward is open on '", group->name(),
-              "'. Clip after it; after an exception in backward call reset_iter_state() first");
+    group->require_at_rest(operation);
     group->require_no_waiting_gradients(operation);
     for (const auto& rows : group->params().list_rows()) {
       if (!rows.parameter.defined() || !own.contains(rows.parameter.unsafeGetTensorImpl())) continue;

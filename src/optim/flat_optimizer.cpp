@@ -10,6 +10,7 @@
 #include "optim/one_pass.h"
 #include "optim/state_tensors.h"
 #include "runtime/compat.h"
+#include "runtime/param_group.h"
 
 namespace fsdp::optim {
 namespace {
@@ -23,6 +24,12 @@ template <class Options>
 const Options& checked(const Options& options) {
   Kind<Options>::check(options, {Kind<Options>::kName});
   return options;
+}
+
+// Anybody may add groups and change options.
+template <class Options>
+void check_all(const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  for (const auto& group : groups) checked(static_cast<const Options&>(group.options()));
 }
 
 // For each group of options, the first one that is equal to it.
@@ -52,7 +59,7 @@ auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
   return static_cast<State&>(*state);
 }
 
-void require_possible(const Update& update, const StateOptions& options, const std::string& operation) {
+void require_state_options(const Update& update, const StateOptions& options, const std::string& operation) {
   if (!options.state_dtype && !options.stochastic_rounding) return;
   require(update.rows.is_cpu(), where(update, operation), name_of(update), " lies on ", update.rows.device(),
           ": StateOptions other than the defaults are for rows on the CPU");
@@ -62,10 +69,29 @@ void require_possible(const Update& update, const StateOptions& options, const s
           ": expected bf16 numbers to round. Leave StateOptions::stochastic_rounding out");
 }
 
+template <class Options>
+void require_possible(const torch::optim::Optimizer& optimizer, const Update& update, const StateOptions& state_options,
+                      const std::string& operation) {
+  using Kind = Kind<Options>;
+  require_state_options(update, state_options, operation);
+  const auto& options = options_of<Options>(optimizer, update);
+  const auto dtype = state_options.state_dtype.value_or(update.rows.scalar_type());
+  if (!Kind::takes_short_state(options) && c10::elementSize(dtype) < sizeof(float))
+    require(false, where(update, operation), name_of(update), " would have ", dtype,
+            " state, in which the variance of a centered ", Kind::kName,
+            " becomes negative. Give StateOptions::state_dtype = kFloat, or leave centered out");
+  const auto found = optimizer.state().find(update.parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end() || !found->second || !Kind::keeps_state(options)) return;
+  for (const auto* state : Kind::kept(static_cast<typename Kind::State&>(*found->second), options))
+    if (state->defined() && state->sizes() != update.rows.sizes())
+      require(false, where(update, operation), name_of(update), " has optimizer state of other sizes: expected ",
+              update.rows.sizes(), ", found ", state->sizes(),
+              ". Load what this rank saved, with the same number of ranks and the same groups");
+}
+
 // Each update gets the tensors of its state, as `settle_states` makes or moves them.
 template <class Options>
-void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options,
-            const std::string& operation) {
+void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOptions& state_options) {
   using Kind = Kind<Options>;
   const auto for_each_kept = [&](const auto& act) {
     for (auto& update : updates) {
@@ -73,13 +99,12 @@ void settle(torch::optim::Optimizer& optimizer, Updates& updates, const StateOpt
       if (Kind::keeps_state(options)) act(update, Kind::kept(state_of<Options>(optimizer, update), options));
     }
   };
-  for (const auto& update : updates) require_possible(update, state_options, operation);
   for_each_kept([](Update& update, const std::vector<at::Tensor*>& places) {
     for (const auto* place : places) update.states.push_back(*place);
     update.is_new = std::any_of(places.begin(), places.end(), [](const auto* place) { return !place->defined(); });
   });
   const double initial = Kind::initial(static_cast<const Options&>(optimizer.defaults()));
-  settle_states(updates, {.dtype = state_options.state_dtype, .initial = initial}, operation);
+  settle_states(updates, {.dtype = state_options.state_dtype, .initial = initial});
   for_each_kept([](Update& update, const std::vector<at::Tensor*>& places) {
     for (size_t i = 0; i < places.size(); ++i) *places[i] = update.states[i];
   });
@@ -123,7 +148,7 @@ Flat<Torchs, Options>::Flat(const std::vector<torch::optim::OptimizerParamGroup>
                             const StateOptions& state_options)
     : Torchs(std::vector<torch::optim::OptimizerParamGroup>(), checked(defaults)), FlatOptimizer(state_options) {
   for (const auto& group : groups) this->add_param_group(group);
-  for (const auto& group : this->param_groups()) checked(static_cast<const Options&>(group.options()));
+  check_all<Options>(this->param_groups());
 }
 
 template <class Torchs, class Options>
@@ -143,16 +168,21 @@ at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
   require(std::isfinite(factor) && factor >= 0, "[fsdp] ", operation,
           "_scaled: expected a factor of the gradients that is finite and at least 0, found ", factor,
           ". Skip the step on every rank where a gradient is not finite");
-  return take_step(operation, closure, this->param_groups(), [&](Updates& updates) {
-    settle<Options>(*this, updates, state_options(), operation);
+  check_all<Options>(this->param_groups());
+  const auto check = [&](const Update& update) {
+    require_possible<Options>(*this, update, state_options(), operation);
+  };
+  const auto update_round = [&](Updates& updates) {
+    settle<Options>(*this, updates, state_options());
     count_steps<Options>(*this, updates);
     ++steps_;
     for_each_run(updates, [&](const FlatRun& run) {
-      const int64_t count = run.first.recipe[1];
-      update_run(run, Kind::rule(options_of<Options>(*this, run.first), count), {factor, state_options()},
+      const int64_t count = run.first().recipe[1];
+      update_run(run, Kind::rule(options_of<Options>(*this, run.first()), count), {factor, state_options()},
                  Kind::kCountsSteps ? count : steps_, name.c_str());
     });
-  });
+  };
+  return take_step(operation, closure, this->param_groups(), {.check = check, .update_round = update_round});
 }
 
 template <class Torchs, class Options>
@@ -162,9 +192,12 @@ void Flat<Torchs, Options>::load(torch::serialize::InputArchive& archive) {
   auto rounds = rounds_of(this->param_groups(), [&](const at::Tensor& parameter) {
     return this->state().find(parameter.unsafeGetTensorImpl()) != this->state().end();
   });
-  auto locks = lock_ranks(rounds);
-  // A parameter that is listed several times has one state.
-  if (!rounds.empty()) settle<Options>(*this, rounds.front(), state_options(), operation_of<Options>("load"));
+  const auto locks = runtime::lock_ranks(groups_of(rounds));
+  if (rounds.empty()) return;
+  auto& updates = rounds.front();  // a parameter that is listed several times has one state
+  const auto operation = operation_of<Options>("load");
+  for (const auto& update : updates) require_possible<Options>(*this, update, state_options(), operation);
+  settle<Options>(*this, updates, state_options());
 }
 
 template <class Torchs, class Options>

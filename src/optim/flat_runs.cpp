@@ -4,74 +4,23 @@
 #include <c10/util/irange.h>
 
 #include <algorithm>
-#include <map>
 
-#include "comm/core/check.h"
 #include "memory/part_storage.h"
-#include "runtime/param_group.h"
+#include "runtime/stretches.h"
 
 namespace fsdp::optim {
 namespace {
 
 using memory::FlatBuffer;
-using runtime::ParamGroup;
-
-// What a group has on this rank, in the order of memory; null where a step leaves rows alone. A plain tensor is a line
-// of its own.
-using Line = std::vector<Update*>;
-
-std::vector<Line> lines_of(Updates& updates) {
-  std::vector<Line> lines;
-  std::map<ParamGroup*, std::vector<Update*>> by_group;
-  for (auto& update : updates) {
-    if (update.rows.numel() == 0) continue;
-    if (!update.part) {
-      lines.push_back({&update});
-      continue;
-    }
-    auto& of_slots = by_group[update.part->group.get()];
-    of_slots.resize(update.part->group->slots().size());
-    of_slots[update.part->slot] = &update;
-  }
-  for (const auto& [group, of_slots] : by_group) {
-    auto& line = lines.emplace_back();
-    for (size_t slot : c10::irange(of_slots.size()))
-      if (group->slots()[slot].rows_numel() > 0) line.push_back(of_slots[slot]);
-  }
-  return lines;
-}
-
-int64_t first_element(const at::Tensor& tensor, const FlatBuffer& buffer) {
-  const auto bytes = static_cast<const char*>(tensor.const_data_ptr()) - static_cast<const char*>(buffer.data());
-  return bytes / static_cast<int64_t>(tensor.element_size());
-}
-
-Spot spot_of(const at::Tensor& tensor) {
-  const auto buffer = memory::buffer_of(tensor);
-  return buffer ? Spot{reinterpret_cast<uint64_t>(buffer.get()), first_element(tensor, *buffer)} : Spot{};
-}
-
-// `numel` elements of memory from the begin of `tensor` on.
-at::Tensor stretch(const at::Tensor& tensor, int64_t numel) {
-  const auto buffer = memory::buffer_of(tensor);
-  if (!buffer) return tensor.detach().as_strided({numel}, {1});
-  const auto offset = static_cast<size_t>(first_element(tensor, *buffer)) * tensor.element_size();
-  return memory::flat_tensor(buffer, offset, numel, tensor.scalar_type());
-}
+using runtime::Extent;
+using runtime::spot_of;
+using runtime::stretch;
+using runtime::visit_runs;
 
 Extent whole_extent(const Update& update) {
   Extent extent{true, update.recipe, update.rows.numel(), {spot_of(update.rows), spot_of(update.gradient)}};
   for (const auto& state : update.states) extent.spots.push_back(spot_of(state));
   return extent;
-}
-
-template <class ExtentOf, class Visit>
-void visit_runs(Updates& updates, const ExtentOf& extent_of, const Visit& visit) {
-  for (const auto& line : lines_of(updates)) {
-    std::vector<Extent> extents;
-    for (const auto* update : line) extents.push_back(update == nullptr ? Extent{} : extent_of(*update));
-    for (const auto& run : plan_runs(extents)) visit(std::span(line).subspan(run.first, run.count), run.numel);
-  }
 }
 
 at::ScalarType dtype_of(const StateForm& form, const at::Tensor& rows) {
@@ -115,15 +64,6 @@ void settle_run(std::span<Update* const> run, int64_t numel, size_t kind, const 
   }
 }
 
-std::vector<Piece> pieces_of(std::span<Update* const> run) {
-  std::vector<Piece> pieces;
-  const auto begin = spot_of(run.front()->rows).first;
-  for (const auto* update : run)
-    pieces.push_back({spot_of(update->rows).first - begin, update->rows.numel(), update->parameter_number,
-                      update->first_element});
-  return pieces;
-}
-
 // Of a run's memory that lies in files.
 template <class Tell>
 void tell_files(const FlatRun& run, const Tell& tell) {
@@ -135,11 +75,20 @@ void tell_files(const FlatRun& run, const Tell& tell) {
 
 }  // namespace
 
+std::vector<Piece> pieces_of(const FlatRun& run) {
+  std::vector<Piece> pieces;
+  const auto begin = spot_of(run.first().rows).first;
+  for (const auto* update : run.updates)
+    pieces.push_back({spot_of(update->rows).first - begin, update->rows.numel(), update->parameter_number,
+                      update->first_element});
+  return pieces;
+}
+
 void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& visit) {
   std::vector<FlatRun> runs;
   visit_runs(updates, whole_extent, [&](std::span<Update* const> run, int64_t numel) {
     const auto& first = *run.front();
-    FlatRun flat{first, stretch(first.rows, numel), stretch(first.gradient, numel), {}, pieces_of(run)};
+    FlatRun flat{{run.begin(), run.end()}, stretch(first.rows, numel), stretch(first.gradient, numel)};
     for (const auto& state : first.states) flat.states.push_back(stretch(state, numel));
     runs.push_back(std::move(flat));
   });
@@ -150,16 +99,9 @@ void for_each_run(Updates& updates, const std::function<void(const FlatRun&)>& v
   }
 }
 
-void settle_states(Updates& updates, const StateForm& form, const std::string& operation) {
+void settle_states(Updates& updates, const StateForm& form) {
   size_t kinds = 0;
-  for (const auto& update : updates) {
-    kinds = std::max(kinds, update.states.size());
-    for (const auto& state : update.states)
-      if (state.defined() && state.sizes() != update.rows.sizes())
-        require(false, where(update, operation), name_of(update), " has optimizer state of other sizes: expected ",
-                update.rows.sizes(), ", found ", state.sizes(),
-                ". Load what this rank saved, with the same number of ranks and the same groups");
-  }
+  for (const auto& update : updates) kinds = std::max(kinds, update.states.size());
   for (size_t kind : c10::irange(kinds)) {
     const auto is_unsettled = [&](const Update& update) {
       return kind < update.states.size() && !is_settled(update, update.states[kind], form);

@@ -19,13 +19,16 @@ struct Piece {
 
 /// The tensors of one run, flat and of one length. They are parts of the memory that they stand for.
 struct FlatRun {
-  /// Decides on options and step; all updates of the run agree in them.
-  const Update& first;
-  at::Tensor rows, gradient;
-  std::vector<at::Tensor> states;
   /// In the order of memory; between them lies padding.
-  std::vector<Piece> pieces;
+  std::vector<const Update*> updates;
+  at::Tensor rows, gradient;
+  std::vector<at::Tensor> states = {};
+  /// Decides on options and step; all updates of the run agree in them.
+  const Update& first() const { return *updates.front(); }
 };
+
+/// One for each of its updates.
+std::vector<Piece> pieces_of(const FlatRun& run);
 
 /// Calls `visit` for each maximal run of the updates. Their recipes, gradients and states are set. Under the ranks'
 /// locks.
@@ -43,8 +46,8 @@ struct StateForm {
 /// memory.
 ///
 /// Parameters that get their state at the same time, and whose rows are neighbours, get it as parts of one block, which
-/// lies as the rows do and is charged to the rank's account as optimizer memory. Under the ranks' locks. Throws
-/// UsageError if a state has other sizes than the rows.
-void settle_states(Updates& updates, const StateForm& form, const std::string& operation);
+/// lies as the rows do and is charged to the rank's account as optimizer memory. Under the ranks' locks. A state has
+/// the rows' sizes.
+void settle_states(Updates& updates, const StateForm& form);
 
 }  // namespace fsdp::optim

@@ -16,6 +16,8 @@ struct CommonKind {
   /// Whether `count` is that of the parameter's steps.
   static constexpr bool kCountsSteps = true;
   static bool keeps_state(const auto& /*options*/) { return true; }
+  /// Whether state may have fewer digits than fp32.
+  static bool takes_short_state(const auto& /*options*/) { return true; }
   /// Of each number of state at first.
   static double initial(const auto& /*defaults*/) { return 0; }
   /// Counts a step. Updates share a call if it gives the same.
@@ -117,6 +119,8 @@ struct Kind<torch::optim::RMSpropOptions> : CommonKind {
     if (o.momentum() > 0) kept.push_back(&state.momentum_buffer());
     return kept;
   }
+  // The rounding of square - mean^2 would often be larger than what it is, and make it negative.
+  static bool takes_short_state(const Options& o) { return !o.centered(); }
   static Rule rule(const Options& o, int64_t /*step*/) {
     return RmspropRule{o.lr(), o.alpha(), o.eps(), o.weight_decay(), o.momentum(), o.centered()};
   }

@@ -35,8 +35,7 @@ class RowVector {
               parameter.sizes(), " that is not. Give the others an optimizer of their own");
       if (!group_) group_ = part->group;
       const auto& slot = part->group->slots()[part->slot];
-      require(!part->group->is_inside(), part->group->where(kOperation), "a forward scope or a backward is open on '",
-              part->group->name(), "'. Call it after them; the closure opens a scope of its own");
+      part->group->require_at_rest(kOperation);
       parts_.push_back({parameter, part->group, slot.row_numel(), numel_, slot.rows_numel()});
       numel_ += slot.rows_numel();
     }

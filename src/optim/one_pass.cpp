@@ -108,7 +108,7 @@ void update_in_one_pass(const FlatRun& run, const Rule& rule, const StepOptions&
   };
   // Only random numbers depend on whose elements they are.
   if (options.state.stochastic_rounding)
-    std::for_each(run.pieces.begin(), run.pieces.end(), update);
+    for (const auto& piece : pieces_of(run)) update(piece);
   else
     update({.offset = 0, .numel = run.rows.numel()});
 }

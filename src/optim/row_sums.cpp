@@ -12,7 +12,7 @@ namespace fsdp::optim {
 namespace {
 
 constexpr int64_t kLanes = 8;                 // partial sums of a row; the compiler makes vectors of them
-constexpr int64_t kGrain = 32'768;            // elements for which a thread is worth it
+constexpr int64_t kSumsGrain = 32'768;        // elements for which a thread is worth it
 constexpr int64_t kChunk = int64_t{1} << 22;  // elements in fp64 at a time on other devices
 
 // Of term(first), ..., term(first + numel - 1).
@@ -31,7 +31,7 @@ template <class Sum, class Term>
 Sum sum_of_rows(int64_t rows, int64_t row_numel, const Term& term) {
   Sum sum;
   std::mutex mutex;
-  at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / row_numel), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, kSumsGrain / row_numel), [&](int64_t begin, int64_t end) {
     Sum part;
     for (int64_t row = begin; row < end; ++row) part.add(sum_of_row(row * row_numel, row_numel, term));
     std::lock_guard lock(mutex);

@@ -209,7 +209,7 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
   }
   // Up to here the model is as it was, whatever was thrown.
   for (const auto& move : moves) move->finish();
-  rank.reads = {.current = 0, .first_reads = rank.reads.first_reads, .orders = {}};
+  rank.reads.forget();
 }
 
 }  // namespace fsdp

@@ -2,9 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/irange.h>
-#include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "comm/core/check.h"
@@ -37,8 +37,7 @@ Update describe(const at::Tensor& parameter, size_t options, size_t index, int64
 // An operator that writes the parameter would be refused in the same situations.
 void require_may_be_written(const Update& update, const std::string& operation) {
   if (!update.part) return;
-  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1 && !update.part->group->is_in_hook();
-  if (in_backward || update.part->group->is_inside())
+  if (!update.part->group->is_at_rest())
     require(false, where(update, operation), name_of(update),
             " is sharded (expected this rank's rows, found a forward scope or a backward that is open): ",
             runtime::ways_out(runtime::Verdict::kRefuseWriteInScope));
@@ -55,17 +54,8 @@ void take_gradient(Update& update, const std::string& operation) {
   update.gradient = laid_out_as(update.rows, gradient);
 }
 
-// In the order of the parameters, which is the same on every rank: a rank may wait here for the readers of a group.
-std::vector<ParamGroup*> groups_of(const std::vector<Updates>& rounds) {
-  std::vector<ParamGroup*> groups;
-  std::set<ParamGroup*> known;
-  for (const auto& updates : rounds)
-    for (const auto& update : updates)
-      if (update.part && known.insert(update.part->group.get()).second) groups.push_back(update.part->group.get());
-  return groups;
-}
-
-// A thread that waits with several ranks' locks would take them again in another order than others do.
+// In an order that is the same on every rank, since a rank may wait here for the readers of a group. A thread that
+// waits with several ranks' locks would take them again in another order than others do.
 void wait_to_write(const std::vector<ParamGroup*>& groups) {
   for (auto* group : groups) {
     const std::lock_guard lock(group->rank_state().mutex);
@@ -108,19 +98,17 @@ std::vector<Updates> rounds_of(const std::vector<OptimizerParamGroup>& groups,
   return rounds;
 }
 
-std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<Updates>& rounds) {
-  std::set<runtime::RankState*> ranks;  // ordered, so that two threads cannot wait for each other
+std::vector<ParamGroup*> groups_of(const std::vector<Updates>& rounds) {
+  std::vector<ParamGroup*> groups;
+  std::set<ParamGroup*> known;
   for (const auto& updates : rounds)
     for (const auto& update : updates)
-      if (update.part) ranks.insert(&update.part->group->rank_state());
-  std::vector<std::unique_lock<RankLock>> locks;
-  for (auto* rank : ranks) locks.emplace_back(rank->mutex);
-  return locks;
+      if (update.part && known.insert(update.part->group.get()).second) groups.push_back(update.part->group.get());
+  return groups;
 }
 
 at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer::LossClosure& closure,
-                     const std::vector<OptimizerParamGroup>& groups,
-                     const std::function<void(Updates&)>& update_round) {
+                     const std::vector<OptimizerParamGroup>& groups, const StepActions& actions) {
   at::Tensor loss;
   if (closure) {
     at::AutoGradMode recording(true);
@@ -128,21 +116,26 @@ at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer
   }
   const runtime::OwnOperators own_operators;
   auto rounds = rounds_of(groups, [](const at::Tensor& parameter) { return parameter.defined(); });
-  auto locks = lock_ranks(rounds);
+  auto locks = runtime::lock_ranks(groups_of(rounds));
   // Also parameters without a gradient: a backward that is open has put theirs aside.
   for (const auto& updates : rounds)
     for (const auto& update : updates) require_may_be_written(update, operation);
   for (auto& updates : rounds)
     std::erase_if(updates, [](const Update& update) { return !update.parameter.grad().defined(); });
   for (auto& updates : rounds)
-    for (auto& update : updates) take_gradient(update, operation);
+    for (auto& update : updates) {
+      take_gradient(update, operation);
+      actions.check(update);
+    }
   const auto written = groups_of(rounds);
+  const Span span(written.empty() ? nullptr : written.front()->rank_state().timeline, Track::kCompute, "optimizer step",
+                  operation);
   locks.clear();
   wait_to_write(written);
-  locks = lock_ranks(rounds);
+  locks = runtime::lock_ranks(written);
   announce_writes(written);
   for (auto& updates : rounds) {
-    update_round(updates);
+    actions.update_round(updates);
     for (auto& update : updates) update.parameter.unsafeGetTensorImpl()->bump_version();
   }
   return loss;

@@ -5,15 +5,12 @@
 #include <torch/optim/optimizer.h>
 
 #include <functional>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/core/rank_lock.h"
-#include "optim/runs.h"
 #include "runtime/registry.h"
+#include "runtime/runs.h"
 
 namespace fsdp::optim {
 
@@ -36,7 +33,7 @@ struct Update {
   std::vector<at::Tensor> states;
   /// Some of it was not there before this step.
   bool is_new = false;
-  Recipe recipe{};
+  runtime::Recipe recipe{};
 };
 using Updates = std::vector<Update>;
 
@@ -50,14 +47,20 @@ std::string where(const Update& update, const std::string& operation);
 std::vector<Updates> rounds_of(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                const std::function<bool(const at::Tensor&)>& is_wanted);
 
-/// The locks of all ranks' states that the updates are part of.
-[[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<Updates>& rounds);
+/// Each once, in the order of the parameters, which is the same on every rank.
+std::vector<runtime::ParamGroup*> groups_of(const std::vector<Updates>& rounds);
+
+/// What a step does with the parameters that have a gradient.
+struct StepActions {
+  /// Throws UsageError for an update that cannot be; every one of a step is asked before any is written.
+  std::function<void(const Update&)> check;
+  std::function<void(Updates&)> update_round;
+};
 
 /// Evaluates `closure`, then gives every parameter that has a gradient to `update_round`, round by round, with the
 /// ranks locked, the right to write announced to each group, and no operator intercepted. Returns the closure's loss.
 /// Throws UsageError, before anything is written, in a forward scope or backward of one of the groups.
 at::Tensor take_step(const std::string& operation, const torch::optim::Optimizer::LossClosure& closure,
-                     const std::vector<torch::optim::OptimizerParamGroup>& groups,
-                     const std::function<void(Updates&)>& update_round);
+                     const std::vector<torch::optim::OptimizerParamGroup>& groups, const StepActions& actions);
 
 }  // namespace fsdp::optim

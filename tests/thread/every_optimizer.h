@@ -22,17 +22,23 @@ struct OptimizerCase {
   std::function<AnyOptimizer(std::vector<at::Tensor>, const optim::StateOptions&)> make;
   /// Numbers of state for each element.
   int states = 0;
+  bool is_centered = false;
+
+  bool takes(at::ScalarType rows, const optim::StateOptions& state) const {
+    return !is_centered || c10::elementSize(state.state_dtype.value_or(rows)) >= 4;
+  }
 };
 
 template <class Optimizer>
-OptimizerCase optimizer_case(const char* name, const typename Optimizer::Options& options, int states) {
+OptimizerCase optimizer_case(const char* name, const typename Optimizer::Options& options, int states,
+                             bool is_centered = false) {
   return {name,
           [options](std::vector<at::Tensor> parameters, const optim::StateOptions& state) {
             auto made = std::make_unique<Optimizer>(std::move(parameters), options, state);
             auto* flat = made.get();
             return AnyOptimizer{std::move(made), flat};
           },
-          states};
+          states, is_centered};
 }
 
 inline const std::vector<OptimizerCase>& every_optimizer() {
@@ -45,7 +51,7 @@ inline const std::vector<OptimizerCase>& every_optimizer() {
       optimizer_case<optim::SGD>("SGD with momentum", SGDOptions(0.05).momentum(0.9).nesterov(true), 1),
       optimizer_case<optim::RMSprop>("RMSprop", RMSpropOptions(0.01), 1),
       optimizer_case<optim::RMSprop>("centered RMSprop with momentum",
-                                     RMSpropOptions(0.01).eps(1e-3).centered(true).momentum(0.9), 3),
+                                     RMSpropOptions(0.01).eps(1e-3).centered(true).momentum(0.9), 3, true),
       optimizer_case<optim::Adagrad>("Adagrad", AdagradOptions(0.05).lr_decay(0.1).initial_accumulator_value(0.1), 1),
       optimizer_case<optim::Adadelta>("Adadelta", optim::AdadeltaOptions(0.5), 2)};
   return all;

@@ -13,7 +13,9 @@ namespace fsdp::test {
 namespace {
 
 using testing::ElementsAre;
+using testing::Ge;
 using testing::HasSubstr;
+using testing::Le;
 using torch::Tensor;
 
 TEST(GradScaler, TellsTheOtherRanksOneNumberForEachOptimizer) {
@@ -65,7 +67,8 @@ TEST(GradScaler, GoesOverAGroupsGradientsInOnePass) {
       Scaled model;
       GradScaler scaler;
       model.backward(scaler, 0);
-      EXPECT_LE(checks_during([&] { scaler.unscale_(*model.optimizer); }), 4) << "three blocks and the root";
+      EXPECT_THAT(checks_during([&] { scaler.unscale_(*model.optimizer); }), testing::AllOf(Ge(1), Le(4)))
+          << "three blocks and the root";
     });
 }
 

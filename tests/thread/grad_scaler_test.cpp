@@ -35,19 +35,20 @@ TEST(GradScaler, UpdatesScalesAsLibTorchsOperator) {
 TEST(GradScaler, TrainsToTheBitsOfTrainingWithoutIt) {
   for (const int world : worlds_up_to(4))
     for (const auto strategy : {Strategy::kFullShard, Strategy::kReplicate})
-      run_thread_ranks(world, [&](int) {
-        Scaled plain({.strategy = strategy}), scaled({.strategy = strategy});
-        GradScaler scaler({.init_scale = 4096, .growth_interval = 2});
-        for (int step = 0; step < 5; ++step) {
-          plain.forward(step).backward();
-          plain.optimizer->step();
-          scaled.backward(scaler, step);
-          scaler.step(*scaled.optimizer);
-          scaler.update();
-        }
-        EXPECT_EQ(scaler.get_scale(), 4096 * 4);
-        EXPECT_TRUE(are_equal(plain.values(), scaled.values()));
-      });
+      for (const auto& make : makers())
+        run_thread_ranks(world, [&](int) {
+          Scaled plain({.strategy = strategy}, make), scaled({.strategy = strategy}, make);
+          GradScaler scaler({.init_scale = 4096, .growth_interval = 2});
+          for (int step = 0; step < 5; ++step) {
+            plain.forward(step).backward();
+            plain.optimizer->step();
+            scaled.backward(scaler, step);
+            scaler.step(*scaled.optimizer);
+            scaler.update();
+          }
+          EXPECT_EQ(scaler.get_scale(), 4096 * 4);
+          EXPECT_TRUE(are_equal(plain.values(), scaled.values())) << typeid(*plain.optimizer).name();
+        });
 }
 
 template <class Made, class Options>
@@ -145,21 +146,22 @@ TEST(GradScaler, WorksForAModelWithoutRanksToo) {
 }
 
 TEST(GradScaler, ClippingComesAfterUnscaling) {
-  run_thread_ranks(3, [](int) {
-    Scaled plain, scaled;
-    GradScaler scaler;
-    for (int step = 0; step < 3; ++step) {
-      plain.forward(step).backward();
-      const double norm = clip_grad_norm_(plain.group, 0.01);
-      plain.optimizer->step();
-      scaled.backward(scaler, step);
-      scaler.unscale_(*scaled.optimizer);
-      EXPECT_EQ(clip_grad_norm_(scaled.group, 0.01), norm);
-      scaler.step(*scaled.optimizer);
-      scaler.update();
-    }
-    EXPECT_TRUE(are_equal(plain.values(), scaled.values()));
-  });
+  for (const auto& make : makers())
+    run_thread_ranks(3, [&](int) {
+      Scaled plain({}, make), scaled({}, make);
+      GradScaler scaler;
+      for (int step = 0; step < 3; ++step) {
+        plain.forward(step).backward();
+        const double norm = clip_grad_norm_(plain.group, 0.01);
+        plain.optimizer->step();
+        scaled.backward(scaler, step);
+        scaler.unscale_(*scaled.optimizer);
+        EXPECT_EQ(clip_grad_norm_(scaled.group, 0.01), norm);
+        scaler.step(*scaled.optimizer);
+        scaler.update();
+      }
+      EXPECT_TRUE(are_equal(plain.values(), scaled.values())) << typeid(*plain.optimizer).name();
+    });
 }
 
 TEST(GradScaler, RowsOfLowPrecisionAreUnscaledToo) {
@@ -178,11 +180,13 @@ TEST(GradScaler, RowsOfLowPrecisionAreUnscaledToo) {
       const auto scaled = scaler.scale(loss);
       EXPECT_EQ(scaled.scalar_type(), torch::kFloat) << "fp16 may not have it";
       scaled.backward();
-      const auto before = full_grad(net->first->weight);
+      const auto weight = full_tensor(net->first->weight), before = full_grad(net->first->weight);
       EXPECT_EQ(before.scalar_type(), dtype);
       scaler.unscale_(optimizer);
       EXPECT_TRUE(torch::equal(full_grad(net->first->weight), before / 64));
       scaler.step(optimizer);
+      const auto expected = weight.to(torch::kFloat) - (before / 64).to(torch::kFloat) * 0.1;
+      EXPECT_TRUE(torch::equal(full_tensor(net->first->weight), expected.to(dtype)));
     });
 }
 

@@ -1,11 +1,11 @@
 // What all optimizers of fsdp::optim do alike: the same bits everywhere, factors of gradients, state in other dtypes.
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 
 #include "support/oracle.h"
 #include "thread/every_optimizer.h"
 
-#include <bit>
 #include <sstream>
 
 namespace fsdp::test {
@@ -16,7 +16,8 @@ using torch::Tensor;
 
 // Rows that no number of ranks divides, a matrix of long rows, a channels_last kernel, a scalar.
 struct ShapesNet : torch::nn::Module {
-  explicit ShapesNet(c10::ScalarType dtype) {
+  c10::ScalarType precision;  // of gradients
+  explicit ShapesNet(c10::ScalarType dtype) : precision(dtype) {
     int index = 0;
     for (const auto& sizes : std::vector<std::vector<int64_t>>{{37, 5}, {3, 331}, {150}, {6, 4, 3, 3}, {}}) {
       auto values = whole_values(index, sizes, 0).to(dtype);
@@ -27,17 +28,32 @@ struct ShapesNet : torch::nn::Module {
   static Tensor whole_values(int index, const std::vector<int64_t>& sizes, int step) {
     return samples({step, index, 1}, sizes).squeeze(0).reshape(sizes) + 0.01;
   }
-  // As backward leaves them, the same whatever the number of ranks.
+  // The same whatever the number of ranks, each in memory of its own.
   void set_gradients(int step, double scale = 1) {
     int index = 0;
     for (const auto& parameter : parameters()) {
       auto sizes = global_sizes(parameter);
-      auto whole = (whole_values(index++, sizes, step) * scale).to(parameter.scalar_type());
+      auto whole = (whole_values(index++, sizes, step) * scale).to(precision).to(parameter.scalar_type());
       if (sizes.size() == 4) whole = whole.contiguous(torch::MemoryFormat::ChannelsLast);
       if (sizes.empty()) whole = whole.reshape({1});
       const auto rows = local_rows(parameter);
       parameter.mutable_grad() = whole.narrow(0, rows.first, rows.count).clone();
     }
+  }
+  // The same numbers for 1, 2 and 4 ranks, one behind the other as backward leaves them.
+  void leave_gradients(int step) {
+    const auto group = group_of(*this);
+    Tensor loss;
+    {
+      ForwardScope scope(group);
+      loss = torch::zeros({});
+      int index = 0;
+      for (const auto& parameter : parameters()) {
+        EXPECT_EQ(parameter.scalar_type(), precision);
+        loss = loss + (parameter * whole_values(index++, parameter.sizes().vec(), step).to(precision)).sum();
+      }
+    }
+    loss.backward();
   }
   std::vector<Tensor> whole() const {
     std::vector<Tensor> all;
@@ -55,11 +71,11 @@ using Act = std::function<void(ShapesNet&, AnyOptimizer&)>;
 
 // Rank 0's whole parameters after `act`.
 std::vector<Tensor> trained(const OptimizerCase& optimizer, int world, c10::ScalarType dtype, const StateOptions& state,
-                            const Act& act, Strategy strategy = Strategy::kFullShard) {
+                            const Act& act, const FullyShardOptions& options = {}) {
   std::vector<Tensor> found;
   run_thread_ranks(world, [&](int rank) {
     ShapesNet net(dtype);
-    fully_shard(static_cast<torch::nn::Module&>(net), {.strategy = strategy});
+    fully_shard(static_cast<torch::nn::Module&>(net), options);
     auto made = optimizer.make(net.parameters(), state);
     act(net, made);
     auto whole = net.whole();
@@ -88,12 +104,45 @@ const std::vector<std::pair<c10::ScalarType, StateOptions>> kForms{
 TEST(OptimFlat, EveryWorldAndStrategyGivesTheSameBits) {
   for (const auto& optimizer : every_optimizer())
     for (const auto& [dtype, state] : kForms) {
+      if (!optimizer.takes(dtype, state)) continue;
       SCOPED_TRACE(c10::str(optimizer.name, ", ", dtype, ", rounds stochastically: ", state.stochastic_rounding));
       const auto expected = trained(optimizer, 1, dtype, state, three_steps);
       for (const int world : worlds_up_to(4))
         if (world > 1) expect_equal(expected, trained(optimizer, world, dtype, state, three_steps));
       for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-        expect_equal(expected, trained(optimizer, 2, dtype, state, three_steps, strategy));
+        expect_equal(expected, trained(optimizer, 2, dtype, state, three_steps, {.strategy = strategy}));
+    }
+}
+
+int passes_of_a_step(torch::optim::Optimizer& optimizer) {
+  static thread_local int passes;
+  passes = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        passes += std::string_view(function.name()).starts_with("fsdp::optim::");
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  optimizer.step();
+  at::removeCallback(handle);
+  return passes;
+}
+
+// In a pass over several parameters each has the random numbers that it has in one of its own.
+TEST(OptimFlat, OnePassOverAGroupGivesTheBitsOfOneForEachParameter) {
+  for (const auto& optimizer : every_optimizer())
+    for (const auto& [dtype, state] : kForms) {
+      if (!state.stochastic_rounding || !optimizer.takes(dtype, state)) continue;
+      SCOPED_TRACE(c10::str(optimizer.name, ", ", dtype));
+      const auto expected = trained(optimizer, 1, dtype, state, [](ShapesNet& net, AnyOptimizer& made) {
+        net.set_gradients(1);
+        EXPECT_EQ(passes_of_a_step(*made.torchs), 5);
+      });
+      const auto in_one_pass = [](ShapesNet& net, AnyOptimizer& made) {
+        net.leave_gradients(1);
+        EXPECT_EQ(passes_of_a_step(*made.torchs), 1) << "rank " << rank();
+      };
+      for (const int world : worlds_up_to(4))
+        if (world != 3) expect_equal(expected, trained(optimizer, world, dtype, state, in_one_pass));
     }
 }
 
@@ -208,6 +257,7 @@ TEST(OptimFlat, AStepTakesTheRateOfItsTime) {
 TEST(OptimFlat, StateHasTheBytesOfItsDtypeAndIsCounted) {
   for (const auto& optimizer : every_optimizer())
     for (const auto& [dtype, state] : kForms) {
+      if (!optimizer.takes(dtype, state)) continue;
       SCOPED_TRACE(c10::str(optimizer.name, ", ", dtype));
       run_thread_ranks(2, [&, dtype = dtype, state = state](int) {
         ShapesNet net(dtype);
@@ -232,91 +282,21 @@ TEST(OptimFlat, StateHasTheBytesOfItsDtypeAndIsCounted) {
 TEST(OptimFlat, RowsOfWholeValuesInBf16AreSteppedInFp32) {
   for (const auto& optimizer : every_optimizer()) {
     SCOPED_TRACE(optimizer.name);
-    const auto expected = trained(optimizer, 2, torch::kFloat, {}, three_steps);
-    run_thread_ranks(2, [&](int) {
-      ShapesNet net(torch::kFloat);
-      fully_shard(static_cast<torch::nn::Module&>(net),
-                  {.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}});
-      auto made = optimizer.make(net.parameters(), {});
+    const auto expected = trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet& net, AnyOptimizer& made) {
+      net.precision = torch::kBFloat16;
       three_steps(net, made);
-      expect_equal(expected, net.whole());
     });
+    const FullyShardOptions bf16{.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}};
+    expect_equal(expected, trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet& net, AnyOptimizer& made) {
+                   net.precision = torch::kBFloat16;
+                   for (int step = 1; step <= 3; ++step) {
+                     net.leave_gradients(step);
+                     EXPECT_EQ(net.parameters()[0].grad().scalar_type(), torch::kFloat);
+                     made.torchs->step();
+                     made.torchs->zero_grad();
+                   }
+                 }, bf16));
   }
-}
-
-// The mean of elements that were 1, after steps that each ask for 1/200 of a unit in the last place.
-double sum_of_small_steps(const StateOptions& state, int64_t elements, int steps) {
-  const auto parameter = torch::ones({elements}, torch::kBFloat16).requires_grad_();
-  optim::SGD optimizer({parameter}, torch::optim::SGDOptions(1.0 / 25600), state);
-  for (int step = 0; step < steps; ++step) {
-    parameter.mutable_grad() = -torch::ones({elements}, torch::kBFloat16);
-    optimizer.step();
-  }
-  return parameter.detach().to(torch::kDouble).mean().item<double>();
-}
-
-TEST(OptimFlat, SmallStepsAddUpWhenTheyAreRoundedStochasticallyAndAreLostOtherwise) {
-  // A unit is 1/128. 200 roundings of an element have a standard deviation of sqrt(200 (1/200) (199/200)) units, that
-  // is one at most, the mean of 10,000 elements 1/100 of it: 0.00008.
-  EXPECT_EQ(sum_of_small_steps({}, 100, 200), 1.0);
-  EXPECT_NEAR(sum_of_small_steps({.stochastic_rounding = true}, 10'000, 200), 1.0 + 1.0 / 128, 5 * 0.00008);
-}
-
-TEST(OptimFlat, ElementsParametersStepsAndSeedsHaveRandomNumbersOfTheirOwn) {
-  const auto rounded = [](uint64_t seed, int steps, size_t which) {
-    std::vector<Tensor> parameters;
-    for (int i = 0; i < 2; ++i) parameters.push_back(torch::ones({256}, torch::kBFloat16).requires_grad_());
-    optim::SGD optimizer(parameters, torch::optim::SGDOptions(1.0 / 256), {.stochastic_rounding = true, .seed = seed});
-    for (int step = 0; step < steps; ++step) {
-      const torch::NoGradGuard no_grad;
-      for (const auto& parameter : parameters) {
-        parameter.fill_(1);
-        parameter.mutable_grad() = -torch::ones({256}, torch::kBFloat16);
-      }
-      optimizer.step();
-    }
-    return parameters[which].detach().clone();
-  };
-  const auto one = rounded(1, 1, 0);
-  EXPECT_GT(one.to(torch::kFloat).std().item<double>(), 0) << "elements differ";
-  EXPECT_TRUE(torch::equal(one, rounded(1, 1, 0)));
-  EXPECT_FALSE(torch::equal(one, rounded(1, 1, 1))) << "of another parameter";
-  EXPECT_FALSE(torch::equal(one, rounded(1, 2, 0))) << "of another step";
-  EXPECT_FALSE(torch::equal(one, rounded(2, 1, 0))) << "of another seed";
-}
-
-// A small regression in pure bf16: how far the parameters are from those of fp32 at the end, as a part of their way.
-double distance_from_fp32(const StateOptions& state) {
-  const auto train = [](c10::ScalarType dtype, const StateOptions& options) {
-    torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
-    int index = 0;
-    {
-      const torch::NoGradGuard no_grad;
-      for (auto& parameter : net->parameters())
-        parameter.copy_(0.3 * samples({0, index++, 1}, parameter.sizes().vec()).squeeze(0));
-    }
-    net->to(dtype);
-    optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-4).weight_decay(0), options);
-    std::vector<Tensor> begin, end;
-    for (const auto& parameter : net->parameters()) begin.push_back(parameter.detach().to(torch::kDouble, false, true));
-    for (int step = 0; step < 400; ++step) {
-      const auto x = samples({step % 16, 0, 32}, {8}).to(dtype);
-      optimizer.zero_grad();
-      (net->forward(x) - x.sum(1, true).sin()).pow(2).mean().backward();
-      optimizer.step();
-    }
-    for (const auto& parameter : net->parameters()) end.push_back(parameter.detach().to(torch::kDouble));
-    std::vector<Tensor> all;
-    for (size_t i = 0; i < end.size(); ++i) all.push_back((end[i] - begin[i]).flatten());
-    return torch::cat(all);
-  };
-  const auto expected = train(torch::kFloat, {}), found = train(torch::kBFloat16, state);
-  return ((found - expected).norm() / expected.norm()).item<double>();
-}
-
-TEST(OptimFlat, PureBf16WithStochasticRoundingComesCloserToFp32) {
-  const double nearest = distance_from_fp32({}), stochastic = distance_from_fp32({.stochastic_rounding = true});
-  EXPECT_LT(stochastic, 0.5 * nearest);
 }
 
 TEST(OptimFlat, StateOfAnotherDtypeGoesThroughFilesOfTorchs) {
@@ -335,9 +315,11 @@ TEST(OptimFlat, StateOfAnotherDtypeGoesThroughFilesOfTorchs) {
     step(net, optimizer, 1);
     std::stringstream file;
     torch::save(optimizer, file);
+    std::vector<Tensor> first;
+    for (const auto& parameter : net.parameters()) first.push_back(parameter.detach().clone());
     {
       const torch::NoGradGuard no_grad;
-      for (size_t i = 0; i < net.parameters().size(); ++i) other.parameters()[i].copy_(net.parameters()[i]);
+      for (size_t i = 0; i < first.size(); ++i) other.parameters()[i].copy_(first[i]);
     }
     std::stringstream again(file.str());
     torch::load(loaded, file);
@@ -345,8 +327,16 @@ TEST(OptimFlat, StateOfAnotherDtypeGoesThroughFilesOfTorchs) {
     step(net, optimizer, 2);
     step(other, loaded, 2);
     expect_equal(net.whole(), other.whole());
+    // Torch's goes on in bf16 state with the same step, up to some of its roundings.
     torch::load(torchs, again);
-    step(other, torchs, 3);
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < first.size(); ++i) other.parameters()[i].copy_(first[i]);
+    }
+    step(other, torchs, 2);
+    const auto ours = net.whole(), theirs = other.whole();
+    for (size_t i = 0; i < ours.size(); ++i)
+      EXPECT_LT((ours[i] - theirs[i]).abs().max().item<double>(), 0.05 * 0.01) << "a part of the rate, tensor " << i;
   });
 }
 

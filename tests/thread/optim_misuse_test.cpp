@@ -1,5 +1,6 @@
 // Steps that are refused, before anything is written.
 
+#include <fsdp/grad_scaler.h>
 #include <fsdp/optim.h>
 #include <gmock/gmock.h>
 
@@ -197,6 +198,97 @@ TEST(OptimMisuse, OptionsOfAGroupOfParametersThatCannotBeRightAreRefused) {
   std::vector<torch::optim::OptimizerParamGroup> groups;
   groups.emplace_back(std::vector<torch::Tensor>{torch::ones({2})}, std::make_unique<AdamWOptions>(AdamWOptions(-2.0)));
   EXPECT_THAT(message_of([&] { optim::AdamW optimizer(groups); }), HasSubstr("expected lr of at least 0, found -2"));
+}
+
+template <class Optimizer, class Options>
+void expect_refused_with_rows_as_before(const Options& options, const std::function<void(Options&)>& edit,
+                                        const std::string& words) {
+  on_two_ranks([&](Trained& t, int) {
+    Optimizer optimizer(t.group->parameters(), options);
+    edit(static_cast<Options&>(optimizer.param_groups()[0].options()));
+    const auto before = full_tensor(t.net->out->weight);
+    EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr(words));
+    EXPECT_TRUE(torch::equal(before, full_tensor(t.net->out->weight)));
+    EXPECT_THAT(optimizer.state(), testing::IsEmpty());
+  });
+}
+
+TEST(OptimMisuse, OptionsThatWereEditedToWhatCannotBeRightAreRefusedInAStep) {
+  expect_refused_with_rows_as_before<optim::AdamW, AdamWOptions>(
+      AdamWOptions(0.1), [](AdamWOptions& options) { options.betas({0.9, 1.0}); },
+      "optim::AdamW: expected the second of betas from 0 to below 1, found 1");
+  expect_refused_with_rows_as_before<optim::SGD, SGDOptions>(
+      SGDOptions(0.1), [](SGDOptions& options) { options.nesterov(true); }, "expected momentum above 0");
+}
+
+TEST(OptimMisuse, AGroupOfParametersThatIsAddedWithSuchOptionsIsRefusedInAStep) {
+  const auto one = torch::ones({2}).requires_grad_(), other = torch::ones({2}).requires_grad_();
+  for (const auto& parameter : {one, other}) parameter.mutable_grad() = torch::ones({2});
+  optim::AdamW optimizer({one}, AdamWOptions(0.1));
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({other}, std::make_unique<AdamWOptions>(-2.0)));
+  EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr("expected lr of at least 0, found -2"));
+  EXPECT_TRUE(torch::equal(one.detach(), torch::ones({2})));
+}
+
+// It is stepped once for each group, and the second of these is refused before the first is made.
+TEST(OptimMisuse, AStepOfWhichTheLastPartIsRefusedWritesNothing) {
+  const auto tied = torch::ones({2}, torch::kBFloat16).requires_grad_();
+  tied.mutable_grad() = torch::ones({2}, torch::kBFloat16);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const bool is_centered : {false, true}) {
+    auto options = std::make_unique<torch::optim::RMSpropOptions>(0.1);
+    options->centered(is_centered);
+    groups.emplace_back(std::vector<torch::Tensor>{tied}, std::move(options));
+  }
+  optim::RMSprop optimizer(groups);
+  EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr("parameter 0 of parameter group 1"));
+  EXPECT_TRUE(torch::equal(tied.detach(), torch::ones({2}, torch::kBFloat16)));
+  EXPECT_THAT(optimizer.state(), testing::IsEmpty());
+}
+
+// In bf16 and fp16 the mean square of gradients that hardly change is often below the square of their mean.
+TEST(OptimMisuse, ACenteredRMSpropWithStateOfFewDigitsIsRefused) {
+  const auto centered = torch::optim::RMSpropOptions(0.01).centered(true);
+  for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+    const auto parameter = torch::ones({4}, dtype).requires_grad_();
+    parameter.mutable_grad() = torch::full({4}, 0.3, dtype);
+    optim::RMSprop optimizer({parameter}, centered);
+    EXPECT_THAT(message_of([&] { optimizer.step(); }),
+                AllOf(HasSubstr("optim::RMSprop::step"), HasSubstr("parameter 0 of parameter group 0"),
+                      HasSubstr("Give StateOptions::state_dtype = kFloat")));
+    EXPECT_TRUE(torch::equal(parameter.detach(), torch::ones({4}, dtype)));
+    optim::RMSprop in_float({parameter}, centered, {.state_dtype = torch::kFloat});
+    for (int step = 0; step < 200; ++step) {
+      parameter.mutable_grad() = torch::full({4}, step % 2 == 0 ? 0.3 : 0.31, dtype);
+      in_float.step();
+      ASSERT_TRUE(parameter.isfinite().all().item<bool>()) << "step " << step;
+    }
+  }
+  const auto parameter = torch::ones({4}).requires_grad_();
+  parameter.mutable_grad() = torch::ones({4});
+  optim::RMSprop optimizer({parameter}, centered, {.state_dtype = torch::kBFloat16});
+  EXPECT_THAT(message_of([&] { optimizer.step(); }), HasSubstr("would have BFloat16 state"));
+}
+
+// A loss scaler calls it instead of `step`.
+TEST(OptimMisuse, WhoOverridesAStepOverridesTheOneWithAFactor) {
+  struct Counting : optim::SGD {
+    using SGD::SGD;
+    int steps = 0;
+    at::Tensor step_scaled(double factor, Closure closure) override {
+      ++steps;
+      return SGD::step_scaled(factor, std::move(closure));
+    }
+  };
+  const auto parameter = torch::ones({2}).requires_grad_();
+  parameter.mutable_grad() = torch::ones({2});
+  Counting optimizer({parameter}, SGDOptions(0.25));
+  optimizer.step();
+  GradScaler scaler({.init_scale = 2});
+  scaler.scale(parameter.sum());
+  scaler.step(optimizer);
+  EXPECT_EQ(optimizer.steps, 2);
+  EXPECT_TRUE(torch::equal(parameter.detach(), torch::full({2}, 0.625)));
 }
 
 TEST(OptimMisuse, AFactorThatIsNotFiniteOrNegativeIsRefusedBeforeAnythingIsWritten) {

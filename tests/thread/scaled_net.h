@@ -5,9 +5,13 @@
 #include <fsdp/grad_scaler.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
 #include <limits>
 
 #include "support/small_net.h"
+#include "thread/every_optimizer.h"
 
 namespace fsdp::test {
 
@@ -21,14 +25,26 @@ inline std::unique_ptr<torch::optim::Optimizer> momentum(std::vector<torch::Tens
   return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
 }
 
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
+
+/// One of torch::optim, whose gradients are divided before the step, and all of fsdp::optim, which divide in it.
+inline const std::vector<MakeOptimizer>& makers() {
+  static const auto all = [] {
+    std::vector<MakeOptimizer> list{momentum};
+    for (const auto& ours : every_optimizer())
+      list.push_back([make = ours.make](auto parameters) { return make(std::move(parameters), {}).torchs; });
+    return list;
+  }();
+  return all;
+}
+
 /// A model with what trains it.
 struct Scaled {
   std::shared_ptr<SmallNetImpl> net = float_net();
   Group group;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
 
-  explicit Scaled(const FullyShardOptions& options = {},
-                  std::unique_ptr<torch::optim::Optimizer> (*make)(std::vector<torch::Tensor>) = momentum)
+  explicit Scaled(const FullyShardOptions& options = {}, const MakeOptimizer& make = momentum)
       : group(shard_blocks(*net, options)), optimizer(make(net->parameters())) {}
 
   torch::Tensor forward(int step) {
