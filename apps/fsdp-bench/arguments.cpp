@@ -65,6 +65,9 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
   add(app, "--steps", arguments.steps, "Steps; the first two are left out of the medians", CLI::Range(3, 1'000'000))
       ->excludes(versus);
   add(app, "--pairs", arguments.pairs, "Pairs of steps, after two to warm up", CLI::PositiveNumber)->needs(versus);
+  app.add_flag("--observe", arguments.observe,
+               "The engine's steps are traced and their metrics written to files, the other's are not")
+      ->needs(versus);
   app.callback([&arguments] {
     const bool are_sharded = arguments.engine == "fsdp" && (arguments.versus.empty() || arguments.versus == "fsdp");
     if (arguments.precision != "fp32" && !are_sharded)

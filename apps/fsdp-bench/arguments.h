@@ -49,6 +49,8 @@ struct StepArguments {
   int64_t steps = 12;
   /// Of steps, with `versus`.
   int64_t pairs = 60;
+  /// With `versus`: the engine's steps are traced and their metrics written, the other's are not.
+  bool observe = false;
 };
 
 struct CollectivesArguments {

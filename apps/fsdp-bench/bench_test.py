@@ -38,6 +38,11 @@ def versus(engine, *words):
 
 
 class Step(unittest.TestCase):
+    def test_observed_steps_are_compared_with_others(self):
+        result = versus("fsdp", "--pairs", 5, "--observe")
+        self.assertTrue(result["observed"])
+        self.assertEqual(len(result["ratios"]), 5)
+
     def test_prints_one_line_of_json_with_every_key(self):
         printed = output("step", *SMALL, "--backend", BACKEND)
         self.assertEqual(len(printed.splitlines()), 1, printed)

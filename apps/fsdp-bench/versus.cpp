@@ -5,11 +5,13 @@
 
 #include <array>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "bootstrap.h"
 #include "join_ranks.h"
 #include "statistics.h"
+#include "step_observer.h"
 #include "training_step.h"
 
 namespace bench {
@@ -26,6 +28,7 @@ struct Contestant {
   std::vector<double> forward = {}, backward = {}, optimizer_step = {};
   /// What the ratios compare: of the slowest rank.
   std::vector<double> milliseconds = {};
+  std::unique_ptr<StepObserver> observer = nullptr;
 };
 
 Contestant make_contestant(StepArguments arguments, const std::string& engine, c10::Device device) {
@@ -35,7 +38,8 @@ Contestant make_contestant(StepArguments arguments, const std::string& engine, c
 
 void take_step(Contestant& contestant, const at::Tensor& batch) {
   fsdp::barrier();
-  const auto times = train_step(contestant.trainee, batch).times;
+  const auto times = contestant.observer ? contestant.observer->take_step(contestant.trainee, batch)
+                                         : train_step(contestant.trainee, batch).times;
   contestant.forward.push_back(times.forward);
   contestant.backward.push_back(times.backward);
   contestant.optimizer_step.push_back(times.optimizer);
@@ -66,6 +70,7 @@ Json result(const StepArguments& arguments, const Contestant& ours, const Contes
   json["reshard"] = arguments.reshard;
   json["strategy"] = arguments.sharding.strategy;
   json["mesh"] = arguments.sharding.mesh;
+  json["observed"] = arguments.observe;
   json["pairs"] = arguments.pairs;
   json["ratio"] = round_to(median(values), 4);
   json["ratio_95"] = {round_to(interval.low, 4), round_to(interval.high, 4)};
@@ -83,6 +88,7 @@ Json result(const StepArguments& arguments, const Contestant& ours, const Contes
 void run_versus(const StepArguments& arguments) {
   const c10::Device device = join_ranks(arguments.backend, arguments.world);
   Contestant ours = make_contestant(arguments, arguments.engine, device);
+  if (arguments.observe) ours.observer = std::make_unique<StepObserver>(arguments);
   auto plain = arguments;
   plain.activations = {};
   plain.keeps_products = false;

@@ -1,10 +1,30 @@
 #include "rank_environment.h"
 
-#include <cstdlib>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "comm/failure/flight_recorder.h"
 #include "launch/variables.h"
 
 namespace fsdprun {
+namespace {
+
+// Of a line of the rank on the terminal, behind its prefix; 0: what it prints goes elsewhere too, or only.
+int columns_of_line(const Flags& flags, int local_rank) {
+  constexpr int kPrefix = 16;
+  const bool is_shown = !flags.shown_local_ranks || flags.shown_local_ranks->contains(local_rank);
+  winsize size{};
+  if (!is_shown || flags.redirects.has_stdout(local_rank) || flags.tee.has_stdout(local_rank) ||
+      ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0)
+    return 0;
+  return std::max(0, size.ws_col - kPrefix);
+}
+
+}  // namespace
 
 std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes, int local_rank) {
   const int rank = nodes.first_rank() + local_rank;
@@ -21,6 +41,10 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
   };
   if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr)
     variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  if (!flags.flight_recorder.empty()) variables.emplace(fsdp::kFlightRecorderVariable, flags.flight_recorder);
+  const int columns = columns_of_line(flags, local_rank);
+  variables.emplace(fsdp::kTerminalColumnsVariable,
+                    columns > 0 ? std::optional(std::to_string(columns)) : std::nullopt);
   variables.merge(fsdp::variables_of({.rank = rank,
                                       .world_size = nodes.world_size(),
                                       .local_rank = local_rank,

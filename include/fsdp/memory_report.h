@@ -20,7 +20,8 @@ namespace fsdp {
 struct MemoryReport {
   struct OfGroup {
     std::string name;  ///< as Group::name()
-    ByteCounts bytes;  ///< without activations, which belong to no group
+    ByteCounts
+        bytes;  ///< activations as RecordActivations says; what a checkpoint keeps is that of the first group it reads
   };
 
   int rank = 0, world_size = 1;
@@ -29,8 +30,8 @@ struct MemoryReport {
   /// Under the model, in the order of the module tree.
   std::vector<OfGroup> groups;
 
-  /// {"rank": 0, "world_size": 2, "all": {"rows": {"current": 4096, "peak": 4096}, ...}, "groups": [{"name": "blocks.0",
-  /// "rows": ...}, ...]}
+  /// {"rank": 0, "world_size": 2, "all": {"rows": {"current": 4096, "peak": 4096}, ...}, "groups": [{"name":
+  /// "blocks.0", "rows": ...}, ...]}
   std::string to_json() const;
 };
 
@@ -51,9 +52,14 @@ std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
 /// and inputs that the program keeps. So make batches before it, and step the optimizer after it. Memory that the
 /// library takes for itself is not in it, nor are parameters, which were there before.
 ///
+/// In reports by group, and in timelines, it is that of the group whose parameters were read last when it was
+/// allocated, in forward or where a checkpoint runs it again: of the group of a block what the block computes from its
+/// first parameter on. Only the first line has what is allocated before the first read of a scope or a backward.
+///
 /// LibTorch's allocators are watched, on the CPU and on accelerators. On the CPU LibTorch warns once of memory from
 /// before that is given back meanwhile. It takes the place of a torch profiler that counts memory. One at a time on a
-/// thread. Not collective. It goes on the thread that made it; then `activation.current` is 0 again, and the peak stays.
+/// thread. Not collective. It goes on the thread that made it; then `activation.current` is 0 again, and the peak
+/// stays.
 ///
 ///     torch::Tensor loss;
 ///     {

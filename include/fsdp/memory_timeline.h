@@ -21,9 +21,10 @@ struct MemoryEvent {
 };
 
 /// Writes down each change of the counts of memory_report, of all groups of the model's rank and process group, while
-/// it lives. "activation" is there while RecordActivations lives, "checkpoint" is what checkpoints keep. The first
-/// events, at 0 ns, are what is held when it begins. An event takes a lock and 32 bytes; without a timeline a change
-/// costs the reading of a flag. Of one rank one at a time, else UsageError. Not collective. Thread safety: all of it.
+/// it lives. "activation" is there while RecordActivations lives, and includes "checkpoint", what checkpoints keep: a
+/// sum of both counts that twice. The first events, at 0 ns, are what is held when it begins. An event takes a lock and 32
+/// bytes; without a timeline a change costs the reading of a flag. Of one rank one at a time, else UsageError. Not
+/// collective. Thread safety: all of it.
 class [[nodiscard]] MemoryTimeline {
  public:
   explicit MemoryTimeline(const Group& model);

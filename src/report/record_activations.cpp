@@ -1,23 +1,35 @@
 #include <fsdp/memory_report.h>
 
+#include <unordered_map>
+
 #include "api/group_view.h"
-#include "comm/core/check.h"
 #include "memory/allocation_watch.h"
 #include "runtime/param_group.h"
 
 namespace fsdp {
 
 struct RecordActivations::State {
-  explicit State(runtime::RankState& of_rank) : rank(of_rank), watch(of_rank.shared_account()) {}
+  using Account = std::shared_ptr<memory::ByteAccount>;
 
-  runtime::RankState& rank;
-  memory::AllocationWatch watch;
+  explicit State(const std::shared_ptr<runtime::RankState>& of_rank)
+      : rank(of_rank), nobodys(std::make_shared<memory::ByteAccount>(rank->shared_account())) {
+    const std::lock_guard lock(rank->mutex);
+    for (const auto* group : rank->groups()) accounts[group->id()] = group->identity().account;
+  }
+  // Of the group whose parameters were read last since a scope or a backward began.
+  const Account& account() const {
+    const auto read_last = accounts.find(rank->reads.current);
+    return read_last == accounts.end() ? nobodys : read_last->second;
+  }
+
+  const std::shared_ptr<runtime::RankState> rank;
+  const Account nobodys;
+  std::unordered_map<runtime::GroupId, Account> accounts;  // of groups that there were when it began
+  memory::AllocationWatch watch{[this]() -> const Account& { return account(); }};
 };
 
-RecordActivations::RecordActivations(const Group& model) {
-  const auto& own = *param_groups(model).front();
-  state_ = std::make_unique<State>(own.rank_state());
-}
+RecordActivations::RecordActivations(const Group& model)
+    : state_(std::make_unique<State>(param_groups(model).front()->identity().rank_state)) {}
 
 RecordActivations::~RecordActivations() = default;
 

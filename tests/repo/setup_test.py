@@ -138,6 +138,16 @@ class Setup(SetupTree):
                 self.assertIn(f"note: going on without ccache, which is optional: {why}", result.stdout)
                 self.assertIn("ready", result.stdout)
 
+    def test_installs_each_package_for_fuzzing_by_itself(self):
+        self.stub("dpkg-query", "[[ $* == *clang* ]] || echo installed")
+        self.stub("id", "echo 0")
+        self.stub("apt-get", f'echo "CALL $*" >>{self.root}/output\n'
+                  "case $* in *--yes*clang-rt-dev*) echo 'E: Unable to locate package libclang-rt-dev'; exit 100 ;; esac")
+        result = self.run_setup(FSDP_TORCH=self.libtorch("2.12.1"))
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assert_in_order(result.stdout, " --yes clang\n", " --yes libclang-rt-dev\n",
+                             "note: going on without libclang-rt-dev, which is optional: apt-get does not know", "ready")
+
     def test_installs_the_optional_package_with_the_others(self):
         self.stub("dpkg-query", "[[ $* != *ccache && $* != *libgtest-dev ]] && echo installed")
         self.stub("id", "echo 0")
@@ -240,7 +250,8 @@ class VirtualEnvironment(SetupTree):
 
     def test_adds_what_tests_compare_with_and_goes_on_without_it(self):
         self.assert_succeeds()
-        packages = {"safetensors": ("1 MiB", "--no-deps safetensors"), "transformers": ("25 MiB", "transformers==5")}
+        packages = {"safetensors": ("1 MiB", "--no-deps safetensors"), "transformers": ("25 MiB", "transformers==5"),
+                    "tensorboard": ("25 MiB", "tensorboard==2"), "matplotlib": ("25 MiB", "matplotlib==3")}
         for name, (size, arguments) in packages.items():
             for pip, said in (("true", "ready"), (NO_NETWORK, f"note: going on without {name}")):
                 self.python(pip, imports=f"[[ $* != *{name}* ]]")

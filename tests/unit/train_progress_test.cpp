@@ -3,6 +3,9 @@
 #include "train/progress.h"
 
 #include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include "launch/variables.h"
 
 namespace fsdp::train {
 namespace {
@@ -42,6 +45,18 @@ TEST(Progress, ShowsTheStepItsLossAndBytesByClassAndNotesOnLinesOfTheirOwn) {
   EXPECT_THAT(text,
               testing::EndsWith(
                   " left  rows 1.00 MB, whole at most 20.0 MB, gradients 0.00 MB, optimizer 0.00 MB\nvalidated\n"));
+}
+
+TEST(Progress, BehindALauncherOnATerminalIsOneLineThatIsWrittenAgain) {
+  const std::string text = written_by([] {
+    setenv(kTerminalColumnsVariable, "20", 1);
+    Progress progress(4, 10, kNever, false);
+    unsetenv(kTerminalColumnsVariable);
+    progress.show({1, 0.5, {}});
+    progress.show({2, 0.25, {}});
+    progress.note("validated");
+  });
+  EXPECT_EQ(text, "step 1/4  loss 0.50\x1b[K\rstep 2/4  loss 0.25\x1b[K\r\nvalidated\n");
 }
 
 TEST(Progress, OfASilentRankWritesNothingAndIsNeverDue) {

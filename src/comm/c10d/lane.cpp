@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
+#include "comm/core/collective_span.h"
 #include "comm/core/fault_point.h"
 #include "comm/posix/pipe_signal.h"
 
@@ -106,7 +107,7 @@ class Lane::State : public RollCall::Witness {
 
  private:
   void execute(Job& job);
-  void attempt(Job& job);
+  void attempt(Job& job, Span& span);
   void look_after_issued();
   void attempt_to_look();
   void agreed();
@@ -244,10 +245,12 @@ void Lane::State::run() {
 void Lane::State::execute(Job& job) {
   if (!failure_) {
     job.fingerprint.sequence = ++sequence_;
+    auto span = collective_span(options_.ranks, job.fingerprint, options_.name);
     try {
-      attempt(job);
+      attempt(job, span);
     } catch (...) {
       failure_ = std::current_exception();
+      span.end(Stage::kFailed);
     }
   }
   roll_call_->activity().move();
@@ -261,7 +264,7 @@ void Lane::State::execute(Job& job) {
   job.ticket->finish(failure_);
 }
 
-void Lane::State::attempt(Job& job) {
+void Lane::State::attempt(Job& job, Span& span) {
   const Fingerprint& mine = job.fingerprint;
   if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
   const auto begin = Clock::now();
@@ -280,6 +283,7 @@ void Lane::State::attempt(Job& job) {
     if (found.peer >= 0) disagree(mine, found);
     roll_call_->activity().move();
     agreed();
+    span.reach(Stage::kAgreed);
     fault_point("lane agreed");
     if (!is_voted_down(job.ticket->votes_of_lane()))
       if (auto works = job.move_data(); !works.empty())

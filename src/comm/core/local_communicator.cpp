@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "comm/core/collective_span.h"
 #include "comm/core/current_stream.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
@@ -58,26 +59,26 @@ class LocalCommunicator : public Front {
 
   std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
                                    Tag tag) override {
-    checked_all_gather(output, input, offsets, tag);
+    const auto span = collective_span(ranks(), checked_all_gather(output, input, offsets, tag), "");
     if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
     return done(tag, output.device());
   }
 
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
-    checked_reduce_scatter(output, input, offsets, tag);
+    const auto span = collective_span(ranks(), checked_reduce_scatter(output, input, offsets, tag), "");
     assemble_into(output.detach(), std::move(input));
     scale_in_place(output.detach(), scale);
     return done(tag, output.device());
   }
 
   std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
-    checked_all_reduce(tensor, op, tag);
+    const auto span = collective_span(ranks(), checked_all_reduce(tensor, op, tag), "");
     return done(tag, tensor.device());
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
-    checked_broadcast(tensor, root, tag);
+    const auto span = collective_span(ranks(), checked_broadcast(tensor, root, tag), "");
     return done(tag, tensor.device());
   }
 

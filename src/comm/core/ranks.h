@@ -5,12 +5,15 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace fsdp {
+
+class Timeline;
 
 /// A rank's number in its group. Ranks count from 0 in each group; errors call them by their global ranks, which are
 /// their numbers in the group from which all others were split.
@@ -21,6 +24,8 @@ struct Ranks {
   std::string group = {};
   std::vector<int> global = {};
   int global_size = 0;
+  /// Where what this rank does is written down, in whichever of its groups; null: nowhere.
+  std::shared_ptr<Timeline> timeline = {};
 
   /// The global rank of the one with this number in the group.
   int name_of(int number) const { return global.empty() ? number : global.at(static_cast<size_t>(number)); }
@@ -45,7 +50,7 @@ struct Ranks {
     const auto place = std::ranges::lower_bound(members, name()) - members.begin();
     const auto size = static_cast<int>(members.size());
     return {static_cast<int>(place), size, std::move(called), std::move(members),
-            global.empty() ? world_size : global_size};
+            global.empty() ? world_size : global_size, timeline};
   }
 };
 

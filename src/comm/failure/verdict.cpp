@@ -7,6 +7,8 @@
 #include <sstream>
 #include <vector>
 
+#include "comm/failure/flight_recorder.h"
+
 namespace fsdp {
 namespace {
 
@@ -109,7 +111,7 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
 }
 
 void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
-  const std::string message = ranks.where(operation) + verdict.text;
+  const std::string message = ranks.where(operation) + verdict.text + flight_record_note(ranks);
   if (verdict.kind == Verdict::Kind::kPeerLost) throw PeerLost(verdict.rank, message);
   if (verdict.kind == Verdict::Kind::kMismatch) throw Mismatch(message);
   throw Error(message);

@@ -27,6 +27,8 @@ struct Attachment {
                                                  const std::string& name);
   /// What its errors call its ranks.
   static Ranks ranks_of(const ProcessGroup& group);
+  /// Where what its rank does is written down; null over a communicator of one's own.
+  static std::shared_ptr<Timeline> timeline_of(const ProcessGroup& group);
 
  private:
   struct All {

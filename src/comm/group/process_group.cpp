@@ -2,6 +2,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/core/check.h"
+#include "comm/failure/flight_recorder.h"
 #include "comm/failure/roll_call.h"
 #include "comm/group/attachment.h"
 #include "comm/group/backend_choice.h"
@@ -56,7 +57,10 @@ ProcessGroup::ProcessGroup(std::shared_ptr<Communicator> communicator, int local
   }
 }
 
-std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& meeting) {
+std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& place) {
+  Meeting meeting = place;
+  if (!meeting.membership.ranks.timeline)
+    meeting.membership.ranks.timeline = open_timeline(meeting.membership.ranks);
   auto [communicator, hosts] = join(meeting);
   auto group = std::make_shared<ProcessGroup>(std::move(communicator), meeting.membership.rendezvous.local_rank);
   const auto& ranks = meeting.membership.ranks;
@@ -84,6 +88,10 @@ std::shared_ptr<ProcessGroup> group_of_one(const ProcessGroup& all, const std::s
 
 Ranks Attachment::ranks_of(const ProcessGroup& group) {
   return group.meeting_ ? group.meeting_->membership.ranks : Ranks{group.rank(), group.world_size()};
+}
+
+std::shared_ptr<Timeline> Attachment::timeline_of(const ProcessGroup& group) {
+  return group.meeting_ ? group.meeting_->membership.ranks.timeline : nullptr;
 }
 
 Traffic ProcessGroup::traffic() const { return meeting_ ? meeting_->traffic->total() : Traffic{}; }

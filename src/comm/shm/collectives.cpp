@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "comm/core/collective_span.h"
+
 namespace fsdp::shm {
 namespace {
 
@@ -24,13 +26,14 @@ std::string message_of(const std::exception_ptr& failure) {
 
 class Collectives::Started {
  public:
-  Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, const Ranks& ranks, std::vector<uint8_t> votes,
-          Steps steps)
+  Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, const Ranks& ranks, std::string_view order,
+          std::vector<uint8_t> votes, Steps steps)
       : rounds_(std::move(rounds)),
         fingerprint_(fingerprint),
         operation_(describe(fingerprint, ranks)),
         votes_(std::move(votes)),
-        steps_(std::move(steps)) {}
+        steps_(std::move(steps)),
+        span_(collective_span(ranks, fingerprint, order)) {}
 
   std::span<const uint8_t> votes() const { return votes_; }
   const std::string& operation() const { return operation_; }
@@ -43,6 +46,7 @@ class Collectives::Started {
   void drop() {
     is_dropped_ = true;
     next_ = nullptr;
+    span_.end(Stage::kFailed);
   }
   bool is_dropped() const { return is_dropped_; }
   /// Nothing more will become of it.
@@ -68,11 +72,15 @@ class Collectives::Started {
 
   void read() {
     rounds_->meet();
-    if (read_ == 0) collect_votes();
+    if (read_ == 0) {
+      collect_votes();
+      span_.reach(Stage::kAgreed);
+    }
     if (steps_.read && !is_voted_down(votes_)) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
     rounds_->close();
     if (++read_ < steps_.count) return;
     steps_ = {.count = steps_.count};  // lets tensors go
+    span_.end(Stage::kDone);
     if (const auto next = std::exchange(next_, nullptr)) next(votes_);
   }
   void then(Work::Next next) {
@@ -102,6 +110,7 @@ class Collectives::Started {
   int64_t posted_ = 0, read_ = 0;
   bool is_dropped_ = false;
   Work::Next next_;
+  Span span_;
 };
 
 // What the caller holds.
@@ -148,7 +157,8 @@ std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerp
   const auto lock = peers_->lock();
   fingerprint.sequence = rounds->next_sequence();
   auto work =
-      std::make_shared<Started>(std::move(rounds), fingerprint, peers_->ranks(), std::move(votes), std::move(steps));
+      std::make_shared<Started>(std::move(rounds), fingerprint, peers_->ranks(), name_, std::move(votes),
+                                std::move(steps));
   guarded([&] {
     peers_->announce(work->operation());
     peers_->check();

@@ -13,6 +13,8 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/core/fingerprint.h"
@@ -53,7 +55,11 @@ struct Steps {
 /// advanced the queue, finished what it waits for, failed, or started over.
 class Collectives : public Progress, public std::enable_shared_from_this<Collectives> {
  public:
-  explicit Collectives(std::shared_ptr<Peers> peers) : peers_(std::move(peers)) { peers_->add(*this); }
+  /// `name`: of the order, on the rank's timeline.
+  explicit Collectives(std::shared_ptr<Peers> peers, std::string name = "")
+      : peers_(std::move(peers)), name_(std::move(name)) {
+    peers_->add(*this);
+  }
   ~Collectives() override;
 
   /// Waits for nothing.
@@ -82,6 +88,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   void guarded(const std::function<void()>& act);
 
   std::shared_ptr<Peers> peers_;
+  const std::string name_;
   std::deque<std::shared_ptr<Started>> queue_;
   std::exception_ptr failure_;
   Attendant attendant_;

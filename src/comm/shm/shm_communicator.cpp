@@ -173,7 +173,7 @@ class ShmCommunicator : public Front {
         traffic_(std::move(traffic)),
         name_(name),
         number_(peers_->next_number()),
-        collectives_(std::make_shared<Collectives>(peers_)) {
+        collectives_(std::make_shared<Collectives>(peers_, name_)) {
     make_rounds(kLeastSlotBytes);
   }
 

@@ -1,0 +1,58 @@
+#include "step_observer.h"
+
+#include <fsdp/error.h>
+#include <fsdp/process_group.h>
+#include <fsdp/scalar_log.h>
+#include <fsdp/trace.h>
+#include <stdlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+
+#include "train/step_metrics.h"
+#include "training_step.h"
+
+namespace bench {
+namespace {
+
+std::filesystem::path new_folder() {
+  auto name = (std::filesystem::temp_directory_path() / "fsdp_bench_XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw fsdp::Error("[fsdp-bench] '" + name + "' cannot be made");
+  return name;
+}
+
+fsdp::ScalarLog log_in(const std::filesystem::path& folder) {
+  return fsdp::ScalarLog({.json_lines = folder / "metrics.jsonl", .tensorboard = folder / "events"});
+}
+
+}  // namespace
+
+struct StepObserver::State {
+  std::filesystem::path folder = new_folder();
+  fsdp::train::StepMetrics metrics;
+  int64_t step = 0;
+
+  explicit State(const StepArguments& arguments)
+      : metrics(log_in(folder), fsdp::world_size() * arguments.batch * arguments.seq, "tokens",
+                {.per_token = 1, .peak_of_rank = 1}) {}
+  ~State() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
+};
+
+StepObserver::StepObserver(const StepArguments& arguments) : state_(std::make_unique<State>(arguments)) {}
+StepObserver::~StepObserver() = default;
+
+StepTimes StepObserver::take_step(Trainee& trainee, const at::Tensor& batch) {
+  const fsdp::Trace trace;
+  auto [times, loss] = train_step(trainee, batch);
+  const auto value = loss.item<double>();
+  const auto begun = std::chrono::steady_clock::now();
+  if (trainee.group) state_->metrics.note(++state_->step, {{"loss", value}}, *trainee.group);
+  times.optimizer += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
+  return times;
+}
+
+}  // namespace bench

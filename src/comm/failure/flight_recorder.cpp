@@ -1,0 +1,194 @@
+#include "comm/failure/flight_recorder.h"
+
+#include <fcntl.h>
+#include <fsdp/error.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "comm/core/check.h"
+#include "comm/posix/descriptor.h"
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kEntries = 1024;
+constexpr std::array<char, 8> kMagic = {'f', 's', 'd', 'p', 'f', 'l', 'y', '1'};
+
+// At the beginning of FILE.rankN.
+struct RecordHead {
+  std::array<char, 8> magic = kMagic;
+  int32_t rank = 0, world_size = 1, process = 0;
+  uint32_t entry_bytes = sizeof(TimelineEntry);
+  int64_t opened = 0;  // nanoseconds since 1970
+  std::array<char, 64> host{};
+};
+constexpr size_t kHeadBytes = 128;
+static_assert(sizeof(RecordHead) <= kHeadBytes);
+constexpr size_t kFileBytes = kHeadBytes + kEntries * sizeof(TimelineEntry);
+
+struct FlightRecord {
+  RecordHead head;
+  std::vector<TimelineEntry> entries;
+};
+
+std::string rank_file(const std::string& file, int rank) { return file + ".rank" + std::to_string(rank); }
+
+// The files FILE.rankN that there are.
+std::vector<fs::path> rank_files(const std::string& file) {
+  const fs::path path(file);
+  const auto folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  const auto stem = path.filename().string() + ".rank";
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    const auto name = entry.path().filename().string();
+    int rank = 0;
+    const char* end = name.data() + name.size();
+    if (name.size() > stem.size() && name.starts_with(stem) &&
+        std::from_chars(name.data() + stem.size(), end, rank).ptr == end)
+      found.push_back(entry.path());
+  }
+  return found;
+}
+
+[[noreturn]] void refuse(const Ranks& ranks, const std::string& path) {
+  throw UsageError(c10::str(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: '", path,
+                            "' cannot be written: ", std::strerror(errno),
+                            ". Name a file in an existing folder with room for ", kFileBytes, " bytes a rank"));
+}
+
+// A new file takes the name, so that whoever maps an older one keeps its memory.
+std::shared_ptr<void> map_new_file(const Ranks& ranks, const std::string& path) {
+  const std::string unfinished = c10::str(path, '.', getpid(), '.', gettid());
+  const Descriptor file(open(unfinished.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // Room is taken now: writing to memory that the disk has no room for ends the process.
+  if (file.number() < 0 || posix_fallocate(file.number(), 0, kFileBytes) != 0) refuse(ranks, path);
+  void* memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
+  if (memory == MAP_FAILED || rename(unfinished.c_str(), path.c_str()) != 0) refuse(ranks, path);
+  return {memory, [](void* mapped) { munmap(mapped, kFileBytes); }};
+}
+
+std::optional<FlightRecord> read_record(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  FlightRecord record;
+  if (bytes.size() != kFileBytes) return std::nullopt;
+  std::memcpy(&record.head, bytes.data(), sizeof(RecordHead));
+  if (record.head.magic != kMagic || record.head.entry_bytes != sizeof(TimelineEntry)) return std::nullopt;
+  std::vector<TimelineEntry> slots(kEntries);
+  std::memcpy(slots.data(), bytes.data() + kHeadBytes, kEntries * sizeof(TimelineEntry));
+  for (auto& slot : slots) slot.name.back() = slot.subject.back() = slot.order.back() = 0;
+  record.entries = EntryRing::read(slots);
+  return record;
+}
+
+// Those of the newest run, in the order of ranks.
+std::vector<FlightRecord> read_records(const std::string& file) {
+  std::vector<FlightRecord> records;
+  for (const auto& path : rank_files(file))
+    if (auto record = read_record(path)) records.push_back(std::move(*record));
+  if (records.empty()) return records;
+  const auto newest = std::ranges::max(records, {}, [](const auto& record) { return record.head.opened; });
+  std::erase_if(records, [&](const auto& record) { return record.head.world_size != newest.head.world_size; });
+  std::ranges::sort(records, {}, [](const auto& record) { return record.head.rank; });
+  return records;
+}
+
+nlohmann::ordered_json json_of(const TimelineEntry& entry) {
+  nlohmann::ordered_json json{{"number", entry.number}, {"operation", entry.name.data()},
+                              {"group", entry.subject.data()}};
+  if (entry.track == Track::kCommunication) {
+    json["order"] = entry.order.data();
+    json["sequence"] = entry.sequence;
+  }
+  json["bytes"] = entry.bytes;
+  json["stage"] = name_of(entry.stage);
+  json["begun_ns"] = entry.begun;
+  if (entry.ended != 0) json["ended_ns"] = entry.ended;
+  json["thread"] = entry.thread;
+  return json;
+}
+
+std::string text_of(const std::vector<FlightRecord>& records) {
+  nlohmann::ordered_json json;
+  json["ranks"] = nlohmann::ordered_json::array();
+  for (const auto& [head, entries] : records) {
+    nlohmann::ordered_json rank{{"rank", head.rank},
+                                {"world_size", head.world_size},
+                                {"host", head.host.data()},
+                                {"process", head.process}};
+    rank["operations"] = nlohmann::ordered_json::array();
+    for (const auto& entry : entries) rank["operations"].push_back(json_of(entry));
+    json["ranks"].push_back(std::move(rank));
+  }
+  return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::shared_ptr<Timeline> open_timeline(const Ranks& ranks) {
+  auto timeline = std::make_shared<Timeline>();
+  const char* file = std::getenv(kFlightRecorderVariable);
+  if (file == nullptr || *file == 0) return timeline;
+  const auto memory = map_new_file(ranks, rank_file(file, ranks.name()));
+  RecordHead head;
+  head.rank = ranks.name();
+  head.world_size = ranks.global.empty() ? ranks.world_size : ranks.global_size;
+  head.process = getpid();
+  head.opened = timeline->now();
+  gethostname(head.host.data(), head.host.size() - 1);
+  std::memcpy(memory.get(), &head, sizeof(head));
+  auto* slots = reinterpret_cast<TimelineEntry*>(static_cast<std::byte*>(memory.get()) + kHeadBytes);
+  timeline->record_into(std::make_shared<EntryRing>(std::span(slots, kEntries), memory));
+  timeline->flight_file = file;
+  return timeline;
+}
+
+int gather_flight_records(const std::string& file) {
+  const auto records = read_records(file);
+  if (records.empty()) return 0;
+  const std::string unfinished = c10::str(file, '.', getpid(), '.', gettid());
+  std::ofstream out(unfinished);
+  out << text_of(records) << '\n';
+  out.close();
+  if (!out || rename(unfinished.c_str(), file.c_str()) != 0) {
+    std::error_code ignored;
+    fs::remove(unfinished, ignored);
+    throw Error(c10::str("[fsdp] flight recorder: '", file, "' cannot be written"));
+  }
+  return static_cast<int>(records.size());
+}
+
+void remove_flight_records(const std::string& file) {
+  std::error_code ignored;
+  for (const auto& path : rank_files(file)) fs::remove(path, ignored);
+}
+
+std::string flight_record_note(const Ranks& ranks) {
+  if (ranks.timeline == nullptr || ranks.timeline->flight_file.empty()) return {};
+  const auto& file = ranks.timeline->flight_file;
+  try {
+    gather_flight_records(file);
+    return c10::str(" The last operations of all ranks of this host are in '", file, "'.");
+  } catch (const std::exception&) {
+    return c10::str(" The last operations of each rank are in '", file, ".rankN', but '", file, "' cannot be written.");
+  }
+}
+
+}  // namespace fsdp

@@ -1,0 +1,154 @@
+#include <fsdp/explain.h>
+
+#include <algorithm>
+#include <iomanip>
+#include <mutex>
+#include <ostream>
+#include <sstream>
+
+#include "api/group_view.h"
+#include "api/megabytes.h"
+#include "api/strategy_of.h"
+#include "runtime/param_group.h"
+
+namespace fsdp {
+namespace {
+
+using runtime::ParamGroup;
+
+// Of a group, bytes.
+struct Sizes {
+  int64_t parameters = 0, rows = 0, whole = 0, gradient = 0;
+};
+
+Sizes sizes_of(ParamGroup& group) {
+  Sizes sizes;
+  for (const auto& slot : group.slots()) sizes.parameters += slot.whole_tensor.numel();
+  for (const auto& flat : group.flats()) {
+    sizes.rows += static_cast<int64_t>(flat.rows().bytes());
+    sizes.whole += static_cast<int64_t>(flat.whole().bytes());
+    sizes.gradient += static_cast<int64_t>(flat.reduced_form().bytes(flat.whole().numel));
+  }
+  return sizes;
+}
+
+int64_t part_of_others(int64_t bytes, int64_t ranks) { return bytes * (ranks - 1) / ranks; }
+
+// What lies around others comes on top of what is read; of the others a few are there at once.
+struct Largest {
+  int64_t around = 0, inner = 0;
+};
+
+Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, int64_t Sizes::* bytes) {
+  const auto& kinship = groups.front()->rank_state().kinship();
+  Largest largest;
+  for (const auto& group : groups) {
+    const auto span = kinship.span_of(group->id());
+    int64_t around = 0;
+    bool is_inner = true;
+    for (const auto& other : groups) {
+      if (other == group) continue;
+      const auto others = kinship.span_of(other->id());
+      if (others.first < span.first && span.first < others.last) around += sizes_of(*other).*bytes;
+      if (span.first < others.first && others.first < span.last) is_inner = false;
+    }
+    largest.around = std::max(largest.around, around);
+    if (is_inner) largest.inner = std::max(largest.inner, sizes_of(*group).*bytes);
+  }
+  return largest;
+}
+
+void add_moved(Explanation& sum, const ParamGroup& group, Strategy strategy, const Sizes& sizes, bool is_outermost) {
+  const int64_t shards = group.placement().shard().world_size();
+  if (shards > 1) {
+    const bool gathers_again = strategy == Strategy::kFullShard && !is_outermost;
+    if (!sum.shares_memory) {
+      sum.gathers += gathers_again ? 2 : 1;
+      sum.gathers_bytes += part_of_others(sizes.whole, shards) * (gathers_again ? 2 : 1);
+    }
+    ++sum.reduce_scatters;
+    sum.reduce_scatters_bytes += part_of_others(sizes.gradient, shards);
+  }
+  for (const auto& axis : group.placement().replicate()) {
+    if (axis->world_size() == 1) continue;
+    ++sum.all_reduces;
+    sum.all_reduces_bytes += 2 * part_of_others(sizes.gradient / shards, axis->world_size());
+  }
+}
+
+std::string count_text(const char* what, int64_t count, int64_t bytes) {
+  std::ostringstream text;
+  text << count << ' ' << what << (count == 1 ? "" : "s") << " (" << megabytes(bytes) << " sent)";
+  return text.str();
+}
+
+}  // namespace
+
+Explanation explain(const Group& model) {
+  const auto& groups = param_groups(model);
+  const auto& first = *groups.front();
+  const std::lock_guard lock(first.rank_state().mutex);
+  Explanation result;
+  result.world_size = model.world_size();
+  result.shards = first.placement().shard().world_size();
+  result.replicas = first.placement().replicas();
+  const auto shares = [](const std::shared_ptr<ParamGroup>& group) {
+    return std::ranges::all_of(group->flats(), &runtime::FlatParams::shares_memory);
+  };
+  result.shares_memory = result.world_size == 1 || (result.shards > 1 && std::ranges::all_of(groups, shares));
+  int64_t stays = 0, comes_and_goes = 0, gradients = 0, replicated = 0;
+  for (const auto& group : groups) {
+    const auto sizes = sizes_of(*group);
+    const auto strategy = strategy_of(*group);
+    result.groups.push_back({group->name(), strategy, sizes.parameters, sizes.whole, sizes.rows});
+    result.parameters += sizes.parameters;
+    result.rows += sizes.rows;
+    if (strategy == Strategy::kReplicate)
+      replicated += sizes.gradient;
+    else if (strategy == Strategy::kFullShard)
+      comes_and_goes += sizes.whole;
+    else
+      stays += sizes.whole;
+    if (strategy != Strategy::kReplicate) gradients += sizes.gradient;
+    add_moved(result, *group, strategy, sizes, group == groups.front());
+  }
+  const auto whole = largest_of(groups, &Sizes::whole), gradient = largest_of(groups, &Sizes::gradient);
+  if (!result.shares_memory) result.whole = stays + std::min(comes_and_goes, whole.around + 2 * whole.inner);
+  result.gradient = 2 * replicated;
+  if (gradients > 0)
+    result.gradient += gradients / result.shards + std::min(gradients, gradient.around + 3 * gradient.inner);
+  result.optimizer = 2 * result.rows;
+  return result;
+}
+
+std::ostream& operator<<(std::ostream& out, const Explanation& explanation) {
+  size_t width = 5;
+  for (const auto& group : explanation.groups) width = std::max(width, group.name.size());
+  std::ostringstream text;
+  const auto column = [&](const std::string& value) -> std::ostream& {
+    return text << std::right << std::setw(14) << value;
+  };
+  text << explanation.world_size << (explanation.world_size == 1 ? " rank, " : " ranks, ") << explanation.shards
+       << " share out, replicas: " << explanation.replicas
+       << (explanation.shares_memory && explanation.world_size > 1 ? "; whole parameters lie in memory that all share"
+                                                                   : "")
+       << '\n';
+  text << std::left << std::setw(static_cast<int>(width)) << "group";
+  for (const char* name : {"parameters", "whole", "rows here"}) column(name);
+  text << "  strategy\n";
+  for (const auto& group : explanation.groups) {
+    text << std::left << std::setw(static_cast<int>(width)) << group.name;
+    column(std::to_string(group.parameters));
+    column(megabytes(group.whole_bytes));
+    column(megabytes(group.rows_bytes)) << "  " << group.strategy << '\n';
+  }
+  text << "a rank holds at most: rows " << megabytes(explanation.rows) << ", whole parameters "
+       << megabytes(explanation.whole) << ", gradients " << megabytes(explanation.gradient) << ", AdamW's state "
+       << megabytes(explanation.optimizer) << "; activations come on top\n";
+  text << "a step moves at most: " << count_text("gather", explanation.gathers, explanation.gathers_bytes) << ", "
+       << count_text("reduce-scatter", explanation.reduce_scatters, explanation.reduce_scatters_bytes) << ", "
+       << count_text("all-reduce", explanation.all_reduces, explanation.all_reduces_bytes) << '\n';
+  return out << text.str();
+}
+
+}  // namespace fsdp

@@ -1,0 +1,83 @@
+#include "report/operator_profile.h"
+
+#include <torch/csrc/autograd/profiler_kineto.h>
+#include <torch/cuda.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "comm/core/check.h"
+
+namespace fsdp::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace impl = torch::profiler::impl;
+
+// Kineto's tracks of threads are told from this library's own by their numbers.
+constexpr int64_t kTracksOfOperators = int64_t{1} << 24;
+
+std::set<impl::ActivityType> activities() {
+  std::set<impl::ActivityType> all{impl::ActivityType::CPU};
+  if (torch::cuda::is_available()) all.insert(impl::ActivityType::CUDA);
+  return all;
+}
+
+impl::ProfilerConfig config() {
+  return impl::ProfilerConfig(impl::ProfilerState::KINETO, /*report_input_shapes=*/true, /*profile_memory=*/true);
+}
+
+// Kineto writes files only.
+Json saved(torch::autograd::profiler::ProfilerResult& result) {
+  const auto path = std::filesystem::temp_directory_path() / c10::str("fsdp-", getpid(), "-", gettid(), ".json");
+  result.save(path.string());
+  std::ifstream file(path);
+  auto json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
+  std::filesystem::remove(path);
+  return json;
+}
+
+// Kineto's times are microseconds since a moment that the file names.
+void append(std::string& text, Json event, int process, double shift) {
+  if (!event.contains("ts") || !event.contains("ph")) return;
+  if (event["ph"] == "M") return;
+  // Of an operator whose end it did not see, Kineto writes a time that is none.
+  if (event.contains("args") && !event["args"].value("finished", true)) return;
+  event["ts"] = event["ts"].get<double>() + shift;
+  event["pid"] = process;
+  if (event.contains("tid") && event["tid"].is_number_integer())
+    event["tid"] = event["tid"].get<int64_t>() + kTracksOfOperators;
+  if (!text.empty()) text += ",\n";
+  text += event.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace
+
+OperatorProfile::OperatorProfile(const std::string& where) {
+  require(!impl::profilerEnabled(), where, "a profiler of LibTorch runs already. Let it end first");
+  torch::autograd::profiler::prepareProfiler(config(), activities());
+  torch::autograd::profiler::enableProfiler(config(), activities());
+}
+
+OperatorProfile::~OperatorProfile() {
+  if (runs_) torch::autograd::profiler::disableProfiler();
+}
+
+std::string OperatorProfile::end(int process, int64_t base_ns) {
+  if (!std::exchange(runs_, false)) return events_;
+  const auto result = torch::autograd::profiler::disableProfiler();
+  const Json json = saved(*result);
+  if (!json.is_object()) return events_;  // Kineto could not write
+  const auto kinetos_base = json.value("baseTimeNanoseconds", int64_t{0});
+  const double shift = static_cast<double>(kinetos_base - base_ns) / 1000;
+  if (json.contains("traceEvents"))
+    for (const auto& event : json["traceEvents"]) append(events_, event, process, shift);
+  return events_;
+}
+
+}  // namespace fsdp::report
