@@ -81,6 +81,11 @@ void add_training_flags(CLI::App& app, Arguments& arguments) {
   add(app, "--threads", arguments.threads, "Threads of each rank", frame::threads());
   app.add_flag("--no-cuda", arguments.no_cuda, "Train on the CPU though there is a GPU");
   frame::add_sharding_flags(app, arguments.sharding);
+  app.add_option("--ddp-backend", "fairseq's name of --strategy full_shard, the default")
+      ->check(CLI::IsMember({"fully_sharded"}))
+      ->option_text("fully_sharded")
+      ->take_last()
+      ->excludes(app.get_option("--strategy"));
   frame::add_precision_flags(app, arguments.precision);
   frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--no-reshard-after-forward", arguments.no_reshard_after_forward,
@@ -122,6 +127,7 @@ void add_output_flags(CLI::App& app, Arguments& arguments) {
       frame::positive_number());
   add(app, "--top-k", arguments.top_k, "Draw from so many of the likeliest tokens; 0: from all",
       frame::count_or_none());
+  frame::add_observing_flags(app, arguments.observing);
 }
 
 void apply_size(const CLI::App& app, Arguments& arguments) {

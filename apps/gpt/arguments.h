@@ -6,6 +6,7 @@
 #include <string>
 
 #include "frame/activation_flags.h"
+#include "frame/observing_flags.h"
 #include "frame/precision_flags.h"
 #include "frame/sharding_flags.h"
 
@@ -50,6 +51,7 @@ struct Arguments {
   frame::ShardingFlags sharding;
   frame::PrecisionFlags precision;
   frame::ActivationFlags activations;
+  frame::ObservingFlags observing;
   bool no_reshard_after_forward = false;
   bool no_cuda = false;
 

@@ -54,50 +54,32 @@ void load_initial_values(Model& model, const std::string& path, const Arguments&
   if (fsdp::rank() == 0) std::cout << "begins with the values of " << path << std::endl;
 }
 
+// Where a training is when `step` steps are done.
+fsdp::TrainingPlace place_after(int64_t step, const fsdp::data::TextBatches& batches, int64_t micro_batches) {
+  const int64_t steps = batches.steps_of_epoch() > 0 ? batches.steps_of_epoch() : batches.steps();
+  return {.epoch = step / steps, .batches = step % steps * micro_batches, .step = step};
+}
+
 }  // namespace
 
 int64_t step_at(int64_t step, int64_t then, int64_t now) { return then > 0 && now > 0 ? step * now / then : step; }
 
-int64_t restore(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler,
-                const fsdp::data::TextBatches& batches, const Arguments& arguments) {
-  fsdp::LoadedCheckpoint loaded;
-  if (!arguments.resume.empty())
-    loaded = fsdp::load_checkpoint(
-        arguments.resume, model, &optimizer,
-        {.strict = false,
-         .may_differ = {"scaler"},  // a training in another precision may go on in this one: it had no scale
-         .scaler = &scaler,
-         // The first run of those that go on from what they save finds nothing there.
-         .if_any = arguments.resume == arguments.save});
-  if (loaded.path.empty()) {
-    if (!arguments.init_from.empty()) load_initial_values(model, arguments.init_from, arguments);
-    return 0;
-  }
-  const auto extra = nlohmann::json::parse(loaded.extra);
-  const int64_t step = step_at(loaded.step, extra.value(kStepsOfEpoch, int64_t{0}), batches.steps_of_epoch());
-  if (fsdp::rank() == 0)
-    std::cout << "goes on after step " << step << " from " << loaded.path << ", saved by " << loaded.world_size
-              << (loaded.world_size == 1 ? " rank" : " ranks") << std::endl;
-  return step;
-}
-
-bool saves_after(int64_t done, int64_t steps, const Arguments& arguments) {
-  if (arguments.save.empty()) return false;
-  return done == steps || (arguments.save_every > 0 && done % arguments.save_every == 0);
-}
-
-std::string save(fsdp::AsyncSave& saving, const Model& model, const torch::optim::Optimizer& optimizer,
-                 const fsdp::GradScaler& scaler, const fsdp::data::TextBatches& batches, int64_t done,
-                 const Arguments& arguments) {
-  const nlohmann::json extra = {{kStepsOfEpoch, batches.steps_of_epoch()}};
-  const fsdp::SaveOptions options{.step = done, .extra = extra.dump(), .keep = arguments.keep, .scaler = &scaler};
-  const auto step = "step " + std::to_string(done) + ": ";
-  if (!arguments.async_save) {
-    fsdp::save_checkpoint(arguments.save, model, &optimizer, options);
-    return step + "saved in " + arguments.save;
-  }
-  fsdp::async_save_checkpoint(saving, arguments.save, model, &optimizer, options);
-  return step + "is being saved in " + arguments.save;
+void restore(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer,
+             const fsdp::data::TextBatches& batches, const Arguments& arguments) {
+  const auto on_resume = [&](const fsdp::LoadedCheckpoint& loaded, fsdp::TrainingPlace& place) {
+    const auto extra = nlohmann::json::parse(loaded.extra);
+    const int64_t then = extra.value(kStepsOfEpoch, int64_t{0});
+    place = place_after(step_at(loaded.step, then, batches.steps_of_epoch()), batches, arguments.update_freq);
+    if (fsdp::rank() == 0)
+      std::cout << "goes on after step " << place.step << " from " << loaded.path << ", saved by " << loaded.world_size
+                << (loaded.world_size == 1 ? " rank" : " ranks") << std::endl;
+  };
+  const auto on_save = [&](fsdp::SaveOptions& options) {
+    options.extra = nlohmann::json{{kStepsOfEpoch, batches.steps_of_epoch()}}.dump();
+  };
+  trainer.add({.on_resume = on_resume, .on_save = on_save});
+  if (!trainer.resume(model, optimizer) && !arguments.init_from.empty())
+    load_initial_values(model, arguments.init_from, arguments);
 }
 
 }  // namespace gpt

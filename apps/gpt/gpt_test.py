@@ -47,6 +47,36 @@ class Training(unittest.TestCase):
                         r"rank 0 ", r"rank 1 ", r"characters/s on 2 ranks"):
             self.assertRegex(output, pattern)
 
+    def test_writes_a_trace_of_all_ranks_and_the_metrics_of_each_step(self):
+        folder = self.text.parent
+        trace, metrics = folder / "trace.json", folder / "metrics.jsonl"
+        output = self.train("--batch", 2, "--explain", "--trace", trace, "--profile", "--metrics", metrics,
+                            "--tensorboard", folder / "events", "--peak-flops", "1e12", world=2)
+        self.assertRegex(output, r"2 ranks, 2 share out")
+        self.assertRegex(output, r"blocks\.1 +\d+ .*kFullShard\n")
+        self.assertRegex(output, r"a step moves at most: ")
+        events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+        for rank in (0, 1):
+            names = {event["name"] for event in events if event["pid"] == rank}
+            self.assertLessEqual({"reduce_scatter blocks.0", "reduce blocks.1", "aten::mm"}, names)
+            steps = [event for event in events if event["pid"] == rank and event["name"].startswith("optimizer step")]
+            self.assertEqual(len(steps), 4)
+            own = [event for event in events if event["pid"] == rank]
+            passes = [event for event in own if event["name"].split()[0] in ("forward", "backward")]
+            for product in (event for event in own if event["name"] == "aten::mm"):  # by the same clock
+                self.assertTrue(any(one["ts"] <= product["ts"] <= one["ts"] + one["dur"] for one in passes), product)
+        lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        trained = [line for line in lines if "loss" in line]
+        self.assertEqual([line["step"] for line in trained], [1, 2, 3, 4])
+        self.assertEqual([line["step"] for line in lines if "validation_loss" in line], [2, 4])
+        shown = re.findall(r"step \d+/4 +loss (\d+\.\d+)", output)
+        self.assertEqual([f"{line['loss']:.3f}" for line in trained], shown)
+        for line in trained:
+            self.assertLess(0, line["mfu"])
+            self.assertLess(0, line["characters_per_second"])
+            self.assertLess(0, line["peak_bytes/rows"])
+        self.assertEqual(len(list((folder / "events").iterdir())), 1)
+
     def test_each_of_two_ranks_holds_about_half(self):
         output = self.train("--batch", 2, world=2)
         shares = {}
@@ -75,6 +105,12 @@ class Training(unittest.TestCase):
         self.assertEqual(len(expected), 4)
         for found in others:
             self.assertEqual(found, expected)
+
+    def test_fairseqs_flags_are_taken(self):
+        losses = [re.findall(r"step \d+/4 +loss (\d+\.\d+)", self.train("--batch", 2, *words, world=2))
+                  for words in ([], "--ddp-backend fully_sharded --optimizer adamw --update-freq 1".split())]
+        self.assertEqual(len(losses[0]), 4)
+        self.assertEqual(losses[1], losses[0])
 
     def test_low_precision_trains_to_nearby_losses(self):
         def losses(*words):
@@ -303,7 +339,8 @@ class Training(unittest.TestCase):
                  (["--size", "huge"], "--size"), (["--tokenizer", "bytes"], "bytes not in"),
                  (["--tokenizer", "gpt2"], "--merges"), (["--merges", "x"], "--tokenizer gpt2"),
                  (["--tokenizer", "words", "--vocab_size", 9], "--vocab_size"),
-                 (["--fp16", "--bf16"], "excludes"),
+                 (["--fp16", "--bf16"], "excludes"), (["--ddp-backend", "pytorch_ddp"], "fully_sharded"),
+                 (["--ddp-backend", "fully_sharded", "--strategy", "replicate"], "excludes"),
                  (["--cpu-offload"], "--cpu-offload.*--no-cuda|--cpu-offload: it takes parameters off a GPU"),
                  (["--config", "no such file"], "no such file"), (["--config", bad], "batsch"))
         with concurrent.futures.ThreadPoolExecutor() as pool:

@@ -11,7 +11,9 @@
 #include "arguments.h"
 #include "baseline.h"
 #include "checkpoints.h"
+#include "frame/observing_flags.h"
 #include "frame/run_program.h"
+#include "metrics.h"
 #include "model.h"
 #include "optimizer.h"
 #include "sampling.h"
@@ -59,16 +61,20 @@ void run(const Arguments& arguments) {
                                          .world_size = fsdp::world_size()});
   const int64_t vocabulary = text.tokenizer->vocabulary_size();
 
-  const c10::Device device = choose_device(arguments);
-  Model model = shard(make_module(arguments, vocabulary, device), arguments);
-  // From here each rank draws its own numbers, for dropout.
-  torch::manual_seed(static_cast<uint64_t>(arguments.seed + 1 + fsdp::rank()));
-  if (is_first) std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << device << std::endl;
+  fsdp::Trainer trainer(trainer_options(arguments, batches.steps()));
+  Model model = trainer.shard(make_module(arguments, vocabulary, trainer.device()));
+  if (is_first)
+    std::cout << model << '\n' << baseline_line(text) << "\nTraining on " << trainer.device() << std::endl;
 
   const auto optimizer = make_optimizer(model->parameters(), arguments);
-  auto scaler = frame::make_scaler(arguments.precision);
-  const int64_t first = restore(model, *optimizer, scaler, batches, arguments);
-  const Outcome outcome = train(model, *optimizer, scaler, batches, first, text.tokenizer->unit(), arguments);
+  restore(trainer, model, *optimizer, batches, arguments);
+  frame::print_explanation(model, arguments.observing);
+  const auto trace = frame::begin_trace(arguments.observing);
+  auto metrics = step_metrics(model, trainer.device(), vocabulary, batches, trainer.place().step,
+                              text.tokenizer->unit(), arguments);
+  const Outcome outcome = train(trainer, model, *optimizer, batches, text.tokenizer->unit(), metrics, arguments);
+  frame::write_trace(trace.get(), arguments.observing);
+  if (!outcome.is_complete) return fsdp::destroy_process_group();
   const HeldBytes held = held_bytes(model->parameters(), model.stats().optimizer.current);
   const std::string sample = write_sample(model, text, start, arguments);
   const std::string table = memory_table(model, held, vocabulary, arguments);

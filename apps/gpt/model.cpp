@@ -1,11 +1,10 @@
 #include "model.h"
 
-#include <fsdp/fully_shard.h>
-#include <fsdp/process_group.h>
 #include <fsdp/wrap_policy.h>
 #include <torch/utils.h>
 
-#include "comm/group/backend_choice.h"
+#include <algorithm>
+
 #include "models/gpt.h"
 #include "models/llama.h"
 
@@ -36,18 +35,23 @@ Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device d
   return module;
 }
 
-Model shard(const Module& module, const Arguments& arguments) {
-  auto options = frame::sharding_options(arguments.sharding);
-  options.mp_policy = frame::precision_policy(arguments.precision);
-  options.auto_wrap_policy = fsdp::module_wrap_policy<models::BlockImpl, models::LlamaBlockImpl>();
-  if (arguments.no_reshard_after_forward) options.reshard_after_forward = fsdp::Reshard::never();
-  return fsdp::fully_shard(module, options);
-}
-
-c10::Device choose_device(const Arguments& arguments) {
-  const auto cuda = fsdp::cuda_support();
-  if (arguments.no_cuda || !cuda.has_nccl || cuda.devices == 0) return c10::kCPU;
-  return {c10::kCUDA, static_cast<c10::DeviceIndex>(fsdp::local_rank())};
+fsdp::TrainerOptions trainer_options(const Arguments& arguments, int64_t steps) {
+  fsdp::TrainerOptions options;
+  options.seed = static_cast<uint64_t>(arguments.seed);
+  options.sharding = frame::sharding_options(arguments.sharding);
+  options.sharding.auto_wrap_policy = fsdp::module_wrap_policy<models::BlockImpl, models::LlamaBlockImpl>();
+  if (arguments.no_reshard_after_forward) options.sharding.reshard_after_forward = fsdp::Reshard::never();
+  frame::set_precision(options, arguments.precision);
+  options.epochs = std::max<int64_t>(arguments.epochs, 1);
+  options.steps = steps;
+  options.accumulate = arguments.update_freq;
+  options.max_grad_norm = arguments.max_grad_norm;
+  options.save = {.folder = arguments.save,
+                  .every = arguments.save_every,
+                  .keep = arguments.keep,
+                  .async = arguments.async_save};
+  options.resume = arguments.resume;
+  return options;
 }
 
 }  // namespace gpt

@@ -1,8 +1,9 @@
 #pragma once
 /// \file
-/// The model that the arguments describe, and its sharded form.
+/// The model that the arguments describe, and how it is trained.
 
 #include <fsdp/sharded.h>
+#include <fsdp/trainer_options.h>
 
 #include <memory>
 
@@ -17,10 +18,8 @@ using Model = fsdp::Sharded<Module>;
 /// On `device`, with the same values for the same seed.
 Module make_module(const Arguments& arguments, int64_t vocabulary, c10::Device device);
 
-/// Each block becomes a group of its own, the rest the outermost one. Collective.
-Model shard(const Module& module, const Arguments& arguments);
-
-/// The GPU of this rank, or the CPU: there is none, this build cannot use it, or the arguments say so.
-c10::Device choose_device(const Arguments& arguments);
+/// What the trainer does with it: each block becomes a group of its own, the rest the outermost one. Collective where
+/// the arguments name a mesh.
+fsdp::TrainerOptions trainer_options(const Arguments& arguments, int64_t steps);
 
 }  // namespace gpt

@@ -1,14 +1,12 @@
 #include "training.h"
 
-#include <fsdp/clip_grad.h>
-#include <fsdp/collectives.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <ranges>
 
-#include "checkpoints.h"
 #include "optimizer.h"
 #include "train/progress.h"
 #include "train/schedule.h"
@@ -19,30 +17,27 @@ namespace {
 using fsdp::data::TextBatch;
 using fsdp::data::TextBatches;
 
-double loss_of(const torch::Tensor& loss) { return loss.item<double>(); }
-
-torch::Tensor loss_on(Model& model, const TextBatch& batch, const Arguments& arguments) {
+torch::Tensor loss_on(Model& model, const TextBatch& batch) {
   const auto device = model.parameters().front().device();
-  const frame::Autocast autocast(arguments.precision, device);
   return model(batch.inputs.to(device), batch.targets.to(device));
 }
 
-/// One optimizer step. Returns the loss of the joined batch.
-double train_step(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler, const TextBatches& batches,
-                  int64_t step, const Arguments& arguments) {
-  optimizer.zero_grad();
-  double sum = 0;
-  for (int64_t micro_batch = 0; micro_batch < arguments.update_freq; ++micro_batch) {
-    model.set_requires_gradient_sync(micro_batch + 1 == arguments.update_freq);
-    const auto loss = loss_on(model, batches.training(step, micro_batch), arguments) / arguments.update_freq;
-    scaler.scale(loss).backward();
-    sum += loss_of(loss);
-  }
-  scaler.unscale_(optimizer);
-  fsdp::clip_grad_norm_(model, arguments.max_grad_norm);
-  scaler.step(optimizer);
-  scaler.update();
-  return fsdp::mean(sum);  // every rank's shares are of one size
+/// An epoch's micro-batches, or all of them if there are no epochs. Each is made when it is needed.
+auto micro_batches(const TextBatches& batches, int64_t epoch, int64_t of_step) {
+  const int64_t steps = batches.steps_of_epoch() > 0 ? batches.steps_of_epoch() : batches.steps();
+  const auto make = [&batches, of_step, first = epoch * steps](int64_t number) {
+    return batches.training(first + number / of_step, number % of_step);
+  };
+  return std::views::iota(int64_t{0}, steps * of_step) | std::views::transform(make);
+}
+
+double validation_loss(fsdp::Trainer& trainer, Model& model, const TextBatches& batches) {
+  const auto measure = [](Model& evaluated, const TextBatch& batch) -> std::vector<torch::Tensor> {
+    const auto sequences = batch.inputs.size(0);
+    return {loss_on(evaluated, batch).to(torch::kDouble) * sequences, torch::tensor(sequences)};
+  };
+  const auto sums = trainer.test(model, batches.validation(), measure);
+  return sums[0] / sums[1];
 }
 
 bool validates_after(int64_t done, const TextBatches& batches, const Arguments& arguments) {
@@ -57,46 +52,52 @@ std::string validation_line(int64_t epoch, int64_t step, double loss, std::strin
   return (epoch > 0 ? "epoch " + std::to_string(epoch) + ", " : "") + text;
 }
 
-}  // namespace
-
-double validation_loss(Model& model, const TextBatches& batches, const Arguments& arguments) {
-  const torch::NoGradGuard no_grad;
-  model->eval();
-  double sum = 0;
-  int64_t sequences = 0;
-  for (const auto& batch : batches.validation()) {
-    sum += loss_of(loss_on(model, batch, arguments)) * static_cast<double>(batch.inputs.size(0));
-    sequences += batch.inputs.size(0);
-  }
-  model->train();
-  return fsdp::mean(sum / static_cast<double>(sequences));
+std::string saved_line(int64_t step, const Arguments& arguments) {
+  return "step " + std::to_string(step) + (arguments.async_save ? ": is being saved in " : ": saved in ") +
+         arguments.save;
 }
 
-Outcome train(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler, const TextBatches& batches,
-              int64_t first, std::string_view unit, const Arguments& arguments) {
+}  // namespace
+
+Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, const TextBatches& batches,
+              std::string_view unit, fsdp::train::StepMetrics& metrics, const Arguments& arguments) {
   const fsdp::train::CosineSchedule schedule{
       .highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
+  const int64_t first = trainer.place().step;
   fsdp::train::Progress progress(batches.steps(), batches.tokens_per_step(), arguments.log_seconds,
                                  /*is_silent=*/fsdp::rank() != 0, first);
   Outcome outcome;
-  fsdp::AsyncSave saving;
-  for (int64_t step = first; step < batches.steps(); ++step) {
-    set_learning_rate(optimizer, fsdp::train::cosine_learning_rate(schedule, step));
-    const double loss = train_step(model, optimizer, scaler, batches, step, arguments);
-    const int64_t done = step + 1;
+  const auto on_step_start = [&](const fsdp::TrainingPlace& place) {
+    set_learning_rate(optimizer, fsdp::train::cosine_learning_rate(schedule, place.step));
+  };
+  const auto on_step_end = [&](const fsdp::StepReport& report) {
+    const int64_t done = report.place.step;
+    const double loss = report.mean_loss();  // every rank's shares are of one size
+    metrics.note(done, {{"loss", loss}, {"lr", fsdp::train::cosine_learning_rate(schedule, done - 1)}}, model);
     if (progress.is_due(done)) progress.show({done, loss, model.stats()});
-    if (validates_after(done, batches, arguments)) {
-      progress.pause();
-      outcome.validation_loss = validation_loss(model, batches, arguments);
-      progress.note(validation_line(batches.ended_epoch(done), done, outcome.validation_loss, unit));
-    }
-    if (saves_after(done, batches.steps(), arguments)) {
-      progress.pause();
-      progress.note(save(saving, model, optimizer, scaler, batches, done, arguments));
-    }
-  }
-  saving.wait();
-  if (first >= batches.steps()) outcome.validation_loss = validation_loss(model, batches, arguments);
+    if (!validates_after(done, batches, arguments)) return;
+    progress.pause();
+    outcome.validation_loss = validation_loss(trainer, model, batches);
+    metrics.note_beside(done, {{"validation_loss", outcome.validation_loss}});
+    progress.note(validation_line(batches.ended_epoch(done), done, outcome.validation_loss, unit));
+    metrics.leave_out_time();
+  };
+  const auto on_saved = [&](const fsdp::TrainingPlace& place) {
+    progress.note(saved_line(place.step, arguments));
+    metrics.leave_out_time();
+  };
+  trainer.add({.on_step_start = on_step_start,
+               .on_step_end = on_step_end,
+               .on_save = [&](fsdp::SaveOptions&) { progress.pause(); },
+               .on_saved = on_saved});
+
+  const auto data = [&](int64_t epoch) { return micro_batches(batches, epoch, arguments.update_freq); };
+  outcome.is_complete = trainer.fit(model, optimizer, data, loss_on);
+  if (!outcome.is_complete)
+    progress.note("ended by a signal after step " + std::to_string(trainer.place().step) + "; --resume " +
+                  arguments.save + " goes on");
+  else if (first >= batches.steps())
+    outcome.validation_loss = validation_loss(trainer, model, batches);
   outcome.training_seconds = progress.seconds();
   outcome.tokens = batches.tokens_per_step() * std::max<int64_t>(batches.steps() - first, 0);
   return outcome;

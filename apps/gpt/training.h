@@ -1,15 +1,16 @@
 #pragma once
 /// \file
-/// The training loop.
+/// Training, and what is printed of it.
 
-#include <fsdp/grad_scaler.h>
 #include <fsdp/optim.h>
+#include <fsdp/trainer.h>
 
 #include <string_view>
 
 #include "arguments.h"
 #include "model.h"
 #include "train/data/text_batches.h"
+#include "train/step_metrics.h"
 
 namespace gpt {
 
@@ -19,14 +20,14 @@ struct Outcome {
   double training_seconds = 0;
   /// Tokens trained on, over all ranks.
   int64_t tokens = 0;
+  /// Not where a signal ended it.
+  bool is_complete = true;
 };
 
-/// Trains on this rank's share of every batch but those of the `first` steps, which were done before; rank 0 prints
-/// progress, with losses in nats per `unit`. Writes the checkpoints that the arguments ask for. Collective.
-Outcome train(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler,
-              const fsdp::data::TextBatches& batches, int64_t first, std::string_view unit, const Arguments& arguments);
-
-/// Mean loss over the validation text. Collective.
-double validation_loss(Model& model, const fsdp::data::TextBatches& batches, const Arguments& arguments);
+/// Trains on this rank's share of every batch from where the trainer is; rank 0 prints progress, with losses in nats
+/// per `unit`; `metrics` gets every step. Collective.
+Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer,
+              const fsdp::data::TextBatches& batches, std::string_view unit,
+              fsdp::train::StepMetrics& metrics, const Arguments& arguments);
 
 }  // namespace gpt

@@ -24,7 +24,8 @@ void add_flags(CLI::App& app, Arguments& arguments) {
 
   app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU though there is a GPU");
   add("--model", arguments.model, "The network", CLI::IsMember({"convnet", "resnet18"}));
-  app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules with 20000 parameters or more become groups of their own");
+  auto* auto_wrap =
+      app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules with 20000 parameters or more become groups of their own");
   frame::add_sharding_flags(app, arguments.sharding);
   frame::add_precision_flags(app, arguments.precision);
   frame::add_activation_flags(app, arguments.activations);
@@ -49,7 +50,17 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   add("--seed", arguments.seed, "Seed of the model, the order of the images and what is dropped out", frame::seed());
 
   add("--threads", arguments.threads, "Threads of each rank", frame::threads());
-  app.add_flag("--save-model", arguments.save_model, "Write the trained model to mnist_cnn.pt");
+  frame::add_observing_flags(app, arguments.observing);
+  auto* save_model = app.add_flag("--save-model", arguments.save_model, "Write the trained model to mnist_cnn.pt");
+  app.add_flag("--compare", arguments.compare,
+               "Train by DDP, FSDP and FSDP with --auto-wrap one after the other, and print them side by side")
+      ->excludes(auto_wrap)
+      ->excludes(app.get_option("--strategy"))
+      ->excludes(save_model)
+      ->excludes(app.get_option("--trace"))
+      ->excludes(app.get_option("--metrics"))
+      ->excludes(app.get_option("--tensorboard"))
+      ->excludes(app.get_option("--explain"));
 }
 
 }  // namespace mnist

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "frame/activation_flags.h"
+#include "frame/observing_flags.h"
 #include "frame/precision_flags.h"
 #include "frame/sharding_flags.h"
 
@@ -25,9 +26,12 @@ struct Arguments {
   /// "convnet" or "resnet18".
   std::string model = "convnet";
   bool auto_wrap = false;
+  /// Trains by DDP, FSDP and FSDP with auto_wrap, one after the other, instead of by one of them.
+  bool compare = false;
   frame::ShardingFlags sharding;
   frame::PrecisionFlags precision;
   frame::ActivationFlags activations;
+  frame::ObservingFlags observing;
   bool no_dropout = false;
   /// Batch norms take their statistics over all ranks.
   bool sync_bn = false;

@@ -5,6 +5,7 @@
 
 import concurrent.futures
 import functools
+import json
 import pathlib
 import re
 import resource
@@ -49,6 +50,15 @@ class Digits(unittest.TestCase):
 
     def run_mnist(self, *words, **settings):
         return run_mnist(self.folder, *words, **settings)
+
+    def test_writes_a_trace_and_the_metrics_of_each_epoch(self):
+        output = self.train("--epochs", 2, "--explain", "--trace", "trace.json", "--metrics", "metrics.jsonl", world=2)
+        self.assertIn("a rank holds at most: ", output)
+        events = json.loads((self.folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+        self.assertEqual({event["pid"] for event in events}, {0, 1})
+        lines = [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+        self.assertEqual([line["step"] for line in lines if "loss" in line], [1, 2])
+        self.assertEqual([line["step"] for line in lines if "accuracy" in line], [1, 2])
 
     def train(self, *words, world=1):
         done = self.run_mnist(*words, world=world)
@@ -117,6 +127,27 @@ class Training(Digits):
         (sharded, _), (replicated, _) = joined(2), joined(2, "--strategy", "replicate")
         self.assertEqual(EPOCH.findall(sharded), EPOCH.findall(replicated))
         self.assertEqual(TEST.findall(sharded), TEST.findall(replicated))
+
+    def test_compares_ddp_fsdp_and_wrapping(self):
+        output = self.train("--compare", "--epochs", 2, "--batch-size", 8, world=4)
+        line = re.compile(r"(DDP|FSDP\+wrap|FSDP) +(\d+) +\S+ MB +\d+\.\d\d +\d+\.\d{3} +(\d+\.\d{6}) +(\d+\.\d{4}) +(\S+) %$",
+                          re.MULTILINE)
+        names, peaks, *results = zip(*line.findall(output))
+        self.assertEqual(names, ("DDP", "FSDP", "FSDP+wrap"), output)
+        ddp, fsdp, wrap = map(int, peaks)
+        self.assertLess(fsdp, ddp, output)
+        self.assertLess(wrap, fsdp, output)
+        for of_ddp, of_fsdp, _ in results:  # losses of training and test, accuracy
+            self.assertEqual(of_fsdp, of_ddp, output)
+        epochs = EPOCH.findall(output)
+        self.assertEqual(len(epochs), 6, output)
+        self.assertEqual(epochs[2:4], epochs[:2], output)
+
+    def test_batch_norms_over_ranks_train_with_autocast(self):
+        words = ["--model", "resnet18", "--sync-bn", "--test-samples", 10]
+        plain, low = (float(EPOCH.findall(self.train(*words, *more, world=2))[-1][1]) for more in ([], ["--autocast"]))
+        self.assertNotEqual(low, plain)
+        self.assertAlmostEqual(low, plain, delta=0.05 * plain)
 
     def test_a_network_with_batch_norm_trains(self):
         output = self.train("--model", "resnet18", "--test-samples", 10, world=2)
@@ -195,6 +226,7 @@ class Mistakes(Digits):
     def test_wrong_flags_are_one_sentence_and_status_2(self):
         cases = (["--epocs", 3], ["--epochs", 0], ["--epochs", "many"], ["--model", "vgg"], ["--gamma", 2],
                  ["--batch-size"], ["--seed", -1], ["--lr", "nan"], ["--data", ""], ["--strategy", "vgg"], ["--optimizer", "vgg"], ["--mesh", "2by1"],
+                 ["--compare", "--auto-wrap"], ["--compare", "--strategy", "replicate"], ["--compare", "--save-model"],
                  ["--cpu-offload"])  # beside --no-cuda
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for words, done in zip(cases, pool.map(lambda words: self.run_mnist(*words), cases)):

@@ -4,6 +4,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <iostream>
+
+#include "report.h"
 
 namespace mnist {
 namespace {
@@ -18,54 +21,61 @@ auto batches_of(Share& share) {
 
 torch::Tensor on(c10::Device device, const torch::Tensor& tensor) { return tensor.to(device, /*non_blocking=*/true); }
 
-torch::Tensor output_of(Model& model, const torch::Tensor& images, c10::Device device,
-                        const frame::PrecisionFlags& precision) {
-  const frame::Autocast autocast(precision, device);
-  return model(on(device, images));
-}
-
 torch::Tensor loss_sum(const torch::Tensor& output, const torch::Tensor& target) {
   return torch::nll_loss(output, target, /*weight=*/{}, at::Reduction::Sum);
 }
 
-}  // namespace
-
-double train_epoch(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler, Share& share, int64_t epoch,
-                   const frame::PrecisionFlags& precision) {
-  model->train();
-  share.sampler.set_epoch(static_cast<size_t>(epoch));
-  fsdp::RunningSums sums(2, share.device);
-  const auto batches = batches_of(share);
-  for (auto& batch : *batches) {
-    optimizer.zero_grad();
-    const auto output = output_of(model, batch.data, share.device, precision);
-    const auto loss = loss_sum(output, on(share.device, batch.target));
-    // Backward takes the mean over the ranks; the loss of the joined batch is the sum.
-    scaler.scale(loss * fsdp::world_size()).backward();
-    scaler.step(optimizer);
-    scaler.update();
-    sums.add({loss, torch::tensor(batch.target.size(0))});
-  }
-  const auto total = sums.over_ranks();
-  return total[0] / total[1];
-}
-
-TestResult test(Model& model, Share& share, const frame::PrecisionFlags& precision) {
-  const torch::NoGradGuard no_grad;
-  model->eval();
-  fsdp::RunningSums sums(3, share.device);
+TestResult test(fsdp::Trainer& trainer, Model& model, Share& share) {
   auto left = static_cast<int64_t>(share.sampler.counted());
-  const auto batches = batches_of(share);
-  for (auto& batch : *batches) {
+  const auto measure = [&](Model& net, torch::data::Example<>& batch) -> std::vector<torch::Tensor> {
     // Every rank runs the same number of batches; images at the end that another rank counts are left out.
     const int64_t counted = std::min(left, batch.target.size(0));
     left -= counted;
-    const auto output = output_of(model, batch.data, share.device, precision).narrow(0, 0, counted);
+    const auto output = net(on(share.device, batch.data)).narrow(0, 0, counted);
     const auto target = on(share.device, batch.target).narrow(0, 0, counted);
-    sums.add({loss_sum(output, target), output.argmax(1).eq(target).sum(), torch::tensor(counted)});
-  }
-  const auto total = sums.over_ranks();
+    return {loss_sum(output, target), output.argmax(1).eq(target).sum(), torch::tensor(counted)};
+  };
+  const auto total = trainer.test(model, batches_of(share), measure);
   return {total[0] / total[2], static_cast<int64_t>(total[1]), static_cast<int64_t>(total[2])};
+}
+
+void print(const std::string& line) {
+  if (fsdp::rank() == 0) std::cout << line << std::endl;
+}
+
+}  // namespace
+
+std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, Share& images,
+                               Share& tested, fsdp::train::StepMetrics& metrics, double gamma) {
+  torch::optim::StepLR schedule(optimizer, /*step_size=*/1, gamma);
+  schedule.step();  // LibTorch's first call leaves the rate as it is; Python's schedules make it themselves.
+  std::vector<EpochResult> results;
+  fsdp::RunningSums sums(2, images.device);
+  const auto on_epoch_end = [&](const fsdp::TrainingPlace& place) {
+    const auto total = std::exchange(sums, fsdp::RunningSums(2, images.device)).over_ranks();
+    auto& result = results.emplace_back(EpochResult{.loss = total[0] / total[1]});
+    print(epoch_text(place.epoch + 1, result.loss));
+    metrics.note(place.epoch + 1, {{"loss", result.loss}}, model);
+    result.test = test(trainer, model, tested);
+    print(test_text(result.test));
+    metrics.note_beside(place.epoch + 1,
+                        {{"test_loss", result.test.average_loss}, {"accuracy", result.test.accuracy()}});
+    metrics.leave_out_time();
+    schedule.step();
+  };
+  trainer.add({.on_epoch_end = on_epoch_end});
+
+  const auto data = [&](int64_t epoch) {
+    images.sampler.set_epoch(static_cast<size_t>(epoch) + 1);
+    return batches_of(images);
+  };
+  const auto loss_of = [&](Model& net, torch::data::Example<>& batch) {
+    const auto loss = loss_sum(net(on(images.device, batch.data)), on(images.device, batch.target));
+    sums.add({loss, torch::tensor(batch.target.size(0))});
+    return loss * fsdp::world_size();  // Backward takes the mean over the ranks; that of the joined batch is the sum.
+  };
+  trainer.fit(model, optimizer, data, loss_of);
+  return results;
 }
 
 }  // namespace mnist

@@ -1,17 +1,18 @@
 #pragma once
 /// \file
-/// An epoch of training, and the test after it.
+/// Training over the epochs, with the test after each.
 
-#include <fsdp/grad_scaler.h>
 #include <fsdp/images.h>
 #include <fsdp/optim.h>
 #include <fsdp/samplers.h>
-#include <fsdp/sharded.h>
+#include <fsdp/trainer.h>
 
 #include <memory>
+#include <vector>
 
 #include "arguments.h"
 #include "models/classifier.h"
+#include "train/step_metrics.h"
 
 namespace mnist {
 
@@ -25,17 +26,24 @@ struct Share {
   c10::Device device;
 };
 
-/// Trains on this rank's share of the images in the order of `epoch`. Returns the mean loss of an image over the
-/// ranks. Collective.
-double train_epoch(Model& model, torch::optim::Optimizer& optimizer, fsdp::GradScaler& scaler, Share& share, int64_t epoch,
-                   const frame::PrecisionFlags& precision);
-
 struct TestResult {
   double average_loss = 0;
   int64_t correct = 0, samples = 0;
+  double accuracy() const { return static_cast<double>(correct) / static_cast<double>(samples); }
 };
 
-/// Over all ranks, each image counted once. Collective.
-TestResult test(Model& model, Share& share, const frame::PrecisionFlags& precision);
+/// What an epoch gave, over all ranks.
+struct EpochResult {
+  /// The mean of the images', each before the step that it is part of.
+  double loss = 0;
+  /// Each image counted once.
+  TestResult test = {};
+};
+
+/// Trains on this rank's share of the images and tests after each epoch; rank 0 prints both. The learning rate is
+/// multiplied by `gamma` from one epoch to the next. `metrics` gets every epoch. Returns what the epochs gave.
+/// Collective.
+std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, Share& images,
+                               Share& tested, fsdp::train::StepMetrics& metrics, double gamma);
 
 }  // namespace mnist

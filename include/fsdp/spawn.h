@@ -11,6 +11,9 @@ struct SpawnOptions {
   /// How long the other ranks have after a failure to find out who was lost (fsdp::PeerLost), to say so and to clean
   /// up. The default is as long as that takes them at most.
   std::chrono::milliseconds peer_grace = std::chrono::seconds(15);
+  /// SIGTERM and SIGINT to this process go on to the ranks instead of ending it, e.g. so that these save what they have
+  /// and return. They are blocked in the calling thread until spawn returns.
+  bool passes_signals_on = false;
 };
 
 /// Starts `nprocs` processes that each run `fn(rank)`, rank from 0 to nprocs - 1, with RANK, WORLD_SIZE,

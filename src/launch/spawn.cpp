@@ -5,6 +5,7 @@
 #include <fsdp/spawn.h>
 
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -133,6 +135,31 @@ class RankProcess {
   std::string message_;
 };
 
+/// While it lives, SIGTERM and SIGINT wait in this thread, which is the only one, to be passed on.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigemptyset(&held_);
+    sigaddset(&held_, SIGTERM);
+    sigaddset(&held_, SIGINT);
+    sigprocmask(SIG_BLOCK, &held_, &previous_);
+  }
+  ~HeldSignals() { release(); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+  /// In a rank: they arrive as before.
+  void release() const { sigprocmask(SIG_SETMASK, &previous_, nullptr); }
+  void pass_on(const std::vector<RankProcess>& ranks) const {
+    const timespec at_once{};
+    for (int signal = 0; (signal = sigtimedwait(&held_, nullptr, &at_once)) > 0;)
+      for (const RankProcess& rank : ranks) rank.send(signal);
+  }
+
+ private:
+  sigset_t held_{}, previous_{};
+};
+
 RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place) {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
@@ -164,14 +191,16 @@ void wait_for_news(const std::vector<RankProcess>& ranks) {
 }
 
 /// Waits for all ranks, of which some may fail: the others have `peer_grace` to end by themselves, then kShutdownTime
-/// after SIGTERM; who is left then is killed when `ranks` go. Returns the rank that is to blame, null if all succeeded.
-const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace) {
+/// after SIGTERM; who is left then is killed when `ranks` go. `signals`, if any, go on to them. Returns the rank that is to blame, null if all succeeded.
+const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace,
+                                const std::optional<HeldSignals>& signals) {
   Ending ending({peer_grace, kShutdownTime}, [&](int signal) {
     for (const RankProcess& rank : ranks) rank.send(signal);
   });
   const RankProcess* cause = nullptr;
   while (std::ranges::any_of(ranks, &RankProcess::is_running) && ending.phase() < Ending::Phase::kKilled) {
     wait_for_news(ranks);
+    if (signals) signals->pass_on(ranks);
     for (RankProcess& rank : ranks) rank.collect();
     const auto worst = std::ranges::max_element(ranks, {}, &RankProcess::failure_kind);
     if (worst->failure_kind() == Failure::kNone) continue;
@@ -197,13 +226,19 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
   std::clog.flush();
   fflush(nullptr);  // Else every rank prints what is still buffered here.
 
+  std::optional<HeldSignals> signals;
+  if (options.passes_signals_on) signals.emplace();
+  const auto run = [&](int rank) {
+    if (signals) signals->release();
+    fn(rank);
+  };
   std::vector<RankProcess> ranks;
   ranks.reserve(static_cast<size_t>(nprocs));
   for (int rank = 0; rank < nprocs; ++rank) {
     place.rank = place.local_rank = rank;
-    ranks.push_back(fork_rank(fn, place));
+    ranks.push_back(fork_rank(run, place));
   }
-  if (const RankProcess* cause = wait_for_all(ranks, options.peer_grace)) throw Error(cause->failure());
+  if (const RankProcess* cause = wait_for_all(ranks, options.peer_grace, signals)) throw Error(cause->failure());
 }
 
 }  // namespace fsdp

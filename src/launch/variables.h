@@ -11,6 +11,10 @@
 
 namespace fsdp {
 
+/// Of a rank whose output goes through a launcher to a terminal: columns of one of its lines. A line that ends with
+/// "\r" is then written again by the next one.
+inline constexpr const char* kTerminalColumnsVariable = "FSDP_TERMINAL_COLUMNS";
+
 /// Names and values; without a value the variable is not set.
 using Variables = std::map<std::string, std::optional<std::string>>;
 

@@ -5,10 +5,12 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <iomanip>
 #include <iostream>
 #include <sstream>
 
+#include "launch/variables.h"
 #include "train/bytes_text.h"
 
 namespace fsdp::train {
@@ -16,6 +18,7 @@ namespace {
 
 constexpr double kSecondsBetweenRewrites = 0.25;
 constexpr const char* kEraseLine = "\r\x1b[K";
+constexpr const char* kEraseRest = "\x1b[K";
 
 std::string time_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::lround(seconds));
@@ -34,6 +37,12 @@ std::string line_text(const StepReport& report, int64_t steps, double tokens_per
   return text.str();
 }
 
+/// Columns that the launcher's terminal has for a line of this rank; 0: what it prints goes to no such terminal.
+size_t launchers_columns() {
+  const char* said = std::getenv(kTerminalColumnsVariable);
+  return said == nullptr ? 0 : std::strtoul(said, nullptr, 10);
+}
+
 /// Columns of the terminal on stdout; many if it does not tell.
 size_t terminal_width() {
   winsize size{};
@@ -48,7 +57,8 @@ Progress::Progress(int64_t steps, int64_t tokens_per_step, double seconds_betwee
       first_(first),
       is_silent_(is_silent),
       is_terminal_(isatty(STDOUT_FILENO) != 0),
-      seconds_between_(is_terminal_ ? kSecondsBetweenRewrites : seconds_between_lines) {}
+      launchers_columns_(is_terminal_ ? 0 : launchers_columns()),
+      seconds_between_(is_live() ? kSecondsBetweenRewrites : seconds_between_lines) {}
 
 double Progress::seconds() const {
   const std::chrono::duration<double> current = is_paused_ ? Clock::duration(0) : Clock::now() - started_;
@@ -70,6 +80,8 @@ void Progress::show(const StepReport& report) {
   if (is_terminal_) {
     // A line that wraps could not be written again.
     std::cout << kEraseLine << line.substr(0, terminal_width() - 1) << std::flush;
+  } else if (is_live()) {
+    std::cout << line.substr(0, launchers_columns_ - 1) << kEraseRest << '\r' << std::flush;
   } else {
     std::cout << line << std::endl;
   }
@@ -83,7 +95,7 @@ void Progress::pause() {
 }
 
 void Progress::note(const std::string& line) {
-  if (!is_silent_) std::cout << (is_terminal_ ? "\n" : "") << line << std::endl;
+  if (!is_silent_) std::cout << (is_live() ? "\n" : "") << line << std::endl;
   if (is_paused_) started_ = Clock::now();
   is_paused_ = false;
 }

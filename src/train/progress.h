@@ -16,7 +16,8 @@ struct StepReport {
   GroupStats memory;
 };
 
-/// Prints to stdout: one line that is written again and again on a terminal, a line every few seconds elsewhere.
+/// Prints to stdout: one line that is written again and again on a terminal, also behind a launcher that says that it
+/// has one (kTerminalColumnsVariable); a line every few seconds elsewhere.
 class Progress {
  public:
   /// `tokens_per_step`: of all ranks. A silent one prints nothing. `first`: steps that were done before.
@@ -36,10 +37,13 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
+  /// Whether one line is written again and again.
+  bool is_live() const { return is_terminal_ || launchers_columns_ > 0; }
   double tokens_per_second(int64_t step) const;
 
   const int64_t steps_, tokens_per_step_, first_;
   const bool is_silent_, is_terminal_;
+  const size_t launchers_columns_;  // 0: it is not behind a launcher that writes to a terminal
   const double seconds_between_;
   Clock::time_point started_ = Clock::now();
   std::chrono::duration<double> earlier_{0};

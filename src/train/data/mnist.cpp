@@ -7,7 +7,7 @@
 namespace fsdp::data {
 namespace {
 
-constexpr int64_t kSide = 28, kDigits = 10;
+constexpr int64_t kImageSide = 28, kClasses = 10;
 
 template <class... Message>
 void expect(bool ok, const Message&... message) {
@@ -28,7 +28,7 @@ std::string path_of(const std::string& folder, const std::string& name) {
 void expect_digits(const at::Tensor& labels, const std::string& path) {
   const auto* bytes = labels.const_data_ptr<uint8_t>();
   for (int64_t i = 0; i < labels.numel(); ++i)
-    expect(bytes[i] < kDigits, path, " has the label ", static_cast<int>(bytes[i]), " at place ", i,
+    expect(bytes[i] < kClasses, path, " has the label ", static_cast<int>(bytes[i]), " at place ", i,
            ", expected 0 to 9");
 }
 
@@ -39,7 +39,7 @@ Images read_mnist(const std::string& folder, MnistPart part) {
   const auto images_path = path_of(folder, prefix + "-images-idx3-ubyte");
   const auto labels_path = path_of(folder, prefix + "-labels-idx1-ubyte");
   const auto pixels = read_idx(images_path), labels = read_idx(labels_path);
-  expect(pixels.dim() == 3 && pixels.size(1) == kSide && pixels.size(2) == kSide, images_path,
+  expect(pixels.dim() == 3 && pixels.size(1) == kImageSide && pixels.size(2) == kImageSide, images_path,
          ": expected images of 28 x 28, found sizes ", pixels.sizes());
   expect(labels.dim() == 1, labels_path, ": expected one label for each image, found sizes ", labels.sizes());
   expect(labels.size(0) == pixels.size(0), folder, " has ", pixels.size(0), " images but ", labels.size(0),

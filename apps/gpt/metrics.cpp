@@ -1,0 +1,40 @@
+#include "metrics.h"
+
+#include <fsdp/scalar_log.h>
+
+#include <string>
+
+namespace gpt {
+namespace {
+
+c10::ScalarType dtype_of_products(const frame::PrecisionFlags& flags) {
+  if (flags.fp16) return c10::kHalf;
+  return flags.bf16 || flags.autocast ? c10::kBFloat16 : c10::kFloat;
+}
+
+fsdp::train::FlopsModel flops_of(const Model& model, c10::Device device, int64_t vocabulary,
+                                 const Arguments& arguments) {
+  const int64_t places = arguments.architecture == Architecture::kGpt ? arguments.seq : 0;
+  const int64_t multiplied = model.stats().parameter_numel - (vocabulary + places) * arguments.dim;
+  const double peak = arguments.observing.peak_flops > 0
+                          ? arguments.observing.peak_flops
+                          : fsdp::train::measured_peak_flops(device, dtype_of_products(arguments.precision));
+  return {.per_token = fsdp::train::FlopsModel::of_transformer_token(multiplied, arguments.layers, arguments.dim,
+                                                                     arguments.seq),
+          .peak_of_rank = peak};
+}
+
+bool is_asked_for(const frame::ObservingFlags& flags) { return !flags.metrics.empty() || !flags.tensorboard.empty(); }
+
+}  // namespace
+
+fsdp::train::StepMetrics step_metrics(const Model& model, c10::Device device, int64_t vocabulary,
+                                      const fsdp::data::TextBatches& batches, int64_t first, std::string_view unit,
+                                      const Arguments& arguments) {
+  const auto flops = is_asked_for(arguments.observing) ? flops_of(model, device, vocabulary, arguments)
+                                                       : fsdp::train::FlopsModel();
+  return {frame::open_scalar_log(arguments.observing, /*appends=*/first > 0), batches.tokens_per_step(),
+          std::string(unit) + "s", flops};
+}
+
+}  // namespace gpt

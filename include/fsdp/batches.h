@@ -1,0 +1,106 @@
+#pragma once
+/// \file
+/// What Trainer sees of a user's data: the batches of an epoch, one after another.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace fsdp::detail {
+
+template <class Data>
+decltype(auto) range_of_epoch(Data& data, int64_t epoch) {
+  if constexpr (std::is_invocable_v<Data&, int64_t>)
+    return data(epoch);
+  else
+    return (data);
+}
+
+template <class Range>
+auto& behind_pointer(Range& range) {
+  if constexpr (requires { range.begin(); })
+    return range;
+  else
+    return *range;
+}
+
+/// One pass. `Data` is a function of the epoch, from 0, that returns a range of batches or a pointer to one, e.g. a data
+/// loader; or the range or pointer itself. A batch is taken from the range when it is asked for, never earlier.
+template <class Data>
+class EpochOfBatches {
+  using Range = decltype(range_of_epoch(std::declval<Data&>(), int64_t{}));  // a value or a reference
+  using Iterator = decltype(behind_pointer(std::declval<std::remove_reference_t<Range>&>()).begin());
+
+ public:
+  using Batch = std::remove_reference_t<decltype(*std::declval<Iterator&>())>;
+
+  EpochOfBatches(Data& data, int64_t epoch) : range_(range_of_epoch(data, epoch)) {}
+  EpochOfBatches(const EpochOfBatches&) = delete;
+  EpochOfBatches& operator=(const EpochOfBatches&) = delete;
+
+  /// Goes to the next batch; false: there is none.
+  bool next() {
+    if (is_over_) return false;
+    if (at_)
+      ++*at_;
+    else
+      at_.emplace(behind_pointer(range_).begin());
+    is_over_ = !(*at_ != behind_pointer(range_).end());  // all that LibTorch's iterators can be asked
+    return !is_over_;
+  }
+  decltype(auto) batch() { return **at_; }
+
+ private:
+  Range range_;
+  std::optional<Iterator> at_;
+  bool is_over_ = false;
+};
+
+/// Batches with what the model and the loss make of them: all that the loop of Trainer::fit knows of a user's types.
+class MicroBatches {
+ public:
+  virtual ~MicroBatches() = default;
+  /// The pass of this epoch starts.
+  virtual void begin(int64_t epoch) = 0;
+  /// Leaves out the next `count` batches. Returns how many there were.
+  virtual int64_t skip(int64_t count) = 0;
+  /// Takes the next `count` batches instead of those that were taken before. Returns how many there were.
+  virtual int64_t take(int64_t count) = 0;
+  /// Forward and loss of a batch that was taken, from 0.
+  virtual at::Tensor loss(int64_t number) = 0;
+};
+
+template <class Model, class Data, class Loss>
+class MicroBatchesOf final : public MicroBatches {
+ public:
+  MicroBatchesOf(Model& model, Data& data, Loss& loss) : model_(model), data_(data), loss_(loss) {}
+
+  void begin(int64_t epoch) override {
+    taken_.clear();
+    epoch_.emplace(data_, epoch);
+  }
+  int64_t skip(int64_t count) override {
+    int64_t skipped = 0;
+    while (skipped < count && epoch_->next()) ++skipped;
+    return skipped;
+  }
+  int64_t take(int64_t count) override {
+    taken_.clear();
+    while (static_cast<int64_t>(taken_.size()) < count && epoch_->next()) taken_.push_back(epoch_->batch());
+    return static_cast<int64_t>(taken_.size());
+  }
+  at::Tensor loss(int64_t number) override { return loss_(model_, taken_[static_cast<size_t>(number)]); }
+
+ private:
+  Model& model_;
+  Data& data_;
+  Loss& loss_;
+  std::optional<EpochOfBatches<Data>> epoch_;
+  std::vector<std::remove_const_t<typename EpochOfBatches<Data>::Batch>> taken_;
+};
+
+}  // namespace fsdp::detail

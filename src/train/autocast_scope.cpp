@@ -1,0 +1,21 @@
+#include <ATen/autocast_mode.h>
+#include <fsdp/trainer.h>
+
+namespace fsdp::detail {
+
+AutocastScope::AutocastScope(c10::DeviceType device, std::optional<at::ScalarType> dtype) {
+  if (!dtype) return;
+  device_ = device;
+  at::autocast::set_autocast_dtype(device, *dtype);
+  was_enabled_ = at::autocast::is_autocast_enabled(device);
+  at::autocast::set_autocast_enabled(device, true);
+  at::autocast::increment_nesting();
+}
+
+AutocastScope::~AutocastScope() {
+  if (!device_) return;
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();  // of parameters that a step changes
+  at::autocast::set_autocast_enabled(*device_, was_enabled_);
+}
+
+}  // namespace fsdp::detail

@@ -1,0 +1,220 @@
+#include <ATen/Context.h>
+#include <ATen/ops/tensor.h>
+#include <fsdp/clip_grad.h>
+#include <fsdp/collectives.h>
+#include <fsdp/process_group.h>
+#include <fsdp/trainer.h>
+
+#include <utility>
+
+#include "comm/core/check.h"
+#include "runtime/random_state.h"
+#include "train/stop_signals.h"
+#include "train/training_place.h"
+
+namespace fsdp {
+namespace {
+
+constexpr const char* kState = "trainer";
+
+void check_options(const TrainerOptions& options) {
+  const auto where = [](const char* option) {
+    return default_process_group()->where("Trainer") + "the option " + option + ": expected ";
+  };
+  const int ranks = world_size();
+  require(options.devices == 0 || options.devices == ranks, where("devices"), ranks,
+          ", the number of ranks there are, found ", options.devices,
+          ". Let Trainer::run start the ranks, or leave it to the launcher.");
+  require(options.epochs > 0, where("epochs"), "at least 1, found ", options.epochs, ".");
+  require(options.accumulate > 0, where("accumulate"), "at least 1 batch for each step, found ", options.accumulate, ".");
+  require(!options.steps || *options.steps > 0, where("steps"), "at least 1, found ", options.steps.value_or(0), ".");
+  require(!options.max_grad_norm || *options.max_grad_norm > 0, where("max_grad_norm"), "more than 0, found ",
+          options.max_grad_norm.value_or(0), ".");
+  require(options.save.every >= 0, where("save.every"), "steps, or 0 for the end only, found ", options.save.every, ".");
+  require(options.mesh_shape.size() <= 2, where("mesh_shape"), "one size or two, found ", options.mesh_shape.size(), ".");
+  require(options.mesh_shape.empty() || !options.sharding.mesh, where("mesh_shape"),
+          "none beside sharding.mesh. Give one of them.");
+}
+
+GradScalerOptions scaler_options(const TrainerOptions& options) {
+  GradScalerOptions scaler = options.scaler;
+  scaler.enabled = options.precision == Precision::kFloat16;
+  return scaler;
+}
+
+MixedPrecisionPolicy policy_of(Precision precision) {
+  const bool is_fp16 = precision == Precision::kFloat16;
+  MixedPrecisionPolicy policy;
+  policy.param_dtype = is_fp16 ? at::kHalf : at::kBFloat16;
+  if (!is_fp16) policy.reduce_dtype = at::kFloat;
+  policy.output_dtype = at::kFloat;  // for losses
+  return policy;
+}
+
+DeviceMesh mesh_of(const std::vector<int>& shape) {
+  return shape.size() == 1 ? init_device_mesh(shape, {"shard"}) : init_device_mesh(shape, {"replicate", "shard"});
+}
+
+UsageError wrong_loss(const at::Tensor& loss) {
+  return UsageError(c10::str(default_process_group()->where("Trainer::fit"), "the loss: expected a scalar, found ",
+                             loss.defined() ? c10::str("a tensor of sizes ", loss.sizes()) : "an undefined tensor",
+                             ". Return e.g. its mean from the loss function."));
+}
+
+/// Whether any rank has received one of the signals; null: none does anything. Collective.
+bool is_asked_to_end(const std::shared_ptr<const train::StopSignals>& signals) {
+  return signals && all_reduce(at::tensor(signals->received()), ReduceOp::kMax).item<int>() != 0;
+}
+
+}  // namespace
+
+double StepReport::mean_loss() const { return mean(loss.item<double>()); }
+
+Trainer::Trainer(TrainerOptions options)
+    : options_(std::move(options)), device_(default_process_group()->device()), scaler_(scaler_options(options_)) {
+  check_options(options_);
+  if (options_.seed) at::manual_seed(*options_.seed);
+}
+
+bool Trainer::fit(const Group& model, torch::optim::Optimizer& optimizer, detail::MicroBatches& batches) {
+  const auto signals = options_.save.folder.empty() ? nullptr : train::StopSignals::of_process();
+  AsyncSave saving;
+  is_stopped_ = false;
+  if (!has_resumed_) resume(model, optimizer);
+  while (has_more_epochs()) {
+    begin_epoch(batches);
+    int64_t taken = 0;
+    while (has_more_steps() && (taken = batches.take(options_.accumulate)) > 0) {
+      call(&TrainerCallbacks::on_step_start, place_);
+      StepReport report;
+      optimizer.zero_grad();
+      for (int64_t number = 0; number < taken; ++number) {
+        model.set_requires_gradient_sync(number + 1 == taken);  // one reduction for all of them
+        const at::Tensor loss = loss_of(batches, number) / taken;
+        scaler_.scale(loss).backward();
+        const at::Tensor share = loss.detach().to(at::kDouble);
+        report.loss = report.loss.defined() ? report.loss + share : share;
+      }
+      if (options_.max_grad_norm) {
+        scaler_.unscale_(optimizer);
+        report.grad_norm = clip_grad_norm_(model, *options_.max_grad_norm);
+      }
+      scaler_.step(optimizer);
+      scaler_.update();
+
+      place_ = report.place = {.epoch = place_.epoch, .batches = place_.batches + taken, .step = place_.step + 1};
+      call(&TrainerCallbacks::on_step_end, report);
+      if (is_asked_to_end(signals)) stop();
+      if (saves_after_step()) save(saving, model, optimizer);
+    }
+    if (has_more_steps()) end_epoch(saving, model, optimizer);
+  }
+  saving.wait();
+  if (is_asked_to_end(signals)) stop();  // while the last of it was saved
+  return !is_stopped_;
+}
+
+bool Trainer::has_more_steps() const { return !is_stopped_ && (!options_.steps || place_.step < *options_.steps); }
+
+bool Trainer::has_more_epochs() const { return has_more_steps() && place_.epoch < options_.epochs; }
+
+// Goes on in the middle of an epoch after the batches that were done. What the data draws for those is not drawn again
+// by what follows: batches come from the data one by one, after the step before them.
+void Trainer::begin_epoch(detail::MicroBatches& batches) {
+  call(&TrainerCallbacks::on_epoch_start, place_);
+  const at::Tensor on_cpu = runtime::random_state(at::kCPU), on_device = runtime::random_state(device_);
+  batches.begin(place_.epoch);
+  const int64_t skipped = batches.skip(place_.batches);
+  require(skipped == place_.batches, default_process_group()->where("Trainer::fit"), "expected the data of epoch ",
+          place_.epoch, " to have the ", place_.batches, " batches that the loaded training has done, found ", skipped,
+          ". Resume with the data and the batch size that were saved.");
+  if (skipped == 0) return;
+  runtime::set_random_state(at::kCPU, on_cpu);
+  runtime::set_random_state(device_, on_device);
+}
+
+at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number) const {
+  const detail::AutocastScope autocast(device_.type(), autocast_dtype());
+  at::Tensor loss = batches.loss(number);
+  if (!loss.defined() || loss.numel() != 1) throw wrong_loss(loss);
+  if (!loss.requires_grad())
+    throw UsageError(default_process_group()->where("Trainer::fit") +
+                     "the loss: expected one with a gradient, found one that no parameter has a part in. Compute it of "
+                     "what the model returns, without detach or NoGradGuard.");
+  return loss.reshape({});
+}
+
+void Trainer::end_epoch(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer) {
+  if (place_.batches == 0) throw no_batch("fit");
+  const bool is_last = place_.epoch + 1 == options_.epochs;
+  if (is_last && !options_.save.folder.empty() && saved_step_ != place_.step) save(saving, model, optimizer);
+  call(&TrainerCallbacks::on_epoch_end, place_);
+  place_ = {.epoch = place_.epoch + 1, .batches = 0, .step = place_.step};
+}
+
+bool Trainer::saves_after_step() const {
+  if (options_.save.folder.empty()) return false;
+  return !has_more_steps() || (options_.save.every > 0 && place_.step % options_.save.every == 0);
+}
+
+void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer) {
+  const auto& [folder, every, keep, async] = options_.save;
+  SaveOptions options{
+      .step = place_.step, .states = {{kState, train::state_of(place_)}}, .keep = keep, .scaler = &scaler_};
+  call(&TrainerCallbacks::on_save, options);
+  if (async)
+    async_save_checkpoint(saving, folder, model, &optimizer, options);
+  else
+    save_checkpoint(folder, model, &optimizer, options);
+  saved_step_ = place_.step;
+  call(&TrainerCallbacks::on_saved, place_);
+}
+
+bool Trainer::resume(const Group& model, torch::optim::Optimizer& optimizer) {
+  has_resumed_ = true;
+  if (options_.resume.empty()) return false;
+  const auto loaded =
+      load_checkpoint(options_.resume, model, &optimizer,
+                      {.strict = false,
+                       .may_differ = {"scaler"},  // a training in another precision had no scale
+                       .scaler = &scaler_,
+                       .if_any = options_.resume == options_.save.folder});
+  if (loaded.path.empty()) return false;
+  place_ = train::place_in(loaded, world_size(), options_.accumulate);
+  call(&TrainerCallbacks::on_resume, loaded, place_);
+  saved_step_ = place_.step;
+  return true;
+}
+
+template <class Callback, class... Arguments>
+void Trainer::call(Callback TrainerCallbacks::*callback, Arguments&... arguments) const {
+  for (const auto& callbacks : callbacks_)
+    if (callbacks.*callback) (callbacks.*callback)(arguments...);
+}
+
+const FullyShardOptions& Trainer::sharding() {
+  auto& sharding = options_.sharding;
+  const bool is_low = options_.precision != Precision::kFull || options_.autocast;
+  if (!sharding.mp_policy && is_low) sharding.mp_policy = policy_of(options_.precision);
+  if (!sharding.mesh && !options_.mesh_shape.empty()) sharding.mesh = mesh_of(options_.mesh_shape);
+  if (!sharding.device && !sharding.offload_policy && !device_.is_cpu()) sharding.device = device_;
+  return sharding;
+}
+
+void Trainer::draw_apart() const {
+  if (options_.seed) at::manual_seed(*options_.seed + 1 + static_cast<uint64_t>(rank()));
+}
+
+std::optional<at::ScalarType> Trainer::autocast_dtype() const {
+  if (!options_.autocast) return std::nullopt;
+  return options_.precision == Precision::kFloat16 ? at::kHalf : at::kBFloat16;
+}
+
+UsageError Trainer::no_batch(const char* operation) const {
+  return UsageError(c10::str(default_process_group()->where(std::string("Trainer::") + operation),
+                             "expected data with at least one batch, found none in epoch ", place_.epoch,
+                             ". A data loader is used up after one pass where its sampler is; give a function of the "
+                             "epoch that makes one."));
+}
+
+}  // namespace fsdp
