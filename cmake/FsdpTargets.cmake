@@ -38,7 +38,7 @@ fsdp_precompile(fsdp_precompiled_torch <torch/torch.h>)
 # A file takes the compiler 4 s before its own code counts, and 12 s where it uses torch/torch.h: what the headers leave
 # to be instantiated. So the files of a target are compiled in batches, and share one namespace.
 function(fsdp_compile_in_batches name)
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${FSDP_BATCHES} UNITY_BUILD_BATCH_SIZE 4)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${FSDP_BATCHES} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
 # fsdp_library(NAME SOURCES... DEPENDS...): one layer.

@@ -64,9 +64,11 @@ PUBLIC_HEADERS = {
     "checkpoint": "state",
     "clip_grad": "optim",
     "optim": "optim",
+    "batches": "train",
     "images": "train",
     "metrics": "train",
     "samplers": "train",
+    "trainer_options": "train",
 }
 # Includes every public header; for programs, never for a layer.
 UMBRELLA = "fsdp"

@@ -19,6 +19,7 @@
 #include <fsdp/deferred_init.h>
 #include <fsdp/device_mesh.h>
 #include <fsdp/error.h>
+#include <fsdp/explain.h>
 #include <fsdp/flat_optimizer.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/grad_scaler.h>
@@ -37,6 +38,7 @@
 #include <fsdp/parameters.h>
 #include <fsdp/process_group.h>
 #include <fsdp/samplers.h>
+#include <fsdp/scalar_log.h>
 #include <fsdp/scaled_step.h>
 #include <fsdp/schedulers.h>
 #include <fsdp/scopes.h>
@@ -47,7 +49,10 @@
 #include <fsdp/state_dict.h>
 #include <fsdp/sync_batch_norm.h>
 #include <fsdp/to.h>
+#include <fsdp/trace.h>
 #include <fsdp/traffic.h>
+#include <fsdp/trainer.h>
+#include <fsdp/trainer_options.h>
 #include <fsdp/wrap_policy.h>
 
 #endif

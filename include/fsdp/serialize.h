@@ -20,8 +20,8 @@ namespace fsdp {
 /// Memory: rank 0 holds the whole model meanwhile, as LibTorch writes an archive in one go; another rank one whole
 /// parameter at a time. save_safetensors and save_checkpoint need less.
 ///
-/// Collective, outside scopes and backwards. Throws UsageError in one, and for TorchScript modules; an Error on every
-/// rank if the file cannot be written.
+/// Collective, outside scopes and backwards. Throws UsageError in one, for what is on the meta device and for
+/// TorchScript modules; an Error on every rank if the file cannot be written.
 ///
 ///     fsdp::save(model, "model.pt");
 ///     fsdp::load(model, "model.pt");

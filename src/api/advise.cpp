@@ -11,19 +11,12 @@
 #include "api/advice_choice.h"
 #include "api/group_view.h"
 #include "api/megabytes.h"
+#include "api/strategy_of.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 
 namespace fsdp {
 namespace {
-
-using runtime::ParamGroup;
-
-Strategy strategy_of(const ParamGroup& group) {
-  if (group.placement().shard().world_size() == 1) return Strategy::kReplicate;
-  if (group.policy.reshard_after_backward) return Strategy::kFullShard;
-  return group.policy.free_when_written ? Strategy::kShardGradOp : Strategy::kShardOptimizer;
-}
 
 // Of the host, among the ranks of the group that are on it.
 int64_t share_of_available_memory(const ProcessGroup& ranks) {

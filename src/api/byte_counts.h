@@ -4,8 +4,6 @@
 
 #include <fsdp/group.h>
 
-#include <algorithm>
-
 #include "memory/byte_account.h"
 
 namespace fsdp {
@@ -13,13 +11,17 @@ namespace fsdp {
 inline ByteCounts byte_counts(const memory::ByteAccount& account) {
   using memory::ByteClass;
   const auto of = [&](ByteClass cls) { return ByteCount{account.current(cls), account.peak(cls)}; };
-  const auto kept = of(ByteClass::kActivation), recorded = of(ByteClass::kForward);
+  // What is recorded has what checkpoints keep in it; of all groups the same of both counts.
+  const auto activation = [&](auto count) {
+    const auto& all = account.whole();
+    const bool is_recorded = (all.*count)(ByteClass::kForward) >= (all.*count)(ByteClass::kActivation);
+    return (account.*count)(is_recorded ? ByteClass::kForward : ByteClass::kActivation);
+  };
   return {.rows = of(ByteClass::kRows),
           .whole = of(ByteClass::kWhole),
           .gradient = of(ByteClass::kGradient),
           .optimizer = of(ByteClass::kOptimizer),
-          // What is recorded has what checkpoints keep in it.
-          .activation = {std::max(kept.current, recorded.current), std::max(kept.peak, recorded.peak)},
+          .activation = {activation(&memory::ByteAccount::current), activation(&memory::ByteAccount::peak)},
           .host = of(ByteClass::kHost),
           .disk = of(ByteClass::kDisk)};
 }

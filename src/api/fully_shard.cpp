@@ -2,6 +2,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/full.h>
 
 #include <algorithm>
 #include <span>
@@ -126,16 +127,24 @@ runtime::Placement with_neighbours(const runtime::Placement& placement, const Fu
   return placement.with_neighbours(made);
 }
 
-// Which of the planned groups are kept in files, beside those of the rank that are there.
+// Of any rank: what is gone on one may be held by a graph on another, and all have to choose alike.
+int64_t most_taken(ProcessGroup& process_group) {
+  int64_t taken = 0;
+  for (const auto* group : Attachment::of<runtime::RankState>(process_group)->groups())
+    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
+  auto most = at::full({1}, taken, at::kLong);
+  process_group.communicator().all_reduce(most, ReduceOp::kMax, {"fully_shard, host memory taken", {}})->wait();
+  return most.item<int64_t>();
+}
+
+// Which of the planned groups are kept in files, beside those that are there.
 void choose_where_kept(std::vector<PlannedGroup>& plan, const runtime::Placement& placement,
                        const FullyShardOptions& options) {
   std::vector<int64_t> bytes;
   for (auto& group : plan) bytes.push_back(group.bytes = expected_bytes(group, placement.shard().world_size()));
   if (!options.disk_policy) return;
-  int64_t taken = 0;
-  for (const auto* group : Attachment::of<runtime::RankState>(placement.process_group())->groups())
-    if (group->policy.disk_folder.empty()) taken += group->policy.expected_bytes;
-  const auto is_on_disk = choose_on_disk(bytes, taken, options.disk_policy->host_limit_bytes);
+  const auto is_on_disk =
+      choose_on_disk(bytes, most_taken(placement.process_group()), options.disk_policy->host_limit_bytes);
   for (size_t i = 0; i < plan.size(); ++i) plan[i].is_on_disk = is_on_disk[i];
 }
 
@@ -145,6 +154,9 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
                                                        const FullyShardOptions& options) {
   std::vector<std::shared_ptr<ParamGroup>> groups;
   const auto rank_state = Attachment::of<runtime::RankState>(placement.process_group());
+  // Other threads read the pointer once there are groups.
+  if (auto timeline = Attachment::timeline_of(placement.process_group()); timeline && timeline != rank_state->timeline)
+    rank_state->timeline = std::move(timeline);
   for (const auto& planned : plan) {
     auto policy = policy_of(options);
     policy.expected_bytes = planned.bytes;

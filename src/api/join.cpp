@@ -138,7 +138,7 @@ bool join(const Group& model, bool has_data, const std::function<void()>& step, 
     std::lock_guard lock(rank.mutex);
     rank.buffers_from = 0;
     // Ranks that read nothing would predict otherwise than those that did.
-    if (!attendance.without.empty()) rank.reads = {.current = 0, .first_reads = rank.reads.first_reads, .orders = {}};
+    if (!attendance.without.empty()) rank.reads.forget();
   });
   if (has_data)
     lead(rank, ranks.communicator(), attendance.followers_of(ranks.rank()), subject, step);

@@ -115,7 +115,7 @@ void change_all(const Group& model, const FormChange& change, const char* operat
     const auto form = memory::form_of(tensor);
     if (const auto changed = change(form); changed != form) change_plain(tensor, changed);
   }
-  own.rank_state().reads = {.current = 0, .first_reads = own.rank_state().reads.first_reads, .orders = {}};
+  own.rank_state().reads.forget();
 }
 
 // Each rank has a device of its own.

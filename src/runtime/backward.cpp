@@ -169,8 +169,11 @@ void end_task(RankState& rank, int id) {
 std::shared_ptr<BackwardTask> open_task(const GroupIdentity& group, int id) {
   fault_point("backward open");
   const auto token = std::make_shared<char>();
-  auto task = group.rank_state->backwards.open(
-      {.id = id, .restricted = is_restricted_to_inputs(), .runs = token, .thread = std::this_thread::get_id()});
+  auto task = group.rank_state->backwards.open({.id = id,
+                                                .restricted = is_restricted_to_inputs(),
+                                                .runs = token,
+                                                .thread = std::this_thread::get_id(),
+                                                .span = {group.rank_state->timeline, Track::kCompute, "backward", ""}});
   torch::autograd::Engine::get_default_engine().queue_callback(
       [rank = group.rank_state, id, token] { end_task(*rank, id); });
   return task;
@@ -282,9 +285,8 @@ void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient) {
 
 void reset_backward(RankState& rank) {
   rank.backwards.clear();
-  rank.reads.current = 0;
   // Ranks that got unequally far, in whatever model, would predict differently.
-  rank.reads.orders.clear();
+  rank.reads.forget();
 }
 
 }  // namespace fsdp::runtime

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/core/timeline.h"
 #include "runtime/schedule.h"
 
 namespace fsdp::runtime {
@@ -40,6 +41,7 @@ struct BackwardTask {
   std::set<Turn> turns = {};         // of buckets whose reduction has not come up yet
   std::weak_ptr<void> runs = {};     // expires with the task, also if an exception ends it
   std::thread::id thread = {};       // in which it entered the first of them
+  Span span = {};
 };
 
 /// Thread safety: under the rank's lock.
@@ -55,7 +57,11 @@ class BackwardTasks {
     return tasks_[id] = std::make_shared<BackwardTask>(std::move(task));
   }
   /// Returns whether it was open.
-  bool close(int id) { return tasks_.erase(id) > 0; }
+  bool close(int id) {
+    const auto task = find(id);
+    if (task) task->span.end(Stage::kDone);
+    return tasks_.erase(id) > 0;
+  }
   bool empty() const { return tasks_.empty(); }
   /// Whether one of them ended without being closed: by an exception.
   bool has_unfinished() const {

@@ -248,6 +248,7 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
   auto subject = group_.name;
   if (is_cut) subject += c10::str(" (bucket ", index + 1, " of ", buckets_.size(), ')');
   const auto& reduction = policy.all_reduces ? *reduction_ : *reduction_within_replica_;
+  const Span span(group_.rank_state->timeline, Track::kCompute, "reduce", subject);
   try {
     for (size_t flat : c10::irange(params_.flats().size()))
       if (trains(flat, bucket.slots)) {
@@ -279,6 +280,7 @@ void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& poli
     for (const auto& flat : bucket.in_flight) works.push_back(flat.started.work);
     const c10::OptionalStreamGuard guard(stream_of_results());
     try {
+      const Span waiting(group_.rank_state->timeline, Track::kCompute, "wait for reduction", group_.name);
       for (const auto& work : works) group_.rank_state->wait(*work);
     } catch (...) {
       if (is_under_way()) {

@@ -1,6 +1,9 @@
 #include "runtime/param_group.h"
 
 #include <c10/util/ScopeExit.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <set>
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
@@ -155,6 +158,16 @@ void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   if (policy.free_when_written && !is_inside() && residency().pins == 0) residency().free_whole();
 }
 
+bool ParamGroup::is_at_rest() const {
+  return !is_inside() && (is_in_hook_ || torch::autograd::get_current_graph_task_id() == -1);
+}
+
+void ParamGroup::require_at_rest(const std::string& operation) const {
+  if (!is_at_rest())
+    require(false, where(operation), "a forward scope or a backward is open on '", name(),
+            "'. Call it after them; after an exception in backward call reset_iter_state() first");
+}
+
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
   require(!backward().has_late_reductions(), where(operation), "gradients of '", name(),
           "' are in flight since a backward with set_is_last_backward(false) and would be left out. Run the last "
@@ -170,6 +183,14 @@ void ParamGroup::reset() {
   residency().free_whole();
   if (!is_inside()) turns().reading().end();
   turns().reset();
+}
+
+std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups) {
+  std::set<RankState*> ranks;
+  for (const auto* group : groups) ranks.insert(&group->rank_state());
+  std::vector<std::unique_lock<RankLock>> locks;
+  for (auto* rank : ranks) locks.emplace_back(rank->mutex);
+  return locks;
 }
 
 }  // namespace fsdp::runtime

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -150,6 +151,11 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   bool reduces() const {
     return policy.requires_gradient_sync && (policy.reduction.all_reduces || !placement().is_replicated_only());
   }
+  /// Whether nothing is open on it, neither a scope nor a backward, and this thread runs no backward, unless that calls
+  /// the group's hook.
+  bool is_at_rest() const;
+  /// Throws UsageError unless it is.
+  void require_at_rest(const std::string& operation) const;
   /// Throws UsageError while gradients of earlier backwards wait for their reduction or for the end of one.
   void require_no_waiting_gradients(const std::string& operation) const;
   /// The same if that of the slot may be among them.
@@ -188,5 +194,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   int depth_ = 0;
   bool is_in_hook_ = false;
 };
+
+/// The locks of the groups' ranks, in one order, so that two threads cannot wait for each other.
+[[nodiscard]] std::vector<std::unique_lock<RankLock>> lock_ranks(const std::vector<ParamGroup*>& groups);
 
 }  // namespace fsdp::runtime

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "comm/core/rank_lock.h"
+#include "comm/core/timeline.h"
 #include "memory/byte_account.h"
+#include "memory/charges_once.h"
 #include "memory/host_copies.h"
 #include "runtime/backward_tasks.h"
 #include "runtime/kinship.h"
@@ -53,6 +55,8 @@ class RankState {
 
   memory::ByteAccount& account() const { return *account_; }
   const std::shared_ptr<memory::ByteAccount>& shared_account() const { return account_; }
+  /// Of what several parts of forward keep.
+  const std::shared_ptr<memory::ChargesOnce>& kept_inputs() const { return kept_inputs_; }
   memory::HostCopies& host_copies() const { return *host_copies_; }
   const std::shared_ptr<memory::HostCopies>& shared_host_copies() const { return host_copies_; }
 
@@ -87,6 +91,8 @@ class RankState {
   BackwardTasks backwards;
   /// On which gathers come after an event of the user's, or that begin with rows of the host; made for the first one.
   std::optional<c10::Stream> gather_stream;
+  /// Where what this rank does is written down.
+  std::shared_ptr<Timeline> timeline = std::make_shared<Timeline>();
   /// Null: nobody follows this rank.
   Journal* journal = nullptr;
   /// This rank has no data, and does what another one tells it. See follow.h.
@@ -103,6 +109,7 @@ class RankState {
 
   std::shared_ptr<memory::ByteAccount> account_;
   std::shared_ptr<memory::HostCopies> host_copies_;
+  std::shared_ptr<memory::ChargesOnce> kept_inputs_ = std::make_shared<memory::ChargesOnce>();
   std::atomic<Clock::time_point> measured_since_{};  // the epoch: not yet
   std::atomic<Clock::duration> waited_{};
   GroupId last_id_ = 0;

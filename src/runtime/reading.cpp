@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/function_hook.h>
 
 #include <algorithm>
+#include <memory>
+#include <type_traits>
 #include <typeinfo>
 
 namespace fsdp::runtime {
@@ -17,6 +19,30 @@ class WithAccumulator : public torch::autograd::FunctionPreHook {
 
  private:
   Reading::Claim claim_;
+};
+
+// Note [Tokens of nodes]: a weak pointer to a node keeps its memory where nodes have intrusive pointers, and with it the
+// accumulators that what it saved by hooks names: those of the group's parameters, so a group would never go. A hook of
+// the node owns its token, and weak pointers point there.
+class Token : public torch::autograd::Node {
+  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
+};
+
+template <class Pointer>
+Pointer new_token() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>)
+    return std::make_shared<Token>();
+  else
+    return c10::make_intrusive<Token>();
+}
+
+class WithToken : public torch::autograd::FunctionPreHook {
+ public:
+  explicit WithToken(Reading::NodePointer token) : token_(std::move(token)) {}
+  variable_list operator()(const variable_list& gradients) override { return gradients; }
+
+ private:
+  Reading::NodePointer token_;
 };
 
 }  // namespace
@@ -130,8 +156,12 @@ void Reading::watch(const NodePointer& accumulator) {
 
 void Reading::note_consumed(const NodePointer& node, int64_t edges) {
   if (!is_shared()) return;
-  std::lock_guard lock(mutex_);
-  consumed_.insert_or_assign(node.get(), Consumed{weak(node), edges});
+  auto token = new_token<NodePointer>();
+  {
+    std::lock_guard lock(mutex_);
+    consumed_.insert_or_assign(node.get(), Consumed{weak(token), edges});  // see Note [Tokens of nodes]
+  }
+  node->add_pre_hook(std::make_unique<WithToken>(std::move(token)));
 }
 
 }  // namespace fsdp::runtime

@@ -111,6 +111,12 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
   for (auto* group : others) free_after_use(*group);
 }
 
+void prefetch(ParamGroup& group) {
+  if (group.residency().state() != GatherState::kSharded) return;
+  const Span span(group.rank_state().timeline, Track::kCompute, "prefetch", group.name());
+  group.residency().start_gather();
+}
+
 }  // namespace
 
 void read_groups(std::span<ParamGroup* const> groups) {
@@ -137,7 +143,7 @@ void read_groups(std::span<ParamGroup* const> groups) {
   }
   current = groups.back()->id();
   for (GroupId id : next)
-    if (auto* group = rank.group(id); group != nullptr && group->is_inside()) group->residency().start_gather();
+    if (auto* group = rank.group(id); group != nullptr && group->is_inside()) prefetch(*group);
 }
 
 }  // namespace fsdp::runtime

@@ -105,6 +105,7 @@ void Residency::spread_whole() {
 
 // While this thread waits, others may finish the same gather, or free the group.
 void Residency::finish_gather() {
+  const auto unshard = state_ == GatherState::kWhole ? Span() : span("unshard");
   while (state_ != GatherState::kWhole) {
     start_gather();
     const uint64_t number = gather_number_;
@@ -113,6 +114,7 @@ void Residency::finish_gather() {
     for (auto& flat : params_.flats())
       if (flat.gather()) gathers.push_back(flat.gather());
     try {
+      const auto waiting = gathers.empty() ? Span() : span("wait for all_gather");
       for (const auto& gather : gathers) group_.rank_state->wait(*gather);
     } catch (...) {
       if (is_under_way()) {
@@ -124,6 +126,10 @@ void Residency::finish_gather() {
     if (is_under_way()) become_whole();
   }
   for (auto& flat : params_.flats()) flat.order_read();
+}
+
+Span Residency::span(std::string_view name) const {
+  return {group_.rank_state->timeline, Track::kCompute, name, group_.name};
 }
 
 void Residency::become_whole() {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "runtime/group_identity.h"
 #include "runtime/sharded_params.h"
@@ -58,6 +59,7 @@ class Residency {
  private:
   std::optional<c10::Stream> stream_of_gather();
   void become_whole();
+  Span span(std::string_view name) const;
   void abandon_gather();
   void gather_rows(bool moves);
   void gather_second_shards();

@@ -1,6 +1,7 @@
 #include "runtime/saved_tensors.h"
 
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/graph_task.h>
 
 #include <utility>
 
@@ -24,7 +25,8 @@ class HookingEngine final : public autograd::Engine {
     return engine_.make_anomaly_metadata();
   }
   std::unique_ptr<autograd::SavedVariableHooks> get_default_saved_variable_hooks() override {
-    return innermost_scope != nullptr ? innermost_scope->make() : engine_.get_default_saved_variable_hooks();
+    const bool is_hooked = innermost_scope != nullptr && innermost_scope->counts();
+    return is_hooked ? innermost_scope->make() : engine_.get_default_saved_variable_hooks();
   }
 
  private:
@@ -48,11 +50,14 @@ void install_hooking_engine() {
 
 }  // namespace
 
-SavedTensorScope::SavedTensorScope(std::function<Hooks()> make) : make_(std::move(make)), outer_(innermost_scope) {
+SavedTensorScope::SavedTensorScope(std::function<Hooks()> make)
+    : make_(std::move(make)), task_(autograd::get_current_graph_task_id()), outer_(innermost_scope) {
   install_hooking_engine();
   innermost_scope = this;
 }
 
 SavedTensorScope::~SavedTensorScope() { innermost_scope = outer_; }
+
+bool SavedTensorScope::counts() const { return autograd::get_current_graph_task_id() == task_; }
 
 }  // namespace fsdp::runtime

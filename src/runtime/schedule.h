@@ -2,6 +2,7 @@
 /// \file
 /// Which groups are needed next. Integers only; the runtime carries the decisions out.
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -50,9 +51,15 @@ struct ReadHistory {
   struct Orders {
     ReadOrder forward, backward;
   };
-  GroupId current = 0;  // read last
+  std::atomic<GroupId> current = 0;  // read last; 0: none since a scope or a backward began
   uint64_t first_reads = 0;
   std::unordered_map<GroupId, Orders> orders;  // by the outermost group of a scope
+
+  /// What follows is like nothing before.
+  void forget() {
+    current = 0;
+    orders.clear();
+  }
 };
 
 }  // namespace fsdp::runtime

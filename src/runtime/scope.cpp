@@ -94,6 +94,8 @@ void meet(const Groups& groups) {
       const auto tag = first.identity().tag("forward scope of " + first.name(), {}, sum);
       barriers.push_back(ranks->communicator().barrier(tag));
     }
+    const Span waiting(barriers.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",
+                       first.name());
     for (const auto& barrier : barriers) first.rank_state().wait(*barrier);
   } catch (...) {
     for (const auto& group : groups) group->turns().cancel_scope();
@@ -183,7 +185,10 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
 
 }  // namespace
 
-OpenScope::OpenScope(Groups groups) : groups_(std::move(groups)), record_(std::make_shared<ScopeRecord>()) {
+OpenScope::OpenScope(Groups groups)
+    : groups_(std::move(groups)),
+      record_(std::make_shared<ScopeRecord>()),
+      span_(groups_.front()->rank_state().timeline, Track::kCompute, "forward", groups_.front()->name()) {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
   if (torch::autograd::get_current_graph_task_id() == -1)

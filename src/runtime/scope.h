@@ -6,6 +6,8 @@
 #include <optional>
 #include <vector>
 
+#include "comm/core/timeline.h"
+
 namespace fsdp::runtime {
 
 class ParamGroup;
@@ -27,6 +29,7 @@ class OpenScope {
   Groups groups_;
   std::shared_ptr<ScopeRecord> record_;
   bool autocast_cached_ = false;  // on this thread, before
+  Span span_;
 };
 
 /// Lets operators compute on this rank's rows; the rows count as written when it closes.

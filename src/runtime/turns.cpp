@@ -47,6 +47,7 @@ bool Turns::wait_to_write() {
   const bool read = reading_->end();
   const uint64_t last_epoch = epoch();
   if (!read && written_in_epoch_ == last_epoch) return false;
+  const Span waiting(group_.rank_state->timeline, Track::kCompute, "wait to write", group_.name);
   group_.placement.pass_on_failure_of("write", [&] {
     for (auto* rows : reading_->buffers()) group_.rank_state->wait_to_write(*rows, last_epoch);
   });

@@ -33,23 +33,42 @@ void die_after(int microseconds) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// Every checkpoint has its step in each of its parameters.
+// The same step again, a smaller one, as of a run that was rewound, or a larger one: drawn alike on every rank.
+int64_t draw_step(int64_t before, int64_t save) {
+  std::mt19937 random(static_cast<unsigned>(save));
+  const auto distance = static_cast<int64_t>(1 + random() % 3);
+  switch (random() % 3) {
+    case 0:
+      return before;
+    case 1:
+      return std::max<int64_t>(before - distance, 0);
+    default:
+      return before + distance;
+  }
+}
+
+// Every checkpoint has the number of its save in each of its parameters. Beside the folder, a file has that of the last
+// one that was completed.
 PROCESS_CASE(save_until_killed) {
   init_process_group({.backend = test_backend()});
   const std::string folder = std::getenv("FOLDER");
   SavedRun run{FullyShardOptions{}};
   run.train(0);
-  int64_t step = 0;
+  int64_t step = 0, save = 0;
   const auto save_next = [&] {
     const at::NoGradGuard no_grad;
-    ++step;
-    for (auto& parameter : run.net->parameters()) parameter.fill_(step);
-    save_checkpoint(folder, *run.group, &*run.optimizer, {.step = step, .keep = 2});
+    step = draw_step(step, ++save);
+    for (auto& parameter : run.net->parameters()) parameter.fill_(save);
+    save_checkpoint(folder, *run.group, &*run.optimizer, {.step = step, .extra = std::to_string(save), .keep = 2});
+    if (rank() == 0) state::write_text(folder + ".completed", std::to_string(save));
   };
-  if (std::filesystem::exists(folder + "/latest"))
-    step = load_checkpoint(folder, *run.group, &*run.optimizer).step;
-  else
+  if (std::filesystem::exists(folder + "/latest")) {
+    const auto loaded = load_checkpoint(folder, *run.group, &*run.optimizer);
+    step = loaded.step;
+    save = std::stoll(loaded.extra);
+  } else {
     save_next();
+  }
   const int victim = number_in("VICTIM");  // the number of ranks: all of them
   barrier();
   if (victim == rank() || victim == world_size()) die_after(number_in("MICROSECONDS"));
@@ -57,7 +76,8 @@ PROCESS_CASE(save_until_killed) {
 }
 
 TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
-  const TemporaryFolder folder;
+  const TemporaryFolder root;
+  const auto folder = root / "run";
   std::mt19937 random(11);
   int64_t newest = 0;
   for (int trial = 0; trial < trials(3); ++trial) {
@@ -65,7 +85,7 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
     const auto microseconds = std::to_string(20'000 + random() % 100'000);
     SCOPED_TRACE(c10::str("trial ", trial, ": of ", world, " ranks, ", victim, " ends after ", microseconds, " us"));
     ProcessRanks ranks("save_until_killed", {.world_size = world,
-                                             .environment = {{"FOLDER", folder.path()},
+                                             .environment = {{"FOLDER", folder},
                                                              {"VICTIM", std::to_string(victim)},
                                                              {"MICROSECONDS", microseconds}}});
     for (int r = 0; r < world; ++r) {
@@ -73,14 +93,17 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
       EXPECT_EQ(ranks.wait(r).signal, is_victim ? SIGALRM : 0) << ranks.wait(r).output;
     }
     SavedRun plain;
-    const auto loaded = load_checkpoint(folder.path(), *plain.net, &*plain.optimizer);
-    EXPECT_GE(loaded.step, newest);
-    newest = loaded.step;
+    const auto loaded = load_checkpoint(folder, *plain.net, &*plain.optimizer);
+    EXPECT_GE(std::stoll(loaded.extra), newest);
+    newest = std::stoll(loaded.extra);
+    const auto completed = std::stoll(state::text_of_file(folder + ".completed", 100));
+    EXPECT_TRUE(newest == completed || newest == completed + 1) << newest << " after " << completed << " was completed";
+    state::write_text(folder + ".completed", std::to_string(newest));
     for (const auto& parameter : plain.net->parameters())
       EXPECT_TRUE(torch::equal(parameter, torch::full_like(parameter, newest)));
-    for (const auto step : state::complete_steps(folder.path()))
-      EXPECT_THAT(state::problems_of(folder / state::name_of_step(step)), IsEmpty());
-    for (const auto& name : state::incomplete_names(folder.path())) EXPECT_TRUE(name.starts_with("partial-")) << name;
+    for (const auto step : state::complete_steps(folder))
+      for (const auto& place : state::places_of(folder + "/" + state::name_of_step(step)))
+        EXPECT_THAT(state::problems_of(place), IsEmpty());
   }
   EXPECT_GT(newest, 0);
 }

@@ -3,6 +3,7 @@
 FILE.py FSDPRUN TEST_PROGRAM [unittest arguments]
 """
 
+import json
 import pathlib
 import signal
 import sys
@@ -24,6 +25,20 @@ class Faults(FsdprunTest):
             result = self.run_case("train_until_a_rank_dies", 3, PLACE=place, VICTIM="1")
             self.assertEqual(result.returncode, 128 + signal.SIGKILL, result.err)
             self.assertIn("rank 1", result.err)
+
+    def test_what_all_ranks_did_last_is_in_one_file_though_one_was_killed(self):
+        record = self.path / "flight.json"
+        self.environment |= {"FSDP_TEST_CASE": "train_until_a_rank_dies", "PLACE": "backward", "VICTIM": "1"}
+        result = self.run_ranks("--nproc-per-node=3", f"--flight-recorder={record}", PROGRAM)
+        self.assertEqual(result.returncode, 128 + signal.SIGKILL, result.err)
+        self.assertIn(f"the last operations of this node's ranks are in {record}", result.err)
+        ranks = json.loads(record.read_text(encoding="utf-8"))["ranks"]
+        self.assertEqual([rank["rank"] for rank in ranks], [0, 1, 2])
+        for rank in ranks:
+            self.assertIn("reduce_scatter", [entry["operation"] for entry in rank["operations"]])
+        backwards = [entry for entry in ranks[1]["operations"] if entry["operation"] == "backward"]
+        self.assertEqual([entry["stage"] for entry in backwards], ["done", "done", "begun"])
+        self.assertEqual([path.name for path in self.path.iterdir()], [record.name])
 
     def test_a_mistake_ends_the_job_with_the_programs_code(self):
         result = self.run_case("shard_models_that_differ", 2)

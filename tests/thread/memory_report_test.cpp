@@ -1,5 +1,6 @@
 // Where the bytes go: reports, timelines, and what forward holds.
 
+#include <fsdp/activation_checkpoint.h>
 #include <fsdp/memory_report.h>
 #include <fsdp/memory_timeline.h>
 #include <gmock/gmock.h>
@@ -172,8 +173,8 @@ constexpr int64_t kSamples = 32, kWidth = 64, kActivation = kSamples * kWidth * 
 // A chain of two layers, each of which autograd needs the result of.
 Group shard_chain(torch::nn::Sequential& chain) {
   chain = build_alike([] {
-    return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(), torch::nn::Linear(kWidth, kWidth),
-                                 torch::nn::Tanh());
+    return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
+                                 torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh());
   });
   return fully_shard(*chain);
 }
@@ -211,6 +212,85 @@ TEST(RecordActivations, SeesWhatIsNotRecordedOnlyForAMoment) {
     ForwardScope scope(group);
     const auto output = chain->forward(input);
     EXPECT_EQ(group.stats().activation.current, kActivation) << "the output";
+  });
+}
+
+// The same with a group for each layer, and the one around them.
+Group shard_layers(torch::nn::Sequential& chain) {
+  chain = build_alike([] {
+    return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
+                                 torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh());
+  });
+  for (size_t layer : {size_t{0}, size_t{2}}) fully_shard(*chain->ptr(layer));
+  return fully_shard(*chain);
+}
+
+TEST(RecordActivations, AreThoseOfTheGroupThatWasReadLast) {
+  run_thread_ranks(2, [](int) {
+    torch::nn::Sequential chain;
+    const auto group = shard_layers(chain);
+    const auto input = torch::ones({kSamples, kWidth});
+    const RecordActivations recording(group);
+    const auto timeline = memory_timeline(group);
+    ForwardScope scope(group);
+    const auto before = torch::ones({kWidth});
+    const auto output = chain->forward(input);
+    const auto report = memory_report(group);
+    ASSERT_EQ(report.groups.size(), 3u);
+    EXPECT_EQ(report.groups[0].bytes.activation.current, 0) << "the root, which has no parameters";
+    EXPECT_EQ(report.groups[1].bytes.activation.current, kActivation);
+    EXPECT_EQ(report.groups[1].bytes.activation.peak, 2 * kActivation) << "and what goes into tanh";
+    EXPECT_EQ(report.groups[2].bytes.activation.current, kActivation);
+    EXPECT_EQ(report.all.activation.current, 2 * kActivation + kWidth * kFloat) << "and what is nobody's";
+    std::map<std::string, int64_t> last;
+    for (const auto& event : timeline.events())
+      if (event.byte_class == "activation") last[event.group] = event.bytes;
+    EXPECT_THAT(last, testing::UnorderedElementsAre(testing::Pair("", kWidth * kFloat),
+                                                    testing::Pair(report.groups[1].name, kActivation),
+                                                    testing::Pair(report.groups[2].name, kActivation)));
+  });
+}
+
+TEST(RecordActivations, OfWhatBackwardComputesAgainAreThoseOfTheGroupsThatItReads) {
+  run_thread_ranks(2, [](int) {
+    torch::nn::Sequential chain;
+    const auto group = shard_layers(chain);
+    const auto input = torch::ones({kSamples, kWidth}).requires_grad_();
+    torch::Tensor loss;
+    const RecordActivations recording(group);
+    {
+      ForwardScope scope(group);
+      loss = activation_checkpoint([&chain](const torch::Tensor& x) { return chain->forward(x); }, input).sum();
+    }
+    group.reset_peak_stats();
+    loss.backward();
+    const auto report = memory_report(group);
+    for (size_t layer : {size_t{1}, size_t{2}}) {
+      EXPECT_GE(report.groups[layer].bytes.activation.peak, kActivation) << "the result of tanh, again";
+      EXPECT_LE(report.groups[layer].bytes.activation.peak, 2 * kActivation + 2 * kFloat)
+          << "and the loss, its gradient";
+    }
+  });
+}
+
+TEST(MemoryReport, WhatACheckpointKeepsIsThatOfTheGroupThatItReads) {
+  run_thread_ranks(2, [](int) {
+    torch::nn::Sequential chain;
+    const auto group = shard_layers(chain);
+    auto x = torch::ones({kSamples, kWidth}).requires_grad_();
+    ForwardScope scope(group);
+    for (size_t layer : {size_t{0}, size_t{2}})
+      x = activation_checkpoint(
+          [&chain, layer](const torch::Tensor& input) {
+            return chain->at<torch::nn::LinearImpl>(layer).forward(input).tanh();
+          },
+          x);
+    const auto report = memory_report(group);
+    EXPECT_EQ(report.groups[1].bytes.activation.current, kActivation);
+    EXPECT_EQ(report.groups[2].bytes.activation.current, kActivation);
+    EXPECT_EQ(report.all.activation.current, 2 * kActivation);
+    x.sum().backward();
+    EXPECT_EQ(memory_report(group).groups[1].bytes.activation.current, 0);
   });
 }
 

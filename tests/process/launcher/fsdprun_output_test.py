@@ -1,8 +1,10 @@
 """What fsdprun does with the ranks' output and input."""
 
+import fcntl
 import os
 import pty
 import signal
+import struct
 import subprocess
 import termios
 import unittest
@@ -55,6 +57,18 @@ class Output(FsdprunTest):
         self.assertEqual(os.read(leader, 100), b"yes\r\n")
         os.close(leader)
         self.assertEqual(process.returncode, 0)
+
+    def test_ranks_of_a_launcher_on_a_terminal_know_its_columns(self):
+        script = "printf \"${FSDP_TERMINAL_COLUMNS-none}\\n\" >$D/columns.$RANK"
+        leader, follower = pty.openpty()
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        process = self.start("--nproc-per-node=2", "--redirects=1:1", "sh", "-c", script, stdout=follower)
+        os.close(follower)
+        process.communicate(timeout=LIMIT_S)
+        os.close(leader)
+        self.assertEqual([(self.path / f"columns.{rank}").read_text() for rank in (0, 1)], ["84\n", "none\n"])
+        self.shell(1, script)
+        self.assertEqual((self.path / "columns.0").read_text(), "none\n")
 
     def test_one_rank_reads_what_the_launcher_was_given(self):
         (self.path / "input").write_text("hello\n")

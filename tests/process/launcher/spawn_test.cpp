@@ -106,6 +106,25 @@ TEST_F(Spawn, VariablesOfAnOuterLauncherDoNotReachTheRanks) {
   EXPECT_EQ(error, "no error");
 }
 
+TEST_F(Spawn, SignalsToTheCallerGoOnToTheRanksWhereThatIsAskedFor) {
+  sigset_t terminate, blocked;
+  sigemptyset(&terminate);
+  sigaddset(&terminate, SIGTERM);
+  spawn(
+      [&](int rank) {
+        sigprocmask(SIG_BLOCK, &terminate, nullptr);
+        __atomic_fetch_add(&shared_->sum, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&shared_->sum, __ATOMIC_SEQ_CST) < 2) std::this_thread::yield();
+        if (rank == 0) kill(getppid(), SIGTERM);
+        sigwait(&terminate, &shared_->pids[rank]);
+      },
+      2, {.passes_signals_on = true});
+  EXPECT_EQ(shared_->pids[0], SIGTERM);
+  EXPECT_EQ(shared_->pids[1], SIGTERM);
+  sigprocmask(SIG_BLOCK, nullptr, &blocked);
+  EXPECT_FALSE(sigismember(&blocked, SIGTERM));
+}
+
 TEST_F(Spawn, AnExceptionIsRethrownNamingItsRank) {
   const std::string error = error_of(
       [](int rank) {

@@ -19,9 +19,10 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "4 ranks over gloo",
                                     "model: groups by policy",
                                     "model: sync_module_states",
-                                    "model: torch::optim",
-                                    "model: fsdp::optim",
                                     "model: groups over different ranks",
+                                    "model: fp32 of fp64 rows",
+                                    "model: rows in files",
+                                    "model: rows in files beyond a limit",
                                     "module: a group",
                                     "group: kFullShard",
                                     "group: kShardGradOp",
@@ -32,6 +33,8 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "group: over a mesh of 2 x 2",
                                     "group: Reshard::within",
                                     "group: Reshard::within, neighbours that gather",
+                                    "module: computed again",
+                                    "module: computed again but for products",
                                     "module: frozen",
                                     "module: hooks from before fully_shard",
                                     "module: ignored",
@@ -66,6 +69,7 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
                                     "backward: after its model was dropped",
                                     "backward: steps in it",
                                     "backward: steps in it, without synchronisation before",
+                                    "GradScaler: an infinite gradient",
                                     "write rows: under LocalRows",
                                     "write one row: by one rank under a LocalRows of its own",
                                     "write one row: by one rank under a LocalRows of all",
@@ -82,6 +86,7 @@ constexpr const char* kClasses[] = {"2 ranks over shm",
 
 bool has_parameters(const Node& node) { return node.cell != Cell::kSequence && node.cell != Cell::kPause; }
 
+std::string optimizer_name(Optimizer optimizer) { return c10::str("model: ", name_of(optimizer)); }
 std::string statement_name(Kind kind) { return c10::str("statement: ", name_of(kind)); }
 std::string cell_name(Cell cell) { return c10::str("module: ", name_of(cell)); }
 
@@ -89,6 +94,8 @@ std::string cell_name(Cell cell) { return c10::str("module: ", name_of(cell)); }
 
 Census::Census() {
   for (const auto* name : kClasses) counts_[name] = 0;
+  for (int optimizer = 0; optimizer < kOptimizers; ++optimizer)
+    counts_[optimizer_name(static_cast<Optimizer>(optimizer))] = 0;
   for (int kind = 0; kind < kKinds; ++kind) counts_[statement_name(static_cast<Kind>(kind))] = 0;
   for (int cell = 0; cell < kCells; ++cell) counts_[cell_name(static_cast<Cell>(cell))] = 0;
 }
@@ -124,11 +131,16 @@ void Census::add_model(const Program& program, const Model& model) {
   if (differ) count("model: groups over different ranks");
   if (model.is_synced) count("model: sync_module_states");
   if (model.by_policy) count("model: groups by policy");
-  count(is_fused(model.optimizer) ? "model: fsdp::optim" : "model: torch::optim");
+  if (model.is_mixed) count("model: fp32 of fp64 rows");
+  if (model.host_limit_bytes >= 0)
+    count(model.host_limit_bytes == 0 ? "model: rows in files" : "model: rows in files beyond a limit");
+  count(optimizer_name(model.optimizer));
   for (const auto& node : model.nodes) {
     count(cell_name(node.cell));
     const bool has_size = node.cell == Cell::kWide || node.cell == Cell::kUnused || node.cell == Cell::kTable;
     if (node.is_group) count("module: a group");
+    if (node.recompute == Recompute::kAll) count("module: computed again");
+    if (node.recompute == Recompute::kAllButProducts) count("module: computed again but for products");
     if (node.is_frozen) count("module: frozen");
     if (node.is_hooked && has_parameters(node) && !node.is_frozen) count("module: hooks from before fully_shard");
     if (node.is_ignored) count("module: ignored");
@@ -205,6 +217,9 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
       for (int m = 0; m < kModels; ++m)
         count_if((rules.graph(s.slot).models & 1U << m) != 0 && !rules.exists(m),
                  "backward: after its model was dropped");
+      break;
+    case Kind::kScaledStep:
+      count_if(s.flag, "GradScaler: an infinite gradient");
       break;
     case Kind::kWriteRows:
       count_if(s.flag, "write rows: under LocalRows");

@@ -24,6 +24,7 @@ constexpr std::array<int, kKinds> kWeights{
     2,   // forget
     6,   // zero_grad
     14,  // step
+    6,   // GradScaler
     12,  // write rows
     14,  // write one row
     6,   // write whole
@@ -96,7 +97,11 @@ class Generator {
                                     [](const Node& node) { return node.same_as >= 0 || node.tied_to >= 0; });
     model.by_policy = !shares && chance(0.3);
     model.is_synced = chance(0.25);
+    model.is_mixed = !has_bfloat16_ && chance(0.12);
+    if (chance(0.12)) model.host_limit_bytes = pick(std::vector<int64_t>{0, 2000});
     model.optimizer = static_cast<Optimizer>(draw(0, kOptimizers - 1));
+    for (int i = 0; i <= count; ++i)
+      if (!may_recompute(model, i)) model.nodes[static_cast<size_t>(i)].recompute = Recompute::kNothing;
     return model;
   }
 
@@ -149,6 +154,7 @@ class Generator {
     node.is_hooked = chance(0.2);
     node.is_ignored = node.cell != Cell::kSequence && chance(0.05);
     node.is_group = chance(0.5);
+    if (chance(0.15)) node.recompute = chance(0.5) ? Recompute::kAll : Recompute::kAllButProducts;
     if (node.cell != Cell::kSequence && chance(0.15)) share(node, model);
     return node;
   }
@@ -281,6 +287,10 @@ class Generator {
         s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
         s.seed = draw(0, 100);
         s.value = pick(std::vector{0.5, 0.9, -1.0});
+        break;
+      case Kind::kScaledStep:
+        s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
+        s.seed = draw(0, 100);
         break;
       case Kind::kWriteRows:
       case Kind::kWriteWhole:

@@ -1,5 +1,6 @@
 #include "process/program_fuzz/net.h"
 
+#include <fsdp/activation_checkpoint.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -48,8 +49,12 @@ Tensor first_values(const std::vector<int64_t>& sizes, torch::ScalarType dtype, 
 }  // namespace
 
 NodeModule::NodeModule(const Program& program, const Model& model, int node,
-                       const std::vector<std::shared_ptr<NodeModule>>& before)
-    : torch::nn::Module(c10::str("Node", node)), spec_(model.nodes[static_cast<size_t>(node)]), number_(node) {
+                       const std::vector<std::shared_ptr<NodeModule>>& before, bool recomputes)
+    : torch::nn::Module(c10::str("Node", node)),
+      spec_(model.nodes[static_cast<size_t>(node)]),
+      dtype_(model.is_mixed ? torch::kFloat : spec_.dtype),
+      recompute_(recomputes ? spec_.recompute : Recompute::kNothing),
+      number_(node) {
   const int64_t d = program.width;
   if (spec_.cell == Cell::kRunning) mean_ = register_buffer("mean", first_values({d}, spec_.dtype, node));
   if (spec_.tied_to >= 0) {
@@ -110,10 +115,19 @@ void NodeModule::add_child(int node, const std::shared_ptr<NodeModule>& child) {
 }
 
 Tensor NodeModule::forward(const Tensor& h, const Call& call) {
-  const auto out =
-      spec_.cell == Cell::kSequence ? add_children(h, call) : compute(h.to(spec_.dtype), call).to(torch::kDouble);
+  CheckpointOptions options;
+  if (recompute_ == Recompute::kAllButProducts) options.keeps_results = is_product;
+  // The graph of a model that is gone computes again, too.
+  const auto again = [self = std::static_pointer_cast<NodeModule>(shared_from_this()), call](const Tensor& input) {
+    return self->run(input, call);
+  };
+  const auto out = recompute_ == Recompute::kNothing ? run(h, call) : activation_checkpoint(options, again, h);
   if (call.throws_at == number_) out.register_hook([](const Tensor&) { throw Planned("in backward"); });
   return out;
+}
+
+Tensor NodeModule::run(const Tensor& h, const Call& call) {
+  return spec_.cell == Cell::kSequence ? add_children(h, call) : compute(h.to(dtype_), call).to(torch::kDouble);
 }
 
 Tensor NodeModule::add_children(const Tensor& h, const Call& call) {
@@ -125,35 +139,35 @@ Tensor NodeModule::add_children(const Tensor& h, const Call& call) {
 Tensor NodeModule::compute(const Tensor& h, const Call& call) {
   switch (spec_.cell) {
     case Cell::kLinear:
-      return torch::tanh(torch::linear(h, own_[0], own_[1]));
+      return torch::tanh(torch::linear(h, own(0), own(1)));
     case Cell::kWide:
-      return torch::linear(torch::tanh(torch::linear(h, own_[0])), own_[1]);
+      return torch::linear(torch::tanh(torch::linear(h, own(0))), own(1));
     case Cell::kScale:
-      return h * own_[0];
+      return h * own(0);
     case Cell::kNorm:
-      return torch::layer_norm(h, {h.size(1)}, own_[0], own_[1]);
+      return torch::layer_norm(h, {h.size(1)}, own(0), own(1));
     case Cell::kTable: {
       const auto ids = torch::arange(h.size(0), torch::kLong) * 7 + call.seed + 3 * call.rank;
-      return torch::embedding(own_[0], ids.remainder(own_[0].size(0)));
+      return torch::embedding(own(0), ids.remainder(own(0).size(0)));
     }
     case Cell::kAdapter:
-      return torch::tanh(torch::linear(h, own_[0]) + torch::linear(torch::linear(h, own_[1]), own_[2]));
+      return torch::tanh(torch::linear(h, own(0)) + torch::linear(torch::linear(h, own(1)), own(2)));
     case Cell::kFunction:
-      return CustomLayer::apply(h, own_[0]);
+      return CustomLayer::apply(h, own(0));
     case Cell::kSometimes:
-      return (call.seed + call.rank) % 2 == 0 ? h * own_[0] + own_[1] : h * own_[0];
+      return (call.seed + call.rank) % 2 == 0 ? h * own(0) + own(1) : h * own(0);
     case Cell::kRunning: {
-      const auto centered = h - mean_.clone();
+      const auto centered = (h - mean_.clone()).to(dtype_);
       if (torch::GradMode::is_enabled() && call.updates_buffers) {
         const torch::NoGradGuard no_grad;
         mean_.mul_(0.75).add_(h.mean(0), 0.25);
       }
-      return centered * own_[0];
+      return centered * own(0);
     }
     case Cell::kPause:
       return 0.1 * Pause::apply(h, reinterpret_cast<int64_t>(call.pause));
     case Cell::kLarge:
-      return h * own_[0].square().mean(0);
+      return h * own(0).square().mean(0);
     case Cell::kUnused:
     case Cell::kSequence:
       break;
@@ -161,12 +175,12 @@ Tensor NodeModule::compute(const Tensor& h, const Call& call) {
   return 0.1 * h;
 }
 
-Net::Net(const Program& program, const Model& model) {
+Net::Net(const Program& program, const Model& model, bool recomputes) {
   std::set<const void*> seen;
   for (int i = 0; i < static_cast<int>(model.nodes.size()); ++i) {
     const auto& node = model.nodes[static_cast<size_t>(i)];
     modules.push_back(node.same_as >= 0 ? modules[static_cast<size_t>(node.same_as)]
-                                        : std::make_shared<NodeModule>(program, model, i, modules));
+                                        : std::make_shared<NodeModule>(program, model, i, modules, recomputes));
     if (node.parent >= 0) modules[static_cast<size_t>(node.parent)]->add_child(i, modules.back());
     for (const auto& tensor : modules.back()->parameters(/*recurse=*/false))
       if (seen.insert(tensor.unsafeGetTensorImpl()).second) parameters.push_back({tensor, node.is_ignored});

@@ -39,16 +39,23 @@ struct NetParameter {
 class NodeModule : public torch::nn::Module {
  public:
   NodeModule(const Program& program, const Model& model, int node,
-             const std::vector<std::shared_ptr<NodeModule>>& before);
+             const std::vector<std::shared_ptr<NodeModule>>& before, bool recomputes);
   void add_child(int node, const std::shared_ptr<NodeModule>& child);
   torch::Tensor forward(const torch::Tensor& h, const Call& call);
 
  private:
   torch::Tensor add_children(const torch::Tensor& h, const Call& call);
   torch::Tensor compute(const torch::Tensor& h, const Call& call);
+  torch::Tensor run(const torch::Tensor& h, const Call& call);
+  /// In the dtype of compute; where fsdp sees to that it is the parameter.
+  torch::Tensor own(size_t place) const {
+    return own_[place].scalar_type() == dtype_ ? own_[place] : own_[place].to(dtype_);
+  }
   void add_parameter(const std::vector<int64_t>& sizes, bool trains = true);
 
   const Node spec_;
+  const torch::ScalarType dtype_;  // in which it computes
+  const Recompute recompute_;
   const int number_;
   std::vector<std::shared_ptr<NodeModule>> children_;
   std::vector<torch::Tensor> own_;
@@ -56,7 +63,8 @@ class NodeModule : public torch::nn::Module {
 };
 
 struct Net {
-  Net(const Program& program, const Model& model);
+  /// `recomputes`: as the nodes say, else nothing is computed again.
+  Net(const Program& program, const Model& model, bool recomputes);
 
   std::vector<std::shared_ptr<NodeModule>> modules;  // by node; one that stands twice has both places
   std::vector<NetParameter> parameters;

@@ -18,11 +18,26 @@ std::string text_of(const Node& node) {
   return node.reshard == WhenToReshard::kAlways ? "fsdp::Reshard::always()" : "fsdp::Reshard::never()";
 }
 
+const char* options_of(Optimizer kind) {
+  switch (kind) {
+    case Optimizer::kSgd:
+    case Optimizer::kFusedSgd:
+      return "torch::optim::SGDOptions(0.05).momentum(0.9)";
+    case Optimizer::kAdamW:
+    case Optimizer::kFusedAdamW:
+      return "torch::optim::AdamWOptions(0.01).eps(1e-3)";
+    case Optimizer::kFusedAdam:
+      return "torch::optim::AdamOptions(0.01).eps(1e-3)";
+    case Optimizer::kFusedRmsprop:
+      return "torch::optim::RMSpropOptions(0.01).alpha(0.5).eps(1e-3)";
+    case Optimizer::kFusedAdagrad:
+      return "torch::optim::AdagradOptions(0.05).initial_accumulator_value(0.1).eps(1e-3)";
+  }
+  return "";
+}
+
 std::string optimizer_of(Optimizer kind, const std::string& name, const std::string& parameters) {
-  const bool is_sgd = kind == Optimizer::kSgd || kind == Optimizer::kFusedSgd;
-  return c10::str(
-      is_fused(kind) ? "fsdp::optim::" : "torch::optim::", is_sgd ? "SGD " : "AdamW ", name, '(', parameters,
-      is_sgd ? ", torch::optim::SGDOptions(0.05).momentum(0.9));" : ", torch::optim::AdamWOptions(0.01).eps(1e-3));");
+  return c10::str(name_of(kind), ' ', name, '(', parameters, ", ", options_of(kind), ");");
 }
 
 class Printer {
@@ -98,6 +113,12 @@ class Printer {
       fields.push_back(c10::str(".mesh = fsdp::init_device_mesh({", program_.world_size / node.shards, ", ",
                                 node.shards, "}, {\"replicate\", \"shard\"})"));
     if (node.reshard != WhenToReshard::kUnset) fields.push_back(".reshard_after_forward = " + text_of(node));
+    if (model.is_mixed)
+      fields.push_back(
+          ".mp_policy = fsdp::MixedPrecisionPolicy{.param_dtype = torch::kFloat, .reduce_dtype = torch::kDouble, "
+          ".cast_forward_inputs = false}");
+    if (model.host_limit_bytes >= 0)
+      fields.push_back(c10::str(".disk_policy = fsdp::DiskOffloadPolicy{\"/tmp\", ", model.host_limit_bytes, '}'));
     if (model.is_synced) fields.push_back(".sync_module_states = true");
     return fields.empty() ? "" : c10::str(", {", c10::Join(", ", fields), '}');
   }
@@ -119,6 +140,7 @@ class Printer {
       for (size_t i = 1; i < model.nodes.size(); ++i)
         if (model.nodes[i].is_group) line("// made by that call's auto_wrap_policy: n", i);
     line(optimizer_of(model.optimizer, optimizer(s.model), name + "_group.parameters()"));
+    line("fsdp::GradScaler scaler_of_", name, "({.init_scale = 1024});");
   }
 
   void print_scope(const Statement& s, const std::string& guard) {
@@ -192,6 +214,21 @@ class Printer {
     line("for (auto& p : ", group(s.model, 0), ".parameters()) p",
          s.flag ? c10::str(".mul_(", s.value, ");") : " * 1.0;", "  // compared before");
     if (s.flag) line("whole.write_back();");
+    close();
+  }
+
+  void print_scaled_step(const Statement& s) {
+    const auto scaler = "scaler_of_" + net(s.model);
+    print_scope(s, "// if a parameter that is not ignored has a gradient");
+    line(scaler, ".scale(torch::ones({}));");
+    line("for (auto& p : ", group(s.model, 0), ".parameters())");
+    line("  if (p.grad().defined()) p.mutable_grad().mul_(", scaler, ".get_scale());");
+    if (s.flag)
+      line("// the rank that has row ", s.seed, " % its rows of the gradient of ", node_path(s.model, s.node),
+           "->p[0] fills what it has of it with INFINITY");
+    line(scaler, ".step(", optimizer(s.model), ");");
+    line(scaler, ".update();");
+    line(optimizer(s.model), ".zero_grad();");
     close();
   }
 
@@ -274,6 +311,8 @@ class Printer {
         return line(optimizer, ".zero_grad(", truth(s.flag), ");");
       case Kind::kStep:
         return line(optimizer, ".step();");
+      case Kind::kScaledStep:
+        return print_scaled_step(s);
       case Kind::kWriteRows:
         return print_write(s);
       case Kind::kWriteOneRow:

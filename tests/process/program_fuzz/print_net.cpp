@@ -142,7 +142,7 @@ class NetPrinter {
     text_ << "  torch::Tensor forward(torch::Tensor h, int rank, int seed) {\n";
     if (node.cell == Cell::kSequence) {
       for (size_t i = 0; i < nodes_.size(); ++i)
-        if (nodes_[i].parent == number) text_ << "    h = h + n" << i << "->forward(h, rank, seed);\n";
+        if (nodes_[i].parent == number) text_ << "    h = h + " << call_of(static_cast<int>(i)) << ";\n";
       text_ << "    return h;\n";
     } else if (node.dtype != c10::ScalarType::Double) {
       text_ << "    h = h.to(" << name_of(node.dtype) << ");\n    return (" << formula_of(node)
@@ -151,6 +151,19 @@ class NetPrinter {
       text_ << "    return " << formula_of(node) << ";\n";
     }
     text_ << "  }\n};\n\n";
+  }
+
+  std::string call_of(int child) const {
+    switch (nodes_[static_cast<size_t>(child)].recompute) {
+      case Recompute::kNothing:
+        return c10::str('n', child, "->forward(h, rank, seed)");
+      case Recompute::kAll:
+        return c10::str("fsdp::activation_checkpoint(n", child, ", h, rank, seed)");
+      case Recompute::kAllButProducts:
+        return c10::str("fsdp::activation_checkpoint({.keeps_results = fsdp::is_product}, n", child,
+                        ", h, rank, seed)");
+    }
+    return {};
   }
 
   void print_children(int number) {

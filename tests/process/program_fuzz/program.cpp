@@ -33,7 +33,21 @@ std::vector<const Statement*> in_order(const Program& program) {
   return order;
 }
 
-bool is_fused(Optimizer kind) { return kind == Optimizer::kFusedSgd || kind == Optimizer::kFusedAdamW; }
+bool is_fused(Optimizer kind) { return kind != Optimizer::kSgd && kind != Optimizer::kAdamW; }
+
+const char* name_of(Optimizer kind) {
+  constexpr std::array<const char*, kOptimizers> kNames{
+      "torch::optim::SGD", "torch::optim::AdamW",  "fsdp::optim::SGD",    "fsdp::optim::AdamW",
+      "fsdp::optim::Adam", "fsdp::optim::RMSprop", "fsdp::optim::Adagrad"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+bool may_recompute(const Model& model, int node) {
+  const auto is_refused = [](Cell cell) { return cell == Cell::kRunning || cell == Cell::kFunction; };
+  for (int i = node; i < static_cast<int>(model.nodes.size()); ++i)
+    if (is_within(model, i, node) && is_refused(model.nodes[static_cast<size_t>(i)].cell)) return false;
+  return true;
+}
 
 const Node& options_of(const Model& model, int group) {
   return model.nodes[static_cast<size_t>(model.by_policy ? 0 : group)];
@@ -70,6 +84,7 @@ const char* name_of(Kind kind) {
                                                    "forget graph",
                                                    "zero_grad",
                                                    "step",
+                                                   "GradScaler",
                                                    "write rows",
                                                    "write one row",
                                                    "write from whole",

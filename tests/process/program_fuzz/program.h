@@ -32,6 +32,9 @@ constexpr int kCells = 13;
 /// `reshard_after_forward`.
 enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever, kWithin };
 
+/// activation_checkpoint around the forward of a module.
+enum class Recompute : uint8_t { kNothing, kAll, kAllButProducts };
+
 /// A module of a model's tree. A parent stands before its children, node 0 is the root.
 struct Node {
   Cell cell = Cell::kSequence;
@@ -47,16 +50,19 @@ struct Node {
   WhenToReshard reshard = WhenToReshard::kUnset;
   int neighbours = 1;  ///< of WhenToReshard::kWithin
   Strategy strategy = Strategy::kFullShard;
+  Recompute recompute = Recompute::kNothing;
   int shards = 0;  ///< on the axis "shard" of a mesh that has all ranks; 0: there is no mesh
 };
 
-enum class Optimizer : uint8_t { kSgd, kAdamW, kFusedSgd, kFusedAdamW };
-constexpr int kOptimizers = 4;
+enum class Optimizer : uint8_t { kSgd, kAdamW, kFusedSgd, kFusedAdamW, kFusedAdam, kFusedRmsprop, kFusedAdagrad };
+constexpr int kOptimizers = 7;
 
 struct Model {
   std::vector<Node> nodes;
-  bool is_synced = false;  ///< by sync_module_states: ranks other than 0 begin with other values
-  bool by_policy = false;  ///< groups are made by auto_wrap_policy, else by calls bottom-up
+  bool is_synced = false;         ///< by sync_module_states: ranks other than 0 begin with other values
+  bool by_policy = false;         ///< groups are made by auto_wrap_policy, else by calls bottom-up
+  bool is_mixed = false;          ///< operators compute with parameters in fp32, gradients are summed in fp64
+  int64_t host_limit_bytes = -1;  ///< of DiskOffloadPolicy; -1: there is none
   Optimizer optimizer = Optimizer::kSgd;
 };
 
@@ -70,20 +76,22 @@ enum class Entry : uint8_t {
 constexpr int kEntries = 4;
 
 enum class Kind : uint8_t {
-  kMake,         ///< model: builds, shards, makes the optimizer
-  kDrop,         ///< model: everything goes but graphs
-  kScope,        ///< model, node, body; flag: closed before it goes out of scope
-  kNoSync,       ///< model, body
-  kLocalRows,    ///< model, body
-  kForward,      ///< model, node, entry, at, slot, other: the slot whose h is the input, or -1; flag: the input
-                 ///< requires grad
-  kEvaluate,     ///< model, node, entry, at: a forward under NoGradGuard
-  kGrad,         ///< slot, flag: retain_graph, other: the slot of the new graph or -1; node: by its parameters too
-  kBackward,     ///< slot, flag: retain_graph, other: a second slot of the sum or -1
-  kForget,       ///< slot
-  kZeroGrad,     ///< model, flag: set_to_none
-  kStep,         ///< model
-  kWriteRows,    ///< model, value, flag: under LocalRows
+  kMake,        ///< model: builds, shards, makes the optimizer
+  kDrop,        ///< model: everything goes but graphs
+  kScope,       ///< model, node, body; flag: closed before it goes out of scope
+  kNoSync,      ///< model, body
+  kLocalRows,   ///< model, body
+  kForward,     ///< model, node, entry, at, slot, other: the slot whose h is the input, or -1; flag: the input
+                ///< requires grad
+  kEvaluate,    ///< model, node, entry, at: a forward under NoGradGuard
+  kGrad,        ///< slot, flag: retain_graph, other: the slot of the new graph or -1; node: by its parameters too
+  kBackward,    ///< slot, flag: retain_graph, other: a second slot of the sum or -1
+  kForget,      ///< slot
+  kZeroGrad,    ///< model, flag: set_to_none
+  kStep,        ///< model
+  kScaledStep,  ///< model: gradients as of a scaled loss, GradScaler::step and update, zero_grad; flag: all rows of the
+                ///< first parameter of node that the rank has are infinite if row seed is among them
+  kWriteRows,   ///< model, value, flag: under LocalRows
   kWriteOneRow,  ///< model, node, value, seed: which row of its first parameter. The rank that has it writes, under
                  ///< a LocalRows that it alone opens unless one is open; flag: through a raw pointer
   kWriteWhole,   ///< model, value, flag: copied, else multiplied: operands of the whole sizes
@@ -112,7 +120,7 @@ enum class Kind : uint8_t {
   kBroadcast,         ///< rank: from which
   kMean,              ///<
 };
-constexpr int kKinds = 39;
+constexpr int kKinds = 40;
 
 /// One rank is held up until the others are some statements ahead, or wait for it.
 struct Lag {
@@ -150,6 +158,11 @@ struct Program {
 
 /// fsdp::optim's.
 bool is_fused(Optimizer optimizer);
+/// "fsdp::optim::SGD".
+const char* name_of(Optimizer optimizer);
+/// Whether the module gives the same when its forward runs again, and LibTorch frees what it was about to keep when that
+/// run ends: the latter is not so for a custom Function that saves last (docs/activation_checkpointing.md).
+bool may_recompute(const Model& model, int node);
 /// What the fully_shard call of a group's node is told: with a policy there is one call.
 const Node& options_of(const Model& model, int group);
 /// The ranks that rows are shared out over, or would be: kReplicate sums in the order of the other strategies.

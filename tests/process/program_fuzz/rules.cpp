@@ -79,6 +79,7 @@ bool is_well_formed(const Program& program, const Model& model) {
           other.dtype != node.dtype || other.is_frozen != node.is_frozen || other.is_ignored != node.is_ignored)
         return false;
     }
+    if (node.recompute != Recompute::kNothing && !may_recompute(model, number)) return false;
     if (node.same_as >= 0 && (node.is_group || node.tied_to >= 0)) return false;
     if (model.by_policy && (node.same_as >= 0 || node.tied_to >= 0)) return false;
   }
@@ -132,14 +133,17 @@ bool Rules::allow(const Statement& s) const {
     case Kind::kWriteRows:
     case Kind::kClip:
       return is_outside(s.model) && !state(s.model).has_waiting_gradients;
+    case Kind::kScaledStep:
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients &&
+             (!s.flag || (has_node(model, s.node) && has_rows(model.nodes[static_cast<size_t>(s.node)])));
     case Kind::kWriteWhole:  // under LocalRows operands are rows
       return is_outside(s.model) && !state(s.model).has_waiting_gradients && !is_in_local_rows(s.model);
     case Kind::kWriteOneRow:
       return is_outside(s.model) && !state(s.model).has_waiting_gradients && has_node(model, s.node) &&
              has_rows(model.nodes[static_cast<size_t>(s.node)]) &&
              (is_in_local_rows(s.model) || (is_at_rest(s.model) && !has_replicas(program_, model)));
-    case Kind::kSummon:
-      return is_outside(s.model) && !is_in_local_rows(s.model);
+    case Kind::kSummon:  // whole parameters of low precision would be written back rounded
+      return is_outside(s.model) && !is_in_local_rows(s.model) && !(s.flag && model.is_mixed);
     case Kind::kSave:
     case Kind::kCompareRows:
     case Kind::kCompareGradients:
@@ -281,7 +285,8 @@ void Rules::apply(const Statement& s) {
     case Kind::kWriteOneRow:
       state(s.model).was_written_by_one = true;
       return note_write(s.model);
-    case Kind::kStep:  // writes what has gradients, perhaps nothing
+    case Kind::kStep:
+    case Kind::kScaledStep:  // write what has gradients, perhaps nothing
       return note_write(s.model);
     case Kind::kWriteRows:
     case Kind::kWriteWhole:

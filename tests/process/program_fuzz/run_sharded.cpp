@@ -2,6 +2,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -62,6 +64,7 @@ class ShardedRun {
     std::optional<Sharded<std::shared_ptr<NodeModule>>> group;
     std::map<int, Group> by_node;  // of calls: a group without parameters lives as long as its handle
     std::unique_ptr<torch::optim::Optimizer> optimizer;
+    GradScaler scaler = GradScaler({.init_scale = 1024});
     std::map<int, std::unique_ptr<torch::optim::Optimizer>>
         steppers;             // by node of the group that they step in backward
     std::vector<int> scopes;  // nodes of their groups
@@ -93,6 +96,7 @@ class ShardedRun {
   void scope(const Statement& s);
   void forward(const Statement& s);
   Tensor apply(const Statement& s, const Tensor& x, const Call& call);
+  void scaled_step(const Statement& s);
   void write_rows(const Statement& s);
   void open_local_rows(const Statement& s);
   void write_one_row(const Statement& s);
@@ -145,6 +149,8 @@ void ShardedRun::execute(const Statement& s) {
     case Kind::kStep:
       handle(s.model).optimizer->step();
       return;
+    case Kind::kScaledStep:
+      return scaled_step(s);
     case Kind::kWriteRows:
       return write_rows(s);
     case Kind::kWriteOneRow:
@@ -213,7 +219,7 @@ void ShardedRun::execute(const Statement& s) {
 void ShardedRun::make(const Statement& s) {
   const auto& model = program_.models[static_cast<size_t>(s.model)];
   auto& net = runner_.nets[static_cast<size_t>(s.model)];
-  net = std::make_unique<Net>(program_, model);
+  net = std::make_unique<Net>(program_, model, /*recomputes=*/true);
   if (model.is_synced) net->begin_apart(runner_.rank);
   shard(*net, model, handle(s.model));
   for (const auto& made : param_groups(*handle(s.model).group)) groups_made_.push_back(made);
@@ -222,6 +228,11 @@ void ShardedRun::make(const Statement& s) {
 
 void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
   FullyShardOptions options{.ignored_params = net.ignored_below(0), .sync_module_states = model.is_synced};
+  if (model.is_mixed)
+    options.mp_policy = MixedPrecisionPolicy{
+        .param_dtype = torch::kFloat, .reduce_dtype = torch::kDouble, .cast_forward_inputs = false};
+  if (model.host_limit_bytes >= 0)
+    options.disk_policy = DiskOffloadPolicy{std::filesystem::temp_directory_path(), model.host_limit_bytes};
   const auto choose = [&](const Node& node) {
     options.strategy = node.strategy;
     options.mesh = node.shards == 0 ? std::nullopt : std::optional(meshes_.with(node.shards));
@@ -275,6 +286,25 @@ Tensor ShardedRun::apply(const Statement& s, const Tensor& x, const Call& call) 
   if (s.node != 0 || s.entry == Entry::kHandleOf) return handle_of(module)(x, call);
   auto& model = *handle(s.model).group;
   return s.entry == Entry::kCall ? model(x, call) : model.forward(x, call);
+}
+
+void ShardedRun::scaled_step(const Statement& s) {
+  const torch::NoGradGuard no_grad;
+  if (!runner_.has_gradients(s)) return;
+  auto& scaler = handle(s.model).scaler;
+  auto& optimizer = *handle(s.model).optimizer;
+  scaler.scale(torch::ones({}));
+  for (auto& tensor : runner_.net(s.model).tensors())
+    if (tensor.grad().defined()) tensor.mutable_grad().mul_(scaler.get_scale());
+  if (s.flag) {
+    auto tensor = runner_.row_parameter(s);
+    const auto held = local_rows(tensor);
+    const int64_t row = row_of(s, global_sizes(tensor)) - held.first;
+    if (tensor.grad().defined() && row >= 0 && row < held.count) tensor.mutable_grad().fill_(INFINITY);
+  }
+  scaler.step(optimizer);
+  scaler.update();
+  optimizer.zero_grad();
 }
 
 void ShardedRun::write_rows(const Statement& s) {

@@ -13,7 +13,7 @@ using torch::Tensor;
 
 // Of numbers that are computed from the same ones in another order.
 double tolerance_of(const Model& model) {
-  double most = 0;
+  double most = model.is_mixed ? 1e-4 : 0;
   for (const auto& node : model.nodes) {
     const double of_node = node.dtype == c10::ScalarType::BFloat16 ? 5e-2
                            : node.dtype == c10::ScalarType::Float  ? 1e-4
@@ -115,6 +115,7 @@ class UnshardedRun {
   void step_in_backward(const Statement& s);
   void open_scope(int model, int node);
   void clip(const Statement& s);
+  void scaled_step(const Statement& s);
   void write(const Statement& s);
   void summon(const Statement& s);
   void throw_and_reset(const Statement& s);
@@ -175,6 +176,8 @@ void UnshardedRun::execute(const Statement& s) {
       if (plant_ == Plant::kSkip) return;
       for (auto& rank : ranks_) rank->optimizers[m]->step();
       return note_rounding_of_step(m);
+    case Kind::kScaledStep:
+      return scaled_step(s);
     case Kind::kWriteRows:
     case Kind::kWriteOneRow:
     case Kind::kWriteWhole:
@@ -226,13 +229,13 @@ void UnshardedRun::make(const Statement& s) {
   const auto& model = program_.models[m];
   for (auto& rank : ranks_) {
     auto& net = rank->runner.nets[m];
-    net = std::make_unique<Net>(program_, model);
+    net = std::make_unique<Net>(program_, model, /*recomputes=*/false);
     rank->optimizers[m] = make_optimizer(model.optimizer, /*fused=*/false, net->tensors());
     rank->steppers[m].clear();
     rank->waiting[m].assign(net->parameters.size(), Tensor());
   }
   state(s.model) = {};
-  tolerances_[m] = 0;
+  tolerances_[m] = model.is_mixed ? tolerance_of(model) : 0;
 }
 
 // Each rank's gradients apart from those that are there already; then their sums.
@@ -347,6 +350,17 @@ void UnshardedRun::clip(const Statement& s) {
     for (auto& gradient : gradients) gradient.mul_(std::min(1.0, s.value / (norm + 1e-6)));
     rank.runner.record(s, torch::scalar_tensor(norm, torch::kDouble));
   });
+}
+
+void UnshardedRun::scaled_step(const Statement& s) {
+  for (auto& rank : ranks_) {
+    if (!rank->runner.has_gradients(s)) return;
+    auto& optimizer = *rank->optimizers[static_cast<size_t>(s.model)];
+    const bool is_infinite = s.flag && rank->runner.row_parameter(s).grad().defined();
+    if (!is_infinite && plant_ != Plant::kSkip) optimizer.step();
+    optimizer.zero_grad();
+  }
+  note_rounding_of_step(static_cast<size_t>(s.model));
 }
 
 void UnshardedRun::write(const Statement& s) {

@@ -46,7 +46,7 @@ void Runner::grad(const Statement& s) {
   auto sum = torch::zeros({}, torch::kDouble);
   for (const auto& gradient : gradients) {
     record(s, gradient);
-    if (gradient.defined()) sum = sum + gradient.square().sum();
+    if (gradient.defined()) sum = sum + gradient.to(torch::kDouble).square().sum();
   }
   if (creates) graph(s.other) = {.x = from.x, .h = {}, .y = sum, .models = from.models};
 }
@@ -90,20 +90,34 @@ void write_whole(const Statement& s, Tensor parameter, const Tensor& operand) {
   s.flag ? parameter.copy_(operand) : parameter.mul_(operand);
 }
 
+namespace {
+
+template <class Torchs, class Fused, class Options>
+std::unique_ptr<torch::optim::Optimizer> one_of(bool fused, std::vector<Tensor> tensors, const Options& options) {
+  if (fused) return std::make_unique<Fused>(std::move(tensors), options);
+  return std::make_unique<Torchs>(std::move(tensors), options);
+}
+
+}  // namespace
+
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(Optimizer kind, bool fused, std::vector<Tensor> tensors) {
-  const auto adamw = torch::optim::AdamWOptions(0.01).eps(1e-3);
-  const auto sgd = torch::optim::SGDOptions(0.05).momentum(0.9);
+  namespace torchs = torch::optim;
+  fused = fused && is_fused(kind);
   switch (kind) {
     case Optimizer::kSgd:
-      return std::make_unique<torch::optim::SGD>(std::move(tensors), sgd);
-    case Optimizer::kAdamW:
-      return std::make_unique<torch::optim::AdamW>(std::move(tensors), adamw);
     case Optimizer::kFusedSgd:
-      if (fused) return std::make_unique<optim::SGD>(std::move(tensors), sgd);
-      return std::make_unique<torch::optim::SGD>(std::move(tensors), sgd);
+      return one_of<torchs::SGD, optim::SGD>(fused, std::move(tensors), torchs::SGDOptions(0.05).momentum(0.9));
+    case Optimizer::kAdamW:
     case Optimizer::kFusedAdamW:
-      if (fused) return std::make_unique<optim::AdamW>(std::move(tensors), adamw);
-      return std::make_unique<torch::optim::AdamW>(std::move(tensors), adamw);
+      return one_of<torchs::AdamW, optim::AdamW>(fused, std::move(tensors), torchs::AdamWOptions(0.01).eps(1e-3));
+    case Optimizer::kFusedAdam:
+      return one_of<torchs::Adam, optim::Adam>(fused, std::move(tensors), torchs::AdamOptions(0.01).eps(1e-3));
+    case Optimizer::kFusedRmsprop:
+      return one_of<torchs::RMSprop, optim::RMSprop>(fused, std::move(tensors),
+                                                     torchs::RMSpropOptions(0.01).alpha(0.5).eps(1e-3));
+    case Optimizer::kFusedAdagrad:
+      return one_of<torchs::Adagrad, optim::Adagrad>(
+          fused, std::move(tensors), torchs::AdagradOptions(0.05).initial_accumulator_value(0.1).eps(1e-3));
   }
   throw std::logic_error("no such optimizer");
 }

@@ -4,6 +4,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <memory>
@@ -48,6 +49,13 @@ class Runner {
   /// kFreeze.
   void freeze(const Statement& s) {
     for (auto& parameter : module(s).parameters(/*recurse=*/false)) parameter.set_requires_grad(!s.flag);
+  }
+
+  /// Whether kScaledStep finds any.
+  bool has_gradients(const Statement& s) {
+    return std::ranges::any_of(net(s.model).parameters, [](const NetParameter& parameter) {
+      return !parameter.is_ignored && parameter.tensor.grad().defined();
+    });
   }
 
   /// What kWriteOneRow writes.

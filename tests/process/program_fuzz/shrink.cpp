@@ -149,6 +149,8 @@ class Simplifier {
       const auto& model = program_.models[m];
       if (model.is_synced) add([&](Program& p) { p.models[m].is_synced = false; });
       if (model.by_policy) add([&](Program& p) { p.models[m].by_policy = false; });
+      if (model.is_mixed) add([&](Program& p) { p.models[m].is_mixed = false; });
+      if (model.host_limit_bytes >= 0) add([&](Program& p) { p.models[m].host_limit_bytes = -1; });
       if (model.optimizer != Optimizer::kSgd) add([&](Program& p) { p.models[m].optimizer = Optimizer::kSgd; });
       for (size_t i = 0; i < model.nodes.size(); ++i) {
         const auto change = [&](auto member, auto value) {
@@ -161,6 +163,7 @@ class Simplifier {
         change(&Node::dtype, c10::ScalarType::Double);
         change(&Node::is_frozen, false);
         change(&Node::is_hooked, false);
+        change(&Node::recompute, Recompute::kNothing);
         change(&Node::is_ignored, false);
         change(&Node::is_group, false);
         change(&Node::reshard, WhenToReshard::kUnset);
