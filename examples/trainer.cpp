@@ -34,12 +34,13 @@ struct Points : torch::data::Dataset<Points> {
 
 int main(int argc, char** argv) {
   const std::string folder = argc > 1 ? argv[1] : "rings";
-  const fsdp::TrainerOptions options{.devices = 2,
-                                     .seed = 1,
-                                     .epochs = argc > 2 ? std::stol(argv[2]) : 10,
-                                     .max_grad_norm = 1.0,
-                                     .save = {.folder = folder, .every = 20, .async = true},
-                                     .resume = folder};
+  fsdp::TrainerOptions options;
+  options.devices = 2;
+  options.seed = 1;
+  options.epochs = argc > 2 ? std::stol(argv[2]) : 10;
+  options.max_grad_norm = 1.0;
+  options.save = {.folder = folder, .every = 20, .async = true};
+  options.resume = folder;
   fsdp::Trainer::run(options, [](fsdp::Trainer& trainer) {
     auto model = trainer.shard(Net());
     fsdp::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));

@@ -56,7 +56,7 @@ void load_initial_values(Model& model, const std::string& path, const Arguments&
 
 // Where a training is when `step` steps are done.
 fsdp::TrainingPlace place_after(int64_t step, const fsdp::data::TextBatches& batches, int64_t micro_batches) {
-  const int64_t steps = batches.steps_of_epoch() > 0 ? batches.steps_of_epoch() : batches.steps();
+  const int64_t steps = batches.steps_of_pass();
   return {.epoch = step / steps, .batches = step % steps * micro_batches, .step = step};
 }
 

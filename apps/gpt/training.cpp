@@ -24,7 +24,7 @@ torch::Tensor loss_on(Model& model, const TextBatch& batch) {
 
 /// An epoch's micro-batches, or all of them if there are no epochs. Each is made when it is needed.
 auto micro_batches(const TextBatches& batches, int64_t epoch, int64_t of_step) {
-  const int64_t steps = batches.steps_of_epoch() > 0 ? batches.steps_of_epoch() : batches.steps();
+  const int64_t steps = batches.steps_of_pass();
   const auto make = [&batches, of_step, first = epoch * steps](int64_t number) {
     return batches.training(first + number / of_step, number % of_step);
   };

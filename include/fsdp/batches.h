@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -48,7 +49,7 @@ class EpochOfBatches {
     if (at_)
       ++*at_;
     else
-      at_.emplace(behind_pointer(range_).begin());
+      at_ = std::make_unique<Iterator>(behind_pointer(range_).begin());
     is_over_ = !(*at_ != behind_pointer(range_).end());  // all that LibTorch's iterators can be asked
     return !is_over_;
   }
@@ -56,7 +57,7 @@ class EpochOfBatches {
 
  private:
   Range range_;
-  std::optional<Iterator> at_;
+  std::unique_ptr<Iterator> at_;
   bool is_over_ = false;
 };
 

@@ -39,21 +39,22 @@ struct Largest {
   int64_t around = 0, inner = 0;
 };
 
-Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, int64_t Sizes::* bytes) {
+Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, const std::vector<Sizes>& sizes,
+                   int64_t Sizes::* bytes) {
   const auto& kinship = groups.front()->rank_state().kinship();
   Largest largest;
-  for (const auto& group : groups) {
-    const auto span = kinship.span_of(group->id());
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const auto span = kinship.span_of(groups[i]->id());
     int64_t around = 0;
     bool is_inner = true;
-    for (const auto& other : groups) {
-      if (other == group) continue;
-      const auto others = kinship.span_of(other->id());
-      if (others.first < span.first && span.first < others.last) around += sizes_of(*other).*bytes;
+    for (size_t j = 0; j < groups.size(); ++j) {
+      if (j == i) continue;
+      const auto others = kinship.span_of(groups[j]->id());
+      if (others.first < span.first && span.first < others.last) around += sizes[j].*bytes;
       if (span.first < others.first && others.first < span.last) is_inner = false;
     }
     largest.around = std::max(largest.around, around);
-    if (is_inner) largest.inner = std::max(largest.inner, sizes_of(*group).*bytes);
+    if (is_inner) largest.inner = std::max(largest.inner, sizes[i].*bytes);
   }
   return largest;
 }
@@ -97,8 +98,9 @@ Explanation explain(const Group& model) {
   };
   result.shares_memory = result.world_size == 1 || (result.shards > 1 && std::ranges::all_of(groups, shares));
   int64_t stays = 0, comes_and_goes = 0, gradients = 0, replicated = 0;
+  std::vector<Sizes> all_sizes;
   for (const auto& group : groups) {
-    const auto sizes = sizes_of(*group);
+    const auto sizes = all_sizes.emplace_back(sizes_of(*group));
     const auto strategy = strategy_of(*group);
     result.groups.push_back({group->name(), strategy, sizes.parameters, sizes.whole, sizes.rows});
     result.parameters += sizes.parameters;
@@ -112,7 +114,8 @@ Explanation explain(const Group& model) {
     if (strategy != Strategy::kReplicate) gradients += sizes.gradient;
     add_moved(result, *group, strategy, sizes, group == groups.front());
   }
-  const auto whole = largest_of(groups, &Sizes::whole), gradient = largest_of(groups, &Sizes::gradient);
+  const auto whole = largest_of(groups, all_sizes, &Sizes::whole);
+  const auto gradient = largest_of(groups, all_sizes, &Sizes::gradient);
   if (!result.shares_memory) result.whole = stays + std::min(comes_and_goes, whole.around + 2 * whole.inner);
   result.gradient = 2 * replicated;
   if (gradients > 0)

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <type_traits>
 #include <typeinfo>
 
 namespace fsdp::runtime {
@@ -22,27 +21,15 @@ class WithAccumulator : public torch::autograd::FunctionPreHook {
 };
 
 // Note [Tokens of nodes]: a weak pointer to a node keeps its memory where nodes have intrusive pointers, and with it the
-// accumulators that what it saved by hooks names: those of the group's parameters, so a group would never go. A hook of
-// the node owns its token, and weak pointers point there.
-class Token : public torch::autograd::Node {
-  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
-};
-
-template <class Pointer>
-Pointer new_token() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>)
-    return std::make_shared<Token>();
-  else
-    return c10::make_intrusive<Token>();
-}
-
+// accumulators of the group's parameters, which what it saved by hooks names: a group would never go. So a hook of the
+// node owns a token that goes with the node.
 class WithToken : public torch::autograd::FunctionPreHook {
  public:
-  explicit WithToken(Reading::NodePointer token) : token_(std::move(token)) {}
+  explicit WithToken(std::shared_ptr<const void> token) : token_(std::move(token)) {}
   variable_list operator()(const variable_list& gradients) override { return gradients; }
 
  private:
-  Reading::NodePointer token_;
+  std::shared_ptr<const void> token_;
 };
 
 }  // namespace
@@ -104,13 +91,12 @@ bool Reading::count_again() {
 }
 
 void Reading::forget_gone(std::vector<WeakNode>& gone) {
-  const auto is_gone = [&](const WeakNode& node) {
-    if (!node.expired()) return false;
-    gone.push_back(node);
+  std::erase_if(accumulators_seen_, [&](const WeakNode& accumulator) {
+    if (!accumulator.expired()) return false;
+    gone.push_back(accumulator);
     return true;
-  };
-  std::erase_if(accumulators_seen_, is_gone);
-  std::erase_if(consumed_, [&](const auto& entry) { return is_gone(entry.second.node); });
+  });
+  std::erase_if(consumed_, [](const auto& entry) { return entry.second.token.expired(); });
 }
 
 bool Reading::has_edges_left() const {
@@ -119,7 +105,7 @@ bool Reading::has_edges_left() const {
   // A node that is gone has let go of its edges before: in this order there is at worst one too many.
   std::atomic_thread_fence(std::memory_order_acquire);
   for (const auto& [address, consumed] : consumed_)
-    if (!consumed.node.expired()) edges -= consumed.edges;
+    if (!consumed.token.expired()) edges -= consumed.edges;
   return edges > 0;
 }
 
@@ -156,12 +142,10 @@ void Reading::watch(const NodePointer& accumulator) {
 
 void Reading::note_consumed(const NodePointer& node, int64_t edges) {
   if (!is_shared()) return;
-  auto token = new_token<NodePointer>();
-  {
-    std::lock_guard lock(mutex_);
-    consumed_.insert_or_assign(node.get(), Consumed{weak(token), edges});  // see Note [Tokens of nodes]
-  }
-  node->add_pre_hook(std::make_unique<WithToken>(std::move(token)));
+  const auto token = std::make_shared<char>();  // see Note [Tokens of nodes]
+  node->add_pre_hook(std::make_unique<WithToken>(token));
+  std::lock_guard lock(mutex_);
+  consumed_.insert_or_assign(node.get(), Consumed{token, edges});
 }
 
 }  // namespace fsdp::runtime

@@ -87,7 +87,7 @@ class Reading : public std::enable_shared_from_this<Reading> {
   }
   using WeakNode = decltype(weak(std::declval<NodePointer>()));
   struct Consumed {
-    WeakNode node;
+    std::weak_ptr<const void> token;
     int64_t edges;
   };
 

@@ -1,38 +1,13 @@
 #pragma once
 /// \file
-/// What tests of costs train, and the log of what it cost.
+/// What tests of costs train.
 
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
 
 constexpr int64_t kDepth = 4;  // blocks
-
-/// A recording communicator per rank.
-struct Recorded {
-  explicit Recorded(int world) : logs(static_cast<size_t>(world)) {
-    for (auto& log : logs) log = std::make_shared<OperationLog>();
-    options.wrap = [this](std::shared_ptr<Communicator> inner, int rank) {
-      return make_recording_communicator(std::move(inner), logs[static_cast<size_t>(rank)]);
-    };
-  }
-  int64_t count(int rank, const std::string& operation) const {
-    int64_t count = 0;
-    for (const auto& entry : logs[static_cast<size_t>(rank)]->entries()) count += entry.operation == operation;
-    return count;
-  }
-  std::vector<std::string> subjects(int rank, const std::string& operation) const {
-    std::vector<std::string> subjects;
-    for (const auto& entry : logs[static_cast<size_t>(rank)]->entries())
-      if (entry.operation == operation) subjects.push_back(entry.subject);
-    return subjects;
-  }
-  void clear(int rank) { logs[static_cast<size_t>(rank)]->clear(); }
-
-  std::vector<std::shared_ptr<OperationLog>> logs;
-  ThreadRanksOptions options;
-};
 
 /// Over shared memory whole parameters are there; ranks only meet, once in each scope.
 inline int64_t gathers(int64_t over_network) { return test_backend() == "shm" ? 0 : over_network; }

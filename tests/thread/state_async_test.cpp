@@ -13,7 +13,7 @@
 #include "state/format/checkpoint_reader.h"
 #include "support/backend.h"
 #include "support/process_ranks.h"
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "support/small_net.h"
 #include "unit/state_files.h"
 
@@ -158,25 +158,21 @@ TEST(AsyncSaving, ASecondSaveWaitsForTheFirstAndTheEndForBoth) {
 
 TEST(AsyncSaving, ThreadsCommunicateNothing) {
   const TemporaryFolder folder;
-  std::vector<std::shared_ptr<OperationLog>> logs{std::make_shared<OperationLog>(), std::make_shared<OperationLog>()};
-  ThreadRanksOptions options;
-  options.wrap = [&](std::shared_ptr<Communicator> communicator, int r) {
-    return make_recording_communicator(std::move(communicator), logs[static_cast<size_t>(r)]);
-  };
+  Recorded recorded(2);
   run_thread_ranks(
       2,
       [&](int r) {
         SavedNet trained;
-        const auto& log = logs[static_cast<size_t>(r)];
-        log->clear();
+        auto& log = recorded.log(r);
+        log.clear();
         AsyncSave saving;
         async_save_checkpoint(saving, folder.path(), trained.group);
-        const auto begun = log->entries().size();
+        const auto begun = log.entries().size();
         EXPECT_EQ(begun, 4U) << "lengths and texts of two meetings";
         saving.wait();
-        EXPECT_EQ(log->entries().size(), 2 * begun);
+        EXPECT_EQ(log.entries().size(), 2 * begun);
       },
-      options);
+      recorded.options);
 }
 
 TEST(AsyncSaving, AnErrorOfOneRankIsThatOfTheNextCallOnEveryRank) {

@@ -6,7 +6,7 @@
 #include <fsdp/state_dict.h>
 #include <gmock/gmock.h>
 
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "support/small_net.h"
 #include "unit/state_files.h"
 
@@ -35,11 +35,7 @@ std::shared_ptr<SmallNetImpl> tied_net(double factor = 1) {
 }
 
 TEST(StateDict, RowsAreViewsAndNothingIsCommunicated) {
-  std::vector<std::shared_ptr<OperationLog>> logs{std::make_shared<OperationLog>(), std::make_shared<OperationLog>()};
-  ThreadRanksOptions options;
-  options.wrap = [&](std::shared_ptr<Communicator> communicator, int r) {
-    return make_recording_communicator(std::move(communicator), logs[static_cast<size_t>(r)]);
-  };
+  Recorded recorded(2);
   run_thread_ranks(
       2,
       [&](int r) {
@@ -56,10 +52,10 @@ TEST(StateDict, RowsAreViewsAndNothingIsCommunicated) {
           optimizer.step();
         };
         train();
-        const auto& log = logs[static_cast<size_t>(r)];
-        log->clear();
+        auto& log = recorded.log(r);
+        log.clear();
         const auto rows = state_dict(group), moments = state_dict(optimizer, group);
-        EXPECT_THAT(log->entries(), IsEmpty());
+        EXPECT_THAT(log.entries(), IsEmpty());
         const auto values_of = [](const std::vector<StateEntry>& entries) {
           std::vector<torch::Tensor> values;
           for (const auto& entry : entries) values.push_back(entry.rows.clone());
@@ -77,7 +73,7 @@ TEST(StateDict, RowsAreViewsAndNothingIsCommunicated) {
             EXPECT_FALSE(torch::equal(moments_after[i], moments_before[i])) << moments[i].name;
           }
       },
-      options);
+      recorded.options);
 }
 
 // They would take or give values that nobody has.
@@ -138,12 +134,7 @@ WholeEntries entries_of(const SmallNetImpl& net) {
 
 TEST(StateDict, WholeTensorsOfRank0AreLoadedByRanksThatKeepTheirRows) {
   const auto plain = tied_net(3);
-  std::vector<std::shared_ptr<OperationLog>> logs;
-  for (int r = 0; r < 3; ++r) logs.push_back(std::make_shared<OperationLog>());
-  ThreadRanksOptions options;
-  options.wrap = [&](std::shared_ptr<Communicator> communicator, int r) {
-    return make_recording_communicator(std::move(communicator), logs[static_cast<size_t>(r)]);
-  };
+  Recorded recorded(3);
   for (const auto strategy : {Strategy::kFullShard, Strategy::kReplicate})
     run_thread_ranks(
         3,
@@ -151,12 +142,12 @@ TEST(StateDict, WholeTensorsOfRank0AreLoadedByRanksThatKeepTheirRows) {
           const auto net = tied_net();
           net->named_buffers()["seen"].zero_();
           const auto group = shard_blocks(*net, {.strategy = strategy});
-          const auto& log = logs[static_cast<size_t>(r)];
-          log->clear();
+          auto& log = recorded.log(r);
+          log.clear();
           // What the others give is not looked at.
           const auto entries = r == 0 ? entries_of(*plain) : WholeEntries{{"nothing", torch::zeros({2})}};
           EXPECT_THAT(load_full_state_dict(entries, group), IsEmpty());
-          auto sent = log->entries();
+          auto sent = log.entries();
           std::erase_if(sent, [](const auto& entry) { return !entry.operation.starts_with("broadcast"); });
           std::vector<uint64_t> bytes, expected;
           for (const auto& entry : sent) bytes.push_back(entry.bytes);
@@ -167,7 +158,7 @@ TEST(StateDict, WholeTensorsOfRank0AreLoadedByRanksThatKeepTheirRows) {
                 << parameter.key();
           EXPECT_TRUE(torch::equal(net->named_buffers()["seen"], torch::arange(4)));
         },
-        options);
+        recorded.options);
   const auto alone = tied_net();
   load_full_state_dict(entries_of(*plain), *alone);
   EXPECT_TRUE(torch::equal(alone->head->weight, plain->head->weight)) << "without ranks";

@@ -12,7 +12,7 @@
 #include "support/backend.h"
 #include "support/interrupted.h"
 #include "support/process_ranks.h"
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "support/saved_run.h"
 
 namespace fsdp::test {
@@ -109,22 +109,18 @@ TEST(StateDisks, EachHostsPartIsFoundAgainByAnyRanksThatSeeAllDisks) {
 TEST(StateDisks, WhatARankSeesIsNotSent) {
   const Disks disks;
   const auto saved = save_on(disks, {0, 1});
-  std::vector<std::shared_ptr<OperationLog>> logs{std::make_shared<OperationLog>(), std::make_shared<OperationLog>()};
-  ThreadRanksOptions options;
-  options.wrap = [&](std::shared_ptr<Communicator> communicator, int r) {
-    return make_recording_communicator(std::move(communicator), logs[static_cast<size_t>(r)]);
-  };
+  Recorded recorded(2);
   on_hosts(
       {0, 1},
       [&](int r) {
         SavedRun run(FullyShardOptions{});
         run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
-        logs[static_cast<size_t>(r)]->clear();
+        recorded.clear(r);
         load_checkpoint(disks.of({0, 1}), *run.net, &*run.optimizer);
         EXPECT_EQ(saved->difference(run.rows()), "");
       },
-      options);
-  for (const auto& log : logs) {
+      recorded.options);
+  for (const auto& log : recorded.logs) {
     auto sent = log->entries();
     std::erase_if(sent, [](const auto& entry) { return !entry.operation.starts_with("broadcast"); });
     EXPECT_THAT(sent, SizeIs(1)) << "rank 0's buffer";

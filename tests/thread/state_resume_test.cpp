@@ -6,7 +6,7 @@
 #include <torch/optim/schedulers/step_lr.h>
 
 #include "state/format/checkpoint_reader.h"
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "support/small_net.h"
 #include "unit/state_files.h"
 
@@ -256,22 +256,18 @@ TEST(StateResume, OtherWrappingAndTypesLoadTheSameValues) {
 
 TEST(StateResume, SavingTellsOtherRanksOnlyWhereRowsLie) {
   const TemporaryFolder folder;
-  std::vector<std::shared_ptr<OperationLog>> logs{std::make_shared<OperationLog>(), std::make_shared<OperationLog>()};
-  ThreadRanksOptions options;
-  options.wrap = [&](std::shared_ptr<Communicator> communicator, int r) {
-    return make_recording_communicator(std::move(communicator), logs[static_cast<size_t>(r)]);
-  };
+  Recorded recorded(2);
   run_thread_ranks(
       2,
       [&](int r) {
         Trainee trainee(FullyShardOptions{});
-        const auto& log = logs[static_cast<size_t>(r)];
-        log->clear();
+        auto& log = recorded.log(r);
+        log.clear();
         save_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get());
-        EXPECT_THAT(log->entries(), SizeIs(6)) << "lengths and texts of three meetings";
-        for (const auto& entry : log->entries()) EXPECT_THAT(entry.subject, AnyOf("save_checkpoint", "Long []"));
+        EXPECT_THAT(log.entries(), SizeIs(6)) << "lengths and texts of three meetings";
+        for (const auto& entry : log.entries()) EXPECT_THAT(entry.subject, AnyOf("save_checkpoint", "Long []"));
       },
-      options);
+      recorded.options);
 }
 
 TEST(StateResume, SchedulersGoOnWhereTheyWere) {

@@ -35,6 +35,8 @@ class TextBatches {
   int64_t steps() const { return steps_; }
   /// 0: there are no epochs.
   int64_t steps_of_epoch() const { return steps_of_epoch_; }
+  /// Of an epoch, or all if there are no epochs.
+  int64_t steps_of_pass() const { return steps_of_epoch_ > 0 ? steps_of_epoch_ : steps_; }
   /// Over all ranks.
   int64_t tokens_per_step() const;
   /// The epoch that ends when `done` steps are done; 0 if none does.
