@@ -45,6 +45,9 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
           "An engine to take steps in turns with: prints the ratio of the steps; none: to the bound, which is "
           "forward and backward of a rank alone and the optimizer on its share",
           engines());
+  add(app, "--versus-strategy", arguments.versus_strategy, "That engine's --strategy, if it is another",
+      CLI::IsMember({"full_shard", "shard_grad_op", "shard_optimizer", "replicate"}))
+      ->needs(versus);
   add(app, "--reshard", arguments.reshard,
       "Freeing of whole parameters after forward; default: not of the outermost group",
       CLI::IsMember({"default", "always", "never"}));

@@ -21,6 +21,8 @@ struct StepArguments {
   std::string engine = "fsdp";
   /// The engine to take steps in turns with; empty: none of them.
   std::string versus;
+  /// Of the engine that it is compared to; empty: the same strategy.
+  std::string versus_strategy;
   /// "always", "never", or "default": always, but never for the outermost group.
   std::string reshard = "default";
   /// Among how many ranks whole parameters stay from forward to backward, whatever `reshard` is; 1: not.

@@ -131,6 +131,10 @@ class Versus(unittest.TestCase):
         result = versus("fsdp", "--pairs", 3)
         self.assertEqual((result["versus"], len(result["ratios"])), ("fsdp", 3))
 
+    def test_strategies_are_compared_step_with_step(self):
+        result = versus("fsdp", "--pairs", 3, "--strategy", "shard_optimizer", "--versus-strategy", "replicate")
+        self.assertEqual((result["strategy"], result["versus_strategy"]), ("shard_optimizer", "replicate"))
+
     def test_says_nothing_of_memory_and_takes_sixty_pairs_by_default(self):
         result = versus("none", "--world", 1)
         self.assertEqual((result["pairs"], len(result["ratios"])), (60, 60))

@@ -16,6 +16,8 @@
 namespace bench {
 namespace {
 
+constexpr size_t kEventsOfStep = 2'000;
+
 std::filesystem::path new_folder() {
   auto name = (std::filesystem::temp_directory_path() / "fsdp_bench_XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) throw fsdp::Error("[fsdp-bench] '" + name + "' cannot be made");
@@ -46,7 +48,8 @@ StepObserver::StepObserver(const StepArguments& arguments) : state_(std::make_un
 StepObserver::~StepObserver() = default;
 
 StepTimes StepObserver::take_step(Trainee& trainee, const at::Tensor& batch) {
-  const fsdp::Trace trace;
+  // A program makes one trace for all its steps; here its memory comes and goes with each, so it has no more than needed.
+  const fsdp::Trace trace({.max_events = kEventsOfStep});
   auto [times, loss] = train_step(trainee, batch);
   const auto value = loss.item<double>();
   const auto begun = std::chrono::steady_clock::now();

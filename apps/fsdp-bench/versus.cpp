@@ -69,6 +69,7 @@ Json result(const StepArguments& arguments, const Contestant& ours, const Contes
   json["backend"] = arguments.backend;
   json["reshard"] = arguments.reshard;
   json["strategy"] = arguments.sharding.strategy;
+  if (!arguments.versus_strategy.empty()) json["versus_strategy"] = arguments.versus_strategy;
   json["mesh"] = arguments.sharding.mesh;
   json["observed"] = arguments.observe;
   json["pairs"] = arguments.pairs;
@@ -92,6 +93,7 @@ void run_versus(const StepArguments& arguments) {
   auto plain = arguments;
   plain.activations = {};
   plain.keeps_products = false;
+  if (!arguments.versus_strategy.empty()) plain.sharding.strategy = arguments.versus_strategy;
   Contestant other = make_contestant(plain, arguments.versus, device);
   other.is_bound = arguments.versus == "none";
   for (int64_t step = 0; step < kWarmUpSteps + arguments.pairs; ++step) {
