@@ -125,7 +125,7 @@ void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreList
     case Result::kUnknownHost:
       throw Exit(kFailure, "the host '" + host_ + "' cannot be found: " + listener.problem);
     case Result::kRefused:
-      throw Exit(kFailure, port + " cannot be used: " + listener.problem);
+      throw Exit(kFailure, port + " cannot be used: " + listener.problem + "; choose another with --master-port");
     case Result::kOccupied:
       if (may_connect) return;
       throw Exit(kFailure, port +

@@ -189,17 +189,17 @@ void check_options(const FullyShardOptions& options, const ModuleNode& tree, con
           "FullyShardOptions::param_init_fn works on torch::nn modules, found ", tree.type,
           ". Initialise it before fully_shard");
   require(!options.auto_wrap_policy.descends || options.auto_wrap_policy.wraps, where,
-          "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap");
+          "FullyShardOptions::auto_wrap_policy says where to descend but not what to wrap. Set wraps too");
   require(!options.auto_wrap_policy.wraps || tree.module != nullptr, where,
           "FullyShardOptions::auto_wrap_policy works on one torch::nn module, found ", tree.type,
           ". Call fully_shard on the submodules instead");
   std::unordered_map<const at::TensorImpl*, std::string> names;
   for (auto& [name, tensor] : subtree_parameters(tree)) names[tensor.unsafeGetTensorImpl()] = std::move(name);
   for (const auto& ignored : options.ignored_params) {
-    require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor");
+    require(ignored.defined(), where, "FullyShardOptions::ignored_params has an undefined tensor. Leave it out");
     const auto known = names.find(ignored.unsafeGetTensorImpl());
     require(known != names.end(), where, "FullyShardOptions::ignored_params has a tensor of sizes ", ignored.sizes(),
-            " that is no parameter under ", tree.type);
+            " that is no parameter under ", tree.type, ". Take it from the module's parameters(), no view or copy");
     require(!group_of_parameter(ignored), where, "FullyShardOptions::ignored_params has '", known->second,
             "', which an earlier call has sharded. Ignore it in that call");
   }

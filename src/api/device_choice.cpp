@@ -22,7 +22,7 @@ c10::Device choose_device(const FullyShardOptions& options, c10::Device found, c
 }
 
 void require_device(c10::Device device, const std::string& where) {
-  require(!device.is_meta(), where, "expected a device with memory, found meta");
+  require(!device.is_meta(), where, "expected a device with memory, found meta. Name the CPU or an accelerator");
   if (device.is_cpu()) return;
   const bool is_known = c10::impl::hasDeviceGuardImpl(device.type());
   const int count = is_known ? c10::impl::getDeviceGuardImpl(device.type())->deviceCount() : 0;

@@ -163,7 +163,8 @@ class HeldSignals {
 RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place) {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw Error(std::string("fsdp::spawn: no pipe could be made: ") + strerror(errno));
+    throw Error(std::string("fsdp::spawn: no pipe could be made: ") + strerror(errno) +
+                ". Raise the limit on open files (ulimit -n).");
   Descriptor reading(ends[0]);
   const Descriptor writing(ends[1]);
   Child child = fork_child([&] {

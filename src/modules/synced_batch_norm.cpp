@@ -143,7 +143,7 @@ at::Tensor synced_batch_norm(const NormOperands& operands, const Meeting& meetin
     require(values != 1, meeting.ranks->where("forward of " + meeting.name),
             "Expected more than 1 value per channel when training, found 1 on all ranks together. This rank's input "
             "has sizes ",
-            input.sizes());
+            input.sizes(), ". Give the step a larger batch, or evaluate: eval()");
     if (values > 0) move_on(operands, moments);
   }
   const auto dtype = computed_in(input.scalar_type());

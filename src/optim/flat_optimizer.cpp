@@ -62,7 +62,7 @@ auto& state_of(torch::optim::Optimizer& optimizer, const Update& update) {
 void require_state_options(const Update& update, const StateOptions& options, const std::string& operation) {
   if (!options.state_dtype && !options.stochastic_rounding) return;
   require(update.rows.is_cpu(), where(update, operation), name_of(update), " lies on ", update.rows.device(),
-          ": StateOptions other than the defaults are for rows on the CPU");
+          ": StateOptions other than the defaults are for rows on the CPU. Leave them out");
   const auto state_dtype = options.state_dtype.value_or(update.rows.scalar_type());
   require(!options.stochastic_rounding || update.rows.scalar_type() == at::kBFloat16 || state_dtype == at::kBFloat16,
           where(update, operation), name_of(update), " is ", update.rows.scalar_type(), " and its state ", state_dtype,

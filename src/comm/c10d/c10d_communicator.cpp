@@ -54,8 +54,8 @@ struct Family {
     } catch (const c10::DistError& error) {
       const std::string detail = first_line(error.what());
       if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
-        throw Error(
-            c10::str(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail));
+        throw Error(c10::str(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail,
+                             ". The limit on open files (ulimit -n) may be reached, here or where the store is."));
       raise(lost_store(detail), options.ranks, kConnecting);
     }
   }

@@ -32,7 +32,8 @@ bool has_nccl() { return false; }
 
 c10::intrusive_ptr<c10d::Backend> make_nccl_backend(const c10::intrusive_ptr<c10d::Store>&, int, int,
                                                     std::chrono::milliseconds, c10::Device) {
-  throw Error("[fsdp] this build has no NCCL.");
+  throw Error(
+      "[fsdp] this build has no NCCL. Use the backend \"cpu\", or build with a LibTorch for CUDA and NCCL's headers.");
 }
 
 #endif

@@ -32,7 +32,7 @@ class Front::Call {
   }
 
   void expect_tensor(const at::Tensor& tensor) const {
-    expect(tensor.defined(), "the tensor is undefined.");
+    expect(tensor.defined(), "expected a tensor, found an undefined one.");
     expect(tensor.layout() == at::kStrided && tensor.is_contiguous(), "expected a contiguous tensor, found sizes ",
            tensor.sizes(), " with layout ", tensor.layout(), ". Call contiguous() first.");
     const auto device = tensor.device();
@@ -89,7 +89,8 @@ Fingerprint Front::checked_all_gather(const at::Tensor& output, const at::Tensor
   call.expect_offsets(offsets, output.numel(), input);
   const at::Tensor own = output.detach().narrow(0, offsets[rank()], input.numel());
   call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
-              "the input overlaps the output without being this rank's slice of it.");
+              "expected this rank's slice of the output as input, or memory of its own, found memory that overlaps the "
+              "output elsewhere.");
   return call.of(output, offsets);
 }
 
@@ -102,7 +103,8 @@ Fingerprint Front::checked_reduce_scatter(const at::Tensor& output, std::span<co
     call.expect_alike(values, output);
     call.expect(first >= end, "expected pieces in ascending order, found one from element ", first,
                 " after one that ends at ", end, ".");
-    call.expect(!overlap(output, values), "the output overlaps the input.");
+    call.expect(!overlap(output, values),
+                "expected an output with memory of its own, found one that overlaps the input.");
     end = first + values.numel();
   }
   call.expect_offsets(offsets, std::max(offsets.empty() ? 0 : offsets.back(), end), output);
@@ -126,7 +128,7 @@ Fingerprint Front::checked_broadcast(const at::Tensor& tensor, int root, const T
 Fingerprint Front::checked_message(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) const {
   Call call(*this, operation, tag);
   call.expect_tensor(tensor);
-  call.expect(world_size() > 1, "there is no other rank.");
+  call.expect(world_size() > 1, "expected a process group with another rank, found one of 1 rank.");
   call.expect_rank(peer);
   call.expect(peer != rank(), "expected another rank than this one, found ", peer, ".");
   constexpr size_t kMost = 8 * Fingerprint::kInlineVoteBytes;

@@ -170,7 +170,8 @@ int gather_flight_records(const std::string& file) {
   if (!out || rename(unfinished.c_str(), file.c_str()) != 0) {
     std::error_code ignored;
     fs::remove(unfinished, ignored);
-    throw Error(c10::str("[fsdp] flight recorder: '", file, "' cannot be written"));
+    throw Error(c10::str("[fsdp] flight recorder: '", file, "' cannot be written. ",
+                         "Name a file in an existing folder with room"));
   }
   return static_cast<int>(records.size());
 }

@@ -107,7 +107,8 @@ Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, co
   }
   return {Verdict::Kind::kError, -1,
           c10::str("the rendezvous store is gone (", detail,
-                   "): the process that hosts it, as a rule the launcher, has ended.", last_operations)};
+                   "): the process that hosts it, as a rule the launcher, has ended.", last_operations,
+                   " Look at the launcher's output, then start all ranks again.")};
 }
 
 void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
@@ -160,7 +161,9 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
                      " broke although that rank is alive (", alarm->detail, ").", last_operations(ranks, reports),
                      " Check the network, then start all ranks again.")};
   }
-  return {Verdict::Kind::kError, -1, c10::str("a collective failed on another rank.", last_operations(ranks, reports))};
+  return {Verdict::Kind::kError, -1,
+          c10::str("a collective failed on another rank.", last_operations(ranks, reports),
+                   " Look at the output of the other ranks, then start all ranks again.")};
 }
 
 }  // namespace fsdp

@@ -302,7 +302,8 @@ Joined join(const Meeting& meeting) {
   } catch (const c10::DistError& error) {
     raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), membership.ranks, kOperation);
   } catch (const std::exception& error) {
-    throw Error(c10::str(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what())));
+    throw Error(c10::str(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what()),
+                         ". Look at the output of the other ranks and at the network, then start all ranks again."));
   }
 }
 

@@ -107,7 +107,8 @@ std::string ProcessGroup::where(const std::string& operation) const {
 
 std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> groups, const std::string& name) const {
   const std::string prefix = where("split");
-  require(meeting_ != nullptr, prefix, "a process group over a communicator of one's own cannot be split.");
+  require(meeting_ != nullptr, prefix,
+          "a process group over a communicator of one's own cannot be split. Split one of fsdp::init_process_group.");
   std::set<int> taken;
   std::string wanted;
   std::vector<int> own;

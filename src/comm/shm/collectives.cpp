@@ -125,7 +125,8 @@ class Collectives::Handle : public Work {
   void wait() override {
     if (const auto owner = owner_.lock()) return owner->wait_for(*started_);
     if (!started_->is_done())
-      throw Error("[fsdp] " + started_->operation() + ": the process group was destroyed before it ended.");
+      throw Error("[fsdp] " + started_->operation() +
+                  ": the process group was destroyed before it ended. Call wait() before.");
   }
   bool lets_others_go_on() const override { return true; }
   std::span<const uint8_t> votes() const override { return started_->votes(); }
@@ -198,7 +199,8 @@ void Collectives::wait_for(Started& work) {
     });
   if (work.is_done()) return;
   if (failure_) std::rethrow_exception(failure_);
-  throw Error("[fsdp] " + work.operation() + " was dropped: the ranks started over.");
+  throw Error("[fsdp] " + work.operation() +
+              " was dropped: the ranks started over. Start the iteration again on every rank.");
 }
 
 void Collectives::then(const std::shared_ptr<Started>& work, Work::Next next) {

@@ -226,7 +226,8 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
 
 // Another thread of this rank has dropped what this one waits for.
 void Peers::require_no_restart(uint32_t restarts) const {
-  if (restarts_ != restarts) throw Error(prefix() + "dropped: the ranks started over.");
+  if (restarts_ != restarts)
+    throw Error(prefix() + "dropped: the ranks started over. Start the iteration again on every rank.");
 }
 
 void Peers::start_over() {

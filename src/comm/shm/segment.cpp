@@ -115,7 +115,8 @@ Descriptor make_segment(size_t bytes, Paging paging) {
     throw Obstacle(c10::str("no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
                             ". Use a smaller model, more memory or the backend \"gloo\""));
   if (fcntl(segment.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    throw Obstacle(c10::str("a shared segment could not be sealed: ", std::strerror(errno)));
+    throw Obstacle(c10::str("a shared segment could not be sealed: ", std::strerror(errno),
+                            ". A sandbox may forbid it; use the backend \"gloo\""));
   return segment;
 }
 
@@ -123,7 +124,9 @@ std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes) {
   static std::mutex mutex;
   static auto* mappings = new std::map<ino_t, std::weak_ptr<Mapping>>;
   struct stat file{};
-  if (fstat(segment.number(), &file) != 0) throw Obstacle(c10::str("fstat failed: ", std::strerror(errno)));
+  if (fstat(segment.number(), &file) != 0)
+    throw Obstacle(c10::str("looking at a shared segment failed: ", std::strerror(errno),
+                            ". A sandbox may forbid it; use the backend \"gloo\""));
   static size_t tidy_at = 64;  // how many there are when those that are gone are forgotten
   const std::lock_guard lock(mutex);
   if (mappings->size() >= tidy_at) {

@@ -203,7 +203,8 @@ void add_part(Manifest& all, Manifest part) {
       if (known.dtype != record.dtype || known.sizes != record.sizes)
         throw FormatError("tensor '" + name + "': expected the same on every rank, found " +
                           std::string(name_of(known.dtype)) + " " + text_of(known.sizes) + " and " +
-                          std::string(name_of(record.dtype)) + " " + text_of(record.sizes));
+                          std::string(name_of(record.dtype)) + " " + text_of(record.sizes) +
+                          ". Build the same model and optimizer on every rank");
       known.parts.insert(known.parts.end(), record.parts.begin(), record.parts.end());
       std::sort(known.parts.begin(), known.parts.end(),
                 [](const TensorPart& a, const TensorPart& b) { return a.first_row < b.first_row; });

@@ -54,7 +54,8 @@ std::string await_part(const std::string& folder, int number, const std::stop_to
                         std::generic_category().message(errno) + ". Check that the folder is still there");
     looks.wait_for(waiting, stop, kBetweenLooks, [] { return false; });
     if (stop.stop_requested())
-      throw FormatError(folder + ": writer " + std::to_string(number) + " has not written its rows");
+      throw FormatError(folder + ": writer " + std::to_string(number) +
+                        " has not written its rows, and waiting was ended. Earlier checkpoints are complete");
   }
   const auto path = text_path(folder, number);
   if (!std::filesystem::exists(path))
