@@ -17,6 +17,9 @@
 
 namespace fsdp {
 
+/// \addtogroup memory
+/// \{
+
 /// How a part of forward is computed again. The same on every rank.
 struct CheckpointOptions {
   /// What draws random numbers draws the same ones again: the states of the default generators of the CPU, of the devices
@@ -172,10 +175,13 @@ decltype(auto) activation_checkpoint(const CheckpointOptions& options, Fn&& fn, 
   return result;
 }
 
+/// The same with the default options.
 template <class Fn, class... Inputs>
   requires(!std::is_convertible_v<Fn, CheckpointOptions>)
 decltype(auto) activation_checkpoint(Fn&& fn, Inputs&&... inputs) {
   return activation_checkpoint(CheckpointOptions{}, std::forward<Fn>(fn), std::forward<Inputs>(inputs)...);
 }
+
+/// \}
 
 }  // namespace fsdp

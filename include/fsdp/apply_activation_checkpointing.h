@@ -14,6 +14,9 @@
 
 namespace fsdp {
 
+/// \addtogroup memory
+/// \{
+
 namespace detail {
 
 /// What a Sequential calls of `root` and below, where `is_meant` holds. Throws UsageError where it holds for a module
@@ -98,5 +101,7 @@ int64_t apply_activation_checkpointing(torch::nn::Module& root, const Checkpoint
   for (auto* child : children) static_cast<void>((detail::checkpoint_if<Modules>(*child, options) || ...));
   return static_cast<int64_t>(children.size());
 }
+
+/// \}
 
 }  // namespace fsdp

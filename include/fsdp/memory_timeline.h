@@ -12,6 +12,9 @@
 
 namespace fsdp {
 
+/// \addtogroup memory
+/// \{
+
 /// One change of what a rank holds.
 struct MemoryEvent {
   int64_t nanoseconds = 0;      ///< since recording began
@@ -27,6 +30,7 @@ struct MemoryEvent {
 /// collective. Thread safety: all of it.
 class [[nodiscard]] MemoryTimeline {
  public:
+  /// Begins to record, as memory_timeline does.
   explicit MemoryTimeline(const Group& model);
   ~MemoryTimeline();
   MemoryTimeline(const MemoryTimeline&) = delete;
@@ -49,5 +53,7 @@ class [[nodiscard]] MemoryTimeline {
 ///     train_step();
 ///     timeline.write("memory." + std::to_string(fsdp::rank()) + ".json");
 MemoryTimeline memory_timeline(const Group& model);
+
+/// \}
 
 }  // namespace fsdp

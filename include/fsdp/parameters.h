@@ -10,10 +10,14 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// The rows (indices of dim 0) of a parameter that this rank holds.
 struct LocalRowRange {
-  int64_t first = 0;
-  int64_t count = 0;
+  int64_t first = 0;  ///< the number of the first one, from 0
+  int64_t count = 0;  ///< how many there are
+  /// Whether both are the same rows.
   bool operator==(const LocalRowRange&) const = default;
 };
 
@@ -34,5 +38,7 @@ at::Tensor full_tensor(const at::Tensor& parameter);
 /// backward. Collective. Throws UsageError for a gradient that has not the sizes of the rows, and what Work::wait
 /// throws.
 at::Tensor full_grad(const at::Tensor& parameter);
+
+/// \}
 
 }  // namespace fsdp

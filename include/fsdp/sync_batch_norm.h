@@ -12,6 +12,9 @@
 
 namespace fsdp {
 
+/// \addtogroup training
+/// \{
+
 /// Makes every BatchNorm1d, 2d and 3d under `module` one over the ranks of `process_group` (null: the default one):
 /// in training its forward, its gradients and its running statistics are those of one BatchNorm on the joined batch of
 /// all ranks. Returns how many there are. The modules stay where they are, with the same parameters and buffers, so
@@ -43,20 +46,27 @@ int64_t convert_sync_batchnorm(torch::nn::Module& module, const std::shared_ptr<
 class SyncBatchNormImpl
     : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
-  /// `process_group`: whose batches are one; null: the default group.
+  /// Of so many channels, over the default group.
   explicit SyncBatchNormImpl(int64_t num_features) : SyncBatchNormImpl(torch::nn::BatchNormOptions(num_features)) {}
+  /// `process_group`: whose batches are one; null: the default group.
   explicit SyncBatchNormImpl(const torch::nn::BatchNormOptions& options,
                              const std::shared_ptr<ProcessGroup>& process_group = nullptr);
 
+  /// Normalises each channel; the result has the sizes of `input`.
   torch::Tensor forward(const torch::Tensor& input);
+  /// Prints its name and its options.
   void pretty_print(std::ostream& stream) const override;
 
  protected:
+  /// Throws UsageError unless the sizes are [N, channels, ...].
   void _check_input_dim(const torch::Tensor& input) override;
 
  private:
   std::shared_ptr<ProcessGroup> process_group_;
 };
+/// The holder of SyncBatchNormImpl.
 TORCH_MODULE(SyncBatchNorm);
+
+/// \}
 
 }  // namespace fsdp

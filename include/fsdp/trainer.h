@@ -20,6 +20,9 @@
 
 namespace fsdp {
 
+/// \addtogroup training
+/// \{
+
 namespace detail {
 
 /// While it lives, the thread's operators on this type of device choose their dtype as autocast does; without a dtype
@@ -151,10 +154,13 @@ class Trainer {
   /// Ends `fit` after the step that runs, e.g. when a loss no longer falls: in a callback, on every rank.
   void stop() { is_stopped_ = true; }
 
+  /// How far training is.
   const TrainingPlace& place() const { return place_; }
+  /// Of TrainerOptions::scaler; it does nothing unless the precision is Precision::kFloat16.
   GradScaler& scaler() { return scaler_; }
   /// Of this rank's tensors: where batches have to be.
   c10::Device device() const { return device_; }
+  /// As it was made with; from `shard` on `sharding` has what follows from the other options.
   const TrainerOptions& options() const { return options_; }
 
  private:
@@ -204,5 +210,7 @@ class Trainer {
   std::optional<int64_t> saved_step_;
   bool has_resumed_ = false, is_stopped_ = false;
 };
+
+/// \}
 
 }  // namespace fsdp
