@@ -15,11 +15,11 @@ namespace fsdp::optim {
 /// Of Adadelta, with the defaults of Python's torch.optim.Adadelta.
 struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions> {
   /// With this learning rate.
-  AdadeltaOptions(double lr = 1.0);    // NOLINT(google-explicit-constructor): as torch::optim's
-  TORCH_ARG(double, lr) = 1.0;         ///< by which the step is multiplied
-  TORCH_ARG(double, rho) = 0.9;        ///< how much of a mean is kept in a step
-  TORCH_ARG(double, eps) = 1e-6;       ///< added to the means before their roots are taken
-  TORCH_ARG(double, weight_decay) = 0; ///< the share of the parameter that is added to its gradient
+  AdadeltaOptions(double lr = 1.0);     // NOLINT(google-explicit-constructor): as torch::optim's
+  TORCH_ARG(double, lr) = 1.0;          ///< by which the step is multiplied
+  TORCH_ARG(double, rho) = 0.9;         ///< how much of a mean is kept in a step
+  TORCH_ARG(double, eps) = 1e-6;        ///< added to the means before their roots are taken
+  TORCH_ARG(double, weight_decay) = 0;  ///< the share of the parameter that is added to its gradient
 
  public:
   /// Reads what the other one wrote.
@@ -36,9 +36,9 @@ struct AdadeltaOptions : torch::optim::OptimizerCloneableOptions<AdadeltaOptions
 
 /// Of one parameter: the running means of the squares of its gradients and of its changes.
 struct AdadeltaParamState : torch::optim::OptimizerCloneableParamState<AdadeltaParamState> {
-  TORCH_ARG(int64_t, step) = 0;      ///< steps that this parameter had a gradient in
-  TORCH_ARG(at::Tensor, square_avg); ///< v in the formula of Adadelta, of the sizes of the rows
-  TORCH_ARG(at::Tensor, acc_delta);  ///< u in the formula of Adadelta, of the sizes of the rows
+  TORCH_ARG(int64_t, step) = 0;       ///< steps that this parameter had a gradient in
+  TORCH_ARG(at::Tensor, square_avg);  ///< v in the formula of Adadelta, of the sizes of the rows
+  TORCH_ARG(at::Tensor, acc_delta);   ///< u in the formula of Adadelta, of the sizes of the rows
 
  public:
   /// Reads what the other one wrote.

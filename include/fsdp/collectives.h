@@ -12,10 +12,10 @@ namespace fsdp {
 /// \{
 
 /// \name What every rank gets alike
-/// Collective over `group` (null: the default one): each waits for its result and gives it to every rank as a new tensor,
-/// without autograd. Tensors have the same sizes and dtype on every rank, any dtype, and lie on the CPU or a device that
-/// the group's backend moves. They go through the group's communicator, which one thread at a time may use. Throw
-/// UsageError for an undefined tensor, Mismatch naming the ranks whose operation, sizes or dtype differ, and what
+/// Collective over `group` (null: the default one): each waits for its result and gives it to every rank as a new
+/// tensor, without autograd. Tensors have the same sizes and dtype on every rank, any dtype, and lie on the CPU or a
+/// device that the group's backend moves. They go through the group's communicator, which one thread at a time may use.
+/// Throw UsageError for an undefined tensor, Mismatch naming the ranks whose operation, sizes or dtype differ, and what
 /// Work::wait throws.
 /// \{
 

@@ -18,7 +18,7 @@ namespace fsdp {
 
 class ProcessGroup;
 
-/// The same on every rank.
+/// How a loss scale begins and changes. The same on every rank.
 struct GradScalerOptions {
   /// The first scale; above 0.
   double init_scale = 65536.0;
@@ -106,8 +106,8 @@ class GradScaler {
   /// GradScalerOptions::enabled.
   bool is_enabled() const { return enabled_; }
 
-  /// What `load` goes on from, between `update` and `scale`. save_checkpoint and load_checkpoint take the scaler itself,
-  /// see SaveOptions and LoadOptions. Not collective.
+  /// What `load` goes on from, between `update` and `scale`. save_checkpoint and load_checkpoint take the scaler
+  /// itself, see SaveOptions and LoadOptions. Not collective.
   GradScalerState state() const { return state_; }
   /// Goes on from there; every rank alike. It gives up what an iteration was at, as after a step that failed, so the
   /// next one begins with `scale`. It throws UsageError as the constructor does, and does nothing without `enabled`.

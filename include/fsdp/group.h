@@ -30,7 +30,8 @@ struct ByteCount {
 struct ByteCounts {
   ByteCount rows;   ///< this rank's rows with their padding
   ByteCount whole;  ///< whole parameters that were gathered
-  /// Whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has packed.
+  /// Whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has
+  /// packed.
   ByteCount gradient;
   ByteCount optimizer;   ///< the state of fsdp::optim's optimizers with the padding that lies in it
   ByteCount activation;  ///< what checkpoints keep; while fsdp::RecordActivations lives, what forward holds
@@ -42,12 +43,12 @@ struct ByteCounts {
 /// count where they move data: not with one rank, nor where ranks share memory. The bytes are those of all groups of
 /// this rank and process group; fsdp::memory_report has those of each.
 struct GroupStats : ByteCounts {
-  int64_t groups = 0;           ///< how many there are
-  int64_t parameter_numel = 0;  ///< elements of whole parameters
-  int64_t rows_numel = 0;       ///< elements of this rank's rows
-  int64_t gathers = 0;          ///< of groups, those within neighbours included
-  int64_t gathers_within = 0;   ///< of the gathers, those among the neighbours of Reshard::within
-  int64_t reductions = 0;       ///< of the gradients of groups
+  int64_t groups = 0;                 ///< how many there are
+  int64_t parameter_numel = 0;        ///< elements of whole parameters
+  int64_t rows_numel = 0;             ///< elements of this rank's rows
+  int64_t gathers = 0;                ///< of groups, those within neighbours included
+  int64_t gathers_within = 0;         ///< of the gathers, those among the neighbours of Reshard::within
+  int64_t reductions = 0;             ///< of the gradients of groups
   int64_t intercepted_operators = 0;  ///< operators that took a sharded tensor, over all groups of this rank
 };
 

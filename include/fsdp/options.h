@@ -105,8 +105,8 @@ struct DiskOffloadPolicy {
   int64_t host_limit_bytes = 0;
 };
 
-/// Every field is optional. Values must be the same on every rank. What is not there yet is a UsageError of
-/// fully_shard.
+/// How a module is sharded. Every field is optional. Values must be the same on every rank. What is not there yet is a
+/// UsageError of fully_shard.
 ///
 ///     fsdp::fully_shard(gpt, {.reshard_after_forward = fsdp::Reshard::never()});
 struct FullyShardOptions {

@@ -43,8 +43,8 @@ std::vector<std::string> load(const Group& model, const std::string& path, const
 std::vector<std::string> load(torch::nn::Module& model, const std::string& path, const LoadOptions& options = {});
 
 /// The same of an optimizer, with whole state and the options of its parameter groups. Of the kinds that
-/// save_checkpoint takes. What torch::save wrote of a sharded model's optimizer is one rank's rows, and torch::load's to
-/// read.
+/// save_checkpoint takes. What torch::save wrote of a sharded model's optimizer is one rank's rows, and torch::load's
+/// to read.
 ///
 /// Memory: the whole state on rank 0. Collective, outside scopes and backwards. Throws UsageError for other kinds; an
 /// Error on every rank if the file cannot be written.
@@ -52,8 +52,8 @@ void save(const torch::optim::Optimizer& optimizer, const std::string& path);
 /// Reads what torch::save wrote of the optimizer of the unsharded model, or fsdp::save of the sharded one's. As
 /// torch::load does, it gives state to parameters by their places in the groups.
 ///
-/// Memory: the whole state on every rank. Collective, outside scopes and backwards. Throws UsageError for other kinds; an
-/// Error on every rank as `load` of a model does: the optimizer is then as it was.
+/// Memory: the whole state on every rank. Collective, outside scopes and backwards. Throws UsageError for other kinds;
+/// an Error on every rank as `load` of a model does: the optimizer is then as it was.
 void load(torch::optim::Optimizer& optimizer, const std::string& path);
 
 /// \}

@@ -46,6 +46,8 @@ std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, tor
 /// Whole parameters, and buffers, on the CPU of rank 0; empty on the others. They are gathered one after the other, so
 /// another rank holds one whole parameter at a time. Collective. Throws UsageError in a scope, and what Work::wait
 /// throws.
+///
+///     for (const auto& [name, tensor] : fsdp::full_state_dict(model)) write(name, tensor);  // on rank 0
 std::vector<std::pair<std::string, at::Tensor>> full_state_dict(const Group& model);
 /// The same of a module, sharded or not.
 std::vector<std::pair<std::string, at::Tensor>> full_state_dict(torch::nn::Module& model);
@@ -81,6 +83,8 @@ void save_safetensors(const std::string& path, torch::nn::Module& model);
 /// Returns what was not strict (LoadedCheckpoint::differing). Collective. Throws UsageError in a scope; an Error on
 /// every rank where something is missing or does not fit (see LoadOptions), before anything is changed, or where the
 /// file cannot be read.
+///
+///     fsdp::load_safetensors("pretrained.safetensors", model, {.strict = false, .may_differ = {"head."}});
 std::vector<std::string> load_safetensors(const std::string& path, const Group& model, const LoadOptions& options = {});
 /// The same into a module, sharded or not.
 std::vector<std::string> load_safetensors(const std::string& path, torch::nn::Module& model,

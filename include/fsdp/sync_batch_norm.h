@@ -43,8 +43,7 @@ int64_t convert_sync_batchnorm(torch::nn::Module& module, const std::shared_ptr<
 /// call it "SyncBatchNorm".
 ///
 ///     auto norm = register_module("norm", fsdp::SyncBatchNorm(64));
-class SyncBatchNormImpl
-    : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
+class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
   /// Of so many channels, over the default group.
   explicit SyncBatchNormImpl(int64_t num_features) : SyncBatchNormImpl(torch::nn::BatchNormOptions(num_features)) {}

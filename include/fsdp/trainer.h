@@ -107,10 +107,10 @@ class Trainer {
   /// `place`; false: there was none to load. `fit` calls it unless that was done. Throws what load_checkpoint throws.
   bool resume(const Group& model, torch::optim::Optimizer& optimizer);
 
-  /// Trains from `place` on to the end of the epochs or steps. `loss(model, batch)` returns the loss of a batch, a scalar
-  /// whose gradients are averaged over batches and ranks. Returns whether it came to the end: not if `stop` was called,
-  /// or where checkpoints are saved SIGTERM or SIGINT came. Then the step is finished and saved on every rank, the
-  /// program should end with status 0, and one that resumes goes on bit for bit as without a break.
+  /// Trains from `place` on to the end of the epochs or steps. `loss(model, batch)` returns the loss of a batch, a
+  /// scalar whose gradients are averaged over batches and ranks. Returns whether it came to the end: not if `stop` was
+  /// called, or where checkpoints are saved SIGTERM or SIGINT came. Then the step is finished and saved on every rank,
+  /// the program should end with status 0, and one that resumes goes on bit for bit as without a break.
   ///
   /// Throws UsageError if an epoch has no batch, or the loss is no scalar with a gradient; else what its parts throw.
   template <class Holder, class Data, class Loss>
@@ -140,7 +140,8 @@ class Trainer {
     return sums->over_ranks();
   }
 
-  /// What `forward(model, batch)` returns for each batch of this rank, in order. The model evaluates, without gradients.
+  /// What `forward(model, batch)` returns for each batch of this rank, in order. The model evaluates, without
+  /// gradients.
   ///
   ///     auto scores = trainer.predict(model, loader, [](auto& net, auto& batch) { return net(batch.data).cpu(); });
   template <class Holder, class Data, class Forward>
@@ -173,7 +174,7 @@ class Trainer {
   bool saves_after_step() const;
   void save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
   template <class Callback, class... Arguments>
-  void call(Callback TrainerCallbacks::*callback, Arguments&... arguments) const;
+  void call(Callback TrainerCallbacks::* callback, Arguments&... arguments) const;
 
   const FullyShardOptions& sharding();
   void draw_apart() const;

@@ -79,8 +79,8 @@ struct TrainerOptions {
 
   /// Which checkpoints are written.
   TrainerCheckpoints save = {};
-  /// Goes on from the newest checkpoint of this folder, or from this checkpoint. Where it is the folder of `save` it may
-  /// be empty at first: then one command starts a training and goes on with it.
+  /// Goes on from the newest checkpoint of this folder, or from this checkpoint. Where it is the folder of `save` it
+  /// may be empty at first: then one command starts a training and goes on with it.
   std::string resume = {};
 };
 
