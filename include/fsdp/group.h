@@ -84,9 +84,9 @@ class [[nodiscard]] UnshardHandle {
 /// A cheap, shared handle of one `fully_shard` call and of the groups under its module.
 ///
 /// `unshard`, `reshard`, `set_unshard_in_backward`, prefetch lists, the divide factor, hooks and custom collectives act
-/// on the module's own group; what takes `recurse`, scopes, `no_sync`, `reset_iter_state`, `parameters` and `stats`
-/// cover all groups under the module. Not collective unless said, but settings have to be the same on every rank.
-/// Thread safety: all of it.
+/// on the module's own group; what takes `recurse` (false: the own group alone), scopes, `no_sync`, `reset_iter_state`,
+/// `parameters` and `stats` cover all groups under the module. Not collective unless said, but settings have to be the
+/// same on every rank. Thread safety: all of it.
 ///
 ///     for (size_t i = 0; i < batches.size(); ++i) {
 ///       group.set_requires_gradient_sync(i + 1 == batches.size());  // one reduction for all

@@ -25,10 +25,11 @@ namespace fsdp {
 ///     fsdp::convert_sync_batchnorm(*net);
 ///     auto model = fsdp::fully_shard(net);
 ///
-/// Ranks may have batches of different sizes, and of none. Statistics are merged in fp64 in rank order; inputs of lower
-/// precision are summed in fp32. In forward a rank sends 2 * channels + 1 numbers of 8 bytes for each module, in
-/// backward 2 * channels where the input requires a gradient. In evaluation nothing is exchanged: without
-/// running statistics a module then takes those of this rank's batch, as PyTorch's does.
+/// Ranks may have batches of different sizes, and of none. Statistics are merged in fp64 in rank order (T. F. Chan,
+/// G. H. Golub and R. J. LeVeque, Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979,
+/// (2.1)); inputs of lower precision are summed in fp32. In forward a rank sends 2 * channels + 1 numbers of 8 bytes
+/// for each module, in backward 2 * channels where the input requires a gradient. In evaluation nothing is exchanged:
+/// without running statistics a module then takes those of this rank's batch, as PyTorch's does.
 ///
 /// Collective, before or after fully_shard. So are, in training, forward and backward of each converted module: all
 /// ranks run the same ones in the same order, else Mismatch. fsdp::join, whose ranks without data run no forward, does
