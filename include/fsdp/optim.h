@@ -16,8 +16,8 @@ namespace fsdp::optim {
 /// \addtogroup optimizers
 /// \{
 
-/// torch::optim::AdamW. Two numbers of state for each of the rows' elements, three with amsgrad. Here and below t is
-/// the step count, g the gradient, p the parameter.
+/// torch::optim::AdamW. Two numbers of state for each of the rows' elements, three with amsgrad. In its formula and
+/// those of the others t is the step count, g the gradient, p the parameter.
 ///
 ///     p <- p (1 - lr weight_decay),  m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,
 ///     p <- p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)        (Loshchilov and Hutter, 2019, algorithm 2)

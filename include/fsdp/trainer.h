@@ -78,7 +78,7 @@ class [[nodiscard]] Evaluation {
 ///     }
 class Trainer {
  public:
-  /// In a rank. Throws UsageError where there is no default process group, another number of ranks than
+  /// For this rank. Throws UsageError where there is no default process group, another number of ranks than
   /// TrainerOptions::devices, or an option that cannot be right.
   explicit Trainer(TrainerOptions options = {});
   Trainer(const Trainer&) = delete;
