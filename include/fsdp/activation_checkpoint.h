@@ -17,12 +17,15 @@
 
 namespace fsdp {
 
+/// \addtogroup memory
+/// \{
+
 /// How a part of forward is computed again. The same on every rank.
 struct CheckpointOptions {
-  /// What draws random numbers draws the same ones again: the states of the default generators of the CPU, of the devices
-  /// that the inputs are on and of the current one are kept. Without it dropout has another mask in backward. Other
-  /// threads that draw from the CPU's generator while the part runs, e.g. those that load data, shift its numbers: give
-  /// them a generator of their own.
+  /// What draws random numbers draws the same ones again: the states of the default generators of the CPU, of the
+  /// devices that the inputs are on and of the current one are kept. Without it dropout has another mask in backward.
+  /// Other threads that draw from the CPU's generator while the part runs, e.g. those that load data, shift its
+  /// numbers: give them a generator of their own.
   bool preserve_rng_state = true;
   /// The inputs are kept in pinned host memory. They leave while the part runs, on a stream of their own, and come back
   /// while the part that ran after it is computed again; the host waits for no copy. Tensors on the CPU stay where they
@@ -147,11 +150,12 @@ class RecomputedFn final : public Recomputation {
 ///
 /// Collective where `fn` is: every rank runs it again at the same place of backward. Any thread. Throws what `fn`
 /// throws, and UsageError if an input was written: by `fn` at once, later in backward; backward also throws UsageError
-/// where `fn` does something else the second time, and where parameters of a module that is given, or what autograd kept
-/// of `fn`, were written since.
+/// where `fn` does something else the second time, and where parameters of a module that is given, or what autograd
+/// kept of `fn`, were written since.
 ///
 ///     for (auto& block : blocks) x = fsdp::activation_checkpoint(block, x, mask);
-///     x = fsdp::activation_checkpoint({.offload_inputs = true}, [=](const torch::Tensor& h) { return mlp->forward(h); }, x);
+///     const auto mlp_of = [=](const torch::Tensor& h) { return mlp->forward(h); };
+///     x = fsdp::activation_checkpoint({.offload_inputs = true}, mlp_of, x);
 template <class Fn, class... Inputs>
 decltype(auto) activation_checkpoint(const CheckpointOptions& options, Fn&& fn, Inputs&&... inputs) {
   using Result = decltype(detail::call_forward(fn, std::forward<Inputs>(inputs)...));
@@ -172,10 +176,13 @@ decltype(auto) activation_checkpoint(const CheckpointOptions& options, Fn&& fn, 
   return result;
 }
 
+/// The same with the default options.
 template <class Fn, class... Inputs>
   requires(!std::is_convertible_v<Fn, CheckpointOptions>)
 decltype(auto) activation_checkpoint(Fn&& fn, Inputs&&... inputs) {
   return activation_checkpoint(CheckpointOptions{}, std::forward<Fn>(fn), std::forward<Inputs>(inputs)...);
 }
+
+/// \}
 
 }  // namespace fsdp

@@ -11,17 +11,24 @@
 
 namespace fsdp {
 
+/// \addtogroup memory
+/// \{
+
 /// What was measured since the first forward, or since `Group::reset_peak_stats()`, and what would serve better. Bytes
 /// are those of rows, whole parameters, gradients and the state of fsdp::optim's optimizers, on the rank that holds
 /// most; the same on every rank.
 struct Advice {
-  /// The model's strategy, and the one to use: the same if there is nothing better.
-  Strategy now = Strategy::kFullShard, better = Strategy::kFullShard;
-  /// The part of the time in which a rank waited for others, the mean of the ranks.
+  /// The model's strategy.
+  Strategy now = Strategy::kFullShard;
+  /// The strategy to use: the same if there is nothing better.
+  Strategy better = Strategy::kFullShard;
+  /// The part of the time in which a rank waited for others, from 0 to 1: the mean of the ranks.
   double waiting_share = 0;
-  /// At most, as measured; with `better`, as docs/strategies.md counts them.
-  int64_t bytes_now = 0, bytes_then = 0;
-  /// What a rank may take more.
+  /// Held at most, as measured.
+  int64_t bytes_now = 0;
+  /// Held at most with `better`, as docs/strategies.md counts it.
+  int64_t bytes_then = 0;
+  /// What a rank may take more, in bytes.
   int64_t spare_bytes = 0;
 };
 
@@ -38,5 +45,7 @@ Advice advise(const Group& model, std::optional<int64_t> spare_bytes = std::null
 
 /// Prints it as a sentence or two.
 std::ostream& operator<<(std::ostream& out, const Advice& advice);
+
+/// \}
 
 }  // namespace fsdp

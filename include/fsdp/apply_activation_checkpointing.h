@@ -14,12 +14,15 @@
 
 namespace fsdp {
 
+/// \addtogroup memory
+/// \{
+
 namespace detail {
 
 /// What a Sequential calls of `root` and below, where `is_meant` holds. Throws UsageError where it holds for a module
 /// that something else calls, or for none.
-std::vector<torch::nn::AnyModule*> called_by_sequentials(
-    torch::nn::Module& root, const std::function<bool(const torch::nn::Module&)>& is_meant);
+std::vector<torch::nn::AnyModule*> called_by_sequentials(torch::nn::Module& root,
+                                                         const std::function<bool(const torch::nn::Module&)>& is_meant);
 /// From here on `child` is called through `holder`, which has the same module.
 void replace_holder(torch::nn::AnyModule& child, std::unique_ptr<torch::nn::AnyModulePlaceholder> holder);
 
@@ -82,13 +85,13 @@ bool checkpoint_if(torch::nn::AnyModule& child, const CheckpointOptions& options
 
 /// Each module of one of the types that a `torch::nn::Sequential` at or under `root` calls is run by
 /// `activation_checkpoint` from here on. The types are those of modules, not of their holders, and exact. Nothing else
-/// changes: names, types, parameters, printing and `clone` are as before, so it may come before fully_shard or after it.
-/// A second call changes the options. Returns how many modules there are.
+/// changes: names, types, parameters, printing and `clone` are as before, so it may come before fully_shard or after
+/// it. A second call changes the options. Returns how many modules there are.
 ///
-/// A ModuleList, ModuleDict or member is called by the model's own code, straight and not through a virtual function, so
-/// nothing can come between: a module of such a type there is a UsageError that names it, before anything has changed.
-/// Write `fsdp::activation_checkpoint(block, x)` where the model calls it. UsageError also if there is none. Not
-/// collective; the same on every rank. Not while `root` runs.
+/// A ModuleList, ModuleDict or member is called by the model's own code, straight and not through a virtual function,
+/// so nothing can come between: a module of such a type there is a UsageError that names it, before anything has
+/// changed. Write `fsdp::activation_checkpoint(block, x)` where the model calls it. UsageError also if there is none.
+/// Not collective; the same on every rank. Not while `root` runs.
 ///
 ///     fsdp::apply_activation_checkpointing<BottleneckImpl>(*resnet, {.offload_inputs = true});
 template <class... Modules>
@@ -98,5 +101,7 @@ int64_t apply_activation_checkpointing(torch::nn::Module& root, const Checkpoint
   for (auto* child : children) static_cast<void>((detail::checkpoint_if<Modules>(*child, options) || ...));
   return static_cast<int64_t>(children.size());
 }
+
+/// \}
 
 }  // namespace fsdp

@@ -9,15 +9,21 @@
 
 namespace fsdp {
 
+/// \addtogroup checkpoints
+/// \{
+
 /// The checkpoint that is being written, if any: at most one. Each rank has one; it belongs to one thread.
 ///
 /// The destructor waits until this rank has written its files, and on rank 0 until the checkpoint is complete or cannot
 /// be (10 minutes at most). It is not collective, so what went wrong is a warning there: call `wait` at the end.
 class AsyncSave {
  public:
+  /// Nothing is in flight.
   AsyncSave() noexcept;
   ~AsyncSave();
+  /// Takes what `other` has in flight.
   AsyncSave(AsyncSave&& other) noexcept;
+  /// Ends what this one has in flight as the destructor does, then takes what `other` has.
   AsyncSave& operator=(AsyncSave&& other) noexcept;
 
   /// Waits until the checkpoint is complete, at most for the process group's timeout; nothing is in flight then, also
@@ -57,7 +63,10 @@ class AsyncSave {
 ///     saving.wait();
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, const Group& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+/// The same of a module, sharded or not, as save_checkpoint takes it.
 void async_save_checkpoint(AsyncSave& saving, const std::string& folder, torch::nn::Module& model,
                            const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
+
+/// \}
 
 }  // namespace fsdp

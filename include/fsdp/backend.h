@@ -11,16 +11,21 @@
 
 namespace fsdp {
 
-/// Makes a c10d backend whose ranks meet in `store`, whose keys are this backend's alone. Collective; called once for
-/// gathers and once for reductions, and again after a failure.
+/// \addtogroup communication
+/// \{
+
+/// Makes a c10d backend whose ranks meet in `store`, whose keys are this backend's alone, and wait for each other no
+/// longer than `timeout`. Collective; called once for gathers and once for reductions, and again after a failure.
 using BackendFactory = std::function<c10::intrusive_ptr<c10d::Backend>(
     const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size, std::chrono::milliseconds timeout)>;
 
 /// What carries the data of the tensors of one device, by its own collectives where these fit (ranks with equal
 /// slices), else by its messages.
 struct DeviceBackend {
-  c10::Device device;
-  BackendFactory make;
+  c10::Device device;   ///< of this rank's tensors
+  BackendFactory make;  ///< gives the backend
 };
+
+/// \}
 
 }  // namespace fsdp

@@ -29,8 +29,8 @@ auto& behind_pointer(Range& range) {
     return *range;
 }
 
-/// One pass. `Data` is a function of the epoch, from 0, that returns a range of batches or a pointer to one, e.g. a data
-/// loader; or the range or pointer itself. A batch is taken from the range when it is asked for, never earlier.
+/// One pass. `Data` is a function of the epoch, from 0, that returns a range of batches or a pointer to one, e.g. a
+/// data loader; or the range or pointer itself. A batch is taken from the range when it is asked for, never earlier.
 template <class Data>
 class EpochOfBatches {
   using Range = decltype(range_of_epoch(std::declval<Data&>(), int64_t{}));  // a value or a reference

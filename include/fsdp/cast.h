@@ -19,16 +19,21 @@ struct IValue;
 
 namespace fsdp {
 
+/// \addtogroup precision
+/// \{
+
 class Group;
 
 /// Floating-point tensors become `dtype`, recorded by autograd; others, and undefined ones, stay as they are. What an
 /// IValue holds in lists, tuples and dictionaries is cast too; these are copied, not changed.
 void cast_floating(at::Tensor& tensor, at::ScalarType dtype);
+/// The same of the tensors in an IValue.
 void cast_floating(c10::IValue& value, at::ScalarType dtype);
 
 /// What a call of a group's handle casts; unset: nothing.
 struct CallCasts {
-  std::optional<at::ScalarType> inputs, outputs;
+  std::optional<at::ScalarType> inputs;   ///< the dtype of floating-point arguments
+  std::optional<at::ScalarType> outputs;  ///< the dtype of floating-point results
 };
 
 /// What the policy of the group's module says, see MixedPrecisionPolicy. Any thread.
@@ -149,7 +154,8 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 
 }  // namespace detail
 
-/// Calls `forward`, casting arguments and results as the group's policy says.
+/// Calls `forward`, casting arguments and results as the group's policy says: what a Sharded does when it is called.
+/// Throws UsageError where results are to be cast and `forward` returns a reference, and what `forward` throws.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));
@@ -165,5 +171,7 @@ decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&
     return detail::call_with_inputs(casts.inputs, forward, std::forward<Args>(args)...);
   }
 }
+
+/// \}
 
 }  // namespace fsdp

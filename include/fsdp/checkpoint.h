@@ -15,6 +15,9 @@
 
 namespace fsdp {
 
+/// \addtogroup checkpoints
+/// \{
+
 class GradScaler;
 
 /// What is saved beside the model and the optimizer. Every field is optional.
@@ -50,11 +53,13 @@ struct LoadOptions {
 struct LoadedCheckpoint {
   /// Of the checkpoint, below the folder that was asked for; empty if there was none (LoadOptions::if_any).
   std::string path;
+  /// SaveOptions::step.
   int64_t step = 0;
   /// Ranks of the program that saved it.
   int64_t world_size = 0;
-  /// SaveOptions::extra and SaveOptions::states.
+  /// SaveOptions::extra.
   std::string extra;
+  /// SaveOptions::states.
   std::map<std::string, std::string> states;
   /// What was not strict: a line for each name that is missing, extra or of other sizes.
   std::vector<std::string> differing;
@@ -81,6 +86,7 @@ struct LoadedCheckpoint {
 ///     fsdp::save_checkpoint("runs/a", model, &optimizer, {.step = step, .extra = R"({"epoch": 3})", .keep = 2});
 void save_checkpoint(const std::string& folder, const Group& model, const torch::optim::Optimizer* optimizer = nullptr,
                      const SaveOptions& options = {});
+/// The same of a module, sharded or not.
 void save_checkpoint(const std::string& folder, torch::nn::Module& model,
                      const torch::optim::Optimizer* optimizer = nullptr, const SaveOptions& options = {});
 
@@ -97,7 +103,10 @@ void save_checkpoint(const std::string& folder, torch::nn::Module& model,
 ///     if (std::filesystem::exists("runs/a")) step = fsdp::load_checkpoint("runs/a", model, &optimizer).step;
 LoadedCheckpoint load_checkpoint(const std::string& folder, const Group& model,
                                  torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
+/// The same into a module, sharded or not.
 LoadedCheckpoint load_checkpoint(const std::string& folder, torch::nn::Module& model,
                                  torch::optim::Optimizer* optimizer = nullptr, const LoadOptions& options = {});
+
+/// \}
 
 }  // namespace fsdp

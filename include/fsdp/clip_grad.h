@@ -6,6 +6,9 @@
 
 namespace fsdp {
 
+/// \addtogroup optimizers
+/// \{
+
 /// Scales the gradients so that their norm over all parameters and ranks is at most `max_norm`; returns the norm
 /// before.
 ///
@@ -43,5 +46,7 @@ double get_total_norm(const Group& model, double norm_type = 2.0, bool error_if_
 
 /// min(1, max_norm / (total_norm + 1e-6)), as torch.nn.utils.clip_grads_with_norm_ computes it.
 double clip_coefficient(double total_norm, double max_norm);
+
+/// \}
 
 }  // namespace fsdp

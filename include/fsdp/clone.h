@@ -12,6 +12,9 @@
 
 namespace fsdp {
 
+/// \addtogroup values
+/// \{
+
 class UseClone;
 
 /// Values of the parameters and buffers of a sharded model: this rank's rows, and what is not sharded whole. One module
@@ -67,5 +70,7 @@ class [[nodiscard]] UseClone {
 ///
 ///     auto average = fsdp::clone(model);
 Clone clone(const Group& model);
+
+/// \}
 
 }  // namespace fsdp

@@ -8,11 +8,16 @@
 
 namespace fsdp {
 
-// Every function here is collective over `group` (null: the default one), waits for its result and gives it to every
-// rank as a new tensor, without autograd. Tensors have the same sizes and dtype on every rank, any dtype, and lie on
-// the CPU or a device that the group's backend moves. They go through the group's communicator, which one thread at a
-// time may use. Throw UsageError for an undefined tensor, Mismatch naming the ranks whose operation, sizes or dtype
-// differ, and what Work::wait throws.
+/// \addtogroup communication
+/// \{
+
+/// \name What every rank gets alike
+/// Collective over `group` (null: the default one): each waits for its result and gives it to every rank as a new
+/// tensor, without autograd. Tensors have the same sizes and dtype on every rank, any dtype, and lie on the CPU or a
+/// device that the group's backend moves. They go through the group's communicator, which one thread at a time may use.
+/// Throw UsageError for an undefined tensor, Mismatch naming the ranks whose operation, sizes or dtype differ, and what
+/// Work::wait throws.
+/// \{
 
 /// The sum, maximum or minimum over all ranks, element by element.
 ///
@@ -35,5 +40,9 @@ at::Tensor broadcast(const at::Tensor& tensor, int root = 0, const std::shared_p
 ///
 ///     auto seconds = fsdp::all_gather(torch::tensor(elapsed));  // [world size]
 at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group = nullptr);
+
+/// \}
+
+/// \}
 
 }  // namespace fsdp

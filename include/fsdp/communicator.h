@@ -20,6 +20,9 @@
 
 namespace fsdp {
 
+/// \addtogroup communication
+/// \{
+
 /// What a collective is for. It travels in the collective's fingerprint: ranks whose tags differ fail with `Mismatch`.
 struct Tag {
   /// The parameter group or another subject, e.g. "blocks.3".
@@ -29,11 +32,11 @@ struct Tag {
   std::vector<uint8_t> votes;
   /// What every rank must have done equally often before, and how often this one has, e.g. {2, "saved checkpoints"}.
   struct Count {
-    uint32_t number = 0;
+    uint32_t number = 0;  ///< how often
     /// For messages; a literal.
     std::string_view of = {};
   };
-  Count count = {};
+  Count count = {};  ///< ranks whose numbers differ fail with `Mismatch`
   /// The number of the parameter group, counted alike on every rank; 0: none. Groups of twin models have one name.
   uint32_t group = 0;
 };
@@ -81,6 +84,7 @@ class Work {
 class SharedBuffer {
  public:
   virtual ~SharedBuffer() = default;
+  /// Where it begins in this rank's address space.
   virtual void* data() const = 0;
   /// This rank reads until `end_read`; `epoch` counts from 1.
   virtual void begin_read(uint64_t epoch) = 0;
@@ -98,14 +102,16 @@ class SharedBuffer {
 struct SharedPart {
   /// Whose it is, e.g. "blocks.3": for messages.
   std::string subject;
-  size_t bytes = 0;
+  size_t bytes = 0;  ///< its size
 };
 
 /// Memory for what the ranks of a host hold alike, once on that host. Thread safety: all of it.
 class HostBuffer {
  public:
   virtual ~HostBuffer() = default;
+  /// Where it begins in this rank's address space.
   virtual void* data() const = 0;
+  /// Its size.
   virtual size_t bytes() const = 0;
   /// How many ranks share it.
   virtual int ranks() const = 0;
@@ -115,7 +121,11 @@ class HostBuffer {
 };
 
 /// How all_reduce combines elements.
-enum class ReduceOp : uint8_t { kSum, kMax, kMin };
+enum class ReduceOp : uint8_t {
+  kSum,  ///< the sum
+  kMax,  ///< the largest
+  kMin,  ///< the smallest
+};
 
 /// Ranks that exchange tensors.
 ///
@@ -135,6 +145,7 @@ class Communicator {
 
   /// This rank's number, from 0 to world_size() - 1.
   virtual int rank() const = 0;
+  /// The number of ranks.
   virtual int world_size() const = 0;
 
   /// Gathers unequal slices. `output` is flat; rank r's slice is elements [offsets[r], offsets[r + 1]). `input` is this
@@ -166,6 +177,7 @@ class Communicator {
   /// size is done when its recv takes part: two ranks that both wait for their sends before they call recv wait for
   /// each other, which is a `Mismatch`. At most 608 votes.
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
+  /// Receives into `tensor` what `peer` sends, see `send`.
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
   /// Both at once, with one peer or two; the votes are those of the recv.
   ///
@@ -220,5 +232,7 @@ class Communicator {
   /// call it between other calls. Throws a failure that it finds; after one it does nothing.
   virtual void progress() {}
 };
+
+/// \}
 
 }  // namespace fsdp

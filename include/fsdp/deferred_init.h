@@ -9,9 +9,13 @@
 
 namespace fsdp {
 
-/// What deferred_init and meta_init have open. For one thread.
+/// \addtogroup values
+/// \{
+
+/// What deferred_init and meta_init have open: call these. For one thread.
 class [[nodiscard]] DeferredStretch {
  public:
+  /// `forgets`: whether what is computed meanwhile is forgotten instead of put off.
   explicit DeferredStretch(bool forgets);
   ~DeferredStretch();
   DeferredStretch(const DeferredStretch&) = delete;
@@ -64,5 +68,7 @@ auto meta_init(Build&& build) {
 ///
 ///     fsdp::materialize(*gpt);  // in a program without ranks
 void materialize(torch::nn::Module& module);
+
+/// \}
 
 }  // namespace fsdp

@@ -13,6 +13,9 @@
 
 namespace fsdp {
 
+/// \addtogroup ranks
+/// \{
+
 /// The ranks of a process group as a grid, as torch.distributed's DeviceMesh. They lie in it in row-major order: with
 /// the sizes {2, 4} rank 5 is at (1, 1). A rank sees a mesh from its own place: `mesh["shard"]` are the ranks that
 /// differ from this one on that axis only.
@@ -28,6 +31,7 @@ class DeviceMesh {
   int ndim() const { return static_cast<int>(axes_.size()); }
   /// The sizes of the axes, the outermost first.
   std::vector<int> shape() const;
+  /// The names of the axes, in the same order.
   const std::vector<std::string>& mesh_dim_names() const { return names_; }
   /// The number of ranks.
   int size() const;
@@ -37,6 +41,7 @@ class DeviceMesh {
   int rank() const { return global_rank(all_->rank()); }
   /// Where this rank is, from 0 on each axis.
   std::vector<int> coordinate() const;
+  /// Where this rank is along an axis, from 0.
   int coordinate(std::string_view axis) const { return axis_named(axis).coordinate; }
   /// The global ranks of the mesh in row-major order.
   std::vector<int> ranks() const;
@@ -46,6 +51,7 @@ class DeviceMesh {
   ///
   ///     auto data = mesh[{"replicate", "shard"}];  // of a mesh that has more axes
   DeviceMesh operator[](std::initializer_list<std::string_view> axes) const;
+  /// The same of one axis.
   DeviceMesh operator[](std::string_view axis) const { return (*this)[std::initializer_list<std::string_view>{axis}]; }
 
   /// The ranks along an axis, in the order of their coordinates: this rank's number in the group is its coordinate. It
@@ -98,5 +104,7 @@ DeviceMesh init_device_mesh(const std::vector<int>& mesh_shape = {}, std::vector
 
 /// Prints the axes and where this rank is.
 std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh);
+
+/// \}
 
 }  // namespace fsdp

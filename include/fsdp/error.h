@@ -15,10 +15,14 @@
 
 namespace fsdp {
 
+/// \addtogroup ranks
+/// \{
+
 /// Base of every error of the library. The message names rank, operation, parameter, expected, found and what to do.
 /// Thrown itself where none of the others fits: a broken connection, a failed rank of spawn, a norm that is not finite.
 class Error : public c10::Error {
  public:
+  /// With this message, without a backtrace.
   explicit Error(const std::string& message);
 };
 
@@ -26,18 +30,21 @@ class Error : public c10::Error {
 /// alike.
 class UsageError : public Error {
  public:
+  /// With this message.
   using Error::Error;
 };
 
 /// Ranks disagree: another operation, order, size, model or set of options. The message names both ranks.
 class Mismatch : public Error {
  public:
+  /// With this message.
   using Error::Error;
 };
 
 /// A rank died, left, or does not answer.
 class PeerLost : public Error {
  public:
+  /// Of the lost rank's number, with this message.
   PeerLost(int rank, const std::string& message);
   /// The lost rank, by its number in the group from which all others were split.
   int rank() const { return rank_; }
@@ -45,5 +52,7 @@ class PeerLost : public Error {
  private:
   int rank_;
 };
+
+/// \}
 
 }  // namespace fsdp

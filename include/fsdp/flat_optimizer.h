@@ -11,6 +11,9 @@
 
 namespace fsdp::optim {
 
+/// \addtogroup optimizers
+/// \{
+
 /// How numbers are kept that a step writes. Only for rows on the CPU; a step throws UsageError otherwise.
 ///
 ///     const auto bf16 = fsdp::optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
@@ -31,6 +34,7 @@ struct StateOptions {
   /// count, so they are the same for any number of ranks and after a run was resumed. SGD has no step count: it counts
   /// its steps from when it was made.
   bool stochastic_rounding = false;
+  /// Of the random numbers of stochastic rounding. The same on every rank.
   uint64_t seed = 0;
 };
 
@@ -39,9 +43,11 @@ class FlatOptimizer : public ScaledStep {
  public:
   /// Bytes of this rank's state, also that of plain tensors, which no group counts.
   virtual int64_t state_bytes() const = 0;
+  /// As it was made with.
   const StateOptions& state_options() const { return state_options_; }
 
  protected:
+  /// For the optimizers of fsdp::optim.
   explicit FlatOptimizer(const StateOptions& state_options);
 
  private:
@@ -70,21 +76,32 @@ class FlatOptimizer : public ScaledStep {
 template <class Torchs, class OptionsOfTorchs>
 class Flat : public Torchs, public FlatOptimizer {
  public:
+  /// Those of the base class.
   using Options = OptionsOfTorchs;
+  /// Computes a loss and its gradients, or null; see torch::optim::Optimizer::step.
   using Closure = torch::optim::Optimizer::LossClosure;
 
+  /// Of groups of parameters, each with options of its own or the `defaults`. Throws UsageError for options that cannot
+  /// be right.
   explicit Flat(const std::vector<torch::optim::OptimizerParamGroup>& groups, Options defaults = {},
                 const StateOptions& state_options = {});
+  /// Of parameters that all have the same options.
   explicit Flat(std::vector<at::Tensor> parameters, Options defaults = {}, const StateOptions& state_options = {});
 
   /// `step_scaled` by 1. A loss scaler calls that, so who changes what a step is overrides it.
   at::Tensor step(Closure closure = nullptr) final;
+  /// See ScaledStep. Every rank has to call it, as `step`.
   at::Tensor step_scaled(double factor, Closure closure = nullptr) override;
+  /// Reads what `save` of this class or of the base class wrote on the same rank, for the same rows. State is converted
+  /// to StateOptions::state_dtype.
   void load(torch::serialize::InputArchive& archive) override;
+  /// Of this rank's state, see FlatOptimizer.
   int64_t state_bytes() const override;
 
  private:
   int64_t steps_ = 0;  // since it was made
 };
+
+/// \}
 
 }  // namespace fsdp::optim

@@ -14,6 +14,9 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// Makes one group of the parameters under `module` that no earlier call has taken, and keeps this rank's rows of them.
 ///
 /// Call it bottom-up (blocks first, then the model), or once with `options.auto_wrap_policy`. The module stays as it
@@ -95,5 +98,7 @@ template <std::derived_from<torch::nn::Module> M>
 Sharded<M&> handle_of(M& module) {
   return Sharded<M&>(module, group_of(module));
 }
+
+/// \}
 
 }  // namespace fsdp

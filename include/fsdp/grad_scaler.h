@@ -13,15 +13,20 @@
 
 namespace fsdp {
 
+/// \addtogroup precision
+/// \{
+
 class ProcessGroup;
 
-/// The same on every rank.
+/// How a loss scale begins and changes. The same on every rank.
 struct GradScalerOptions {
+  /// The first scale; above 0.
   double init_scale = 65536.0;
   /// By which the scale grows after `growth_interval` updates in a row without inf or NaN; above 1.
   double growth_factor = 2.0;
   /// By which it is multiplied after an inf or NaN; below 1.
   double backoff_factor = 0.5;
+  /// In updates; above 0.
   int64_t growth_interval = 2000;
   /// Without it every call does nothing, but for `step`, which is the optimizer's.
   bool enabled = true;
@@ -34,11 +39,12 @@ struct GradScalerOptions {
 
 /// What a GradScaler goes on from; the entries of torch.amp.GradScaler's state_dict.
 struct GradScalerState {
-  double scale = 0;
-  double growth_factor = 0, backoff_factor = 0;
-  int64_t growth_interval = 0;
-  /// Updates without inf or NaN since the scale changed.
-  int64_t growth_tracker = 0;
+  double scale = 0;             ///< of the next iteration
+  double growth_factor = 0;     ///< as in GradScalerOptions
+  double backoff_factor = 0;    ///< as in GradScalerOptions
+  int64_t growth_interval = 0;  ///< as in GradScalerOptions
+  int64_t growth_tracker = 0;   ///< updates without inf or NaN since the scale changed
+  /// Whether all numbers are equal.
   bool operator==(const GradScalerState&) const = default;
 };
 
@@ -75,6 +81,7 @@ class GradScaler {
 
   /// The outputs, usually a loss, times the scale; in fp32 where a loss without dimensions is of lower precision.
   at::Tensor scale(const at::Tensor& outputs);
+  /// The same of several.
   std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
   /// Divides the gradients of the optimizer's parameters by the scale, in place, and looks for inf and NaN in them.
@@ -96,13 +103,14 @@ class GradScaler {
 
   /// 1 without `enabled`.
   double get_scale() const;
+  /// GradScalerOptions::enabled.
   bool is_enabled() const { return enabled_; }
 
-  /// save_checkpoint and load_checkpoint take a scaler, see SaveOptions and LoadOptions; otherwise these do. Between
-  /// `update` and `scale`; `load` on every rank alike. It gives up what an iteration was at, as after a step that
-  /// failed, so the next one begins with `scale`. It throws UsageError as the constructor does, and does nothing without
-  /// `enabled`.
+  /// What `load` goes on from, between `update` and `scale`. save_checkpoint and load_checkpoint take the scaler
+  /// itself, see SaveOptions and LoadOptions. Not collective.
   GradScalerState state() const { return state_; }
+  /// Goes on from there; every rank alike. It gives up what an iteration was at, as after a step that failed, so the
+  /// next one begins with `scale`. It throws UsageError as the constructor does, and does nothing without `enabled`.
   void load(const GradScalerState& state);
 
  private:
@@ -120,5 +128,7 @@ class GradScaler {
   GradScalerState state_;
   std::unordered_map<const torch::optim::Optimizer*, Iteration> iterations_;
 };
+
+/// \}
 
 }  // namespace fsdp

@@ -15,33 +15,40 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 struct GroupView;
 
 /// What a rank holds, in bytes: now, and at most since `reset_peak_stats()`.
 struct ByteCount {
-  int64_t current = 0;
-  int64_t peak = 0;
+  int64_t current = 0;  ///< now
+  int64_t peak = 0;     ///< at most
 };
 
-/// What a rank holds by class, see docs/memory.md. Rows with their padding; whole parameters that were gathered; whole
-/// gradients that wait for their reduction and gradients of rows, without what a reduction under way has packed; the
-/// state of fsdp::optim's optimizers with the padding that lies in it.
+/// What a rank holds by class, see docs/memory.md.
 struct ByteCounts {
-  ByteCount rows, whole, gradient, optimizer;
+  ByteCount rows;   ///< this rank's rows with their padding
+  ByteCount whole;  ///< whole parameters that were gathered
+  /// Whole gradients that wait for their reduction and gradients of rows, without what a reduction under way has
+  /// packed.
+  ByteCount gradient;
+  ByteCount optimizer;   ///< the state of fsdp::optim's optimizers with the padding that lies in it
   ByteCount activation;  ///< what checkpoints keep; while fsdp::RecordActivations lives, what forward holds
-  ByteCount host, disk;  ///< kept in host memory for an accelerator, and in files
+  ByteCount host;        ///< kept in host memory for an accelerator
+  ByteCount disk;        ///< kept in files
 };
 
 /// Figures of the groups under a module, on this rank. Counts run since the groups were made; gathers
 /// count where they move data: not with one rank, nor where ranks share memory. The bytes are those of all groups of
 /// this rank and process group; fsdp::memory_report has those of each.
 struct GroupStats : ByteCounts {
-  int64_t groups = 0;
-  int64_t parameter_numel = 0;  ///< elements of whole parameters
-  int64_t rows_numel = 0;       ///< elements of this rank's rows
-  int64_t gathers = 0;
-  int64_t gathers_within = 0;  ///< of the gathers, those among the neighbours of Reshard::within
-  int64_t reductions = 0;
+  int64_t groups = 0;                 ///< how many there are
+  int64_t parameter_numel = 0;        ///< elements of whole parameters
+  int64_t rows_numel = 0;             ///< elements of this rank's rows
+  int64_t gathers = 0;                ///< of groups, those within neighbours included
+  int64_t gathers_within = 0;         ///< of the gathers, those among the neighbours of Reshard::within
+  int64_t reductions = 0;             ///< of the gradients of groups
   int64_t intercepted_operators = 0;  ///< operators that took a sharded tensor, over all groups of this rank
 };
 
@@ -77,9 +84,9 @@ class [[nodiscard]] UnshardHandle {
 /// A cheap, shared handle of one `fully_shard` call and of the groups under its module.
 ///
 /// `unshard`, `reshard`, `set_unshard_in_backward`, prefetch lists, the divide factor, hooks and custom collectives act
-/// on the module's own group; what takes `recurse`, scopes, `no_sync`, `reset_iter_state`, `parameters` and `stats`
-/// cover all groups under the module. Not collective unless said, but settings have to be the same on every rank.
-/// Thread safety: all of it.
+/// on the module's own group; what takes `recurse` (false: the own group alone), scopes, `no_sync`, `reset_iter_state`,
+/// `parameters` and `stats` cover all groups under the module. Not collective unless said, but settings have to be the
+/// same on every rank. Thread safety: all of it.
 ///
 ///     for (size_t i = 0; i < batches.size(); ++i) {
 ///       group.set_requires_gradient_sync(i + 1 == batches.size());  // one reduction for all
@@ -168,6 +175,7 @@ class Group {
   /// Groups of the same process group to gather while this one is used, instead of the one that followed in the last
   /// pass; an empty list goes back to that.
   void set_modules_to_forward_prefetch(const std::vector<Group>& groups) const;
+  /// The same for backward.
   void set_modules_to_backward_prefetch(const std::vector<Group>& groups) const;
 
   /// After an exception in forward or backward, also on some ranks only: forgets open backwards and gradients that were
@@ -189,11 +197,13 @@ class Group {
   void reset_peak_stats() const;
   /// The module's path below the outermost module that was sharded, e.g. "blocks.3"; of that one itself, its type.
   std::string name() const;
-  /// This rank, and the number of ranks, of the process group that the module was sharded over.
+  /// This rank's number in the process group that the module was sharded over.
   int rank() const;
+  /// The number of ranks of that process group.
   int world_size() const;
 
  protected:
+  /// For Sharded and what fully_shard returns.
   explicit Group(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {}
 
  private:
@@ -204,5 +214,7 @@ class Group {
 /// Prints the module tree with its groups (elements, balance, padding) and this rank's rows of each parameter. Not
 /// collective.
 std::ostream& operator<<(std::ostream& out, const Group& group);
+
+/// \}
 
 }  // namespace fsdp

@@ -11,6 +11,9 @@
 
 namespace fsdp {
 
+/// \addtogroup communication
+/// \{
+
 /// Stands for Communicator::all_gather of a group: starts to fill `output`, the group's flat whole parameters of one
 /// dtype, with every rank's slice, and returns without waiting. `input`: this rank's slice, a tensor of its own or
 /// these very elements of `output`. Rank r's slice is elements [offsets[r], offsets[r + 1]). `output` has to be
@@ -36,5 +39,7 @@ using ReduceScatter =
 ///     ...
 ///     return fsdp::followed_by(std::move(gather), output, [=] { output.copy_(low); });
 std::shared_ptr<Work> followed_by(std::shared_ptr<Work> work, const at::Tensor& result, std::function<void()> act);
+
+/// \}
 
 }  // namespace fsdp

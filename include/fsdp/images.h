@@ -13,11 +13,15 @@
 
 namespace fsdp::data {
 
+/// \addtogroup data
+/// \{
+
 /// Images and what they show.
 struct Images {
   at::Tensor pixels;  ///< [images, rows, columns], uint8: 0 is the background
   at::Tensor labels;  ///< [images], int64
 
+  /// How many there are.
   int64_t size() const { return labels.size(0); }
   /// The first `count` of them, or all if there are fewer.
   Images first(int64_t count) const;
@@ -28,7 +32,11 @@ struct Images {
 /// sentence that names the file, if it cannot be read, is no such file, or is shorter or longer than it says.
 at::Tensor read_idx(const std::string& path);
 
-enum class MnistPart { kTrain, kTest };
+/// Which of MNIST's two sets.
+enum class MnistPart {
+  kTrain,  ///< the files train-*
+  kTest,   ///< the files t10k-*
+};
 
 /// MNIST from the folder that holds train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
 /// t10k-labels-idx1-ubyte, each of them as it is or with .gz. Throws Error, in one sentence that names the file, as
@@ -48,19 +56,26 @@ Images draw_digits(int64_t count, uint64_t seed);
 ///     auto batches = torch::data::make_data_loader(dataset, sampler, torch::data::DataLoaderOptions(64).workers(2));
 class ImageDataset : public torch::data::datasets::BatchDataset<ImageDataset, torch::data::Example<>> {
  public:
+  /// How pixels become data.
   struct Options {
-    double mean = 0, std = 1;
+    double mean = 0;  ///< subtracted from pixel / 255
+    double std = 1;   ///< by which the difference is divided
     /// Batches lie in pinned memory, from which they can be copied to a CUDA device while it computes.
     bool pin_memory = false;
   };
+  /// Of these images, which it shares.
   ImageDataset(Images images, Options options);
 
+  /// The images with these numbers, in this order.
   torch::data::Example<> get_batch(c10::ArrayRef<size_t> indices) override;
+  /// How many images there are.
   std::optional<size_t> size() const override;
 
  private:
   Images images_;
   Options options_;
 };
+
+/// \}
 
 }  // namespace fsdp::data

@@ -8,6 +8,9 @@
 
 namespace fsdp {
 
+/// \addtogroup values
+/// \{
+
 /// Runs `init` with the parameters under `model` whole, and keeps this rank's rows of what it writes to them: the same
 /// bits as if it had run on the model before fully_shard, with any number of ranks. What it writes is put off as in
 /// deferred_init, so no rank holds more than one whole parameter. Meanwhile the parameters are on the meta device and
@@ -25,5 +28,7 @@ namespace fsdp {
 ///       });
 ///     });
 void initialize(const Group& model, const std::function<void()>& init);
+
+/// \}
 
 }  // namespace fsdp

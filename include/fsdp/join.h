@@ -8,6 +8,10 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
+/// How a step counts that some ranks have no data for.
 struct JoinOptions {
   /// The summed gradients are divided by the number of all ranks, as in every step, so that each sample counts as much
   /// at the end of an epoch as before. Without it by the number of ranks that have data: then they are those of the
@@ -44,5 +48,7 @@ struct JoinOptions {
 /// communicated; what `step` throws, and a Mismatch on ranks without data if a step that they take part in threw: then
 /// Group::reset_iter_state() on every rank begins anew.
 bool join(const Group& model, bool has_data, const std::function<void()>& step, const JoinOptions& options = {});
+
+/// \}
 
 }  // namespace fsdp

@@ -6,6 +6,9 @@
 
 namespace fsdp::optim {
 
+/// \addtogroup optimizers
+/// \{
+
 /// torch::optim::LBFGS, whose dot products and norms are over all rows of all ranks. Torch's own is refused on rows, of
 /// which it would take this rank's alone.
 ///
@@ -31,8 +34,12 @@ namespace fsdp::optim {
 ///     });
 class LBFGS : public torch::optim::LBFGS {
  public:
+  /// As torch::optim::LBFGS's constructors.
   using torch::optim::LBFGS::LBFGS;
+  /// One step of up to LBFGSOptions::max_iter iterations, see above. Collective.
   at::Tensor step(LossClosure closure) override;
 };
+
+/// \}
 
 }  // namespace fsdp::optim

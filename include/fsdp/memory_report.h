@@ -15,16 +15,21 @@ class Optimizer;
 
 namespace fsdp {
 
+/// \addtogroup memory
+/// \{
+
 /// What a rank holds for a model, by class: now, and at most since Group::reset_peak_stats(). docs/memory.md says what
 /// each class is and how many bytes it has.
 struct MemoryReport {
+  /// One group.
   struct OfGroup {
     std::string name;  ///< as Group::name()
-    ByteCounts
-        bytes;  ///< activations as RecordActivations says; what a checkpoint keeps is that of the first group it reads
+    /// Activations as RecordActivations says; what a checkpoint keeps is that of the first group it reads.
+    ByteCounts bytes;
   };
 
-  int rank = 0, world_size = 1;
+  int rank = 0;        ///< this rank's number in the process group of the model
+  int world_size = 1;  ///< the number of its ranks
   /// Of all groups of this rank and process group. Its peaks are those of the sums: at most the sums of the groups'.
   ByteCounts all;
   /// Under the model, in the order of the module tree.
@@ -41,6 +46,8 @@ struct MemoryReport {
 ///
 ///     std::cout << fsdp::memory_report(model, optimizer);
 MemoryReport memory_report(const Group& model);
+/// The same with the state of an optimizer of torch::optim; for those of fsdp::optim, which are counted anyway, it
+/// changes nothing.
 MemoryReport memory_report(const Group& model, const torch::optim::Optimizer& optimizer);
 
 /// A table: a line for all groups and one for each, with a column for each class that has any bytes, "now / peak".
@@ -70,6 +77,7 @@ std::ostream& operator<<(std::ostream& out, const MemoryReport& report);
 ///     std::cout << fsdp::memory_report(model, optimizer);
 class [[nodiscard]] RecordActivations {
  public:
+  /// Begins to record for the figures of `model`.
   explicit RecordActivations(const Group& model);
   ~RecordActivations();
   RecordActivations(const RecordActivations&) = delete;
@@ -79,5 +87,7 @@ class [[nodiscard]] RecordActivations {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// \}
 
 }  // namespace fsdp

@@ -12,6 +12,9 @@
 
 namespace fsdp {
 
+/// \addtogroup observing
+/// \{
+
 /// Sums over batches, e.g. of losses, right answers and samples. They stay on the device, so that adding to them waits
 /// for nothing, until all ranks ask for the sums over all of them. Summed in fp64. Thread safety: one thread at a time.
 ///
@@ -32,5 +35,7 @@ class RunningSums {
  private:
   at::Tensor sums_;
 };
+
+/// \}
 
 }  // namespace fsdp

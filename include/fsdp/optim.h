@@ -13,9 +13,11 @@
 
 namespace fsdp::optim {
 
-// In the formulas t is the step count, g the gradient, p the parameter.
+/// \addtogroup optimizers
+/// \{
 
-/// torch::optim::AdamW. Two numbers of state for each of the rows' elements, three with amsgrad.
+/// torch::optim::AdamW. Two numbers of state for each of the rows' elements, three with amsgrad. In its formula and
+/// those of the others t is the step count, g the gradient, p the parameter.
 ///
 ///     p <- p (1 - lr weight_decay),  m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2,
 ///     p <- p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)        (Loshchilov and Hutter, 2019, algorithm 2)
@@ -27,6 +29,7 @@ namespace fsdp::optim {
 ///     optimizer.step();
 class AdamW : public Flat<torch::optim::AdamW, torch::optim::AdamWOptions> {
  public:
+  /// As those of Flat.
   using Flat::Flat;
 };
 
@@ -34,6 +37,7 @@ class AdamW : public Flat<torch::optim::AdamW, torch::optim::AdamWOptions> {
 /// algorithm 1). It keeps as much.
 class Adam : public Flat<torch::optim::Adam, torch::optim::AdamOptions> {
  public:
+  /// As those of Flat.
   using Flat::Flat;
 };
 
@@ -44,6 +48,7 @@ class Adam : public Flat<torch::optim::Adam, torch::optim::AdamOptions> {
 ///     p <- p - lr v,  with Nesterov's momentum  p <- p - lr (d + momentum v)       (Sutskever et al., 2013)
 class SGD : public Flat<torch::optim::SGD, torch::optim::SGDOptions> {
  public:
+  /// As those of Flat.
   using Flat::Flat;
 };
 
@@ -55,6 +60,7 @@ class SGD : public Flat<torch::optim::SGD, torch::optim::SGDOptions> {
 ///     with momentum:  b <- momentum b + d,  d <- b;    p <- p - lr d
 class RMSprop : public Flat<torch::optim::RMSprop, torch::optim::RMSpropOptions> {
  public:
+  /// As those of Flat.
   using Flat::Flat;
 };
 
@@ -65,6 +71,7 @@ class RMSprop : public Flat<torch::optim::RMSprop, torch::optim::RMSpropOptions>
 ///     p <- p - lr / (1 + (t - 1) lr_decay) g / (sqrt(s) + eps)                     (Duchi et al., 2011, figure 1)
 class Adagrad : public Flat<torch::optim::Adagrad, torch::optim::AdagradOptions> {
  public:
+  /// As those of Flat.
   using Flat::Flat;
 };
 
@@ -78,7 +85,10 @@ class Adagrad : public Flat<torch::optim::Adagrad, torch::optim::AdagradOptions>
 ///     torch::optim::StepLR schedule(optimizer, /*step_size=*/1, /*gamma=*/0.7);
 class Adadelta : public Flat<AdadeltaBase, AdadeltaOptions> {
  public:
+  /// As those of Flat.
   using Flat::Flat;
 };
+
+/// \}
 
 }  // namespace fsdp::optim

@@ -16,6 +16,9 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// How much of the training state is sharded (stages of ZeRO, arXiv:1910.02054). Outside scopes parameters show this
 /// rank's rows in all of them, so one program serves them all; with kReplicate the rows are all rows. On one transport
 /// and mesh they train to the same bits. docs/strategies.md has what each of them moves and holds.
@@ -45,8 +48,9 @@ class Reshard {
   /// sharded over, among which backward gathers it (hpZ of ZeRO++, arXiv:2306.10209). Divides their number: 1 is
   /// `never`, all of them `always`. Ranks that share memory gather nothing, and keep nothing.
   static Reshard within(int ranks) { return Reshard(ranks != 1, ranks); }
+  /// Whether they are freed after forward already.
   bool after_forward() const { return after_forward_; }
-  /// Of `within`.
+  /// The argument of `within`; none for the others.
   std::optional<int> ranks() const { return ranks_; }
 
  private:
@@ -101,21 +105,26 @@ struct DiskOffloadPolicy {
   int64_t host_limit_bytes = 0;
 };
 
-/// Every field is optional. Values must be the same on every rank. What is not there yet is a UsageError of
-/// fully_shard.
+/// How a module is sharded. Every field is optional. Values must be the same on every rank. What is not there yet is a
+/// UsageError of fully_shard.
 ///
 ///     fsdp::fully_shard(gpt, {.reshard_after_forward = fsdp::Reshard::never()});
 struct FullyShardOptions {
+  /// How much of the training state is sharded.
   Strategy strategy = Strategy::kFullShard;
   /// The ranks, and what they are to each other; unset: one axis, the ranks of `process_group`. One axis is what the
   /// strategy does: its ranks share the rows out, or with kReplicate have them all. With the axes "replicate" and
   /// "shard" rows are shared out along "shard" and are the same along "replicate", whose ranks sum the gradients of
-  /// rows (HSDP, MiCS); kReplicate sums along both. Groups of one model may have different meshes of the same ranks.
+  /// rows (HSDP; MiCS, arXiv:2205.00119); kReplicate sums along both. Groups of one model may have different meshes of
+  /// the same ranks.
   std::optional<DeviceMesh> mesh = std::nullopt;
   /// Unset: always, but never for the outermost group of a scope, which backward needs first.
   std::optional<Reshard> reshard_after_forward = std::nullopt;
+  /// Lower precision of compute and reduction; unset: everything has the dtype of the parameters.
   std::optional<MixedPrecisionPolicy> mp_policy = std::nullopt;
+  /// Training state in host memory beside an accelerator; unset: it lies where the parameters are.
   std::optional<CPUOffloadPolicy> offload_policy = std::nullopt;
+  /// Training state beyond a limit in files; unset: all of it in memory.
   std::optional<DiskOffloadPolicy> disk_policy = std::nullopt;
   /// Where whole parameters and the buffers under the module are to be; ignored parameters stay where they are. Of a
   /// parameter that is elsewhere only this rank's rows go there. Unset: everything stays where it is, but with an
@@ -155,5 +164,7 @@ struct FullyShardOptions {
   /// the module that a scope is opened on holds for all buffers under it.
   std::optional<bool> broadcast_buffers = std::nullopt;
 };
+
+/// \}
 
 }  // namespace fsdp

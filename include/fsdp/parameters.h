@@ -4,16 +4,22 @@
 /// of scopes alike; any thread. An undefined tensor is a UsageError.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/process_group.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// The rows (indices of dim 0) of a parameter that this rank holds.
 struct LocalRowRange {
-  int64_t first = 0;
-  int64_t count = 0;
+  int64_t first = 0;  ///< the number of the first one, from 0
+  int64_t count = 0;  ///< how many there are
+  /// Whether both are the same rows.
   bool operator==(const LocalRowRange&) const = default;
 };
 
@@ -23,6 +29,26 @@ std::vector<int64_t> global_sizes(const at::Tensor& parameter);
 ///
 ///     auto [first, count] = fsdp::local_rows(model->head->weight);
 LocalRowRange local_rows(const at::Tensor& parameter);
+
+/// Which ranks hold what of a parameter, as the mesh and the placements of FSDP2's DTensor.
+struct ParameterPlacement {
+  /// The ranks of all axes, those of FullyShardOptions::mesh or FullyShardOptions::process_group; null: the tensor is
+  /// not sharded.
+  std::shared_ptr<ProcessGroup> ranks = nullptr;
+  /// The axis over which rows are shared out, DTensor's Shard(0); local_rows says which are here. A group of this rank
+  /// alone where every rank has all rows.
+  std::shared_ptr<ProcessGroup> shard = nullptr;
+  /// The axes over which rows are the same, DTensor's Replicate(), in the order in which gradients are summed over
+  /// them. An axis of one rank is left out.
+  std::vector<std::shared_ptr<ProcessGroup>> replicate = {};
+};
+
+/// Where the rows of a parameter are. They are the very process groups of the mesh, which one more owner keeps. Not
+/// collective. The answer changes with fsdp::set_strategy.
+///
+///     auto [ranks, shard, replicate] = fsdp::placement_of(model->head->weight);
+///     if (ranks) std::cout << "rows are shared out over " << shard->world_size() << " ranks\n";
+ParameterPlacement placement_of(const at::Tensor& parameter);
 
 /// The whole parameter as a new tensor of its sizes, dtype and device, without autograd: what the rows hold. Of a
 /// gradient that backward left in `.grad`, the whole gradient. Collective. Throws UsageError for a view of either, and
@@ -34,5 +60,7 @@ at::Tensor full_tensor(const at::Tensor& parameter);
 /// backward. Collective. Throws UsageError for a gradient that has not the sizes of the rows, and what Work::wait
 /// throws.
 at::Tensor full_grad(const at::Tensor& parameter);
+
+/// \}
 
 }  // namespace fsdp

@@ -15,6 +15,9 @@
 
 namespace fsdp {
 
+/// \addtogroup ranks
+/// \{
+
 struct Meeting;
 
 /// Who this rank is, where the ranks meet and how they communicate. Every field is optional.
@@ -32,8 +35,13 @@ struct ProcessGroupOptions {
   std::optional<DeviceBackend> device_backend = std::nullopt;
   /// The longest that a rank waits for its peers in one operation.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Unset: taken from the environment (see init_process_group). rank and world_size go together.
-  std::optional<int> rank = std::nullopt, world_size = std::nullopt, local_rank = std::nullopt;
+  /// This rank's number, from 0. Unset: taken from the environment (see init_process_group). It and world_size go
+  /// together.
+  std::optional<int> rank = std::nullopt;
+  /// The number of ranks. Unset: as `rank`.
+  std::optional<int> world_size = std::nullopt;
+  /// This rank's number among those of its host, which decides on its CUDA device. Unset: as `rank`.
+  std::optional<int> local_rank = std::nullopt;
   /// "host:port" of the rendezvous store; unset: MASTER_ADDR and MASTER_PORT.
   std::optional<std::string> address = std::nullopt;
   /// A rendezvous that is there already, e.g. a HashStore of ranks that are threads.
@@ -48,7 +56,9 @@ class ProcessGroup {
   /// their own, and it cannot be split.
   ProcessGroup(std::shared_ptr<Communicator> communicator, int local_rank);
 
+  /// This rank's number, from 0.
   int rank() const { return communicator_->rank(); }
+  /// The number of ranks.
   int world_size() const { return communicator_->world_size(); }
   /// Rank among the ranks of this host.
   int local_rank() const { return local_rank_; }
@@ -116,6 +126,7 @@ std::shared_ptr<ProcessGroup> default_process_group();
 /// Makes `group` the default of this thread while the guard lives, e.g. in tests whose ranks are threads.
 class [[nodiscard]] ThreadProcessGroupGuard {
  public:
+  /// Null: this thread has none of its own.
   explicit ThreadProcessGroupGuard(std::shared_ptr<ProcessGroup> group);
   ~ThreadProcessGroupGuard();
   ThreadProcessGroupGuard(const ThreadProcessGroupGuard&) = delete;
@@ -130,11 +141,15 @@ class [[nodiscard]] ThreadProcessGroupGuard {
 ///     options.process_group = fsdp::new_process_group({.rank = r, .world_size = 2, .store = store});
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options);
 
-/// Of the default group. Any thread. Throw UsageError before init_process_group().
+/// This rank's number in the default group, from 0. Any thread. Throws UsageError before init_process_group().
 int rank();
+/// The number of ranks of the default group. Any thread. Throws UsageError before init_process_group().
 int world_size();
+/// This rank's number among the ranks of its host, from 0. Any thread. Throws UsageError before init_process_group().
 int local_rank();
 /// Waits until every rank of the default group is here. Collective. Throws what Work::wait throws.
 void barrier();
+
+/// \}
 
 }  // namespace fsdp

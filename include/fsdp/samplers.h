@@ -13,6 +13,10 @@
 
 namespace fsdp::data {
 
+/// \addtogroup data
+/// \{
+
+/// How samples are dealt out.
 struct SamplerOptions {
   /// A new order in every epoch; otherwise the data set's.
   bool shuffle = true;
@@ -55,6 +59,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::optional<std::vector<size_t>> next(size_t batch_size) override;
   /// The epoch and how far the pass is.
   void save(torch::serialize::OutputArchive& archive) const override;
+  /// Goes on from there, on the same rank of as many.
   void load(torch::serialize::InputArchive& archive) override;
 
  private:
@@ -68,5 +73,7 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
   std::vector<size_t> own_;  // this rank's samples in their order
   size_t taken_ = 0;
 };
+
+/// \}
 
 }  // namespace fsdp::data

@@ -10,6 +10,10 @@
 
 namespace fsdp {
 
+/// \addtogroup observing
+/// \{
+
+/// Where numbers go; both, one or none.
 struct ScalarLogOptions {
   /// A file that gets a line for each step, {"step": 10, "seconds": 1.25, "loss": 2.31, ...}; empty: none.
   std::string json_lines = {};
@@ -26,12 +30,15 @@ struct ScalarLogOptions {
 ///     log.write(step, {{"loss", loss}, {"lr", lr}});
 class ScalarLog {
  public:
+  /// Names and numbers of one step.
   using Scalars = std::vector<std::pair<std::string, double>>;
 
   /// Throws Error if a file cannot be made, UsageError before init_process_group().
   explicit ScalarLog(const ScalarLogOptions& options);
   ~ScalarLog();
+  /// The other one does nothing from then on.
   ScalarLog(ScalarLog&&) noexcept;
+  /// Closes the files of this one; the other one does nothing from then on.
   ScalarLog& operator=(ScalarLog&&) noexcept;
 
   /// Whether `write` writes anything: figures that nobody sees need not be taken.
@@ -44,5 +51,7 @@ class ScalarLog {
   struct State;
   std::unique_ptr<State> state_;  // null: it does nothing
 };
+
+/// \}
 
 }  // namespace fsdp

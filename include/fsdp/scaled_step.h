@@ -7,6 +7,9 @@
 
 namespace fsdp::optim {
 
+/// \addtogroup optimizers
+/// \{
+
 /// What the element-wise optimizers of fsdp::optim can do beside `step`; torch::optim's cannot.
 ///
 /// A loss scaler that found every gradient finite on every rank gives 1 / scale, and calls no step on any rank
@@ -30,5 +33,7 @@ class ScaledStep {
   /// anything is written.
   virtual at::Tensor step_scaled(double factor, torch::optim::Optimizer::LossClosure closure = nullptr) = 0;
 };
+
+/// \}
 
 }  // namespace fsdp::optim

@@ -8,6 +8,9 @@
 
 namespace fsdp {
 
+/// \addtogroup checkpoints
+/// \{
+
 /// JSON: how often `step` was called, which is all that torch::optim::LRScheduler and StepLR keep; what a class of
 /// one's own keeps beside it is not there. The learning rates that they set are options of the optimizer and saved
 /// with it. Not collective.
@@ -22,5 +25,7 @@ std::string state_of(const torch::optim::LRScheduler& scheduler);
 ///     const auto loaded = fsdp::load_checkpoint("runs/a", model, &optimizer);
 ///     fsdp::load_state(scheduler, loaded.states.at("scheduler"));
 void load_state(torch::optim::LRScheduler& scheduler, const std::string& state);
+
+/// \}
 
 }  // namespace fsdp

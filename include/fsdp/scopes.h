@@ -9,6 +9,9 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// Shows whole parameters of all groups under a module: forward code may read them. Parameters come to memory when an
 /// operator is about to read them. `model(...)` opens one; this is for every other way in. Open it on every rank alike:
 /// where ranks share memory they meet when the outermost one opens, elsewhere at the operators that read parameters.
@@ -101,5 +104,7 @@ class [[nodiscard]] SummonFullParams {
 inline SummonFullParams summon_full_params(const Group& model, const SummonOptions& options = {}) {
   return SummonFullParams(model, options);
 }
+
+/// \}
 
 }  // namespace fsdp

@@ -12,6 +12,9 @@
 
 namespace fsdp {
 
+/// \addtogroup checkpoints
+/// \{
+
 /// Writes the archive that torch::save writes of the same module unsharded: torch::load in a program without fsdp opens
 /// it, and torch.jit.load in Python. What had the name before is replaced when the new file is complete. Buffers are
 /// rank 0's. Modules write what torch::nn::Module::save writes: a `save` of their own is not called. What
@@ -26,6 +29,7 @@ namespace fsdp {
 ///     fsdp::save(model, "model.pt");
 ///     fsdp::load(model, "model.pt");
 void save(const Group& model, const std::string& path);
+/// The same of a module, sharded or not.
 void save(torch::nn::Module& model, const std::string& path);
 
 /// Reads an archive of torch::save or fsdp::save: each rank takes its rows of what it reads. Values are converted where
@@ -35,15 +39,23 @@ void save(torch::nn::Module& model, const std::string& path);
 /// Collective, outside scopes and backwards. Throws UsageError as `save` does; an Error on every rank where something
 /// is missing or has other sizes, or the file cannot be read: the model is then as it was.
 std::vector<std::string> load(const Group& model, const std::string& path, const LoadOptions& options = {});
+/// The same into a module, sharded or not.
 std::vector<std::string> load(torch::nn::Module& model, const std::string& path, const LoadOptions& options = {});
 
 /// The same of an optimizer, with whole state and the options of its parameter groups. Of the kinds that
-/// save_checkpoint takes. As torch::load does, `load` gives state to parameters by their places in the groups. What
-/// torch::save wrote of a sharded model's optimizer is one rank's rows, and torch::load's to read.
+/// save_checkpoint takes. What torch::save wrote of a sharded model's optimizer is one rank's rows, and torch::load's
+/// to read.
 ///
-/// Memory: the whole state on rank 0, when it loads on every rank. Collective, outside scopes and backwards. Throws
-/// UsageError for other kinds; an Error on every rank as above: the optimizer is then as it was.
+/// Memory: the whole state on rank 0. Collective, outside scopes and backwards. Throws UsageError for other kinds; an
+/// Error on every rank if the file cannot be written.
 void save(const torch::optim::Optimizer& optimizer, const std::string& path);
+/// Reads what torch::save wrote of the optimizer of the unsharded model, or fsdp::save of the sharded one's. As
+/// torch::load does, it gives state to parameters by their places in the groups.
+///
+/// Memory: the whole state on every rank. Collective, outside scopes and backwards. Throws UsageError for other kinds;
+/// an Error on every rank as `load` of a model does: the optimizer is then as it was.
 void load(torch::optim::Optimizer& optimizer, const std::string& path);
+
+/// \}
 
 }  // namespace fsdp

@@ -11,6 +11,9 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// Moves a model to another strategy between two steps: its rows, gradients in `.grad`, and the optimizer's state. The
 /// parameters stay the same tensors, so handles, module and optimizer stay as they are, and training goes on as if
 /// `fully_shard` had been called with this strategy from the beginning: to the same bits where strategies have the same
@@ -32,5 +35,7 @@ namespace fsdp {
 ///     fsdp::set_strategy(model, optimizer, fsdp::Strategy::kShardGradOp);  // enough memory after all
 void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strategy strategy,
                   const std::optional<DeviceMesh>& mesh = std::nullopt);
+
+/// \}
 
 }  // namespace fsdp

@@ -19,6 +19,9 @@ class InputArchive;
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// A handle that is called like the module; `Holder` is a module holder, a shared_ptr, a reference or a TorchScript
 /// module. It is not a module itself: it enters neither a module nor an archive. Cheap to copy.
 ///
@@ -50,6 +53,7 @@ class Sharded : public Group {
   /// The module itself: `model->parameters()`, `model->train()`. `model->forward(x)` opens no scope, so it needs a
   /// ForwardScope around it.
   auto operator->() { return &raw(); }
+  /// The same: a handle's constness is not the module's.
   auto operator->() const { return &raw(); }
   /// The module as it was given to fully_shard.
   const std::remove_reference_t<Holder>& module() const { return module_; }
@@ -66,10 +70,13 @@ class Sharded : public Group {
   Holder module_;
 };
 
-/// Save and load the module, not the handle.
+/// Save the module, not the handle.
 template <class Holder>
 torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive&, const Sharded<Holder>&) = delete;
+/// Load the module, not the handle.
 template <class Holder>
 torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive&, Sharded<Holder>&) = delete;
+
+/// \}
 
 }  // namespace fsdp

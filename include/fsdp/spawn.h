@@ -7,6 +7,10 @@
 
 namespace fsdp {
 
+/// \addtogroup ranks
+/// \{
+
+/// How a process that has started ranks treats them.
 struct SpawnOptions {
   /// How long the other ranks have after a failure to find out who was lost (fsdp::PeerLost), to say so and to clean
   /// up. The default is as long as that takes them at most.
@@ -30,5 +34,7 @@ struct SpawnOptions {
 ///
 ///     fsdp::spawn([](int) { fsdp::init_process_group(); train(); }, 2);
 void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions options = {});
+
+/// \}
 
 }  // namespace fsdp

@@ -17,30 +17,39 @@
 
 namespace fsdp {
 
+/// \addtogroup checkpoints
+/// \{
+
 /// Rows [first_row, first_row + rows.size(0)) of a tensor of sizes `sizes`. Of a tensor without dimensions that is
 /// sharded, `rows` has one element or none; what is not sharded is there whole, on every rank.
 struct StateEntry {
-  std::string name;
-  std::vector<int64_t> sizes;
-  int64_t first_row = 0;
+  std::string name;            ///< by which checkpoints and files know it
+  std::vector<int64_t> sizes;  ///< of the whole tensor
+  int64_t first_row = 0;       ///< the number of its first row here, from 0
   /// A view: it has what the model or the optimizer has, also later. On their device, without autograd.
   at::Tensor rows;
 };
 
-/// This rank's rows of parameters, and buffers. Nothing is copied or communicated. Throws UsageError in a scope.
+/// This rank's rows of parameters, and buffers. Nothing is copied or communicated; not collective. Throws UsageError in
+/// a scope.
 ///
 ///     for (const auto& [name, sizes, first_row, rows] : fsdp::state_dict(model)) std::cout << name << rows.sizes();
 std::vector<StateEntry> state_dict(const Group& model);
+/// The same of a module, sharded or not.
 std::vector<StateEntry> state_dict(torch::nn::Module& model);
 /// The same of an optimizer's state of each parameter: "optim.state.head.weight.exp_avg". Throws UsageError for
 /// optimizers that save_checkpoint does not take.
 std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, const Group& model);
+/// The same of an optimizer of a module's parameters, sharded or not.
 std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, torch::nn::Module& model);
 
 /// Whole parameters, and buffers, on the CPU of rank 0; empty on the others. They are gathered one after the other, so
 /// another rank holds one whole parameter at a time. Collective. Throws UsageError in a scope, and what Work::wait
 /// throws.
+///
+///     for (const auto& [name, tensor] : fsdp::full_state_dict(model)) write(name, tensor);  // on rank 0
 std::vector<std::pair<std::string, at::Tensor>> full_state_dict(const Group& model);
+/// The same of a module, sharded or not.
 std::vector<std::pair<std::string, at::Tensor>> full_state_dict(torch::nn::Module& model);
 
 /// Loads whole tensors that rank 0 has into a model that is sharded: what full_state_dict returned, or what was read
@@ -57,6 +66,7 @@ std::vector<std::pair<std::string, at::Tensor>> full_state_dict(torch::nn::Modul
 ///     fsdp::load_full_state_dict(entries, model);
 std::vector<std::string> load_full_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& entries,
                                               const Group& model, const LoadOptions& options = {});
+/// The same into a module, sharded or not.
 std::vector<std::string> load_full_state_dict(const std::vector<std::pair<std::string, at::Tensor>>& entries,
                                               torch::nn::Module& model, const LoadOptions& options = {});
 
@@ -66,14 +76,20 @@ std::vector<std::string> load_full_state_dict(const std::vector<std::pair<std::s
 ///
 ///     fsdp::save_safetensors("model.safetensors", model);
 void save_safetensors(const std::string& path, const Group& model);
+/// The same of a module, sharded or not.
 void save_safetensors(const std::string& path, torch::nn::Module& model);
 
 /// Reads a file of whole tensors, of any origin: each rank its own rows. Values are converted where the dtype differs.
 /// Returns what was not strict (LoadedCheckpoint::differing). Collective. Throws UsageError in a scope; an Error on
 /// every rank where something is missing or does not fit (see LoadOptions), before anything is changed, or where the
 /// file cannot be read.
+///
+///     fsdp::load_safetensors("pretrained.safetensors", model, {.strict = false, .may_differ = {"head."}});
 std::vector<std::string> load_safetensors(const std::string& path, const Group& model, const LoadOptions& options = {});
+/// The same into a module, sharded or not.
 std::vector<std::string> load_safetensors(const std::string& path, torch::nn::Module& model,
                                           const LoadOptions& options = {});
+
+/// \}
 
 }  // namespace fsdp

@@ -8,6 +8,9 @@
 
 namespace fsdp {
 
+/// \addtogroup values
+/// \{
+
 /// Gives what is on the meta device memory on `device`: this rank's rows of the parameters under `model`, and buffers
 /// and ignored parameters whole. They are zeros until they are initialised (initialize.h) or loaded (checkpoint.h);
 /// what has values keeps them. The parameters stay the same tensors, so an optimizer may have been made before.
@@ -33,6 +36,9 @@ void to_empty(const Group& model, c10::Device device);
 ///
 ///     fsdp::to(model, torch::kBFloat16);
 void to(const Group& model, c10::Device device);
+/// The same to another dtype.
 void to(const Group& model, c10::ScalarType dtype);
+
+/// \}
 
 }  // namespace fsdp

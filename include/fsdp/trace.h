@@ -13,6 +13,9 @@
 
 namespace fsdp {
 
+/// \addtogroup observing
+/// \{
+
 /// One thing that a rank did. docs/observing.md lists the names.
 struct TraceEvent {
   std::string name = {};          ///< e.g. "unshard", "prefetch", "wait for all_gather", "reduce_scatter", "forward"
@@ -26,8 +29,9 @@ struct TraceEvent {
   uint64_t bytes = 0;             ///< of a collective: of all ranks' data
 };
 
+/// What a trace keeps.
 struct TraceOptions {
-  /// Older ones are dropped; each takes 152 bytes.
+  /// How many events it keeps: older ones are dropped. Each takes 152 bytes.
   size_t max_events = 200'000;
   /// LibTorch's operators too, with their sizes and allocations: Kineto, of the calling thread and the backwards that
   /// it calls, as long as the trace lives. It goes on the thread that made it. One at a time in a process, and no other
@@ -86,5 +90,7 @@ class [[nodiscard]] TraceSpan {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// \}
 
 }  // namespace fsdp

@@ -7,12 +7,19 @@
 
 namespace fsdp {
 
+/// \addtogroup communication
+/// \{
+
 /// Bytes of tensors: without fingerprints, what is so small that it goes with them, and the headers of a transport.
 /// What an accelerator's own backend (NCCL) moves is not counted.
 struct Traffic {
+  /// What went over one kind of link.
   struct Link {
-    int64_t sent = 0, received = 0;
+    int64_t sent = 0;      ///< bytes from this rank
+    int64_t received = 0;  ///< bytes to this rank
+    /// What went over it since `before`.
     Link operator-(const Link& before) const { return {sent - before.sent, received - before.received}; }
+    /// Whether the numbers are equal.
     bool operator==(const Link&) const = default;
   };
   /// With ranks of other hosts.
@@ -21,9 +28,11 @@ struct Traffic {
   /// for all of them and is read there was not sent.
   Link inside_host;
 
+  /// What was exchanged since `before`.
   Traffic operator-(const Traffic& before) const {
     return {between_hosts - before.between_hosts, inside_host - before.inside_host};
   }
+  /// Whether the numbers are equal.
   bool operator==(const Traffic&) const = default;
 };
 
@@ -37,5 +46,7 @@ std::ostream& operator<<(std::ostream& out, const Traffic& traffic);
 ///     loss.backward();
 ///     std::cout << fsdp::traffic() - before << '\n';
 Traffic traffic();
+
+/// \}
 
 }  // namespace fsdp

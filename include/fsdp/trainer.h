@@ -20,6 +20,9 @@
 
 namespace fsdp {
 
+/// \addtogroup training
+/// \{
+
 namespace detail {
 
 /// While it lives, the thread's operators on this type of device choose their dtype as autocast does; without a dtype
@@ -75,7 +78,7 @@ class [[nodiscard]] Evaluation {
 ///     }
 class Trainer {
  public:
-  /// In a rank. Throws UsageError where there is no default process group, another number of ranks than
+  /// For this rank. Throws UsageError where there is no default process group, another number of ranks than
   /// TrainerOptions::devices, or an option that cannot be right.
   explicit Trainer(TrainerOptions options = {});
   Trainer(const Trainer&) = delete;
@@ -104,10 +107,10 @@ class Trainer {
   /// `place`; false: there was none to load. `fit` calls it unless that was done. Throws what load_checkpoint throws.
   bool resume(const Group& model, torch::optim::Optimizer& optimizer);
 
-  /// Trains from `place` on to the end of the epochs or steps. `loss(model, batch)` returns the loss of a batch, a scalar
-  /// whose gradients are averaged over batches and ranks. Returns whether it came to the end: not if `stop` was called,
-  /// or where checkpoints are saved SIGTERM or SIGINT came. Then the step is finished and saved on every rank, the
-  /// program should end with status 0, and one that resumes goes on bit for bit as without a break.
+  /// Trains from `place` on to the end of the epochs or steps. `loss(model, batch)` returns the loss of a batch, a
+  /// scalar whose gradients are averaged over batches and ranks. Returns whether it came to the end: not if `stop` was
+  /// called, or where checkpoints are saved SIGTERM or SIGINT came. Then the step is finished and saved on every rank,
+  /// the program should end with status 0, and one that resumes goes on bit for bit as without a break.
   ///
   /// Throws UsageError if an epoch has no batch, or the loss is no scalar with a gradient; else what its parts throw.
   template <class Holder, class Data, class Loss>
@@ -137,7 +140,8 @@ class Trainer {
     return sums->over_ranks();
   }
 
-  /// What `forward(model, batch)` returns for each batch of this rank, in order. The model evaluates, without gradients.
+  /// What `forward(model, batch)` returns for each batch of this rank, in order. The model evaluates, without
+  /// gradients.
   ///
   ///     auto scores = trainer.predict(model, loader, [](auto& net, auto& batch) { return net(batch.data).cpu(); });
   template <class Holder, class Data, class Forward>
@@ -151,10 +155,13 @@ class Trainer {
   /// Ends `fit` after the step that runs, e.g. when a loss no longer falls: in a callback, on every rank.
   void stop() { is_stopped_ = true; }
 
+  /// How far training is.
   const TrainingPlace& place() const { return place_; }
+  /// Of TrainerOptions::scaler; it does nothing unless the precision is Precision::kFloat16.
   GradScaler& scaler() { return scaler_; }
   /// Of this rank's tensors: where batches have to be.
   c10::Device device() const { return device_; }
+  /// As it was made with; from `shard` on `sharding` has what follows from the other options.
   const TrainerOptions& options() const { return options_; }
 
  private:
@@ -167,7 +174,7 @@ class Trainer {
   bool saves_after_step() const;
   void save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer);
   template <class Callback, class... Arguments>
-  void call(Callback TrainerCallbacks::*callback, Arguments&... arguments) const;
+  void call(Callback TrainerCallbacks::* callback, Arguments&... arguments) const;
 
   const FullyShardOptions& sharding();
   void draw_apart() const;
@@ -204,5 +211,7 @@ class Trainer {
   std::optional<int64_t> saved_step_;
   bool has_resumed_ = false, is_stopped_ = false;
 };
+
+/// \}
 
 }  // namespace fsdp

@@ -16,6 +16,9 @@
 
 namespace fsdp {
 
+/// \addtogroup training
+/// \{
+
 /// In which dtype whole parameters are gathered and computed with. Rows, their gradients and optimizer state keep the
 /// parameters' own.
 enum class Precision : uint8_t {
@@ -55,6 +58,7 @@ struct TrainerOptions {
   FullyShardOptions sharding = {};
   /// {8}: one axis, "shard"; {2, 4}: the axes "replicate" and "shard" (init_device_mesh). Empty: `sharding.mesh`.
   std::vector<int> mesh_shape = {};
+  /// Of compute, where `sharding` has no `mp_policy`.
   Precision precision = Precision::kFull;
   /// Operators choose their dtype as LibTorch's autocast decides: fp32 for norms, softmax and losses, for the others
   /// fp16 with kFloat16, else bf16.
@@ -73,9 +77,10 @@ struct TrainerOptions {
   /// Gradients are scaled down to this norm over all parameters and ranks (clip_grad_norm_).
   std::optional<double> max_grad_norm = std::nullopt;
 
+  /// Which checkpoints are written.
   TrainerCheckpoints save = {};
-  /// Goes on from the newest checkpoint of this folder, or from this checkpoint. Where it is the folder of `save` it may
-  /// be empty at first: then one command starts a training and goes on with it.
+  /// Goes on from the newest checkpoint of this folder, or from this checkpoint. Where it is the folder of `save` it
+  /// may be empty at first: then one command starts a training and goes on with it.
   std::string resume = {};
 };
 
@@ -95,6 +100,7 @@ struct TrainingPlace {
   int64_t batches = 0;
   /// Optimizer steps of all epochs, with those that a GradScaler skipped.
   int64_t step = 0;
+  /// Whether all numbers are equal.
   bool operator==(const TrainingPlace&) const = default;
 };
 
@@ -121,6 +127,7 @@ struct TrainerCallbacks {
   std::function<void(const TrainingPlace& place)> on_epoch_start = {};
   /// Before gradients are set to zero, e.g. for learning rates.
   std::function<void(const TrainingPlace& place)> on_step_start = {};
+  /// After the optimizer's step, or after a GradScaler skipped it.
   std::function<void(const StepReport& report)> on_step_end = {};
   /// Before a checkpoint is written, for what belongs in it, e.g. schedulers.
   std::function<void(SaveOptions& options)> on_save = {};
@@ -130,5 +137,7 @@ struct TrainerCallbacks {
   /// who goes on from that one calls it again.
   std::function<void(const TrainingPlace& place)> on_epoch_end = {};
 };
+
+/// \}
 
 }  // namespace fsdp

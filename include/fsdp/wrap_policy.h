@@ -11,10 +11,14 @@
 
 namespace fsdp {
 
+/// \addtogroup sharding
+/// \{
+
 /// A submodule that may become a group.
 struct WrapCandidate {
   /// Its path below the module that is sharded, e.g. "blocks.3".
   std::string name;
+  /// The submodule itself.
   torch::nn::Module& module;
   /// Elements of its parameters that no group inside it has taken.
   int64_t unwrapped_numel = 0;
@@ -25,14 +29,16 @@ struct WrapCandidate {
 ///
 ///     options.auto_wrap_policy = [](const fsdp::WrapCandidate& c) { return c.name.ends_with("mlp"); };
 struct AutoWrapPolicy {
+  /// Answers yes or no for a submodule.
   using Decision = std::function<bool(const WrapCandidate&)>;
 
+  /// Wraps nothing.
   AutoWrapPolicy() = default;
   /// From any function that says whether a candidate becomes a group.
   template <class F>
     requires std::is_invocable_r_v<bool, F, const WrapCandidate&>
   AutoWrapPolicy(F decide) : wraps(std::move(decide)) {}  // NOLINT(google-explicit-constructor)
-  /// `descend` without `wrap` is a UsageError of fully_shard.
+  /// From two functions, see `wraps` and `descends`. `descend` without `wrap` is a UsageError of fully_shard.
   AutoWrapPolicy(Decision wrap, Decision descend) : wraps(std::move(wrap)), descends(std::move(descend)) {}
 
   /// Whether a module becomes a group.
@@ -57,5 +63,7 @@ AutoWrapPolicy module_wrap_policy() {
 ///
 ///     options.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(100'000'000);
 AutoWrapPolicy size_based_auto_wrap_policy(int64_t min_numel);
+
+/// \}
 
 }  // namespace fsdp

@@ -48,6 +48,13 @@ LocalRowRange local_rows(const at::Tensor& parameter) {
   return {rows.first, rows.count};
 }
 
+ParameterPlacement placement_of(const at::Tensor& parameter) {
+  const auto part = part_of(parameter, "placement_of");
+  if (!part) return {};
+  const auto& placement = part->group->placement();
+  return {placement.shared_process_group(), placement.shared_shard(), placement.replicate()};
+}
+
 at::Tensor full_tensor(const at::Tensor& parameter) {
   auto part = part_of(parameter, "full_tensor");
   if (!part) return parameter.detach().clone();

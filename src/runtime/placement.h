@@ -27,6 +27,7 @@ class Placement {
   const std::shared_ptr<ProcessGroup>& shared_process_group() const { return ranks_; }
   /// Over these ranks rows are laid out, gathered and shared, and what is computed of all rows.
   const ProcessGroup& shard() const { return *shard_; }
+  const std::shared_ptr<ProcessGroup>& shared_shard() const { return shard_; }
   /// Over these ranks the gradients of rows are summed, over one axis after the other; none if there is one replica.
   const Axes& replicate() const { return replicate_; }
   /// In which they are summed, one for each of these axes. What the end of a step over another axis begins has an order

@@ -331,6 +331,7 @@ TEST(FullTensor, OfAnUndefinedTensorIsRefused) {
   EXPECT_THAT(message_of([] { full_grad({}); }), HasSubstr("fsdp::full_grad: expected a parameter"));
   EXPECT_THAT(message_of([] { global_sizes({}); }), HasSubstr("fsdp::global_sizes: expected a parameter"));
   EXPECT_THAT(message_of([] { local_rows({}); }), HasSubstr("fsdp::local_rows: expected a parameter"));
+  EXPECT_THAT(message_of([] { placement_of({}); }), HasSubstr("fsdp::placement_of: expected a parameter"));
 }
 
 TEST(FullGrad, OfAGradientWithOtherSizesThanTheRowsIsRefused) {

@@ -1,5 +1,5 @@
-// A group's own collectives, with a worked example: bf16 on the wire for fp32 rows. What is gathered ahead within a
-// limit of bytes, and whole parameters of rank 0 alone.
+// A group's own collectives, with worked examples: bf16 and fp8 on the wire for fp32 rows. What is gathered ahead
+// within a limit of bytes, and whole parameters of rank 0 alone.
 
 #include <gmock/gmock.h>
 
@@ -16,11 +16,13 @@ using testing::HasSubstr;
 using torch::Tensor;
 
 // Every rank has every value rounded, its own rows' too, so that all compute alike.
-std::shared_ptr<Work> gather_in_bf16(Communicator& ranks, const Tensor& output, const Tensor& input,
-                                     std::span<const int64_t> offsets, Tag tag) {
-  const auto low = torch::empty_like(output, torch::kBFloat16);
-  const auto slice = low.narrow(0, offsets[static_cast<size_t>(ranks.rank())], input.numel()).copy_(input);
-  return followed_by(ranks.all_gather(low, slice, offsets, std::move(tag)), output, [=] { output.copy_(low); });
+AllGather gather_in(c10::ScalarType dtype) {
+  return
+      [=](Communicator& ranks, const Tensor& output, const Tensor& input, std::span<const int64_t> offsets, Tag tag) {
+        const auto low = torch::empty_like(output, dtype);
+        const auto slice = low.narrow(0, offsets[static_cast<size_t>(ranks.rank())], input.numel()).copy_(input);
+        return followed_by(ranks.all_gather(low, slice, offsets, std::move(tag)), output, [=] { output.copy_(low); });
+      };
 }
 
 std::shared_ptr<Work> reduce_in_bf16(Communicator& ranks, const Tensor& output, std::vector<Piece> input,
@@ -32,7 +34,7 @@ std::shared_ptr<Work> reduce_in_bf16(Communicator& ranks, const Tensor& output, 
 }
 
 void use_bf16(const Group& group) {
-  group.set_custom_all_gather(gather_in_bf16);
+  group.set_custom_all_gather(gather_in(torch::kBFloat16));
   group.set_custom_reduce_scatter(reduce_in_bf16);
 }
 
@@ -78,6 +80,36 @@ TEST(Bf16OnTheWire, HalvesTheBytesAndRoundsWhatTravelsOnly) {
         },
         recorded.options);
   }
+}
+
+// Weights of this size need no scale.
+TEST(Fp8OnTheWire, QuartersTheBytesOfGathers) {
+  auto models = nets(2);
+  Recorded recorded(2);
+  recorded.options.backend = "gloo";
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        auto& net = *models[static_cast<size_t>(r)];
+        const auto whole = net.first->weight.detach().clone();
+        const auto group = shard_blocks(net);
+        const auto gathered_in_a_step = [&] {
+          recorded.clear(r);
+          forward_loss(group, net, 0).backward();
+          return bytes_of(*recorded.logs[static_cast<size_t>(r)], "all_gather");
+        };
+        const auto full = gathered_in_a_step();
+        const auto gather = gather_in(torch::kFloat8_e4m3fn);
+        for (const auto& block : *net.blocks) group_of(*block).set_custom_all_gather(gather);
+        group.set_custom_all_gather(gather);
+        EXPECT_EQ(gathered_in_a_step() * 4, full);
+        EXPECT_TRUE(torch::equal(full_tensor(net.first->weight), whole)) << "rows are as they were";
+        const ForwardScope scope(group);
+        EXPECT_TRUE(
+            torch::equal(net.first->weight.detach().clone(), whole.to(torch::kFloat8_e4m3fn).to(torch::kFloat)));
+        EXPECT_LT(relative_difference(whole, net.first->weight.detach()), 0.07);  // a rounding is 1/16 at most
+      },
+      recorded.options);
 }
 
 // Numbers that bf16 has, so that nothing is rounded; a parameter that no rank used keeps no gradient.

@@ -187,5 +187,42 @@ TEST(ZooWholeValues, FullTensorInsideAScopeIsTheWholeParameter) {
       worlds_up_to(3));
 }
 
+// The groups of ranks are those of the mesh, or of the options, themselves.
+using Groups = std::vector<std::shared_ptr<ProcessGroup>>;
+
+TEST(PlacementOf, AParameterIsTheAxesOfTheMeshThatItsRowsLieOn) {
+  run_thread_ranks(4, [](int) {
+    const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
+    auto net = build_alike([] { return std::make_shared<WholeValuesNet>(); });
+    const auto model = fully_shard(net, {.mesh = mesh});
+    const auto placement = placement_of(net->in->weight);
+    EXPECT_EQ(placement.ranks, mesh.laid_out());
+    EXPECT_EQ(placement.shard, mesh.process_group("shard"));
+    EXPECT_EQ(placement.replicate, Groups{mesh.process_group("replicate")});
+    const ForwardScope scope(model);
+    EXPECT_EQ(placement_of(net->in->weight).shard, placement.shard);
+  });
+}
+
+TEST(PlacementOf, AParameterWithoutAMeshIsOneAxis) {
+  run_thread_ranks(3, [](int rank) {
+    const auto all = default_process_group();
+    auto net = build_alike([] { return std::make_shared<WholeValuesNet>(); });
+    fully_shard(static_cast<nn::Module&>(*net->in));
+    fully_shard(static_cast<nn::Module&>(*net->out), {.strategy = Strategy::kReplicate});
+    const auto sharded = placement_of(net->in->weight), replicated = placement_of(net->out->weight);
+    EXPECT_EQ(sharded.ranks, all);
+    EXPECT_EQ(sharded.shard, all);
+    EXPECT_EQ(sharded.replicate, Groups{});
+    EXPECT_EQ(replicated.ranks, all);
+    EXPECT_EQ(replicated.shard->global_ranks(), std::vector{rank});
+    EXPECT_EQ(replicated.replicate, Groups{all});
+    const auto ordinary = placement_of(net->scale);
+    EXPECT_EQ(ordinary.ranks, nullptr);
+    EXPECT_EQ(ordinary.shard, nullptr);
+    EXPECT_EQ(ordinary.replicate, Groups{});
+  });
+}
+
 }  // namespace
 }  // namespace fsdp::test
