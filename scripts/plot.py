@@ -6,12 +6,12 @@
 """
 
 import argparse
-import collections
 import json
 import pathlib
 import sys
 
 CLASSES = ("rows", "whole", "gradient", "optimizer", "activation")
+CLASS_COLOURS = ("#4c72b0", "#8fb0d9", "#dd8452", "#55a868", "#bbbbbb")
 # Of the compute thread, by what the names of events begin with; what comes later lies on top.
 PARTS = {"forward": "#b8d4f0", "backward": "#c9e3b4", "optimizer step": "#f3d9a4", "unshard": "#8a8fd0",
          "prefetch": "#b39ddb", "reduce": "#6fae9b", "wait": "#d9534f"}
@@ -20,19 +20,23 @@ OTHER = "#999999"
 
 
 def read_metrics(path):
-    """Lines by step; a step that a resumed run did again is that of the last line."""
-    steps = {}
+    """Lines by step; a step that a resumed run did again is that of the last line. Seconds go on where it resumed."""
+    steps, earlier, newest = {}, 0, 0
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
+        if "seconds" in record:
+            if earlier + record["seconds"] < newest:
+                earlier = newest
+            newest = record["seconds"] = earlier + record["seconds"]
         steps.setdefault(record["step"], {}).update(record)
     return [steps[step] for step in sorted(steps)]
 
 
-def series(records, name, scale=1):
-    """Steps and values of a metric where it is a number."""
-    points = [(record["step"], record[name] * scale) for record in records
-              if isinstance(record.get(name), (int, float))]
-    return [step for step, _ in points], [value for _, value in points]
+def series(records, name, over="step"):
+    """Steps or seconds, and values, of a metric where it is a number."""
+    points = [(record[over], record[name]) for record in records
+              if over in record and isinstance(record.get(name), (int, float))]
+    return [x for x, _ in points], [value for _, value in points]
 
 
 def throughput_of(records):
@@ -40,45 +44,66 @@ def throughput_of(records):
     return min(names, default=None)
 
 
-def held_bytes(records):
-    """Steps, and what all classes held at most together: the sum of their peaks."""
-    steps, sums = [], []
+def megabytes(records, kind, over="step"):
+    """Steps or seconds, and the sum over classes of `kind`: bytes, after the step, or peak_bytes, each class's so far."""
+    xs, sums = [], []
     for record in records:
-        peaks = [record[f"peak_bytes/{name}"] for name in CLASSES if f"peak_bytes/{name}" in record]
-        if peaks:
-            steps.append(record["step"])
-            sums.append(sum(peaks) / 1e6)
-    return steps, sums
+        values = [record[f"{kind}/{name}"] for name in CLASSES if f"{kind}/{name}" in record]
+        if values and over in record:
+            xs.append(record[over])
+            sums.append(sum(values) / 1e6)
+    return xs, sums
 
 
-def draw_runs(pyplot, out, runs):
-    figure, (loss, speed, memory, classes) = pyplot.subplots(1, 4, figsize=(18, 4.2), constrained_layout=True)
-    last = {}
-    for name, records in runs.items():
-        mark = "o" if len(records) < 15 else None
-        loss.plot(*series(records, "loss"), label=name, marker=mark)
+def draw_lines(loss, speed, memory, runs, over):
+    for number, (name, records) in enumerate(runs.items()):
+        # Lines that coincide are seen by their widths.
+        style = {"color": f"C{number}", "marker": "o" if len(records) < 15 else None, "markersize": 3}
+        width = 1.2 + 1.4 * (len(runs) - 1 - number)
+        loss.plot(*series(records, "loss", over), label=name, linewidth=width, **style)
         unit = throughput_of(records)
         if unit:
-            speed.plot(*series(records, unit), label=name, marker=mark, linewidth=1)
-            speed.set_ylabel(unit.replace("_", " "))
-        memory.plot(*held_bytes(records), label=name, marker=mark)
-        last[name] = {part: max((record.get(f"peak_bytes/{part}", 0) for record in records), default=0) / 1e6
-                      for part in CLASSES}
-    below = collections.Counter()
-    for part in CLASSES:
-        values = [last[name][part] for name in last]
-        classes.bar(list(last), values, bottom=[below[name] for name in last], label=part, width=0.6)
-        below.update({name: value for name, value in zip(last, values)})
-    for axes, title in ((loss, "Loss"), (speed, "Throughput"), (memory, "Peak memory of rank 0 (MB)"),
-                        (classes, "Peaks by class (MB)")):
+            speed.plot(*series(records, unit, over), linewidth=1, **style)
+            speed.set_ylabel(unit.replace("_per_second", "/s, of all ranks"))
+        memory.plot(*megabytes(records, "bytes", over), linewidth=width, **style)
+        memory.plot(*megabytes(records, "peak_bytes", over), linewidth=1, linestyle="--", **{**style, "marker": None})
+    for axes, title in ((loss, "Loss"), (speed, "Throughput"), (memory, "Memory of rank 0")):
         axes.set_title(title)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-        if axes is not classes:
-            axes.set_xlabel("step")
-    speed.set_ylim(bottom=0)
-    memory.set_ylim(bottom=0)
-    figure.savefig(out, dpi=110)
+        axes.set_xlabel(over)
+    loss.set_ylabel("loss of the joined batch")
+    memory.set_ylabel("MB after the step; dashed: at most so far")
+    for axes in (speed, memory):
+        axes.set_ylim(bottom=0, top=1.05 * axes.get_ylim()[1])
+
+
+def draw_classes(axes, runs):
+    """What rank 0 held at most of each class, one upon the other; the classes are not at their peaks together."""
+    below = dict.fromkeys(runs, 0)
+    for part, colour_of_part in zip(CLASSES, CLASS_COLOURS):
+        peaks = {name: max((record.get(f"peak_bytes/{part}", 0) for record in records), default=0) / 1e6
+                 for name, records in runs.items()}
+        if any(peaks.values()):
+            axes.bar(list(runs), list(peaks.values()), bottom=list(below.values()), label=part, width=0.6,
+                     color=colour_of_part)
+        below = {name: below[name] + peaks[name] for name in runs}
+    for place, total in enumerate(below.values()):
+        axes.text(place, total, f"{total:.3g} MB", ha="center", va="bottom", fontsize=9)
+    axes.set_title("Peaks of rank 0, by class")
+    axes.set_ylabel("MB")
+    axes.margins(y=0.1)
+    axes.legend(*(reversed(part) for part in axes.get_legend_handles_labels()), fontsize=9, loc="center left",
+                bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def draw_runs(pyplot, out, runs, over):
+    figure, ((loss, speed), (memory, classes)) = pyplot.subplots(2, 2, figsize=(11, 7), layout="constrained")
+    draw_lines(loss, speed, memory, runs, over)
+    draw_classes(classes, runs)
+    for axes in (loss, speed, memory, classes):
+        axes.grid(alpha=0.3, axis="y" if axes is classes else "both")
+        axes.set_axisbelow(True)
+    figure.legend(*loss.get_legend_handles_labels(), loc="outside upper center", ncols=len(runs), frameon=False)
+    figure.savefig(out, dpi=100)
 
 
 def intervals(trace, category, pid):
@@ -192,6 +217,7 @@ def parse(words):
     runs = commands.add_parser("runs", help="loss, throughput and memory of several runs")
     runs.add_argument("out", type=pathlib.Path)
     runs.add_argument("metrics", nargs="+", type=run_argument, metavar="[NAME=]METRICS.jsonl")
+    runs.add_argument("--over", choices=("seconds", "step"), default="seconds", help="what is to the right (seconds)")
     step = commands.add_parser("step", help="what each rank does in a step")
     step.add_argument("out", type=pathlib.Path)
     step.add_argument("trace", type=pathlib.Path, metavar="TRACE.json")
@@ -211,7 +237,7 @@ def main(words):
     try:
         if arguments.command == "runs":
             runs = {name: read_metrics(path) for name, path in arguments.metrics}
-            draw_runs(pyplot, arguments.out, runs)
+            draw_runs(pyplot, arguments.out, runs, arguments.over)
         else:
             trace = json.loads(arguments.trace.read_text(encoding="utf-8"))["traceEvents"]
             draw_step(pyplot, arguments.out, trace, arguments.step - 1 if arguments.step else -1)
