@@ -157,8 +157,30 @@ def hidden_share(events, step):
     return 1 - length(common(communication, waits)) / total if total else None
 
 
-def colour(event, colours):
-    return next((colours[name] for name in colours if event["args"]["what"].startswith(name)), OTHER)
+def kind_of(event, kinds):
+    return next((name for name in kinds if event["args"]["what"].startswith(name)), "other")
+
+
+def draw_events(axes, events, step, begin, row):
+    """A rank's events within `step`, from `row` on downwards; returns the rows' names and the bars by kind of event."""
+    names, bars = ["computes"], {}
+    for event in events:
+        start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
+        if start >= end:
+            continue
+        kinds = PARTS if event["cat"] == "compute" else COMMUNICATION
+        kind = kind_of(event, kinds)
+        if event["cat"] != "compute" and kind not in names:
+            names.append(kind)
+        place = row + (0 if event["cat"] == "compute" else names.index(kind))
+        bar = axes.barh(place, (end - start) / 1000, left=(start - begin) / 1000, height=0.8,
+                        color=kinds.get(kind, OTHER), zorder=1 + (list(PARTS).index(kind) if kind in PARTS else 0),
+                        edgecolor="white", linewidth=0.2)
+        bars.setdefault(kind, bar)
+        if event["cat"] != "compute" and end - start > 0.06 * (step[1] - step[0]):
+            axes.text((start + end - 2 * begin) / 2000, place, event["args"].get("group", ""), ha="center",
+                      va="center", fontsize=7, color="white", clip_on=True)
+    return names, bars
 
 
 def draw_step(pyplot, out, trace, number):
@@ -167,42 +189,31 @@ def draw_step(pyplot, out, trace, number):
     if not all(steps.values()):
         sys.exit("plot: the trace has no whole step: two optimizer steps of fsdp::optim and what lies between them")
     begin = min(steps[rank][number][0] for rank in ranks)
-    figure, axes = pyplot.subplots(figsize=(16, 1.2 + 1.5 * len(ranks)), constrained_layout=True)
-    labels, shares = {}, []
-    for row, rank in enumerate(ranks):
+    figure, axes = pyplot.subplots(figsize=(11, 1.4 + 1.1 * len(ranks)), layout="constrained")
+    bars, labels, shares, row = {}, {}, [], 0
+    for rank in ranks:
         step = steps[rank][number]
         events = [event for event in trace if event["ph"] == "X" and event["pid"] == rank and "what" in event["args"]]
-        for event in events:
-            if event["ts"] + event["dur"] <= step[0] or event["ts"] >= step[1]:
-                continue
-            is_compute = event["cat"] == "compute"
-            colours = PARTS if is_compute else COMMUNICATION
-            y = 3 * row + (0 if is_compute else 1)
-            order = 1 + (list(PARTS).index(next((p for p in PARTS if event["args"]["what"].startswith(p)), "forward"))
-                         if is_compute else 0)
-            start = max(event["ts"], step[0])
-            end = min(event["ts"] + event["dur"], step[1])
-            name = next((n for n in colours if event["args"]["what"].startswith(n)), "other")
-            bar = axes.barh(y, (end - start) / 1000, left=(start - begin) / 1000, height=0.8,
-                            color=colour(event, colours), zorder=order, edgecolor="white", linewidth=0.2)
-            labels.setdefault(name, bar)
+        names, of_rank = draw_events(axes, events, step, begin, row)
+        bars = of_rank | bars
+        labels |= {row + place: f"rank {rank}: {name}" for place, name in enumerate(names)}
+        row += len(names) + 0.5
         share = hidden_share(events, step)
         if share is not None:
             shares.append(share)
-            axes.text((step[1] - begin) / 1000, 3 * row + 2, f"{100 * share:.0f} % hidden", ha="right", va="center",
-                      fontsize=8)
-    axes.set_yticks([3 * row + part for row in range(len(ranks)) for part in (0, 1)],
-                    [f"rank {rank} {what}" for rank in ranks for what in ("computes", "communicates")])
-    axes.set_ylim(3 * len(ranks) - 0.5, -0.7)  # the first rank on top
+    axes.set_yticks(list(labels), list(labels.values()))
+    axes.set_ylim(row - 1, -0.6)  # the first rank on top
+    axes.set_xlim(0, (max(steps[rank][number][1] for rank in ranks) - begin) / 1000)
     axes.set_xlabel("ms")
     title = f"Step {number + 1 if number >= 0 else len(steps[ranks[0]]) + number + 1} of the trace"
     if shares:
         title += (f": {100 * sum(shares) / len(shares):.0f} % of the time in which ranks communicate "
                   "they do not wait for it")
-    axes.set_title(title)
-    axes.legend(labels.values(), labels.keys(), fontsize=8, ncols=len(labels), loc="upper center",
-                bbox_to_anchor=(0.5, -0.14 - 0.2 / len(ranks)))
-    figure.savefig(out, dpi=110)
+    axes.set_title(title, fontsize=11)
+    order = [kind for kind in (*PARTS, *COMMUNICATION, "other") if kind in bars]
+    figure.legend([bars[kind] for kind in order], order, fontsize=9, ncols=len(order), loc="outside lower center",
+                  frameon=False, columnspacing=1, handlelength=1)
+    figure.savefig(out, dpi=100)
 
 
 def run_argument(text):
