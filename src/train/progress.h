@@ -27,7 +27,7 @@ class Progress {
     int64_t items_per_step = 0;  ///< of all ranks
     std::string items = "tokens";
     /// Between lines where there is no such terminal; none: no line of progress there, notes only.
-    std::optional<double> seconds_between_lines;
+    std::optional<double> seconds_between_lines = std::nullopt;
     bool is_silent = false;  ///< prints nothing
   };
 
