@@ -6,12 +6,12 @@
 """
 
 import argparse
-import collections
 import json
 import pathlib
 import sys
 
 CLASSES = ("rows", "whole", "gradient", "optimizer", "activation")
+CLASS_COLOURS = ("#4c72b0", "#8fb0d9", "#dd8452", "#55a868", "#bbbbbb")
 # Of the compute thread, by what the names of events begin with; what comes later lies on top.
 PARTS = {"forward": "#b8d4f0", "backward": "#c9e3b4", "optimizer step": "#f3d9a4", "unshard": "#8a8fd0",
          "prefetch": "#b39ddb", "reduce": "#6fae9b", "wait": "#d9534f"}
@@ -20,19 +20,23 @@ OTHER = "#999999"
 
 
 def read_metrics(path):
-    """Lines by step; a step that a resumed run did again is that of the last line."""
-    steps = {}
+    """Lines by step; a step that a resumed run did again is that of the last line. Seconds go on where it resumed."""
+    steps, earlier, newest = {}, 0, 0
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
+        if "seconds" in record:
+            if earlier + record["seconds"] < newest:
+                earlier = newest
+            newest = record["seconds"] = earlier + record["seconds"]
         steps.setdefault(record["step"], {}).update(record)
     return [steps[step] for step in sorted(steps)]
 
 
-def series(records, name, scale=1):
-    """Steps and values of a metric where it is a number."""
-    points = [(record["step"], record[name] * scale) for record in records
-              if isinstance(record.get(name), (int, float))]
-    return [step for step, _ in points], [value for _, value in points]
+def series(records, name, over="step"):
+    """Steps or seconds, and values, of a metric where it is a number."""
+    points = [(record[over], record[name]) for record in records
+              if over in record and isinstance(record.get(name), (int, float))]
+    return [x for x, _ in points], [value for _, value in points]
 
 
 def throughput_of(records):
@@ -40,45 +44,66 @@ def throughput_of(records):
     return min(names, default=None)
 
 
-def held_bytes(records):
-    """Steps, and what all classes held at most together: the sum of their peaks."""
-    steps, sums = [], []
+def megabytes(records, kind, over="step"):
+    """Steps or seconds, and the sum over classes of `kind`: bytes, after the step, or peak_bytes, each class's so far."""
+    xs, sums = [], []
     for record in records:
-        peaks = [record[f"peak_bytes/{name}"] for name in CLASSES if f"peak_bytes/{name}" in record]
-        if peaks:
-            steps.append(record["step"])
-            sums.append(sum(peaks) / 1e6)
-    return steps, sums
+        values = [record[f"{kind}/{name}"] for name in CLASSES if f"{kind}/{name}" in record]
+        if values and over in record:
+            xs.append(record[over])
+            sums.append(sum(values) / 1e6)
+    return xs, sums
 
 
-def draw_runs(pyplot, out, runs):
-    figure, (loss, speed, memory, classes) = pyplot.subplots(1, 4, figsize=(18, 4.2), constrained_layout=True)
-    last = {}
-    for name, records in runs.items():
-        mark = "o" if len(records) < 15 else None
-        loss.plot(*series(records, "loss"), label=name, marker=mark)
+def draw_lines(loss, speed, memory, runs, over):
+    for number, (name, records) in enumerate(runs.items()):
+        # Lines that coincide are seen by their widths.
+        style = {"color": f"C{number}", "marker": "o" if len(records) < 15 else None, "markersize": 3}
+        width = 1.2 + 1.4 * (len(runs) - 1 - number)
+        loss.plot(*series(records, "loss", over), label=name, linewidth=width, **style)
         unit = throughput_of(records)
         if unit:
-            speed.plot(*series(records, unit), label=name, marker=mark, linewidth=1)
-            speed.set_ylabel(unit.replace("_", " "))
-        memory.plot(*held_bytes(records), label=name, marker=mark)
-        last[name] = {part: max((record.get(f"peak_bytes/{part}", 0) for record in records), default=0) / 1e6
-                      for part in CLASSES}
-    below = collections.Counter()
-    for part in CLASSES:
-        values = [last[name][part] for name in last]
-        classes.bar(list(last), values, bottom=[below[name] for name in last], label=part, width=0.6)
-        below.update({name: value for name, value in zip(last, values)})
-    for axes, title in ((loss, "Loss"), (speed, "Throughput"), (memory, "Peak memory of rank 0 (MB)"),
-                        (classes, "Peaks by class (MB)")):
+            speed.plot(*series(records, unit, over), linewidth=1, **style)
+            speed.set_ylabel(unit.replace("_per_second", "/s, of all ranks"))
+        memory.plot(*megabytes(records, "bytes", over), linewidth=width, **style)
+        memory.plot(*megabytes(records, "peak_bytes", over), linewidth=1, linestyle="--", **{**style, "marker": None})
+    for axes, title in ((loss, "Loss"), (speed, "Throughput"), (memory, "Memory of rank 0")):
         axes.set_title(title)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-        if axes is not classes:
-            axes.set_xlabel("step")
-    speed.set_ylim(bottom=0)
-    memory.set_ylim(bottom=0)
-    figure.savefig(out, dpi=110)
+        axes.set_xlabel(over)
+    loss.set_ylabel("loss of the joined batch")
+    memory.set_ylabel("MB after the step; dashed: at most so far")
+    for axes in (speed, memory):
+        axes.set_ylim(bottom=0, top=1.05 * axes.get_ylim()[1])
+
+
+def draw_classes(axes, runs):
+    """What rank 0 held at most of each class, one upon the other; the classes are not at their peaks together."""
+    below = dict.fromkeys(runs, 0)
+    for part, colour_of_part in zip(CLASSES, CLASS_COLOURS):
+        peaks = {name: max((record.get(f"peak_bytes/{part}", 0) for record in records), default=0) / 1e6
+                 for name, records in runs.items()}
+        if any(peaks.values()):
+            axes.bar(list(runs), list(peaks.values()), bottom=list(below.values()), label=part, width=0.6,
+                     color=colour_of_part)
+        below = {name: below[name] + peaks[name] for name in runs}
+    for place, total in enumerate(below.values()):
+        axes.text(place, total, f"{total:.3g} MB", ha="center", va="bottom", fontsize=9)
+    axes.set_title("Peaks of rank 0, by class")
+    axes.set_ylabel("MB")
+    axes.margins(y=0.1)
+    axes.legend(*(reversed(part) for part in axes.get_legend_handles_labels()), fontsize=9, loc="center left",
+                bbox_to_anchor=(1, 0.5), frameon=False)
+
+
+def draw_runs(pyplot, out, runs, over):
+    figure, ((loss, speed), (memory, classes)) = pyplot.subplots(2, 2, figsize=(11, 7), layout="constrained")
+    draw_lines(loss, speed, memory, runs, over)
+    draw_classes(classes, runs)
+    for axes in (loss, speed, memory, classes):
+        axes.grid(alpha=0.3, axis="y" if axes is classes else "both")
+        axes.set_axisbelow(True)
+    figure.legend(*loss.get_legend_handles_labels(), loc="outside upper center", ncols=len(runs), frameon=False)
+    figure.savefig(out, dpi=100)
 
 
 def intervals(trace, category, pid):
@@ -132,8 +157,30 @@ def hidden_share(events, step):
     return 1 - length(common(communication, waits)) / total if total else None
 
 
-def colour(event, colours):
-    return next((colours[name] for name in colours if event["args"]["what"].startswith(name)), OTHER)
+def kind_of(event, kinds):
+    return next((name for name in kinds if event["args"]["what"].startswith(name)), "other")
+
+
+def draw_events(axes, events, step, begin, row):
+    """A rank's events within `step`, from `row` on downwards; returns the rows' names and the bars by kind of event."""
+    names, bars = ["computes"], {}
+    for event in events:
+        start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
+        if start >= end:
+            continue
+        kinds = PARTS if event["cat"] == "compute" else COMMUNICATION
+        kind = kind_of(event, kinds)
+        if event["cat"] != "compute" and kind not in names:
+            names.append(kind)
+        place = row + (0 if event["cat"] == "compute" else names.index(kind))
+        bar = axes.barh(place, (end - start) / 1000, left=(start - begin) / 1000, height=0.8,
+                        color=kinds.get(kind, OTHER), zorder=1 + (list(PARTS).index(kind) if kind in PARTS else 0),
+                        edgecolor="white", linewidth=0.2)
+        bars.setdefault(kind, bar)
+        if event["cat"] != "compute" and end - start > 0.06 * (step[1] - step[0]):
+            axes.text((start + end - 2 * begin) / 2000, place, event["args"].get("group", ""), ha="center",
+                      va="center", fontsize=7, color="white", clip_on=True)
+    return names, bars
 
 
 def draw_step(pyplot, out, trace, number):
@@ -142,42 +189,31 @@ def draw_step(pyplot, out, trace, number):
     if not all(steps.values()):
         sys.exit("plot: the trace has no whole step: two optimizer steps of fsdp::optim and what lies between them")
     begin = min(steps[rank][number][0] for rank in ranks)
-    figure, axes = pyplot.subplots(figsize=(16, 1.2 + 1.5 * len(ranks)), constrained_layout=True)
-    labels, shares = {}, []
-    for row, rank in enumerate(ranks):
+    figure, axes = pyplot.subplots(figsize=(11, 1.4 + 1.1 * len(ranks)), layout="constrained")
+    bars, labels, shares, row = {}, {}, [], 0
+    for rank in ranks:
         step = steps[rank][number]
         events = [event for event in trace if event["ph"] == "X" and event["pid"] == rank and "what" in event["args"]]
-        for event in events:
-            if event["ts"] + event["dur"] <= step[0] or event["ts"] >= step[1]:
-                continue
-            is_compute = event["cat"] == "compute"
-            colours = PARTS if is_compute else COMMUNICATION
-            y = 3 * row + (0 if is_compute else 1)
-            order = 1 + (list(PARTS).index(next((p for p in PARTS if event["args"]["what"].startswith(p)), "forward"))
-                         if is_compute else 0)
-            start = max(event["ts"], step[0])
-            end = min(event["ts"] + event["dur"], step[1])
-            name = next((n for n in colours if event["args"]["what"].startswith(n)), "other")
-            bar = axes.barh(y, (end - start) / 1000, left=(start - begin) / 1000, height=0.8,
-                            color=colour(event, colours), zorder=order, edgecolor="white", linewidth=0.2)
-            labels.setdefault(name, bar)
+        names, of_rank = draw_events(axes, events, step, begin, row)
+        bars = of_rank | bars
+        labels |= {row + place: f"rank {rank}: {name}" for place, name in enumerate(names)}
+        row += len(names) + 0.5
         share = hidden_share(events, step)
         if share is not None:
             shares.append(share)
-            axes.text((step[1] - begin) / 1000, 3 * row + 2, f"{100 * share:.0f} % hidden", ha="right", va="center",
-                      fontsize=8)
-    axes.set_yticks([3 * row + part for row in range(len(ranks)) for part in (0, 1)],
-                    [f"rank {rank} {what}" for rank in ranks for what in ("computes", "communicates")])
-    axes.set_ylim(3 * len(ranks) - 0.5, -0.7)  # the first rank on top
+    axes.set_yticks(list(labels), list(labels.values()))
+    axes.set_ylim(row - 1, -0.6)  # the first rank on top
+    axes.set_xlim(0, (max(steps[rank][number][1] for rank in ranks) - begin) / 1000)
     axes.set_xlabel("ms")
     title = f"Step {number + 1 if number >= 0 else len(steps[ranks[0]]) + number + 1} of the trace"
     if shares:
         title += (f": {100 * sum(shares) / len(shares):.0f} % of the time in which ranks communicate "
                   "they do not wait for it")
-    axes.set_title(title)
-    axes.legend(labels.values(), labels.keys(), fontsize=8, ncols=len(labels), loc="upper center",
-                bbox_to_anchor=(0.5, -0.14 - 0.2 / len(ranks)))
-    figure.savefig(out, dpi=110)
+    axes.set_title(title, fontsize=11)
+    order = [kind for kind in (*PARTS, *COMMUNICATION, "other") if kind in bars]
+    figure.legend([bars[kind] for kind in order], order, fontsize=9, ncols=len(order), loc="outside lower center",
+                  frameon=False, columnspacing=1, handlelength=1)
+    figure.savefig(out, dpi=100)
 
 
 def run_argument(text):
@@ -192,6 +228,7 @@ def parse(words):
     runs = commands.add_parser("runs", help="loss, throughput and memory of several runs")
     runs.add_argument("out", type=pathlib.Path)
     runs.add_argument("metrics", nargs="+", type=run_argument, metavar="[NAME=]METRICS.jsonl")
+    runs.add_argument("--over", choices=("seconds", "step"), default="seconds", help="what is to the right (seconds)")
     step = commands.add_parser("step", help="what each rank does in a step")
     step.add_argument("out", type=pathlib.Path)
     step.add_argument("trace", type=pathlib.Path, metavar="TRACE.json")
@@ -211,7 +248,7 @@ def main(words):
     try:
         if arguments.command == "runs":
             runs = {name: read_metrics(path) for name, path in arguments.metrics}
-            draw_runs(pyplot, arguments.out, runs)
+            draw_runs(pyplot, arguments.out, runs, arguments.over)
         else:
             trace = json.loads(arguments.trace.read_text(encoding="utf-8"))["traceEvents"]
             draw_step(pyplot, arguments.out, trace, arguments.step - 1 if arguments.step else -1)

@@ -16,6 +16,9 @@ MAX_LINES = 600
 MAX_BYTES = 2_000_000
 # Read by programs, not by people; no limit on lines.
 DATA = ("data/",)
+PICTURES = "docs/pictures/"
+MAX_PICTURE_BYTES = 120_000
+PNG = b"\x89PNG\r\n\x1a\n"
 CODE = {".h", ".hpp", ".cpp", ".cc", ".py", ".sh", ".cmake", ".supp", ""}
 
 # Written so that this file does not match them.
@@ -57,6 +60,13 @@ def check_text(name, text, root):
                 yield f"{name}: links to {target}, which does not exist"
 
 
+def check_picture(name, content):
+    if not content.startswith(PNG):
+        yield f"{name}: not a PNG file"
+    if len(content) > MAX_PICTURE_BYTES:
+        yield f"{name}: {len(content)} bytes, more than {MAX_PICTURE_BYTES} for a picture"
+
+
 def check(root):
     """Problems and warnings of a tree, as lines to print."""
     root = pathlib.Path(root).resolve()
@@ -67,6 +77,9 @@ def check(root):
             problems.append(f"{name}: {path.stat().st_size} bytes, more than {MAX_BYTES}")
             continue
         if name.startswith(DATA) and path.suffix == ".txt":
+            continue
+        if name.startswith(PICTURES) and path.suffix == ".png":
+            problems += check_picture(name, path.read_bytes())
             continue
         try:
             text = path.read_text(encoding="utf-8")

@@ -64,8 +64,11 @@ Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& opt
   const fsdp::train::CosineSchedule schedule{
       .highest = arguments.lr, .warmup = arguments.warmup, .steps = batches.steps()};
   const int64_t first = trainer.place().step;
-  fsdp::train::Progress progress(batches.steps(), batches.tokens_per_step(), arguments.log_seconds,
-                                 /*is_silent=*/fsdp::rank() != 0, first);
+  fsdp::train::Progress progress({.steps = batches.steps(),
+                                  .first = first,
+                                  .items_per_step = batches.tokens_per_step(),
+                                  .seconds_between_lines = arguments.log_seconds,
+                                  .is_silent = fsdp::rank() != 0});
   Outcome outcome;
   const auto on_step_start = [&](const fsdp::TrainingPlace& place) {
     set_learning_rate(optimizer, fsdp::train::cosine_learning_rate(schedule, place.step));

@@ -4,9 +4,9 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <iostream>
 
 #include "report.h"
+#include "train/progress.h"
 
 namespace mnist {
 namespace {
@@ -39,8 +39,14 @@ TestResult test(fsdp::Trainer& trainer, Model& model, Share& share) {
   return {total[0] / total[2], static_cast<int64_t>(total[1]), static_cast<int64_t>(total[2])};
 }
 
-void print(const std::string& line) {
-  if (fsdp::rank() == 0) std::cout << line << std::endl;
+/// On a terminal, one line; files and pipes get the notes alone.
+fsdp::train::Progress progress_over(const fsdp::Trainer& trainer, const Share& images) {
+  const auto batches = (static_cast<int64_t>(images.sampler.size()) + images.batch_size - 1) / images.batch_size;
+  return fsdp::train::Progress({.steps = trainer.options().epochs * batches,
+                                .items_per_step = images.batch_size * fsdp::world_size(),
+                                .items = "images",
+                                .seconds_between_lines = std::nullopt,
+                                .is_silent = fsdp::rank() != 0});
 }
 
 }  // namespace
@@ -50,20 +56,28 @@ std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::opti
   torch::optim::StepLR schedule(optimizer, /*step_size=*/1, gamma);
   schedule.step();  // LibTorch's first call leaves the rate as it is; Python's schedules make it themselves.
   std::vector<EpochResult> results;
+  fsdp::train::Progress progress = progress_over(trainer, images);
   fsdp::RunningSums sums(2, images.device);
+  torch::Tensor last_loss;  // the sum over this rank's last batch
+  int64_t last_count = 0;
+  const auto on_step_end = [&](const fsdp::StepReport& report) {
+    if (progress.is_due(report.place.step))
+      progress.show({report.place.step, last_loss.item<double>() / static_cast<double>(last_count), model.stats()});
+  };
   const auto on_epoch_end = [&](const fsdp::TrainingPlace& place) {
     const auto total = std::exchange(sums, fsdp::RunningSums(2, images.device)).over_ranks();
     auto& result = results.emplace_back(EpochResult{.loss = total[0] / total[1]});
-    print(epoch_text(place.epoch + 1, result.loss));
+    progress.note(epoch_text(place.epoch + 1, result.loss));
     metrics.note(place.epoch + 1, {{"loss", result.loss}}, model);
+    progress.pause();
     result.test = test(trainer, model, tested);
-    print(test_text(result.test));
+    progress.note(test_text(result.test));
     metrics.note_beside(place.epoch + 1,
                         {{"test_loss", result.test.average_loss}, {"accuracy", result.test.accuracy()}});
     metrics.leave_out_time();
     schedule.step();
   };
-  trainer.add({.on_epoch_end = on_epoch_end});
+  trainer.add({.on_step_end = on_step_end, .on_epoch_end = on_epoch_end});
 
   const auto data = [&](int64_t epoch) {
     images.sampler.set_epoch(static_cast<size_t>(epoch) + 1);
@@ -71,6 +85,8 @@ std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::opti
   };
   const auto loss_of = [&](Model& net, torch::data::Example<>& batch) {
     const auto loss = loss_sum(net(on(images.device, batch.data)), on(images.device, batch.target));
+    last_loss = loss.detach();
+    last_count = batch.target.size(0);
     sums.add({loss, torch::tensor(batch.target.size(0))});
     return loss * fsdp::world_size();  // Backward takes the mean over the ranks; that of the joined batch is the sum.
   };

@@ -9,6 +9,7 @@
 #include <iomanip>
 #include <iostream>
 #include <sstream>
+#include <utility>
 
 #include "launch/variables.h"
 #include "train/bytes_text.h"
@@ -27,16 +28,6 @@ std::string time_text(double seconds) {
   return text;
 }
 
-std::string line_text(const StepReport& report, int64_t steps, double tokens_per_second, double seconds_left) {
-  std::ostringstream text;
-  text << std::fixed << "step " << report.step << '/' << steps << "  loss " << std::setprecision(3) << report.loss
-       << "  " << std::setprecision(0) << tokens_per_second << " tokens/s  " << time_text(seconds_left)
-       << " left  rows " << bytes_text(report.memory.rows.current) << ", whole at most "
-       << bytes_text(report.memory.whole.peak) << ", gradients " << bytes_text(report.memory.gradient.current)
-       << ", optimizer " << bytes_text(report.memory.optimizer.current);
-  return text.str();
-}
-
 /// Columns that the launcher's terminal has for a line of this rank; 0: what it prints goes to no such terminal.
 size_t launchers_columns() {
   const char* said = std::getenv(kTerminalColumnsVariable);
@@ -51,14 +42,14 @@ size_t terminal_width() {
 
 }  // namespace
 
-Progress::Progress(int64_t steps, int64_t tokens_per_step, double seconds_between_lines, bool is_silent, int64_t first)
-    : steps_(steps),
-      tokens_per_step_(tokens_per_step),
-      first_(first),
-      is_silent_(is_silent),
+Progress::Progress(Options options)
+    : options_(std::move(options)),
       is_terminal_(isatty(STDOUT_FILENO) != 0),
-      launchers_columns_(is_terminal_ ? 0 : launchers_columns()),
-      seconds_between_(is_live() ? kSecondsBetweenRewrites : seconds_between_lines) {}
+      launchers_columns_(is_terminal_ ? 0 : launchers_columns()) {}
+
+Progress::~Progress() {
+  if (is_line_open_ && is_terminal_) std::fputs("\n", stdout);
+}
 
 double Progress::seconds() const {
   const std::chrono::duration<double> current = is_paused_ ? Clock::duration(0) : Clock::now() - started_;
@@ -66,17 +57,30 @@ double Progress::seconds() const {
 }
 
 bool Progress::is_due(int64_t step) const {
-  return !is_silent_ && (step == first_ + 1 || step == steps_ || seconds() - shown_at_ >= seconds_between_);
+  if (!shows()) return false;
+  const double between = is_live() ? kSecondsBetweenRewrites : *options_.seconds_between_lines;
+  return step == options_.first + 1 || step == options_.steps || seconds() - shown_at_ >= between;
 }
 
-double Progress::tokens_per_second(int64_t step) const {
-  return static_cast<double>((step - shown_step_) * tokens_per_step_) / (seconds() - shown_at_);
+double Progress::items_per_second(int64_t step) const {
+  return static_cast<double>((step - shown_step_) * options_.items_per_step) / (seconds() - shown_at_);
+}
+
+std::string Progress::line_text(const StepReport& report) const {
+  const int64_t done = report.step - options_.first, left = options_.steps - report.step;
+  std::ostringstream text;
+  text << std::fixed << "step " << report.step << '/' << options_.steps << "  loss " << std::setprecision(3)
+       << report.loss << "  " << std::setprecision(0) << items_per_second(report.step) << ' ' << options_.items
+       << "/s  " << time_text(seconds() / static_cast<double>(done) * static_cast<double>(left)) << " left  rows "
+       << bytes_text(report.memory.rows.current) << ", whole at most " << bytes_text(report.memory.whole.peak)
+       << ", gradients " << bytes_text(report.memory.gradient.current) << ", optimizer "
+       << bytes_text(report.memory.optimizer.current);
+  return text.str();
 }
 
 void Progress::show(const StepReport& report) {
-  if (is_silent_) return;
-  const double left = seconds() / static_cast<double>(report.step - first_) * static_cast<double>(steps_ - report.step);
-  const std::string line = line_text(report, steps_, tokens_per_second(report.step), left);
+  if (!shows()) return;
+  const std::string line = line_text(report);
   if (is_terminal_) {
     // A line that wraps could not be written again.
     std::cout << kEraseLine << line.substr(0, terminal_width() - 1) << std::flush;
@@ -85,6 +89,7 @@ void Progress::show(const StepReport& report) {
   } else {
     std::cout << line << std::endl;
   }
+  is_line_open_ = is_live();
   shown_at_ = seconds();
   shown_step_ = report.step;
 }
@@ -95,7 +100,11 @@ void Progress::pause() {
 }
 
 void Progress::note(const std::string& line) {
-  if (!is_silent_) std::cout << (is_live() ? "\n" : "") << line << std::endl;
+  if (!options_.is_silent) {
+    const bool is_over_another = std::exchange(is_line_open_, false);
+    std::cout << (is_over_another && is_terminal_ ? kEraseLine : "") << line
+              << (is_over_another && !is_terminal_ ? kEraseRest : "") << std::endl;
+  }
   if (is_paused_) started_ = Clock::now();
   is_paused_ = false;
 }

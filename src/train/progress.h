@@ -5,6 +5,7 @@
 #include <fsdp/group.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 
 namespace fsdp::train {
@@ -20,13 +21,26 @@ struct StepReport {
 /// has one (kTerminalColumnsVariable); a line every few seconds elsewhere.
 class Progress {
  public:
-  /// `tokens_per_step`: of all ranks. A silent one prints nothing. `first`: steps that were done before.
-  Progress(int64_t steps, int64_t tokens_per_step, double seconds_between_lines, bool is_silent, int64_t first = 0);
+  struct Options {
+    int64_t steps = 0;           ///< of the whole training
+    int64_t first = 0;           ///< of them, those that were done before
+    int64_t items_per_step = 0;  ///< of all ranks
+    std::string items = "tokens";
+    /// Between lines where there is no such terminal; none: no line of progress there, notes only.
+    std::optional<double> seconds_between_lines = std::nullopt;
+    bool is_silent = false;  ///< prints nothing
+  };
+
+  explicit Progress(Options options);
+  /// Ends the line that an error leaves open.
+  ~Progress();
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
 
   /// Whether `show` would print now, so that figures nobody sees need not be taken.
   bool is_due(int64_t step) const;
   void show(const StepReport& report);
-  /// A line of its own, after which progress goes on. Time from `pause` to here is no training time.
+  /// A line that stays, in the place of the one that is written again. Time from `pause` to here is no training time.
   void note(const std::string& line);
   /// Stops the clock, e.g. for a validation.
   void pause();
@@ -39,17 +53,19 @@ class Progress {
 
   /// Whether one line is written again and again.
   bool is_live() const { return is_terminal_ || launchers_columns_ > 0; }
-  double tokens_per_second(int64_t step) const;
+  bool shows() const { return !options_.is_silent && (is_live() || options_.seconds_between_lines.has_value()); }
+  double items_per_second(int64_t step) const;
+  std::string line_text(const StepReport& report) const;
 
-  const int64_t steps_, tokens_per_step_, first_;
-  const bool is_silent_, is_terminal_;
+  const Options options_;
+  const bool is_terminal_;
   const size_t launchers_columns_;  // 0: it is not behind a launcher that writes to a terminal
-  const double seconds_between_;
   Clock::time_point started_ = Clock::now();
   std::chrono::duration<double> earlier_{0};
   bool is_paused_ = false;
   double shown_at_ = 0;
-  int64_t shown_step_ = first_;
+  int64_t shown_step_ = options_.first;
+  bool is_line_open_ = false;  // the cursor stands in a line that would be written again
 };
 
 }  // namespace fsdp::train

@@ -4,23 +4,23 @@
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <iostream>
 #include <limits>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace {
 
 struct NetImpl : torch::nn::Module {
-  torch::nn::Linear in{4, 16}, out{16, 2};
+  torch::nn::Linear first{4, 16}, last{16, 2};
   torch::nn::Dropout dropout{0.1};
   NetImpl() {
-    register_module("in", in);
-    register_module("out", out);
+    register_module("first", first);
+    register_module("last", last);
     register_module("dropout", dropout);
   }
-  torch::Tensor forward(const torch::Tensor& x) { return out(dropout(torch::tanh(in(x)))); }
+  torch::Tensor forward(const torch::Tensor& x) { return last(dropout(torch::tanh(first(x)))); }
 };
 TORCH_MODULE(Net);
 
@@ -34,10 +34,10 @@ struct Points : torch::data::Dataset<Points> {
   std::optional<size_t> size() const override { return 100; }
 };
 
-void train(fsdp::Sharded<Net>& model) {
-  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+constexpr int epochs = 5;
+
+void train(fsdp::Sharded<Net>& model, torch::optim::AdamW& optimizer) {
   auto dataset = Points().map(torch::data::transforms::Stack<>());
-  const int epochs = 5;
   const size_t batch_size = 10;
   double best = std::numeric_limits<double>::infinity();
 
@@ -62,35 +62,35 @@ void train(fsdp::Sharded<Net>& model) {
   }
 }
 
-void save(fsdp::Sharded<Net>& model, const std::string& path) {
-  std::vector<torch::Tensor> values;
-  for (auto& p : model->parameters()) values.push_back(fsdp::full_tensor(p));  // on every rank
-  if (fsdp::rank() == 0) torch::save(values, path);
+void save_all(fsdp::Sharded<Net>& model, torch::optim::AdamW& optimizer) {
+  fsdp::save_checkpoint("runs/a", model, &optimizer, {.step = epochs});  // each rank writes its rows
+  fsdp::save(model, "model.pt");                                         // whole, as torch::save writes it
+  fsdp::save_safetensors("model.safetensors", model);                    // whole, for Python
 }
 
-void load(fsdp::Sharded<Net>& model, const std::string& path) {
-  std::vector<torch::Tensor> values;
-  torch::load(values, path);  // on every rank
-  torch::NoGradGuard no_grad;
-  auto parameters = model->parameters();
-  for (size_t i = 0; i < values.size(); ++i) parameters[i].copy_(values[i]);  // each rank takes its rows
-}
-
-// Whether what was saved comes back.
-bool is_loaded_as_saved(fsdp::Sharded<Net>& model) {
-  save(model, "model.pt");
+// Whether what was saved comes back from each of the three.
+bool are_loaded_as_saved(fsdp::Sharded<Net>& model, torch::optim::AdamW& optimizer) {
   std::vector<torch::Tensor> before;
-  for (auto& p : model->parameters()) {
-    before.push_back(fsdp::full_tensor(p));
+  for (auto& p : model->parameters()) before.push_back(fsdp::full_tensor(p));
+  const auto forget = [&] {
     torch::NoGradGuard no_grad;
-    p.zero_();
-  }
-  fsdp::barrier();
-  load(model, "model.pt");
-  bool same = true;
-  auto parameters = model->parameters();
-  for (size_t i = 0; i < before.size(); ++i) same &= torch::equal(before[i], fsdp::full_tensor(parameters[i]));
-  return same;
+    for (auto& p : model->parameters()) p.zero_();
+  };
+  const auto is_as_before = [&] {
+    bool same = true;
+    const auto parameters = model->parameters();
+    for (size_t i = 0; i < before.size(); ++i) same &= torch::equal(before[i], fsdp::full_tensor(parameters[i]));
+    return same;
+  };
+  forget();
+  int64_t step = fsdp::load_checkpoint("runs/a", model, &optimizer).step;  // with any number of ranks
+  bool same = is_as_before() && step == epochs;
+  forget();
+  fsdp::load(model, "model.pt");
+  same &= is_as_before();
+  forget();
+  fsdp::load_safetensors("model.safetensors", model);
+  return is_as_before() && same;
 }
 
 }  // namespace
@@ -101,8 +101,10 @@ int main() {
   Net net;
   fsdp::Sharded<Net> model = fsdp::fully_shard(net);
   torch::manual_seed(1 + fsdp::rank());  // from here each rank draws its own numbers, e.g. for dropout
-  train(model);
-  const bool right = is_loaded_as_saved(model);
+  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
+  train(model, optimizer);
+  save_all(model, optimizer);
+  const bool right = are_loaded_as_saved(model, optimizer);
   fsdp::destroy_process_group();
   return right ? 0 : 1;
 }

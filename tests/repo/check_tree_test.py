@@ -37,6 +37,18 @@ class CheckTree(Tree):
         self.write("data/big.txt", "x" * (check_tree.MAX_BYTES + 1))
         self.assert_finds("bytes, more than")
 
+    def write_picture(self, content):
+        self.write("docs/pictures/a.png", "")
+        (self.root / "docs/pictures/a.png").write_bytes(content)
+
+    def test_accepts_a_picture_and_finds_one_that_is_large_or_none(self):
+        self.write_picture(check_tree.PNG + b"\xff")
+        self.assertEqual(check_tree.check(self.root), ([], []))
+        self.write_picture(check_tree.PNG + bytes(check_tree.MAX_PICTURE_BYTES))
+        self.assert_finds("for a picture")
+        self.write_picture(b"\xff")
+        self.assert_finds("not a PNG file")
+
     def test_finds_a_link_to_nowhere(self):
         self.write("README.md", "[gone](docs/gone.md)\n")
         self.assert_finds("does not exist")

@@ -52,9 +52,18 @@ class Reading(unittest.TestCase):
         self.assertEqual(records, [{"step": 1, "loss": None}, {"step": 2, "loss": 4, "validation_loss": 3}])
         self.assertEqual(plot.series(records, "loss"), ([2], [4]))
 
+    def test_seconds_of_a_run_that_was_resumed_go_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "metrics.jsonl"
+            path.write_text("".join(f'{{"step": {step}, "seconds": {seconds}}}\n'
+                                    for step, seconds in ((1, 10), (2, 20), (3, 5), (4, 7))), encoding="utf-8")
+            self.assertEqual([record["seconds"] for record in plot.read_metrics(path)], [10, 20, 25, 27])
+
     def test_what_is_held_is_the_sum_over_classes(self):
-        self.assertEqual(plot.held_bytes([{"step": 1, "peak_bytes/rows": 1e6, "peak_bytes/whole": 2e6}, {"step": 2}]),
-                         ([1], [3.0]))
+        records = [{"step": 1, "seconds": 9, "peak_bytes/rows": 1e6, "peak_bytes/whole": 2e6, "bytes/rows": 1e6},
+                   {"step": 2}]
+        self.assertEqual(plot.megabytes(records, "peak_bytes"), ([1], [3.0]))
+        self.assertEqual(plot.megabytes(records, "bytes", "seconds"), ([9], [1.0]))
 
 
 class Drawing(unittest.TestCase):
@@ -74,11 +83,15 @@ class Drawing(unittest.TestCase):
 
     def test_several_runs_are_one_picture(self):
         for name in ("FSDP", "DDP"):
-            lines = [{"step": step, "loss": 1 / step, "tokens_per_second": 100.0, "peak_bytes/rows": 1e6}
-                     for step in (1, 2, 3)]
+            lines = [{"step": step, "seconds": step, "loss": 1 / step, "tokens_per_second": 100.0, "bytes/rows": 1e6,
+                      "peak_bytes/rows": 1e6} for step in (1, 2, 3)]
             (self.folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
         out = self.folder / "runs.png"
         self.assert_draws(out, "runs", out, self.folder / "FSDP.jsonl", f"replicated={self.folder / 'DDP.jsonl'}")
+        by_seconds = out.read_bytes()
+        self.assert_draws(out, "runs", out, self.folder / "FSDP.jsonl", f"replicated={self.folder / 'DDP.jsonl'}",
+                          "--over", "step")
+        self.assertNotEqual(out.read_bytes(), by_seconds)  # the axis says so
 
     def test_a_step_of_several_ranks_is_one_picture(self):
         trace = self.folder / "trace.json"

@@ -22,19 +22,19 @@ std::string written_by(const auto& act) {
 }
 
 TEST(Progress, IsDueAtTheFirstAndTheLastStepAndBetweenThemWhenTimeHasPassed) {
-  const Progress seldom(/*steps=*/3, /*tokens_per_step=*/10, kNever, /*is_silent=*/false);
+  const Progress seldom({.steps = 3, .items_per_step = 10, .seconds_between_lines = kNever});
   EXPECT_TRUE(seldom.is_due(1));
   EXPECT_FALSE(seldom.is_due(2));
   EXPECT_TRUE(seldom.is_due(3));
   testing::internal::CaptureStdout();  // no terminal
-  const Progress always(3, 10, /*seconds_between_lines=*/0, false);
+  const Progress always({.steps = 3, .items_per_step = 10, .seconds_between_lines = 0});
   testing::internal::GetCapturedStdout();
   EXPECT_TRUE(always.is_due(2));
 }
 
 TEST(Progress, ShowsTheStepItsLossAndBytesByClassAndNotesOnLinesOfTheirOwn) {
   const std::string text = written_by([] {
-    Progress progress(4, 10, kNever, false);
+    Progress progress({.steps = 4, .items_per_step = 10, .items = "images", .seconds_between_lines = kNever});
     GroupStats memory;
     memory.rows.current = 1'000'000;
     memory.whole.peak = 20'000'000;
@@ -42,26 +42,39 @@ TEST(Progress, ShowsTheStepItsLossAndBytesByClassAndNotesOnLinesOfTheirOwn) {
     progress.note("validated");
   });
   EXPECT_THAT(text, StartsWith("step 2/4  loss 0.500  "));
+  EXPECT_THAT(text, testing::HasSubstr(" images/s  "));
   EXPECT_THAT(text,
               testing::EndsWith(
                   " left  rows 1.00 MB, whole at most 20.0 MB, gradients 0.00 MB, optimizer 0.00 MB\nvalidated\n"));
 }
 
-TEST(Progress, BehindALauncherOnATerminalIsOneLineThatIsWrittenAgain) {
+TEST(Progress, BehindALauncherOnATerminalIsOneLineThatIsWrittenAgainAndGivesWayToNotes) {
   const std::string text = written_by([] {
     setenv(kTerminalColumnsVariable, "20", 1);
-    Progress progress(4, 10, kNever, false);
+    Progress progress({.steps = 4, .items_per_step = 10});
     unsetenv(kTerminalColumnsVariable);
+    EXPECT_TRUE(progress.is_due(1));
     progress.show({1, 0.5, {}});
     progress.show({2, 0.25, {}});
     progress.note("validated");
+    progress.note("saved");
   });
-  EXPECT_EQ(text, "step 1/4  loss 0.50\x1b[K\rstep 2/4  loss 0.25\x1b[K\r\nvalidated\n");
+  EXPECT_EQ(text, "step 1/4  loss 0.50\x1b[K\rstep 2/4  loss 0.25\x1b[K\rvalidated\x1b[K\nsaved\n");
+}
+
+TEST(Progress, WithoutSecondsBetweenLinesIsForTerminalsAndWritesNotesAloneElsewhere) {
+  const std::string text = written_by([] {
+    Progress progress({.steps = 1, .items_per_step = 10});
+    EXPECT_FALSE(progress.is_due(1));
+    progress.show({1, 0.5, {}});
+    progress.note("tested");
+  });
+  EXPECT_EQ(text, "tested\n");
 }
 
 TEST(Progress, OfASilentRankWritesNothingAndIsNeverDue) {
   const std::string text = written_by([] {
-    Progress progress(1, 10, 0, /*is_silent=*/true);
+    Progress progress({.steps = 1, .items_per_step = 10, .seconds_between_lines = 0, .is_silent = true});
     EXPECT_FALSE(progress.is_due(1));
     progress.show({1, 0.5, {}});
     progress.note("validated");
@@ -70,7 +83,7 @@ TEST(Progress, OfASilentRankWritesNothingAndIsNeverDue) {
 }
 
 TEST(Progress, TimeFromAPauseToTheNextNoteDoesNotCount) {
-  Progress progress(2, 10, kNever, /*is_silent=*/true);
+  Progress progress({.steps = 2, .items_per_step = 10, .seconds_between_lines = kNever, .is_silent = true});
   progress.pause();
   const double seconds = progress.seconds();
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(progress.seconds(), seconds);

@@ -1,0 +1,105 @@
+"""What gpt and mnist show of their progress: one line on a terminal, alone and under fsdprun; plain lines elsewhere.
+
+    python3 live_line_test.py GPT MNIST FSDPRUN
+"""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import unittest
+
+GPT = MNIST = FSDPRUN = ""
+COLUMNS = 70
+TIMEOUT_S = 120
+ERASE_REST = "\x1b[K"
+OF_GPT = ("--no-cuda --dim 16 --layers 2 --heads 2 --seq 16 --steps 4 --eval-every 2 --warmup 1 --sample 0 "
+          "--log-seconds 0").split()
+OF_MNIST = "--no-cuda --train-samples 32 --test-samples 50 --batch-size 4 --test-batch-size 20 --epochs 2".split()
+
+
+def shown_on_a_terminal(command, folder):
+    """What `command` writes to a terminal of COLUMNS, and what then stands there, line by line."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower) as process:
+        os.close(follower)
+        limit = threading.Timer(TIMEOUT_S, process.kill)
+        limit.start()
+        written = b""
+        try:
+            while piece := os.read(leader, 4096):
+                written += piece
+        except OSError:  # nobody has the terminal any more
+            pass
+        process.wait()
+        limit.cancel()
+    os.close(leader)
+    assert process.returncode == 0, written
+    written = written.decode()
+    return written, screen_of(written)
+
+
+def screen_of(written):
+    """The lines that a terminal without an end to the right shows of it."""
+    lines, column = [""], 0
+    for part in re.split(r"(\r|\n|\x1b\[K)", written):
+        if part == "\r":
+            column = 0
+        elif part == "\n":
+            lines.append("")
+        elif part == ERASE_REST:
+            lines[-1] = lines[-1][:column]
+        else:
+            lines[-1] = lines[-1][:column] + part + lines[-1][column + len(part):]
+            column += len(part)
+    return lines
+
+
+class LiveLine(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def commands(self, program, words):
+        return [program, *words], [FSDPRUN, "--nproc_per_node", "2", program, *words]
+
+    def assert_one_line(self, command, last_step, notes):
+        """It is written again and again, fits, and is gone in the end, when the notes stand there as in a file."""
+        written, screen = shown_on_a_terminal(command, self.folder)
+        live = re.findall(r"(?:\[rank 0\] )?step \d+/\d+  loss [^\r\n\x1b]*", written)
+        self.assertGreaterEqual(len(live), 2, written)
+        self.assertRegex(live[-1], rf"step {last_step}/{last_step}  loss \d")
+        self.assertLess(max(map(len, live)), COLUMNS)
+        self.assertEqual([line for line in screen if re.search(r"step \d+/\d+", line)], [])
+        for note in notes:
+            self.assertEqual(len([line for line in screen if re.fullmatch(rf"(\[rank 0\] )?{note}", line)]), 1, screen)
+
+    def assert_plain(self, command, live_lines):
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        self.assertNotRegex(done.stdout, r"[\r\x1b]")
+        self.assertEqual(len(re.findall(r"^(?:\[rank 0\] )?step \d+/\d+  loss ", done.stdout, re.MULTILINE)), live_lines)
+
+    def test_of_gpt(self):
+        for command in self.commands(GPT, OF_GPT):
+            with self.subTest(command[0]):
+                self.assert_one_line(command, 4, [r"step 2: validation loss .*", r"step 4: validation loss .*"])
+                self.assert_plain(command, 4)
+
+    def test_of_mnist(self):
+        for ranks, command in enumerate(self.commands(MNIST, OF_MNIST), 1):
+            with self.subTest(command[0]):
+                self.assert_one_line(command, 16 // ranks, [r"Train Epoch: 1  Loss: \S+", r"Train Epoch: 2  Loss: \S+"])
+                self.assert_plain(command, 0)
+
+
+if __name__ == "__main__":
+    GPT, MNIST, FSDPRUN = sys.argv.pop(1), sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main()

@@ -1,0 +1,85 @@
+"""The commands with which README.md begins, run as they stand there: a model is trained, drawn, and opened by Python.
+
+    python3 readme_commands_test.py FOLDER_OF_PROGRAMS
+
+They run in a copy of scripts/ where setup and build do nothing but show the programs that were asked for. Ends with 77
+where what draws and opens is missing: matplotlib and safetensors, which scripts/setup installs.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PYTHON = ROOT / ".venv" / "bin" / "python"
+PROGRAMS = pathlib.Path()
+TIMEOUT_S = 240
+MOST_COMMANDS = 5
+PNG = b"\x89PNG\r\n\x1a\n"
+SHOWS_PROGRAMS = """#!/bin/sh
+[ "$1" = release ] || exit 2
+shift
+mkdir -p build/release/bin
+for program in "$@"; do ln -s "{programs}/$program" build/release/bin/ || exit 1; done
+"""
+
+
+def commands():
+    """The lines of the first indented block under 'Try it'."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Try it\n")[1].split("\n## ")[0]
+    block = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)[0]
+    return [line.strip() for line in block.splitlines()]
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.clone = pathlib.Path(folder.name)
+        shutil.copytree(ROOT / "scripts", self.clone / "scripts")
+        (self.clone / ".venv").symlink_to(PYTHON.parent.parent)
+        self.replace("setup", "#!/bin/sh\nmkdir -p build\n")
+        self.replace("build", SHOWS_PROGRAMS.format(programs=PROGRAMS))
+
+    def replace(self, script, text):
+        (self.clone / "scripts" / script).write_text(text, encoding="utf-8")
+
+    def run_line(self, line):
+        done = subprocess.run(["bash", "-c", line], cwd=self.clone, stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, errors="replace", timeout=TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def test_train_draw_and_are_opened_by_python(self):
+        lines = commands()
+        self.assertLessEqual(len(lines), MOST_COMMANDS)
+        output = [self.run_line(line) for line in lines]
+        metrics, = self.clone.glob("build/*.jsonl")
+        losses = [record["loss"] for record in map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
+                  if "loss" in record]
+        self.assertLess(losses[-1], losses[0] - 0.5)
+        picture, = self.clone.glob("build/*.png")
+        self.assertTrue(picture.read_bytes().startswith(PNG))
+        self.assertRegex(output[-1], r"blocks\.0\.\S+ .*\[\d+, \d+\]")
+
+    def test_their_scripts_and_those_beside_them_explain_themselves(self):
+        named = set(re.findall(r"(?<!\S)scripts/(\w+)", (ROOT / "README.md").read_text(encoding="utf-8")))
+        self.assertLessEqual({"demo", "test", "setup", "build", "plot"}, named)
+        for script in named:
+            done = subprocess.run([ROOT / "scripts" / script, "--help"], capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 0, script)
+            self.assertRegex(done.stdout, rf"usage: scripts/{script}")
+
+
+if __name__ == "__main__":
+    PROGRAMS = pathlib.Path(sys.argv.pop(1)).resolve()
+    if not PYTHON.exists() or subprocess.run([PYTHON, "-c", "import matplotlib, safetensors.torch"], capture_output=True,
+                                             check=False).returncode != 0:
+        print("matplotlib or safetensors is missing: run scripts/setup")
+        sys.exit(77)
+    unittest.main()
