@@ -1,4 +1,5 @@
-"""The parts of a program in README.md are parts of tests/consumer/training.cpp, which the test `consumer` runs."""
+"""README.md: its parts of a program are parts of tests/consumer/training.cpp, which the test `consumer` runs, and its
+table of documents has a row for each page."""
 
 import pathlib
 import re
@@ -25,6 +26,15 @@ class Readme(unittest.TestCase):
                 lines = part.splitlines()
                 starts = [i for i, line in enumerate(program) if line == lines[0]]
                 self.assertTrue(any(program[i : i + len(lines)] == lines for i in starts), part)
+
+    def test_the_table_of_documents_has_each_page_once(self):
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        table = readme.split("## Documents")[1]
+        rows = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\) \|", table, re.MULTILINE)
+        for name, target in rows:
+            self.assertEqual(name, target)
+        pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")]
+        self.assertEqual(sorted(name for name, _ in rows if name.startswith("docs/")), sorted(pages))
 
 
 if __name__ == "__main__":
