@@ -1,0 +1,60 @@
+// A GAN: a generator and a discriminator, each sharded and with an optimizer of its own, train in turns until noise
+// becomes points of a normal distribution. Shows detach(), and freezing a model for a part of a step.
+//
+//     fsdprun --nproc_per_node 2 ./example_gan
+#include <fsdp/fsdp.h>
+#include <torch/torch.h>
+
+#include <iostream>
+
+using Net = fsdp::Sharded<torch::nn::Sequential>;
+
+Net make_net(int64_t in, int64_t out) {
+  namespace nn = torch::nn;
+  return fsdp::fully_shard(nn::Sequential(nn::Linear(in, 32), nn::LeakyReLU(), nn::Linear(32, out)));
+}
+
+void set_requires_grad(const Net& net, bool requires_grad) {
+  for (auto& parameter : net.parameters()) parameter.requires_grad_(requires_grad);
+}
+
+// This rank's part of a batch that all ranks have made alike.
+torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
+
+int main() {
+  fsdp::init_process_group();
+  torch::manual_seed(1);  // the same on every rank: points, noise and first values are equal
+  const auto center = torch::tensor({2.0F, -1.0F});
+  Net generator = make_net(2, 2), discriminator = make_net(2, 1);
+  const auto options = torch::optim::AdamOptions(2e-3).betas({0.5, 0.9});
+  fsdp::optim::Adam generator_optimizer(generator.parameters(), options);
+  fsdp::optim::Adam discriminator_optimizer(discriminator.parameters(), options);
+
+  for (int step = 0; step <= 1000; ++step) {
+    const auto real = share_of(center + 0.5 * torch::randn({128, 2}));
+    const auto fake = generator(share_of(torch::randn({128, 2})));
+    const auto ones = torch::ones({real.size(0), 1}), zeros = torch::zeros({real.size(0), 1});
+
+    set_requires_grad(discriminator, true);
+    const auto scores =
+        discriminator(torch::cat({real, fake.detach()}));  // ends the graph: the generator stays as it is
+    const auto loss = torch::binary_cross_entropy_with_logits(scores, torch::cat({ones, zeros}));
+    loss.backward();
+    discriminator_optimizer.step();
+    discriminator_optimizer.zero_grad();
+
+    set_requires_grad(discriminator, false);  // gradients pass through it; its own are neither computed nor reduced
+    torch::binary_cross_entropy_with_logits(discriminator(fake), ones).backward();
+    generator_optimizer.step();
+    generator_optimizer.zero_grad();
+
+    if (step % 100 == 0) {
+      const double mean_loss = fsdp::mean(loss.item<double>());
+      const auto mean = fsdp::all_reduce(fake.detach().mean(0)) / fsdp::world_size();
+      if (fsdp::rank() == 0)
+        std::cout << "step " << step << ": loss " << mean_loss << ", mean of the points " << mean[0].item<float>()
+                  << ' ' << mean[1].item<float>() << std::endl;
+    }
+  }
+  fsdp::destroy_process_group();
+}

@@ -1,0 +1,43 @@
+// Several hosts: the ranks of a host share the parameters out, and every host has all of them (HSDP), so that between
+// hosts gradients travel and nothing else. On two hosts, of which the first is called `head`:
+//
+//     fsdprun --nnodes 2 --node-rank 0 --master-addr head --nproc-per-node 2 ./example_two_hosts    on head
+//     fsdprun --nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 2 ./example_two_hosts    on the other
+//
+// On one machine take 127.0.0.1 for head, and put FSDP_HOST=a in front of one command and FSDP_HOST=b of the other.
+#include <fsdp/fsdp.h>
+#include <torch/torch.h>
+
+#include <iostream>
+
+// This rank's part of a batch that all ranks have made alike.
+torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
+
+int main() {
+  namespace nn = torch::nn;
+  fsdp::init_process_group();
+  torch::manual_seed(1);  // the same on every rank: data and first values are equal
+  const auto x = torch::randn({64, 128}), y = x.flip(1);
+
+  const int hosts = fsdp::default_process_group()->hosts().back() + 1;
+  fsdp::FullyShardOptions options;
+  options.mesh = fsdp::init_device_mesh({hosts, fsdp::world_size() / hosts}, {"replicate", "shard"});
+  options.auto_wrap_policy = fsdp::module_wrap_policy<nn::LinearImpl>();
+  if (fsdp::rank() == 0) std::cout << *options.mesh << std::endl;
+  auto model = fsdp::fully_shard(nn::Sequential(nn::Linear(128, 256), nn::Tanh(), nn::Linear(256, 128)), options);
+  fsdp::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(3e-3));
+
+  for (int step = 0; step <= 100; ++step) {
+    const auto before = fsdp::traffic();
+    optimizer.zero_grad();
+    const auto loss = torch::mse_loss(model(share_of(x)), share_of(y));
+    loss.backward();
+    optimizer.step();
+    const auto moved = fsdp::traffic() - before;
+    if (step % 20 == 0) {
+      const double mean = fsdp::mean(loss.item<double>());
+      if (fsdp::rank() == 0) std::cout << "step " << step << ": loss " << mean << ", " << moved << std::endl;
+    }
+  }
+  fsdp::destroy_process_group();
+}
