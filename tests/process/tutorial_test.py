@@ -5,6 +5,7 @@
 
 import functools
 import json
+import os
 import pathlib
 import re
 import struct
@@ -25,7 +26,9 @@ SAME = 1e-4  # of a loss: what rounding may do to it
 
 
 def run(command):
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    # One thread each: several that wait for one another in turns are slow where other programs run too.
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT, check=False,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
