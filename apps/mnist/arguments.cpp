@@ -25,7 +25,10 @@ void add_flags(CLI::App& app, Arguments& arguments) {
   app.add_flag("--no-cuda", arguments.no_cuda, "Use the CPU though there is a GPU");
   add("--model", arguments.model, "The network", CLI::IsMember({"convnet", "resnet18"}));
   auto* auto_wrap =
-      app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules with 20000 parameters or more become groups of their own");
+      app.add_flag("--auto-wrap", arguments.auto_wrap, "Modules of a certain size become groups of their own");
+  add("--min-num-params", arguments.min_num_params, "With --auto-wrap: the parameters of a module that becomes one",
+      frame::count());
+  app.get_option("--min-num-params")->needs(auto_wrap);
   frame::add_sharding_flags(app, arguments.sharding);
   frame::add_precision_flags(app, arguments.precision);
   frame::add_activation_flags(app, arguments.activations);

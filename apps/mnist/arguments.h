@@ -26,6 +26,8 @@ struct Arguments {
   /// "convnet" or "resnet18".
   std::string model = "convnet";
   bool auto_wrap = false;
+  /// With auto_wrap, modules with so many parameters become groups.
+  int64_t min_num_params = 20'000;
   /// Trains by DDP, FSDP and FSDP with auto_wrap, one after the other, instead of by one of them.
   bool compare = false;
   frame::ShardingFlags sharding;

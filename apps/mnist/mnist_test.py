@@ -123,6 +123,19 @@ class Training(Digits):
         self.assertEqual(len(groups.findall(whole)), 1, whole)
         self.assertEqual(groups.findall(wrapped), [groups.findall(whole)[0], "fc1"], wrapped)
 
+    def test_sizes_of_groups_are_swept(self):
+        script = ROOT / "scripts" / "sweep_min_num_params"
+        done = subprocess.run([sys.executable, script, "--fsdprun", FSDPRUN, "--values", "1", "20000", "100000000", "--",
+                               MNIST, *SMALL], capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [line.split() for line in done.stdout.splitlines()[1:-1]]
+        self.assertEqual([(value, groups) for value, groups, *_ in lines],
+                         [("1", "5"), ("20000", "2"), ("100000000", "1")], done.stdout)
+        whole = [int(line[2]) for line in lines]
+        self.assertGreaterEqual(whole[2], 4 * 1_199_882, done.stdout)  # all parameters
+        self.assertLess(whole[1], whole[2], done.stdout)
+        self.assertRegex(done.stdout, r"\nfastest: \d+, fewest bytes: \d+\n\Z")
+
     def test_data_parallel_ranks_print_what_fully_sharded_ones_do(self):
         (sharded, _), (replicated, _) = joined(2), joined(2, "--strategy", "replicate")
         self.assertEqual(EPOCH.findall(sharded), EPOCH.findall(replicated))
@@ -226,7 +239,9 @@ class Mistakes(Digits):
     def test_wrong_flags_are_one_sentence_and_status_2(self):
         cases = (["--epocs", 3], ["--epochs", 0], ["--epochs", "many"], ["--model", "vgg"], ["--gamma", 2],
                  ["--batch-size"], ["--seed", -1], ["--lr", "nan"], ["--data", ""], ["--strategy", "vgg"], ["--optimizer", "vgg"], ["--mesh", "2by1"],
-                 ["--compare", "--auto-wrap"], ["--compare", "--strategy", "replicate"], ["--compare", "--save-model"],
+                 ["--compare", "--auto-wrap"], ["--min-num-params", 5],
+                 ["--min-num-params", 0, "--auto-wrap"], ["--compare", "--strategy", "replicate"],
+                 ["--compare", "--save-model"],
                  ["--cpu-offload"])  # beside --no-cuda
         with concurrent.futures.ThreadPoolExecutor() as pool:
             for words, done in zip(cases, pool.map(lambda words: self.run_mnist(*words), cases)):

@@ -16,8 +16,6 @@
 namespace mnist {
 namespace {
 
-constexpr int64_t kLeastToWrap = 20'000;
-
 std::shared_ptr<models::Classifier> make_net(const Arguments& arguments) {
   if (arguments.model == "convnet") {
     auto net = std::make_shared<models::ConvNet>(!arguments.no_dropout);
@@ -32,7 +30,8 @@ fsdp::TrainerOptions trainer_options(const Arguments& arguments) {
   options.seed = static_cast<uint64_t>(arguments.seed);  // The same values on every rank; each drops out its own.
   options.epochs = arguments.epochs;
   options.sharding = frame::sharding_options(arguments.sharding);
-  if (arguments.auto_wrap) options.sharding.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(kLeastToWrap);
+  if (arguments.auto_wrap)
+    options.sharding.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(arguments.min_num_params);
   frame::set_precision(options, arguments.precision);
   if (arguments.model == "resnet18" && arguments.activations.is_on())
     options.activation_checkpointing =
