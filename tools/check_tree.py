@@ -30,6 +30,7 @@ FORBIDDEN = [
 # Their symbols or headers are inside LibTorch already, in other versions.
 CLASHING = re.compile(r"find_package\(\s*(fmt|spdlog|Protobuf|Gloo|glog|gflags)\b", re.IGNORECASE)
 ONE_UNIT_ONLY = re.compile(r'#\s*include\s+[<"][^>"]*ProcessGroupGloo\.hpp')
+QUOTED = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)  # code in Markdown, where a lambda looks like a link
 LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 
 
@@ -55,7 +56,7 @@ def check_text(name, text, root):
     if name.endswith((".cmake", "CMakeLists.txt")) and (match := CLASHING.search(text)):
         yield f"{name}: finds {match[1]}, which clashes with what LibTorch contains"
     if name.endswith(".md"):
-        for target in LINK.findall(text):
+        for target in LINK.findall(QUOTED.sub("", text)):
             if not ((root / name).parent / target).exists():
                 yield f"{name}: links to {target}, which does not exist"
 

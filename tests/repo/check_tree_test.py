@@ -14,7 +14,7 @@ class CheckTree(Tree):
 
     def test_accepts_ordinary_files(self):
         self.write("README.md", "[design](docs/design.md), [web](https://example.org/x), `include/fsdp/root/x.h`\n")
-        self.write("docs/design.md", "see ../shared/work/notes\n")
+        self.write("docs/design.md", "see ../shared/work/notes; `[](const T& x) {}`\n")
         self.assertEqual(check_tree.check(self.root), ([], []))
 
     def test_finds_a_path_of_one_machine(self):
