@@ -1,5 +1,5 @@
-// What docs/from_python.md shows beside Python: tests/repo/from_python_test.py compares the two. Starts two ranks itself,
-// or is started by a launcher with the word "gloo".
+// What docs/from_python.md shows beside Python: tests/repo/from_python_test.py compares the two. Starts two ranks
+// itself, or is started by a launcher with the word "gloo".
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/fsdp.h>
