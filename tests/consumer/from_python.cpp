@@ -1,14 +1,14 @@
-// What docs/from_python.md shows beside Python: tests/repo/from_python_test.py compares the two. Starts two ranks itself,
-// or is started by a launcher with the word "gloo".
+// What docs/from_python.md shows beside Python: tests/repo/from_python_test.py compares the two. Starts two ranks
+// itself, or is started by a launcher with the word "gloo".
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <filesystem>
+#include <cstdint>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -108,13 +108,15 @@ void fsdp2() {
   }
 }
 
+bool is_first_block(const fsdp::WrapCandidate& candidate) { return candidate.name == "block0"; }
+
 void fsdp1() {
   GPT gpt;
   auto mesh = fsdp::init_device_mesh({1, 2}, {"replicate", "shard"});
   fsdp::FullyShardOptions options;
   options.auto_wrap_policy = fsdp::size_based_auto_wrap_policy(20000);
   options.auto_wrap_policy = fsdp::module_wrap_policy<BlockImpl>();
-  options.auto_wrap_policy = [](const fsdp::WrapCandidate& c) { return c.name == "block0"; };
+  options.auto_wrap_policy = is_first_block;
   options.strategy = fsdp::Strategy::kShardGradOp;
   options.mesh = mesh;
   options.sync_module_states = true;
@@ -267,11 +269,13 @@ void run(bool over_gloo) {
   fsdp::destroy_process_group();
 }
 
+void run_rank(int /*rank*/) { run(/*over_gloo=*/false); }
+
 }  // namespace
 
 int main(int argc, char**) {
   if (argc > 1)
     run(/*over_gloo=*/true);
   else
-    fsdp::spawn([](int /*rank*/) { run(/*over_gloo=*/false); }, 2);
+    fsdp::spawn(run_rank, 2);
 }
