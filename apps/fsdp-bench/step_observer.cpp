@@ -48,7 +48,7 @@ StepObserver::StepObserver(const StepArguments& arguments) : state_(std::make_un
 StepObserver::~StepObserver() = default;
 
 StepTimes StepObserver::take_step(Trainee& trainee, const at::Tensor& batch) {
-  // A program makes one trace for all its steps; here its memory comes and goes with each, so it has no more than needed.
+  // A program makes one trace for all its steps. Here its memory comes and goes with each: no more than one needs.
   const fsdp::Trace trace({.max_events = kEventsOfStep});
   auto [times, loss] = train_step(trainee, batch);
   const auto value = loss.item<double>();
