@@ -155,7 +155,7 @@ decltype(auto) call_with_inputs(const std::optional<at::ScalarType>& dtype, cons
 }  // namespace detail
 
 /// Calls `forward`, casting arguments and results as the group's policy says: what a Sharded does when it is called.
-/// Throws UsageError where results are to be cast and `forward` returns a reference, and what `forward` throws.
+/// Throws UsageError where something is to be cast and `forward` returns a reference, and what `forward` throws.
 template <class Forward, class... Args>
 decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&&... args) {
   using Result = decltype(forward(std::forward<Args>(args)...));
