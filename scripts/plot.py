@@ -163,15 +163,13 @@ def kind_of(event, kinds):
 
 def draw_events(axes, events, step, begin, row):
     """A rank's events within `step`, from `row` on downwards; returns the rows' names and the bars by kind of event."""
-    names, bars = ["computes"], {}
-    for event in events:
+    within = [event for event in events if event["ts"] < step[1] and event["ts"] + event["dur"] > step[0]]
+    found = {kind_of(event, COMMUNICATION) for event in within if event["cat"] != "compute"}
+    names, bars = ["computes", *(kind for kind in (*COMMUNICATION, "other") if kind in found)], {}
+    for event in within:
         start, end = max(event["ts"], step[0]), min(event["ts"] + event["dur"], step[1])
-        if start >= end:
-            continue
         kinds = PARTS if event["cat"] == "compute" else COMMUNICATION
         kind = kind_of(event, kinds)
-        if event["cat"] != "compute" and kind not in names:
-            names.append(kind)
         place = row + (0 if event["cat"] == "compute" else names.index(kind))
         bar = axes.barh(place, (end - start) / 1000, left=(start - begin) / 1000, height=0.8,
                         color=kinds.get(kind, OTHER), zorder=1 + (list(PARTS).index(kind) if kind in PARTS else 0),
