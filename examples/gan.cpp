@@ -26,9 +26,9 @@ int main() {
   torch::manual_seed(1);  // the same on every rank: points, noise and first values are equal
   const auto center = torch::tensor({2.0F, -1.0F});
   Net generator = make_net(2, 2), discriminator = make_net(2, 1);
-  const auto options = torch::optim::AdamOptions(2e-3).betas({0.5, 0.9});
-  fsdp::optim::Adam generator_optimizer(generator.parameters(), options);
-  fsdp::optim::Adam discriminator_optimizer(discriminator.parameters(), options);
+  const auto options = [](double lr) { return torch::optim::AdamOptions(lr).betas({0.5, 0.9}); };
+  fsdp::optim::Adam generator_optimizer(generator.parameters(), options(1e-3));
+  fsdp::optim::Adam discriminator_optimizer(discriminator.parameters(), options(4e-3));
 
   for (int step = 0; step <= 1000; ++step) {
     const auto real = share_of(center + 0.5 * torch::randn({128, 2}));
