@@ -36,14 +36,13 @@ int main() {
     const auto ones = torch::ones({real.size(0), 1}), zeros = torch::zeros({real.size(0), 1});
 
     set_requires_grad(discriminator, true);
-    const auto scores =
-        discriminator(torch::cat({real, fake.detach()}));  // ends the graph: the generator stays as it is
+    const auto scores = discriminator(torch::cat({real, fake.detach()}));  // no gradients go on to the generator
     const auto loss = torch::binary_cross_entropy_with_logits(scores, torch::cat({ones, zeros}));
     loss.backward();
     discriminator_optimizer.step();
     discriminator_optimizer.zero_grad();
 
-    set_requires_grad(discriminator, false);  // gradients pass through it; its own are neither computed nor reduced
+    set_requires_grad(discriminator, false);  // gradients pass through it, and it has none of its own to reduce
     torch::binary_cross_entropy_with_logits(discriminator(fake), ones).backward();
     generator_optimizer.step();
     generator_optimizer.zero_grad();
