@@ -26,9 +26,9 @@ int main() {
   torch::manual_seed(1);  // the same on every rank: points, noise and first values are equal
   const auto center = torch::tensor({2.0F, -1.0F});
   Net generator = make_net(2, 2), discriminator = make_net(2, 1);
-  const auto options = torch::optim::AdamOptions(2e-3).betas({0.5, 0.9});
-  fsdp::optim::Adam generator_optimizer(generator.parameters(), options);
-  fsdp::optim::Adam discriminator_optimizer(discriminator.parameters(), options);
+  const auto options = [](double lr) { return torch::optim::AdamOptions(lr).betas({0.5, 0.9}); };
+  fsdp::optim::Adam generator_optimizer(generator.parameters(), options(1e-3));
+  fsdp::optim::Adam discriminator_optimizer(discriminator.parameters(), options(4e-3));
 
   for (int step = 0; step <= 1000; ++step) {
     const auto real = share_of(center + 0.5 * torch::randn({128, 2}));
@@ -36,14 +36,13 @@ int main() {
     const auto ones = torch::ones({real.size(0), 1}), zeros = torch::zeros({real.size(0), 1});
 
     set_requires_grad(discriminator, true);
-    const auto scores =
-        discriminator(torch::cat({real, fake.detach()}));  // ends the graph: the generator stays as it is
+    const auto scores = discriminator(torch::cat({real, fake.detach()}));  // no gradients go on to the generator
     const auto loss = torch::binary_cross_entropy_with_logits(scores, torch::cat({ones, zeros}));
     loss.backward();
     discriminator_optimizer.step();
     discriminator_optimizer.zero_grad();
 
-    set_requires_grad(discriminator, false);  // gradients pass through it; its own are neither computed nor reduced
+    set_requires_grad(discriminator, false);  // gradients pass through it, and it has none of its own to reduce
     torch::binary_cross_entropy_with_logits(discriminator(fake), ones).backward();
     generator_optimizer.step();
     generator_optimizer.zero_grad();

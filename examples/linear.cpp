@@ -17,7 +17,7 @@ void train(int /*rank*/) {
   const auto x = torch::randn({64, 4}), y = x.matmul(torch::randn({4, 8})) + torch::randn(8);
 
   auto model = fsdp::fully_shard(torch::nn::Linear(4, 8));
-  torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.1);
+  torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.5);
   const auto [first, count] = fsdp::local_rows(model->weight);
   std::cout << "rank " << fsdp::rank() << " has " << count << " rows of 8, from row " << first << std::endl;
 

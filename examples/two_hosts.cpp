@@ -1,5 +1,5 @@
-// Several hosts: the ranks of a host share the parameters out, and every host has all of them (HSDP), so that between
-// hosts gradients travel and nothing else. On two hosts, of which the first is called `head`:
+// Several hosts: the ranks of a host share the parameters out, and every host has all of them (HSDP). So a step sends
+// gradients between hosts, and no parameters. On two hosts, of which the first is called `head`:
 //
 //     fsdprun --nnodes 2 --node-rank 0 --master-addr head --nproc-per-node 2 ./example_two_hosts    on head
 //     fsdprun --nnodes 2 --node-rank 1 --master-addr head --nproc-per-node 2 ./example_two_hosts    on the other
