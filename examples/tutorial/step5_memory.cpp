@@ -10,7 +10,7 @@
 #include "counting.h"
 
 int main(int argc, char** argv) {
-  const std::string folder = argc > 1 ? argv[1] : "counting";
+  const std::string folder = argc > 1 ? argv[1] : "counting-bf16";
   const int64_t epochs = argc > 2 ? std::stol(argv[2]) : 4;
   fsdp::init_process_group();
   torch::manual_seed(1);

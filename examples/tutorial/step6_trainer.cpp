@@ -11,7 +11,7 @@
 #include "counting.h"
 
 int main(int argc, char** argv) {
-  const std::string folder = argc > 1 ? argv[1] : "counting";
+  const std::string folder = argc > 1 ? argv[1] : "counting-trainer";
   fsdp::TrainerOptions options;
   options.devices = 2;
   options.seed = 1;

@@ -73,7 +73,7 @@ class Tutorial(unittest.TestCase):
 
     def test_the_plain_loop_learns_to_count(self):
         self.assertEqual(len(plain()), 4)
-        self.assertGreater(plain()[0], 2)
+        self.assertGreater(plain()[0], 1)
         self.assertLess(plain()[3], 0.5)
 
     def test_ranks_print_the_losses_of_the_plain_loop(self):
@@ -87,7 +87,7 @@ class Tutorial(unittest.TestCase):
                                    for step in ("step1_ranks", "step2_sharded", "step3_wrapped"))
         self.assertNotIn("whole", copied)
         for part in ("rows", "optimizer"):
-            self.assertAlmostEqual(shared[part], copied[part] / 2, delta=0.01 * copied[part])
+            self.assertAlmostEqual(shared[part], copied[part] / 2, delta=0.04 * copied[part])
         self.assertAlmostEqual(shared["whole"], copied["rows"], delta=0.01 * copied["rows"])
         self.assertLess(wrapped["whole"], 0.6 * shared["whole"])
         self.assertNotIn("whole", peaks(run(ranks_of("step2_sharded"))))  # in memory that both have
@@ -116,7 +116,7 @@ class Tutorial(unittest.TestCase):
         _, found = losses(output)
         self.assertNotEqual(found, plain())
         for ours, loss in zip(found, plain(), strict=True):
-            self.assertAlmostEqual(ours, loss, delta=0.1 * loss + 0.02, msg=output)
+            self.assertAlmostEqual(ours, loss, delta=0.02 * loss, msg=output)
         # The trainer is told the same by options, starts its ranks itself, and goes on where it was.
         of_trainer = self.folder.with_name("trainer")
         first = run([program("step6_trainer"), of_trainer, 2])
