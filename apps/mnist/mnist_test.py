@@ -125,15 +125,17 @@ class Training(Digits):
 
     def test_sizes_of_groups_are_swept(self):
         script = ROOT / "scripts" / "sweep_min_num_params"
-        done = subprocess.run([sys.executable, script, "--fsdprun", FSDPRUN, "--values", "1", "20000", "100000000", "--",
-                               MNIST, *SMALL], capture_output=True, text=True, timeout=TIMEOUT, check=False)
+        command = [sys.executable, script, "--fsdprun", FSDPRUN, "--values", "1", "1000000", "100000000", "--", MNIST,
+                   *SMALL, "--model", "resnet18", "--test-samples", "10"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = [line.split() for line in done.stdout.splitlines()[1:-1]]
         self.assertEqual([(value, groups) for value, groups, *_ in lines],
-                         [("1", "5"), ("20000", "2"), ("100000000", "1")], done.stdout)
-        whole = [int(line[2]) for line in lines]
-        self.assertGreaterEqual(whole[2], 4 * 1_199_882, done.stdout)  # all parameters
-        self.assertLess(whole[1], whole[2], done.stdout)
+                         [("1", "42"), ("1000000", "6"), ("100000000", "1")], done.stdout)
+        least, some, most = (int(line[2]) for line in lines)  # bytes of whole parameters
+        self.assertGreater(most, 4 * 11_000_000, done.stdout)  # all of them
+        self.assertLess(some, 0.7 * most, done.stdout)
+        self.assertLess(least, 0.5 * some, done.stdout)
         self.assertRegex(done.stdout, r"\nfastest: \d+, fewest bytes: \d+\n\Z")
 
     def test_data_parallel_ranks_print_what_fully_sharded_ones_do(self):

@@ -1,4 +1,4 @@
-"""The steps of docs/tutorial.md print the same losses, do what it says, and are what it quotes; so does example_wrapping.
+"""The steps of docs/tutorial.md print the same losses, do what it says and are what it quotes; what wrapping costs.
 
     python3 tutorial_test.py STEPS WRAPPING FSDPRUN     (the folder of the steps' programs)
 """
