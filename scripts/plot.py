@@ -28,6 +28,8 @@ def read_metrics(path):
             if earlier + record["seconds"] < newest:
                 earlier = newest
             newest = record["seconds"] = earlier + record["seconds"]
+        if record["step"] in steps and "step_seconds" not in record:  # a validation, which ended later than the step
+            record.pop("seconds", None)
         steps.setdefault(record["step"], {}).update(record)
     return [steps[step] for step in sorted(steps)]
 
@@ -91,6 +93,7 @@ def draw_classes(axes, runs):
     axes.set_title("Peaks of rank 0, by class")
     axes.set_ylabel("MB")
     axes.margins(y=0.1)
+    axes.set_xlim(-0.75, len(runs) - 0.25)
     axes.legend(*(reversed(part) for part in axes.get_legend_handles_labels()), fontsize=9, loc="center left",
                 bbox_to_anchor=(1, 0.5), frameon=False)
 

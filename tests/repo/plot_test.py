@@ -52,6 +52,16 @@ class Reading(unittest.TestCase):
         self.assertEqual(records, [{"step": 1, "loss": None}, {"step": 2, "loss": 4, "validation_loss": 3}])
         self.assertEqual(plot.series(records, "loss"), ([2], [4]))
 
+    def test_seconds_of_a_step_are_those_of_the_step_that_was_done_last_and_of_no_validation(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "metrics.jsonl"
+            path.write_text('{"step": 1, "seconds": 4, "step_seconds": 4}\n'
+                            '{"step": 1, "seconds": 9, "validation_loss": 3}\n', encoding="utf-8")
+            self.assertEqual([record["seconds"] for record in plot.read_metrics(path)], [4])
+            with path.open("a", encoding="utf-8") as file:
+                file.write('{"step": 1, "seconds": 2, "step_seconds": 2}\n')
+            self.assertEqual([record["seconds"] for record in plot.read_metrics(path)], [11])
+
     def test_seconds_of_a_run_that_was_resumed_go_on(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "metrics.jsonl"
