@@ -57,7 +57,7 @@ class EpochOfBatches {
 
  private:
   Range range_;
-  std::unique_ptr<Iterator> at_;
+  std::unique_ptr<Iterator> at_;  // of an optional GCC 12 warns that it may be uninitialised
   bool is_over_ = false;
 };
 

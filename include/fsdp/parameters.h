@@ -44,7 +44,8 @@ struct ParameterPlacement {
 };
 
 /// Where the rows of a parameter are. They are the very process groups of the mesh, which one more owner keeps. Not
-/// collective. The answer changes with fsdp::set_strategy.
+/// collective. Any thread, but not beside fsdp::set_strategy, which changes the answer. Throws UsageError for an
+/// undefined tensor, and for one that another copy of fsdp in the process has sharded, as the two above do.
 ///
 ///     auto [ranks, shard, replicate] = fsdp::placement_of(model->head->weight);
 ///     if (ranks) std::cout << "rows are shared out over " << shard->world_size() << " ranks\n";
