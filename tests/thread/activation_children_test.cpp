@@ -4,6 +4,7 @@
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <sstream>
 
 #include "support/small_net.h"
@@ -13,7 +14,7 @@ namespace {
 
 using testing::HasSubstr;
 
-int runs_of_part = 0;
+std::atomic<int> runs_of_part = 0;  // of all ranks, which are threads
 
 struct CountedPartImpl : torch::nn::Module {
   torch::nn::Linear layer{6, 6};

@@ -180,9 +180,10 @@ TEST(Precision, CallsCastTheirArgumentsAndResults) {
       }
     };
     for (const bool casts : {true, false}) {
-      policy.cast_forward_inputs = casts;
+      auto with_casts = policy;
+      with_casts.cast_forward_inputs = casts;
       const auto net = build_alike([] { return std::make_shared<SeesImpl>(); });
-      auto model = fully_shard(torch::nn::ModuleHolder<SeesImpl>(net), {.mp_policy = policy});
+      auto model = fully_shard(torch::nn::ModuleHolder<SeesImpl>(net), {.mp_policy = with_casts});
       EXPECT_EQ(model(torch::ones({2, 4})).scalar_type(), torch::kDouble);
       EXPECT_EQ(net->seen, casts ? torch::kBFloat16 : torch::kFloat);
     }
