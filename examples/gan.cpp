@@ -18,7 +18,7 @@ void set_requires_grad(const Net& net, bool requires_grad) {
   for (auto& parameter : net.parameters()) parameter.requires_grad_(requires_grad);
 }
 
-// This rank's part of a batch that all ranks have made alike.
+// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main() {
@@ -31,8 +31,8 @@ int main() {
   fsdp::optim::Adam discriminator_optimizer(discriminator.parameters(), options(4e-3));
 
   for (int step = 0; step <= 1000; ++step) {
-    const auto real = share_of(center + 0.5 * torch::randn({128, 2}));
-    const auto fake = generator(share_of(torch::randn({128, 2})));
+    const auto real = share_of(center + 0.5 * torch::randn({96, 2}));
+    const auto fake = generator(share_of(torch::randn({96, 2})));
     const auto ones = torch::ones({real.size(0), 1}), zeros = torch::zeros({real.size(0), 1});
 
     set_requires_grad(discriminator, true);

@@ -8,13 +8,13 @@
 #include <iostream>
 #include <string>
 
-// This rank's part of a batch that all ranks have made alike.
+// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 void train(int /*rank*/) {
   fsdp::init_process_group();
   torch::manual_seed(1);  // the same on every rank: data and first values are equal
-  const auto x = torch::randn({64, 4}), y = x.matmul(torch::randn({4, 8})) + torch::randn(8);
+  const auto x = torch::randn({48, 4}), y = x.matmul(torch::randn({4, 8})) + torch::randn(8);
 
   auto model = fsdp::fully_shard(torch::nn::Linear(4, 8));
   torch::optim::SGD optimizer(model->parameters(), /*lr=*/0.5);

@@ -44,7 +44,7 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// This rank's part of a batch that all ranks have made alike.
+// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main(int argc, char** argv) {
@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   fsdp::init_process_group();
   torch::manual_seed(1);  // the same on every rank, and in every run: it stands for the file of a pretrained base
   Net net;
-  const auto x = torch::randn({64, kDim}), y = x.flip(1);
+  const auto x = torch::randn({48, kDim}), y = x.flip(1);
 
   for (auto& layer : *net->base) fsdp::fully_shard(*layer);
   const fsdp::Group adapters = fsdp::fully_shard(*net->adapters);

@@ -34,7 +34,7 @@ torch::jit::Module make_net() {
   return net;
 }
 
-// This rank's part of a batch that all ranks have made alike.
+// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main(int argc, char** argv) {
@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   fsdp::init_process_group();
   torch::manual_seed(1);  // the same on every rank: data and first values are equal
   auto net = make_net();
-  const auto x = torch::randn({64, 16}), y = x.flip(1);
+  const auto x = torch::randn({48, 16}), y = x.flip(1);
 
   for (auto block : net.children()) fsdp::fully_shard(block);
   auto model = fsdp::fully_shard(net);

@@ -1,5 +1,5 @@
-// Predicts with any number of ranks from a checkpoint that any number of ranks has saved, without a rank that holds the
-// whole model. Trains one and saves it if FOLDER has none.
+// Predicts from a checkpoint without a rank that holds the whole model, with any number of ranks that divides 48, which
+// need not be the number that saved it. Trains one and saves it if FOLDER has none.
 //
 //     fsdprun --nproc_per_node 4 ./example_sharded_inference FOLDER    trains, saves and predicts
 //     fsdprun --nproc_per_node 2 ./example_sharded_inference FOLDER    predicts the same
@@ -20,14 +20,14 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// This rank's part of a batch that all ranks have made alike.
+// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 void train_and_save(const std::string& folder) {
   auto model = fsdp::fully_shard(Net());
   fsdp::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(1e-2));
   for (int step = 0; step < 300; ++step) {
-    const auto x = share_of(torch::randn({64, 4}));
+    const auto x = share_of(torch::randn({48, 4}));
     optimizer.zero_grad();
     torch::cross_entropy_loss(model(x), x.argmax(1)).backward();
     optimizer.step();
@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   }
   fsdp::init_process_group();
   torch::manual_seed(1);  // the same on every rank: points and first values are equal
-  const auto x = torch::randn({16, 4});
+  const auto x = torch::randn({48, 4});
 
   auto model = fsdp::fully_shard(fsdp::meta_init([] { return Net(); }));
   fsdp::to_empty(model, torch::kCPU);  // memory for this rank's rows
@@ -57,9 +57,8 @@ int main(int argc, char** argv) {
   const auto scores = fsdp::all_gather(model(share_of(x))).flatten(0, 1);  // of all points, on every rank
   if (fsdp::rank() == 0) {
     std::cout << loaded.path << " of " << loaded.world_size << " ranks, read by " << fsdp::world_size() << std::endl;
-    std::cout << scores.argmax(1).eq(x.argmax(1)).sum().item<int64_t>() << " of " << x.size(0) << " are right"
-              << std::endl;
-    std::cout << scores << std::endl;
+    std::cout << scores.argmax(1).eq(x.argmax(1)).sum().item<int64_t>() << " of " << x.size(0) << " are right, loss "
+              << torch::cross_entropy_loss(scores, x.argmax(1)).item<double>() << std::endl;
   }
   fsdp::destroy_process_group();
 }

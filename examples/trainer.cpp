@@ -1,7 +1,7 @@
 // Which points of the plane lie in a ring? Trains a small network on two ranks that it starts itself, and saves to a
 // folder: what ends it, e.g. Ctrl-C, costs nothing, the next start goes on. docs/trainer.md explains it.
 //
-//     trainer FOLDER [EPOCHS]
+//     example_trainer [FOLDER [EPOCHS]]
 #include <ATen/CPUGeneratorImpl.h>
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>

@@ -8,18 +8,20 @@
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <iostream>
 
-// This rank's part of a batch that all ranks have made alike.
+// This rank's part of a batch that all ranks have made alike: parts are equal if their number divides the batch.
 torch::Tensor share_of(const torch::Tensor& batch) { return batch.tensor_split(fsdp::world_size())[fsdp::rank()]; }
 
 int main() {
   namespace nn = torch::nn;
   fsdp::init_process_group();
   torch::manual_seed(1);  // the same on every rank: data and first values are equal
-  const auto x = torch::randn({64, 128}), y = x.flip(1);
+  const auto x = torch::randn({48, 128}), y = x.flip(1);
 
-  const int hosts = fsdp::default_process_group()->hosts().back() + 1;
+  // By rank the number of its host, from 0. The mesh has a row per host: ranks of a host follow each other.
+  const int hosts = *std::ranges::max_element(fsdp::default_process_group()->hosts()) + 1;
   fsdp::FullyShardOptions options;
   options.mesh = fsdp::init_device_mesh({hosts, fsdp::world_size() / hosts}, {"replicate", "shard"});
   options.auto_wrap_policy = fsdp::module_wrap_policy<nn::LinearImpl>();

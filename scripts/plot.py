@@ -20,16 +20,23 @@ OTHER = "#999999"
 
 
 def read_metrics(path):
-    """Lines by step; a step that a resumed run did again is that of the last line. Seconds go on where it resumed."""
-    steps, earlier, newest = {}, 0, 0
+    """Lines by step; a step that a resumed run did again is that of the last line. Seconds go on where it resumed.
+
+    It has resumed where its clock or its steps go back: one that goes on at the next step, with a later clock than the
+    last line has, cannot be told apart.
+    """
+    steps, earlier, newest, last_step = {}, 0, 0, float("-inf")
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
+        resumed = False
         if "seconds" in record:
-            if earlier + record["seconds"] < newest:
+            resumed = earlier + record["seconds"] < newest or record["step"] < last_step
+            if resumed:
                 earlier = newest
             newest = record["seconds"] = earlier + record["seconds"]
-        if record["step"] in steps and "step_seconds" not in record:  # a validation, which ended later than the step
+        if record["step"] == last_step and not resumed:  # e.g. a validation, which ended later than the step
             record.pop("seconds", None)
+        last_step = record["step"]
         steps.setdefault(record["step"], {}).update(record)
     return [steps[step] for step in sorted(steps)]
 
@@ -222,6 +229,21 @@ def run_argument(text):
     return name or pathlib.Path(path).stem, pathlib.Path(path)
 
 
+def read_runs(metrics):
+    names = [name for name, _ in metrics]
+    for name in names:
+        if names.count(name) > 1:
+            sys.exit(f"plot: two runs are called '{name}': put NAME= before one")
+    return {name: read_metrics(path) for name, path in metrics}
+
+
+def count_from_1(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, found {text}")
+    return number
+
+
 def parse(words):
     parser = argparse.ArgumentParser(prog="scripts/plot", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -233,7 +255,7 @@ def parse(words):
     step = commands.add_parser("step", help="what each rank does in a step")
     step.add_argument("out", type=pathlib.Path)
     step.add_argument("trace", type=pathlib.Path, metavar="TRACE.json")
-    step.add_argument("--step", type=int, help="which whole step of the trace, from 1 (the last one)")
+    step.add_argument("--step", type=count_from_1, help="which whole step of the trace, from 1 (the last one)")
     return parser.parse_args(words)
 
 
@@ -248,11 +270,10 @@ def main(words):
     from matplotlib import pyplot
     try:
         if arguments.command == "runs":
-            runs = {name: read_metrics(path) for name, path in arguments.metrics}
-            draw_runs(pyplot, arguments.out, runs, arguments.over)
+            draw_runs(pyplot, arguments.out, read_runs(arguments.metrics), arguments.over)
         else:
             trace = json.loads(arguments.trace.read_text(encoding="utf-8"))["traceEvents"]
-            draw_step(pyplot, arguments.out, trace, arguments.step - 1 if arguments.step else -1)
+            draw_step(pyplot, arguments.out, trace, -1 if arguments.step is None else arguments.step - 1)
     except (OSError, ValueError, KeyError, IndexError) as error:
         print(f"plot: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

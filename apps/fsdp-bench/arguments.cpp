@@ -75,6 +75,8 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
     const bool are_sharded = arguments.engine == "fsdp" && (arguments.versus.empty() || arguments.versus == "fsdp");
     if (arguments.precision != "fp32" && !are_sharded)
       throw CLI::ValidationError("--precision", "expected fp32 with the engines none and naive, which have no policy");
+    if (!arguments.versus_strategy.empty() && arguments.versus != "fsdp")
+      throw CLI::ValidationError("--versus-strategy", "expected --versus fsdp: other engines have no strategy");
   });
 }
 

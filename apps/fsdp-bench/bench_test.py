@@ -220,6 +220,8 @@ class BadInput(unittest.TestCase):
         self.expect_failure(["step", "--strategy", "other"], "--strategy")
         self.expect_failure(["step", "--precision", "fp8"], "--precision")
         self.expect_failure(["step", "--precision", "bf16", "--versus", "none"], "--precision: expected fp32 with")
+        self.expect_failure(["step", "--versus", "none", "--versus-strategy", "replicate"],
+                            "--versus-strategy: expected --versus fsdp")
         self.expect_failure(["step", "--mesh", "2by2"], "--mesh: expected numbers as in 8 or in 2x4, found '2by2'")
         self.expect_failure([], "subcommand")
 

@@ -125,12 +125,13 @@ void MeetingPoint::refuse_to_host_unless(bool may_connect, const fsdp::StoreList
     case Result::kUnknownHost:
       throw Exit(kFailure, "the host '" + host_ + "' cannot be found: " + listener.problem);
     case Result::kRefused:
-      throw Exit(kFailure, port + " cannot be used: " + listener.problem + "; choose another with --master-port");
+      throw Exit(kFailure, port + " cannot be used: " + listener.problem +
+                               "; choose another with --master-port, or in --rdzv-endpoint");
     case Result::kOccupied:
       if (may_connect) return;
       throw Exit(kFailure, port +
                                " of this host is occupied by another program: choose another with "
-                               "--master-port, or let --standalone choose a free one");
+                               "--master-port, or in --rdzv-endpoint; with --standalone a free one is taken");
     case Result::kNotHere:
       if (may_connect) return;
       throw Exit(kFailure, "'" + host_ +

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "report.h"
 #include "train/progress.h"
@@ -39,16 +40,6 @@ TestResult test(fsdp::Trainer& trainer, Model& model, Share& share) {
   return {total[0] / total[2], static_cast<int64_t>(total[1]), static_cast<int64_t>(total[2])};
 }
 
-/// On a terminal, one line; files and pipes get the notes alone.
-fsdp::train::Progress progress_over(const fsdp::Trainer& trainer, const Share& images) {
-  const auto batches = (static_cast<int64_t>(images.sampler.size()) + images.batch_size - 1) / images.batch_size;
-  return fsdp::train::Progress({.steps = trainer.options().epochs * batches,
-                                .items_per_step = images.batch_size * fsdp::world_size(),
-                                .items = "images",
-                                .seconds_between_lines = std::nullopt,
-                                .is_silent = fsdp::rank() != 0});
-}
-
 }  // namespace
 
 std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& optimizer, Share& images,
@@ -56,13 +47,19 @@ std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::opti
   torch::optim::StepLR schedule(optimizer, /*step_size=*/1, gamma);
   schedule.step();  // LibTorch's first call leaves the rate as it is; Python's schedules make it themselves.
   std::vector<EpochResult> results;
-  fsdp::train::Progress progress = progress_over(trainer, images);
+  const auto batches = (static_cast<int64_t>(images.sampler.size()) + images.batch_size - 1) / images.batch_size;
+  // On a terminal, one line; files and pipes get the notes alone.
+  fsdp::train::Progress progress({.steps = trainer.options().epochs * batches,
+                                  .items_per_step = images.batch_size * fsdp::world_size(),
+                                  .items = "images",
+                                  .is_silent = fsdp::rank() != 0});
   fsdp::RunningSums sums(2, images.device);
-  torch::Tensor last_loss;  // the sum over this rank's last batch
-  int64_t last_count = 0;
+  int64_t last_count = 0;  // of images in this rank's last batch
   const auto on_step_end = [&](const fsdp::StepReport& report) {
-    if (progress.is_due(report.place.step))
-      progress.show({report.place.step, last_loss.item<double>() / static_cast<double>(last_count), model.stats()});
+    if (progress.is_due(report.place.step)) {
+      const auto count = static_cast<double>(fsdp::world_size() * last_count);
+      progress.show({report.place.step, report.loss.item<double>() / count, model.stats()});
+    }
   };
   const auto on_epoch_end = [&](const fsdp::TrainingPlace& place) {
     const auto total = std::exchange(sums, fsdp::RunningSums(2, images.device)).over_ranks();
@@ -85,7 +82,6 @@ std::vector<EpochResult> train(fsdp::Trainer& trainer, Model& model, torch::opti
   };
   const auto loss_of = [&](Model& net, torch::data::Example<>& batch) {
     const auto loss = loss_sum(net(on(images.device, batch.data)), on(images.device, batch.target));
-    last_loss = loss.detach();
     last_count = batch.target.size(0);
     sums.add({loss, torch::tensor(batch.target.size(0))});
     return loss * fsdp::world_size();  // Backward takes the mean over the ranks; that of the joined batch is the sum.

@@ -17,6 +17,7 @@ from matplotlib import patches, pyplot  # noqa: E402
 ROWS, WHOLE, GRADIENT, STATE, PLAIN = "#3d6299", "#82add9", "#f2cc85", "#fbf3dd", "#ffffff"
 INK, GREY = "#1a1a1a", "#666666"
 
+matplotlib.rcdefaults()  # whatever a matplotlibrc says
 pyplot.rcParams.update({"svg.hashsalt": "fsdp", "svg.fonttype": "none", "font.family": "DejaVu Sans", "font.size": 9,
                         "hatch.linewidth": 0.5, "text.color": INK})
 

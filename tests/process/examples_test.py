@@ -15,8 +15,8 @@ import unittest
 
 PROGRAMS = pathlib.Path()
 PYTHON = ""
-TIMEOUT = 120
-RANKS = (1, 2, 4)
+TIMEOUT = 300
+RANKS = (1, 2, 3, 4)
 
 
 def start(*command, **variables):
@@ -37,8 +37,10 @@ class Examples(unittest.TestCase):
     def end(self, process):
         try:
             output, _ = process.communicate(timeout=TIMEOUT)
-        finally:
+        except subprocess.TimeoutExpired:
             process.kill()
+            output, _ = process.communicate()
+            self.fail(f"it has run for {TIMEOUT} s: {output}")
         self.assertEqual(process.returncode, 0, output)
         return output
 
@@ -60,13 +62,13 @@ class Examples(unittest.TestCase):
         self.assertGreater(len(found), 3, output)
         return found
 
-    def assert_close(self, found, expected, relative=1e-3):
+    def assert_close(self, found, expected, relative=1e-3, absolute=1e-6):
         self.assertEqual(found.keys(), expected.keys())
         for key, value in expected.items():
-            self.assertAlmostEqual(found[key], value, delta=relative * abs(value) + 1e-6, msg=str(key))
+            self.assertAlmostEqual(found[key], value, delta=relative * abs(value) + absolute, msg=str(key))
 
     def assert_learns_alike(self, example, falls_below, arguments=lambda ranks: []):
-        """With 1, 2 and 4 ranks; what they printed, by their number. `falls_below`: this part of the first loss."""
+        """With 1 to 4 ranks; what they printed, by their number. `falls_below`: this part of the first loss."""
         outputs = {ranks: self.run_ranks(ranks, example, *arguments(ranks)) for ranks in RANKS}
         expected = self.losses(outputs[1])
         self.assertLess(expected[max(expected)], falls_below * expected[0])
@@ -90,7 +92,7 @@ class Examples(unittest.TestCase):
         self.assertEqual(sorted(own.splitlines()), sorted(self.run_ranks(2, "linear").splitlines()))
 
     def test_gan_learns_alike_and_its_points_get_where_they_belong(self):
-        outputs = [self.run_ranks(ranks, "gan") for ranks in RANKS]
+        outputs = [self.run_ranks(ranks, "gan") for ranks in (1, 2)]
         for output in outputs:
             self.assert_close(self.losses(output), self.losses(outputs[0]), relative=0.01)
             mean = [float(word) for word in re.findall(r"points (\S+) (\S+)$", output, re.MULTILINE)[-1]]
@@ -139,6 +141,9 @@ print(all(torch.allclose(net(x, 2), nets[0](x, 2), atol=1e-3) for net in nets))
         hosts = [launch("two_hosts", flags=["--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1",
                                             "--master-port", port, "--nproc-per-node", 2], FSDP_HOST=name)
                  for node, name in enumerate("ab")]
+        for host in hosts:
+            self.addCleanup(host.stdout.close)
+            self.addCleanup(host.kill)
         output = [self.end(host) for host in hosts][0]
         self.assertIn("DeviceMesh(replicate=2, shard=2)", output)
         self.assert_close(self.losses(output), self.losses(one))
@@ -156,13 +161,14 @@ print(all(torch.allclose(net(x, 2), nets[0](x, 2), atol=1e-3) for net in nets))
     def test_inference_is_the_same_with_any_number_of_ranks(self):
         folder = self.folder / "run"
         expected = None
-        for ranks in (4, 1, 2):
+        for ranks in (4, 1, 2, 3):
             output = self.run_ranks(ranks, "sharded_inference", folder)
             self.assertIn(f"of 4 ranks, read by {ranks}", output)
-            scores = dict(enumerate(float(word) for word in re.findall(r"-?\d+\.\d+(?:e[+-]\d+)?", output)))
-            expected = expected or scores
-            self.assertEqual(len(scores), 64)
-            self.assert_close(scores, expected)
+            right, loss = re.search(r"^(\d+) of 48 are right, loss (\S+)$", output, re.MULTILINE).groups()
+            found = {"right": int(right), "loss": float(loss)}
+            self.assertGreater(found["right"], 40)
+            expected = expected or found
+            self.assert_close(found, expected, absolute=2e-4)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import unittest
 GPT = MNIST = FSDPRUN = ""
 COLUMNS = 70
 TIMEOUT_S = 120
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 ERASE_REST = "\x1b[K"
 OF_GPT = ("--no-cuda --dim 16 --layers 2 --heads 2 --seq 16 --steps 4 --eval-every 2 --warmup 1 --sample 0 "
           "--log-seconds 0").split()
@@ -28,7 +29,8 @@ def shown_on_a_terminal(command, folder):
     """What `command` writes to a terminal of COLUMNS, and what then stands there, line by line."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
-    with subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=follower, stderr=follower) as process:
+    with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=follower,
+                          stderr=follower) as process:
         os.close(follower)
         limit = threading.Timer(TIMEOUT_S, process.kill)
         limit.start()
@@ -38,9 +40,10 @@ def shown_on_a_terminal(command, folder):
                 written += piece
         except OSError:  # nobody has the terminal any more
             pass
-        process.wait()
-        limit.cancel()
-    os.close(leader)
+        finally:
+            process.wait()
+            limit.cancel()
+            os.close(leader)
     assert process.returncode == 0, written
     written = written.decode()
     return written, screen_of(written)
@@ -83,7 +86,8 @@ class LiveLine(unittest.TestCase):
             self.assertEqual(len([line for line in screen if re.fullmatch(rf"(\[rank 0\] )?{note}", line)]), 1, screen)
 
     def assert_plain(self, command, live_lines):
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        done = subprocess.run(command, cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=True)
         self.assertNotRegex(done.stdout, r"[\r\x1b]")
         self.assertEqual(len(re.findall(r"^(?:\[rank 0\] )?step \d+/\d+  loss ", done.stdout, re.MULTILINE)), live_lines)
 

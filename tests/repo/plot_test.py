@@ -62,6 +62,15 @@ class Reading(unittest.TestCase):
                 file.write('{"step": 1, "seconds": 2, "step_seconds": 2}\n')
             self.assertEqual([record["seconds"] for record in plot.read_metrics(path)], [11])
 
+    def test_a_log_without_the_seconds_of_a_step_tells_validations_and_steps_done_again_apart(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "metrics.jsonl"
+            lines = ((1, 4, "loss"), (1, 9, "validation_loss"), (2, 10, "loss"), (3, 11, "loss"), (2, 12, "loss"))
+            path.write_text("".join(f'{{"step": {step}, "seconds": {seconds}, "{name}": 1}}\n'
+                                    for step, seconds, name in lines), encoding="utf-8")
+            # The last line is of a run that was resumed and had taken 12 s until then.
+            self.assertEqual([record["seconds"] for record in plot.read_metrics(path)], [4, 23, 11])
+
     def test_seconds_of_a_run_that_was_resumed_go_on(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / "metrics.jsonl"
@@ -109,6 +118,24 @@ class Drawing(unittest.TestCase):
         out = self.folder / "step.png"
         self.assert_draws(out, "step", out, trace)
         self.assertEqual(self.draw("step", out, trace, "--step", 2).returncode, 1)
+        self.assert_draws(out, "step", out, trace, "--step", 1)
+
+    def test_steps_are_counted_from_1(self):
+        for number in (0, -1):
+            done = self.draw("step", self.folder / "step.png", self.folder / "trace.json", f"--step={number}")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"--step: expected a number from 1, found {number}", done.stderr)
+
+    def test_two_runs_of_one_name_are_a_sentence(self):
+        paths = [self.folder / name / "metrics.jsonl" for name in "ab"]
+        for path in paths:
+            path.parent.mkdir()
+            path.write_text('{"step": 1, "loss": 1}\n', encoding="utf-8")
+        out = self.folder / "runs.png"
+        done = self.draw("runs", out, *paths)
+        self.assertEqual((done.returncode, done.stderr),
+                         (1, "plot: two runs are called 'metrics': put NAME= before one\n"))
+        self.assert_draws(out, "runs", out, paths[0], f"b={paths[1]}")
 
     def test_a_trace_without_a_whole_step_is_a_sentence(self):
         trace = self.folder / "trace.json"
