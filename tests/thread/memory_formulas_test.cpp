@@ -20,6 +20,7 @@ constexpr int64_t kBlock = 12 * kDim * kDim + 13 * kDim;
 constexpr int64_t kRoot = (2 * kConfig.vocab + kConfig.seq + 2) * kDim;
 constexpr int64_t kHead = (kConfig.vocab + 2) * kDim;  // of the root, what backward begins with
 constexpr int64_t kAll = kRoot + kConfig.layers * kBlock;
+constexpr int64_t kLargest = kDim * std::max(kConfig.vocab, 4 * kDim);  // of what products multiply with
 
 struct Expected {
   double rows = 0, whole = 0, gradient = 0, optimizer = 0, activation = 0;
@@ -90,7 +91,8 @@ Measured measured(const FullyShardOptions& options, int world) {
   return found;
 }
 
-void expect_as_computed(const Expected& expected, const Measured& found) {
+// `scratch`: what LibTorch's products may hold while they run.
+void expect_as_computed(const Expected& expected, const Measured& found, double scratch = 0) {
   const auto expect = [](const char* name, double bytes, int64_t count) {
     EXPECT_NEAR(static_cast<double>(count), bytes, kWithin * bytes) << name;
   };
@@ -100,6 +102,9 @@ void expect_as_computed(const Expected& expected, const Measured& found) {
   expect("gradient", expected.gradient, counts.gradient.peak);
   expect("optimizer", expected.optimizer, counts.optimizer.peak);
   expect("held by forward", expected.held_by_forward, found.held_by_forward);
+  const auto peak = static_cast<double>(counts.activation.peak);
+  EXPECT_GE(peak, (1 - kWithin) * expected.activation);
+  EXPECT_LE(peak, (1 + kWithin) * expected.activation + scratch);
 }
 
 TEST(MemoryFormulas, GiveWhatEachStrategyHolds) {
@@ -107,18 +112,15 @@ TEST(MemoryFormulas, GiveWhatEachStrategyHolds) {
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
     for (int world : {2, 4}) {
       SCOPED_TRACE(c10::str(strategy, " on ", world, " ranks"));
-      const auto expected = expected_of(strategy, world, {});
-      const auto found = measured({.strategy = strategy}, world);
-      expect_as_computed(expected, found);
-      EXPECT_NEAR(static_cast<double>(found.counts.activation.peak), expected.activation, kWithin * expected.activation);
+      expect_as_computed(expected_of(strategy, world, {}), measured({.strategy = strategy}, world));
     }
 }
 
-// Not the peak of activations: where the processor does not multiply bf16, LibTorch's products hold operands in fp32
-// while they run.
+// Where the processor does not multiply bf16, LibTorch's products hold an operand in fp32.
 TEST(MemoryFormulas, GiveWhatMixedPrecisionHolds) {
   const MixedPrecisionPolicy policy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat};
-  expect_as_computed(expected_of(Strategy::kFullShard, 2, {.whole = 2}), measured({.mp_policy = policy}, 2));
+  expect_as_computed(expected_of(Strategy::kFullShard, 2, {.whole = 2}), measured({.mp_policy = policy}, 2),
+                     4.0 * kLargest);
 }
 
 }  // namespace
