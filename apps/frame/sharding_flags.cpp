@@ -39,6 +39,12 @@ std::vector<int> sizes_of_mesh(std::string_view text) {
 
 }  // namespace
 
+std::vector<std::string> strategy_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, strategy] : strategies()) names.push_back(name);
+  return names;
+}
+
 void add_sharding_flags(CLI::App& app, ShardingFlags& flags) {
   app.add_option("--strategy", flags.strategy,
                  "What ranks share out: parameters, gradients and optimizer state (full_shard), not parameters "

@@ -3,6 +3,7 @@
 /// The flags --strategy, --mesh and --cpu-offload, alike in all programs that train.
 
 #include <string>
+#include <vector>
 
 namespace CLI {
 class App;
@@ -13,8 +14,11 @@ struct FullyShardOptions;
 
 namespace frame {
 
+/// What --strategy takes: "full_shard", "shard_grad_op", "shard_optimizer", "replicate".
+std::vector<std::string> strategy_names();
+
 struct ShardingFlags {
-  /// "full_shard", "shard_grad_op", "shard_optimizer" or "replicate".
+  /// One of strategy_names().
   std::string strategy = "full_shard";
   /// "2x4": 2 replicas of 4 ranks that share the rows out; "8": one axis; empty: one axis of all ranks.
   std::string mesh;

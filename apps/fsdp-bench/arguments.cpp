@@ -46,7 +46,7 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
           "forward and backward of a rank alone and the optimizer on its share",
           engines());
   add(app, "--versus-strategy", arguments.versus_strategy, "That engine's --strategy, if it is another",
-      CLI::IsMember({"full_shard", "shard_grad_op", "shard_optimizer", "replicate"}))
+      CLI::IsMember(frame::strategy_names()))
       ->needs(versus);
   add(app, "--reshard", arguments.reshard,
       "Freeing of whole parameters after forward; default: not of the outermost group",

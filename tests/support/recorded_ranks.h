@@ -7,6 +7,12 @@
 
 namespace fsdp::test {
 
+/// A process group that is `group`, with its collectives written down; `group` outlives it.
+inline std::shared_ptr<ProcessGroup> recorded(const ProcessGroup& group, const std::shared_ptr<OperationLog>& log) {
+  const std::shared_ptr<Communicator> inner(&group.communicator(), [](Communicator*) {});
+  return std::make_shared<ProcessGroup>(make_recording_communicator(inner, log), group.local_rank());
+}
+
 /// A recording communicator per rank.
 struct Recorded {
   explicit Recorded(int world) : logs(static_cast<size_t>(world)) {
@@ -16,18 +22,15 @@ struct Recorded {
     };
   }
   int64_t count(int rank, const std::string& operation) const {
-    int64_t count = 0;
-    for (const auto& entry : logs[static_cast<size_t>(rank)]->entries()) count += entry.operation == operation;
-    return count;
+    return static_cast<int64_t>(log(rank).entries(operation).size());
   }
   std::vector<std::string> subjects(int rank, const std::string& operation) const {
     std::vector<std::string> subjects;
-    for (const auto& entry : logs[static_cast<size_t>(rank)]->entries())
-      if (entry.operation == operation) subjects.push_back(entry.subject);
+    for (const auto& entry : log(rank).entries(operation)) subjects.push_back(entry.subject);
     return subjects;
   }
-  OperationLog& log(int rank) { return *logs[static_cast<size_t>(rank)]; }
-  void clear(int rank) { logs[static_cast<size_t>(rank)]->clear(); }
+  OperationLog& log(int rank) const { return *logs[static_cast<size_t>(rank)]; }
+  void clear(int rank) { log(rank).clear(); }
 
   std::vector<std::shared_ptr<OperationLog>> logs;
   ThreadRanksOptions options;

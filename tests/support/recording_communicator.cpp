@@ -33,6 +33,18 @@ std::vector<OperationLog::Entry> OperationLog::entries() const {
   return entries_;
 }
 
+std::vector<OperationLog::Entry> OperationLog::entries(const std::string& operation) const {
+  auto entries = this->entries();
+  std::erase_if(entries, [&](const Entry& entry) { return entry.operation != operation; });
+  return entries;
+}
+
+uint64_t OperationLog::bytes(const std::string& operation) const {
+  uint64_t bytes = 0;
+  for (const auto& entry : entries(operation)) bytes += entry.bytes;
+  return bytes;
+}
+
 void OperationLog::clear() {
   std::lock_guard lock(mutex_);
   entries_.clear();

@@ -28,6 +28,10 @@ class OperationLog {
 
   void append(Entry entry);
   std::vector<Entry> entries() const;
+  /// Those of one operation.
+  std::vector<Entry> entries(const std::string& operation) const;
+  /// Of all its entries together.
+  uint64_t bytes(const std::string& operation) const;
   void clear();
 
  private:

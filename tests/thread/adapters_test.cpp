@@ -7,12 +7,6 @@ namespace {
 
 using torch::Tensor;
 
-uint64_t bytes_of_all(const OperationLog& log, const std::string& operation) {
-  uint64_t bytes = 0;
-  for (const auto& entry : log.entries()) bytes += entry.operation == operation ? entry.bytes : 0;
-  return bytes;
-}
-
 // y = base(x) + b(a(x)): the base is frozen, the adapter trains.
 struct AdaptedImpl : torch::nn::Module {
   torch::nn::Linear base, down, up;
@@ -82,8 +76,8 @@ TEST(Adapters, AloneAreReducedAndHaveGradients) {
           }
           loss.backward();
           const uint64_t adapters = 3 * (2 * 6 + 6 * 2) * sizeof(float);
-          const auto& log = *recorded.logs[static_cast<size_t>(r)];
-          EXPECT_LE(bytes_of_all(log, "reduce_scatter"), adapters + adapters / 2) << "padding included";
+          const auto& log = recorded.log(r);
+          EXPECT_LE(log.bytes("reduce_scatter"), adapters + adapters / 2) << "padding included";
           EXPECT_EQ(recorded.count(r, "reduce_scatter"), cut == Cut::kOneGroup ? 1 : 3)
               << "frozen groups reduce nothing";
           for (const auto& parameter : net->named_parameters())

@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include "support/axes.h"
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "support/small_net.h"
 #include "support/thread_ranks.h"
 
@@ -179,12 +179,6 @@ TEST(BothAxes, AreSeenInWhatIsPrintedAndInErrors) {
       EXPECT_THAT(error.what_without_backtrace(), HasSubstr(c10::str("[fsdp rank ", rank, "/4]")));
     }
   });
-}
-
-// A process group whose collectives are written down.
-std::shared_ptr<ProcessGroup> recorded(const ProcessGroup& group, const std::shared_ptr<OperationLog>& log) {
-  const std::shared_ptr<Communicator> inner(&group.communicator(), [](Communicator*) {});
-  return std::make_shared<ProcessGroup>(make_recording_communicator(inner, log), group.local_rank());
 }
 
 TEST(BothAxes, ReduceEachGroupOverTheShardsThenItsRowsOverTheReplicas) {

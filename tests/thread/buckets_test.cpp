@@ -5,7 +5,7 @@
 #include <array>
 
 #include "support/axes.h"
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "support/small_net.h"
 #include "support/thread_ranks.h"
 
@@ -63,13 +63,6 @@ struct Layers : nn::Module {
          last = register_parameter("last", torch::full({128}, 5.0, torch::kDouble));
 };
 
-std::vector<OperationLog::Entry> sums_in(const OperationLog& log) {
-  std::vector<OperationLog::Entry> sums;
-  for (const auto& entry : log.entries())
-    if (entry.operation == "all_reduce(sum)") sums.push_back(entry);
-  return sums;
-}
-
 // The sums of a backward through a chain of the four, one bucket each, and how many of them had begun when all
 // gradients but that of the chain's first had come.
 struct Sums {
@@ -80,22 +73,21 @@ struct Sums {
 Sums sums_of_chain(const std::array<Tensor Layers::*, 4>& chain) {
   const auto all = default_process_group(), alone = all->split({{0}, {1}}, "alone");
   const auto log = std::make_shared<OperationLog>();
-  const std::shared_ptr<Communicator> inner(&all->communicator(), [](Communicator*) {});
-  const auto recorded = std::make_shared<ProcessGroup>(make_recording_communicator(inner, log), all->local_rank());
   Layers net;
-  const auto group = shard_over({all, alone, {recorded}}, module_tree(net), {.bucket_cap_bytes = 128 * sizeof(double)});
+  const auto group =
+      shard_over({all, alone, {recorded(*all, log)}}, module_tree(net), {.bucket_cap_bytes = 128 * sizeof(double)});
   Sums sums;
   Tensor loss;
   {
     const ForwardScope scope(group);
     auto h = (net.*chain[0]).square();
-    h.register_hook([&](const Tensor&) { sums.begun = sums_in(*log).size(); });
+    h.register_hook([&](const Tensor&) { sums.begun = log->entries("all_reduce(sum)").size(); });
     for (size_t i = 1; i < chain.size(); ++i) h = h * net.*chain[i];
     loss = h.sum();
   }
   log->clear();
   loss.backward();
-  sums.all = sums_in(*log);
+  sums.all = log->entries("all_reduce(sum)");
   EXPECT_EQ(group.stats().reductions, 4);
   return sums;
 }

@@ -36,7 +36,7 @@ TEST(GradScaler, TellsTheOtherRanksOneNumberForEachOptimizer) {
             scaler.step(*model.optimizer);
             scaler.update();
             if (has_replicas) continue;
-            const auto entries = recorded.logs[static_cast<size_t>(r)]->entries();
+            const auto entries = recorded.log(r).entries();
             ASSERT_THAT(entries, testing::SizeIs(1)) << "rank " << r;
             EXPECT_EQ(entries[0].operation, "all_reduce(max)");
             EXPECT_EQ(entries[0].bytes, sizeof(float));

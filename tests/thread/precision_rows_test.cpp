@@ -161,12 +161,6 @@ TEST(PrecisionOfRows, IsKeptByNameToo) {
   });
 }
 
-uint64_t bytes_of(const OperationLog& log, const std::string& operation) {
-  uint64_t bytes = 0;
-  for (const auto& entry : log.entries()) bytes += entry.operation == operation ? entry.bytes : 0;
-  return bytes;
-}
-
 // Its rows divide evenly, so that nothing is padded in any dtype.
 struct EvenRowsImpl : nn::Module {
   nn::ModuleList layers;
@@ -212,10 +206,9 @@ Moved moved_with(std::optional<MixedPrecisionPolicy> policy, const std::vector<i
         recorded.clear(r);
         const auto before = traffic();
         backward(1);
-        const auto& log = *recorded.logs[static_cast<size_t>(r)];
+        const auto& log = recorded.log(r);
         if (r == 1)
-          moved = {bytes_of(log, "all_gather"), bytes_of(log, "reduce_scatter"),
-                   (traffic() - before).between_hosts.sent};
+          moved = {log.bytes("all_gather"), log.bytes("reduce_scatter"), (traffic() - before).between_hosts.sent};
       },
       recorded.options);
   return moved;

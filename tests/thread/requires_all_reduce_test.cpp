@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "support/axes.h"
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "thread/micro_batches.h"
 
 namespace fsdp::test::micro_batches {
@@ -101,12 +101,6 @@ TEST(RequiresAllReduce, GivesAGradientEverywhereToWhatOneRankUsedInOneMicroBatch
       EXPECT_FALSE(net.never.grad().defined());
     });
   }
-}
-
-// A process group whose collectives are written down.
-std::shared_ptr<ProcessGroup> recorded(const ProcessGroup& group, const std::shared_ptr<OperationLog>& log) {
-  const std::shared_ptr<Communicator> inner(&group.communicator(), [](Communicator*) {});
-  return std::make_shared<ProcessGroup>(make_recording_communicator(inner, log), group.local_rank());
 }
 
 TEST(RequiresAllReduce, WithoutItNothingGoesOverTheReplicasAndRowsAreKept) {

@@ -7,7 +7,7 @@
 
 #include "api/placement_choice.h"
 #include "api/shard_over.h"
-#include "support/recording_communicator.h"
+#include "support/recorded_ranks.h"
 #include "thread/equal_groups_net.h"
 
 namespace fsdp::test {
@@ -42,12 +42,6 @@ Costs expected_of(Strategy strategy, int64_t shards, const std::vector<int64_t>&
   return costs;
 }
 
-// A process group whose collectives are written down.
-std::shared_ptr<ProcessGroup> written_down(const ProcessGroup& group, const std::shared_ptr<OperationLog>& log) {
-  const std::shared_ptr<Communicator> inner(&group.communicator(), [](Communicator*) {});
-  return std::make_shared<ProcessGroup>(make_recording_communicator(inner, log), group.local_rank());
-}
-
 // Of the collectives in the log; those of one rank alone are none. All replicate axes have equally many ranks.
 void count(Costs& costs, const OperationLog& log, const runtime::Placement& placement) {
   const int64_t shards = placement.shard().world_size();
@@ -77,8 +71,8 @@ Costs costs_of(Strategy strategy, const std::vector<int>& shape) {
         const auto plain = choose_placement(options);
         const auto log = std::make_shared<OperationLog>();
         runtime::Placement::Axes replicate;
-        for (const auto& axis : plain.replicate()) replicate.push_back(written_down(*axis, log));
-        const runtime::Placement placement(default_process_group(), written_down(plain.shard(), log), replicate);
+        for (const auto& axis : plain.replicate()) replicate.push_back(recorded(*axis, log));
+        const runtime::Placement placement(default_process_group(), recorded(plain.shard(), log), replicate);
         const auto net = build_alike([] { return std::make_shared<EqualGroupsNetImpl>(); });
         for (const auto& layer : net->layers->children()) shard_over(placement, module_tree(*layer), options);
         const auto group = shard_over(placement, module_tree(*net), options);

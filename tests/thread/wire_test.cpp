@@ -38,12 +38,6 @@ void use_bf16(const Group& group) {
   group.set_custom_reduce_scatter(reduce_in_bf16);
 }
 
-uint64_t bytes_of(const OperationLog& log, const std::string& operation) {
-  uint64_t bytes = 0;
-  for (const auto& entry : log.entries()) bytes += entry.operation == operation ? entry.bytes : 0;
-  return bytes;
-}
-
 TEST(Bf16OnTheWire, HalvesTheBytesAndRoundsWhatTravelsOnly) {
   for (const int world : {2, 3}) {
     auto models = nets(world), plain_models = nets(world);
@@ -52,14 +46,14 @@ TEST(Bf16OnTheWire, HalvesTheBytesAndRoundsWhatTravelsOnly) {
     run_thread_ranks(
         world,
         [&](int r) {
-          const auto& log = *recorded.logs[static_cast<size_t>(r)];
+          const auto& log = recorded.log(r);
           auto &net = *models[static_cast<size_t>(r)], &plain_net = *plain_models[static_cast<size_t>(r)];
           const auto whole = plain_net.first->weight.detach().clone();
           const auto plain = shard_blocks(plain_net), group = shard_blocks(net);
           const auto of_a_step = [&](const Group& of, SmallNetImpl& it) {
             recorded.clear(r);
             forward_loss(of, it, 0).backward();
-            return std::pair(bytes_of(log, "all_gather"), bytes_of(log, "reduce_scatter"));
+            return std::pair(log.bytes("all_gather"), log.bytes("reduce_scatter"));
           };
           const auto full = of_a_step(plain, plain_net);
           for (const auto& block : *net.blocks) use_bf16(group_of(*block));
@@ -96,7 +90,7 @@ TEST(Fp8OnTheWire, QuartersTheBytesOfGathers) {
         const auto gathered_in_a_step = [&] {
           recorded.clear(r);
           forward_loss(group, net, 0).backward();
-          return bytes_of(*recorded.logs[static_cast<size_t>(r)], "all_gather");
+          return recorded.log(r).bytes("all_gather");
         };
         const auto full = gathered_in_a_step();
         const auto gather = gather_in(torch::kFloat8_e4m3fn);
