@@ -140,6 +140,18 @@ std::string text_of(const std::vector<FlightRecord>& records) {
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+void write(const std::string& text, const std::string& file) {
+  const std::string unfinished = c10::str(file, '.', getpid(), '.', gettid());
+  std::ofstream out(unfinished);
+  out << text << '\n';
+  out.close();
+  if (out && rename(unfinished.c_str(), file.c_str()) == 0) return;
+  std::error_code ignored;
+  fs::remove(unfinished, ignored);
+  throw Error(c10::str("[fsdp] flight recorder: '", file, "' cannot be written. ",
+                       "Name a file in an existing folder with room"));
+}
+
 }  // namespace
 
 std::shared_ptr<Timeline> open_timeline(const Ranks& ranks) {
@@ -160,20 +172,21 @@ std::shared_ptr<Timeline> open_timeline(const Ranks& ranks) {
   return timeline;
 }
 
+// Of ranks that fail at once, one that read before others had written their last operation may be the last to write the
+// file: each looks again once it has written. Ranks that go on meanwhile are not waited for.
 int gather_flight_records(const std::string& file) {
-  const auto records = read_records(file);
-  if (records.empty()) return 0;
-  const std::string unfinished = c10::str(file, '.', getpid(), '.', gettid());
-  std::ofstream out(unfinished);
-  out << text_of(records) << '\n';
-  out.close();
-  if (!out || rename(unfinished.c_str(), file.c_str()) != 0) {
-    std::error_code ignored;
-    fs::remove(unfinished, ignored);
-    throw Error(c10::str("[fsdp] flight recorder: '", file, "' cannot be written. ",
-                         "Name a file in an existing folder with room"));
+  constexpr int kMostTimes = 10;
+  std::string written;
+  size_t ranks = 0;
+  for (int i = 0; i < kMostTimes; ++i) {
+    const auto records = read_records(file);
+    auto text = records.empty() ? std::string() : text_of(records);
+    if (text == written) break;
+    write(text, file);
+    written = std::move(text);
+    ranks = records.size();
   }
-  return static_cast<int>(records.size());
+  return static_cast<int>(ranks);
 }
 
 void remove_flight_records(const std::string& file) {

@@ -21,8 +21,9 @@ std::shared_ptr<Timeline> open_timeline(const Ranks& ranks);
 /// Writes FILE as JSON from the files FILE.rankN beside it: {"ranks": [{"rank": 0, "host": ..., "operations":
 /// [{"number": 1, "operation": "all_gather", "group": "blocks.0", "sequence": 5, "bytes": 4096, "stage": "done", ...},
 /// ...]}, ...]}.
-/// Another process, or another rank, may do the same at any time: the last one stays. Returns how many ranks there
-/// were, 0 without touching FILE if none; throws Error where it cannot be written.
+/// Another process, or another rank, may do the same at any time: what either knew when it began is in FILE when both
+/// have ended. Returns how many ranks there were, 0 without touching FILE if none; throws Error where it cannot be
+/// written.
 int gather_flight_records(const std::string& file);
 
 /// Removes the files FILE.rankN.
