@@ -16,11 +16,11 @@ namespace bench {
 namespace {
 
 // So small that arithmetic hides nothing of what the library does; at most 8 ranks have a row.
-constexpr int64_t kWidth = 8;
+constexpr int64_t kElements = 8;
 constexpr int kWarmUps = 2, kRepetitions = 5;
 
 struct UnitImpl : torch::nn::Module {
-  UnitImpl() : weight(register_parameter("w", torch::ones({kWidth}))) {}
+  UnitImpl() : weight(register_parameter("w", torch::ones({kElements}))) {}
   torch::Tensor weight;
 };
 TORCH_MODULE(Unit);
@@ -29,7 +29,7 @@ struct ManyUnitsImpl : torch::nn::Module {
   ManyUnitsImpl(ScalingUnit unit, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       if (unit == ScalingUnit::kParameter) {
-        weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({kWidth})));
+        weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({kElements})));
         continue;
       }
       const bool is_inner = unit == ScalingUnit::kNestedGroup && i > 0;
@@ -77,7 +77,7 @@ void time_model(ScalingUnit unit, int64_t count, bool sharded, Samples& samples)
     if (sharded) handle.emplace(fsdp::fully_shard(model, options));
   }));
   torch::optim::SGD optimizer(model->weights, 1e-3);
-  const auto x = torch::ones({kWidth});
+  const auto x = torch::ones({kElements});
   for (int i = 0; i < kWarmUps + kRepetitions; ++i) {
     optimizer.zero_grad();
     const double step = microseconds([&] { (handle ? (*handle)(x) : model(x)).backward(); });

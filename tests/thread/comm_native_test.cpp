@@ -59,10 +59,10 @@ void run(int world_size, const std::function<void(Communicator&, int)>& fn,
 }
 
 // Counts what comes to it.
-struct CountingBackend : c10d::Backend {
-  CountingBackend(c10::intrusive_ptr<c10d::Backend> inner, int rank, int world_size)
+struct NativeCountingBackend : c10d::Backend {
+  NativeCountingBackend(c10::intrusive_ptr<c10d::Backend> inner, int rank, int world_size)
       : c10d::Backend(rank, world_size), inner_(std::move(inner)) {}
-  ~CountingBackend() override = default;
+  ~NativeCountingBackend() override = default;
 
   c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& whole, at::Tensor& own,
                                                  const c10d::AllgatherOptions& options) override {
@@ -76,11 +76,11 @@ struct CountingBackend : c10d::Backend {
 };
 
 TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
-  CountingBackend::gathers = 0;
+  NativeCountingBackend::gathers = 0;
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto counting = [](const auto& lane, int rank, int world_size, auto timeout) {
-    return c10::make_intrusive<CountingBackend>(make_gloo_backend(lane, rank, world_size, timeout, "127.0.0.1"), rank,
-                                                world_size);
+    auto gloo = make_gloo_backend(lane, rank, world_size, timeout, "127.0.0.1");
+    return c10::make_intrusive<NativeCountingBackend>(std::move(gloo), rank, world_size);
   };
   const auto run_rank = [&](int rank) {
     const auto group = new_process_group(
@@ -93,7 +93,7 @@ TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
   std::thread other([&] { run_rank(1); });
   run_rank(0);
   other.join();
-  EXPECT_EQ(CountingBackend::gathers, 2);
+  EXPECT_EQ(NativeCountingBackend::gathers, 2);
 }
 
 class NativeCollectives : public testing::TestWithParam<std::vector<int64_t>> {};
