@@ -178,11 +178,12 @@ class Training(Digits):
             self.assertEqual(TEST.findall(again), TEST.findall(plain))
 
     def test_ranks_with_synchronised_batch_norms_train_as_one_with_the_joined_batch(self):
-        words = ["--model", "resnet18", "--sync-bn", "--test-samples", 10, "--train-samples", 32]
+        # With the default rate the first update makes another rounding, such as another processor's, a difference of 1e-3.
+        words = ["--model", "resnet18", "--sync-bn", "--test-samples", 10, "--train-samples", 32, "--lr", 0.01]
         alone = self.train(*words, "--batch-size", 16)
         ranks = self.train(*words, "--batch-size", 8, world=2)
         first, second = (float(EPOCH.findall(output)[-1][1]) for output in (alone, ranks))
-        self.assertLess(abs(first - second), 1e-3 * first, (alone, ranks))
+        self.assertLess(abs(first - second), 1e-4 * first, (alone, ranks))
         apart = self.train(*[word for word in words if word != "--sync-bn"], "--batch-size", 8, world=2)
         self.assertGreater(abs(first - float(EPOCH.findall(apart)[-1][1])), 1e-3 * first, (alone, apart))
 
