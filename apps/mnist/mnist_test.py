@@ -178,7 +178,7 @@ class Training(Digits):
             self.assertEqual(TEST.findall(again), TEST.findall(plain))
 
     def test_ranks_with_synchronised_batch_norms_train_as_one_with_the_joined_batch(self):
-        # With the default rate the first update makes another rounding, such as another processor's, a difference of 1e-3.
+        # The first update at the default rate multiplies rounding, which differs by processor, to 1e-3 of the loss.
         words = ["--model", "resnet18", "--sync-bn", "--test-samples", 10, "--train-samples", 32, "--lr", 0.01]
         alone = self.train(*words, "--batch-size", 16)
         ranks = self.train(*words, "--batch-size", 8, world=2)
