@@ -33,7 +33,7 @@ void leave_the_terminal(int pipe) {
   std::set<pid_t> groups;
   for (;;) {
     pid_t group = 0;
-    const ssize_t count = read(STDERR_FILENO + 1, &group, sizeof(group));
+    const ssize_t count = ::read(STDERR_FILENO + 1, &group, sizeof(group));
     if (count < 0 && errno == EINTR) continue;
     if (count != sizeof(group)) break;
     if (group > 0) {

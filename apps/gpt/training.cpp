@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <ranges>
 
 #include "optimizer.h"
 #include "train/progress.h"
@@ -22,14 +21,27 @@ torch::Tensor loss_on(Model& model, const TextBatch& batch) {
   return model(batch.inputs.to(device), batch.targets.to(device));
 }
 
-/// An epoch's micro-batches, or all of them if there are no epochs. Each is made when it is needed.
-auto micro_batches(const TextBatches& batches, int64_t epoch, int64_t of_step) {
-  const int64_t steps = batches.steps_of_pass();
-  const auto make = [&batches, of_step, first = epoch * steps](int64_t number) {
-    return batches.training(first + number / of_step, number % of_step);
+/// An epoch's micro-batches, or all of them if there are no epochs. Each is made when it is asked for.
+class MicroBatches {
+ public:
+  struct Iterator {
+    TextBatch operator*() const { return of->batches_.training(number / of->of_step_, number % of->of_step_); }
+    void operator++() { ++number; }
+    bool operator!=(const Iterator& other) const { return number != other.number; }
+
+    const MicroBatches* of;
+    int64_t number;
   };
-  return std::views::iota(int64_t{0}, steps * of_step) | std::views::transform(make);
-}
+
+  MicroBatches(const TextBatches& batches, int64_t epoch, int64_t of_step)
+      : batches_(batches), of_step_(of_step), steps_(batches.steps_of_pass()), first_step_(epoch * steps_) {}
+  Iterator begin() const { return {this, first_step_ * of_step_}; }
+  Iterator end() const { return {this, (first_step_ + steps_) * of_step_}; }
+
+ private:
+  const TextBatches& batches_;
+  int64_t of_step_, steps_, first_step_;
+};
 
 double validation_loss(fsdp::Trainer& trainer, Model& model, const TextBatches& batches) {
   const auto measure = [](Model& evaluated, const TextBatch& batch) -> std::vector<torch::Tensor> {
@@ -94,7 +106,7 @@ Outcome train(fsdp::Trainer& trainer, Model& model, torch::optim::Optimizer& opt
                .on_save = [&](fsdp::SaveOptions&) { progress.pause(); },
                .on_saved = on_saved});
 
-  const auto data = [&](int64_t epoch) { return micro_batches(batches, epoch, arguments.update_freq); };
+  const auto data = [&](int64_t epoch) { return MicroBatches(batches, epoch, arguments.update_freq); };
   outcome.is_complete = trainer.fit(model, optimizer, data, loss_on);
   if (!outcome.is_complete)
     progress.note("ended by a signal after step " + std::to_string(trainer.place().step) + "; --resume " +

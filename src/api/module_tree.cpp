@@ -142,8 +142,9 @@ std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node) {
 }
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
-  const auto [group, is_certain] = runtime::registry().find_module(node.identity);
-  if (!group || is_certain || group->slots().empty()) return group;
+  const auto found = runtime::registry().find_module(node.identity);
+  const auto& group = found.group;
+  if (!group || found.is_certain || group->slots().empty()) return group;
   bool is_here = false;
   visit_nodes(node, [&](const ModuleNode& below) {
     for (const auto& [name, tensor] : below.parameters) {

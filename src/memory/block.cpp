@@ -62,7 +62,7 @@ c10::DataPtr allocate_block(c10::Device device, size_t bytes) {
     void* address;
     size_t bytes;
   };
-  auto mapped = std::make_unique<Mapped>(map_block(bytes), bytes);
+  auto mapped = std::make_unique<Mapped>(Mapped{map_block(bytes), bytes});
   void* address = mapped->address;
   return {address, mapped.release(),
           [](void* context) {

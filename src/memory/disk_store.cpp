@@ -103,7 +103,7 @@ c10::DataPtr DiskStore::take(size_t bytes) {
     std::shared_ptr<File> file;
     size_t begin;
   };
-  auto loan = std::make_unique<Loan>(file_, file_->free.back());
+  auto loan = std::make_unique<Loan>(Loan{file_, file_->free.back()});
   file_->free.pop_back();
   return {file_->address + loan->begin, loan.release(),
           [](void* context) {

@@ -19,13 +19,16 @@ bool has_wide_vectors() { return false; }
 #endif
 
 // `step` gets the element's parameter, its gradient, and `States` numbers of state. The compiler is told here that no
-// memory overlaps, so it makes vectors of the loop.
+// memory overlaps, so it makes vectors of the loop; clang forgets it of local pointers, and is told again.
 template <size_t States, class T, class Step>
 inline void step_each(const Block<T>& block, const Step& step) {
   T* __restrict rows = block.rows;
   const T* __restrict gradients = block.gradient;
   T *__restrict first = block.states[0], *__restrict second = block.states[1], *__restrict third = block.states[2];
   const T factor = block.factor;
+#if defined(__clang__)
+#pragma clang loop vectorize(assume_safety)
+#endif
   for (int64_t i = 0; i < block.count; ++i) {
     const T gradient = gradients[i] * factor;
     if constexpr (States == 0) step(rows[i], gradient);

@@ -105,8 +105,10 @@ void begin_task(torch::autograd::Node& first) {
   const auto add_groups_of = [&](torch::autograd::Node& node) {
     // Its own hooks are not looked at: a scope that closes on another thread may be adding one (Reading::watch).
     if (auto group = group_of_accumulator(&node)) return add(std::move(group));
-    for (const auto& hook : node.pre_hooks())
-      if (typeid(*hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(*hook).group());
+    for (const auto& pointer : node.pre_hooks()) {
+      const auto& hook = *pointer;
+      if (typeid(hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(hook).group());
+    }
     for (const auto& scope : scopes)
       if (scope->has_node(node.thread_id(), node.sequence_nr())) add(scope->outermost.lock());
   };

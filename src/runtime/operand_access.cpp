@@ -86,7 +86,8 @@ const Part* part_of(const OperatorCall& call, const at::Tensor& tensor, std::spa
 // How the operands that an operand meets element by element fit it, and the one that decides.
 std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOperand& operand,
                                        std::span<const MarkedOperand> operands, Replacements& replacements) {
-  const auto& [group, slot, kind] = operand.part;
+  const auto& group = operand.part.group;
+  const auto slot = operand.part.slot;
   const auto& rows = *operand.tensor;
   std::pair<Fit, const at::Tensor*> meeting{Fit::kFits, nullptr};
   std::optional<std::optional<RowsIn>> found;  // looked for if asked for

@@ -161,7 +161,8 @@ void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const Modu
   saving.wait();
   SharedStep step(folder, options, ranks, kOperation);
   Job job{.path = step.path()};
-  auto in_flight = std::make_unique<AsyncSave::InFlight>(ranks, job.written.get_future(), job.completed.get_future());
+  auto in_flight = std::make_unique<AsyncSave::InFlight>(AsyncSave::InFlight{
+      .ranks = ranks, .written = job.written.get_future(), .completed = job.completed.get_future()});
   std::promise<Job> given;  // goes before the thread that waits for it
   // All that may fail on one rank, before any rank goes on.
   step.write(ranks, kOperation, [&]() -> std::string {

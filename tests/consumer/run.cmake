@@ -7,7 +7,7 @@ foreach(_step IN ITEMS install configure build run train from_python from_python
     set(_command ${CMAKE_COMMAND} --install "${BUILD_DIR}" --prefix "${PREFIX}")
   elseif(_step STREQUAL "configure")
     set(_command ${CMAKE_COMMAND} -S "${SOURCE}" -B "${_consumer}" -G "${GENERATOR}" -D "CMAKE_CXX_COMPILER=${CXX}"
-                 -D "CMAKE_PREFIX_PATH=${PREFIX}")
+                 -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -D "CMAKE_PREFIX_PATH=${PREFIX}")
   elseif(_step STREQUAL "build")
     set(_command ${CMAKE_COMMAND} --build "${_consumer}")
   elseif(_step STREQUAL "run")
@@ -30,6 +30,6 @@ message(STATUS "${_output}")
 execute_process(COMMAND "${CXX}" -std=c++17 -fsyntax-only -I "${PREFIX}/include" "${SOURCE}/older_standard.cpp"
                 RESULT_VARIABLE _result ERROR_VARIABLE _output)
 string(REGEX MATCHALL "error: [^\n]*" _errors "${_output}")
-if(_result EQUAL 0 OR NOT _errors MATCHES "^error: #error \"fsdp needs C\\+\\+20: [^;]*$")
+if(_result EQUAL 0 OR NOT _errors MATCHES "^error: (#error )?\"fsdp needs C\\+\\+20: [^;]*$")
   message(FATAL_ERROR "consumer: expected 'fsdp needs C++20' and no other error with -std=c++17, found:\n${_output}")
 endif()

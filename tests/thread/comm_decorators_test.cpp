@@ -89,7 +89,7 @@ TEST(FaultyCommunicator, AnotherSubjectOnOneRankIsAMismatchOnAll) {
 }
 
 TEST(FaultyCommunicator, ADelayedRankIsWaitedFor) {
-  constexpr auto kDelay = std::chrono::milliseconds(300);
+  static constexpr auto kDelay = std::chrono::milliseconds(300);
   ThreadRanksOptions options;
   options.wrap = [](auto inner, int rank) {
     if (rank != 1) return inner;

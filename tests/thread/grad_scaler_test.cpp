@@ -47,7 +47,8 @@ TEST(GradScaler, TrainsToTheBitsOfTrainingWithoutIt) {
             scaler.update();
           }
           EXPECT_EQ(scaler.get_scale(), 4096 * 4);
-          EXPECT_TRUE(are_equal(plain.values(), scaled.values())) << typeid(*plain.optimizer).name();
+          const auto& optimizer = *plain.optimizer;
+          EXPECT_TRUE(are_equal(plain.values(), scaled.values())) << typeid(optimizer).name();
         });
 }
 
@@ -160,7 +161,8 @@ TEST(GradScaler, ClippingComesAfterUnscaling) {
         scaler.step(*scaled.optimizer);
         scaler.update();
       }
-      EXPECT_TRUE(are_equal(plain.values(), scaled.values())) << typeid(*plain.optimizer).name();
+      const auto& optimizer = *plain.optimizer;
+      EXPECT_TRUE(are_equal(plain.values(), scaled.values())) << typeid(optimizer).name();
     });
 }
 

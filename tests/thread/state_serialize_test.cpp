@@ -42,9 +42,9 @@ TEST(Serialize, AModelsArchiveIsThatOfThePlainOneToTheByte) {
   for (const auto& [world, strategy] :
        {std::pair{1, Strategy::kFullShard}, {3, Strategy::kFullShard}, {2, Strategy::kReplicate}}) {
     const TemporaryFolder folder;
-    run_thread_ranks(world, [&](int) {
+    run_thread_ranks(world, [&, of_ranks = strategy](int) {
       const auto net = archived_net();
-      save(shard_blocks(*net, {.strategy = strategy}), folder / "model.pt");
+      save(shard_blocks(*net, {.strategy = of_ranks}), folder / "model.pt");
     });
     EXPECT_EQ(state::bytes_in_file(folder / "model.pt"), expected.str()) << world << strategy;
     auto loaded = archived_net(2);

@@ -13,10 +13,9 @@
 #include "comm/posix/pipe_signal.h"
 
 namespace fsdp {
+namespace {
 
 using Clock = std::chrono::steady_clock;
-
-namespace {
 
 // How often a lane looks after what goes on on a device.
 constexpr std::chrono::milliseconds kGlance{10};
@@ -317,14 +316,14 @@ void Lane::State::look_after_issued() {
 
 void Lane::State::attempt_to_look() {
   for (; !on_device_.empty(); on_device_.pop_front()) {
-    const auto& [works, fingerprint, deadline] = on_device_.front();
+    const auto& issued = on_device_.front();
     const auto alarm = [&](Cause cause, const std::string& detail) {
-      raise(roll_call_->alarm(cause, -1, text_of(fingerprint), detail), fingerprint);
+      raise(roll_call_->alarm(cause, -1, text_of(issued.fingerprint), detail), issued.fingerprint);
     };
-    if (const auto verdict = roll_call_->verdict()) raise(*verdict, fingerprint);
-    for (const auto& work : works) {
+    if (const auto verdict = roll_call_->verdict()) raise(*verdict, issued.fingerprint);
+    for (const auto& work : issued.works) {
       if (!work->isCompleted()) {
-        if (Clock::now() > deadline) alarm(Cause::kTimeout, "its data did not move in time");
+        if (Clock::now() > issued.deadline) alarm(Cause::kTimeout, "its data did not move in time");
         return;
       }
       if (work->exception()) alarm(Cause::kTransport, "the device's backend failed");

@@ -33,7 +33,7 @@ std::string advice(int error) {
   }
 }
 
-[[noreturn]] void fail(const std::string& path, const std::string& action) {
+[[noreturn]] void fail_to(const std::string& path, const std::string& action) {
   const int error = errno;
   throw FormatError(path + ": cannot " + action + ": " + std::generic_category().message(error) + ". " + advice(error));
 }
@@ -54,9 +54,9 @@ Descriptor open_file(const std::string& path, int flags) {
 }  // namespace
 
 InputFile::InputFile(std::string path) : path_(std::move(path)), file_(open_file(path_, O_RDONLY | O_NONBLOCK)) {
-  if (!file_.is_open()) fail(path_, "open the file");
+  if (!file_.is_open()) fail_to(path_, "open the file");
   struct stat status{};
-  if (::fstat(file_.number(), &status) != 0) fail(path_, "look at the file");
+  if (::fstat(file_.number(), &status) != 0) fail_to(path_, "look at the file");
   if (!S_ISREG(status.st_mode)) throw FormatError(path_ + ": expected a regular file, found something else there");
   bytes_ = static_cast<uint64_t>(status.st_size);
 }
@@ -65,7 +65,7 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const auto count =
         retry([&] { return ::pread(file_.number(), out.data(), out.size(), static_cast<off_t>(offset)); });
-    if (count < 0) fail(path_, "read " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset));
+    if (count < 0) fail_to(path_, "read " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset));
     if (count == 0)
       throw FormatError(path_ + ": expected " + std::to_string(out.size()) + " bytes at byte " +
                         std::to_string(offset) +
@@ -87,7 +87,7 @@ std::string text_of_file(const std::string& path, uint64_t most_bytes) {
 
 OutputFile::OutputFile(std::string path)
     : path_(std::move(path)), temporary_(path_ + ".tmp"), file_(open_file(temporary_, O_WRONLY | O_CREAT | O_TRUNC)) {
-  if (!file_.is_open()) fail(path_, "make the file");
+  if (!file_.is_open()) fail_to(path_, "make the file");
 }
 
 OutputFile::~OutputFile() {
@@ -97,7 +97,7 @@ OutputFile::~OutputFile() {
 void OutputFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto count = retry([&] { return ::write(file_.number(), bytes.data(), bytes.size()); });
-    if (count < 0) fail(path_, "write " + std::to_string(bytes.size()) + " bytes");
+    if (count < 0) fail_to(path_, "write " + std::to_string(bytes.size()) + " bytes");
     bytes = bytes.subspan(static_cast<size_t>(count));
     bytes_ += static_cast<uint64_t>(count);
   }
@@ -112,17 +112,17 @@ void OutputFile::begin_writing() {
 }
 
 void OutputFile::commit() {
-  if (retry([&] { return ::fsync(file_.number()); }) != 0) fail(path_, "bring the file to the disk");
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "give the complete file its name");
+  if (retry([&] { return ::fsync(file_.number()); }) != 0) fail_to(path_, "bring the file to the disk");
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail_to(path_, "give the complete file its name");
   file_.close();
 }
 
 void sync_folder(const std::string& path) {
   const auto folder = open_file(path, O_RDONLY | O_DIRECTORY);
-  if (!folder.is_open()) fail(path, "open the folder");
+  if (!folder.is_open()) fail_to(path, "open the folder");
   // Some network file systems cannot, and need not.
   if (retry([&] { return ::fsync(folder.number()); }) != 0 && errno != EINVAL)
-    fail(path, "bring the folder to the disk");
+    fail_to(path, "bring the folder to the disk");
 }
 
 void write_text(const std::string& path, std::string_view text) {

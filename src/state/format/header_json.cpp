@@ -9,10 +9,8 @@
 namespace fsdp::state {
 namespace {
 
-using json = nlohmann::json;
-
 // Called by the parser for each element of the text. Every call returns true or throws.
-class HeaderReader : public nlohmann::json_sax<json> {
+class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
   Header take() { return std::move(header_); }
@@ -87,7 +85,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool number_integer(number_integer_t /*number*/) override { fail("a negative number"); }
   bool number_float(number_float_t /*number*/, const string_t& /*text*/) override { fail("a broken number"); }
   bool binary(binary_t& /*bytes*/) override { fail("bytes"); }
-  bool parse_error(std::size_t position, const std::string& /*token*/, const json::exception& /*error*/) override {
+  bool parse_error(std::size_t position, const std::string& /*token*/, const nlohmann::json::exception& /*error*/) override {
     throw FormatError(path_ + ": expected JSON in the header, found something else at byte " +
                       std::to_string(kLengthBytes + position) +
                       ". The file is damaged or no safetensors file: take another copy or checkpoint");
@@ -127,7 +125,7 @@ Header header_in_json(std::string_view text, const std::string& path) {
     throw FormatError(path +
                       ": expected JSON in the header, found a byte 0. The file is damaged or no safetensors file");
   HeaderReader reader(path);
-  json::sax_parse(text.begin(), text.end(), &reader);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   return reader.take();
 }
 
