@@ -31,9 +31,7 @@ GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params, 
       reduction_(reduction_over(group.placement)),
       reduction_within_replica_(reduction_within_replica(group.placement)),
       slots_(params.count()),
-      reduced_(params.flats().size()),
-      landed_(params.flats().size()),
-      partial_sums_(params.flats().size()) {
+      flats_(params.flats().size()) {
   for (const auto& run : runs_of(group, params, bucket_cap_bytes)) {
     for (size_t slot = run.begin; slot < run.end; ++slot) slots_[slot].bucket = buckets_.size();
     buckets_.push_back({.slots = run});
@@ -85,8 +83,10 @@ void GroupBackward::close() {
     bucket.state = BucketState::kCollecting;
     bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
   }
-  for (auto* buffers : {&reduced_, &landed_})
-    for (auto& buffer : *buffers) buffer.reset();
+  for (auto& flat : flats_) {
+    flat.reduced.reset();
+    flat.landed.reset();
+  }
   for (size_t i : c10::irange(slots_.size())) {
     slots_[i].has_arrived = false;
     auto gradient = std::exchange(slots_[i].parked, at::Tensor());
@@ -145,7 +145,7 @@ Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
   const auto& layout = params_.flats()[flat].layout();
   const auto dtype = params_.flats()[flat].reduced_form().dtype;
   const double factor = factor_before_sum(dtype, group_.placement);
-  auto kept = std::exchange(partial_sums_[flat], {});
+  auto kept = std::exchange(flats_[flat].partial_sum, {});
   const auto slice = kept.rows.take();
   if (slice.defined()) memory::note_use(slice);
   Contribution taken;
@@ -177,7 +177,7 @@ Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
 
 // Whether a bucket's part of the flat buffer takes part in its reduction.
 bool GroupBackward::trains(size_t flat, const SlotRun& run) {
-  if (partial_sums_[flat].is_there()) return true;
+  if (flats_[flat].partial_sum.is_there()) return true;
   for (size_t i = run.begin; i < run.end; ++i)
     if (params_.place(i).flat == flat && (params_.slots()[i].requires_grad() || slots_[i].arrived.defined()))
       return true;
@@ -187,7 +187,7 @@ bool GroupBackward::trains(size_t flat, const SlotRun& run) {
 // Buckets of one backward share a buffer; what is reduced once more has one of its own.
 memory::FlatPart GroupBackward::reduced_memory(size_t flat, bool is_shared) {
   if (!is_shared) return params_.flats()[flat].allocate_reduced();
-  auto& reduced = reduced_[flat];
+  auto& reduced = flats_[flat].reduced;
   if (!reduced) reduced = params_.flats()[flat].allocate_reduced();
   return *reduced;
 }
@@ -197,8 +197,8 @@ memory::FlatPart GroupBackward::land(const ReductionInFlight& reduced) {
   auto& flat = params_.flats()[reduced.flat];
   if (!flat.lands_elsewhere()) return reduced.output;
   std::optional<memory::FlatPart> own;
-  auto& landed =
-      reduced_[reduced.flat] && reduced_[reduced.flat]->buffer == reduced.output.buffer ? landed_[reduced.flat] : own;
+  auto& shared = flats_[reduced.flat];
+  auto& landed = shared.reduced && shared.reduced->buffer == reduced.output.buffer ? shared.landed : own;
   if (!landed) landed = flat.allocate_gradient();
   const auto first = (reduced.part.byte_offset - reduced.output.byte_offset) / reduced.output.form.bytes(1);
   auto part = *landed;
@@ -308,7 +308,7 @@ std::vector<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
 void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, const ReductionPolicy& policy) {
   const auto votes = reduced.started.work->votes();
   if (reduced.is_within_replica) {
-    auto& kept = partial_sums_[reduced.flat];
+    auto& kept = flats_[reduced.flat].partial_sum;
     kept.reductions = reduced.joined + 1;
     kept.votes.assign(votes.begin(), votes.end());
     kept.rows.put(reduced.output.tensor());
@@ -360,7 +360,7 @@ size_t GroupBackward::reset() {
     slot.arrived = {};
     slot.charge = {};
   }
-  for (auto& sum : partial_sums_) sum = {};
+  for (auto& flat : flats_) flat.partial_sum = {};
   landings_.clear();
   for (auto& flat : params_.flats()) flat.drop_landing();
   waiting_ = 0;

@@ -61,9 +61,11 @@ class GroupBackward {
   void add(size_t slot, at::Tensor gradient, bool from_inside);
   /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward;
   /// that of one slot.
-  bool has_gradients() const { return waiting_ > 0 || std::ranges::any_of(partial_sums_, &PartialSum::is_there); }
+  bool has_gradients() const {
+    return waiting_ > 0 || std::ranges::any_of(flats_, [](const Flat& flat) { return flat.partial_sum.is_there(); });
+  }
   bool has_gradient(size_t slot) const {
-    return slots_[slot].arrived.defined() || partial_sums_[params_.place(slot).flat].is_there();
+    return slots_[slot].arrived.defined() || flats_[params_.place(slot).flat].partial_sum.is_there();
   }
   /// Whether whole gradients wait for a reduction in one bucket.
   bool has_gradients_in(size_t bucket) const;
@@ -129,6 +131,13 @@ class GroupBackward {
     uint64_t reduction_number = 0;                  // of the last one that was started
   };
 
+  // Of one flat buffer.
+  struct Flat {
+    // What buckets of the open backward fill, as it is reduced and as it lands in the form of the rows.
+    std::optional<memory::FlatPart> reduced = {}, landed = {};
+    PartialSum partial_sum = {};
+  };
+
   // What was reduced, on its way to the rows' gradients.
   struct Landing {
     size_t flat = 0;
@@ -162,9 +171,7 @@ class GroupBackward {
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
   size_t waiting_ = 0;  // slots whose gradient waits for a reduction
-  // By flat: what buckets of the open backward fill, as it is reduced and as it lands in the form of the rows.
-  std::vector<std::optional<memory::FlatPart>> reduced_, landed_;
-  std::vector<PartialSum> partial_sums_;  // by flat
+  std::vector<Flat> flats_;
   std::vector<Landing> landings_;
   std::string error_;  // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;

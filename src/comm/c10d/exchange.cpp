@@ -12,8 +12,6 @@
 namespace fsdp {
 namespace {
 
-constexpr auto kData = Wire::Channel::kData;
-
 // A reduce_scatter goes through its slices chunk by chunk; all ranks cut a slice in the same chunks.
 struct Chunks {
   int64_t length, chunk;

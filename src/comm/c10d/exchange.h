@@ -13,6 +13,9 @@
 
 namespace fsdp {
 
+/// Where all of a collective's data goes.
+inline constexpr auto kData = Wire::Channel::kData;
+
 /// Runs in the lane's thread. A call returns when its result is in place; on an accelerator when it is issued, so that
 /// the current stream has it.
 class Exchange {

@@ -13,8 +13,6 @@
 namespace fsdp {
 namespace {
 
-constexpr auto kSlices = Wire::Channel::kData;
-
 // A reduce_scatter cuts slices into parts of about as many bytes, alike on every rank.
 constexpr int64_t kPartBytes = int64_t{2} << 20;
 
@@ -69,14 +67,14 @@ std::vector<HierarchicalExchange::Transfers> HierarchicalExchange::receive_slice
     const auto charges = grid_->charges(host);
     auto& transfers = incoming.emplace_back();
     for (int source = charges.begin; source < charges.end; ++source)
-      transfers.push_back(wire().recv(slice_of(output, offsets, source), source, kSlices));
+      transfers.push_back(wire().recv(slice_of(output, offsets, source), source, kData));
   }
   return incoming;
 }
 
 HierarchicalExchange::Transfers HierarchicalExchange::send_to_deputies(const at::Tensor& slice) const {
   Transfers sent;
-  for (const int host : grid_->others()) sent.push_back(wire().send(slice, grid_->deputy_on(host), kSlices));
+  for (const int host : grid_->others()) sent.push_back(wire().send(slice, grid_->deputy_on(host), kData));
   return sent;
 }
 
@@ -139,7 +137,7 @@ void HierarchicalExchange::send_sums(std::span<const Piece> input, std::span<con
     reduce_inside(sum, input, offsets, host, part);
     for (int peer = charges.begin; peer < charges.end; ++peer) {
       fault_point("chunk sent");
-      sent.transfers.push_back(wire().send(slice_of(sum, ends, peer - charges.begin), peer, kSlices));
+      sent.transfers.push_back(wire().send(slice_of(sum, ends, peer - charges.begin), peer, kData));
     }
   }
 }
@@ -154,7 +152,7 @@ void HierarchicalExchange::sum_scatter(const at::Tensor& output, std::vector<Pie
     const auto theirs = by_host[static_cast<size_t>(host)] = at::empty_like(output);
     for (int64_t number = 0; number < parts; ++number) {
       const auto [begin, end] = Part{number, parts}.of(0, theirs.numel());
-      incoming.push_back(wire().recv(theirs.narrow(0, begin, end - begin), grid_->deputy_on(host), kSlices));
+      incoming.push_back(wire().recv(theirs.narrow(0, begin, end - begin), grid_->deputy_on(host), kData));
     }
   }
   for (const int host : grid_->others()) send_sums(input, offsets, host, parts, output.options(), sent);
@@ -183,9 +181,9 @@ void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {
   const int first = grid_->own_ranks().begin;
   fault_point("broadcast spreading");
   if (rank_ == root) {
-    for (const int host : grid_->others()) sent.push_back(wire().send(tensor, grid_->ranks_of(host).begin, kSlices));
+    for (const int host : grid_->others()) sent.push_back(wire().send(tensor, grid_->ranks_of(host).begin, kData));
   } else if (!roots_host && rank_ == first) {
-    wire().wait(wire().recv(tensor, root, kSlices));
+    wire().wait(wire().recv(tensor, root, kData));
   }
   inside_->run([&](Communicator& ranks) {
     ranks.broadcast(tensor, (roots_host ? root : first) - first, {"tensor", {}})->wait();

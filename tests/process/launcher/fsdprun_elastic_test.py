@@ -89,17 +89,17 @@ class Elastic(ElasticTest):
         self.assertIn("the job is over; this node was not needed", spare.err)
 
     def test_too_few_nodes_are_left(self):
-        first = self.first_node("2:3", "--max-restarts=5", join=1)
+        first = self.first_node("2:3", "--max-restarts=5", join=5)
         second = self.node("2:3", "--max-restarts=5")
         self.wait_for_world(2)
         second.kill()
         self.assertEqual(self.results(first), [1])
-        self.assertIn("expected at least 2 nodes within 1 s (join_timeout of --rdzv-conf), found 1", first.err)
+        self.assertIn("expected at least 2 nodes within 5 s (join_timeout of --rdzv-conf), found 1", first.err)
 
     def test_too_few_nodes_come(self):
-        first, second = self.first_node("3:4", join=2), self.node("3:4")
+        first, second = self.first_node("3:4", join=5), self.node("3:4")
         self.assertEqual(self.results(first, second), [1, 1])
-        self.assertIn("expected at least 3 nodes within 2 s", first.err)
+        self.assertIn("expected at least 3 nodes within 5 s", first.err)
         self.assertIn("node 0 has ended the job: expected at least 3 nodes", second.err)
 
     def test_the_loss_of_the_launcher_that_hosts_the_store_ends_the_job(self):
