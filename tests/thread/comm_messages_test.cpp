@@ -7,7 +7,9 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
+#include <string>
 #include <tuple>
 
 #include "support/thread_ranks.h"
@@ -193,25 +195,34 @@ TEST(MessagesAfterAStartingOver, BeginAnew) {
   });
 }
 
-// Bytes of the segments that this process, and so its threads' ranks, share.
-size_t shared_bytes() {
-  size_t sum = 0;
+// Bytes of the segments that this process, and so its threads' ranks, share, by their numbers of files.
+std::map<std::string, size_t> shared_segments() {
+  std::map<std::string, size_t> segments;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
     if (line.find("/memfd:fsdp") == std::string::npos) continue;
-    std::istringstream addresses(line);
+    std::istringstream fields(line);
     size_t begin = 0, end = 0;
-    addresses >> std::hex >> begin >> std::ws;
-    addresses.ignore(1) >> end;
-    sum += end - begin;
+    std::string access, offset, device, file;
+    fields >> std::hex >> begin;
+    fields.ignore(1) >> end >> access >> offset >> device >> file;
+    segments[file] += end - begin;
   }
-  return sum;
+  return segments;
 }
 
 TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
-  const auto talk = [](int rank) {
+  // Those of the test before may be on their way out.
+  const auto of_others = shared_segments();
+  const auto shared_bytes = [&] {
+    size_t sum = 0;
+    for (const auto& [file, bytes] : shared_segments())
+      if (!of_others.contains(file)) sum += bytes;
+    return sum;
+  };
+  const auto talk = [&](int rank) {
     // What a message adds; only rank 0 looks, while the others wait.
-    const auto growth = [rank](int from, int to) {
+    const auto growth = [&](int from, int to) {
       fsdp::barrier();
       const size_t before = rank == 0 ? shared_bytes() : 0;
       fsdp::barrier();
