@@ -33,7 +33,8 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups) {
     is_asked = group->identity.rank_state->keeps_files = true;
     auto& flats = group->params.flats();
     try {
-      for (size_t i = 0; i < flats.size(); ++i) flats[i].keep_on_disk(group->disk_folder, trains(group->params, i));
+      for (size_t i = 0; i < flats.size(); ++i)
+        flats[i].shard().keep_on_disk(group->disk_folder, trains(group->params, i));
     } catch (const Error& lacks) {
       error = c10::str("group '", group->identity.name, "': ", lacks.what_without_backtrace());
       break;
@@ -66,11 +67,12 @@ void allocate_rows(std::span<runtime::Parts* const> groups) {
     for (auto& flat : group->params.flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
-      if (flat.is_on_disk() || flat.is_on_host())
+      const auto& shard = flat.shard();
+      if (shard.is_on_disk() || shard.is_on_host())
         flat.allocate_shard(nullptr);
       else
         devices[{device.type(), device.index()}].emplace_back(group, &flat);
-      const auto& reduced = flat.reduced_form();
+      const auto& reduced = shard.reduced_form();
       largest = std::max(largest, reduced.bytes(flat.whole().numel));
       largest_slice = std::max(largest_slice, reduced.bytes(flat.layout().slice_numel(placement.shard().rank())));
     }

@@ -27,17 +27,12 @@ FlatParams::FlatParams(const FlatForms& forms, layout::RowLayout layout, int ran
     : layout_(std::move(layout)),
       rank_(rank),
       account_(std::move(account)),
-      rows_{forms.rows, layout_.slice_numel(rank)},
-      whole_{forms.whole, layout_.total_numel()},
-      reduced_form_(forms.reduced) {}
+      shard_(forms.rows, forms.reduced, layout_.slice_numel(rank), account_),
+      whole_{forms.whole, layout_.total_numel()} {}
 
 // This rank's part of a whole buffer.
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
-  return {whole_.form, rows_.numel, whole, whole_.form.bytes(layout_.boundaries[rank_])};
-}
-
-void FlatParams::keep_on_disk(const std::string& folder, bool trains) {
-  disk_.emplace(folder, rows_.bytes(), trains ? 4 : 1);
+  return {whole_.form, rows().numel, whole, whole_.form.bytes(layout_.boundaries[rank_])};
 }
 
 // Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
@@ -46,21 +41,12 @@ void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, std::share
   shared_ = std::move(shared);
   on_host_ = std::move(on_host);
   if (shared_)
-    shared_whole_ = std::make_shared<FlatBuffer>(data_of(shared_, whole_.form.device), whole_.form.bytes(rows_.numel),
+    shared_whole_ = std::make_shared<FlatBuffer>(data_of(shared_, whole_.form.device), whole_.form.bytes(rows().numel),
                                                  account_, has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
-  if (rows_lie_in_whole()) {
-    rows_ = own_slice(shared_whole_);
-  } else {
-    rows_.buffer = allocate_rows();
-    rows_.tensor().zero_();  // padding between parameters travels too
-  }
-}
-
-std::shared_ptr<FlatBuffer> FlatParams::allocate_rows() {
-  if (host_) return host_->allocate(rows_.bytes());
-  auto data = disk_ ? disk_->take(rows_.bytes()) : memory::allocate_block(rows_.form.device, rows_.bytes());
-  return std::make_shared<FlatBuffer>(std::move(data), rows_.bytes(), account_,
-                                      disk_ ? ByteClass::kDisk : ByteClass::kRows);
+  if (shared_ && has_one_form())
+    shard_.lie_in(own_slice(shared_whole_));
+  else
+    shard_.allocate();
 }
 
 void FlatParams::allocate_copy() {
@@ -89,21 +75,17 @@ void FlatParams::allocate_whole(bool fills_alone) {
 
 // What travels. In memory of a host, peers may still read what was gathered before.
 at::Tensor FlatParams::slice_to_gather() {
-  if (has_one_form()) return rows_.tensor();
-  if (on_host_) return rows_.tensor().to(whole_.form.device, whole_.form.dtype);
-  const auto slice = own_slice(whole_.buffer).tensor();
-  if (host_)
-    host_->bring(rows_, slice);
-  else
-    slice.copy_(rows_.tensor());
+  if (has_one_form()) return rows().tensor();
+  if (on_host_) return rows().tensor().to(whole_.form.device, whole_.form.dtype);
+  auto slice = own_slice(whole_.buffer).tensor();
+  shard_.copy_to(slice);
   return slice;
 }
 
 void FlatParams::publish() {
   const at::NoGradGuard no_grad;
-  if (host_) return host_->publish(rows_, whole_.form.dtype);
-  if (!shared_ || has_one_form()) return;
-  own_slice(shared_whole_).tensor().copy_(rows_.tensor());
+  shard_.publish(whole_.form.dtype);
+  if (shared_ && !has_one_form()) shard_.copy_to(own_slice(shared_whole_).tensor());
 }
 
 void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGather& with) {
@@ -155,57 +137,19 @@ void FlatParams::offload_whole() {
 
 void FlatParams::end_gather() {
   gathered_ = std::exchange(gather_, nullptr);
-  if (disk_) rows_.buffer->let_go();
+  shard_.let_go();
 }
 
 void FlatParams::order_read() {
   if (!whole_.buffer || !whole_.buffer->uses().note_current()) return;
   if (gathered_) gathered_->wait();
-  if (host_) host_->order_read();
+  shard_.order_read();
 }
 
 void FlatParams::free_whole() {
   gather_.reset();
   gathered_.reset();
   whole_.buffer.reset();
-}
-
-FlatPart FlatParams::gradient_in(const memory::Form& form, memory::ReusedBlock& memory) {
-  const auto bytes = form.bytes(rows_.numel);
-  if (host_ && form == rows_.form) return {form, rows_.numel, host_->allocate(bytes)};
-  if (disk_ && form == rows_.form)
-    return {form, rows_.numel, std::make_shared<FlatBuffer>(disk_->take(bytes), bytes, account_, ByteClass::kDisk)};
-  return {form, rows_.numel, std::make_shared<FlatBuffer>(memory.take(bytes), bytes, account_, ByteClass::kGradient)};
-}
-
-std::shared_ptr<FlatBuffer> FlatParams::allocate_state(size_t bytes) {
-  auto data = disk_ ? disk_->take(bytes) : memory::allocate_block(rows_.form.device, bytes);
-  const auto cls = disk_ ? ByteClass::kDisk : host_ ? ByteClass::kHost : ByteClass::kOptimizer;
-  return std::make_shared<FlatBuffer>(std::move(data), bytes, account_, cls);
-}
-
-std::optional<c10::Stream> FlatParams::stream_of_results() const {
-  return host_ ? std::optional(host_->stream_of_results()) : std::nullopt;
-}
-
-void FlatParams::land(const at::Tensor& reduced, const FlatPart& rows) {
-  if (host_) return host_->land(reduced, rows);
-  memory::note_use(reduced);
-  rows.tensor().copy_(reduced);
-}
-
-void FlatParams::finish_landing() {
-  if (host_) host_->finish_landing();
-}
-
-void FlatParams::drop_landing() {
-  if (host_) host_->drop_landing();
-}
-
-FlatPart FlatParams::allocate_gradient() { return gradient_in(rows_.form, gradient_memory_); }
-
-FlatPart FlatParams::allocate_reduced() {
-  return lands_elsewhere() ? gradient_in(reduced_form_, reduced_memory_) : allocate_gradient();
 }
 
 }  // namespace fsdp::runtime

@@ -7,14 +7,11 @@
 #include <fsdp/process_group.h>
 
 #include <memory>
-#include <optional>
-#include <string>
 
 #include "layout/row_layout.h"
-#include "memory/disk_store.h"
 #include "memory/flat_part.h"
 #include "memory/reused_block.h"
-#include "runtime/host_rows.h"
+#include "runtime/flat_shard.h"
 #include "runtime/second_shard.h"
 
 namespace fsdp::runtime {
@@ -48,26 +45,18 @@ class FlatParams {
  public:
   /// Without memory as yet.
   FlatParams(const FlatForms& forms, layout::RowLayout layout, int rank, std::shared_ptr<memory::ByteAccount> account);
-  /// The shard, its gradients and, of `trains`, two states of its size will lie in a file in `folder`, which gets the
-  /// room for them. Before `allocate_shard`, which then gets no shared memory; on the CPU. Throws Error.
-  void keep_on_disk(const std::string& folder, bool trains);
-  bool is_on_disk() const { return disk_.has_value(); }
-  /// Where the shard and its gradients are if they are not beside whole values: then their form is of the CPU. Before
-  /// `allocate_shard`, which then gets no shared memory.
-  void keep_on_host(bool is_pinned, std::shared_ptr<memory::HostCopies> copies) {
-    host_.emplace(whole_.form.device, is_pinned, std::move(copies), account_);
-  }
-  bool is_on_host() const { return host_.has_value(); }
-  /// Makes the shard. `shared`: memory for the whole buffer that every rank sees; `on_host`: that the ranks of this
-  /// host see; null where there is none. Once.
+  /// Makes the shard. `shared`: memory for the whole buffer that every rank sees, null also where the shard is on disk
+  /// or on the host; `on_host`: that the ranks of this host see; null where there is none. Once.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host = nullptr);
 
   /// Whole values that go leave their memory to the next ones.
   void keep_whole_memory() { keeps_whole_memory_ = true; }
 
   const layout::RowLayout& layout() const { return layout_; }
-  /// The flat shard: this rank's slice.
-  const memory::FlatPart& rows() const { return rows_; }
+  /// This rank's slice, with its gradients and its state.
+  const FlatShard& shard() const { return shard_; }
+  FlatShard& shard() { return shard_; }
+  const memory::FlatPart& rows() const { return shard_.rows(); }
   /// The whole buffer, without memory while it is away.
   const memory::FlatPart& whole() const { return whole_; }
   /// Whether whole values lie in memory that all ranks share; whose turn it is there, null elsewhere.
@@ -108,46 +97,24 @@ class FlatParams {
   void order_read();
   void free_whole();
 
-  /// Memory for this rank's slice of the gradients, in the form in which they are reduced.
-  memory::FlatPart allocate_reduced();
-  const memory::Form& reduced_form() const { return reduced_form_; }
-  /// The same in the form of the rows; where both are one, what was reduced is the rows' gradient.
-  memory::FlatPart allocate_gradient();
-  bool lands_elsewhere() const { return reduced_form_ != rows_.form; }
-  /// The stream on which reductions are waited for and landed; none: the caller's.
-  std::optional<c10::Stream> stream_of_results() const;
-  /// Puts what was reduced into the part of an `allocate_gradient` of as many elements, which has it after
-  /// `finish_landing`.
-  void land(const at::Tensor& reduced, const memory::FlatPart& rows);
-  void finish_landing();
-  void drop_landing();
-  /// Memory of any content for optimizer state of the rows.
-  std::shared_ptr<memory::FlatBuffer> allocate_state(size_t bytes);
-
  private:
-  bool has_one_form() const { return rows_.form == whole_.form; }
-  bool rows_lie_in_whole() const { return shared_ && has_one_form(); }
+  bool has_one_form() const { return rows().form == whole_.form; }
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
   at::Tensor slice_to_gather();
   std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
-  std::shared_ptr<memory::FlatBuffer> allocate_rows();
-  memory::FlatPart gradient_in(const memory::Form& form, memory::ReusedBlock& memory);
 
   layout::RowLayout layout_;
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
-  memory::FlatPart rows_, whole_;
-  memory::Form reduced_form_;
+  FlatShard shard_;
+  memory::FlatPart whole_;
   SecondShard second_;
   std::shared_ptr<SharedBuffer> shared_;
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // the same memory
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard
-  std::optional<memory::DiskStore> disk_;
-  std::optional<HostRows> host_;
-  memory::ReusedBlock gradient_memory_{rows_.form.device}, reduced_memory_{reduced_form_.device},
-      whole_memory_{whole_.form.device};
+  memory::ReusedBlock whole_memory_{whole_.form.device};
   bool keeps_whole_memory_ = false;
   std::shared_ptr<Work> gather_, gathered_;  // under way; waited for, as long as its result is there
 };

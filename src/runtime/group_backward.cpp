@@ -143,7 +143,7 @@ int64_t GroupBackward::arrived_bytes() {
 // rank's rows; the slots let them go.
 Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
   const auto& layout = params_.flats()[flat].layout();
-  const auto dtype = params_.flats()[flat].reduced_form().dtype;
+  const auto dtype = params_.flats()[flat].shard().reduced_form().dtype;
   const double factor = factor_before_sum(dtype, group_.placement);
   auto kept = std::exchange(flats_[flat].partial_sum, {});
   const auto slice = kept.rows.take();
@@ -186,25 +186,25 @@ bool GroupBackward::trains(size_t flat, const SlotRun& run) {
 
 // Buckets of one backward share a buffer; what is reduced once more has one of its own.
 memory::FlatPart GroupBackward::reduced_memory(size_t flat, bool is_shared) {
-  if (!is_shared) return params_.flats()[flat].allocate_reduced();
+  if (!is_shared) return params_.flats()[flat].shard().allocate_reduced();
   auto& reduced = flats_[flat].reduced;
-  if (!reduced) reduced = params_.flats()[flat].allocate_reduced();
+  if (!reduced) reduced = params_.flats()[flat].shard().allocate_reduced();
   return *reduced;
 }
 
 // The slice in the form of the rows, of which the reduction fills its part.
 memory::FlatPart GroupBackward::land(const ReductionInFlight& reduced) {
-  auto& flat = params_.flats()[reduced.flat];
-  if (!flat.lands_elsewhere()) return reduced.output;
+  auto& shard = params_.flats()[reduced.flat].shard();
+  if (!shard.lands_elsewhere()) return reduced.output;
   std::optional<memory::FlatPart> own;
   auto& shared = flats_[reduced.flat];
   auto& landed = shared.reduced && shared.reduced->buffer == reduced.output.buffer ? shared.landed : own;
-  if (!landed) landed = flat.allocate_gradient();
+  if (!landed) landed = shard.allocate_gradient();
   const auto first = (reduced.part.byte_offset - reduced.output.byte_offset) / reduced.output.form.bytes(1);
   auto part = *landed;
   part.numel = reduced.part.numel;
   part.byte_offset += part.form.bytes(static_cast<int64_t>(first));
-  flat.land(reduced.part.tensor(), part);
+  shard.land(reduced.part.tensor(), part);
   return *landed;
 }
 
@@ -212,7 +212,7 @@ memory::FlatPart GroupBackward::land(const ReductionInFlight& reduced) {
 void GroupBackward::finish_landing() {
   if (landings_.empty()) return;
   const OwnOperators own_operators;
-  for (auto& flat : params_.flats()) flat.finish_landing();
+  for (auto& flat : params_.flats()) flat.shard().finish_landing();
   for (const auto& [flat, run, votes, slice] : std::exchange(landings_, {})) {
     size_t vote = 0;
     for (size_t i = run.begin; i < run.end; ++i)
@@ -222,7 +222,7 @@ void GroupBackward::finish_landing() {
 
 std::optional<c10::Stream> GroupBackward::stream_of_results() {
   for (const auto& flat : params_.flats())
-    if (const auto stream = flat.stream_of_results()) return stream;
+    if (const auto stream = flat.shard().stream_of_results()) return stream;
   return std::nullopt;
 }
 
@@ -324,7 +324,7 @@ void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, con
   }
   landings_.push_back({reduced.flat, run, {votes.begin(), votes.end()}, land(reduced)});
   // What the host has to wait for it waits for once, when somebody is to see it.
-  if (!is_open_ || !params_.flats()[reduced.flat].is_on_host()) finish_landing();
+  if (!is_open_ || !params_.flats()[reduced.flat].shard().is_on_host()) finish_landing();
 }
 
 // Their gradient is parked while a backward is open.
@@ -362,7 +362,7 @@ size_t GroupBackward::reset() {
   }
   for (auto& flat : flats_) flat.partial_sum = {};
   landings_.clear();
-  for (auto& flat : params_.flats()) flat.drop_landing();
+  for (auto& flat : params_.flats()) flat.shard().drop_landing();
   waiting_ = 0;
   if (is_open()) close();
   error_.clear();

@@ -47,7 +47,7 @@ void read_files_ahead(RankState& rank, const ReadOrder& order) {
   for (GroupId id : order.ahead(kAhead))
     if (auto* group = rank.group(id))
       for (const auto& flat : group->flats())
-        if (flat.is_on_disk()) flat.rows().buffer->read_ahead();
+        if (flat.shard().is_on_disk()) flat.rows().buffer->read_ahead();
 }
 
 // What is gathered ahead where the user set nothing: what followed in the last pass. Beside the groups around them two

@@ -61,7 +61,8 @@ void Residency::gather_after(std::shared_ptr<const c10::Event> event) {
 // was given. Second shards come after the gather that they were taken from, which the current stream knows.
 std::optional<c10::Stream> Residency::stream_of_gather() {
   if (version_at_event_ != turns_.version()) rows_written_ = nullptr;
-  const bool is_on_host = std::ranges::any_of(params_.flats(), &FlatParams::is_on_host);
+  const bool is_on_host =
+      std::ranges::any_of(params_.flats(), [](const FlatParams& flat) { return flat.shard().is_on_host(); });
   if (!rows_written_ && !is_on_host) return std::nullopt;
   auto& stream = group_.rank_state->gather_stream;
   const auto device = params_.flats().front().whole().form.device;

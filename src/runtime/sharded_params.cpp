@@ -97,7 +97,7 @@ ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<Group
     }
     auto& flat = flats_.emplace_back(kind.forms, std::move(layout), shard.rank(), group.account);
     if (rows.device != whole.device)
-      flat.keep_on_host(row_memory == RowMemory::kPinned, group.rank_state->shared_host_copies());
+      flat.shard().keep_on_host(whole.device, row_memory == RowMemory::kPinned, group.rank_state->shared_host_copies());
   }
 }
 

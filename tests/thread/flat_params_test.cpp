@@ -99,11 +99,11 @@ TEST(FlatParams, GradientsHaveMemoryInTheFormInWhichTheyAreReduced) {
     run_thread_ranks(2, [&](int) {
       FlatOnRank on(kFullPrecision, whole);
       auto& flat = *on.flat;
-      EXPECT_EQ(flat.lands_elsewhere(), whole == kLowPrecision);
-      const auto reduced = flat.allocate_reduced();
+      EXPECT_EQ(flat.shard().lands_elsewhere(), whole == kLowPrecision);
+      const auto reduced = flat.shard().allocate_reduced();
       EXPECT_EQ(reduced.form, whole);
       EXPECT_EQ(on.held(ByteClass::kGradient), static_cast<int64_t>(whole.bytes(flat.rows().numel)));
-      EXPECT_EQ(flat.allocate_gradient().form, kFullPrecision);
+      EXPECT_EQ(flat.shard().allocate_gradient().form, kFullPrecision);
     });
 }
 
