@@ -2,18 +2,16 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/distributed/c10d/exception.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "comm/c10d/enclosed_exchange.h"
 #include "comm/c10d/exchange.h"
+#include "comm/c10d/family.h"
 #include "comm/c10d/hierarchical_exchange.h"
 #include "comm/c10d/inside.h"
 #include "comm/c10d/lane.h"
 #include "comm/c10d/native_exchange.h"
 #include "comm/c10d/stream_handoff.h"
 #include "comm/core/check.h"
-#include "comm/core/fault_point.h"
 #include "comm/core/front.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
@@ -26,63 +24,6 @@
 
 namespace fsdp {
 namespace {
-
-class C10dCommunicator;
-
-// What errors call what a communicator does on its own.
-constexpr std::string_view kConnecting = "connecting", kStartingOver = "starting over";
-
-// What a communicator shares with its duplicates. Leaves the roll call when the last of them is gone.
-struct Family {
-  Family(c10::intrusive_ptr<c10d::Store> meeting_place, C10dOptions wanted)
-      : store(std::move(meeting_place)), options(std::move(wanted)) {
-    begin();
-  }
-  ~Family() { roll_call->leave(); }
-
-  // Again under keys of its own.
-  void begin() {
-    if (roll_call) roll_call->leave();
-    auto prefix = c10::make_intrusive<c10d::PrefixStore>(c10::str("roll_call/", beginnings), own_connection());
-    roll_call = RollCall::start(std::move(prefix), options.ranks, options.roll_call);
-  }
-
-  // The other one may be in the middle of a wait.
-  c10::intrusive_ptr<c10d::Store> own_connection() const {
-    try {
-      return store->clone();
-    } catch (const c10::DistError& error) {
-      const std::string detail = first_line(error.what());
-      if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
-        throw Error(c10::str(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail,
-                             ". The limit on open files (ulimit -n) may be reached, here or where the store is."));
-      raise(lost_store(detail), options.ranks, kConnecting);
-    }
-  }
-  Verdict lost_store(const std::string& detail) const {
-    return store_lost(options.ranks.rank, options.roll_call.store_in_rank_0, detail, "");
-  }
-  /// A backend for the ranks of one order, whose `name` is no other order's.
-  c10::intrusive_ptr<c10d::Backend> connect(const BackendFactory& factory, const std::string& name, int rank,
-                                            int world_size) const {
-    const std::string prefix = c10::str("lane/", beginnings, '/', name);
-    return factory(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, world_size, options.timeout);
-  }
-  bool answers() const {
-    try {
-      store->check({"roll_call"});
-      return true;
-    } catch (const std::exception&) {
-      return false;
-    }
-  }
-
-  const c10::intrusive_ptr<c10d::Store> store;
-  const C10dOptions options;
-  std::shared_ptr<RollCall> roll_call;
-  int beginnings = 0;
-  std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
-};
 
 // The data of one direction's messages over a backend of their own, with the sender as rank 0: over one of all ranks
 // two ranks that both send first would wait for each other.
@@ -105,6 +46,8 @@ class NativeMessages {
   const int rank_;
   std::unique_ptr<Exchange> exchange_;
 };
+
+}  // namespace
 
 class C10dCommunicator : public Front {
  public:
@@ -231,7 +174,7 @@ class C10dCommunicator : public Front {
     if (host_)
       for (auto* communicator : family_->communicators) communicator->all_.wire->interrupt();
     ++family_->beginnings;
-    meet_again();
+    family_->meet_again();
     if (host_) host_->start_over();
     family_->begin();
     for (auto* communicator : family_->communicators) communicator->connect();
@@ -256,7 +199,7 @@ class C10dCommunicator : public Front {
       make_connections();
     } catch (const std::exception& error) {
       const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
-      raise(verdict, ranks(), kConnecting);
+      raise(verdict, ranks(), "connecting");
     }
   }
 
@@ -313,31 +256,7 @@ class C10dCommunicator : public Front {
     const auto& roll_call = family_->roll_call;
     roll_call->pronounce(starts_over(ranks(), ""));
     const auto verdict = roll_call->verdict();
-    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, ranks(), kStartingOver);
-  }
-
-  // Returns when every rank has come.
-  void meet_again() const {
-    const auto key = [&](int who) { return c10::str("again/", family_->beginnings, '/', who); };
-    std::vector<std::string> keys;
-    for (int peer = 0; peer < world_size(); ++peer) keys.push_back(key(peer));
-    int missing = 0;
-    try {
-      family_->store->set(key(rank()), "");
-      fault_point("starting over");
-      family_->store->wait(keys, family_->options.timeout);
-    } catch (const std::exception&) {
-      try {
-        while (missing + 1 < world_size() && family_->store->check({key(missing)})) ++missing;
-      } catch (const std::exception& error) {
-        raise(family_->lost_store(first_line(error.what())), ranks(), kStartingOver);
-      }
-      const int name = ranks().name_of(missing);
-      throw PeerLost(name, c10::str(ranks().where(kStartingOver), "rank ", name, " did not start over within ",
-                                    in_seconds(family_->options.timeout),
-                                    ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
-                                    "start all ranks again."));
-    }
+    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, ranks(), "starting over");
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) override {
@@ -418,8 +337,6 @@ class C10dCommunicator : public Front {
   std::shared_ptr<Exchange> native_;                // of the collectives
   std::map<std::pair<int, bool>, Order> messages_;  // by peer, and whether this rank sends
 };
-
-}  // namespace
 
 std::shared_ptr<Communicator> make_c10d_communicator(const c10::intrusive_ptr<c10d::Store>& store,
                                                      C10dOptions options) {

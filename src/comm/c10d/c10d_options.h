@@ -1,0 +1,36 @@
+#pragma once
+/// \file
+/// What a communicator over c10d is made with.
+
+#include <fsdp/backend.h>
+#include <fsdp/communicator.h>
+
+#include "comm/core/host_grid.h"
+#include "comm/core/ranks.h"
+#include "comm/core/traffic_count.h"
+#include "comm/failure/roll_call.h"
+
+#include <chrono>
+#include <memory>
+
+namespace fsdp {
+
+struct C10dOptions {
+  Ranks ranks = {};
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);
+  /// Must be able to send and recv between any two ranks; carries the fingerprints.
+  BackendFactory control;
+  /// Carries the tensors of `data_device` by its own collectives where these fit (NCCL). Unset, and for other tensors
+  /// on the CPU: data goes over `control`, by messages.
+  BackendFactory data;
+  c10::Device data_device = c10::kCPU;
+  RollCallOptions roll_call;
+  /// Where messages on the CPU count; null: nowhere.
+  std::shared_ptr<const CountByPeer> traffic = nullptr;
+  /// Of ranks on several hosts, in which they share memory: how they lie there, and a communicator of this host's
+  /// ranks. Data on the CPU goes by these then; see Note [Two levels]. Null: every rank exchanges with every other one.
+  std::shared_ptr<const HostGrid> grid = nullptr;
+  std::shared_ptr<Communicator> host = nullptr;
+};
+
+}  // namespace fsdp
