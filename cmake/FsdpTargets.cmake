@@ -18,9 +18,9 @@ if(FSDP_SANITIZE MATCHES thread)
   target_compile_options(fsdp_private_settings INTERFACE -Wno-tsan)
 endif()
 
-# Three precompiled headers for the whole build. torch/torch.h makes every file that uses it 4 s slower to compile than the
-# headers of tensors, dispatch, autograd and c10d do, and only programs and tests train modules. The third is the second
-# without optimization, which is part of what a compiler asks a precompiled header for.
+# Three precompiled headers for the whole build. torch/torch.h makes every file that uses it seconds slower to compile
+# than the headers of tensors, dispatch, autograd and c10d do, and only programs and tests train modules. The third is
+# the second without optimization, which is part of what a compiler asks a precompiled header for.
 function(fsdp_precompile name)
   set(source "${PROJECT_BINARY_DIR}/${name}.cpp")
   if(NOT EXISTS "${source}") # written once: a new time stamp rebuilds everything
@@ -42,8 +42,8 @@ if(FSDP_BUILD_TESTS AND CMAKE_BUILD_TYPE STREQUAL "Release")
   target_compile_options(fsdp_precompiled_tests PRIVATE -O0)
 endif()
 
-# A file takes the compiler 6 s before its own code counts, and 15 s where it uses torch/torch.h: what the headers leave
-# to be instantiated. So the files of a target are compiled in batches, and share one namespace.
+# A file takes g++ seconds before its own code counts, and twice as many where it uses torch/torch.h: what the headers
+# leave to be instantiated. So the files of a target are compiled in batches, and share one namespace.
 function(fsdp_compile_in_batches name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${FSDP_BATCHES} UNITY_BUILD_BATCH_SIZE 16)
 endfunction()

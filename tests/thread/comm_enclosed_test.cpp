@@ -13,6 +13,7 @@
 
 #include "comm/c10d/c10d_communicator.h"
 #include "comm/c10d/gloo_backend.h"
+#include "support/counting_backend.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
@@ -235,26 +236,6 @@ TEST(SmallMessageAgainstALarge, IsAMismatchOnBothRanksThatWritesNothing) {
       "4000 bytes");
 }
 
-// Counts the messages that it sends.
-class CountingBackend : public c10d::Backend {
- public:
-  CountingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<std::atomic<int>> sent)
-      : c10d::Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), sent_(std::move(sent)) {}
-  ~CountingBackend() override = default;
-
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override {
-    ++*sent_;
-    return inner_->send(tensors, peer, tag);
-  }
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override {
-    return inner_->recv(tensors, peer, tag);
-  }
-
- private:
-  const c10::intrusive_ptr<c10d::Backend> inner_;
-  const std::shared_ptr<std::atomic<int>> sent_;
-};
-
 using Start = std::function<std::shared_ptr<Work>(Communicator& ranks)>;
 
 // How many messages each of 3 ranks sends, by rank.
@@ -265,19 +246,19 @@ std::vector<int> messages_of(const Start& start) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kWorld; ++rank) {
     threads.emplace_back([&, rank] {
-      const auto sent = std::make_shared<std::atomic<int>>(0);
+      const auto made = std::make_shared<CountingBackend::Counts>();
       C10dOptions options;
       options.ranks = {rank, kWorld};
       options.timeout = std::chrono::seconds(60);
-      options.control = [sent](const auto& keys, int own_rank, int size, auto timeout) {
+      options.control = [made](const auto& keys, int own_rank, int size, auto timeout) {
         return c10::make_intrusive<CountingBackend>(make_gloo_backend(keys, own_rank, size, timeout, "127.0.0.1"),
-                                                    sent);
+                                                    made);
       };
       const auto ranks = make_c10d_communicator(store, std::move(options));
       ranks->barrier({})->wait();
-      const int before = *sent;
+      const int before = made->sends;
       start(*ranks)->wait();
-      counts[static_cast<size_t>(rank)] = *sent - before;
+      counts[static_cast<size_t>(rank)] = made->sends - before;
       ranks->barrier({})->wait();
     });
   }

@@ -8,12 +8,12 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <array>
-#include <atomic>
 #include <thread>
 #include <vector>
 
 #include "comm/c10d/c10d_communicator.h"
 #include "comm/c10d/gloo_backend.h"
+#include "support/counting_backend.h"
 
 namespace fsdp::test {
 namespace {
@@ -58,29 +58,12 @@ void run(int world_size, const std::function<void(Communicator&, int)>& fn,
   for (auto& thread : threads) thread.join();
 }
 
-// Counts what comes to it.
-struct NativeCountingBackend : c10d::Backend {
-  NativeCountingBackend(c10::intrusive_ptr<c10d::Backend> inner, int rank, int world_size)
-      : c10d::Backend(rank, world_size), inner_(std::move(inner)) {}
-  ~NativeCountingBackend() override = default;
-
-  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& whole, at::Tensor& own,
-                                                 const c10d::AllgatherOptions& options) override {
-    ++gathers;
-    return inner_->_allgather_base(whole, own, options);
-  }
-  static inline std::atomic<int> gathers;
-
- private:
-  const c10::intrusive_ptr<c10d::Backend> inner_;
-};
-
 TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
-  NativeCountingBackend::gathers = 0;
+  const auto made = std::make_shared<CountingBackend::Counts>();
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto counting = [](const auto& lane, int rank, int world_size, auto timeout) {
+  const auto counting = [&](const auto& lane, int rank, int world_size, auto timeout) {
     auto gloo = make_gloo_backend(lane, rank, world_size, timeout, "127.0.0.1");
-    return c10::make_intrusive<NativeCountingBackend>(std::move(gloo), rank, world_size);
+    return c10::make_intrusive<CountingBackend>(std::move(gloo), made);
   };
   const auto run_rank = [&](int rank) {
     const auto group = new_process_group(
@@ -93,7 +76,7 @@ TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
   std::thread other([&] { run_rank(1); });
   run_rank(0);
   other.join();
-  EXPECT_EQ(NativeCountingBackend::gathers, 2);
+  EXPECT_EQ(made->gathers, 2);
 }
 
 class NativeCollectives : public testing::TestWithParam<std::vector<int64_t>> {};

@@ -1,0 +1,43 @@
+#pragma once
+/// \file
+/// A c10d backend that counts what it is asked for.
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace fsdp::test {
+
+/// Hands everything on to another backend. Several of them may count into one `Counts`.
+class CountingBackend : public c10d::Backend {
+ public:
+  struct Counts {
+    std::atomic<int> sends = 0, gathers = 0;
+  };
+
+  CountingBackend(c10::intrusive_ptr<c10d::Backend> inner, std::shared_ptr<Counts> counts)
+      : c10d::Backend(inner->getRank(), inner->getSize()), inner_(std::move(inner)), counts_(std::move(counts)) {}
+  ~CountingBackend() override = default;
+
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override {
+    ++counts_->sends;
+    return inner_->send(tensors, peer, tag);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override {
+    return inner_->recv(tensors, peer, tag);
+  }
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& whole, at::Tensor& own,
+                                                 const c10d::AllgatherOptions& options) override {
+    ++counts_->gathers;
+    return inner_->_allgather_base(whole, own, options);
+  }
+
+ private:
+  const c10::intrusive_ptr<c10d::Backend> inner_;
+  const std::shared_ptr<Counts> counts_;
+};
+
+}  // namespace fsdp::test
