@@ -18,9 +18,9 @@ if(FSDP_SANITIZE MATCHES thread)
   target_compile_options(fsdp_private_settings INTERFACE -Wno-tsan)
 endif()
 
-# Three precompiled headers for the whole build. torch/torch.h makes every file that uses it seconds slower to compile
-# than the headers of tensors, dispatch, autograd and c10d do, and only programs and tests train modules. The third is
-# the second without optimization, which is part of what a compiler asks a precompiled header for.
+# Two precompiled headers for the whole build, and a third one for tests (tests/CMakeLists.txt). torch/torch.h makes every
+# file that uses it seconds slower to compile than the headers of tensors, dispatch, autograd and c10d do, and only
+# programs and tests train modules.
 function(fsdp_precompile name)
   set(source "${PROJECT_BINARY_DIR}/${name}.cpp")
   if(NOT EXISTS "${source}") # written once: a new time stamp rebuilds everything
@@ -34,13 +34,7 @@ fsdp_precompile(
   fsdp_precompiled_core <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/engine.h>
   <torch/csrc/autograd/graph_task.h> <torch/csrc/distributed/c10d/Backend.hpp>
   <torch/csrc/distributed/c10d/PrefixStore.hpp>)
-fsdp_precompile(fsdp_precompiled_torch <torch/torch.h>)
-set(FSDP_PRECOMPILED_FOR_TESTS fsdp_precompiled_torch)
-if(FSDP_BUILD_TESTS AND CMAKE_BUILD_TYPE STREQUAL "Release")
-  set(FSDP_PRECOMPILED_FOR_TESTS fsdp_precompiled_tests)
-  fsdp_precompile(fsdp_precompiled_tests <torch/torch.h>)
-  target_compile_options(fsdp_precompiled_tests PRIVATE -O0)
-endif()
+fsdp_precompile(fsdp_precompiled_torch <torch/torch.h> <torch/script.h>)
 
 # A file takes g++ seconds before its own code counts, and twice as many where it uses torch/torch.h: what the headers
 # leave to be instantiated. So the files of a target are compiled in batches, and share one namespace.
@@ -58,6 +52,10 @@ function(fsdp_library name)
   target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_core)
 endfunction()
 
+# What programs and tests compute, they compute in the library and in LibTorch. With -O1 a third less to compile than with
+# -O2; for clang, of whose time two thirds go into code and not into templates, with -O0 two thirds less than that.
+set(FSDP_TEST_OPTIMIZATION $<$<CONFIG:RelWithDebInfo>:-O1> $<$<CONFIG:Release>:-O0>)
+
 # fsdp_program(NAME SOURCES... DEPENDS... [TESTS]): an executable; TESTS: of tests, so it is compiled in half the time.
 function(fsdp_program name)
   cmake_parse_arguments(arg "TESTS" "" "SOURCES;DEPENDS" ${ARGN})
@@ -65,15 +63,13 @@ function(fsdp_program name)
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} fsdp_settings fsdp_private_settings)
   # The precompiled header is compiled with -fPIC; CMake would compile executables with -fPIE and not use it.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIC)
   fsdp_compile_in_batches(${name})
-  # What programs and tests compute, they compute in the library and in LibTorch. With -O1 a third less to compile than
-  # with -O2; for clang, of whose time two thirds go into code and not into templates, with -O0 two thirds less than that.
-  set(_header fsdp_precompiled_torch)
-  set(_optimization $<$<NOT:$<CONFIG:Debug>>:-O1>)
   if(arg_TESTS)
-    set(_header ${FSDP_PRECOMPILED_FOR_TESTS})
-    set(_optimization $<$<CONFIG:RelWithDebInfo>:-O1> $<$<CONFIG:Release>:-O0>)
+    target_compile_options(${name} PRIVATE ${FSDP_TEST_OPTIMIZATION})
+    target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_tests)
+  else()
+    target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
+    target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_torch)
   endif()
-  target_compile_options(${name} PRIVATE -fPIC ${_optimization})
-  target_precompile_headers(${name} REUSE_FROM ${_header})
 endfunction()
