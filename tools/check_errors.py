@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import check_coverage
 
 RAISES = re.compile(r"\b(throw|static_assert|TORCH_(CHECK\w*|WARN\w*)|UsageError|Obstacle|ValidationError|Exit|check"
-                    r"|expect|fail|note|problem|refuse\w*|require|say)\b")
+                    r"|expect|fail\w*|note|problem|refuse\w*|require|say)\b")
 FLAGS = re.compile(r"\b(add(_\w+)?|command)\b")
 SILENT = re.compile(FLAGS.pattern + r"|\b(c?out|description|log|snprintf|Span|subject|[tT]ag|TORCH_INTERNAL_ASSERT)\b")
 FILES_LEFT_OUT = ("_test.cpp", "src/runtime/compat.h", "apps/fsdp-ckpt/numbers.cpp", "src/report/explain.cpp",

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "memory/disk_store.h"
 #include "memory/flat_part.h"

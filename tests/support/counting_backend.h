@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Hands everything on to another backend. Several of them may count into one `Counts`.
+/// Hands messages and gathers on to another backend; nothing else. Several of them may count into one `Counts`.
 class CountingBackend : public c10d::Backend {
  public:
   struct Counts {

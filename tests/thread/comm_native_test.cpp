@@ -77,6 +77,7 @@ TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
   run_rank(0);
   other.join();
   EXPECT_EQ(made->gathers, 2);
+  EXPECT_EQ(made->sends, 0);
 }
 
 class NativeCollectives : public testing::TestWithParam<std::vector<int64_t>> {};

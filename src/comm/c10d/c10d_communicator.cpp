@@ -23,31 +23,6 @@
 #include <vector>
 
 namespace fsdp {
-namespace {
-
-// The data of one direction's messages over a backend of their own, with the sender as rank 0: over one of all ranks
-// two ranks that both send first would wait for each other.
-class NativeMessages {
- public:
-  NativeMessages(std::shared_ptr<const Family> family, std::string name, std::shared_ptr<const Wire> wire, bool sends)
-      : family_(std::move(family)), name_(std::move(name)), wire_(std::move(wire)), rank_(sends ? 0 : 1) {}
-  /// In the lane's thread, once both ranks are there.
-  Exchange& get() {
-    if (!exchange_)
-      exchange_ = std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2),
-                                                   family_->options.data_device, wire_, rank_, 2);
-    return *exchange_;
-  }
-
- private:
-  const std::shared_ptr<const Family> family_;
-  const std::string name_;
-  const std::shared_ptr<const Wire> wire_;
-  const int rank_;
-  std::unique_ptr<Exchange> exchange_;
-};
-
-}  // namespace
 
 class C10dCommunicator : public Front {
  public:
@@ -185,6 +160,28 @@ class C10dCommunicator : public Front {
   }
 
  private:
+  // The data of one direction's messages over a backend of their own, with the sender as rank 0: over one of all ranks
+  // two ranks that both send first would wait for each other.
+  class NativeMessages {
+   public:
+    NativeMessages(std::shared_ptr<const Family> family, std::string name, std::shared_ptr<const Wire> wire, bool sends)
+        : family_(std::move(family)), name_(std::move(name)), wire_(std::move(wire)), rank_(sends ? 0 : 1) {}
+    /// In the lane's thread, once both ranks are there.
+    Exchange& get() {
+      if (!exchange_)
+        exchange_ = std::make_unique<NativeExchange>(family_->connect(family_->options.data, name_, rank_, 2),
+                                                     family_->options.data_device, wire_, rank_, 2);
+      return *exchange_;
+    }
+
+   private:
+    const std::shared_ptr<const Family> family_;
+    const std::string name_;
+    const std::shared_ptr<const Wire> wire_;
+    const int rank_;
+    std::unique_ptr<Exchange> exchange_;
+  };
+
   // What moves in one order: its thread, and what carries its data.
   struct Order {
     std::shared_ptr<Wire> wire;

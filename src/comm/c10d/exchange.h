@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-/// Where all of a collective's data goes.
+/// Where data goes that does not come with the fingerprints.
 inline constexpr auto kData = Wire::Channel::kData;
 
 /// Runs in the lane's thread. A call returns when its result is in place; on an accelerator when it is issued, so that

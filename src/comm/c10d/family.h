@@ -15,7 +15,7 @@ class C10dCommunicator;
 
 /// The store, the roll call, and how often all of them have begun. Leaves the roll call when the last of them is gone.
 ///
-/// Thread safety: under the lock of their caller; `connect` from their lanes' threads too.
+/// Thread safety: one thread at a time, of which a lane's may be one while its caller waits for it.
 struct Family {
   Family(c10::intrusive_ptr<c10d::Store> meeting_place, C10dOptions wanted);
   ~Family();

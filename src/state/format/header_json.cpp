@@ -85,7 +85,8 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   bool number_integer(number_integer_t /*number*/) override { fail("a negative number"); }
   bool number_float(number_float_t /*number*/, const string_t& /*text*/) override { fail("a broken number"); }
   bool binary(binary_t& /*bytes*/) override { fail("bytes"); }
-  bool parse_error(std::size_t position, const std::string& /*token*/, const nlohmann::json::exception& /*error*/) override {
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::json::exception& /*error*/) override {
     throw FormatError(path_ + ": expected JSON in the header, found something else at byte " +
                       std::to_string(kLengthBytes + position) +
                       ". The file is damaged or no safetensors file: take another copy or checkpoint");
