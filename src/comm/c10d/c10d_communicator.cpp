@@ -196,7 +196,7 @@ class C10dCommunicator : public Front {
       make_connections();
     } catch (const std::exception& error) {
       const auto verdict = family_->roll_call->alarm(Cause::kTransport, -1, "connection", first_line(error.what()));
-      raise(verdict, ranks(), "connecting");
+      raise(verdict, ranks(), kConnecting);
     }
   }
 
@@ -253,7 +253,7 @@ class C10dCommunicator : public Front {
     const auto& roll_call = family_->roll_call;
     roll_call->pronounce(starts_over(ranks(), ""));
     const auto verdict = roll_call->verdict();
-    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, ranks(), "starting over");
+    if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, ranks(), kStartingOver);
   }
 
   std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) override {

@@ -30,9 +30,9 @@ c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
   } catch (const c10::DistError& error) {
     const std::string detail = first_line(error.what());
     if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
-      throw Error(c10::str(options.ranks.where("connecting"), "no second connection to the rendezvous store: ", detail,
+      throw Error(c10::str(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail,
                            ". The limit on open files (ulimit -n) may be reached, here or where the store is."));
-    raise(lost_store(detail), options.ranks, "connecting");
+    raise(lost_store(detail), options.ranks, kConnecting);
   }
 }
 
@@ -69,10 +69,10 @@ void Family::meet_again() const {
     try {
       while (missing + 1 < ranks.world_size && store->check({key(missing)})) ++missing;
     } catch (const std::exception& error) {
-      raise(lost_store(first_line(error.what())), ranks, "starting over");
+      raise(lost_store(first_line(error.what())), ranks, kStartingOver);
     }
     const int name = ranks.name_of(missing);
-    throw PeerLost(name, c10::str(ranks.where("starting over"), "rank ", name, " did not start over within ",
+    throw PeerLost(name, c10::str(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
                                   in_seconds(options.timeout),
                                   ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
                                   "start all ranks again."));

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/c10d/c10d_options.h"
@@ -12,6 +13,9 @@
 namespace fsdp {
 
 class C10dCommunicator;
+
+/// What errors call what a communicator does on its own.
+inline constexpr std::string_view kConnecting = "connecting", kStartingOver = "starting over";
 
 /// The store, the roll call, and how often all of them have begun. Leaves the roll call when the last of them is gone.
 ///
