@@ -1,4 +1,4 @@
-# How every target of the project is compiled: fsdp_library for layers, fsdp_program for programs and tests.
+# How every target of the project is compiled: fsdp_layer for the library's folders, fsdp_program for programs and tests.
 
 add_library(fsdp_settings INTERFACE)
 target_include_directories(
@@ -11,65 +11,66 @@ target_compile_options(fsdp_private_settings INTERFACE -Wall -Wextra -Wshadow $<
                                                        $<$<BOOL:${FSDP_WARNINGS_AS_ERRORS}>:-Werror>)
 if(FSDP_SANITIZE)
   target_compile_options(fsdp_private_settings INTERFACE -fsanitize=${FSDP_SANITIZE} -fno-omit-frame-pointer -g1)
+  # Loops that optimizers rely on are not vectorised when every access is checked.
+  target_compile_options(fsdp_private_settings INTERFACE $<$<CXX_COMPILER_ID:Clang>:-Wno-pass-failed>)
   target_link_options(fsdp_private_settings INTERFACE -fsanitize=${FSDP_SANITIZE})
 endif()
-if(FSDP_SANITIZE MATCHES thread)
+if(FSDP_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # LibTorch's headers have a fence (PyObjectSlot.h), which ThreadSanitizer does not model; fsdp has none.
   target_compile_options(fsdp_private_settings INTERFACE -Wno-tsan)
 endif()
+# The linker of LLVM takes a tenth of the time of the system's. g++ cannot use it for code with its own link-time
+# optimization, which fsdp does not use.
+find_program(FSDP_LLD ld.lld)
+if(FSDP_LLD AND PROJECT_IS_TOP_LEVEL)
+  target_link_options(fsdp_private_settings INTERFACE -fuse-ld=lld)
+endif()
 
-# Two precompiled headers for the whole build, and a third one for tests (tests/CMakeLists.txt). torch/torch.h makes every
-# file that uses it seconds slower to compile than the headers of tensors, dispatch, autograd and c10d do, and only
-# programs and tests train modules.
-function(fsdp_precompile name)
-  set(source "${PROJECT_BINARY_DIR}/${name}.cpp")
-  if(NOT EXISTS "${source}") # written once: a new time stamp rebuilds everything
-    file(WRITE "${source}" "")
-  endif()
-  add_library(${name} OBJECT "${source}")
-  target_link_libraries(${name} PRIVATE fsdp_settings fsdp_private_settings)
-  target_precompile_headers(${name} PRIVATE ${ARGN})
-endfunction()
-fsdp_precompile(
-  fsdp_precompiled_core <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/engine.h>
-  <torch/csrc/autograd/graph_task.h> <torch/csrc/distributed/c10d/Backend.hpp>
-  <torch/csrc/distributed/c10d/PrefixStore.hpp>)
-fsdp_precompile(fsdp_precompiled_torch <torch/torch.h> <torch/script.h>)
+# One precompiled header for the library, the programs and the tests of a build; with GoogleTest where there are tests.
+set(FSDP_PRECOMPILED
+    <torch/torch.h> <torch/script.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/engine.h>
+    <torch/csrc/autograd/graph_task.h> <torch/csrc/distributed/c10d/Backend.hpp>
+    <torch/csrc/distributed/c10d/PrefixStore.hpp>)
+if(FSDP_BUILD_TESTS)
+  find_package(GTest REQUIRED)
+  list(APPEND FSDP_PRECOMPILED <gmock/gmock.h> <gtest/gtest.h>)
+endif()
+set(_source "${PROJECT_BINARY_DIR}/fsdp_precompiled.cpp")
+if(NOT EXISTS "${_source}") # It is written once, because a new time stamp rebuilds everything.
+  file(WRITE "${_source}" "")
+endif()
+add_library(fsdp_precompiled OBJECT "${_source}")
+target_link_libraries(fsdp_precompiled PRIVATE fsdp_settings fsdp_private_settings)
+if(FSDP_BUILD_TESTS)
+  target_link_libraries(fsdp_precompiled PRIVATE GTest::gmock GTest::gtest)
+endif()
+target_precompile_headers(fsdp_precompiled PRIVATE ${FSDP_PRECOMPILED})
 
-# A file takes g++ seconds before its own code counts, and twice as many where it uses torch/torch.h: what the headers
-# leave to be instantiated. So the files of a target are compiled in batches, and share one namespace.
+# A file costs a compiler seconds before its own code counts: what LibTorch's headers leave to be instantiated. So the
+# files of a target are compiled in batches, and share one namespace.
 function(fsdp_compile_in_batches name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${FSDP_BATCHES} UNITY_BUILD_BATCH_SIZE 16)
 endfunction()
 
-# fsdp_library(NAME SOURCES... DEPENDS...): one layer.
-function(fsdp_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
-  add_library(${name} STATIC ${arg_SOURCES})
-  set_property(GLOBAL APPEND PROPERTY FSDP_LAYERS ${name}) # what cmake/Install.cmake installs
-  target_link_libraries(${name} PUBLIC fsdp_settings ${arg_DEPENDS} PRIVATE $<BUILD_INTERFACE:fsdp_private_settings>)
+# fsdp_layer(NAME SOURCES...): a folder of the library. src/CMakeLists.txt makes one library of all of them.
+function(fsdp_layer name)
+  add_library(${name} OBJECT ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY FSDP_LAYERS ${name})
+  target_link_libraries(${name} PRIVATE fsdp_settings fsdp_private_settings)
+  set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET ${FSDP_VISIBILITY})
   fsdp_compile_in_batches(${name})
-  target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_core)
+  target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
 endfunction()
 
-# What programs and tests compute, they compute in the library and in LibTorch. With -O1 a third less to compile than with
-# -O2; for clang, of whose time two thirds go into code and not into templates, with -O0 two thirds less than that.
-set(FSDP_TEST_OPTIMIZATION $<$<CONFIG:RelWithDebInfo>:-O1> $<$<CONFIG:Release>:-O0>)
-
-# fsdp_program(NAME SOURCES... DEPENDS... [TESTS]): an executable; TESTS: of tests, so it is compiled in half the time.
+# fsdp_program(NAME SOURCES... DEPENDS...): an executable. What programs and tests compute, they compute in the library
+# and in LibTorch, so the cheapest code will do.
 function(fsdp_program name)
-  cmake_parse_arguments(arg "TESTS" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} fsdp_settings fsdp_private_settings)
   # The precompiled header is compiled with -fPIC; CMake would compile executables with -fPIE and not use it.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${name} PRIVATE -fPIC)
   fsdp_compile_in_batches(${name})
-  if(arg_TESTS)
-    target_compile_options(${name} PRIVATE ${FSDP_TEST_OPTIMIZATION})
-    target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_tests)
-  else()
-    target_compile_options(${name} PRIVATE $<$<NOT:$<CONFIG:Debug>>:-O1>)
-    target_precompile_headers(${name} REUSE_FROM fsdp_precompiled_torch)
-  endif()
+  target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
 endfunction()

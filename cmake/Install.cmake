@@ -1,21 +1,11 @@
-# Installs the library as a CMake package: headers, one static library for each layer, the programs.
-#
-# FSDP_LAYERS (global property) lists what fsdp_library defined; libraries of tests and programs are left out here.
+# Installs the library as a CMake package (headers, one library) and the programs.
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/fsdp")
-set(_layers)
-get_property(_libraries GLOBAL PROPERTY FSDP_LAYERS)
-foreach(_library IN LISTS _libraries)
-  get_target_property(_source_dir ${_library} SOURCE_DIR)
-  if(_source_dir MATCHES "^${PROJECT_SOURCE_DIR}/src/")
-    list(APPEND _layers ${_library})
-  endif()
-endforeach()
 set(_programs)
-foreach(_program fsdprun gpt mnist fsdp-ckpt fsdp-bench fsdp-plan)
+foreach(_program fsdprun gpt mnist fsdp-ckpt fsdp-bench)
   if(TARGET ${_program})
     list(APPEND _programs ${_program})
   endif()
@@ -23,8 +13,9 @@ endforeach()
 
 install(DIRECTORY "${PROJECT_SOURCE_DIR}/include/fsdp" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(
-  TARGETS fsdp fsdp_settings ${_layers}
+  TARGETS fsdp fsdp_settings
   EXPORT fsdpTargets
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 if(_programs)
   install(TARGETS ${_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")

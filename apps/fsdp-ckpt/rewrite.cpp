@@ -1,5 +1,7 @@
 #include "rewrite.h"
 
+#include <fsdp/version.h>
+
 #include <cstdio>
 #include <vector>
 

@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fsdp/cast.h>
+#include <fsdp/export.h>
 
 #include <functional>
 #include <memory>
@@ -15,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup memory
 /// \{

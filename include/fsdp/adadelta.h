@@ -2,12 +2,14 @@
 /// \file
 /// Adadelta, which torch::optim does not have: options, state and files.
 
+#include <fsdp/export.h>
 #include <torch/arg.h>
 #include <torch/optim/optimizer.h>
 
 #include <vector>
 
-namespace fsdp::optim {
+namespace fsdp FSDP_EXPORT {
+namespace optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -61,4 +63,5 @@ class AdadeltaBase : public torch::optim::Optimizer {
 
 /// \}
 
-}  // namespace fsdp::optim
+}  // namespace optim
+}  // namespace fsdp

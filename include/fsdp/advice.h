@@ -2,6 +2,7 @@
 /// \file
 /// Whether sharding pays for a model.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 
@@ -9,7 +10,7 @@
 #include <iosfwd>
 #include <optional>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup memory
 /// \{

@@ -3,6 +3,7 @@
 /// Activation checkpointing of a model's parts by their types, without a change of the model.
 
 #include <fsdp/activation_checkpoint.h>
+#include <fsdp/export.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 
@@ -12,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup memory
 /// \{

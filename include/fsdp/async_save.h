@@ -3,11 +3,12 @@
 /// Checkpoints that are written while training goes on.
 
 #include <fsdp/checkpoint.h>
+#include <fsdp/export.h>
 
 #include <memory>
 #include <string>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup checkpoints
 /// \{

@@ -3,6 +3,7 @@
 /// What Trainer sees of a user's data: the batches of an epoch, one after another.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp::detail {
+namespace fsdp FSDP_EXPORT {
+namespace detail {
 
 template <class Data>
 decltype(auto) range_of_epoch(Data& data, int64_t epoch) {
@@ -104,4 +106,5 @@ class MicroBatchesOf final : public MicroBatches {
   std::vector<std::remove_const_t<typename EpochOfBatches<Data>::Batch>> taken_;
 };
 
-}  // namespace fsdp::detail
+}  // namespace detail
+}  // namespace fsdp

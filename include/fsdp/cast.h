@@ -4,6 +4,7 @@
 /// module's arguments and results, by its MixedPrecisionPolicy.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 
 #include <concepts>
 #include <functional>
@@ -17,7 +18,7 @@ namespace c10 {
 struct IValue;
 }
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup precision
 /// \{

@@ -3,6 +3,7 @@
 /// Checkpoints: what training needs to go on, in files that any number of ranks can read. docs/checkpoints.md has the
 /// format.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -13,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup checkpoints
 /// \{

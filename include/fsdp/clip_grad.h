@@ -2,9 +2,10 @@
 /// \file
 /// Gradient clipping over all ranks.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup optimizers
 /// \{

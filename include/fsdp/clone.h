@@ -3,6 +3,7 @@
 /// A second set of values for a sharded model, e.g. the moving average of its weights.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <memory>
@@ -10,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup values
 /// \{

@@ -2,11 +2,12 @@
 /// \file
 /// Numbers and decisions that are the same on every rank: metrics, early stopping, what rank 0 read.
 
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <memory>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup communication
 /// \{

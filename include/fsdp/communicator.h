@@ -7,6 +7,7 @@
 /// the same bits; only a backend's own reduction of equal slices (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 
 #include <cstdint>
 #include <functional>
@@ -18,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup communication
 /// \{

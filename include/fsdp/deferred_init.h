@@ -2,12 +2,13 @@
 /// \file
 /// Models that are built without memory, because whole they may be larger than what a rank has.
 
+#include <fsdp/export.h>
 #include <torch/nn/module.h>
 
 #include <memory>
 #include <utility>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup values
 /// \{

@@ -2,6 +2,7 @@
 /// \file
 /// Ranks in a grid whose axes have names.
 
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <initializer_list>
@@ -11,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup ranks
 /// \{

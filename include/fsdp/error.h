@@ -10,10 +10,11 @@
 ///     }
 
 #include <c10/util/Exception.h>
+#include <fsdp/export.h>
 
 #include <string>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup ranks
 /// \{

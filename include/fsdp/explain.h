@@ -2,6 +2,7 @@
 /// \file
 /// What a step will cost, before the first one.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 
@@ -10,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup observing
 /// \{

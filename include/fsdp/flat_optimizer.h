@@ -2,6 +2,7 @@
 /// \file
 /// What the element-wise optimizers of fsdp::optim have in common: steps and state that are flat.
 
+#include <fsdp/export.h>
 #include <fsdp/scaled_step.h>
 #include <torch/optim/optimizer.h>
 
@@ -9,7 +10,8 @@
 #include <optional>
 #include <vector>
 
-namespace fsdp::optim {
+namespace fsdp FSDP_EXPORT {
+namespace optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -104,4 +106,5 @@ class Flat : public Torchs, public FlatOptimizer {
 
 /// \}
 
-}  // namespace fsdp::optim
+}  // namespace optim
+}  // namespace fsdp

@@ -3,6 +3,7 @@
 /// `fully_shard`: what turns an ordinary module into a sharded one.
 
 #include <fsdp/error.h>
+#include <fsdp/export.h>
 #include <fsdp/options.h>
 #include <fsdp/sharded.h>
 #include <torch/nn/module.h>
@@ -12,7 +13,7 @@
 #include <memory>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

@@ -3,6 +3,7 @@
 /// Scaling of losses, so that gradients of fp16 do not vanish.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup precision
 /// \{

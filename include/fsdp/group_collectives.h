@@ -3,13 +3,14 @@
 /// What a group's rows are gathered with and its gradients reduced with: the place for other bytes on the wire.
 
 #include <fsdp/communicator.h>
+#include <fsdp/export.h>
 
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup communication
 /// \{

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <fsdp/export.h>
 #include <torch/data/datasets/base.h>
 #include <torch/data/example.h>
 
@@ -11,7 +12,8 @@
 #include <optional>
 #include <string>
 
-namespace fsdp::data {
+namespace fsdp FSDP_EXPORT {
+namespace data {
 
 /// \addtogroup data
 /// \{
@@ -78,4 +80,5 @@ class ImageDataset : public torch::data::datasets::BatchDataset<ImageDataset, to
 
 /// \}
 
-}  // namespace fsdp::data
+}  // namespace data
+}  // namespace fsdp

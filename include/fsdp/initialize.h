@@ -2,11 +2,12 @@
 /// \file
 /// Values for parameters that are sharded already.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <functional>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup values
 /// \{

@@ -2,11 +2,12 @@
 /// \file
 /// Steps that some ranks have no data for.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <functional>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

@@ -2,9 +2,11 @@
 /// \file
 /// LBFGS over all rows of all ranks.
 
+#include <fsdp/export.h>
 #include <torch/optim/lbfgs.h>
 
-namespace fsdp::optim {
+namespace fsdp FSDP_EXPORT {
+namespace optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -42,4 +44,5 @@ class LBFGS : public torch::optim::LBFGS {
 
 /// \}
 
-}  // namespace fsdp::optim
+}  // namespace optim
+}  // namespace fsdp

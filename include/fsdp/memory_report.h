@@ -2,6 +2,7 @@
 /// \file
 /// Where a rank's bytes go.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <iosfwd>
@@ -13,7 +14,7 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup memory
 /// \{

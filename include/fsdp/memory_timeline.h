@@ -2,6 +2,7 @@
 /// \file
 /// What a rank held at each moment.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup memory
 /// \{

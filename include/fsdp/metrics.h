@@ -4,13 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup observing
 /// \{

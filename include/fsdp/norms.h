@@ -3,11 +3,12 @@
 /// Norms and sums of sharded tensors over all ranks.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup optimizers
 /// \{

@@ -3,6 +3,7 @@
 /// Optimizers that update flat memory. What is true of all but LBFGS says `Flat`.
 
 #include <fsdp/adadelta.h>
+#include <fsdp/export.h>
 #include <fsdp/flat_optimizer.h>
 #include <fsdp/lbfgs.h>
 #include <torch/optim/adagrad.h>
@@ -11,7 +12,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-namespace fsdp::optim {
+namespace fsdp FSDP_EXPORT {
+namespace optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -91,4 +93,5 @@ class Adadelta : public Flat<AdadeltaBase, AdadeltaOptions> {
 
 /// \}
 
-}  // namespace fsdp::optim
+}  // namespace optim
+}  // namespace fsdp

@@ -4,6 +4,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/device_mesh.h>
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 #include <fsdp/wrap_policy.h>
 
@@ -14,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

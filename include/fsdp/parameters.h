@@ -4,13 +4,14 @@
 /// of scopes alike; any thread. An undefined tensor is a UsageError.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

@@ -4,6 +4,7 @@
 
 #include <fsdp/backend.h>
 #include <fsdp/communicator.h>
+#include <fsdp/export.h>
 #include <fsdp/traffic.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -13,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup ranks
 /// \{

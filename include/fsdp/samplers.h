@@ -2,6 +2,7 @@
 /// \file
 /// Which samples of a data set a rank sees.
 
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 #include <torch/data/samplers/base.h>
 
@@ -11,7 +12,8 @@
 #include <optional>
 #include <vector>
 
-namespace fsdp::data {
+namespace fsdp FSDP_EXPORT {
+namespace data {
 
 /// \addtogroup data
 /// \{
@@ -76,4 +78,5 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
 
 /// \}
 
-}  // namespace fsdp::data
+}  // namespace data
+}  // namespace fsdp

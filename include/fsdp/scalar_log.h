@@ -2,13 +2,15 @@
 /// \file
 /// Metrics of a run in files: JSON lines, TensorBoard.
 
+#include <fsdp/export.h>
+
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup observing
 /// \{

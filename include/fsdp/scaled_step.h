@@ -3,9 +3,11 @@
 /// Steps that multiply gradients on the way, so that unscaling and clipping need no pass of their own.
 
 #include <ATen/core/Tensor.h>
+#include <fsdp/export.h>
 #include <torch/optim/optimizer.h>
 
-namespace fsdp::optim {
+namespace fsdp FSDP_EXPORT {
+namespace optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -36,4 +38,5 @@ class ScaledStep {
 
 /// \}
 
-}  // namespace fsdp::optim
+}  // namespace optim
+}  // namespace fsdp

@@ -2,11 +2,12 @@
 /// \file
 /// The state of learning-rate schedulers, which LibTorch does not save.
 
+#include <fsdp/export.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include <string>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup checkpoints
 /// \{

@@ -3,11 +3,12 @@
 /// Stretches of a program in which parameters are whole, or may be treated as rows. Guards belong to one thread and
 /// close last in, first out.
 
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <memory>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

@@ -3,6 +3,7 @@
 /// torch::save and torch::load of sharded models and of their optimizers, in the same format.
 
 #include <fsdp/checkpoint.h>
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -10,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup checkpoints
 /// \{

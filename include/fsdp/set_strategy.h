@@ -3,13 +3,14 @@
 /// Another strategy for a model in training.
 
 #include <fsdp/device_mesh.h>
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 #include <torch/optim/optimizer.h>
 
 #include <optional>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

@@ -3,6 +3,7 @@
 /// A sharded module that can be called.
 
 #include <fsdp/cast.h>
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/scopes.h>
 #include <torch/csrc/jit/api/module.h>
@@ -17,7 +18,7 @@ class OutputArchive;
 class InputArchive;
 }  // namespace torch::serialize
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

@@ -2,10 +2,12 @@
 /// \file
 /// Ranks started from inside a program.
 
+#include <fsdp/export.h>
+
 #include <chrono>
 #include <functional>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup ranks
 /// \{

@@ -6,6 +6,7 @@
 /// UsageError. For training that goes on see checkpoint.h.
 
 #include <fsdp/checkpoint.h>
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -15,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup checkpoints
 /// \{

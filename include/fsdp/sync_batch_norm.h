@@ -2,6 +2,7 @@
 /// \file
 /// Batch normalization over the batches of all ranks.
 
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/pimpl.h>
@@ -10,7 +11,7 @@
 #include <iosfwd>
 #include <memory>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup training
 /// \{

@@ -4,9 +4,10 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <fsdp/export.h>
 #include <fsdp/group.h>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup values
 /// \{

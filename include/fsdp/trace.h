@@ -2,6 +2,7 @@
 /// \file
 /// What ranks do, moment by moment, as a file for Perfetto or chrome://tracing.
 
+#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup observing
 /// \{

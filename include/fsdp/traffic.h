@@ -2,10 +2,12 @@
 /// \file
 /// How much data a rank exchanged with others, over which kind of link.
 
+#include <fsdp/export.h>
+
 #include <cstdint>
 #include <iosfwd>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup communication
 /// \{

@@ -7,6 +7,7 @@
 #include <fsdp/async_save.h>
 #include <fsdp/batches.h>
 #include <fsdp/error.h>
+#include <fsdp/export.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/metrics.h>
 #include <fsdp/trainer_options.h>
@@ -18,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup training
 /// \{

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 #include <fsdp/apply_activation_checkpointing.h>
 #include <fsdp/checkpoint.h>
+#include <fsdp/export.h>
 #include <fsdp/grad_scaler.h>
 #include <fsdp/options.h>
 
@@ -14,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup training
 /// \{

@@ -2,6 +2,7 @@
 /// \file
 /// Which submodules become groups of their own.
 
+#include <fsdp/export.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace fsdp {
+namespace fsdp FSDP_EXPORT {
 
 /// \addtogroup sharding
 /// \{

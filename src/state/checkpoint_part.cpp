@@ -1,5 +1,6 @@
 #include "state/checkpoint_part.h"
 
+#include <fsdp/version.h>
 #include <torch/version.h>
 
 #include <cstdio>

@@ -9,7 +9,7 @@
 #include "support/axes.h"
 #include "support/backend.h"
 #include "support/process_ranks.h"
-#include "thread/misuse_net.h"
+#include "misuse/net.h"
 
 namespace fsdp::test {
 namespace {
@@ -24,7 +24,7 @@ void maybe_die(const std::string& place) {
   if (victim != nullptr && where == place && std::stoi(victim) == rank()) raise(SIGKILL);
 }
 
-Group shard_and_maybe_die(SmallNetImpl& net) {
+Group shard_and_maybe_die(MisuseNetImpl& net) {
   FullyShardOptions options;
   options.auto_wrap_policy = [](const WrapCandidate& candidate) {
     if (candidate.name == "down") maybe_die("fully_shard");
@@ -39,7 +39,7 @@ Group shard_and_maybe_die(SmallNetImpl& net) {
 void train_and_maybe_die() {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   torch::manual_seed(7);
-  auto net = std::make_shared<SmallNetImpl>();
+  auto net = std::make_shared<MisuseNetImpl>();
   net->to(torch::kDouble);
   auto group = shard_and_maybe_die(*net);
   torch::optim::AdamW optimizer(net->parameters());

@@ -9,7 +9,7 @@ import signal
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent / "launcher"))
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "launcher"))
 PROGRAM = sys.argv.pop(2)
 
 from fsdprun_case import FsdprunTest  # noqa: E402  (takes the first argument)

@@ -5,7 +5,7 @@
 
 #include "support/backend.h"
 #include "support/process_ranks.h"
-#include "thread/misuse_net.h"
+#include "misuse/net.h"
 
 namespace fsdp::test {
 namespace {
@@ -96,7 +96,7 @@ TEST(AForwardOnOneRankOnly, EndsBothAndNamesTheRankThatDidNotCome) {
 
 PROCESS_CASE(leave_in_the_middle_of_training) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(20)});
-  auto net = std::make_shared<SmallNetImpl>();
+  auto net = std::make_shared<MisuseNetImpl>();
   net->to(torch::kDouble);
   auto group = shard(*net);
   for (int step = 0; step < 4; ++step) {

@@ -8,10 +8,10 @@
 
 namespace fsdp::test {
 
-/// The backend of FSDP_TEST_BACKEND, under which ctest runs the same tests again; "gloo" without it.
+/// The backend that FSDP_TEST_BACKEND names; "shm" without it.
 inline std::string test_backend() {
   const char* backend = std::getenv("FSDP_TEST_BACKEND");
-  return backend == nullptr ? "gloo" : backend;
+  return backend == nullptr ? "shm" : backend;
 }
 
 /// By rank: the number of the host that it passes for. Over "hierarchical" there are two, the first of which has one

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "support/small_net.h"
-#include "unit/state_files.h"
+#include "state/files.h"
 
 namespace fsdp::test {
 

@@ -1,0 +1,176 @@
+// Ranks whose parts of an iteration differ have one scale, or are told that they have not.
+
+#include <gmock/gmock.h>
+
+#include "amp/scaled_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using testing::HasSubstr;
+using torch::Tensor;
+
+TEST(GradScalerRanks, OptimizersOfShardedAndOfPlainParametersKeepOneScale) {
+  run_thread_ranks(3, [](int r) {
+    Scaled without, model;
+    const auto plain = torch::ones({2}, torch::requires_grad());  // each rank's own
+    torch::optim::SGD other({plain}, 0.5);
+    GradScaler scaler({.init_scale = 8, .process_group = default_process_group()});
+    for (int step = 0; step < 3; ++step) {
+      without.forward(step).backward();
+      without.optimizer->step();
+      other.zero_grad();
+      scaler.scale(model.forward(step) + plain.sum()).backward();
+      if (step == 1 && r == 1) plain.mutable_grad()[0] = kInf;
+      scaler.step(*model.optimizer);
+      scaler.step(other);
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(), step == 0 ? 8 : 4) << "rank " << r;
+    }
+    EXPECT_TRUE(are_equal(without.values(), model.values()));
+    EXPECT_TRUE(torch::equal(plain.detach(), torch::zeros({2}))) << "two steps of three";
+  });
+}
+
+void expect_mismatch(const std::function<void()>& act, const std::string& words) {
+  try {
+    act();
+    ADD_FAILURE() << "expected a Mismatch";
+  } catch (const Mismatch& mismatch) {
+    EXPECT_THAT(mismatch.what_without_backtrace(), HasSubstr(words));
+  }
+}
+
+TEST(GradScalerRanks, ScalesThatDifferAreAMismatch) {
+  run_thread_ranks(2, [](int r) {
+    Scaled model;
+    GradScaler scaler({.init_scale = r == 0 ? 8.0 : 16.0});
+    model.backward(scaler, 0);
+    expect_mismatch([&] { scaler.step(*model.optimizer); }, "GradScaler::step by the scale 16");
+  });
+  // By the last bit of a float.
+  run_thread_ranks(2, [](int r) {
+    Scaled model;
+    GradScaler scaler({.init_scale = 0.3F});
+    model.backward(scaler, 0);
+    scaler.step(*model.optimizer);
+    scaler.update(r == 0 ? 0.3F : std::nextafterf(0.3F, 1));
+    model.backward(scaler, 1);
+    expect_mismatch([&] { scaler.unscale_(*model.optimizer); }, "GradScaler::unscale_ by the scale 0.300000");
+  });
+}
+
+TEST(GradScalerRanks, AnOptimizerOfPlainParametersAloneDecidesOnEachRankUnlessItIsTold) {
+  run_thread_ranks(2, [](int r) {
+    Scaled model;
+    const auto plain = torch::ones({2}, torch::requires_grad());
+    torch::optim::SGD other({plain}, 0.5);
+    GradScaler scaler({.init_scale = 8});
+    scaler.scale(model.forward(0) + plain.sum()).backward();
+    if (r == 1) plain.mutable_grad()[0] = kInf;
+    scaler.step(*model.optimizer);
+    scaler.step(other);
+    scaler.update();
+    EXPECT_EQ(scaler.get_scale(), r == 1 ? 4 : 8);
+    model.backward(scaler, 1);
+    expect_mismatch([&] { scaler.step(*model.optimizer); }, "GradScaler::step by the scale 4");
+  });
+}
+
+// The sharded parameters are frozen, and of the plain one only rank 0 has a gradient.
+TEST(GradScalerRanks, ARankWithoutGradientsStepsAlong) {
+  for (const bool is_ours : {false, true})
+    run_thread_ranks(2, [&](int r) {
+      const auto net = float_net();
+      for (const auto& parameter : net->parameters()) parameter.set_requires_grad(false);
+      const auto group = shard_blocks(*net);
+      const auto plain = torch::ones({2}, torch::requires_grad());
+      auto parameters = net->parameters();
+      parameters.push_back(plain);
+      std::unique_ptr<torch::optim::Optimizer> optimizer = std::make_unique<torch::optim::SGD>(parameters, 0.5);
+      if (is_ours) optimizer = std::make_unique<optim::SGD>(parameters, 0.5);
+      GradScaler scaler({.init_scale = 8});
+      for (int step = 0; step < 2; ++step) {
+        optimizer->zero_grad();
+        const auto loss = scaler.scale(plain.sum());
+        if (r == 0) loss.backward();
+        if (r == 0 && step == 1) plain.mutable_grad()[0] = kInf;
+        scaler.step(*optimizer);
+        scaler.update();
+      }
+      EXPECT_EQ(plain.sum().item<float>(), r == 0 ? 1 : 2);
+      EXPECT_EQ(scaler.get_scale(), 4) << "rank " << r;
+      EXPECT_THAT(message_of_call([&] {
+                    optimizer->zero_grad();
+                    scaler.step(*optimizer);
+                  }),
+                  HasSubstr("none of the optimizer's parameters has a gradient"));
+    });
+}
+
+// A rank that never had data has scaled nothing.
+TEST(GradScalerRanks, TrainsInJoinToTheBitsOfTrainingWithoutIt) {
+  const auto train = [](Scaled& model, int rank, GradScaler* scaler, bool unscales) {
+    int step = 0;
+    const auto forward_and_backward = [&] {
+      const auto loss = model.forward(step);
+      (scaler ? scaler->scale(loss) : loss).backward();
+    };
+    while (join(model.group, step < (std::array{0, 3, 1})[static_cast<size_t>(rank)], forward_and_backward)) {
+      if (scaler && unscales) scaler->unscale_(*model.optimizer);
+      if (scaler) {
+        scaler->step(*model.optimizer);
+        scaler->update();
+      } else {
+        model.optimizer->step();
+      }
+      model.optimizer->zero_grad();
+      ++step;
+    }
+    EXPECT_EQ(step, 3);
+  };
+  for (const auto& make : makers())
+    for (const bool unscales : {false, true})
+      run_thread_ranks(3, [&](int r) {
+        Scaled plain({}, make), scaled({}, make);
+        GradScaler scaler({.init_scale = 4096, .growth_interval = 2});
+        train(plain, r, nullptr, unscales);
+        train(scaled, r, &scaler, unscales);
+        EXPECT_EQ(scaler.get_scale(), 8192) << "rank " << r;
+        EXPECT_TRUE(are_equal(plain.values(), scaled.values()));
+      });
+}
+
+TEST(GradScalerRanks, WhereNobodyScaledNothingIsDivided) {
+  run_thread_ranks(2, [](int) {
+    Scaled model;
+    GradScaler scaler;
+    model.forward(0).backward();
+    const auto before = full_grad(model.net->first->weight);
+    EXPECT_THAT(message_of_call([&] { scaler.unscale_(*model.optimizer); }), HasSubstr("nothing was scaled yet"));
+    EXPECT_TRUE(torch::equal(before, full_grad(model.net->first->weight)));
+  });
+}
+
+TEST(GradScalerRanks, LoadingGivesUpWhatAnIterationWasAt) {
+  run_thread_ranks(2, [](int) {
+    Scaled plain, scaled;
+    GradScaler scaler({.init_scale = 8});
+    const auto saved = scaler.state();
+    scaled.backward(scaler, 0);
+    scaler.unscale_(*scaled.optimizer);
+    scaler.load(saved);
+    EXPECT_THAT(message_of_call([&] { scaler.step(*scaled.optimizer); }), HasSubstr("nothing was scaled yet"))
+        << "gradients of before";
+    plain.forward(1).backward();
+    plain.optimizer->step();
+    scaled.backward(scaler, 1);
+    scaler.unscale_(*scaled.optimizer);
+    scaler.step(*scaled.optimizer);
+    scaler.update();
+    EXPECT_TRUE(are_equal(plain.values(), scaled.values()));
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

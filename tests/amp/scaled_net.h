@@ -1,0 +1,84 @@
+#pragma once
+/// \file
+/// A small model that is trained with a GradScaler.
+
+#include <fsdp/grad_scaler.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "support/small_net.h"
+#include "optim/every_optimizer.h"
+
+namespace fsdp::test {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+inline std::shared_ptr<SmallNetImpl> float_net() {
+  return build_alike([] { return std::make_shared<SmallNetImpl>(); });
+}
+
+inline std::unique_ptr<torch::optim::Optimizer> momentum(std::vector<torch::Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+}
+
+using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
+
+/// One of torch::optim, whose gradients are divided before the step, and all of fsdp::optim, which divide in it.
+inline const std::vector<MakeOptimizer>& makers() {
+  static const auto all = [] {
+    std::vector<MakeOptimizer> list{momentum};
+    for (const auto& ours : every_optimizer())
+      list.push_back([make = ours.make](auto parameters) { return make(std::move(parameters), {}).torchs; });
+    return list;
+  }();
+  return all;
+}
+
+/// A model with what trains it.
+struct Scaled {
+  std::shared_ptr<SmallNetImpl> net = float_net();
+  Group group;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+
+  explicit Scaled(const FullyShardOptions& options = {}, const MakeOptimizer& make = momentum)
+      : group(shard_blocks(*net, options)), optimizer(make(net->parameters())) {}
+
+  torch::Tensor forward(int step) {
+    optimizer->zero_grad();
+    ForwardScope scope(group);
+    return small_net_loss(*net, {step, rank() * 2, 2});
+  }
+  void backward(GradScaler& scaler, int step) { scaler.scale(forward(step)).backward(); }
+  /// In one of that rank's rows.
+  void plant(float value, int on_rank) {
+    for (const auto& parameter : net->parameters())
+      if (rank() == on_rank && parameter.grad().numel() > 0) {
+        parameter.grad().mutable_data_ptr<float>()[parameter.grad().numel() - 1] = value;
+        return;
+      }
+  }
+  std::vector<torch::Tensor> values() const {
+    std::vector<torch::Tensor> all;
+    for (const auto& parameter : net->parameters()) all.push_back(full_tensor(parameter));
+    return all;
+  }
+};
+
+inline bool are_equal(const std::vector<torch::Tensor>& left, const std::vector<torch::Tensor>& right) {
+  return std::ranges::equal(left, right, [](const torch::Tensor& a, const torch::Tensor& b) { return torch::equal(a, b); });
+}
+
+inline std::string message_of_call(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UsageError& error) {
+    return error.what_without_backtrace();
+  }
+  return {};
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,126 @@
+// On the checked device: what parts are given, and what they draw.
+
+#include <c10/core/DeviceGuard.h>
+#include <fsdp/activation_checkpoint.h>
+#include <torch/torch.h>
+
+#include <map>
+
+#include "support/checked_device/host_memory.h"
+#include "checked_device/training.h"
+
+namespace fsdp::test::checked {
+namespace {
+
+class CheckedActivationInputs : public CheckedDevice {};
+
+torch::Tensor masked(const torch::Tensor& x) {
+  const c10::DeviceGuard guard(x.device());
+  return torch::sin(x * torch::empty_like(x).bernoulli_(0.5));
+}
+
+// The generator is that of the tensors' device, whichever the thread's current one is.
+TEST_F(CheckedActivationInputs, MasksAreThoseOfForwardOnADeviceThatIsNotTheCurrentOne) {
+  const c10::impl::VirtualGuardImpl devices(kType);
+  devices.setDevice(device(1));
+  const auto x = torch::randn({64}).to(device(1)).requires_grad_();
+  devices.setDevice(device(0));
+  const auto run = [&](const std::function<torch::Tensor(const torch::Tensor&)>& part) {
+    torch::manual_seed(11);
+    const auto result = part(x);
+    const c10::DeviceGuard guard(x.device());
+    const auto others = torch::empty_like(x).bernoulli_(0.5);  // drawn in between
+    result.sum().backward();
+    return std::vector{std::exchange(x.mutable_grad(), {}).cpu(), others.cpu(), torch::empty_like(x).bernoulli_(0.5).cpu()};
+  };
+  const auto expected = run(masked);
+  const auto found = run([](const torch::Tensor& h) { return activation_checkpoint(masked, h); });
+  const auto other = run([](const torch::Tensor& h) { return activation_checkpoint({.preserve_rng_state = false}, masked, h); });
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
+  EXPECT_FALSE(torch::equal(expected[0], other[0])) << "the test sees another mask";
+}
+
+TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
+  const c10::impl::VirtualGuardImpl devices(kType);
+  std::vector<torch::Tensor> inputs;
+  for (int i : {1, 2}) {
+    devices.setDevice(device(i));
+    inputs.push_back(torch::randn({64}).to(device(i)).requires_grad_());
+  }
+  devices.setDevice(device(0));
+  const auto part = [](const std::vector<torch::Tensor>& both) {
+    return std::vector{masked(both[0]), masked(both[1])};
+  };
+  const auto run = [&](bool checkpoints) {
+    torch::manual_seed(12);
+    const auto results = checkpoints ? activation_checkpoint(part, inputs) : part(inputs);
+    std::vector<torch::Tensor> gradients;
+    for (size_t i : {0, 1}) {
+      const c10::DeviceGuard guard(inputs[i].device());
+      torch::empty_like(inputs[i]).bernoulli_(0.5);
+      results[i].sum().backward();
+      gradients.push_back(std::exchange(inputs[i].mutable_grad(), {}).cpu());
+    }
+    return gradients;
+  };
+  const auto expected = run(false), found = run(true);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
+}
+
+// What operators do depends on strides: `view` refuses some, sums add in other orders.
+TEST_F(CheckedActivationInputs, AnInputInHostMemoryComesBackAsItLay) {
+  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
+  const auto weight = torch::ones({4, 6, 5}).to(device(0)).requires_grad_();
+  const auto given = torch::randn({4, 6, 5}).to(device(0));
+  const std::map<std::string, torch::Tensor> inputs{{"transposed", given.transpose(0, 2).contiguous().transpose(0, 2)},
+                                                    {"a slice", torch::randn({4, 6, 7}).to(device(0)).narrow(2, 1, 5)},
+                                                    {"expanded", torch::randn({6, 1}).to(device(0)).expand({4, 6, 5})}};
+  for (const auto& [name, x] : inputs) {
+    std::vector<c10::DimVector> strides;
+    const auto part = [&](const torch::Tensor& h) {
+      strides.emplace_back(h.strides());
+      return torch::sin(h * weight);
+    };
+    part(x).sum().backward();
+    const auto expected = std::exchange(weight.mutable_grad(), {}).cpu();
+    activation_checkpoint({.offload_inputs = true}, part, x).sum().backward();
+    EXPECT_TRUE(torch::equal(expected, std::exchange(weight.mutable_grad(), {}).cpu())) << name;
+    EXPECT_EQ(strides.size(), 3u);
+    EXPECT_EQ(strides.back(), c10::DimVector(x.strides())) << name;
+  }
+}
+
+TEST_F(CheckedActivationInputs, AnExpandedInputIsNotWrittenOutInHostMemory) {
+  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
+  const auto weight = torch::ones({64, 6}).to(device(0)).requires_grad_();
+  const auto x = torch::randn({6}).to(device(0)).expand({64, 6});
+  HostMemory::get().take_bytes();
+  const auto result = activation_checkpoint({.offload_inputs = true}, [&](const auto& h) { return h * weight; }, x);
+  EXPECT_EQ(HostMemory::get().take_bytes().to_host, 0u);
+  result.sum().backward();
+}
+
+TEST_F(CheckedActivationInputs, InputsInHostMemoryAreCountedThere) {
+  const auto training = small_net();
+  for (bool offloads : {false, true})
+    on_ranks(training, 2, [&](SmallNetImpl& net, const Group& group, int rank) {
+      const auto x = training.inputs({0, 2 * rank, 2}).to(device(rank));
+      torch::Tensor loss;
+      {
+        const ForwardScope scope(group);
+        auto h = torch::tanh(net.first(x));
+        for (auto& block : *net.blocks)
+          h = activation_checkpoint({.offload_inputs = offloads}, std::dynamic_pointer_cast<SmallBlockImpl>(block), h);
+        loss = net.head(h).sum();
+      }
+      const int64_t inputs = 3 * 2 * 11 * static_cast<int64_t>(x.element_size());
+      EXPECT_EQ(group.stats().host.current, offloads ? inputs : 0);
+      EXPECT_EQ(group.stats().activation.current, offloads ? 0 : inputs);
+      loss.backward();
+      EXPECT_EQ(group.stats().host.current, 0);
+      EXPECT_EQ(group.stats().activation.current, 0);
+    });
+}
+
+}  // namespace
+}  // namespace fsdp::test::checked

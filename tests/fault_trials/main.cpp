@@ -1,0 +1,223 @@
+// Ends, stops or leads astray one rank of a training at random places, and judges what the ranks make of it. The same
+// seed gives the same trials.
+
+#include <ATen/Parallel.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <torch/types.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iomanip>
+#include <iostream>
+#include <map>
+#include <random>
+
+#include "fault_trials/host_rank.h"
+#include "fault_trials/trial.h"
+
+namespace fsdp::test {
+namespace {
+
+struct Options {
+  uint64_t seed = 1;
+  int kills = 10, stops = 5, mismatches = 10;
+  int timeout_ms = 3000;
+  std::vector<std::string> backends{"shm", "gloo", "hierarchical"};
+  std::vector<int> world_sizes{2, 3, 4};
+  std::vector<std::string> points;
+  int only = 0;
+  bool verbose = false;
+};
+
+// An undisturbed training: what its ranks pass, and its result.
+class Model {
+ public:
+  explicit Model(Trial trial) {
+    trial.kind = FaultKind::kNone;
+    trial.divergence = Divergence::kNone;
+    report_ = run(trial);
+    hash_ = report_.ranks[0].hash;
+    const auto findings = judge(trial, report_, hash_);
+    TORCH_CHECK(findings.empty() && hash_ != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
+  }
+  uint64_t hash() const { return hash_; }
+  // One of `points`, if there are any.
+  FaultPlace draw_place(int rank, const std::vector<std::string>& points, std::mt19937_64& random) const {
+    auto passages = report_.ranks[static_cast<size_t>(rank)].passages;
+    if (!points.empty())
+      std::erase_if(passages,
+                    [&](const auto& point) { return std::ranges::find(points, point.first) == points.end(); });
+    TORCH_CHECK(!passages.empty(), "rank ", rank, " passes none of the points");
+    auto point = passages.begin();
+    std::advance(point, std::uniform_int_distribution<size_t>(0, passages.size() - 1)(random));
+    return {point->first, std::uniform_int_distribution<int>(1, point->second)(random)};
+  }
+
+ private:
+  TrialReport report_;
+  uint64_t hash_ = 0;
+};
+
+class Trials {
+ public:
+  explicit Trials(const Options& options) : options_(options), random_(options.seed) {}
+
+  // True if no trial went wrong, and if the faults of nearly all took place: how often a rank passes a point may vary.
+  bool run_all() {
+    for (int i = 0; i < options_.kills; ++i) run_one(draw_fault(FaultKind::kKill));
+    for (int i = 0; i < options_.stops; ++i)
+      run_one(draw_fault(i % 2 == 0 ? FaultKind::kShortStop : FaultKind::kLongStop));
+    for (int i = 0; i < options_.mismatches; ++i)
+      run_one(draw_mismatch(static_cast<Divergence>(1 + i % (kDivergences - 1))));
+    print_summary();
+    return failed_ == 0 && missed_ <= number_ / 10;
+  }
+
+ private:
+  struct Count {
+    int trials = 0, reached = 0, failed = 0;
+    std::chrono::milliseconds slowest{};
+  };
+
+  int draw(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
+
+  const Model& model_of(const Trial& trial) {
+    const auto key = std::tuple(trial.backend, trial.world_size, trial.reshards);
+    auto found = models_.find(key);
+    if (found == models_.end()) {
+      found = models_.emplace(key, Model(trial)).first;
+      const bool sums_by_host = trial.backend == "hierarchical";
+      const uint64_t hash =
+          hashes_.emplace(std::pair(trial.world_size, sums_by_host), found->second.hash()).first->second;
+      TORCH_CHECK(found->second.hash() == hash, trial.describe(), ": other numbers than by another backend");
+    }
+    return found->second;
+  }
+
+  Trial draw_trial(FaultKind kind) {
+    Trial trial{.kind = kind, .timeout = std::chrono::milliseconds(options_.timeout_ms)};
+    trial.backend = options_.backends[static_cast<size_t>(draw(0, static_cast<int>(options_.backends.size()) - 1))];
+    trial.world_size =
+        options_.world_sizes[static_cast<size_t>(draw(0, static_cast<int>(options_.world_sizes.size()) - 1))];
+    trial.reshards = draw(0, 1) == 1;
+    trial.victim = draw(0, trial.world_size - 1);
+    return trial;
+  }
+
+  Trial draw_fault(FaultKind kind) {
+    Trial trial = draw_trial(kind);
+    trial.place = model_of(trial).draw_place(trial.victim, options_.points, random_);
+    trial.stop = std::chrono::milliseconds(draw(1, options_.timeout_ms / 2));
+    return trial;
+  }
+
+  Trial draw_mismatch(Divergence divergence) {
+    Trial trial = draw_trial(FaultKind::kDivergence);
+    trial.divergence = divergence;
+    return trial;
+  }
+
+  void run_one(const Trial& trial) {
+    ++number_;
+    if (options_.only != 0 && options_.only != number_) return;
+    const uint64_t hash = model_of(trial).hash();
+    const auto report = run(trial);
+    const auto findings = judge(trial, report, hash);
+    const bool happened = report.happened || trial.kind == FaultKind::kDivergence;
+    auto& count = counts_[{name_of(trial.kind), trial.backend}];
+    ++count.trials;
+    count.reached += happened;
+    count.failed += !findings.empty();
+    missed_ += !happened;
+    for (size_t rank = 0; rank < report.ranks.size(); ++rank)
+      if (static_cast<int>(rank) != trial.victim)
+        count.slowest = std::max(count.slowest, report.ranks[rank].after_fault);
+    failed_ += !findings.empty();
+    if (options_.verbose || !findings.empty())
+      std::cout << (findings.empty() ? "ok   " : "WRONG ") << number_ << ' ' << trial.describe() << std::endl;
+    for (const auto& finding : findings) std::cout << "      " << finding << std::endl;
+  }
+
+  void print_summary() const {
+    std::cout << std::left << std::setw(12) << "fault" << std::setw(14) << "backend" << std::setw(8) << "trials"
+              << std::setw(12) << "took place" << std::setw(8) << "wrong" << "slowest survivor\n";
+    for (const auto& [key, count] : counts_)
+      std::cout << std::setw(12) << key.first << std::setw(14) << key.second << std::setw(8) << count.trials
+                << std::setw(12) << count.reached << std::setw(8) << count.failed << count.slowest.count() << " ms\n";
+    std::cout << "seed " << options_.seed << ": " << failed_ << " wrong (a hang, a wrong number, another error, "
+              << "something left behind), " << missed_ << " did not take place (one in ten may)" << std::endl;
+  }
+
+  const Options options_;
+  std::mt19937_64 random_;
+  std::map<std::tuple<std::string, int, bool>, Model> models_;
+  // By number of ranks, and whether sums are taken in the order of hosts: of every backend.
+  std::map<std::pair<int, bool>, uint64_t> hashes_;
+  std::map<std::pair<std::string, std::string>, Count> counts_;
+  int failed_ = 0, missed_ = 0, number_ = 0;
+};
+
+// Of this program alone, so that what ranks leave there can be told.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "fsdp-fault-trials-XXXXXX").string()) {
+    TORCH_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make ", path_);
+    setenv("TMPDIR", path_.c_str(), /*overwrite=*/1);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  std::string path_;
+};
+
+// The sockets of other programs on this machine are nothing that ranks left. Only root may have a network of its own;
+// for others what those programs open meanwhile counts as left behind.
+void take_own_network() {
+  if (unshare(CLONE_NEWNET) != 0) return;
+  const int any = socket(AF_INET, SOCK_DGRAM, 0);
+  ifreq loopback{};
+  std::string("lo").copy(loopback.ifr_name, IFNAMSIZ - 1);
+  loopback.ifr_flags = IFF_UP | IFF_RUNNING;
+  const bool is_up = ioctl(any, SIOCSIFFLAGS, &loopback) == 0;
+  close(any);
+  TORCH_CHECK(is_up, "the loopback interface of a network of its own does not come up");
+}
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Kills, stops and leads astray ranks of a training at random places and judges what becomes of it.");
+  app.add_option("--seed", options.seed, "of the choice of trials")->capture_default_str();
+  app.add_option("--kills", options.kills, "trials in which a rank is killed")->capture_default_str();
+  app.add_option("--stops", options.stops, "trials in which a rank is stopped, every other one for ever")
+      ->capture_default_str();
+  app.add_option("--mismatches", options.mismatches, "trials in which one rank runs something else, each kind in turn")
+      ->capture_default_str();
+  app.add_option("--timeout-ms", options.timeout_ms, "of the process groups")->capture_default_str();
+  app.add_option("--backends", options.backends, "shm, gloo, hierarchical")->delimiter(',')->capture_default_str();
+  app.add_option("--worlds", options.world_sizes, "numbers of ranks")->delimiter(',')->capture_default_str();
+  app.add_option("--points", options.points, "fault points, e.g. 'joining,joined'; none: all of them")->delimiter(',');
+  app.add_option("--only", options.only, "run the trial with this number alone");
+  app.add_flag("--verbose", options.verbose, "a line for each trial, not only for those that went wrong");
+  bool as_rank = false;
+  app.add_flag("--as-rank", as_rank, "be a rank of host_faults_test.py instead, see host_rank.h");
+  CLI11_PARSE(app, argc, argv);
+  at::set_num_threads(1);
+  if (as_rank) return train_as_rank_of_a_host();
+  const TemporaryFolder folder;
+  take_own_network();
+  return Trials(options).run_all() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace fsdp::test
+
+int main(int argc, char** argv) { return fsdp::test::main(argc, argv); }

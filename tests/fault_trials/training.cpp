@@ -1,0 +1,214 @@
+#include "fault_trials/training.h"
+
+#include <fsdp/fsdp.h>
+#include <torch/torch.h>
+#include <xxhash.h>
+
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "support/backend.h"
+
+namespace fsdp::test {
+namespace {
+
+constexpr int kSteps = 4, kDivergentStep = 2;
+
+struct NetImpl : torch::nn::Module {
+  torch::nn::Linear first{6, 32}, head{nullptr};
+  torch::nn::ModuleList blocks;
+  // A head as wide as this takes several rounds to gather. It comes last: whatever its width, the others start alike.
+  explicit NetImpl(int64_t width) {
+    register_module("first", first);
+    for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(32, 32));
+    register_module("blocks", blocks);
+    head = register_module("head", torch::nn::Linear(32, width));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    auto h = torch::tanh(first->forward(x));
+    for (auto& block : *blocks) h = h + torch::tanh(block->as<torch::nn::Linear>()->forward(h));
+    return head->forward(h);
+  }
+};
+
+// However a rank ends, it says goodbye.
+struct Leave {
+  ~Leave() { destroy_process_group(); }
+};
+
+class Trainee {
+ public:
+  explicit Trainee(const TrainingPlan& plan)
+      : plan_(plan),
+        net_(std::make_shared<NetImpl>(is(Divergence::kOtherModel) ? 3001 : 3000)),
+        group_(shard()),
+        optimizer_(net_->parameters(), torch::optim::AdamWOptions(0.01)),
+        idle_(net_->parameters(), 0.0) {}
+
+  void step(int number) {
+    optimizer_.zero_grad();
+    loss(number).backward();
+    clip_grad_norm_(group_, 1.0);
+    optimizer_.step();
+    if (number == 0) evaluate();
+    if (number == 0) pass_on();
+    if (number == 1) full_tensor(net_->head->weight);
+  }
+
+  // Something that one rank does otherwise, then what all ranks do; leaves parameters as they are.
+  void diverge() {
+    communicate();
+    if (is(Divergence::kForwardAlone)) loss(7);
+    if (is(Divergence::kWholeTensorAlone)) full_tensor(net_->first->bias);
+    if (is(Divergence::kNormAlone)) clip_grad_norm_(group_, 1.0);
+    if (is(Divergence::kStepAlone)) idle_.step();
+    if (is(Divergence::kExceptionAlone)) {
+      try {
+        ForwardScope scope(group_);
+        net_->first->forward(torch::ones({1, 6}));
+        throw std::runtime_error("out of eggs");
+      } catch (const std::runtime_error&) {
+        throw Mismatch("[fsdp] not a mismatch: this is the rank that threw");
+      }
+    }
+    for (int again = 0; again < 2; ++again) {
+      const auto value = loss(again);
+      if (is(Divergence::kBackwardAlone)) value.backward({}, /*retain_graph=*/true);
+      value.backward();
+      clip_grad_norm_(group_, 1.0);
+    }
+    evaluate();
+    barrier();
+  }
+
+  // Rows of two steps are mixed where one rank made a step more, as far as the library knows: it says so once.
+  void start_over() {
+    if (plan_.divergence != Divergence::kStepAlone) return group_.reset_iter_state();
+    try {
+      group_.reset_iter_state();
+    } catch (const Mismatch&) {
+      return group_.reset_iter_state();
+    }
+    throw std::runtime_error("no word of a step that one rank made alone");
+  }
+
+  uint64_t hash() {
+    uint64_t hash = 0;
+    for (auto& parameter : net_->parameters()) {
+      const auto whole = full_tensor(parameter).contiguous();
+      hash = XXH3_64bits_withSeed(whole.const_data_ptr(), whole.nbytes(), hash);
+    }
+    return hash;
+  }
+
+ private:
+  bool is(Divergence divergence) const { return plan_.rank == plan_.divergent_rank && plan_.divergence == divergence; }
+
+  Group shard() {
+    const FullyShardOptions options{.reshard_after_forward = plan_.reshards ? Reshard::always() : Reshard::never()};
+    if (!is(Divergence::kOtherGroups))
+      for (auto& block : *net_->blocks) fully_shard(*block, options);
+    return fully_shard(static_cast<torch::nn::Module&>(*net_), options);
+  }
+
+  torch::Tensor samples(int step) const {
+    return torch::sin(torch::arange(12, torch::kFloat).view({2, 6}) * (1.0 + step) + plan_.rank);
+  }
+  torch::Tensor loss(int step) {
+    ForwardScope scope(group_);
+    return net_->forward(samples(step)).square().mean();
+  }
+
+  void evaluate() {
+    torch::NoGradGuard no_grad;
+    loss(9);
+  }
+
+  // A number goes from rank to rank, and the last one tells it to all.
+  void pass_on() const {
+    auto& ranks = default_process_group()->communicator();
+    auto number = torch::zeros({1000});
+    if (plan_.rank > 0) ranks.recv(number, plan_.rank - 1, {"number", {}})->wait();
+    if (plan_.rank > 0) number += 1;
+    if (plan_.rank + 1 < plan_.world_size) ranks.send(number, plan_.rank + 1, {"number", {}})->wait();
+    ranks.broadcast(number, plan_.world_size - 1, {"number", {}})->wait();
+    if (!torch::all(number == plan_.world_size - 1).item<bool>()) throw std::runtime_error("a wrong number arrived");
+  }
+
+  void communicate() const {
+    auto& ranks = default_process_group()->communicator();
+    auto dtype = is(Divergence::kOtherDtype) ? torch::kDouble : torch::kFloat;
+    auto a = torch::ones({is(Divergence::kOtherSize) ? 12 : 11}, dtype), b = torch::ones({5});
+    const auto sum = [&](torch::Tensor& tensor, const char* what) {
+      ranks.all_reduce(tensor, ReduceOp::kSum, {what, {}})->wait();
+    };
+    if (is(Divergence::kOtherOrder)) sum(b, "b");
+    if (is(Divergence::kOtherOperation)) ranks.broadcast(a, 0, {"a", {}})->wait();
+    sum(a, "a");
+    sum(b, "b");
+  }
+
+  const TrainingPlan plan_;
+  std::shared_ptr<NetImpl> net_;
+  Group group_;
+  optim::AdamW optimizer_;
+  torch::optim::SGD idle_;  // steps that change nothing
+};
+
+void meet(const TrainingPlan& plan) {
+  if (plan.port == 0) return init_process_group({.backend = plan.backend, .timeout = plan.timeout});
+  const auto hosts = test_hosts(plan.world_size, plan.backend);
+  setenv("FSDP_HOST", c10::str("host ", hosts[static_cast<size_t>(plan.rank)]).c_str(), /*overwrite=*/1);
+  init_process_group({.backend = plan.backend,
+                      .timeout = plan.timeout,
+                      .rank = plan.rank,
+                      .world_size = plan.world_size,
+                      .local_rank = plan.rank,
+                      .address = "127.0.0.1:" + std::to_string(plan.port)});
+}
+
+}  // namespace
+
+const char* name_of(Divergence divergence) {
+  constexpr std::array<const char*, kDivergences> kNames{"none",
+                                                         "another model",
+                                                         "other groups",
+                                                         "another dtype",
+                                                         "another size",
+                                                         "another order",
+                                                         "another operation",
+                                                         "a forward alone",
+                                                         "a backward alone",
+                                                         "an optimizer step alone",
+                                                         "a whole tensor alone",
+                                                         "a norm alone",
+                                                         "an exception alone"};
+  return kNames[static_cast<size_t>(divergence)];
+}
+
+uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch) {
+  meet(plan);
+  uint64_t hash = 0;
+  const Leave leave;
+  {
+    torch::manual_seed(7);
+    Trainee trainee(plan);
+    for (int step = 0; step < kSteps; ++step) {
+      if (step == kDivergentStep && plan.divergence != Divergence::kNone) {
+        try {
+          trainee.diverge();
+          throw std::runtime_error("nobody noticed that the ranks differ");
+        } catch (const Mismatch& error) {
+          tell_mismatch(error.what_without_backtrace());
+        }
+        trainee.start_over();
+      }
+      trainee.step(step);
+    }
+    hash = trainee.hash();
+  }
+  return hash;
+}
+
+}  // namespace fsdp::test

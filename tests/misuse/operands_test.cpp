@@ -1,0 +1,118 @@
+// Operands beside rows that are neither of the whole parameter's sizes nor of the rows', and ordinary tensors that are
+// written from rows.
+
+#include "misuse/net.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+using testing::AllOf;
+using testing::HasSubstr;
+using torch::Tensor;
+
+struct OneWeight : nn::Module {
+  Tensor p;
+  explicit OneWeight(int rows) { p = register_parameter("p", torch::full({rows, 4}, 0.5)); }
+};
+
+using Acts = std::vector<std::function<void(Tensor&)>>;
+
+// On `world` ranks, of which some may have no rows.
+void expect_refused(int world, int rows, const Acts& acts, const std::string& remedy) {
+  run_thread_ranks(world, [&](int r) {
+    OneWeight net(rows);
+    fully_shard(static_cast<nn::Module&>(net));
+    torch::NoGradGuard no_grad;
+    for (const auto& act : acts)
+      EXPECT_THAT(message_of([&] { act(net.p); }),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/", world, "] aten::")), HasSubstr("parameter 'p'"),
+                        HasSubstr("expected"), HasSubstr("found"), HasSubstr(remedy)))
+          << rows << " rows on " << world << " ranks";
+    EXPECT_TRUE(full_tensor(net.p).eq(0.5).all().item<bool>());
+  });
+}
+
+TEST(OperandsBesideRows, OfOtherSizesAreRefusedByEveryRank) {
+  for (int world : {1, 2, 3})
+    for (int rows : {1, 2, 7}) {
+      Acts acts;
+      for (const auto& sizes : std::vector<std::vector<int64_t>>{{9, 4}, {rows, 3}, {2, rows, 4}, {5}}) {
+        acts.push_back([=](Tensor& p) { p.mul_(torch::ones(sizes)); });
+        acts.push_back([=](Tensor& p) { p.copy_(torch::ones(sizes)); });
+        acts.push_back([=](Tensor& p) { at::_foreach_copy_({p}, {torch::ones(sizes)}); });
+        acts.push_back([=](Tensor& p) { p.t().mul_(torch::ones(sizes)); });
+      }
+      expect_refused(world, rows, acts, "fsdp::full_tensor");
+    }
+}
+
+TEST(OperandsBesideRows, AreRefusedByTheirSizesOnARankThatHasAllRows) {
+  expect_refused(
+      1, 2, {[](Tensor& p) { p.add_(torch::ones({3, 4})); }},
+      "(expected an operand that fits the whole parameter's sizes [2, 4] or this rank's rows 0 to 2 of 2, sizes "
+      "[2, 4], found one of sizes [3, 4])");
+  expect_refused(1, 2, {[](Tensor& p) { p.norm(); }},
+                 "(expected the whole parameter, as in a forward scope, sizes [2, 4], found this rank's rows 0 to 2 of "
+                 "2, sizes [2, 4])");
+}
+
+// Twins whose groups are laid out otherwise: some ranks have the same rows of both, others do not.
+TEST(OperandsBesideRows, OfAParameterWithOtherRowsAreRefusedByEveryRank) {
+  struct Wider : nn::Module {
+    Tensor first, p;
+    Wider() {
+      first = register_parameter("first", torch::zeros({3, 4}));
+      p = register_parameter("q", torch::zeros({7, 4}));
+    }
+  };
+  for (int world : {2, 3})
+    run_thread_ranks(world, [&](int) {
+      OneWeight model(7);
+      Wider average;
+      fully_shard(static_cast<nn::Module&>(model));
+      fully_shard(static_cast<nn::Module&>(average));
+      torch::NoGradGuard no_grad;
+      EXPECT_THAT(message_of([&] { average.p.lerp_(model.p, 0.5); }),
+                  AllOf(HasSubstr("parameter 'q'"), HasSubstr("found another sharded tensor of sizes")));
+      EXPECT_THAT(message_of([&] { model.p.mul_(average.first); }), HasSubstr("parameter 'p'"));
+    });
+}
+
+TEST(AnOrdinaryTensorOfWholeSizes, ThatIsWrittenFromRowsIsRefusedAndNamesFullTensor) {
+  for (int rows : {2, 7})
+    expect_refused(
+        2, rows,
+        {[=](Tensor& p) { torch::zeros({rows, 4}).add_(p); }, [=](Tensor& p) { torch::zeros({rows, 4}).copy_(p); },
+         [=](Tensor& p) { torch::zeros({rows, 4}).lerp_(p, 0.5); },
+         [=](Tensor& p) { at::_foreach_copy_({torch::zeros({rows, 4})}, {p}); }},
+        "fsdp::full_tensor(p), on every rank");
+  run_thread_ranks(2, [](int) {
+    OneWeight net(7);
+    fully_shard(static_cast<nn::Module&>(net));
+    torch::NoGradGuard no_grad;
+    auto follower = torch::zeros({7, 4});
+    follower.add_(full_tensor(net.p));
+    EXPECT_TRUE(follower.eq(0.5).all().item<bool>());
+  });
+}
+
+TEST(AnOptimizer, ThatWasMadeBeforeShardingWithStateOfWholeSizesIsToldSo) {
+  run_thread_ranks(2, [](int) {
+    auto linear = build_alike([] { return nn::Linear(4, 6); });
+    torch::optim::Adagrad adagrad(linear->parameters(), torch::optim::AdagradOptions(0.1));
+    auto model = fully_shard(linear);
+    model(torch::ones({2, 4})).sum().backward();
+    const auto before = full_tensor(linear->weight);
+    EXPECT_THAT(message_of([&] { adagrad.step(); }),
+                AllOf(refuses("aten::addcmul_", "weight", "(Adagrad)"), HasSubstr("fsdp::fully_shard"),
+                      HasSubstr("found one of sizes [6, 4]")));
+    EXPECT_TRUE(torch::equal(before, full_tensor(linear->weight)));
+    torch::optim::Adagrad after(linear->parameters(), torch::optim::AdagradOptions(0.1));
+    after.step();
+    EXPECT_FALSE(torch::equal(before, full_tensor(linear->weight)));
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,344 @@
+// What all optimizers of fsdp::optim do alike: the same bits everywhere, factors of gradients, state in other dtypes.
+
+#include <ATen/record_function.h>
+#include <gmock/gmock.h>
+
+#include "support/oracle.h"
+#include "optim/every_optimizer.h"
+
+#include <sstream>
+
+namespace fsdp::test {
+namespace {
+
+using optim::StateOptions;
+using torch::Tensor;
+
+// Rows that no number of ranks divides, a matrix of long rows, a channels_last kernel, a scalar.
+struct ShapesNet : torch::nn::Module {
+  c10::ScalarType precision;  // of gradients
+  explicit ShapesNet(c10::ScalarType dtype) : precision(dtype) {
+    int index = 0;
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{{37, 5}, {3, 331}, {150}, {6, 4, 3, 3}, {}}) {
+      auto values = whole_values(index, sizes, 0).to(dtype);
+      if (sizes.size() == 4) values = values.contiguous(torch::MemoryFormat::ChannelsLast);
+      register_parameter("p" + std::to_string(index++), values);
+    }
+  }
+  static Tensor whole_values(int index, const std::vector<int64_t>& sizes, int step) {
+    return samples({step, index, 1}, sizes).squeeze(0).reshape(sizes) + 0.01;
+  }
+  // The same whatever the number of ranks, each in memory of its own.
+  void set_gradients(int step, double scale = 1) {
+    int index = 0;
+    for (const auto& parameter : parameters()) {
+      auto sizes = global_sizes(parameter);
+      auto whole = (whole_values(index++, sizes, step) * scale).to(precision).to(parameter.scalar_type());
+      if (sizes.size() == 4) whole = whole.contiguous(torch::MemoryFormat::ChannelsLast);
+      if (sizes.empty()) whole = whole.reshape({1});
+      const auto rows = local_rows(parameter);
+      parameter.mutable_grad() = whole.narrow(0, rows.first, rows.count).clone();
+    }
+  }
+  // The same numbers for 1, 2 and 4 ranks, one behind the other as backward leaves them.
+  void leave_gradients(int step) {
+    const auto group = group_of(*this);
+    Tensor loss;
+    {
+      ForwardScope scope(group);
+      loss = torch::zeros({});
+      int index = 0;
+      for (const auto& parameter : parameters()) {
+        EXPECT_EQ(parameter.scalar_type(), precision);
+        loss = loss + (parameter * whole_values(index++, parameter.sizes().vec(), step).to(precision)).sum();
+      }
+    }
+    loss.backward();
+  }
+  std::vector<Tensor> whole() const {
+    std::vector<Tensor> all;
+    for (const auto& parameter : parameters()) all.push_back(full_tensor(parameter));
+    return all;
+  }
+};
+
+void expect_equal(const std::vector<Tensor>& expected, const std::vector<Tensor>& found) {
+  ASSERT_EQ(expected.size(), found.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << "tensor " << i;
+}
+
+using Act = std::function<void(ShapesNet&, AnyOptimizer&)>;
+
+// Rank 0's whole parameters after `act`.
+std::vector<Tensor> trained(const OptimizerCase& optimizer, int world, c10::ScalarType dtype, const StateOptions& state,
+                            const Act& act, const FullyShardOptions& options = {}) {
+  std::vector<Tensor> found;
+  run_thread_ranks(world, [&](int rank) {
+    ShapesNet net(dtype);
+    fully_shard(static_cast<torch::nn::Module&>(net), options);
+    auto made = optimizer.make(net.parameters(), state);
+    act(net, made);
+    auto whole = net.whole();
+    if (rank == 0) found = std::move(whole);
+  });
+  return found;
+}
+
+void three_steps(ShapesNet& net, AnyOptimizer& optimizer) {
+  for (int step = 1; step <= 3; ++step) {
+    net.set_gradients(step);
+    optimizer.torchs->step();
+  }
+}
+
+const std::vector<std::pair<c10::ScalarType, StateOptions>> kForms{
+    {torch::kFloat, {}},
+    {torch::kDouble, {}},
+    {torch::kBFloat16, {}},
+    {torch::kHalf, {}},
+    {torch::kFloat, {.state_dtype = torch::kBFloat16}},
+    {torch::kBFloat16, {.state_dtype = torch::kFloat}},
+    {torch::kBFloat16, {.stochastic_rounding = true, .seed = 5}},
+    {torch::kBFloat16, {.state_dtype = torch::kFloat, .stochastic_rounding = true}}};
+
+TEST(OptimFlat, EveryWorldAndStrategyGivesTheSameBits) {
+  for (const auto& optimizer : every_optimizer())
+    for (const auto& [dtype, state] : kForms) {
+      if (!optimizer.takes(dtype, state)) continue;
+      SCOPED_TRACE(c10::str(optimizer.name, ", ", dtype, ", rounds stochastically: ", state.stochastic_rounding));
+      const auto expected = trained(optimizer, 1, dtype, state, three_steps);
+      for (const int world : worlds_up_to(4))
+        if (world > 1) expect_equal(expected, trained(optimizer, world, dtype, state, three_steps));
+      for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
+        expect_equal(expected, trained(optimizer, 2, dtype, state, three_steps, {.strategy = strategy}));
+    }
+}
+
+int passes_of_a_step(torch::optim::Optimizer& optimizer) {
+  static thread_local int passes;
+  passes = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+        passes += std::string_view(function.name()).starts_with("fsdp::optim::");
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  optimizer.step();
+  at::removeCallback(handle);
+  return passes;
+}
+
+// In a pass over several parameters each has the random numbers that it has in one of its own.
+TEST(OptimFlat, OnePassOverAGroupGivesTheBitsOfOneForEachParameter) {
+  for (const auto& optimizer : every_optimizer())
+    for (const auto& [dtype, state] : kForms) {
+      if (!state.stochastic_rounding || !optimizer.takes(dtype, state)) continue;
+      SCOPED_TRACE(c10::str(optimizer.name, ", ", dtype));
+      const auto expected = trained(optimizer, 1, dtype, state, [](ShapesNet& net, AnyOptimizer& made) {
+        net.set_gradients(1);
+        EXPECT_EQ(passes_of_a_step(*made.torchs), 5);
+      });
+      const auto in_one_pass = [](ShapesNet& net, AnyOptimizer& made) {
+        net.leave_gradients(1);
+        EXPECT_EQ(passes_of_a_step(*made.torchs), 1) << "rank " << rank();
+      };
+      for (const int world : worlds_up_to(4))
+        if (world != 3) expect_equal(expected, trained(optimizer, world, dtype, state, in_one_pass));
+    }
+}
+
+TEST(OptimFlat, AFactorGivesTheBitsThatMultiplyingGradientsBeforeGives) {
+  constexpr double kScale = 1.0 / 48;  // no power of two
+  for (const auto& optimizer : every_optimizer())
+    for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+      SCOPED_TRACE(optimizer.name);
+      const auto multiplied = trained(optimizer, 2, dtype, {}, [](ShapesNet& net, AnyOptimizer& made) {
+        for (int step = 1; step <= 3; ++step) {
+          net.set_gradients(step, 1024);
+          for (const auto& parameter : net.parameters()) parameter.mutable_grad().mul_(kScale);
+          made.torchs->step();
+        }
+      });
+      expect_equal(multiplied, trained(optimizer, 2, dtype, {}, [](ShapesNet& net, AnyOptimizer& made) {
+                     for (int step = 1; step <= 3; ++step) {
+                       net.set_gradients(step, 1024);
+                       const auto before = net.parameters()[0].grad().clone();
+                       made.flat->step_scaled(kScale);
+                       EXPECT_TRUE(torch::equal(before, net.parameters()[0].grad())) << "gradients stay";
+                     }
+                   }));
+    }
+}
+
+TEST(OptimFlat, ClippingByAFactorGivesTheBitsOfClippingGradients) {
+  const auto& adam = every_optimizer()[2];
+  for (const double max_norm : {0.5, 1e9}) {
+    const auto clipped = trained(adam, 3, torch::kFloat, {}, [=](ShapesNet& net, AnyOptimizer& made) {
+      net.set_gradients(1);
+      clip_grad_norm_(group_of(net), max_norm);
+      made.torchs->step();
+    });
+    expect_equal(clipped, trained(adam, 3, torch::kFloat, {}, [=](ShapesNet& net, AnyOptimizer& made) {
+                   net.set_gradients(1);
+                   const double norm = get_total_norm(group_of(net));
+                   made.flat->step_scaled(clip_coefficient(norm, max_norm));
+                   EXPECT_EQ(norm, clip_grad_norm_(group_of(net), max_norm));
+                 }));
+  }
+  EXPECT_EQ(clip_coefficient(3, 1), 1 / (3 + 1e-6));
+  EXPECT_EQ(clip_coefficient(0.5, 1), 1);
+  EXPECT_TRUE(std::isnan(clip_coefficient(std::nan(""), 1)));
+}
+
+TEST(OptimFlat, AnOverflowOnOneRankShowsInTheNormOfAll) {
+  run_thread_ranks(3, [](int rank) {
+    ShapesNet net(torch::kFloat);
+    const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
+    net.set_gradients(1);
+    if (rank == 1)
+      for (const auto& parameter : net.parameters())
+        parameter.mutable_grad().narrow(0, 0, std::min<int64_t>(1, parameter.size(0))).fill_(INFINITY);
+    EXPECT_FALSE(std::isfinite(get_total_norm(group)));
+    EXPECT_THROW(get_total_norm(group, 2, /*error_if_nonfinite=*/true), Error);
+  });
+}
+
+// Torch's schedulers know torch::optim::Optimizer only.
+template <class Step>
+std::vector<double> rates(torch::optim::Optimizer& optimizer, int epochs, const Step& step) {
+  std::vector<double> rates;
+  for (int epoch = 0; epoch < epochs; ++epoch) {
+    optimizer.step();
+    step();
+    rates.push_back(optimizer.param_groups()[0].options().get_lr());
+  }
+  return rates;
+}
+
+TEST(OptimFlat, SchedulersOfTorchSetTheRateOfEveryKind) {
+  for (const auto& optimizer : every_optimizer()) {
+    SCOPED_TRACE(optimizer.name);
+    run_thread_ranks(2, [&](int) {
+      ShapesNet net(torch::kFloat);
+      fully_shard(static_cast<torch::nn::Module&>(net));
+      const auto run = [&](const auto& body) {
+        auto made = optimizer.make(net.parameters(), {});
+        net.set_gradients(1);
+        body(*made.torchs, made.torchs->param_groups()[0].options().get_lr());
+      };
+      run([](torch::optim::Optimizer& made, double lr) {
+        torch::optim::StepLR schedule(made, /*step_size=*/2, /*gamma=*/0.5);
+        // Its first step counts as none.
+        EXPECT_THAT(rates(made, 5, [&] { schedule.step(); }),
+                    testing::ElementsAre(lr, lr, lr / 2, lr / 2, lr / 4));
+      });
+      run([](torch::optim::Optimizer& made, double lr) {
+        torch::optim::ReduceLROnPlateauScheduler schedule(made, torch::optim::ReduceLROnPlateauScheduler::min,
+                                                          /*factor=*/0.1, /*patience=*/1);
+        EXPECT_THAT(rates(made, 4, [&] { schedule.step(1.0F); }),
+                    testing::ElementsAre(lr, lr, testing::DoubleNear(lr / 10, 1e-7 * lr),
+                                         testing::DoubleNear(lr / 10, 1e-7 * lr)));
+      });
+    });
+  }
+}
+
+// A rate of 0 writes the rows that were there, so the rate is what a step reads.
+TEST(OptimFlat, AStepTakesTheRateOfItsTime) {
+  for (const auto& optimizer : every_optimizer()) {
+    SCOPED_TRACE(optimizer.name);
+    expect_equal(trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet&, AnyOptimizer&) {}),
+                 trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet& net, AnyOptimizer& made) {
+                   made.torchs->param_groups()[0].options().set_lr(0);
+                   three_steps(net, made);
+                 }));
+  }
+}
+
+TEST(OptimFlat, StateHasTheBytesOfItsDtypeAndIsCounted) {
+  for (const auto& optimizer : every_optimizer())
+    for (const auto& [dtype, state] : kForms) {
+      if (!optimizer.takes(dtype, state)) continue;
+      SCOPED_TRACE(c10::str(optimizer.name, ", ", dtype));
+      run_thread_ranks(2, [&, dtype = dtype, state = state](int) {
+        ShapesNet net(dtype);
+        const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
+        int64_t elements = 0;
+        for (const auto& parameter : net.parameters()) elements += parameter.numel();
+        {
+          auto made = optimizer.make(net.parameters(), state);
+          three_steps(net, made);
+          const auto of_one = static_cast<int64_t>(c10::elementSize(state.state_dtype.value_or(dtype)));
+          const int64_t bytes = elements * optimizer.states * of_one, counted = group.stats().optimizer.current;
+          EXPECT_EQ(made.flat->state_bytes(), bytes);
+          EXPECT_GE(counted, bytes);
+          EXPECT_LE(counted, bytes + optimizer.states * 5 * 64) << "64 bytes of padding for each parameter";
+        }
+        EXPECT_EQ(group.stats().optimizer.current, 0);
+      });
+    }
+}
+
+// Rows are fp32 where whole values are bf16, and so is all that a step does.
+TEST(OptimFlat, RowsOfWholeValuesInBf16AreSteppedInFp32) {
+  for (const auto& optimizer : every_optimizer()) {
+    SCOPED_TRACE(optimizer.name);
+    const auto expected = trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet& net, AnyOptimizer& made) {
+      net.precision = torch::kBFloat16;
+      three_steps(net, made);
+    });
+    const FullyShardOptions bf16{.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}};
+    expect_equal(expected, trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet& net, AnyOptimizer& made) {
+                   net.precision = torch::kBFloat16;
+                   for (int step = 1; step <= 3; ++step) {
+                     net.leave_gradients(step);
+                     EXPECT_EQ(net.parameters()[0].grad().scalar_type(), torch::kFloat);
+                     made.torchs->step();
+                     made.torchs->zero_grad();
+                   }
+                 }, bf16));
+  }
+}
+
+TEST(OptimFlat, StateOfAnotherDtypeGoesThroughFilesOfTorchs) {
+  run_thread_ranks(2, [](int) {
+    ShapesNet net(torch::kFloat), other(torch::kFloat);
+    fully_shard(static_cast<torch::nn::Module&>(net));
+    fully_shard(static_cast<torch::nn::Module&>(other));
+    const StateOptions bf16{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
+    const torch::optim::AdamWOptions options(0.01);
+    optim::AdamW optimizer(net.parameters(), options, bf16), loaded(other.parameters(), options, bf16);
+    torch::optim::AdamW torchs(other.parameters(), options);
+    const auto step = [](ShapesNet& of, torch::optim::Optimizer& by, int number) {
+      of.set_gradients(number);
+      by.step();
+    };
+    step(net, optimizer, 1);
+    std::stringstream file;
+    torch::save(optimizer, file);
+    std::vector<Tensor> first;
+    for (const auto& parameter : net.parameters()) first.push_back(parameter.detach().clone());
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < first.size(); ++i) other.parameters()[i].copy_(first[i]);
+    }
+    std::stringstream again(file.str());
+    torch::load(loaded, file);
+    EXPECT_EQ(loaded.state_bytes(), optimizer.state_bytes());
+    step(net, optimizer, 2);
+    step(other, loaded, 2);
+    expect_equal(net.whole(), other.whole());
+    // Torch's goes on in bf16 state with the same step, up to some of its roundings.
+    torch::load(torchs, again);
+    {
+      const torch::NoGradGuard no_grad;
+      for (size_t i = 0; i < first.size(); ++i) other.parameters()[i].copy_(first[i]);
+    }
+    step(other, torchs, 2);
+    const auto ours = net.whole(), theirs = other.whole();
+    for (size_t i = 0; i < ours.size(); ++i)
+      EXPECT_LT((ours[i] - theirs[i]).abs().max().item<double>(), 0.05 * 0.01) << "a part of the rate, tensor " << i;
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

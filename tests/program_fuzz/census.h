@@ -1,0 +1,34 @@
+#pragma once
+/// \file
+/// How often everything that a fuzzed program can do took place.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "program_fuzz/program.h"
+
+namespace fsdp::test::fuzz {
+
+class Rules;
+
+class Census {
+ public:
+  Census();
+  /// A program that ran to its end.
+  void add(const Program& program);
+  std::string table() const;
+  /// What never took place.
+  std::vector<std::string> missing() const;
+
+ private:
+  void count(const std::string& name) { ++counts_[name]; }
+  void add_model(const Program& program, const Model& model);
+  void add_group(const Program& program, const Node& options);
+  void add_statements(const std::vector<Statement>& statements, Rules& rules);
+  void add_statement(const Statement& statement, const Rules& rules);
+
+  std::map<std::string, int64_t> counts_;
+};
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,72 @@
+#include "program_fuzz/compare.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <iomanip>
+#include <sstream>
+
+namespace fsdp::test::fuzz {
+namespace {
+
+// The part of a whole value that a rank holds.
+std::vector<double> part_of(const Value& whole, const Value& rows) {
+  if (!rows.is_rows || rows.all_rows == 0) return whole.numbers;
+  const int64_t row = static_cast<int64_t>(whole.numbers.size()) / rows.all_rows;
+  const auto begin = whole.numbers.begin() + rows.first * row;
+  return {begin, begin + rows.rows * row};
+}
+
+std::string list_of(const std::vector<double>& numbers) {
+  std::ostringstream text;
+  text << std::setprecision(9) << '[';
+  for (size_t i = 0; i < std::min<size_t>(numbers.size(), 4); ++i) text << (i == 0 ? "" : ", ") << numbers[i];
+  text << (numbers.size() > 4 ? ", ...]" : "]");
+  return text.str();
+}
+
+std::string difference(const Value& expected, const Value& found) {
+  if (expected.is_defined != found.is_defined)
+    return found.is_defined ? "expected none, found " + list_of(found.numbers)
+                            : "expected " + list_of(expected.numbers) + ", found none";
+  if (!expected.is_defined) return {};
+  const auto wanted = part_of(expected, found);
+  if (wanted.size() != found.numbers.size())
+    return c10::str("expected ", wanted.size(), " numbers, found ", found.numbers.size());
+  double largest = 0, worst = 0;
+  for (double number : wanted) largest = std::max(largest, std::abs(number));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == found.numbers[i] || (std::isnan(wanted[i]) && std::isnan(found.numbers[i]))) continue;
+    const double apart = std::abs(wanted[i] - found.numbers[i]);
+    worst = std::isnan(apart) ? INFINITY : std::max(worst, apart);
+  }
+  if (worst == 0 || worst <= expected.tolerance * largest) return {};
+  return c10::str("expected ", list_of(wanted), ", found ", list_of(found.numbers), ", ", worst / largest, " apart",
+                  expected.tolerance == 0 ? ", not the same bits" : "");
+}
+
+}  // namespace
+
+const char* name_of(Wrong wrong) {
+  constexpr std::array<const char*, 4> kNames{"another value", "an error", "a hang", "a crash"};
+  return kNames[static_cast<size_t>(wrong)];
+}
+
+std::optional<Finding> compare(int rank, const std::vector<Value>& expected, const std::vector<Value>& found) {
+  std::vector<const Value*> wanted;
+  for (const auto& value : expected)
+    if (value.rank == rank) wanted.push_back(&value);
+  for (size_t i = 0; i < std::min(wanted.size(), found.size()); ++i) {
+    const auto& value = found[i];
+    if (wanted[i]->statement != value.statement || wanted[i]->item != value.item)
+      return Finding{Wrong::kValue, rank, value.statement, "a value that the unsharded run does not have"};
+    if (const auto text = difference(*wanted[i], value); !text.empty())
+      return Finding{Wrong::kValue, rank, value.statement, c10::str("value ", value.item, ": ", text)};
+  }
+  if (wanted.size() == found.size()) return std::nullopt;
+  return Finding{Wrong::kValue, rank, 0, c10::str("expected ", wanted.size(), " values, found ", found.size())};
+}
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,232 @@
+#include "program_fuzz/crew.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/StringUtil.h>
+#include <fsdp/error.h>
+#include <fsdp/process_group.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "launch/variables.h"
+#include "support/quiet_child.h"
+
+namespace fsdp::test::fuzz {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kMostMembers = kMostRanks + 1;
+constexpr size_t kRoom = size_t{2} << 30;  // for the values of one member: only what is written takes memory
+constexpr auto kLook = std::chrono::microseconds(100);
+
+// What a member tells the others. It writes all of it but `failed` in its own order.
+struct Member {
+  std::atomic<int64_t> steps;    // counts on over all programs, in front of each statement
+  std::atomic<int> statement;    // the number of the one that it is in
+  std::atomic<size_t> finished;  // programs, of which the values of the last one are there
+  std::atomic<bool> failed;      // `text` says why
+  std::array<char, 3000> text;
+  size_t bytes;
+  std::array<std::byte, kRoom> values;
+};
+
+// Begins as zeros.
+struct Board {
+  std::atomic<size_t> compared;  // programs
+  std::atomic<int> failures;     // who failed first
+  std::array<Member, kMostMembers> members;
+};
+
+struct UnmapBoard {
+  void operator()(Board* board) const { munmap(board, sizeof(Board)); }
+};
+
+std::unique_ptr<Board, UnmapBoard> make_board() {
+  void* memory =
+      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw Error("program_fuzz: no memory for the values of programs");
+  return std::unique_ptr<Board, UnmapBoard>(new (memory) Board);
+}
+
+// A process of the crew: rank `number`, or, with the number of ranks, the one that runs programs unsharded.
+class CrewMember {
+ public:
+  CrewMember(const std::vector<Program>& programs, const CrewOptions& options, Board& board, int number)
+      : programs_(programs), options_(options), board_(board), number_(number) {}
+
+  void run(int port) {
+    try {
+      if (is_rank())
+        init_process_group({.backend = programs_[0].backend,
+                            .timeout = options_.timeout,
+                            .rank = number_,
+                            .world_size = world_size(),
+                            .local_rank = number_,
+                            .address = c10::str("127.0.0.1:", port)});
+      {
+        Meshes meshes;
+        for (const auto& program : programs_) run_one(program, meshes);
+      }
+      destroy_process_group();
+    } catch (const c10::Error& error) {
+      fail(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      fail(error.what());
+    }
+  }
+
+ private:
+  bool is_rank() const { return number_ < world_size(); }
+  int world_size() const { return programs_[0].world_size; }
+  Member& self() { return member(number_); }
+  Member& member(int number) { return board_.members[static_cast<size_t>(number)]; }
+
+  void run_one(const Program& program, Meshes& meshes) {
+    const Watch watch{[&](const Statement& statement) { begin(statement); }, [&](const Lag& lag) { hold_up(lag); }};
+    const auto values = is_rank() ? run_sharded(program, number_, watch, options_.plant, meshes)
+                                  : run_unsharded(program, options_.plant);
+    ValueWriter writer(self().values);
+    for (const auto& value : values) writer.write(value);
+    self().bytes = writer.bytes();
+    const size_t number = ++self().finished;
+    self().steps = static_cast<int64_t>(number) * kBetween;  // ahead of who is in this program, not in the next one
+    while (board_.compared < number) std::this_thread::sleep_for(kLook);
+  }
+
+  void begin(const Statement& statement) {
+    self().statement = statement.number;
+    ++self().steps;
+  }
+
+  void hold_up(const Lag& lag) {
+    if (lag.rank != number_) return;
+    const auto end = Clock::now() + options_.longest_lag;
+    const int64_t wanted = self().steps + lag.ahead;
+    const auto are_ahead = [&] {
+      for (int rank = 0; rank < world_size(); ++rank)
+        if (rank != number_ && member(rank).steps < wanted) return false;
+      return true;
+    };
+    while (!are_ahead() && Clock::now() < end) std::this_thread::sleep_for(kLook);
+  }
+
+  void fail(const std::string& text) {
+    text.copy(self().text.data(), self().text.size() - 1);
+    int nobody = 0;
+    board_.failures.compare_exchange_strong(nobody, number_ + 1);
+    self().failed = true;
+  }
+
+  static constexpr int64_t kBetween = 1'000'000;
+  const std::vector<Program>& programs_;
+  const CrewOptions& options_;
+  Board& board_;
+  const int number_;
+};
+
+class Crew {
+ public:
+  Crew(const std::vector<Program>& programs, const CrewOptions& options)
+      : programs_(programs), options_(options), board_(make_board()), size_(programs[0].world_size + 1) {
+    for (int number = 0; number < size_; ++number) processes_.push_back(start(number, port_.number()));
+  }
+  Crew(const Crew&) = delete;
+  Crew& operator=(const Crew&) = delete;
+
+  CrewReport run() {
+    CrewReport report;
+    while (report.passed < programs_.size()) {
+      report.finding = wait_for(report.passed + 1);
+      if (!report.finding) report.finding = judge();
+      if (report.finding) return report;
+      ++report.passed;
+      board_->compared = report.passed;
+    }
+    return report;
+  }
+
+ private:
+  Child start(int number, int port) {
+    return start_quiet_child([&] {
+      at::set_num_threads(1);
+      CrewMember(programs_, options_, *board_, number).run(port);
+    });
+  }
+
+  Member& member(int number) { return board_->members[static_cast<size_t>(number)]; }
+
+  // Until every member has finished that many programs; what kept one from it.
+  std::optional<Finding> wait_for(size_t finished) {
+    int64_t steps = -1;
+    auto since = Clock::now();
+    for (;;) {
+      bool all = true;
+      int64_t sum = 0;
+      for (int number = 0; number < size_; ++number) {
+        all = all && member(number).finished >= finished;
+        sum += member(number).steps;
+      }
+      if (all) return std::nullopt;
+      if (const int first = board_->failures; first != 0 && member(first - 1).failed)
+        return Finding{Wrong::kError, first - 1, member(first - 1).statement, member(first - 1).text.data()};
+      if (auto crash = find_crash(finished)) return crash;
+      if (sum != steps) since = Clock::now();
+      steps = sum;
+      if (Clock::now() > since + 2 * options_.timeout) return describe_hang(finished);
+      std::this_thread::sleep_for(kLook);
+    }
+  }
+
+  std::optional<Finding> find_crash(size_t finished) {
+    for (int number = 0; number < size_; ++number) {
+      auto& process = processes_[static_cast<size_t>(number)];
+      if (!process.is_running() || !process.has_ended()) continue;
+      if (member(number).failed || member(number).finished >= finished) continue;
+      return Finding{Wrong::kCrash, number, member(number).statement, process.status()->describe()};
+    }
+    return std::nullopt;
+  }
+
+  Finding describe_hang(size_t finished) {
+    Finding finding{Wrong::kHang, 0, 0, "no progress;"};
+    for (int number = size_ - 1; number >= 0; --number) {
+      if (member(number).finished >= finished) continue;
+      finding.rank = number;
+      finding.statement = member(number).statement;
+      finding.text += c10::str(" rank ", number, " is in statement ", member(number).statement);
+    }
+    return finding;
+  }
+
+  std::optional<Finding> judge() {
+    const auto values_of = [&](int number) {
+      return read_values(std::span(member(number).values).first(member(number).bytes));
+    };
+    const auto expected = values_of(size_ - 1);
+    for (int rank = 0; rank + 1 < size_; ++rank)
+      if (auto finding = compare(rank, expected, values_of(rank))) return finding;
+    return std::nullopt;
+  }
+
+  const std::vector<Program>& programs_;
+  const CrewOptions& options_;
+  const std::unique_ptr<Board, UnmapBoard> board_;
+  const int size_;
+  const HeldPort port_;
+  std::vector<Child> processes_;
+};
+
+}  // namespace
+
+CrewReport run_crew(const std::vector<Program>& programs, const CrewOptions& options) {
+  return programs.empty() ? CrewReport{} : Crew(programs, options).run();
+}
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,421 @@
+#include "program_fuzz/rules.h"
+
+#include <algorithm>
+
+namespace fsdp::test::fuzz {
+namespace {
+
+constexpr int kDeepest = 3;
+
+bool has_node(const Model& model, int node) { return node >= 0 && static_cast<size_t>(node) < model.nodes.size(); }
+
+// A policy is asked about modules that have elements no group inside them has taken.
+bool is_group_node(const Model& model, int number) {
+  if (number == 0) return true;
+  if (!has_node(model, number)) return false;
+  const auto& node = model.nodes[static_cast<size_t>(number)];
+  if (!model.by_policy) return node.is_group;
+  return node.is_group && !node.is_ignored && node.size > 0 && node.cell != Cell::kSequence &&
+         node.cell != Cell::kPause;
+}
+
+bool has_ignored(const Model& model) {
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [](const Node& node) { return node.is_ignored; });
+}
+
+// Some of its parameters may.
+bool may_train(const Node& node) {
+  return node.cell != Cell::kSequence && node.cell != Cell::kPause && node.cell != Cell::kUnused;
+}
+
+// A module that stands for another one, or has its parameters.
+int source_of(const Model& model, int number) {
+  const auto& node = model.nodes[static_cast<size_t>(number)];
+  return node.same_as >= 0 ? node.same_as : node.tied_to >= 0 ? node.tied_to : number;
+}
+
+bool has_replicas(const Program& program, const Model& model) {
+  return std::any_of(model.nodes.begin(), model.nodes.end(), [&](const Node& node) {
+    return node.strategy == Strategy::kReplicate || shards_of(program, node) < program.world_size;
+  });
+}
+
+// Ranks keep whole copies from one scope to the next.
+bool keeps_copies(const Node& node) {
+  return node.strategy == Strategy::kShardGradOp || node.strategy == Strategy::kShardOptimizer;
+}
+
+// The first parameter of the node may be written row by row.
+bool has_rows(const Node& node) {
+  return node.cell != Cell::kSequence && node.cell != Cell::kPause && node.size > 0 && !node.is_ignored;
+}
+
+uint32_t bit(int model) { return 1U << model; }
+
+bool is_well_formed(const Program& program, const Node& node) {
+  if (node.shards < 0 || (node.shards > 0 && program.world_size % node.shards != 0)) return false;
+  if (node.strategy != Strategy::kFullShard)
+    return node.reshard == WhenToReshard::kUnset || node.reshard == WhenToReshard::kNever;
+  return node.reshard != WhenToReshard::kWithin ||
+         (node.neighbours > 0 && shards_of(program, node) % node.neighbours == 0);
+}
+
+bool is_well_formed(const Program& program, const Model& model) {
+  if (model.nodes.empty() || model.nodes[0].cell != Cell::kSequence) return false;
+  if (!std::all_of(model.nodes.begin(), model.nodes.end(),
+                   [&](const Node& node) { return is_well_formed(program, node); }))
+    return false;
+  for (size_t i = 1; i < model.nodes.size(); ++i) {
+    const auto& node = model.nodes[i];
+    const int number = static_cast<int>(i);
+    if (node.parent < 0 || node.parent >= number) return false;
+    if (model.nodes[static_cast<size_t>(node.parent)].cell != Cell::kSequence) return false;
+    if ((node.cell == Cell::kTable || node.cell == Cell::kLarge) && node.size < 1) return false;
+    for (int source : {node.tied_to, node.same_as}) {
+      if (source < 0) continue;
+      if (source >= number || node.cell == Cell::kSequence) return false;
+      const auto& other = model.nodes[static_cast<size_t>(source)];
+      if (other.tied_to >= 0 || other.same_as >= 0 || other.cell != node.cell || other.size != node.size ||
+          other.dtype != node.dtype || other.is_frozen != node.is_frozen || other.is_ignored != node.is_ignored)
+        return false;
+    }
+    if (node.recompute != Recompute::kNothing && !may_recompute(model, number)) return false;
+    if (node.same_as >= 0 && (node.is_group || node.tied_to >= 0)) return false;
+    if (model.by_policy && (node.same_as >= 0 || node.tied_to >= 0)) return false;
+  }
+  return true;
+}
+
+bool follow(Rules& rules, const std::vector<Statement>& statements) {
+  for (const auto& statement : statements) {
+    if (!rules.allow(statement)) return false;
+    if (!has_body(statement.kind)) {
+      rules.apply(statement);
+      continue;
+    }
+    rules.open(statement);
+    if (!follow(rules, statement.body)) return false;
+    rules.close(statement);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool Rules::allow(const Statement& s) const {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  const bool exists = state(s.model).exists;
+  switch (s.kind) {
+    case Kind::kMake:
+      return !exists && nothing_is_open();
+    case Kind::kDrop:
+      return exists && nothing_is_open();
+    case Kind::kScope:
+      return exists && depth_ < kDeepest && is_group_node(model, s.node) && !is_in_local_rows(s.model);
+    case Kind::kNoSync:
+      return exists && depth_ < kDeepest && !state(s.model).no_sync;
+    case Kind::kLocalRows:
+      return is_outside(s.model) && depth_ < kDeepest && !is_in_local_rows(s.model);
+    case Kind::kForward:
+      return allow_forward(s);
+    case Kind::kEvaluate:
+      return allow_entry(s);
+    case Kind::kZeroGrad:
+    case Kind::kFullTensors:
+      return exists;
+    case Kind::kGrad:
+      return allow_grad(s);
+    case Kind::kBackward:
+      return allow_backward(s);
+    case Kind::kForget:
+      return !graph(s.slot).parts.empty();
+    case Kind::kStep:
+    case Kind::kWriteRows:
+    case Kind::kClip:
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients;
+    case Kind::kScaledStep:
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients &&
+             (!s.flag || (has_node(model, s.node) && has_rows(model.nodes[static_cast<size_t>(s.node)])));
+    case Kind::kWriteWhole:  // under LocalRows operands are rows
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients && !is_in_local_rows(s.model);
+    case Kind::kWriteOneRow:
+      return is_outside(s.model) && !state(s.model).has_waiting_gradients && has_node(model, s.node) &&
+             has_rows(model.nodes[static_cast<size_t>(s.node)]) &&
+             (is_in_local_rows(s.model) || (is_at_rest(s.model) && !has_replicas(program_, model)));
+    case Kind::kSummon:  // whole parameters of low precision would be written back rounded
+      return is_outside(s.model) && !is_in_local_rows(s.model) && !(s.flag && model.is_mixed);
+    case Kind::kSave:
+    case Kind::kCompareRows:
+    case Kind::kCompareGradients:
+    case Kind::kKeepAfterForward:
+    case Kind::kKeepAfterBackward:
+    case Kind::kReduceUnused:
+      return is_outside(s.model);
+    case Kind::kKeepInBackward:
+    case Kind::kDivideFactor:
+    case Kind::kClampReduced:
+      return is_outside(s.model) && is_group_node(model, s.node);
+    case Kind::kStepInBackward:  // what needs no gradient may be read after the group's gradients are there
+      return is_outside(s.model) && depth_ == 0 && is_group_node(model, s.node) && !model.by_policy &&
+             !state(s.model).was_frozen;
+    case Kind::kFreeze:
+      return is_outside(s.model) && depth_ == 0 && has_node(model, s.node) &&
+             has_rows(model.nodes[static_cast<size_t>(s.node)]) && !state(s.model).has_waiting_gradients &&
+             state(s.model).steppers.empty();
+    case Kind::kForwardPrefetch:
+    case Kind::kBackwardPrefetch:
+      return is_outside(s.model) && is_group_node(model, s.node) &&
+             std::all_of(s.nodes.begin(), s.nodes.end(), [&](int node) { return is_group_node(model, node); });
+    case Kind::kUnshard:
+      return exists && is_group_node(model, s.node) && !state(s.model).was_written_by_one;
+    case Kind::kReshard:
+      return exists && is_group_node(model, s.node);
+    case Kind::kThrow:
+      return allow_throw(s);
+    case Kind::kBroadcast:
+      return s.rank >= 0 && s.rank < program_.world_size;
+    case Kind::kBarrier:
+    case Kind::kAllReduce:
+    case Kind::kAllGather:
+    case Kind::kMean:
+      return true;
+  }
+  return false;
+}
+
+bool Rules::is_covered(int model, int node) const {
+  const auto& scopes = state(model).scopes;
+  return std::any_of(scopes.begin(), scopes.end(),
+                     [&](int at) { return is_within(program_.models[static_cast<size_t>(model)], node, at); });
+}
+
+// A rank that writes alone waits until no other reads, and cannot tell the others that their whole copies are stale.
+bool Rules::is_at_rest(int model) const {
+  if (state(model).may_keep || state(model).has_ended_early) return false;
+  if (!state(model).has_read) return true;
+  // Operators that read frozen parameters with gradients off may have been inside a custom Function.
+  return !state(model).was_frozen && std::none_of(graphs_.begin(), graphs_.end(), [&](const GraphState& graph) {
+    return graph.is_held && (graph.models & bit(model)) != 0;
+  });
+}
+
+bool Rules::trains(int model, int node) const {
+  const auto& spec = program_.models[static_cast<size_t>(model)];
+  return may_train(spec.nodes[static_cast<size_t>(node)]) && !state(model).frozen.contains(source_of(spec, node));
+}
+
+bool Rules::any_trains(int model) const {
+  const auto& nodes = program_.models[static_cast<size_t>(model)].nodes;
+  for (size_t node = 0; node < nodes.size(); ++node)
+    if (trains(model, static_cast<int>(node))) return true;
+  return false;
+}
+
+bool Rules::allow_entry(const Statement& s) const {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  if (!state(s.model).exists || is_in_local_rows(s.model) || !has_node(model, s.node)) return false;
+  return is_group_node(model, s.entry == Entry::kScope ? s.at : s.node) &&
+         (s.entry != Entry::kScope || is_within(model, s.node, s.at));
+}
+
+bool Rules::allow_forward(const Statement& s) const {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  if (!allow_entry(s)) return false;
+  // The result depends on something that requires grad.
+  if (s.node > 0 && model.nodes[static_cast<size_t>(s.node)].cell == Cell::kTable) return false;
+  if (s.other < 0) return s.flag || (s.node == 0 && any_trains(s.model));
+  return s.other != s.slot && graph(s.other).is_alive && graph(s.other).has_output;
+}
+
+bool Rules::allow_grad(const Statement& s) const {
+  const auto& graph = this->graph(s.slot);
+  if (!graph.is_alive || s.other == s.slot) return false;
+  if (s.node < 0) return graph.has_input;
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  // A penalty on gradients of parameters is taken in the scope.
+  return state(s.model).exists && graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
+         trains(s.model, s.node) && (s.other < 0 || is_covered(s.model, s.node));
+}
+
+bool Rules::allow_backward(const Statement& s) const {
+  for (int slot : {s.slot, s.other}) {
+    if (slot < 0) continue;
+    if (!graph(slot).is_alive) return false;
+    // Groups that a backward does not reach keep gradients that wait.
+    for (int m = 0; m < kModels; ++m)
+      if ((graph(slot).models & bit(m)) != 0 &&
+          ((!graph(slot).is_of_root && state(m).has_waiting_gradients) || (steps_in_backward(m) && is_in_scope(m))))
+        return false;
+  }
+  return s.slot != s.other;
+}
+
+// What one rank had done of the iteration when another threw would stay in ignored parameters.
+bool Rules::allow_throw(const Statement& s) const {
+  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  if (!state(s.model).exists || !nothing_is_open() || s.rank >= program_.world_size || has_ignored(model) ||
+      steps_in_backward(s.model))
+    return false;
+  if (s.node == 0 || !s.flag || !has_node(model, s.node)) return s.node == 0;
+  // The output of its module requires grad, and is known by the node's number.
+  const auto& node = model.nodes[static_cast<size_t>(s.node)];
+  return node.cell != Cell::kTable && node.same_as < 0;
+}
+
+void Rules::apply(const Statement& s) {
+  switch (s.kind) {
+    case Kind::kMake:
+      note_write_of_all_ranks(s.model);  // graphs of an earlier model in its place
+      return make(s.model);
+    case Kind::kDrop:
+      state(s.model) = {};
+      break;
+    case Kind::kForward:
+      return apply_forward(s);
+    case Kind::kEvaluate:
+      state(s.model).has_read = true;
+      break;
+    case Kind::kGrad:
+      return apply_grad(s);
+    case Kind::kBackward:
+      return apply_backward(s);
+    case Kind::kForget:
+      graphs_[static_cast<size_t>(s.slot)] = {};
+      break;
+    case Kind::kWriteOneRow:
+      state(s.model).was_written_by_one = true;
+      return note_write(s.model);
+    case Kind::kStep:
+    case Kind::kScaledStep:  // write what has gradients, perhaps nothing
+      return note_write(s.model);
+    case Kind::kWriteRows:
+    case Kind::kWriteWhole:
+      return note_write_of_all_ranks(s.model);
+    case Kind::kSummon:
+      state(s.model).has_read = true;
+      if (s.flag) note_write_of_all_ranks(s.model);
+      break;
+    case Kind::kThrow:
+      graphs_ = {};
+      state(s.model).has_waiting_gradients = state(s.model).has_read = false;
+      state(s.model).has_ended_early = true;
+      break;
+    case Kind::kKeepAfterBackward:
+      state(s.model).may_keep |= s.flag;
+      break;
+    case Kind::kStepInBackward:
+      s.flag ? void(state(s.model).steppers.insert(s.node)) : void(state(s.model).steppers.erase(s.node));
+      break;
+    case Kind::kFreeze: {
+      const int source = source_of(program_.models[static_cast<size_t>(s.model)], s.node);
+      s.flag ? void(state(s.model).frozen.insert(source)) : void(state(s.model).frozen.erase(source));
+      state(s.model).was_frozen = true;
+      return note_write(s.model);  // graphs expect other gradients
+    }
+    case Kind::kUnshard:
+      state(s.model).may_keep = true;
+      break;
+    default:
+      break;
+  }
+}
+
+void Rules::make(int model) {
+  auto& made = state(model) = {.exists = true};
+  const auto& nodes = program_.models[static_cast<size_t>(model)].nodes;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (nodes[i].is_frozen) made.frozen.insert(static_cast<int>(i));
+    made.was_frozen |= nodes[i].is_frozen || nodes[i].cell == Cell::kAdapter;
+    made.may_keep |= keeps_copies(nodes[i]);
+  }
+}
+
+void Rules::apply_forward(const Statement& s) {
+  state(s.model).has_read = true;
+  GraphState made{.is_alive = true, .models = bit(s.model), .parts = {s.number}, .has_input = s.flag || s.other >= 0};
+  made.is_of_root = s.node == 0;
+  made.has_output = made.is_held = true;
+  if (s.other >= 0) {
+    const auto& source = graph(s.other);
+    made.models |= source.models;
+    made.parts.insert(source.parts.begin(), source.parts.end());
+    made.is_of_root = made.is_of_root && source.is_of_root;
+  }
+  graphs_[static_cast<size_t>(s.slot)] = made;
+}
+
+void Rules::apply_grad(const Statement& s) {
+  for (auto& state : states_) state.has_ended_early = false;
+  GraphState made = graph(s.slot);
+  if (!s.flag && s.other < 0) free_parts(made.parts);
+  if (s.other < 0) return;
+  made.parts.insert(s.number);
+  made.has_output = false;
+  ++made.order;
+  graphs_[static_cast<size_t>(s.other)] = made;
+}
+
+void Rules::apply_backward(const Statement& s) {
+  for (auto& state : states_) state.has_ended_early = false;
+  uint32_t models = 0;
+  for (int slot : {s.slot, s.other})
+    if (slot >= 0) models |= graph(slot).models;
+  for (int m = 0; m < kModels; ++m)
+    if ((models & bit(m)) != 0 && state(m).exists) state(m).has_waiting_gradients = state(m).no_sync;
+  for (int m = 0; m < kModels; ++m)
+    if ((models & bit(m)) != 0 && steps_in_backward(m) && !state(m).no_sync) note_write(m);
+  if (s.flag) return;
+  auto parts = graph(s.slot).parts;
+  if (s.other >= 0) parts.insert(graph(s.other).parts.begin(), graph(s.other).parts.end());
+  const bool runs_all = graph(s.slot).order == 1 && (s.other < 0 || graph(s.other).order == 1);
+  for (auto& graph : graphs_)
+    if (runs_all && std::includes(parts.begin(), parts.end(), graph.parts.begin(), graph.parts.end()))
+      graph.is_held = false;
+  free_parts(parts);
+}
+
+void Rules::note_write(int model) {
+  for (auto& graph : graphs_)
+    if ((graph.models & bit(model)) != 0) graph.is_alive = false;
+}
+
+// To every group: no rank reads until the next scope opens, whatever graphs are left.
+void Rules::note_write_of_all_ranks(int model) {
+  note_write(model);
+  state(model).has_read = state(model).was_written_by_one = false;
+}
+
+void Rules::free_parts(std::set<int> parts) {
+  for (auto& graph : graphs_)
+    for (int part : graph.parts)
+      if (parts.contains(part)) graph.is_alive = false;
+}
+
+void Rules::open(const Statement& s) {
+  ++depth_;
+  if (s.kind == Kind::kScope) {
+    state(s.model).scopes.push_back(s.node);
+    state(s.model).has_read = true;
+  }
+  if (s.kind == Kind::kNoSync) state(s.model).no_sync = true;
+  if (s.kind != Kind::kLocalRows) return;
+  state(s.model).local_rows = true;
+  note_write_of_all_ranks(s.model);
+}
+
+void Rules::close(const Statement& s) {
+  --depth_;
+  if (s.kind == Kind::kScope) state(s.model).scopes.pop_back();
+  if (s.kind == Kind::kNoSync) state(s.model).no_sync = false;
+  if (s.kind == Kind::kLocalRows) state(s.model).local_rows = false;
+}
+
+bool is_well_defined(const Program& program) {
+  if (!std::all_of(program.models.begin(), program.models.end(),
+                   [&](const Model& model) { return is_well_formed(program, model); }))
+    return false;
+  Rules rules(program);
+  return follow(rules, program.statements);
+}
+
+}  // namespace fsdp::test::fuzz

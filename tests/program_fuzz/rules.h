@@ -1,0 +1,89 @@
+#pragma once
+/// \file
+/// What a program may do next: everything whose outcome is defined, sharded and unsharded. Pure.
+
+#include <array>
+#include <set>
+#include <vector>
+
+#include "program_fuzz/program.h"
+
+namespace fsdp::test::fuzz {
+
+/// A graph that a forward or autograd::grad left behind.
+struct GraphState {
+  bool is_alive = false;    ///< may be used: not freed by a backward, and nothing that it read was written since
+  uint32_t models = 0;      ///< bits of the models that it read
+  std::set<int> parts;      ///< numbers of the statements whose nodes it reaches
+  bool has_input = false;   ///< its input is a leaf that requires grad, or another graph
+  bool is_of_root = false;  ///< all modules of its models took part
+  bool has_output = false;  ///< another forward may go on from it
+  bool is_held = false;     ///< no backward ran all of it yet: ranks count as reading while it is there
+  int order = 1;            ///< 2: made by autograd::grad with create_graph, and so on
+};
+
+/// Follows a program. Statements are allowed, then applied; `open` and `close` are the two ends of one with a body.
+class Rules {
+ public:
+  explicit Rules(const Program& program) : program_(program) {}
+
+  bool allow(const Statement& statement) const;
+  void apply(const Statement& statement);
+  void open(const Statement& statement);
+  void close(const Statement& statement);
+
+  const GraphState& graph(int slot) const { return graphs_[static_cast<size_t>(slot)]; }
+  bool exists(int model) const { return state(model).exists; }
+  bool is_in_scope(int model) const { return !state(model).scopes.empty(); }
+  /// Whether the scope of a group around the node is open.
+  bool is_covered(int model, int node) const;
+  bool is_without_sync(int model) const { return state(model).no_sync; }
+  bool is_in_local_rows(int model) const { return state(model).local_rows; }
+  int depth() const { return depth_; }
+  bool has_waiting_gradients(int model) const { return state(model).has_waiting_gradients; }
+  bool steps_in_backward(int model) const { return !state(model).steppers.empty(); }
+
+ private:
+  struct ModelState {
+    bool exists = false;
+    std::vector<int> scopes = {};  // nodes of their groups
+    bool no_sync = false, local_rows = false;
+    bool has_waiting_gradients = false;  // of a backward without synchronisation
+    bool has_read = false;               // a scope opened after the last write of all ranks
+    bool may_keep = false;               // whole copies, which only writes of all ranks make stale
+    bool was_written_by_one = false;     // since the last write of all ranks: a copy that is left may be stale on one
+    std::set<int> frozen = {};           // nodes, of those that kFreeze may change
+    std::set<int> steppers = {};         // nodes of groups whose optimizers step in backward
+    bool was_frozen = false;             // a parameter, at some time
+    bool has_ended_early = false;        // a backward, whose graph LibTorch keeps until the thread runs another one
+  };
+  const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
+  ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
+  bool is_outside(int model) const { return state(model).exists && !is_in_scope(model); }
+  bool nothing_is_open() const { return depth_ == 0; }
+  bool is_at_rest(int model) const;
+  bool trains(int model, int node) const;
+  bool any_trains(int model) const;
+  void make(int model);
+  bool allow_entry(const Statement& statement) const;
+  bool allow_forward(const Statement& statement) const;
+  bool allow_grad(const Statement& statement) const;
+  bool allow_backward(const Statement& statement) const;
+  bool allow_throw(const Statement& statement) const;
+  void apply_forward(const Statement& statement);
+  void apply_grad(const Statement& statement);
+  void apply_backward(const Statement& statement);
+  void note_write(int model);
+  void note_write_of_all_ranks(int model);
+  void free_parts(std::set<int> parts);
+
+  const Program& program_;
+  std::array<GraphState, kSlots> graphs_;
+  std::array<ModelState, kModels> states_;
+  int depth_ = 0;
+};
+
+/// Whether every statement is allowed where it stands, and the models are well formed.
+bool is_well_defined(const Program& program);
+
+}  // namespace fsdp::test::fuzz

@@ -1,0 +1,300 @@
+// What a rank without data does in the steps of one that has some.
+
+#include <gmock/gmock.h>
+
+#include "runtime/join_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using torch::Tensor;
+
+// Steps of which no two are alike: what is read, how often, by how many backwards, gathered ahead or not at all.
+void various_step(const Group& group, SmallNetImpl& net, const std::vector<Group>& blocks, int step, int rank) {
+  const auto x = samples({step, rank * kJoinSamples, kJoinSamples}, {5});
+  const auto forward = [&] {
+    const ForwardScope scope(group);
+    auto h = torch::tanh(net.first->forward(x));
+    for (size_t i = 0; i < net.blocks->size(); ++i)
+      if (static_cast<int>(i) != step % 4) h = net.blocks[i]->as<SmallBlock>()->forward(h);
+    if (step > 3 && torch::GradMode::is_enabled())  // a forward in the middle of the backward
+      h.register_hook([&](const Tensor&) {
+        const torch::NoGradGuard no_grad;
+        const ForwardScope inside(group);
+        net.blocks[1]->as<SmallBlock>()->forward(torch::ones({2, 11}, torch::kDouble));
+      });
+    return net.head->forward(h).square().mean();
+  };
+  if (step % 3 == 0) {
+    const torch::NoGradGuard no_grad;
+    forward();
+  }
+  if (step % 3 == 1) {
+    blocks[2].unshard().wait();
+    const auto pending = group.no_sync();
+    forward().backward();
+  }
+  if (step % 3 == 2) (forward() + forward()).backward();
+  forward().backward();
+  if (step == 4) forward();  // without a backward
+}
+
+TEST(Join, FollowsStepsThatDifferFromOneToTheNext) {
+  constexpr int kSteps = 6;
+  for (const auto& options : kJoinOptions) {
+    SCOPED_TRACE(c10::str(options.strategy));
+    const auto gradients_with = [&](const std::function<bool(int step, int rank)>& has_data) {
+      std::vector<Tensor> gradients;
+      run_thread_ranks(2, [&](int rank) {
+        const auto net = double_small_net();
+        std::vector<Group> blocks;
+        for (auto& block : *net->blocks) blocks.push_back(fully_shard(*block, options));
+        const auto group = fully_shard(static_cast<torch::nn::Module&>(*net), options);
+        group.set_reduce_scatter_unused_params(true);
+        auto optimizer = sgd(net->parameters());
+        for (int step = 0; step < kSteps; ++step) {
+          // Both ranks' samples are the same, so the sum of one alone is half of the sum.
+          const auto run = [&] { various_step(group, *net, blocks, step, 0); };
+          EXPECT_TRUE(join(group, has_data(step, rank), run, {.divide_by_initial_world_size = false}));
+          optimizer.step();
+          for (const auto& parameter : net->parameters())
+            if (auto gradient = full_grad(parameter); rank == 0) gradients.push_back(gradient);
+          optimizer.zero_grad();
+        }
+        EXPECT_FALSE(join(group, false, [] { FAIL() << "called without data"; }));
+      });
+      return gradients;
+    };
+    const auto expected = gradients_with([](int, int) { return true; });
+    const auto found = gradients_with([](int step, int rank) { return step % 2 == rank; });
+    ASSERT_EQ(expected.size(), found.size());
+    for (size_t i = 0; i < found.size(); ++i) expect_close(expected[i], found[i], 1e-10);
+  }
+}
+
+TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
+  for (const auto& options : kJoinOptions) {
+    SCOPED_TRACE(c10::str(options.strategy));
+    run_thread_ranks(2, [&](int rank) {
+      const auto net = double_small_net(), alone = double_small_net();
+      const auto group = shard_blocks(*net, options);
+      auto rest = net->parameters();
+      std::erase_if(rest, [&](const Tensor& parameter) {
+        const auto of_block = net->blocks->parameters();
+        return std::ranges::any_of(of_block, [&](const Tensor& other) { return other.is_same(parameter); });
+      });
+      auto in_backward = sgd(net->blocks->parameters()), optimizer = sgd(rest), unsharded = sgd(alone->parameters());
+      int calls = 0;
+      for (auto& block : *net->blocks)
+        group_of(*block).set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) {
+          ++calls;
+          in_backward.step();
+          in_backward.zero_grad();
+        });
+      for (int step = 0; step < 3; ++step) {
+        const auto train = [&] {
+          ForwardScope scope(group);
+          const auto loss = small_net_loss(*net, {step, 0, kJoinSamples});
+          scope.close();
+          loss.backward();
+        };
+        join(group, rank == step % 2, train, {.divide_by_initial_world_size = false});
+        optimizer.step();
+        optimizer.zero_grad();
+        small_net_loss(*alone, {step, 0, kJoinSamples}).backward();
+        unsharded.step();
+        unsharded.zero_grad();
+      }
+      EXPECT_EQ(calls, 3 * 3);
+      const auto parameters = net->parameters(), expected = alone->parameters();
+      for (size_t i = 0; i < parameters.size(); ++i) expect_close(expected[i], full_tensor(parameters[i]), 1e-10);
+    });
+  }
+}
+
+// Micro-batches of which only the last one sums over the replicas, or waits for what the others began.
+TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
+  const auto net_alone = double_small_net();
+  for (const int micro : {0, 1}) small_net_loss(*net_alone, {micro, 0, kJoinSamples}).backward();
+  for (const bool waits_for_replicas : {true, false}) {
+    SCOPED_TRACE(waits_for_replicas ? "set_requires_all_reduce" : "set_is_last_backward");
+    run_thread_ranks(4, [&](int rank) {
+      const auto net = double_small_net();
+      const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
+      const auto group = shard_blocks(*net, {.mesh = mesh});
+      int complete = 0;
+      for (auto& block : *net->blocks)
+        group_of(*block).set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++complete; });
+      const auto train = [&] {
+        for (const bool is_last : {false, true}) {
+          if (waits_for_replicas)
+            group.set_requires_all_reduce(is_last);
+          else
+            group.set_is_last_backward(is_last);
+          ForwardScope scope(group);
+          const auto loss = small_net_loss(*net, {is_last ? 1 : 0, 0, kJoinSamples});
+          scope.close();
+          loss.backward();
+        }
+      };
+      for (const int with_data : {1, 2}) {
+        complete = 0;
+        EXPECT_TRUE(join(group, rank == with_data, train, {.divide_by_initial_world_size = false}));
+        EXPECT_EQ(complete, 3) << "each block, once its gradients are there";
+        const auto parameters = net->parameters(), expected = net_alone->parameters();
+        for (size_t i = 0; i < parameters.size(); ++i)
+          expect_close(expected[i].grad(), full_grad(parameters[i]), 1e-10);
+        for (auto& parameter : parameters) parameter.mutable_grad() = Tensor();
+      }
+    });
+  }
+}
+
+// Backwards inside a backward: gradients of the head alone, then of everything.
+TEST(Join, FollowsABackwardInsideAnother) {
+  const auto backward_with_another_inside = [](SmallNetImpl& net, const std::function<Tensor()>& forward) {
+    const auto loss = forward();
+    loss.register_hook([&](const Tensor&) {
+      const at::AutoGradMode records(true);
+      net.head->forward(torch::ones({2, 11}, torch::kDouble)).sum().backward();
+    });
+    loss.backward();
+  };
+  const auto alone = double_small_net();
+  backward_with_another_inside(*alone, [&] { return small_net_loss(*alone, {0, 0, kJoinSamples}); });
+  run_thread_ranks(2, [&](int rank) {
+    const auto net = double_small_net();
+    const auto group = shard_blocks(*net);
+    const auto train = [&] {
+      const ForwardScope scope(group);
+      backward_with_another_inside(*net, [&] { return small_net_loss(*net, {0, 0, kJoinSamples}); });
+    };
+    join(group, rank == 1, train, {.divide_by_initial_world_size = false});
+    const auto parameters = net->parameters(), expected = alone->parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) expect_close(expected[i].grad(), full_grad(parameters[i]), 1e-10);
+  });
+}
+
+TEST(Join, ScalesTheUsersDivisorForTheStepAlone) {
+  run_thread_ranks(2, [&](int rank) {
+    const auto net = double_small_net();
+    const auto group = fully_shard(static_cast<torch::nn::Module&>(*net));
+    group.set_gradient_divide_factor(4);
+    const auto step = [&] {
+      const ForwardScope scope(group);
+      net->head->forward(torch::ones({1, 11}, torch::kDouble)).sum().backward();
+    };
+    const auto gradient_of_join = [&](bool has_data) {
+      join(group, has_data, step, {.divide_by_initial_world_size = false});
+      const auto gradient = full_grad(net->head->weight);
+      net->head->weight.mutable_grad() = Tensor();
+      return gradient[0][0].item<double>();
+    };
+    EXPECT_EQ(gradient_of_join(rank == 0), 1 / (4 * 0.5));
+    EXPECT_EQ(gradient_of_join(true), 2.0 / 4);
+  });
+}
+
+struct Counter : torch::nn::Module {
+  Tensor weight = register_parameter("weight", torch::ones({4})), count = register_buffer("count", torch::zeros({2}));
+};
+
+TEST(Join, TakesBuffersFromTheFirstRankThatHasData) {
+  run_thread_ranks(3, [](int rank) {
+    Counter net;
+    net.count.fill_(rank + 1);
+    const auto group = fully_shard(static_cast<torch::nn::Module&>(net), {.strategy = Strategy::kReplicate});
+    const auto step = [&] {
+      const ForwardScope scope(group);
+      (net.weight.sum() * net.count).sum().backward();
+    };
+    join(group, rank > 0, step);
+    EXPECT_TRUE(net.count.equal(torch::full({2}, 2.0)));
+    net.count.fill_(rank + 1);
+    join(group, true, step);
+    EXPECT_TRUE(net.count.equal(torch::ones({2})));
+  });
+}
+
+TEST(Join, TakesTheBuffersOfTheModuleWhoseScopeOpens) {
+  run_thread_ranks(2, [](int rank) {
+    torch::nn::Module net;
+    const auto first = net.register_module("first", std::make_shared<Counter>());
+    const auto second = net.register_module("second", std::make_shared<Counter>());
+    for (const auto& counter : {first, second}) {
+      counter->count.fill_(rank);
+      fully_shard(static_cast<torch::nn::Module&>(*counter), {.strategy = Strategy::kReplicate});
+    }
+    const auto group = fully_shard(net, {.strategy = Strategy::kReplicate});
+    join(group, rank == 1, [&] {
+      const ForwardScope scope(group_of(*second));
+      second->weight.sum().backward();
+    });
+    EXPECT_TRUE(first->count.equal(torch::full({2}, static_cast<double>(rank))));
+    EXPECT_TRUE(second->count.equal(torch::ones({2})));
+  });
+}
+
+TEST(Join, OfAStepThatThrowsIsAMismatchElsewhereAndTrainingGoesOn) {
+  run_thread_ranks(3, [](int rank) {
+    const auto net = double_small_net();
+    const auto group = shard_blocks(*net);
+    const auto forward = [&](bool fails) {
+      const ForwardScope scope(group);
+      const auto loss = small_net_loss(*net, {0, 0, kJoinSamples});
+      if (fails) throw std::runtime_error("a broken file");
+      return loss;
+    };
+    try {
+      join(group, rank != 1, [&] { forward(rank == 0).backward(); });
+      ADD_FAILURE() << "rank " << rank << " went on";
+    } catch (const std::exception& error) {
+      if (rank == 0)
+        EXPECT_STREQ(error.what(), "a broken file");
+      else
+        EXPECT_NE(dynamic_cast<const Mismatch*>(&error), nullptr) << error.what();
+    }
+    group.reset_iter_state();
+    EXPECT_TRUE(join(group, rank != 1, [&] { forward(false).backward(); }));
+    EXPECT_FALSE(join(group, false, [] {}));
+  });
+}
+
+TEST(Join, OfAStepThatThrowsTellsTheRankThatFollows) {
+  run_thread_ranks(2, [](int rank) {
+    const auto net = double_small_net();
+    const auto group = shard_blocks(*net);
+    try {
+      join(group, rank == 0, [] { throw std::runtime_error("a broken file"); });
+      ADD_FAILURE() << "rank " << rank << " went on";
+    } catch (const Mismatch& error) {
+      EXPECT_EQ(rank, 1);
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("the step of rank 0, which an exception ended"));
+    } catch (const std::runtime_error&) {
+      EXPECT_EQ(rank, 0);
+    }
+    group.reset_iter_state();
+    EXPECT_FALSE(join(group, false, [] {}));
+  });
+}
+
+TEST(Join, IsRefusedInAScopeAndWithoutAStepAndWhereOptionsDiffer) {
+  run_thread_ranks(2, [](int rank) {
+    const auto net = double_small_net();
+    const auto group = shard_blocks(*net);
+    EXPECT_THROW(join(group, true, nullptr), UsageError);
+    {
+      const ForwardScope scope(group);
+      EXPECT_THROW(join(group, true, [] {}), UsageError);
+    }
+    {
+      const LocalRows rows(group);
+      EXPECT_THROW(join(group, true, [] {}), UsageError);
+    }
+    EXPECT_FALSE(join(group, false, [] {}));
+    EXPECT_THROW(join(group, true, [] {}, {.divide_by_initial_world_size = rank == 0}), Mismatch);
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,125 @@
+// Ranks that run out of data: the others train on, and every rank ends with the model of the samples there were.
+
+#include <gmock/gmock.h>
+
+#include "runtime/join_net.h"
+
+namespace fsdp::test {
+namespace {
+
+using torch::Tensor;
+
+// How many batches each rank has in an epoch.
+using BatchCounts = std::vector<int>;
+
+BatchCounts counts_for(int world) {
+  const BatchCounts counts{1, 3, 0, 2};
+  return {counts.begin(), counts.begin() + world};
+}
+
+int longest(const BatchCounts& counts) { return *std::ranges::max_element(counts); }
+
+struct JoinedRun {
+  BatchCounts counts;
+  FullyShardOptions options = {};
+  std::vector<int> mesh = {};
+  JoinOptions join = {};
+  int epochs = 2;
+  std::string backend = {};
+};
+
+// Every rank's samples of a step, one after the other, and the share of the ranks that have some.
+std::pair<std::vector<Batch>, double> joined_batch(const JoinedRun& run, int epoch, int step) {
+  std::vector<Batch> batches;
+  for (size_t rank = 0; rank < run.counts.size(); ++rank)
+    if (step < run.counts[rank])
+      batches.push_back({10 * epoch + step, static_cast<int64_t>(rank) * kJoinSamples, kJoinSamples});
+  const double share = static_cast<double>(batches.size()) / static_cast<double>(run.counts.size());
+  return {batches, share};
+}
+
+torch::optim::AdamW adamw(const std::vector<Tensor>& parameters) {
+  return torch::optim::AdamW(parameters, torch::optim::AdamWOptions(1e-2));
+}
+
+// The oracle: one process, which has the batches of all ranks that have any.
+std::vector<Tensor> train_unsharded_on_what_there_is(const JoinedRun& run) {
+  const auto net = double_small_net();
+  auto optimizer = adamw(net->parameters());
+  for (int epoch = 0; epoch < run.epochs; ++epoch)
+    for (int step = 0; step < longest(run.counts); ++step) {
+      const auto [batches, share] = joined_batch(run, epoch, step);
+      optimizer.zero_grad();
+      for (const auto& batch : batches) {
+        const double divisor =
+            static_cast<double>(batches.size()) / (run.join.divide_by_initial_world_size ? share : 1);
+        (small_net_loss(*net, batch) / divisor).backward();
+      }
+      torch::nn::utils::clip_grad_norm_(net->parameters(), 0.05);
+      optimizer.step();
+    }
+  return net->parameters();
+}
+
+void expect_trains_as_unsharded(const JoinedRun& run) {
+  const auto expected = train_unsharded_on_what_there_is(run);
+  run_thread_ranks(static_cast<int>(run.counts.size()),
+                   [&](int rank) {
+                     const auto net = double_small_net();
+                     auto options = run.options;
+                     if (!run.mesh.empty()) options.mesh = init_device_mesh(run.mesh, {"replicate", "shard"});
+                     const auto model = shard_blocks(*net, options);
+                     auto optimizer = adamw(net->parameters());
+                     for (int epoch = 0; epoch < run.epochs; ++epoch) {
+                       int step = 0, calls = 0;
+                       const auto has_data = [&] { return step < run.counts[static_cast<size_t>(rank)]; };
+                       const auto train = [&] {
+                         ++calls;
+                         ForwardScope scope(model);
+                         const auto loss = small_net_loss(*net, {10 * epoch + step, rank * kJoinSamples, kJoinSamples});
+                         scope.close();
+                         loss.backward();
+                       };
+                       while (join(model, has_data(), train, run.join)) {
+                         clip_grad_norm_(model, 0.05);
+                         optimizer.step();
+                         optimizer.zero_grad();
+                         ++step;
+                       }
+                       EXPECT_EQ(step, longest(run.counts));
+                       EXPECT_EQ(calls, run.counts[static_cast<size_t>(rank)]);
+                     }
+                     const auto parameters = net->parameters();
+                     for (size_t i = 0; i < parameters.size(); ++i)
+                       expect_close(expected[i], full_tensor(parameters[i]), 1e-10);
+                   },
+                   {.backend = run.backend});
+}
+
+TEST(Join, TrainsAsTheUnshardedModelOnTheSamplesThatThereAre) {
+  for (const int world : worlds_up_to(4))
+    for (const auto& options : kJoinOptions) {
+      SCOPED_TRACE(c10::str(options.strategy, " over ", world, " ranks"));
+      expect_trains_as_unsharded({.counts = counts_for(world), .options = options});
+    }
+}
+
+TEST(Join, DividesByTheRanksThatHaveDataWhereItIsToldTo) {
+  for (const auto& options : kJoinOptions) {
+    SCOPED_TRACE(c10::str(options.strategy));
+    expect_trains_as_unsharded(
+        {.counts = counts_for(3), .options = options, .join = {.divide_by_initial_world_size = false}});
+  }
+}
+
+TEST(Join, TrainsAsTheUnshardedModelOnMeshesAndWithSecondShards) {
+  for (const auto& options : kJoinOptions) {
+    SCOPED_TRACE(c10::str(options.strategy));
+    expect_trains_as_unsharded({.counts = counts_for(4), .options = options, .mesh = {2, 2}});
+  }
+  expect_trains_as_unsharded(
+      {.counts = counts_for(4), .options = {.reshard_after_forward = Reshard::within(2)}, .backend = "gloo"});
+}
+
+}  // namespace
+}  // namespace fsdp::test

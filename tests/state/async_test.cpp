@@ -1,0 +1,312 @@
+// Checkpoints that are written while training goes on, by threads that are held up and ended here.
+
+#include <fsdp/async_save.h>
+#include <gmock/gmock.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+
+#include "comm/core/fault_point.h"
+#include "state/format/checkpoint_reader.h"
+#include "support/backend.h"
+#include "support/process_ranks.h"
+#include "support/recorded_ranks.h"
+#include "support/small_net.h"
+#include "state/files.h"
+
+namespace fsdp::test {
+namespace {
+
+using state::TemporaryFolder;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using torch::Tensor;
+
+// While it lives, no thread that has begun to write rows goes on; `release` lets them.
+class HeldWriters {
+ public:
+  HeldWriters() {
+    held = true;
+    on_fault_point = [](const char* place) {
+      if (std::string_view(place) != "part writing") return;
+      std::unique_lock lock(mutex);
+      changed.wait(lock, [] { return !held; });
+    };
+  }
+  ~HeldWriters() {
+    release();
+    on_fault_point = nullptr;
+  }
+  static void release() {
+    const std::lock_guard lock(mutex);
+    held = false;
+    changed.notify_all();
+  }
+
+ private:
+  static inline std::mutex mutex;
+  static inline std::condition_variable changed;
+  static inline bool held = false;
+};
+
+struct SavedNet {
+  std::shared_ptr<SmallNetImpl> net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+  Group group;
+  optim::AdamW optimizer;
+  explicit SavedNet(const FullyShardOptions& options = {})
+      : group(shard_blocks(*net, options)), optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2)) {}
+
+  void step(int number) {
+    optimizer.zero_grad();
+    Tensor loss;
+    {
+      ForwardScope scope(group);
+      loss = small_net_loss(*net, {number, rank() * 2, 2});
+    }
+    loss.backward();
+    optimizer.step();
+  }
+  // Whole parameters. Collective.
+  std::vector<Tensor> values() const {
+    std::vector<Tensor> all;
+    for (const auto& parameter : net->parameters()) all.push_back(full_tensor(parameter));
+    return all;
+  }
+};
+
+void expect_values(const std::vector<Tensor>& expected, const SavedNet& net) {
+  const auto found = net.values();
+  ASSERT_EQ(expected.size(), found.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << "tensor " << i;
+}
+
+std::string wait_error(AsyncSave& saving) {
+  try {
+    saving.wait();
+  } catch (const Error& error) {
+    return error.what_without_backtrace();
+  }
+  return {};
+}
+
+TEST(AsyncSaving, TrainingGoesOnWhileWhatWasCopiedIsWritten) {
+  for (const int world : {1, 3}) {
+    const TemporaryFolder folder;
+    const HeldWriters held;
+    run_thread_ranks(world, [&](int r) {
+      SavedNet trained;
+      for (int i = 0; i < 2; ++i) trained.step(i);
+      const auto saved = trained.values();
+      AsyncSave saving;
+      async_save_checkpoint(saving, folder.path(), trained.group, &trained.optimizer, {.step = 2});
+      EXPECT_TRUE(saving.in_flight());
+      for (int i = 2; i < 4; ++i) trained.step(i);
+      const auto last = trained.values();
+      EXPECT_THAT(state::complete_steps(folder.path()), IsEmpty());
+      barrier();
+      if (r == 0) HeldWriters::release();
+      saving.wait();
+      EXPECT_FALSE(saving.in_flight());
+      EXPECT_THAT(state::problems_of(folder / "step-000000000002"), IsEmpty());
+      SavedNet loaded;
+      EXPECT_EQ(load_checkpoint(folder.path(), loaded.group, &loaded.optimizer).step, 2);
+      expect_values(saved, loaded);
+      for (int i = 2; i < 4; ++i) loaded.step(i);
+      expect_values(last, loaded);
+    });
+    EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
+  }
+}
+
+TEST(AsyncSaving, ReplicasAndShardedOptimizersSaveTheSameFiles) {
+  for (const auto strategy : {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kFullShard}) {
+    const TemporaryFolder folder, other;
+    run_thread_ranks(2, [&](int) {
+      SavedNet trained({.strategy = strategy});
+      trained.step(0);
+      AsyncSave saving;
+      async_save_checkpoint(saving, folder.path(), trained.group, &trained.optimizer);
+      save_checkpoint(other.path(), trained.group, &trained.optimizer);
+      saving.wait();
+    });
+    for (const auto* name : {"model-00000-of-00002", "model-00001-of-00002", "training-00001-of-00002"})
+      EXPECT_EQ(state::bytes_in_file(folder / "step-000000000000/" + name + ".safetensors"),
+                state::bytes_in_file(other / "step-000000000000/" + name + ".safetensors"))
+          << strategy << name;
+  }
+}
+
+TEST(AsyncSaving, ASecondSaveWaitsForTheFirstAndTheEndForBoth) {
+  const TemporaryFolder folder;
+  run_thread_ranks(2, [&](int) {
+    SavedNet trained;
+    {
+      AsyncSave saving;
+      for (int64_t step = 1; step <= 3; ++step)
+        async_save_checkpoint(saving, folder.path(), trained.group, nullptr, {.step = step, .keep = 2});
+    }
+    barrier();
+  });
+  EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(2, 3));
+  EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
+}
+
+TEST(AsyncSaving, ThreadsCommunicateNothing) {
+  const TemporaryFolder folder;
+  Recorded recorded(2);
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        SavedNet trained;
+        auto& log = recorded.log(r);
+        log.clear();
+        AsyncSave saving;
+        async_save_checkpoint(saving, folder.path(), trained.group);
+        const auto begun = log.entries().size();
+        EXPECT_EQ(begun, 4U) << "lengths and texts of two meetings";
+        saving.wait();
+        EXPECT_EQ(log.entries().size(), 2 * begun);
+      },
+      recorded.options);
+}
+
+TEST(AsyncSaving, AnErrorOfOneRankIsThatOfTheNextCallOnEveryRank) {
+  for (const bool waits : {true, false}) {
+    const TemporaryFolder folder;
+    run_thread_ranks(2, [&](int r) {
+      SavedNet trained;
+      save_checkpoint(folder.path(), trained.group, nullptr, {.step = 1});
+      trained.net->register_buffer("odd", r == 1 ? torch::zeros({1}, torch::kComplexDouble) : torch::zeros({1}));
+      AsyncSave saving;
+      async_save_checkpoint(saving, folder.path(), *trained.net, nullptr, {.step = 2});
+      trained.step(0);
+      std::string error;
+      if (waits) {
+        error = wait_error(saving);
+      } else {
+        try {
+          async_save_checkpoint(saving, folder.path(), *trained.net, nullptr, {.step = 3});
+        } catch (const Error& thrown) {
+          error = thrown.what_without_backtrace();
+        }
+      }
+      EXPECT_THAT(error, AllOf(HasSubstr("async_save_checkpoint: rank 1: "), HasSubstr("tensor 'odd' has the dtype")));
+      EXPECT_FALSE(saving.in_flight());
+      trained.step(1);
+      trained.net->named_buffers()["odd"].set_data(torch::zeros({1}));
+      async_save_checkpoint(saving, folder.path(), *trained.net, nullptr, {.step = 4});
+      saving.wait();
+    });
+    EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(1, 4));
+    EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
+  }
+}
+
+// A child that was forked meanwhile, and loads data or compiles something, has this process's files open too.
+TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
+  const TemporaryFolder folder;
+  const HeldWriters held;
+  run_thread_ranks(1, [&](int) {
+    SavedNet trained;
+    AsyncSave saving;
+    async_save_checkpoint(saving, folder.path(), trained.group);
+    const auto child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      signal(SIGALRM, SIG_DFL);
+      alarm(20);  // should it be waited for
+      for (;;) pause();
+    }
+    HeldWriters::release();
+    saving.wait();
+    save_checkpoint(folder.path(), trained.group, nullptr, {.step = 2});
+    EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the child is still there";
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  });
+  EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(0, 2));
+}
+
+TEST(AsyncSaving, AFolderThatGoesMeanwhileIsNamedAndTrainingGoesOn) {
+  const TemporaryFolder folder;
+  const HeldWriters held;
+  run_thread_ranks(2, [&](int r) {
+    SavedNet trained;
+    AsyncSave saving;
+    async_save_checkpoint(saving, folder / "run", trained.group);
+    barrier();
+    if (r == 0) {
+      std::filesystem::remove_all(folder / "run");
+      HeldWriters::release();
+    }
+    EXPECT_THAT(wait_error(saving), AllOf(HasSubstr(folder / "run"), HasSubstr("No such file or directory")));
+    trained.step(0);
+  });
+}
+
+TEST(AsyncSaving, MistakesAreErrorsAtOnce) {
+  const TemporaryFolder folder;
+  run_thread_ranks(2, [&](int) {
+    SavedNet trained;
+    AsyncSave saving;
+    {
+      ForwardScope scope(trained.group);
+      EXPECT_THROW(async_save_checkpoint(saving, folder.path(), trained.group), UsageError);
+    }
+    EXPECT_THROW(async_save_checkpoint(saving, folder.path(), trained.group, nullptr, {.step = -1}), UsageError);
+    EXPECT_THROW(async_save_checkpoint(saving, folder.path(), trained.group, nullptr, {.extra = "no JSON"}), Error);
+    EXPECT_FALSE(saving.in_flight());
+    saving.wait();  // of nothing
+  });
+  EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
+}
+
+// One rank of two ends where FSDP_TEST_PLACE says, while the checkpoint of step 2 is written.
+PROCESS_CASE(one_rank_ends_while_it_saves) {
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
+  const std::string folder = std::getenv("FSDP_TEST_FOLDER");
+  SavedNet trained;
+  save_checkpoint(folder, trained.group, &trained.optimizer, {.step = 1});
+  if (std::to_string(rank()) == std::getenv("FSDP_TEST_VICTIM"))
+    on_fault_point = [](const char* place) {
+      if (std::string_view(place) == std::getenv("FSDP_TEST_PLACE")) raise(SIGKILL);
+    };
+  AsyncSave saving;
+  async_save_checkpoint(saving, folder, trained.group, &trained.optimizer, {.step = 2});
+  try {
+    saving.wait();
+    throw std::runtime_error("expected an error");
+  } catch (const PeerLost&) {
+  }
+}
+
+TEST(AsyncSaving, TheEndOfARankAtAnyPlaceLeavesACompleteCheckpoint) {
+  struct Ended {
+    int victim;
+    const char* place;
+    int64_t newest;
+  };
+  for (const auto& [victim, place, newest] :
+       {Ended{1, "part writing", 1}, {1, "part written", 2}, {0, "part written", 1}, {0, "checkpoint complete", 2}}) {
+    SCOPED_TRACE(c10::str("rank ", victim, ", ", place));
+    const TemporaryFolder folder;
+    ProcessRanks ranks("one_rank_ends_while_it_saves", {.world_size = 2,
+                                                        .environment = {{"FSDP_TEST_FOLDER", folder.path()},
+                                                                        {"FSDP_TEST_VICTIM", std::to_string(victim)},
+                                                                        {"FSDP_TEST_PLACE", place}}});
+    EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
+    EXPECT_EQ(ranks.wait(1 - victim).exit_code, 0) << ranks.wait(1 - victim).output;
+    state::CheckpointReader reader(folder.path());
+    EXPECT_EQ(reader.manifest().step, newest);
+    EXPECT_THAT(state::problems_of(reader.path()), IsEmpty());
+    EXPECT_EQ(state::incomplete_names(folder.path()).empty(), victim == 1 || newest == 2);
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,195 @@
+// Checkpoints: rows from their files, manifests, and what is found in one that is damaged.
+
+#include <gmock/gmock.h>
+
+#include <random>
+
+#include "state/format/checkpoint_reader.h"
+#include "state/format/checksum.h"
+#include "state/format/format_error.h"
+#include "state/files.h"
+
+namespace fsdp::state {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kFirst[] = "model-00000-of-00002.safetensors", kSecond[] = "model-00001-of-00002.safetensors";
+
+std::vector<float> rows_of(CheckpointReader& reader, const std::string& name, int64_t first, int64_t rows) {
+  const auto& tensor = reader.manifest().model.at(name);
+  std::vector<float> values(static_cast<size_t>(rows) * tensor.bytes_per_row() / sizeof(float));
+  reader.read_rows(name, tensor, first, rows, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+TEST(StateCheckpoint, RowsAreReadFromWhicheverFileHasThem) {
+  const TemporaryFolder folder;
+  write_small_checkpoint(folder.path(), 1);
+  CheckpointReader reader(folder.path());
+  for (int64_t first = 0; first <= 5; ++first)
+    for (int64_t rows = 0; rows + first <= 5; ++rows)
+      EXPECT_EQ(rows_of(reader, "weight", first, rows),
+                floats(static_cast<size_t>(3 * rows), 100.F + 3.F * static_cast<float>(first)));
+  EXPECT_THAT(format_error_of([&] { rows_of(reader, "weight", 4, 2); }), HasSubstr("tensor 'weight' of sizes [5, 3]"));
+  EXPECT_EQ(reader.manifest().step, 1);
+  EXPECT_EQ(reader.manifest().extra, R"({"epoch":3})");
+}
+
+TEST(StateCheckpoint, OnlyTheFilesOfWantedRowsAreRead) {
+  const TemporaryFolder folder;
+  write_small_checkpoint(folder.path(), 1);
+  std::filesystem::remove(folder / "step-000000000001/" + kSecond);
+  CheckpointReader reader(folder.path());
+  EXPECT_EQ(rows_of(reader, "weight", 0, 3), floats(9, 100));
+  EXPECT_THAT(format_error_of([&] { rows_of(reader, "weight", 2, 2); }), HasSubstr(kSecond));
+}
+
+// One change of a byte, a file's length or its place, anywhere.
+std::string damage(const std::string& checkpoint, std::mt19937& random) {
+  const char* names[] = {kFirst, kSecond, kManifestName};
+  const auto path = checkpoint + "/" + names[random() % 3];
+  auto bytes = bytes_in_file(path);
+  const auto at = random() % bytes.size();
+  const auto kind = random() % 20;
+  if (kind == 0) {
+    bytes.resize(at);
+  } else if (kind == 1) {
+    bytes.append(1 + random() % 9, static_cast<char>(random()));
+  } else if (kind == 2) {
+    std::filesystem::rename(checkpoint + "/" + kFirst, checkpoint + "/x");
+    std::filesystem::rename(checkpoint + "/" + kSecond, checkpoint + "/" + kFirst);
+    std::filesystem::rename(checkpoint + "/x", checkpoint + "/" + kSecond);
+    return "swapped";
+  } else {
+    bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+  }
+  put_bytes(path, bytes);
+  return path + " at " + std::to_string(at) + ", kind " + std::to_string(kind);
+}
+
+TEST(StateCheckpoint, DamageAtAThousandPlacesIsFound) {
+  const TemporaryFolder folder;
+  write_small_checkpoint(folder.path(), 1);
+  const auto checkpoint = folder / "step-000000000001";
+  ASSERT_THAT(problems_of(checkpoint), IsEmpty());
+  std::filesystem::copy(checkpoint, folder / "copy");
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 1000; ++trial) {
+    const auto what = damage(checkpoint, random);
+    EXPECT_THAT(problems_of(checkpoint), Not(IsEmpty())) << what;
+    std::filesystem::copy(folder / "copy", checkpoint,
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  }
+}
+
+TEST(StateCheckpoint, FilesOfAnotherStepAreFound) {
+  const TemporaryFolder folder;
+  write_small_checkpoint(folder.path(), 1);
+  write_small_checkpoint(folder.path(), 2);
+  std::filesystem::copy_file(folder / "step-000000000002/" + kFirst, folder / "step-000000000001/" + kFirst,
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(problems_of(folder / "step-000000000001"),
+              ElementsAre(HasSubstr("entry 'weight': expected the checksum")));
+}
+
+TEST(StateCheckpoint, ManifestsNameFilesOfTheirFolderOnly) {
+  for (const auto* name : {"../a", "/etc/passwd", "", ".", "..", ".a", "a/b", "a\\b"})
+    EXPECT_FALSE(is_plain_name(name)) << name;
+  EXPECT_FALSE(is_plain_name(std::string_view("a\0b", 3)));
+  Manifest manifest;
+  manifest.files["../other.safetensors"] = {};
+  EXPECT_THAT(format_error_of([&] { parse_manifest(manifest_text(manifest), "manifest.json"); }),
+              HasSubstr("expected names of files in the same folder, found '../other.safetensors'"));
+}
+
+TEST(StateCheckpoint, ManifestsHaveEachRowOnce) {
+  const auto error_of_parts = [](const std::vector<TensorPart>& parts) {
+    Manifest manifest;
+    manifest.files["f"] = {};
+    manifest.model["w"] = {Dtype::kFloat32, {4}, parts};
+    return format_error_of([&] { parse_manifest(manifest_text(manifest), "manifest.json"); });
+  };
+  EXPECT_THAT(error_of_parts({{"f", 0, 3, {1}}, {"f", 3, 1, {1}}}), IsEmpty());
+  EXPECT_THAT(error_of_parts({{"f", 0, 3, {1}}}),
+              HasSubstr("manifest.json: tensor 'w' of sizes [4]: the rows from 3 on are missing"));
+  EXPECT_THAT(error_of_parts({{"f", 0, 3, {1}}, {"f", 2, 2, {1}}}),
+              HasSubstr("expected rows from 3 on, found 2 rows from 2 on"));
+  EXPECT_THAT(error_of_parts({{"f", 0, 5, {1}}}), HasSubstr("found 5 rows from 0 on"));
+  EXPECT_THAT(error_of_parts({{"f", 0, 4, {}}}), HasSubstr("a checksum for each MiB"));
+  EXPECT_THAT(error_of_parts({{"g", 0, 4, {1}}}), HasSubstr("'g' is not listed"));
+}
+
+TEST(StateCheckpoint, ManifestsAreMadeOfWhatEachRankWrote) {
+  Manifest first{.step = 4, .optimizer = R"({"state": {"w": {"step": 1}}})"},
+      second{.optimizer = R"({"state": {"b": {"step": 2}}})"};
+  first.files["f"] = second.files["g"] = {};
+  first.model["w"] = {Dtype::kFloat32, {4}, {{"f", 3, 1, {1}}}};
+  second.model["w"] = {Dtype::kFloat32, {4}, {{"g", 0, 3, {1}}}};
+  second.training["w"] = {Dtype::kFloat32, {1}, {{"g", 0, 1, {1}}}};
+  auto all = parse_manifest_part(manifest_text(first), "part");
+  EXPECT_THAT(format_error_of([&] { parse_manifest(manifest_text(first), "whole"); }),
+              HasSubstr("expected rows from 0 on"));
+  add_part(all, parse_manifest_part(manifest_text(second), "part"));
+  all = parse_manifest(manifest_text(all), "whole");
+  EXPECT_EQ(all.step, 4);
+  EXPECT_EQ(all.model.at("w").parts[0].file, "g");
+  EXPECT_EQ(all.training.at("w").parts.size(), 1u);
+  EXPECT_EQ(all.optimizer, R"({"state":{"w":{"step":1},"b":{"step":2}}})");
+  second.model["w"].sizes = {5};
+  EXPECT_THAT(format_error_of([&] { add_part(all, second); }),
+              HasSubstr("tensor 'w': expected the same on every rank, found F32 [4] and F32 [5]"));
+}
+
+std::string lists(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+// The text with the checksum that it should have.
+std::string signed_text(std::string text) {
+  const std::string begin = "{\n \"checksum\": \"", digits = "0000000000000000";
+  text.replace(begin.size(), 16, digits);
+  return text.replace(begin.size(), 16, hex_of(checksum_of(std::as_bytes(std::span(text)))));
+}
+
+TEST(StateCheckpoint, JsonThatIsNestedWithoutEndIsRefused) {
+  const Manifest deep{.extra = lists(100), .states = {{"a", lists(100)}}};
+  EXPECT_EQ(parse_manifest(manifest_text(deep), "whole").extra, deep.extra);
+  EXPECT_EQ(parse_manifest(manifest_text(deep), "whole").states, deep.states);
+  for (const auto& manifest : {Manifest{.extra = lists(101)}, Manifest{.states = {{"a", lists(1'000'000)}}}})
+    EXPECT_THAT(format_error_of([&] { manifest_text(manifest); }), HasSubstr("at most 100 lists and objects"));
+  auto text = manifest_text({});
+  text.replace(text.find("\"extra\": {}"), 11, "\"extra\": " + lists(1'000'000));
+  EXPECT_THAT(format_error_of([&] { parse_manifest(signed_text(text), "whole"); }),
+              HasSubstr("whole: expected JSON of at most 102 lists"));
+}
+
+// What has no bytes may have any number of rows.
+TEST(StateCheckpoint, RowsWithoutBytesAreNotCounted) {
+  const TemporaryFolder folder;
+  const FolderLock lock(folder.path());
+  const auto path = begin_step(folder.path(), 1, lock);
+  const auto rows = int64_t{1} << 60;
+  SafetensorsWriter writer(path + "/f", {{"w", Dtype::kFloat32, {rows, 0}}}, {});
+  const auto written = writer.finish();
+  Manifest manifest{.step = 1};
+  manifest.files["f"] = {written.bytes, written.header_checksum};
+  manifest.model["w"] = {Dtype::kFloat32, {rows, 0}, {{"f", 0, rows, {}}}};
+  name_step(folder.path(), manifest, lock);
+  EXPECT_THAT(problems_of(folder.path()), IsEmpty());
+}
+
+TEST(StateCheckpoint, ManifestsOfLaterVersionsSayWhoCanReadThem) {
+  auto text = manifest_text({.versions = {{"fsdp", "9.0"}}});
+  const auto at = text.find("\"version\": 1");
+  ASSERT_NE(at, text.npos);
+  text.replace(at, 12, "\"version\": 2");
+  EXPECT_THAT(format_error_of([&] { parse_manifest(text, "manifest.json"); }), HasSubstr("with the checksum"));
+  text = signed_text(text);
+  EXPECT_THAT(format_error_of([&] { parse_manifest(text, "manifest.json"); }),
+              HasSubstr("expected version 1 of the format, found 2. Read it with the release of fsdp that wrote it"));
+}
+
+}  // namespace
+}  // namespace fsdp::state

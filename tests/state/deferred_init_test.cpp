@@ -1,0 +1,357 @@
+// Models that are built without memory have the values of ordinary ones, bit for bit.
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <fsdp/state_dict.h>
+#include <gmock/gmock.h>
+
+#include "support/small_net.h"
+#include "state/files.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Constructors of all kinds: initialisers that read sizes, that write a row, that compute with other tensors, ask for
+// values or convert; buffers, scalars, a tied weight, a frozen one, numbers that are written without operators.
+struct ManyInitsImpl : nn::Module {
+  nn::Embedding tokens = register_module("tokens", nn::Embedding(nn::EmbeddingOptions(13, 6).padding_idx(2)));
+  nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(3, 5, 3)));
+  nn::BatchNorm2d norm = register_module("norm", nn::BatchNorm2d(5));
+  nn::LSTM lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(6, 7).num_layers(2)));
+  nn::TransformerEncoderLayer encoder =
+      register_module("encoder", nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(6, 2)));
+  nn::Linear xavier = register_module("xavier", nn::Linear(9, 4));
+  nn::Linear orthogonal = register_module("orthogonal", nn::Linear(8, 5));
+  nn::Linear head = register_module("head", nn::Linear(nn::LinearOptions(6, 13).bias(false)));
+  nn::Linear half = register_module("half", nn::Linear(17, 3));
+
+  ManyInitsImpl() {
+    nn::init::xavier_normal_(xavier->weight);
+    nn::init::orthogonal_(orthogonal->weight);
+    register_parameter("tied", head->weight);
+    half->to(torch::kBFloat16);
+    const torch::NoGradGuard no_grad;
+    xavier->bias.copy_(torch::linspace(0, 1, 4) * torch::randn({4}).abs().max());
+    const double drop = torch::linspace(0, 0.3, 4)[2].item<double>();
+    register_parameter("scalar", torch::tensor(drop));
+    register_parameter("mixed", torch::randn({3, 4}).mul_(0.5) + torch::rand({4}));
+    register_parameter("permutation", torch::randperm(11), /*requires_grad=*/false);
+    register_buffer("listed", torch::tensor({0.485, 0.456, 0.406}));
+    register_buffer("vector", torch::tensor(std::vector<float>{1, 2, 3}) * 2);
+    auto positions = torch::zeros({7, 6});
+    const auto angle = torch::arange(7, torch::kFloat).unsqueeze(1) * torch::exp(torch::arange(0, 6, 2) * -0.3);
+    positions.slice(1, 0, 6, 2).copy_(torch::sin(angle));
+    positions.slice(1, 1, 6, 2).copy_(torch::cos(angle));
+    for (int row = 0; row < 3; ++row) positions[row].add_(row);
+    register_buffer("positions", positions);
+    register_buffer("chosen", torch::nonzero(torch::randn({20}) > 0));
+  }
+};
+TORCH_MODULE(ManyInits);
+
+std::vector<torch::Tensor> all_tensors(const nn::Module& module) {
+  auto tensors = module.parameters();
+  for (auto& buffer : module.buffers()) tensors.push_back(std::move(buffer));
+  return tensors;
+}
+
+void expect_equal_whole(const nn::Module& expected, const nn::Module& found) {
+  for (const auto& item : expected.named_parameters()) {
+    const auto tensor = found.named_parameters()[item.key()];
+    EXPECT_TRUE(torch::equal(item.value(), full_tensor(tensor))) << item.key();
+    EXPECT_EQ(item.value().requires_grad(), tensor.requires_grad()) << item.key();
+  }
+  for (const auto& item : expected.named_buffers())
+    EXPECT_TRUE(torch::equal(item.value(), found.named_buffers()[item.key()])) << item.key();
+}
+
+template <class Model>
+Model deferred(int seed = 7) {
+  torch::manual_seed(seed);
+  return deferred_init([] { return Model(); });
+}
+
+TEST(DeferredInit, HasNoMemoryThenTheValuesOfOrdinaryConstruction) {
+  torch::manual_seed(7);
+  const ManyInits ordinary;
+  const auto next = torch::rand({5});
+  auto model = deferred<ManyInits>();
+  EXPECT_TRUE(torch::equal(next, torch::rand({5}))) << "random numbers go on as after ordinary construction";
+  for (const auto& item : model->named_parameters()) {
+    EXPECT_EQ(item.value().is_meta(), item.key() != "scalar") << item.key();  // torch::tensor is made as it is
+  }
+  const auto before = all_tensors(*model);
+  materialize(*model);
+  const auto after = all_tensors(*model);
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].is_same(after[i]));
+  expect_equal_whole(*ordinary, *model);
+  EXPECT_TRUE(model->head->weight.is_same(model->named_parameters()["tied"]));
+}
+
+TEST(DeferredInit, IsShardedToTheBitsOfOrdinaryConstructionAtAnyWorldSize) {
+  torch::manual_seed(7);
+  const ManyInits ordinary;
+  for (const int world : worlds_up_to(8)) {
+    SCOPED_TRACE(world);
+    std::vector<ManyInits> models;  // built here: threads share the random state
+    for (int r = 0; r < world; ++r) models.push_back(deferred<ManyInits>());
+    run_thread_ranks(world, [&](int r) {
+      auto model = std::exchange(models[static_cast<size_t>(r)], nullptr);
+      shard_children_then_root(*model, {});
+      for (const auto& tensor : all_tensors(*model)) EXPECT_FALSE(tensor.is_meta());
+      expect_equal_whole(*ordinary, *model);
+    });
+  }
+}
+
+// What LibTorch's allocator for the CPU has given out on this thread.
+struct Allocated : c10::MemoryReportingInfoBase {
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t now = 0, peak = 0;
+};
+
+TEST(DeferredInit, HoldsOneWholeParameterAtATime) {
+  struct TallImpl : nn::Module {
+    TallImpl() {
+      for (int i = 0; i < 6; ++i) register_module(std::to_string(i), nn::Linear(256, 512));
+    }
+  };
+  constexpr int64_t kLargest = 256 * 512 * 4;
+  run_thread_ranks(2, [&](int) {
+    const auto allocated = std::make_shared<Allocated>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
+    const auto model = build_alike([] { return deferred_init([] { return std::make_shared<TallImpl>(); }); });
+    EXPECT_LT(allocated->now, kLargest / 2);
+    barrier();  // computing draws from the generator that threads share
+    const auto group = fully_shard(*model, {.strategy = Strategy::kFullShard});
+    const auto rows = group.stats().rows.current;
+    EXPECT_LE(rows, 6 * kLargest / 2 + 6 * 4096);
+    EXPECT_LT(allocated->peak, rows + 5 * kLargest / 4);
+    EXPECT_GT(allocated->peak, kLargest) << "the measure sees it";
+  });
+}
+
+TEST(DeferredInit, FromAnotherSeedOnOneRankIsAMismatch) {
+  std::vector<SmallNet> models{deferred<SmallNet>(1), deferred<SmallNet>(2)};
+  run_thread_ranks(2, [&](int r) {
+    auto model = std::exchange(models[static_cast<size_t>(r)], nullptr);
+    EXPECT_THROW(fully_shard(model), Mismatch);
+  });
+}
+
+TEST(DeferredInit, WithAnotherNumberOnOneRankIsAMismatch) {
+  std::vector<SmallNet> models;
+  for (int r = 0; r < 2; ++r) {
+    torch::manual_seed(1);
+    models.push_back(deferred_init([&] {
+      SmallNet net;
+      nn::init::constant_(net->head->weight, 0.5 + 1e-7 * r);
+      return net;
+    }));
+  }
+  run_thread_ranks(2, [&](int r) {
+    auto model = std::exchange(models[static_cast<size_t>(r)], nullptr);
+    EXPECT_THROW(fully_shard(model), Mismatch);
+  });
+}
+
+TEST(DeferredInit, OfTwoParametersOnOneMemoryIsRefusedAsOtherwise) {
+  auto model = deferred_init([] {
+    nn::Linear linear(4, 4);
+    linear->register_parameter("view", linear->weight.detach());
+    return linear;
+  });
+  run_thread_ranks(1, [&](int) {
+    try {
+      fully_shard(model);
+      ADD_FAILURE() << "expected an error";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), AllOf(HasSubstr("'weight'"), HasSubstr("'view'")));
+    }
+  });
+}
+
+std::shared_ptr<SmallNetImpl> net_with_buffer() {
+  auto net = std::make_shared<SmallNetImpl>();
+  net->register_buffer("seen", torch::ones({4}));
+  return net;
+}
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const UsageError& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(DeferredInit, WhatIsWrittenAfterItIsAnErrorAsItWouldBeLost) {
+  const auto built = [] { return deferred_init(net_with_buffer); };
+  const std::pair<const char*, std::function<void(SmallNetImpl&)>> writes[] = {
+      {"first.weight", [](SmallNetImpl& net) { nn::init::ones_(net.first->weight); }},
+      {"head.weight",
+       [](SmallNetImpl& net) {
+         const torch::NoGradGuard no_grad;
+         net.head->weight[1].mul_(2);
+       }},
+      {"seen", [](SmallNetImpl& net) { net.named_buffers()["seen"].fill_(3); }},
+  };
+  for (const auto& [name, write] : writes) {
+    const auto net = built();
+    write(*net);
+    const auto says = AllOf(HasSubstr(c10::str("'", name, "' was written after fsdp::deferred_init")),
+                            HasSubstr("fsdp::initialize after fully_shard"));
+    EXPECT_THAT(error_of([&] { materialize(*net); }), says);
+    run_thread_ranks(1, [&](int) { EXPECT_THAT(error_of([&] { fully_shard(*net); }), says); });
+  }
+  const auto read = built();
+  static_cast<void>(read->first->weight.sum());
+  EXPECT_EQ(error_of([&] { materialize(*read); }), "no error");
+}
+
+TEST(MetaInit, StaysOnMetaUntilToEmptyThenIsLoadedAndTrains) {
+  const state::TemporaryFolder folder;
+  const auto path = folder / "model.safetensors";
+  auto training = small_net_training();
+  training.dtype = torch::kFloat;
+  training.tolerance = 1e-4;
+  training.build = net_with_buffer;
+  save_safetensors(path, *build_model(training));
+  for (const int world : worlds_up_to(3)) {
+    const auto expected = train_unsharded(training, world);
+    run_thread_ranks(world, [&](int) {
+      const auto net = meta_init(net_with_buffer);
+      EXPECT_THAT(error_of([&] { fully_shard(*net, {.sync_module_states = true}); }),
+                  AllOf(HasSubstr("sync_module_states"), HasSubstr("there 'first.weight' is on the meta device")));
+      const auto group = shard_blocks(*net);
+      for (const auto& tensor : all_tensors(*net)) EXPECT_TRUE(tensor.is_meta());
+      EXPECT_THAT(error_of([&] { const ForwardScope scope(group); }),
+                  AllOf(HasSubstr("'first.weight'"), HasSubstr("'blocks.2.out.weight' and 1 more"),
+                        HasSubstr("fsdp::to_empty")));
+      EXPECT_THAT(error_of([&] { static_cast<void>(group.unshard()); }), HasSubstr("meta device"));
+      EXPECT_THAT(error_of([&] { full_state_dict(group); }), HasSubstr("meta device"));
+      EXPECT_THAT(error_of([&] { full_tensor(net->head->weight); }), HasSubstr("meta device"));
+      EXPECT_THAT(error_of([&] { initialize(group, [] {}); }), HasSubstr("meta device"));
+
+      auto on_ranks = training;
+      on_ranks.shard = [&](SmallNetImpl&) { return group; };
+      to_empty(group, torch::kCPU);
+      for (const auto& tensor : all_tensors(*net)) EXPECT_FALSE(tensor.is_meta());
+      load_safetensors(path, group);
+      EXPECT_TRUE(torch::equal(net->named_buffers()["seen"], torch::ones({4})));
+      expect_same_outcome(expected, train_sharded(on_ranks, *net), training.tolerance);
+    });
+  }
+}
+
+TEST(MetaInit, IsNoPlaceToShardIn) {
+  run_thread_ranks(1, [](int) {
+    EXPECT_THAT(error_of([] {
+                  static_cast<void>(meta_init([] {
+                    SmallNet net;
+                    fully_shard(*net);
+                    return net;
+                  }));
+                }),
+                HasSubstr("inside deferred_init or meta_init"));
+  });
+}
+
+TEST(MetaInit, ToEmptyLeavesParametersAloneThatHaveValues) {
+  run_thread_ranks(2, [](int) {
+    auto net = meta_init([] {
+      nn::Linear linear(4, 3);
+      linear->register_parameter("scale", torch::tensor({2.F, 3.F, 4.F}));
+      return linear;
+    });
+    const auto group = fully_shard(*net);
+    to_empty(group, torch::kCPU);
+    EXPECT_TRUE(torch::equal(full_tensor(net->named_parameters()["scale"]), torch::tensor({2.F, 3.F, 4.F})));
+    EXPECT_TRUE(torch::equal(full_tensor(net->weight), torch::zeros({3, 4})));
+  });
+}
+
+TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
+  run_thread_ranks(2, [](int) {
+    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+    const auto group = shard_blocks(*net);
+    const auto block = [&](int i) { return net->blocks[static_cast<size_t>(i)]->as<SmallBlock>(); };
+    const auto first = full_tensor(block(0)->in->weight), second = full_tensor(block(1)->in->weight);
+    initialize(group, [&] {
+      const torch::NoGradGuard no_grad;
+      block(0)->in->weight.copy_(block(1)->in->weight);
+      block(1)->in->weight.fill_(1);
+      block(2)->in->weight.copy_(block(0)->in->weight).mul_(2);
+      block(1)->out->weight.copy_(block(0)->out->weight);  // which is not written
+    });
+    EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
+    EXPECT_TRUE(torch::equal(full_tensor(block(1)->in->weight), torch::ones_like(second)));
+    EXPECT_TRUE(torch::equal(full_tensor(block(2)->in->weight), second * 2));
+    EXPECT_TRUE(torch::equal(full_tensor(block(1)->out->weight), full_tensor(block(0)->out->weight)));
+    EXPECT_THAT(error_of([&] {
+                  initialize(group, [&] {
+                    const torch::NoGradGuard no_grad;
+                    net->head->weight.mul_(1 / net->head->weight.norm().item<double>());
+                  });
+                }),
+                HasSubstr("fsdp::full_tensor"));
+    EXPECT_FALSE(torch::equal(first, second));
+    EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
+    EXPECT_THAT(
+        error_of([&] { initialize(group, [&] { net->head->weight.set_data(torch::ones_like(net->head->weight)); }); }),
+        AllOf(HasSubstr("'head.weight'"), HasSubstr("set_data"), HasSubstr("copy_")));
+    EXPECT_EQ(net->head->weight.size(0), local_rows(net->head->weight).count) << "it shows its rows again";
+  });
+}
+
+TEST(MetaInit, DrawsNoRandomNumbers) {
+  torch::manual_seed(3);
+  const auto expected = torch::rand({4});
+  torch::manual_seed(3);
+  const auto net = meta_init([] { return std::pair(SmallNet(), nn::LSTM(4, 4)); });
+  EXPECT_TRUE(torch::equal(expected, torch::rand({4})));
+  EXPECT_TRUE(net.second->parameters().front().is_meta());
+}
+
+TEST(To, AnotherDtypeConvertsRowsAndBuffersAndTrainsAsTheUnshardedModel) {
+  auto training = small_net_training();
+  training.build = net_with_buffer;  // trained in double
+  for (const int world : worlds_up_to(3)) {
+    const auto expected = train_unsharded(training, world);
+    auto on_ranks = training;
+    on_ranks.shard = [&](SmallNetImpl& net) {
+      const auto group = shard_blocks(net);
+      torch::Tensor loss;
+      {
+        const ForwardScope scope(group);
+        loss = small_net_loss(net, {0, 0, 1});
+      }
+      loss.backward();
+      EXPECT_THAT(error_of([&] { to(group, torch::kDouble); }), HasSubstr("has a gradient"));
+      net.zero_grad();
+      to(group, torch::kDouble);
+      EXPECT_EQ(net.head->weight.scalar_type(), torch::kDouble);
+      EXPECT_EQ(net.named_buffers()["seen"].scalar_type(), torch::kDouble);
+      to(group, torch::kCPU);
+      EXPECT_THAT(error_of([&] { to(group, torch::kInt); }), HasSubstr("floating point"));
+      return group;
+    };
+    std::vector<std::shared_ptr<SmallNetImpl>> models;
+    for (int r = 0; r < world; ++r) models.push_back(build_alike(net_with_buffer));
+    run_thread_ranks(world, [&](int r) {
+      auto model = std::exchange(models[static_cast<size_t>(r)], nullptr);
+      expect_same_outcome(expected, train_sharded(on_ranks, *model), training.tolerance);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::test

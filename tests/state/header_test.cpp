@@ -1,0 +1,133 @@
+// What the header of a safetensors file may say.
+
+#include "state/format/header.h"
+
+#include <gmock/gmock.h>
+
+#include <random>
+
+#include "state/format/format_error.h"
+#include "state/files.h"
+
+namespace fsdp::state {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string error_of_header(const std::string& json, uint64_t data_bytes = 8) {
+  return format_error_of([&] { parse_header(json, data_bytes, "a.safetensors"); });
+}
+
+TEST(StateHeader, IsReadAsItWasWritten) {
+  Header header{{{"b", Dtype::kBFloat16, {3}}, {"a.x", Dtype::kFloat64, {2, 2}}, {"scalar", Dtype::kFloat32, {}}},
+                {{"format", "pt"}}};
+  lay_out(header.entries, "file");
+  const auto text = header_text(header);
+  EXPECT_EQ(text.size() % 8, 0u);
+  const auto read = parse_header(std::string_view(text).substr(kLengthBytes), 32 + 4 + 6, "file");
+  ASSERT_EQ(read.entries.size(), 3u);
+  EXPECT_EQ(read.entries[0].name, "a.x") << "the largest elements come first";
+  EXPECT_EQ(read.entries[1].name, "scalar");
+  EXPECT_EQ(read.entries[1].bytes(), 4u);
+  EXPECT_EQ(read.entries[2].sizes, std::vector<int64_t>{3});
+  EXPECT_EQ(read.metadata.at("format"), "pt");
+}
+
+TEST(StateHeader, NamesTheEntryThatHasOtherBytesThanItsSizes) {
+  const auto error = error_of_header(R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})");
+  EXPECT_THAT(
+      error,
+      HasSubstr("a.safetensors: entry 'w' of sizes [3] and dtype F32: expected 12 bytes, found data_offsets [0, 8]"));
+}
+
+TEST(StateHeader, IsRefusedIfEntriesOverlapLeaveGapsOrEndElsewhere) {
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+                                  "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
+              HasSubstr("entry 'b': expected its data at byte 4"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"), HasSubstr("at byte 0"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
+              HasSubstr("expected 4 bytes of data after the header, found 8"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4), HasSubstr("found 4"));
+}
+
+TEST(StateHeader, HasSizesThatDoNotOverflow) {
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}})"),
+              HasSubstr("expected sizes that memory can have"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[0,9223372036854775807,3],"data_offsets":[0,0]}})", 0),
+              HasSubstr("expected sizes that memory can have"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,8]}})"),
+              HasSubstr("63 bits"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[-8],"data_offsets":[0,8]}})"), HasSubstr("negative"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[8,0]}})"),
+              HasSubstr("expected 8 bytes"));
+}
+
+TEST(StateHeader, HasEachNameAndFieldOnce) {
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},
+                                  "a":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}})"),
+              HasSubstr("entry 'a': expected {\"NAME\": {\"dtype\", \"shape\", \"data_offsets\"}} with whole numbers, "
+                        "found the name again"));
+  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]}})"),
+              HasSubstr("found the field again"));
+  EXPECT_THAT(error_of_header(R"({"__metadata__":{"k":"1","k":"2"}})", 0), HasSubstr("found the key again"));
+}
+
+TEST(StateHeader, IsNothingElseThanSafetensorsHas) {
+  for (const auto* json : {"", "3", "[]", "null", "{", R"({"a":3})", R"({"a":[]})", R"({"a":{}})",
+                           R"({"a":{"dtype":"F32"}})", R"({"a":{"dtype":"F31","shape":[2],"data_offsets":[0,8]}})",
+                           R"({"a":{"dtype":"U8","shape":[8.0],"data_offsets":[0,8]}})",
+                           R"({"a":{"dtype":"U8","shape":[[8]],"data_offsets":[0,8]}})",
+                           R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0]}})",
+                           R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,4,8]}})",
+                           R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8],"more":1}})",
+                           R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}} x)", R"({"__metadata__":{"k":1}})",
+                           R"({"__metadata__":{"k":{}}})", R"({"__metadata__":[]})"})
+    EXPECT_THAT(error_of_header(json), HasSubstr("a.safetensors")) << json;
+  EXPECT_THAT(error_of_header(std::string(R"({})") + '\0' + "x", 0), HasSubstr("byte 0"));
+  EXPECT_THAT(error_of_header(R"({"__metadata__":{"k":"v"}}  )", 0), IsEmpty());
+}
+
+TEST(StateHeader, LengthIsThatOfBytesWhichAreThere) {
+  const auto length = [](uint64_t announced, uint64_t file_bytes) {
+    std::vector<std::byte> bytes;
+    for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<std::byte>(announced >> (8 * i)));
+    return header_length(bytes, file_bytes, "a.safetensors");
+  };
+  EXPECT_EQ(length(16, 24), 16u);
+  EXPECT_THAT(format_error_of([&] { length(17, 24); }), HasSubstr("at most 16 bytes, found a length of 17"));
+  EXPECT_THAT(format_error_of([&] { length(~uint64_t{0}, 24); }), HasSubstr("18446744073709551615"));
+  EXPECT_THAT(format_error_of([&] { length(kMaxHeaderBytes + 1, uint64_t{1} << 40); }), HasSubstr("100000000"));
+  EXPECT_THAT(format_error_of([&] { length(0, 7); }), HasSubstr("found 7 bytes"));
+}
+
+TEST(StateHeader, AnyTextIsReadOrRefused) {
+  const std::string text =
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}})";
+  std::mt19937 random(1);
+  for (int trial = 0; trial < 5000; ++trial) {
+    auto changed = text;
+    for (auto changes = random() % 4; changes-- > 0;) {
+      const auto at = random() % changed.size();
+      switch (random() % 3) {
+        case 0:
+          changed[at] = static_cast<char>(random());
+          break;
+        case 1:
+          changed.erase(at, random() % 8);
+          break;
+        default:
+          changed.insert(at, text.substr(random() % text.size(), random() % 8));
+      }
+    }
+    try {
+      uint64_t bytes = 0;
+      for (const auto& entry : parse_header(changed, 8, "a.safetensors").entries) bytes += entry.bytes();
+      EXPECT_EQ(bytes, 8u) << changed;
+    } catch (const FormatError&) {
+    }
+  }
+}
+
+}  // namespace
+}  // namespace fsdp::state

@@ -1,0 +1,389 @@
+// Trainer: it trains as the loop that one writes by hand, tells what it does, and goes on where it was.
+
+#include <ATen/autocast_mode.h>
+#include <fsdp/trainer.h>
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include "support/small_net.h"
+#include "state/files.h"
+
+namespace fsdp::test {
+namespace {
+
+using state::TemporaryFolder;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using torch::Tensor;
+using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
+
+std::shared_ptr<SmallNetImpl> alike_net(c10::ScalarType dtype = torch::kDouble) {
+  return build_alike([=] {
+    auto net = std::make_shared<SmallNetImpl>();
+    net->to(dtype);
+    return net;
+  });
+}
+
+constexpr int64_t kSamples = 2;
+
+// Five batches of this rank, others in each epoch.
+std::vector<Batch> batches_of(int64_t epoch) {
+  std::vector<Batch> batches;
+  for (int i = 0; i < 5; ++i) batches.push_back({static_cast<int>(10 * epoch) + i, rank() * kSamples, kSamples});
+  return batches;
+}
+
+Tensor loss_of_batch(SmallModel& model, const Batch& batch) {
+  const auto dtype = model->head->weight.scalar_type();
+  return torch::mse_loss(model(samples(batch, {5}, dtype)), samples(batch, {3}, dtype));
+}
+
+// What a training leaves on each rank alike.
+struct Left {
+  std::vector<double> losses;
+  std::vector<Tensor> values;
+};
+
+void note_values(const SmallModel& model, Left& left) {
+  for (const auto& parameter : model.parameters()) left.values.push_back(full_tensor(parameter));
+}
+
+optim::AdamW adamw(const SmallModel& model) {
+  return optim::AdamW(model.parameters(), torch::optim::AdamWOptions(1e-2));
+}
+
+// Rank 0's.
+Left train_by_trainer(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
+  Left left;
+  run_thread_ranks(world, [&](int r) {
+    Trainer trainer(options);
+    auto model = trainer.shard(alike_net(dtype));
+    auto optimizer = adamw(model);
+    Left own;
+    trainer.add({.on_step_end = [&](const StepReport& report) { own.losses.push_back(report.mean_loss()); }});
+    EXPECT_TRUE(trainer.fit(model, optimizer, batches_of, loss_of_batch));
+    note_values(model, own);
+    if (r == 0) left = own;
+  });
+  return left;
+}
+
+Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
+  Left left;
+  run_thread_ranks(world, [&](int r) {
+    SmallModel model = fully_shard(alike_net(dtype), options.sharding);
+    auto optimizer = adamw(model);
+    GradScalerOptions scaling = options.scaler;
+    scaling.enabled = options.precision == Precision::kFloat16;
+    GradScaler scaler(scaling);
+    Left own;
+    for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
+      const auto batches = batches_of(epoch);
+      for (size_t first = 0; first < batches.size(); first += static_cast<size_t>(options.accumulate)) {
+        const size_t last = std::min(batches.size(), first + static_cast<size_t>(options.accumulate));
+        optimizer.zero_grad();
+        double sum = 0;
+        for (size_t i = first; i < last; ++i) {
+          model.set_requires_gradient_sync(i + 1 == last);
+          const auto loss = loss_of_batch(model, batches[i]) / static_cast<int64_t>(last - first);
+          scaler.scale(loss).backward();
+          sum += loss.item<double>();
+        }
+        if (options.max_grad_norm) {
+          scaler.unscale_(optimizer);
+          clip_grad_norm_(model, *options.max_grad_norm);
+        }
+        scaler.step(optimizer);
+        scaler.update();
+        own.losses.push_back(mean(sum));
+      }
+    }
+    note_values(model, own);
+    if (r == 0) left = own;
+  });
+  return left;
+}
+
+void expect_same_left(const Left& expected, const Left& found) {
+  EXPECT_EQ(expected.losses, found.losses);
+  ASSERT_EQ(expected.values.size(), found.values.size());
+  for (size_t i = 0; i < expected.values.size(); ++i)
+    EXPECT_TRUE(torch::equal(expected.values[i], found.values[i])) << "parameter " << i;
+}
+
+TEST(Trainer, TrainsAsTheLoopByHandToTheBit) {
+  for (const int world : worlds_up_to(3)) {
+    SCOPED_TRACE(world);
+    expect_same_left(train_by_hand(world, {.epochs = 2}), train_by_trainer(world, {.epochs = 2}));
+    EXPECT_EQ(train_by_trainer(world, {.epochs = 2}).losses.size(), 10U);
+  }
+}
+
+TEST(Trainer, AccumulatesAndClipsAsTheLoopByHandAlsoWhatIsLeftAtAnEpochsEnd) {
+  const TrainerOptions options{.epochs = 2, .accumulate = 2, .max_grad_norm = 0.01};
+  const auto left = train_by_trainer(2, options);
+  expect_same_left(train_by_hand(2, options), left);
+  EXPECT_EQ(left.losses.size(), 6U) << "of two, two and one batch in each epoch";
+  EXPECT_NE(left.losses, train_by_trainer(2, {.epochs = 2, .accumulate = 2}).losses);
+}
+
+TEST(Trainer, ScalesLossesOfFp16AsTheLoopByHand) {
+  // The first scale is too large: steps are skipped until it fits.
+  TrainerOptions options{.precision = Precision::kFloat16, .scaler = {.init_scale = 1e9}, .epochs = 3};
+  const auto left = train_by_trainer(2, options, torch::kFloat);
+  options.sharding.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kHalf, .output_dtype = torch::kFloat};
+  expect_same_left(train_by_hand(2, options, torch::kFloat), left);
+  EXPECT_NE(left.losses, train_by_trainer(2, {.epochs = 3}, torch::kFloat).losses);
+}
+
+TEST(Trainer, StrategiesAndMeshesAreOptionsAndTrainToTheSameBits) {
+  const auto expected = train_by_trainer(4, {});
+  for (const Strategy strategy : {Strategy::kShardGradOp, Strategy::kReplicate})
+    expect_same_left(expected, train_by_trainer(4, {.sharding = {.strategy = strategy}}));
+  run_thread_ranks(4, [](int) {
+    const auto rows = [](const auto& model) { return model.stats().rows_numel; };
+    const auto by_hand = fully_shard(alike_net(), {.mesh = init_device_mesh({2, 2}, {"replicate", "shard"})});
+    EXPECT_EQ(rows(Trainer({.mesh_shape = {2, 2}}).shard(alike_net())), rows(by_hand));
+    EXPECT_LT(rows(Trainer({.mesh_shape = {4}}).shard(alike_net())), rows(by_hand));
+  });
+}
+
+TEST(Trainer, AutocastHoldsInTheLossAndInTestsAlone) {
+  run_thread_ranks(1, [](int) {
+    Trainer trainer({.autocast = true});
+    auto model = trainer.shard(alike_net(torch::kFloat));
+    auto optimizer = adamw(model);
+    const auto in_bf16 = [](SmallModel& net, const Batch& batch) {
+      EXPECT_TRUE(at::autocast::is_autocast_enabled(torch::kCPU));
+      EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
+      return loss_of_batch(net, batch);
+    };
+    trainer.fit(model, optimizer, batches_of, in_bf16);
+    trainer.test(model, batches_of, [&](SmallModel& net, const Batch& batch) -> std::vector<Tensor> {
+      return {in_bf16(net, batch)};
+    });
+    EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+  });
+}
+
+struct CountedImpl : torch::nn::Module {
+  torch::nn::Linear linear{5, 5};
+  int calls = 0;
+  CountedImpl() { register_module("linear", linear); }
+  Tensor forward(const Tensor& x) {
+    ++calls;
+    return linear->forward(x);
+  }
+};
+TORCH_MODULE(Counted);
+
+TEST(Trainer, ActivationCheckpointingByTypesIsAnOption) {
+  run_thread_ranks(2, [](int) {
+    Trainer trainer({.activation_checkpointing = activation_checkpointing_of<CountedImpl>()});
+    const Counted counted = build_alike([] { return Counted(); });
+    torch::nn::Sequential net(counted, torch::nn::Tanh());
+    auto model = trainer.shard(net);
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    trainer.fit(model, optimizer, std::vector<int>{1}, [](auto& sequential, int) {
+      return sequential(torch::ones({2, 5})).square().mean();
+    });
+    EXPECT_EQ(counted->calls, 2) << "once in forward, once in backward";
+  });
+}
+
+TEST(Trainer, CallsCallbacksInTheirOrder) {
+  const TemporaryFolder folder;
+  run_thread_ranks(2, [&](int) {
+    Trainer trainer({.epochs = 2, .accumulate = 3, .save = {.folder = folder.path(), .every = 3}});
+    std::vector<std::string> told;
+    const auto note = [&told](const char* what) {
+      return [&told, what](const TrainingPlace& at) {
+        told.push_back(c10::str(what, " ", at.epoch, " ", at.batches, " ", at.step));
+      };
+    };
+    trainer.add({.on_epoch_start = note("epoch"),
+                 .on_step_start = note("step"),
+                 .on_step_end = [&](const StepReport& report) { note("done")(report.place); },
+                 .on_save = [&](SaveOptions& options) { told.push_back(c10::str("save ", options.step)); },
+                 .on_saved = note("saved"),
+                 .on_epoch_end = note("end")});
+    trainer.add({.on_epoch_end = [&](const TrainingPlace&) { told.emplace_back("the second's"); }});
+    auto model = trainer.shard(alike_net());
+    auto optimizer = adamw(model);
+    EXPECT_TRUE(trainer.fit(model, optimizer, batches_of, loss_of_batch));
+    EXPECT_THAT(told, ElementsAre("epoch 0 0 0", "step 0 0 0", "done 0 3 1", "step 0 3 1", "done 0 5 2", "end 0 5 2",
+                                  "the second's", "epoch 1 0 2", "step 1 0 2", "done 1 3 3", "save 3", "saved 1 3 3",
+                                  "step 1 3 3", "done 1 5 4", "save 4", "saved 1 5 4", "end 1 5 4", "the second's"));
+    EXPECT_EQ(trainer.place(), (TrainingPlace{.epoch = 2, .batches = 0, .step = 4}));
+  });
+}
+
+// Trains with checkpoints in `folder`, and ends by `ending` after step `last`; 0: at the end of two epochs.
+Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool async,
+                  const std::function<void(Trainer&)>& ending) {
+  Left left;
+  run_thread_ranks(world, [&](int r) {
+    Trainer trainer({.epochs = 2,
+                     .save = {.folder = folder.path(), .every = 4, .keep = 1, .async = async},
+                     .resume = folder.path()});
+    auto model = trainer.shard(alike_net());
+    auto optimizer = adamw(model);
+    torch::optim::StepLR schedule(optimizer, 1, 0.5);
+    trainer.add({.on_resume = [&](const LoadedCheckpoint& loaded,
+                                  TrainingPlace&) { load_state(schedule, loaded.states.at("schedule")); },
+                 .on_step_end = [&](const StepReport& report) { if (report.place.step == last) ending(trainer); },
+                 .on_save = [&](SaveOptions& options) { options.states["schedule"] = state_of(schedule); },
+                 .on_epoch_end = [&](const TrainingPlace&) { schedule.step(); }});
+    EXPECT_EQ(trainer.fit(model, optimizer, batches_of, loss_of_batch), last == 0);
+    Left own;
+    note_values(model, own);
+    if (r == 0) left = own;
+  });
+  return left;
+}
+
+TEST(Trainer, StoppedAnywhereItGoesOnBitForBit) {
+  const TemporaryFolder whole;
+  const auto expected = train_saving(whole, 2, 0, false, {});
+  const auto stop = [](Trainer& trainer) { trainer.stop(); };
+  for (const int64_t last : {1, 4, 5, 8}) {
+    const TemporaryFolder folder;
+    SCOPED_TRACE(last);
+    train_saving(folder, 2, last, false, stop);
+    expect_same_left(expected, train_saving(folder, 2, 0, last == 5, {}));
+  }
+}
+
+TEST(Trainer, ASignalToOneRankEndsAllAfterTheStepWithACheckpoint) {
+  const TemporaryFolder whole, folder;
+  const auto expected = train_saving(whole, 2, 0, false, {});
+  const auto terminate = [](Trainer&) { if (rank() == 1) raise(SIGTERM); };
+  train_saving(folder, 2, 3, false, terminate);
+  EXPECT_EQ(state::bytes_in_file(folder / "latest").substr(0, 17), "step-000000000003");
+  expect_same_left(expected, train_saving(folder, 2, 0, false, {}));
+}
+
+// Draws what it gives from the default generator.
+struct Noise : torch::data::Dataset<Noise> {
+  torch::data::Example<> get(size_t) override { return {torch::rand({5}), torch::rand({3})}; }
+  std::optional<size_t> size() const override { return 8; }
+};
+
+Left train_on_noise(const std::string& folder, int64_t steps) {
+  Left left;
+  run_thread_ranks(1, [&](int) {
+    Trainer trainer({.seed = 3, .epochs = 2, .steps = steps, .save = {.folder = folder}, .resume = folder});
+    auto model = trainer.shard(alike_net(torch::kFloat));
+    auto optimizer = adamw(model);
+    const auto data = [](int64_t) {
+      return torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
+          Noise().map(torch::data::transforms::Stack<>()), 2);
+    };
+    trainer.fit(model, optimizer, data, [](SmallModel& net, const torch::data::Example<>& batch) {
+      return torch::mse_loss(torch::dropout(net(batch.data), 0.5, net->is_training()), batch.target);
+    });
+    note_values(model, left);
+  });
+  return left;
+}
+
+TEST(Trainer, DataThatDrawsRandomNumbersDrawsTheSameWhereTrainingGoesOn) {
+  const TemporaryFolder whole, folder;
+  const auto expected = train_on_noise(whole.path(), 7);
+  for (const int64_t steps : {3, 4, 5}) train_on_noise(folder.path(), steps);
+  expect_same_left(expected, train_on_noise(folder.path(), 7));
+}
+
+TEST(Trainer, TestAddsUpOverBatchesAndRanksWithoutGradientsAndPredictKeepsTheOrder) {
+  run_thread_ranks(3, [](int r) {
+    Trainer trainer;
+    auto model = trainer.shard(alike_net());
+    model->train();
+    const auto sums = trainer.test(model, batches_of, [](SmallModel& net, const Batch& batch) -> std::vector<Tensor> {
+      EXPECT_FALSE(net->is_training());
+      EXPECT_FALSE(net(samples(batch, {5})).requires_grad());
+      return {torch::tensor(batch.step + 100 * rank()), torch::tensor(1)};
+    });
+    EXPECT_THAT(sums, ElementsAre(3 * (0 + 1 + 2 + 3 + 4) + 5 * (100 + 200), 15));
+    EXPECT_TRUE(model->is_training());
+    const std::vector<int> numbers{3, 1, 2};
+    const auto predicted = trainer.predict(model, numbers, [r](SmallModel&, int number) { return 10 * r + number; });
+    EXPECT_THAT(predicted, ElementsAre(10 * r + 3, 10 * r + 1, 10 * r + 2));
+  });
+}
+
+std::string error_of_fit(const auto& data, const auto& loss) {
+  std::string message;
+  run_thread_ranks(2, [&](int r) {
+    Trainer trainer;
+    auto model = trainer.shard(alike_net());
+    auto optimizer = adamw(model);
+    try {
+      trainer.fit(model, optimizer, data, loss);
+    } catch (const UsageError& error) {
+      if (r == 0) message = error.what_without_backtrace();
+    }
+  });
+  return message;
+}
+
+TEST(Trainer, WithoutDataOrAScalarLossTheErrorSaysSo) {
+  EXPECT_THAT(error_of_fit(std::vector<Batch>(), loss_of_batch),
+              HasSubstr("rank 0/2] Trainer::fit: expected data with at least one batch, found none in epoch 0"));
+  const auto loss_with = [](auto change) {
+    return [change](SmallModel& model, const Batch& batch) { return change(model(samples(batch, {5}))); };
+  };
+  EXPECT_THAT(error_of_fit(batches_of, loss_with([](const Tensor& y) { return y; })),
+              HasSubstr("expected a scalar, found a tensor of sizes [2, 3]"));
+  EXPECT_THAT(error_of_fit(batches_of, loss_with([](const Tensor&) { return Tensor(); })),
+              HasSubstr("found an undefined tensor"));
+  EXPECT_THAT(error_of_fit(batches_of, loss_with([](const Tensor& y) { return y.detach().sum(); })),
+              HasSubstr("found one that no parameter has a part in"));
+}
+
+std::string error_of_options(const TrainerOptions& options) {
+  std::string message;
+  run_thread_ranks(1, [&](int) {
+    try {
+      Trainer trainer(options);
+    } catch (const UsageError& error) {
+      message = error.what_without_backtrace();
+    }
+  });
+  return message;
+}
+
+TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {
+  EXPECT_THAT(error_of_options({.devices = 4}),
+              HasSubstr("the option devices: expected 1, the number of ranks there are, found 4"));
+  EXPECT_THAT(error_of_options({.epochs = 0}), HasSubstr("the option epochs: expected at least 1, found 0"));
+  EXPECT_THAT(error_of_options({.accumulate = 0}), HasSubstr("the option accumulate"));
+  EXPECT_THAT(error_of_options({.max_grad_norm = -1}), HasSubstr("the option max_grad_norm"));
+  EXPECT_THAT(error_of_options({.mesh_shape = {1, 1, 1}}), HasSubstr("the option mesh_shape"));
+  EXPECT_THAT(error_of_options({}), IsEmpty());
+  EXPECT_THROW(Trainer(), UsageError) << "there is no process group";
+}
+
+TEST(Trainer, DataThatIsUsedUpBeforeThePlaceOfTheCheckpointIsAnError) {
+  const TemporaryFolder folder;
+  run_thread_ranks(1, [&](int) {
+    const auto train = [&](const std::vector<Batch>& data, int64_t steps) {
+      Trainer trainer({.steps = steps, .save = {.folder = folder.path()}, .resume = folder.path()});
+      auto model = trainer.shard(alike_net());
+      auto optimizer = adamw(model);
+      trainer.fit(model, optimizer, data, loss_of_batch);
+    };
+    train(batches_of(0), 4);
+    try {
+      train({batches_of(0)[0]}, 5);
+      ADD_FAILURE() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("4 batches that the loaded training has done, found 1"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

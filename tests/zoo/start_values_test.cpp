@@ -1,0 +1,107 @@
+// Ranks whose models start from other values: found, or given those of rank 0.
+
+#include "misuse/net.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+using testing::AllOf;
+using testing::HasSubstr;
+
+TEST(StartValues, ThatDifferAreFoundOnEveryRankByTheFirstParameter) {
+  auto training = small_training();
+  std::vector<std::shared_ptr<MisuseNetImpl>> models;
+  for (int r = 0; r < 3; ++r) models.push_back(build_model(training));
+  run_thread_ranks(3, [&](int r) {
+    auto& net = *models[static_cast<size_t>(r)];
+    torch::NoGradGuard no_grad;
+    if (r == 2) net.mid->bias[3] += 1e-12;
+    if (r == 1) net.down->weight.neg_();
+    for (int again = 0; again < 2; ++again)
+      EXPECT_THAT(message_of<Mismatch>([&] { fully_shard(net); }),
+                  AllOf(HasSubstr(c10::str("[fsdp rank ", r,
+                                           "/3] fully_shard: parameter 'mid.bias' has other values on "
+                                           "rank 2 than on rank 0 (2 of 10 parameters differ")),
+                        HasSubstr("torch::manual_seed"), HasSubstr("FullyShardOptions::sync_module_states")));
+    EXPECT_EQ(net.mid->weight.size(0), 6) << "it was not sharded";
+    net.mid->bias.zero_();
+    net.down->weight.zero_();
+    EXPECT_EQ(fully_shard(net).stats().groups, 1) << "the ranks can go on";
+  });
+}
+
+// Parameters and buffers of several dtypes, all from the generator.
+struct StartMixed : nn::Module {
+  nn::Linear in{4, 6}, out{6, 3};
+  nn::BatchNorm1d norm{6};
+  torch::Tensor table, own, mask, half, scalar;
+  StartMixed() {
+    register_module("in", in);
+    register_module("norm", norm);
+    register_module("out", out);
+    table = register_parameter("table", torch::randint(9, {5, 3}), /*requires_grad=*/false);
+    own = register_parameter("own", torch::randn({2}));
+    mask = register_buffer("mask", torch::rand({7}) > 0.5);
+    half = register_buffer("half", torch::randn({3, 1}).to(torch::kBFloat16));
+    scalar = register_buffer("scalar", torch::randn({}).to(torch::kDouble));
+    norm->running_mean.normal_();
+    norm->num_batches_tracked.fill_(torch::randint(99, {1}).item<int64_t>());
+  }
+};
+
+Group shard_nested(StartMixed& m, FullyShardOptions options) {
+  fully_shard(*m.in, options);
+  options.ignored_params = {m.own};
+  return fully_shard(static_cast<nn::Module&>(m), options);
+}
+
+Group shard_by_policy(StartMixed& m, FullyShardOptions options) {
+  options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
+  options.ignored_params = {m.own};
+  return fully_shard(static_cast<nn::Module&>(m), options);
+}
+
+TEST(StartValues, OfRank0AreEveryRanksWhereAskedFor) {
+  for (auto shard_model : {shard_nested, shard_by_policy})
+    for (int world : worlds_up_to(3)) {
+      std::vector<std::shared_ptr<StartMixed>> models;
+      for (int r = 0; r < world; ++r) {
+        torch::manual_seed(static_cast<uint64_t>(7 + r));
+        models.push_back(std::make_shared<StartMixed>());
+      }
+      std::vector<torch::Tensor> parameters, buffers;
+      for (const auto& parameter : models[0]->parameters()) parameters.push_back(parameter.detach().clone());
+      for (const auto& buffer : models[0]->buffers()) buffers.push_back(buffer.clone());
+      run_thread_ranks(world, [&](int r) {
+        auto& model = *models[static_cast<size_t>(r)];
+        const auto own = model.own.detach().clone();
+        const auto buffers_of_mine = model.buffers();
+        auto group = shard_model(model, {.sync_module_states = true});
+        for (size_t i = 0; i < parameters.size(); ++i) {
+          if (model.parameters()[i].is_same(model.own)) continue;
+          EXPECT_TRUE(torch::equal(parameters[i], full_tensor(model.parameters()[i]))) << "parameter " << i;
+        }
+        for (size_t i = 0; i < buffers.size(); ++i) {
+          EXPECT_TRUE(torch::equal(buffers[i], model.buffers()[i])) << "buffer " << i;
+          EXPECT_TRUE(buffers_of_mine[i].is_same(model.buffers()[i]));
+        }
+        EXPECT_TRUE(torch::equal(own, model.own)) << "ignored parameters stay each rank's own";
+        EXPECT_EQ(group.world_size(), world);
+      });
+    }
+}
+
+TEST(StartValues, ABufferThatCannotTakeThemIsRefused) {
+  run_thread_ranks(2, [](int r) {
+    auto linear = build_alike([] { return nn::Linear(4, 3); });
+    linear->register_buffer("wide", torch::zeros({1}).expand({5}));
+    EXPECT_THAT(message_of([&] { fully_shard(*linear, {.sync_module_states = true}); }),
+                AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] fully_shard: ")), HasSubstr("buffer 'wide'"),
+                      HasSubstr("sync_module_states"), HasSubstr("clone()")));
+    EXPECT_EQ(fully_shard(linear).stats().groups, 1);
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test
