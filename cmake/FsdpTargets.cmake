@@ -26,11 +26,15 @@ if(FSDP_LLD AND PROJECT_IS_TOP_LEVEL)
   target_link_options(fsdp_private_settings INTERFACE -fuse-ld=lld)
 endif()
 
-# One precompiled header for the library, the programs and the tests of a build; with GoogleTest where there are tests.
+# One precompiled header for the library, the programs and the tests of a build: of LibTorch all that programs need where
+# there are programs, and GoogleTest where there are tests.
 set(FSDP_PRECOMPILED
-    <torch/torch.h> <torch/script.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/engine.h>
+    <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/engine.h>
     <torch/csrc/autograd/graph_task.h> <torch/csrc/distributed/c10d/Backend.hpp>
     <torch/csrc/distributed/c10d/PrefixStore.hpp>)
+if(FSDP_BUILD_APPS OR FSDP_BUILD_TESTS)
+  list(APPEND FSDP_PRECOMPILED <torch/torch.h> <torch/script.h>)
+endif()
 if(FSDP_BUILD_TESTS)
   find_package(GTest REQUIRED)
   list(APPEND FSDP_PRECOMPILED <gmock/gmock.h> <gtest/gtest.h>)

@@ -1,33 +1,45 @@
-# Installs the build in BUILD_DIR into PREFIX, then builds and runs the project in SOURCE against it.
-foreach(_step IN ITEMS install configure build run train from_python from_python_over_gloo)
-  set(_consumer "${PREFIX}-consumer")
-  if(_step STREQUAL "install")
-    file(REMOVE_RECURSE "${PREFIX}" "${_consumer}")
-    file(MAKE_DIRECTORY "${PREFIX}")
-    set(_command ${CMAKE_COMMAND} --install "${BUILD_DIR}" --prefix "${PREFIX}")
-  elseif(_step STREQUAL "configure")
-    set(_command ${CMAKE_COMMAND} -S "${SOURCE}" -B "${_consumer}" -G "${GENERATOR}" -D "CMAKE_CXX_COMPILER=${CXX}"
-                 -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" -D "CMAKE_PREFIX_PATH=${PREFIX}")
-  elseif(_step STREQUAL "build")
-    set(_command ${CMAKE_COMMAND} --build "${_consumer}")
-  elseif(_step STREQUAL "run")
-    set(_command "${_consumer}/main" "${_consumer}/libplugin.so")
-  elseif(_step STREQUAL "train")
-    set(_command "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_consumer}/training")
-  elseif(_step STREQUAL "from_python")
-    set(_command "${_consumer}/from_python")
-  else()
-    set(_command "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_consumer}/from_python" gloo)
-  endif()
-  execute_process(COMMAND ${_command} WORKING_DIRECTORY "${PREFIX}" RESULT_VARIABLE _result OUTPUT_VARIABLE _output ERROR_VARIABLE _output)
+# Uses fsdp as other projects do: installs the build in BUILD_DIR into PREFIX, builds and runs programs against it, then
+# builds fsdp from SOURCE inside another project, by add_subdirectory and by FetchContent, as a shared library.
+set(_here "${CMAKE_CURRENT_LIST_DIR}")
+set(_work "${PREFIX}-consumer")
+file(REMOVE_RECURSE "${PREFIX}" "${_work}")
+file(MAKE_DIRECTORY "${PREFIX}")
+
+function(step name)
+  execute_process(COMMAND ${ARGN} WORKING_DIRECTORY "${PREFIX}" RESULT_VARIABLE _result OUTPUT_VARIABLE _output ERROR_VARIABLE _output)
   if(NOT _result EQUAL 0)
-    message(FATAL_ERROR "consumer: ${_step} failed (${_result}):\n${_output}")
+    message(FATAL_ERROR "consumer: ${name} failed (${_result}):\n${_output}")
   endif()
+  message(STATUS "consumer: ${name}: done")
+endfunction()
+
+function(build name source compiler)
+  step("configuring ${name}" ${CMAKE_COMMAND} -S "${source}" -B "${_work}/${name}" -G "${GENERATOR}"
+       -D "CMAKE_CXX_COMPILER=${compiler}" -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" ${ARGN})
+  step("building ${name}" ${CMAKE_COMMAND} --build "${_work}/${name}")
+endfunction()
+
+step("installing" ${CMAKE_COMMAND} --install "${BUILD_DIR}" --prefix "${PREFIX}")
+build(programs "${_here}" "${CXX}" -D "CMAKE_PREFIX_PATH=${PREFIX}")
+step("main" "${_work}/programs/main" "${_work}/programs/libplugin.so")
+step("training" "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_work}/programs/training")
+step("from_python" "${_work}/programs/from_python")
+step("from_python over gloo" "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_work}/programs/from_python" gloo)
+build(quickstart "${SOURCE}/examples/quickstart" "${CXX}" -D "CMAKE_PREFIX_PATH=${PREFIX}")
+step("quickstart" "${_work}/quickstart/quickstart")
+
+# One binary folder serves both ways, so fsdp is compiled once. Its libraries are installed as a shared one.
+set(_shared -D BUILD_SHARED_LIBS=ON -D FSDP_INSTALL=ON -D "FSDP=${SOURCE}" -D "FSDP_TORCH=${TORCH}")
+foreach(_way add_subdirectory FetchContent)
+  build(from_source "${_here}/from_source" "${LIBRARY_CXX}" ${_shared} -D "WAY=${_way}")
+  step("quickstart by ${_way}" "${_work}/from_source/quickstart/quickstart")
 endforeach()
-message(STATUS "${_output}")
+step("installing the shared library" ${CMAKE_COMMAND} --install "${_work}/from_source" --prefix "${PREFIX}-shared")
+build(programs "${_here}" "${CXX}" -D "CMAKE_PREFIX_PATH=${PREFIX}-shared" -D "fsdp_DIR=${PREFIX}-shared/lib/cmake/fsdp")
+step("main over the shared library" "${_work}/programs/main" "${_work}/programs/libplugin.so" shared)
 
 # With an older standard the first and only thing to read is what to do about it.
-execute_process(COMMAND "${CXX}" -std=c++17 -fsyntax-only -I "${PREFIX}/include" "${SOURCE}/older_standard.cpp"
+execute_process(COMMAND "${CXX}" -std=c++17 -fsyntax-only -I "${PREFIX}/include" "${_here}/older_standard.cpp"
                 RESULT_VARIABLE _result ERROR_VARIABLE _output)
 string(REGEX MATCHALL "error: [^\n]*" _errors "${_output}")
 if(_result EQUAL 0 OR NOT _errors MATCHES "^error: (#error )?\"fsdp needs C\\+\\+20: [^;]*$")
