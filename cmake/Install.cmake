@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/fsdp")
 set(_programs)
-foreach(_program fsdprun gpt mnist fsdp-ckpt fsdp-bench)
+foreach(_program fsdprun fsdp-gpt fsdp-mnist fsdp-ckpt fsdp-bench)
   if(TARGET ${_program})
     list(APPEND _programs ${_program})
   endif()

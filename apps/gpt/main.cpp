@@ -86,7 +86,7 @@ void run(const Arguments& arguments) {
 }  // namespace gpt
 
 int main(int argc, char** argv) {
-  CLI::App app("Trains a GPT from scratch on a text, sharded over the ranks it is started on.", "gpt");
+  CLI::App app("Trains a GPT from scratch on a text, sharded over the ranks it is started on.", "fsdp-gpt");
   gpt::Arguments arguments;
   gpt::add_flags(app, arguments);
   return frame::run_program(app, argc, argv, [&] { gpt::run(arguments); });

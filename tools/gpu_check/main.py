@@ -2,7 +2,7 @@
 
     python3 BUNDLE/tools/gpu_check/main.py [--out FOLDER] [--seconds 460]
 
-The CUDA tests, steps of fsdp-bench beside PyTorch's FSDP2 at world 1, mnist and gpt, and a short training under
+The CUDA tests, steps of fsdp-bench beside PyTorch's FSDP2 at world 1, fsdp-mnist and fsdp-gpt, and a short training under
 compute-sanitizer. A part that takes too long is killed; what does not fit into --seconds is left out. Prints a line for
 each part and a table at the end; FOLDER/gpu_check.json has the figures and the end of each part's output.
 

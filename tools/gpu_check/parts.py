@@ -58,13 +58,13 @@ def all_parts(root, sanitizer):
     peer = [sys.executable, root / "bench/peers/gpt_step.py", "--engine", "fsdp2", "--device", "cuda"]
     ours = [programs / "fsdp-bench", "step", "--world", "1", "--backend", "nccl"]
     launched = [programs / "fsdprun", "--no-prefix", "--nproc_per_node", "1"]
-    parts = [Part("CUDA tests", 100, [programs / "fsdp_cuda_tests"], readers.cuda_tests)]
+    parts = [Part("CUDA tests", 100, [programs / "cuda_tests"], readers.cuda_tests)]
     for size in SIZES:
         parts.append(Part(f"step {size}", 60, [*ours, *flags(size)], readers.step, the_only_rank()))
         parts.append(Part(f"step {size}, FSDP2", 60, [*peer, *flags(size)], readers.step, the_only_rank()))
     bound = ["--versus", "none", "--pairs", "30", *flags("9M")]  # not a rank yet: a fork becomes one
-    mnist = [programs / "mnist", "--epochs", "2", "--train-samples", "2000"]
-    gpt = [programs / "gpt", "--steps", "60", "--eval-every", "20", "--sample", "40", "--log-seconds", "5"]
+    mnist = [programs / "fsdp-mnist", "--epochs", "2", "--train-samples", "2000"]
+    gpt = [programs / "fsdp-gpt", "--steps", "60", "--eval-every", "20", "--sample", "40", "--log-seconds", "5"]
     parts += [Part("step 9M : bound", 60, [*ours, *bound], readers.versus),
               Part("mnist", 60, [*launched, *mnist], readers.mnist),
               Part("gpt", 60, [*launched, *gpt], readers.gpt)]
