@@ -1,5 +1,5 @@
-"""Fails when a layer includes a higher one or a sibling, when files include each other in a circle, or when a public header
-names what is not public. docs/architecture.md explains the layers.
+"""Fails when a layer includes a higher one or a sibling, when files include each other in a circle, or when a public
+header names what is not public. docs/architecture.md explains the layers.
 
     python3 tools/check_layers.py
 """
@@ -10,7 +10,7 @@ import re
 import sys
 import tempfile
 
-# Lowest first; those of one line are siblings, which do not know each other. A layer is a folder of src; comm's are its rooms.
+# Lowest first; those of one line are siblings, which do not know each other. Each is a folder of src; comm has rooms.
 LAYERS = [
     ["layout"],
     ["comm/core", "comm/posix"],
