@@ -66,9 +66,10 @@ class Case(unittest.TestCase):
     def run_gpt(self, words="", world=1, **settings):
         launcher = [FSDPRUN, "--nproc_per_node", str(world)] if world > 1 else []
         small = [word for word in SMALL if "--epochs" not in words or word not in ("--steps", "4")]
-        return subprocess.run([*launcher, GPT, "--text", "text", *small, *shlex.split(words)], cwd=self.folder, text=True,
-                              errors="replace", timeout=120, check=False,  # a model may write bytes that are not UTF-8
-                              **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings})
+        settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **settings}
+        return subprocess.run([*launcher, GPT, "--text", "text", *small, *shlex.split(words)], cwd=self.folder,
+                              text=True, errors="replace",  # a model may write bytes that are not UTF-8
+                              timeout=120, check=False, **settings)
 
     def train(self, words="", world=1):
         done = self.run_gpt(words, world)
