@@ -3,164 +3,112 @@
     python3 compare_test.py
 """
 
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
 import unittest
 
-from compare_case import CompareCase
-
-# Each writes its arguments to a log and prints the figures that its n-th run is given.
-BENCH = """
-    #!/usr/bin/env python3
-    import json, pathlib, sys
-    log = pathlib.Path(__file__).with_name("log")
-    runs = log.read_text().splitlines() if log.exists() else []
-    log.write_text("\\n".join([*runs, "ours " + " ".join(sys.argv[1:])]) + "\\n")
-    if "--versus" in sys.argv:
-        print(json.dumps(dict(ratio=1.05, ratio_95=[1.04, 1.0625], ms_per_step=[105.0, 100.0], pairs=60)))
-    else:
-        number = sum(run.startswith("ours") for run in runs)
-        tokens_per_s = [300, 100, 200][number % 3]
-        print(json.dumps(dict(engine="fsdp", world=2, tokens_per_s=tokens_per_s, pss_mb=50, losses=LOSSES)))
-"""
-TORCHRUN = """
-    #!/usr/bin/env python3
-    import json, pathlib, sys
-    engine = sys.argv[sys.argv.index("--engine") + 1]
-    log = pathlib.Path(__file__).with_name("log")
-    runs = log.read_text().splitlines() if log.exists() else []
-    log.write_text("\\n".join([*runs, engine + " " + " ".join(sys.argv[1:])]) + "\\n")
+COMPARE = pathlib.Path(__file__).resolve().parent / "compare"
+# All programs are this script: it writes its name and its arguments to a log and prints the figures of its n-th run.
+PROGRAM = r"""#!/usr/bin/env python3
+import json, pathlib, sys
+path, words = pathlib.Path(sys.argv[0]), sys.argv[1:]
+if path.name == "fsdprun":
+    import os
+    assert words[:3] == ["--no-prefix", "--nproc_per_node", "2"], words
+    os.execv(words[3], words[3:])
+name = words[words.index("--engine") + 1] if path.name == "torchrun" else path.name
+log = path.with_name("log")
+runs = log.read_text().splitlines() if log.exists() else []
+number = sum(run.startswith(name) for run in runs)
+log.write_text("\n".join([*runs, f"{name} {' '.join(words)}"]) + "\n")
+disk = lambda seconds, plain: dict(seconds=seconds, mb_per_s=100, of_plain=plain)
+if name == "mnist":
+    print("Train Epoch: 1  Loss: 0.250000\nTest set: Average loss: 0.0600, Accuracy: 97/100 (97.00%)\n"
+          "Train Epoch: 2  Loss: 0.125000\nTest set: Average loss: 0.0500, Accuracy: 98/100 (98.00%)\n"
+          "Elapsed: 4.00 s")
+elif name == "gpt":
+    print("step 4: validation loss 5.0000 nats per word, perplexity 148.41\n"
+          "step 8: validation loss 5.0000 nats per word, perplexity 54.60\n"
+          "1000 words in 3 s, 250 words/s on 2 ranks; validation loss 4.00001 nats per word, perplexity 54.5982")
+elif name == "bench" and "--versus" in words:
+    print(json.dumps(dict(ratio=1.05, ratio_95=[1.04, 1.0625], ms_per_step=[105.0, 100.0], pairs=60)))
+elif name == "bench":
+    print(json.dumps(dict(tokens_per_s=[200, 100, 300][number % 3], pss_mb=50, losses=[2.0, 4.0], engine="fsdp",
+                          world=2, megabytes=100, save=disk(1, 0.9), load=disk(4, 0.8))))
+else:
     print("a line of another kind")
-    PRINT(json.dumps(dict(engine="torch-" + engine, world=2, tokens_per_s=100 if engine == "fsdp2" else 400,
-                          pss_mb=100, losses=[2.0, 4.0])))
-    sys.exit(STATUS)
+    print(json.dumps(dict(tokens_per_s=100 if name == "fsdp2" else 400, pss_mb=100, engine=f"torch-{name}", world=2,
+                          seconds=8, whole_seconds=1, peak_rss_mb=[1, 1], accuracy=96.5, perplexity=55.0,
+                          megabytes=110, save=disk(2, 0), load=disk(2, 0), validation_losses=[5.0, 4.0],
+                          losses=[0.25, 0.125] if "--data" in words else [2.0, 4.0])))
+    sys.exit(134)  # as torch's processes sometimes do after their result
 """
+# Flags of compare, rows of its table, and the programs in the order in which they were run.
+RUNS = (
+    (["--rounds", "3", "--backend", "shm"],
+     ["| figure | 9M |", "| tokens/s, ours : torch-fsdp2 | 2.000 (1.000 to 3.000) |",
+      "| tokens/s, ours : torch-ddp | 0.500 (0.250 to 0.750) |", "| tokens/s, at the bound : torch-fsdp2 | 2.100 |",
+      "| PSS of rank 0, ours : torch-fsdp2 | 0.500 (0.500 to 0.500) |", "| our step : bound | 1.050 (1.040 to 1.062) |",
+      "| losses, largest relative difference | 0.0e+00 |", "| our losses the same bits in every round | yes |"],
+     "bench fsdp2 ddp fsdp2 ddp bench ddp bench fsdp2 bench"),
+    (["--rounds", "1", "--precision", "bf16"],
+     ["| tokens/s, torch-fsdp2, bf16 : fp32 | 1.000 (1.000 to 1.000) |"], "bench fsdp2 bench fsdp2"),
+    (["--program", "checkpoint", "--rounds", "1"],
+     ["| speed, save, ours : torch-dcp | 2.000 (2.000 to 2.000) |",
+      "| speed, load, ours : a plain read of the same bytes | 0.800 (0.800 to 0.800) |"], "bench fsdp2"),
+    (["--program", "mnist", "--rounds", "1", "--", "--data", "folder"],
+     ["| speed, training, ours : torch-fsdp2 | 2.000 (2.000 to 2.000) |",
+      "| accuracy, ours | 98.000 (98.000 to 98.000) |", "| losses, largest relative difference | 0.0e+00 |"],
+     "mnist fsdp2 ddp"),
+    (["--program", "gpt", "--rounds", "1", "--peers", "fsdp1", "--", "--data", "folder"],
+     ["| perplexity, ours | 54.598 (54.598 to 54.598) |", "| losses, largest relative difference | 2.5e-01 |"],
+     "gpt fsdp1"),
+)
+MISTAKES = (
+    ("--sizes 9M,8M", "--sizes names '8M'"), ("--rounds 0", "--rounds is 0"),
+    ("--precision bf16 --peers ddp", "--precision bf16 is for --peers fsdp2"),
+    ("--program mnist", "add -- --data FOLDER"), ("-- --data x", "'--data' is for --program mnist or gpt"),
+    ("--program gpt --pairs 2 -- --data x", "--pairs is for --program step"),
+    ("--program gpt -- --data x --seed 2", "--seed is a round's own"),
+    ("--peer /nowhere", "there is no script /nowhere"), ("--bench /bin/echo", "failed with status 0"),
+)
 
 
-class Compare(CompareCase):
-    def compare(self, *words, losses="[2.0, 4.0]", peer_prints="print", peer_status=0):
-        self.write("bench", BENCH.replace("LOSSES", losses))
-        self.write("torchrun", TORCHRUN.replace("PRINT", peer_prints).replace("STATUS", str(peer_status)))
-        self.write("peer", "")
-        return self.run_compare(("bench", "torchrun", "peer"), words)
+class Compare(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.programs = []
+        for name in ("bench", "mnist", "gpt", "fsdprun", "torchrun", "peer"):
+            (self.folder / name).write_text(PROGRAM, encoding="utf-8")
+            (self.folder / name).chmod(0o700)
+            self.programs.append(f"--{name}={self.folder / name}")
 
-    def test_starts_ours_by_the_launcher_too(self):
-        self.write("fsdprun", """
-            #!/usr/bin/env bash
-            [[ "$1 $2 $3" == "--no-prefix --nproc_per_node 2" ]] && exec "${@:4}"
-        """)
-        self.lines("--rounds", 1, "--launch", "fsdprun", "--fsdprun", self.folder / "fsdprun")
-        self.assertEqual(sum(run.startswith("ours step") for run in self.runs()), 2)
+    def compare(self, words):
+        return subprocess.run([sys.executable, "-B", COMPARE, *self.programs, *words], capture_output=True, text=True,
+                              timeout=60, check=False, cwd=self.folder, env=os.environ)
 
-    def test_prints_medians_and_ranges_as_markdown(self):
-        lines = self.lines("--rounds", 3)
-        for row in ("| figure | 9M |",
-                    "| tokens/s, ours : torch-fsdp2 | 2.000 (1.000 to 3.000) |",
-                    "| tokens/s, ours : torch-ddp | 0.500 (0.250 to 0.750) |",
-                    "| tokens/s, at the bound : torch-fsdp2 | 2.100 |",
-                    "| PSS of rank 0, ours : torch-fsdp2 | 0.500 (0.500 to 0.500) |",
-                    "| our step : bound | 1.050 (1.040 to 1.062) |",
-                    "| losses, largest relative difference | 0.0e+00 |",
-                    "| our losses the same bits in every round | yes |"):
-            self.assertIn(row, lines)
+    def test_prints_medians_and_ranges_as_markdown_and_takes_turns_at_going_first(self):
+        for words, rows, order in RUNS:
+            with self.subTest(words):
+                done = self.compare(words)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+                for row in rows:
+                    self.assertIn(row, done.stdout.splitlines())
+                runs = (self.folder / "log").read_text(encoding="utf-8").splitlines()
+                self.assertEqual(" ".join(run.split()[0] for run in runs), order)
+                for run in runs:  # the backend is ours alone
+                    self.assertEqual("--backend shm" in run, run.startswith("bench") and "shm" in words, run)
+                (self.folder / "log").unlink()
 
-    def test_saving_is_compared_with_plain_files_and_with_the_peer(self):
-        lines = self.checkpoints("--rounds", 3, "--folder", self.folder)
-        for row in ("| speed, save, ours : torch-dcp | 2.000 (2.000 to 2.000) |",
-                    "| speed, load, ours : torch-dcp | 0.500 (0.500 to 0.500) |",
-                    "| speed, save, ours : a plain write of the same bytes | 0.900 (0.900 to 0.900) |",
-                    "| speed, load, ours : a plain read of the same bytes | 0.800 (0.800 to 0.800) |",
-                    "| MB on the disk, torch-dcp | 110.0 |"):
-            self.assertIn(row, lines)
-        self.assertEqual([run.split()[0] for run in self.runs()], ["ours", "fsdp2", "fsdp2", "ours", "ours", "fsdp2"])
-        self.assertTrue(all(f"--folder {self.folder}" in run for run in self.runs()))
-
-    def checkpoints(self, *words):
-        figures = "dict(seconds={}, mb_per_s=100, of_plain={})"
-        result = "json.dumps(dict(megabytes={}, save=" + figures + ", load=" + figures + "))"
-        log = """
-            #!/usr/bin/env python3
-            import json, pathlib, sys
-            with pathlib.Path(__file__).with_name("log").open("a") as log:
-                log.write("NAME " + " ".join(sys.argv[1:]) + "\\n")
-            print(RESULT)
-        """
-        ours, peer = result.format(100, 1, 0.9, 4, 0.8), result.format(110, 2, 0, 2, 0)
-        self.write("bench", log.replace("NAME", "ours").replace("RESULT", ours))
-        self.write("torchrun", log.replace("NAME", "fsdp2").replace("RESULT", peer))
-        self.write("peer", "")
-        done = self.run_compare(("bench", "torchrun", "peer"), ["--program", "checkpoint", *words])
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        return done.stdout.splitlines()
-
-    def test_prints_the_same_as_text(self):
-        row = next(line for line in self.lines("--rounds", 3) if line.startswith("tokens/s, ours : torch-fsdp2"))
-        self.assertEqual(row.split("  ")[-1].strip(), "2.000 (1.000 to 3.000)")
-
-    def test_each_size_has_a_column_and_its_own_flags(self):
-        self.assertIn("| figure | 9M | 69M |", self.lines("--sizes", "9M,69M", "--rounds", 1))
-        sizes = {"--dim 256 --layers 6 --batch 4 --seq 128": 4, "--dim 768 --layers 8 --batch 1 --seq 128": 4}
-        for words, count in sizes.items():
-            self.assertEqual(sum(words in run for run in self.runs()), count, self.runs())
-
-    def test_takes_turns_at_going_first_and_the_bound_comes_last(self):
-        self.lines("--rounds", 3)
-        names = [run.split()[0] for run in self.runs()]
-        self.assertEqual(names, ["ours", "fsdp2", "ddp", "fsdp2", "ddp", "ours", "ddp", "ours", "fsdp2", "ours"])
-        self.assertIn("--versus none --pairs 60", self.runs()[-1])
-
-    def test_passes_the_backend_to_ours_only(self):
-        self.lines("--rounds", 1, "--backend", "shm")
-        self.assertEqual([("--backend shm" in run) for run in self.runs()], [True, False, False, True])
-
-    def test_passes_the_strategy_and_the_mesh_to_ours_only(self):
-        self.lines("--rounds", 1, "--strategy", "replicate", "--mesh", "1x2")
-        self.assertEqual([("--strategy replicate --mesh 1x2" in run) for run in self.runs()],
-                         [True, False, False, True])
-
-    def test_tells_how_far_losses_differ(self):
-        self.assertIn("| losses, largest relative difference | 2.5e-01 |",
-                      self.lines("--rounds", 1, losses="[2.0, 5.0]"))
-
-    def test_a_policy_of_low_precision_is_compared_with_the_same_and_with_fp32(self):
-        lines = self.lines("--rounds", 3, "--precision", "bf16", losses="[2.0, 4.0 if '--precision' in sys.argv else 5.0]")
-        for row in ("| tokens/s, ours : torch-fsdp2 | 3.000 (2.000 to 3.000) |",
-                    "| tokens/s, ours, bf16 : fp32 | 2.000 (1.500 to 3.000) |",
-                    "| tokens/s, torch-fsdp2, bf16 : fp32 | 1.000 (1.000 to 1.000) |",
-                    "| losses, largest relative difference, ours and torch-fsdp2's | 0.0e+00 |",
-                    "| losses, largest relative difference, torch-fsdp2's and its fp32 | 0.0e+00 |",
-                    "| our losses the same bits in every round | yes |"):
-            self.assertIn(row, lines)
-        self.assertTrue(any(line.startswith("2 ranks, bf16, ") for line in lines))
-        self.assertEqual([run.split()[0] for run in self.runs()][:4], ["ours", "fsdp2", "ours", "fsdp2"])
-        self.assertEqual([("--precision bf16" in run) for run in self.runs()][:4], [True, True, False, False])
-        self.assertFalse(any("--versus" in run for run in self.runs()))
-        done = self.compare("--precision", "bf16", "--peers", "ddp")
-        self.assertIn("--precision bf16 is for --peers fsdp2", done.stderr)
-
-    def test_tells_that_our_losses_do_not_repeat(self):
-        self.assertIn("| our losses the same bits in every round | NO |",
-                      self.lines("--rounds", 2, losses="[2.0, 4.0 + number]"))
-
-    def test_names_command_and_date(self):
-        text = "\n".join(self.lines("--rounds", 1))
-        self.assertRegex(text, r"\n2 ranks, fp32, \d+ processors .*, \d{4}-\d\d-\d\d, commit .*:\n"
-                               r"\n    \S*compare .*--rounds 1\n")
-
-    def test_a_peer_that_aborts_after_its_result_is_told_and_does_not_count(self):
-        lines = self.lines("--rounds", 1, peer_status=134)
-        self.assertIn("(torch's processes ended with status 134 after they had printed the result)", lines)
-
-    def test_a_peer_without_a_result_is_an_error(self):
-        for status in (0, 1):
-            done = self.compare("--rounds", 1, peer_prints="str", peer_status=status)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn(f"failed with status {status}", done.stderr)
-
-    def test_wrong_arguments_are_named(self):
-        for words, expected in ((("--sizes", "9M,8M"), "--sizes names '8M'"), (("--rounds", 0), "--rounds is 0"),
-                                (("--peer", "/nowhere"), "there is no script /nowhere"),
-                                (("--backend", "pigeon"), "--backend")):
-            done = self.compare(*words)
-            self.assertNotEqual(done.returncode, 0)
+    def test_mistakes_are_named(self):
+        for words, expected in MISTAKES:
+            done = self.compare(words.split())
+            self.assertEqual(done.returncode, 1, words)
             self.assertIn(expected, done.stderr)
 
 

@@ -14,6 +14,17 @@ PROGRAM = GPT = PYTHON = ""
 TENSORS = {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.0], [7.0, 1e-3], [9.0, 10.0]], "b": [[0.1], [0.2]], "s": 4.0}
 
 
+NONE = float("nan")
+# The tensors of two files, how they are stored, and what `diff --json` says.
+DIFFERENCES = (
+    (TENSORS, {"w": [[1.0, -2.0], [3.5, 0.25], [5.0, 6.5], [7.0, 1e-3], [9.0, 10.25]], "b": [0.1], "t": 1.0},
+     "F32", "f", {"b": "sizes [2, 1] and [1]", "s": "missing in the second", "t": "missing in the first", "w": 0.5}),
+    ({"count": 2**60}, {"count": 2**60 + 1}, "I64", "q", {"count": 1}),  # exact
+    ({"x": NONE}, {"x": 1.0}, "F32", "f", {"x": "not a finite number in one of them"}),
+    ({"x": NONE}, {"x": NONE}, "F32", "f", {"x": 0}),
+)
+
+
 def flat(values):
     return [x for value in values for x in flat(value)] if isinstance(values, list) else [values]
 
@@ -22,17 +33,19 @@ def shape_of(values):
     return [len(values), *shape_of(values[0])] if isinstance(values, list) else []
 
 
+def write_raw(path, header, data=b""):
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
 def write_file(path, tensors, dtype="F32", code="f"):
     """A safetensors file of one dtype."""
     header, data = {}, b""
     for name, values in tensors.items():
-        numbers = flat(values)
-        header[name] = {"dtype": dtype, "shape": shape_of(values)}
-        begin = len(data)
+        numbers, begin = flat(values), len(data)
         data += struct.pack(f"<{len(numbers)}{code}", *numbers)
-        header[name]["data_offsets"] = [begin, len(data)]
-    text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+        header[name] = {"dtype": dtype, "shape": shape_of(values), "data_offsets": [begin, len(data)]}
+    write_raw(path, header, data)
 
 
 def header_of(path):
@@ -45,18 +58,20 @@ class Ckpt(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = pathlib.Path(folder.name)
-        self.file = self.root / "model.safetensors"
+        self.file, self.runs = self.root / "model.safetensors", self.root / "runs"
         write_file(self.file, TENSORS)
-        self.runs = self.root / "runs"
 
     def ckpt(self, *arguments, status=0):
         done = subprocess.run([PROGRAM, *map(str, arguments)], capture_output=True, text=True, check=False)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout + done.stderr
 
+    def told(self, *arguments, status=0):
+        return json.loads(self.ckpt(*arguments, "--json", status=status))
+
     def test_a_file_becomes_a_checkpoint_of_any_ranks_and_a_file_again(self):
         self.ckpt("import", self.file, self.runs, "--ranks", 3, "--step", 7)
-        info = json.loads(self.ckpt("info", self.runs, "--json"))
+        info = self.told("info", self.runs)
         self.assertEqual((info["step"], info["world_size"]), (7, 3))
         self.assertEqual(info["model"]["w"], {"dtype": "F32", "shape": [5, 2], "bytes": 40, "parts": 3})
         table = self.ckpt("info", self.runs)
@@ -66,7 +81,7 @@ class Ckpt(unittest.TestCase):
         two = self.root / "two"
         self.assertIn("two/step-000000000007: 3 tensors, ", self.ckpt("reshard", self.runs, two, "--ranks", 2))
         again = self.root / "again.safetensors"
-        written = json.loads(self.ckpt("export", two, again, "--json"))
+        written = self.told("export", two, again)
         self.assertEqual(written, {"path": str(again), "tensors": 3, "bytes": again.stat().st_size})
         self.assertEqual(self.ckpt("diff", self.file, again), "3 of 3 tensors are equal\n")
         self.assertIn("w     F32    [5, 2]  40 B  1\n", self.ckpt("info", again))
@@ -82,7 +97,7 @@ class Ckpt(unittest.TestCase):
         for name in ("runs", "three"):
             self.train("--steps", 3, "--resume", self.root / name, "--save", self.root / f"after {name}")
         after = [self.root / "after runs", self.root / "after three"]
-        differences = json.loads(self.ckpt("diff", *after, "--training", "--json"))
+        differences = self.told("diff", *after, "--training")
         self.assertIn("optim.state.head.weight.exp_avg", differences)
         self.ckpt("diff", self.runs, after[0], status=1)
 
@@ -91,32 +106,30 @@ class Ckpt(unittest.TestCase):
         output = self.ckpt("import", self.file, self.runs, "--step", 6, status=1)
         self.assertIn(f"{self.runs}: expected a step of 7, the newest here, or more, found 6", output)
         self.assertIn("expected a step of 7", self.ckpt("reshard", self.file, self.runs, status=1))
-        self.assertEqual(json.loads(self.ckpt("info", self.runs, "--json"))["step"], 7)
+        self.assertEqual(self.told("info", self.runs)["step"], 7)
         self.assertEqual(sorted(path.name for path in self.runs.iterdir()), ["latest", "lock", "step-000000000007"])
         self.ckpt("reshard", self.runs, self.runs, "--ranks", 2)
-        self.assertEqual(json.loads(self.ckpt("info", self.runs, "--json"))["world_size"], 2)
+        self.assertEqual(self.told("info", self.runs)["world_size"], 2)
 
     def test_rows_without_bytes_may_be_many(self):
-        header = json.dumps({"x": {"dtype": "F32", "shape": [2**60, 0], "data_offsets": [0, 0]}}).encode()
-        self.file.write_bytes(struct.pack("<Q", len(header)) + header)
+        write_raw(self.file, {"x": {"dtype": "F32", "shape": [2**60, 0], "data_offsets": [0, 0]}})
         self.ckpt("import", self.file, self.runs, "--ranks", 99)
-        self.assertEqual(json.loads(self.ckpt("info", self.runs, "--json"))["model"]["x"]["parts"], 99)
+        self.assertEqual(self.told("info", self.runs)["model"]["x"]["parts"], 99)
         self.ckpt("verify", self.runs)
         self.ckpt("export", self.runs, self.root / "again")
         self.assertEqual(self.ckpt("diff", self.file, self.root / "again"), "1 of 1 tensors are equal\n")
 
     def test_info_shows_what_else_has_a_state(self):
         self.train("--steps", 1, "--fp16", "--save", self.runs)
-        states = json.loads(self.ckpt("info", self.runs, "--json"))["states"]
+        states = self.told("info", self.runs)["states"]
         self.assertEqual(states["scaler"]["_growth_tracker"], 1)
         self.assertIn(f"state of scaler: {json.dumps(states['scaler'], separators=(',', ':'))}\n",
                       self.ckpt("info", self.runs))
 
     def test_export_converts(self):
         self.ckpt("export", self.file, self.root / "low.safetensors", "--dtype", "BF16")
-        info = json.loads(self.ckpt("info", self.root / "low.safetensors", "--json"))
-        self.assertEqual(info["model"]["w"]["dtype"], "BF16")
-        differences = json.loads(self.ckpt("diff", self.file, self.root / "low.safetensors", "--json", status=1))
+        self.assertEqual(self.told("info", self.root / "low.safetensors")["model"]["w"]["dtype"], "BF16")
+        differences = self.told("diff", self.file, self.root / "low.safetensors", status=1)
         self.assertEqual(differences["s"], 0)
         self.assertTrue(0 < differences["b"] < 0.2 * 2**-8, differences)
 
@@ -146,32 +159,18 @@ class Ckpt(unittest.TestCase):
                          {"w": [[0, 0], [1, 0], [3, 0]], "b": [[0, 0], [1, 0]], "s": [[]]})
 
     def test_diff_tells_the_largest_difference_and_what_is_missing(self):
-        other = [[1.0, -2.0], [3.5, 0.25], [5.0, 6.5], [7.0, 1e-3], [9.0, 10.25]]
-        write_file(self.root / "b", {"w": other, "b": [0.1], "t": 1.0})
-        differences = json.loads(self.ckpt("diff", self.file, self.root / "b", "--json", status=1))
-        self.assertEqual(differences, {"b": "sizes [2, 1] and [1]", "s": "missing in the second",
-                                       "t": "missing in the first", "w": 0.5})
-        self.assertIn("  w     0.5\n0 of 4 tensors are equal\n",
-                      self.ckpt("diff", self.file, self.root / "b", status=1))
-
-    def test_diff_of_integers_is_exact(self):
-        for name, number in (("a", 2**60), ("b", 2**60 + 1)):
-            write_file(self.root / name, {"count": number}, "I64", "q")
-        found = self.ckpt("diff", self.root / "a", self.root / "b", "--json", status=1)
-        self.assertEqual(json.loads(found), {"count": 1})
-
-    def test_a_number_that_is_none_is_told_from_one_that_is(self):
-        for name, number in (("a", float("nan")), ("b", 1.0)):
-            write_file(self.root / name, {"x": number})
-        self.ckpt("diff", self.root / "a", self.root / "a")
-        self.assertIn("not a finite number", self.ckpt("diff", self.root / "a", self.root / "b", status=1))
+        for one, other, dtype, code, expected in DIFFERENCES:
+            write_file(self.root / "a", one, dtype, code)
+            write_file(self.root / "b", other, dtype, code)
+            same = expected == {"x": 0}
+            self.assertEqual(self.told("diff", self.root / "a", self.root / "b", status=0 if same else 1), expected)
+            equal = f"{int(same)} of {len(expected)} tensors are equal\n"
+            self.assertIn(equal, self.ckpt("diff", self.root / "a", self.root / "b", status=0 if same else 1))
 
     def test_progress_is_told_of_large_files(self):
-        large = self.root / "large"
-        rows = 33_000
-        header = json.dumps({"x": {"dtype": "F64", "shape": [rows, 1024], "data_offsets": [0, rows * 8192]}}).encode()
-        large.write_bytes(struct.pack("<Q", len(header)) + header)
-        os.truncate(large, 8 + len(header) + rows * 8192)
+        large, end = self.root / "large", 33_000 * 8192
+        write_raw(large, {"x": {"dtype": "F64", "shape": [33_000, 1024], "data_offsets": [0, end]}})
+        os.truncate(large, large.stat().st_size + end)
         output = self.ckpt("diff", large, large)
         self.assertEqual(output.count(" % of 270 MB\n"), 10, output)
         self.assertIn("fsdp-ckpt: 100 % of 270 MB\n", output)
@@ -189,19 +188,20 @@ class Ckpt(unittest.TestCase):
         data[-1] ^= 1
         damaged.write_bytes(data)
         self.assertRegex(self.ckpt("verify", self.runs, status=1), r"model-00001-of-00002.*expected the checksum")
-        problems = json.loads(self.ckpt("verify", self.runs, "--json", status=1))
+        problems = self.told("verify", self.runs, status=1)
         self.assertEqual([len(lines) for lines in problems["checkpoints"].values()], [1])
         self.assertEqual(problems["incomplete"], ["partial-step-000000000009"])
 
     def test_mistakes_are_one_sentence(self):
-        self.assertIn("expected a checkpoint", self.ckpt("info", self.root / "none", status=1))
-        self.assertIn("cannot make the file", self.ckpt("export", self.file, self.root / "no/where", status=1))
         (self.root / "text").write_text("this is no safetensors file")
-        self.assertIn("expected a header of at most", self.ckpt("info", self.root / "text", status=1))
-        self.assertIn("found a file, which has no checksums", self.ckpt("verify", self.file, status=1))
-        self.assertIn("no such folder", self.ckpt("verify", self.root / "none", status=1))
-        self.ckpt(status=2)
-        self.ckpt("reshard", self.file, self.runs, "--ranks", 0, status=2)
+        for words, status, why in ((["info", self.root / "none"], 1, "expected a checkpoint"),
+                                   (["export", self.file, self.root / "no/where"], 1, "cannot make the file"),
+                                   (["info", self.root / "text"], 1, "expected a header of at most"),
+                                   (["verify", self.file], 1, "found a file, which has no checksums"),
+                                   (["verify", self.root / "none"], 1, "no such folder"),
+                                   (["reshard", self.file, self.runs, "--ranks", 0], 2, "--ranks"),
+                                   ([], 2, "subcommand")):
+            self.assertRegex(self.ckpt(*words, status=status), rf"\Afsdp-ckpt: .*{why}.*\n\Z")
 
 
 if __name__ == "__main__":

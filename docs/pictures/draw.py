@@ -2,7 +2,7 @@
 
     .venv/bin/python docs/pictures/draw.py [FOLDER]      into FOLDER, else beside this file
 
-Whoever changes a drawing commits what this gives; tests/repo/pictures_test.py compares.
+Whoever changes a drawing commits what this gives.
 """
 
 import pathlib

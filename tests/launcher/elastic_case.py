@@ -41,16 +41,21 @@ class ElasticTest(FsdprunTest):
         self.assertTrue(wait_until(lambda: listens in pathlib.Path("/proc/net/tcp").read_text()))
         return process
 
+    def start_nodes(self, nodes, count, *flags, **options):
+        """So many, of which the first hosts the store."""
+        first = self.first_node(nodes, *flags, **options)
+        return [first, *(self.node(nodes, *flags, **options) for _ in range(count - 1))]
+
     def wait_for_world(self, ranks):
         self.wait_for_files(*(f"world{ranks}.{rank}" for rank in range(ranks)))
 
     def let_end(self, ranks):
         (self.path / f"end{ranks}").touch()
 
-    def results(self, *processes):
+    def assert_end(self, *processes, status=0):
         for process in processes:
             try:
                 process.out, process.err = process.communicate(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:
                 self.fail(f"{process.args} hangs")
-        return [process.returncode for process in processes]
+            self.assertEqual(process.returncode, status, process.err)

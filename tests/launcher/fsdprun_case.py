@@ -96,6 +96,26 @@ class FsdprunTest(unittest.TestCase):
     def shell(self, ranks, script, *flags):
         return self.run_ranks(*flags, f"--nproc-per-node={ranks}", "sh", "-c", script)
 
+    def check(self, ranks, script, *flags, status=0, out=None, err=()):
+        """Lines of the output, in any order, and patterns of the errors."""
+        result = self.shell(ranks, script, *flags)
+        self.assertEqual(result.returncode, status, result.err)
+        if out is not None:
+            self.assertEqual(sorted(result.out.splitlines()), sorted(out))
+        for pattern in err:
+            self.assertRegex(result.err, pattern)
+        return result
+
+    def assert_ends(self, process, status, *parts, seconds=30):
+        """Within this time, whoever holds its pipes; the parts are of its errors."""
+        has_ended = wait_until(lambda: process.poll() is not None, seconds)
+        process.kill()
+        _, process.err = process.communicate(timeout=LIMIT_S)
+        self.assertTrue(has_ended, process.args)
+        self.assertEqual(process.returncode, status, process.err)
+        for part in parts:
+            self.assertIn(part, process.err)
+
     def wait_for_files(self, *names):
         self.assertTrue(wait_until(lambda: all((self.path / name).exists() for name in names)),
                         f"no {names}")

@@ -15,14 +15,14 @@ class Elastic(ElasticTest):
         others = [self.node("1:3") for _ in range(2)]
         self.wait_for_world(3)
         self.let_end(3)
-        self.assertEqual(self.results(first, *others), [0, 0, 0])
+        self.assert_end(first, *others)
         self.assertEqual(first.out, "[rank 0] 0/3 0/3\n")
         self.assertIn("attempt 0 runs on 3 of 1 to 3 nodes (world size 3); this is node 0", first.err)
 
     def test_begins_with_the_least_after_the_last_call(self):
         self.let_end(1)
         first = self.node("1:2")
-        self.assertEqual(self.results(first), [0])
+        self.assert_end(first)
         self.assertEqual(first.out, "0/1 0/1\n")
 
     def test_a_killed_launcher_ends_the_attempt_and_the_rest_meet_again(self):
@@ -32,7 +32,7 @@ class Elastic(ElasticTest):
         second.kill()
         self.wait_for_world(3)
         self.let_end(3)
-        self.assertEqual(self.results(first, third), [0, 0])
+        self.assert_end(first, third)
         self.assertIn("[rank 1] 1/3 0/2\n", first.out)
         self.assertIn("[rank 2] 2/3 1/2\n", third.out)
         self.assertIn("launcher has been silent for 2 s", first.err)
@@ -43,7 +43,7 @@ class Elastic(ElasticTest):
         second = self.node("1:2", "--max-restarts=1", script=FAILING_RANK)
         self.wait_for_world(2)
         self.let_end(2)
-        self.assertEqual(self.results(first, second), [0, 0])
+        self.assert_end(first, second)
         self.assertIn("[rank 0] 0/2 0/2\n", first.out)
         self.assertIn("restart 1 of 1", first.err)
         self.assertIn("rank 1 was killed by SIGKILL", first.err + second.err)
@@ -52,7 +52,8 @@ class Elastic(ElasticTest):
         attempt_fails = "[ $TORCHELASTIC_RESTART_COUNT != {} ] || exit {}; "
         first = self.first_node("1:2", "--max-restarts=1", script=attempt_fails.format(0, 3) + RANK, last_call=1000)
         second = self.node("1:2", "--max-restarts=1", script=attempt_fails.format(1, 4) + RANK)
-        self.assertEqual(self.results(first, second), [1, 4])
+        self.assert_end(first, status=1)
+        self.assert_end(second, status=4)
         self.assertIn("restart 1 of 1", first.err)
         self.assertIn("restart 1 of 1", second.err)
         self.assertIn("rank 1 exited with code 4", first.err)
@@ -63,73 +64,70 @@ class Elastic(ElasticTest):
         second = self.node("1:2")
         self.wait_for_world(2)
         self.let_end(2)
-        self.assertEqual(self.results(first, second), [0, 0])
+        self.assert_end(first, second)
         self.assertEqual(first.out, "attempt 0\n0/1 0/1\n[rank 0] attempt 1\n[rank 0] 0/2 0/2\n")
         self.assertEqual(second.out, "[rank 1] 1/2 1/2\n")
         self.assertIn("1 node more came: all meet and start again", first.err)
 
-    def test_a_node_too_many_waits_and_takes_the_place_of_a_lost_one(self):
-        first = self.first_node("2:2", "--max-restarts=1")
-        second = self.node("2:2", "--max-restarts=1")
+    def start_with_a_spare(self):
+        """Two nodes that run a job of two, and a third."""
+        first, second = self.start_nodes("2:2", 2, "--max-restarts=1")
         self.wait_for_world(2)
         spare = self.node("2:2", "--max-restarts=1")
         self.assertIn("the job runs on 2 nodes; this one waits until they meet again", spare.stderr.readline())
+        return first, second, spare
+
+    def test_a_node_too_many_waits_and_takes_the_place_of_a_lost_one(self):
+        first, second, spare = self.start_with_a_spare()
         second.kill()
         self.let_end(2)
-        self.assertEqual(self.results(first, spare), [0, 0])
+        self.assert_end(first, spare)
         self.assertEqual(spare.out, "[rank 1] 1/2 1/2\n")
 
     def test_a_node_that_was_not_needed_ends_with_the_job(self):
-        first, second = self.first_node("2:2"), self.node("2:2")
-        self.wait_for_world(2)
-        spare = self.node("2:2")
-        self.assertIn("this one waits", spare.stderr.readline())
+        first, second, spare = self.start_with_a_spare()
         self.let_end(2)
-        self.assertEqual(self.results(first, second, spare), [0, 0, 0])
+        self.assert_end(first, second, spare)
         self.assertIn("the job is over; this node was not needed", spare.err)
 
     def test_too_few_nodes_are_left(self):
-        first = self.first_node("2:3", "--max-restarts=5", join=5)
-        second = self.node("2:3", "--max-restarts=5")
+        first, second = self.start_nodes("2:3", 2, "--max-restarts=5", join=5)
         self.wait_for_world(2)
         second.kill()
-        self.assertEqual(self.results(first), [1])
+        self.assert_end(first, status=1)
         self.assertIn("expected at least 2 nodes within 5 s (join_timeout of --rdzv-conf), found 1", first.err)
 
     def test_too_few_nodes_come(self):
         first, second = self.first_node("3:4", join=5), self.node("3:4")
-        self.assertEqual(self.results(first, second), [1, 1])
+        self.assert_end(first, second, status=1)
         self.assertIn("expected at least 3 nodes within 5 s", first.err)
         self.assertIn("node 0 has ended the job: expected at least 3 nodes", second.err)
 
     def test_the_loss_of_the_launcher_that_hosts_the_store_ends_the_job(self):
-        first = self.first_node("1:2", "--max-restarts=5")
-        second = self.node("1:2", "--max-restarts=5")
+        first, second = self.start_nodes("1:2", 2, "--max-restarts=5")
         self.wait_for_world(2)
         first.kill()
-        self.assertEqual(self.results(second), [1])
+        self.assert_end(second, status=1)
         self.assertIn("the connection to node 0 broke: its launcher, which hosts the store", second.err)
 
     def test_a_node_that_is_asked_to_end_leaves_and_the_rest_go_on(self):
-        first = self.first_node("1:2", "--max-restarts=1")
-        second = self.node("1:2", "--max-restarts=1")
+        first, second = self.start_nodes("1:2", 2, "--max-restarts=1")
         self.wait_for_world(2)
         second.terminate()
-        self.assertEqual(self.results(second), [128 + signal.SIGTERM])
+        self.assert_end(second, status=128 + signal.SIGTERM)
         self.let_end(1)
-        self.assertEqual(self.results(first), [0])
+        self.assert_end(first)
         self.assertIn("0/1 0/1\n", first.out)
 
     def test_a_launcher_that_was_stopped_joins_again(self):
-        first = self.first_node("1:2", "--max-restarts=1")
-        second = self.node("1:2", "--max-restarts=1")
+        first, second = self.start_nodes("1:2", 2, "--max-restarts=1")
         self.wait_for_world(2)
         (self.path / "world1.0").unlink(missing_ok=True)  # The first may have begun alone.
         second.send_signal(signal.SIGSTOP)
         self.wait_for_world(1)
         second.send_signal(signal.SIGCONT)
         self.let_end(2)
-        self.assertEqual(self.results(first, second), [0, 0])
+        self.assert_end(first, second)
         self.assertIn("restart 1 of 1", first.err)
         self.assertIn("1 node more came", first.err)
 

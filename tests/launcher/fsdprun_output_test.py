@@ -12,42 +12,40 @@ import unittest
 from fsdprun_case import LIMIT_S, FsdprunTest, wait_until
 
 
+# Ranks, what each runs, flags; the lines of the output and of the errors, in any order.
+SHOWN = (
+    (2, "echo out; echo err >&2", (), ["[rank 0] out", "[rank 1] out"], ["[rank 0] err", "[rank 1] err"]),
+    (2, "printf x", (), ["[rank 0] x", "[rank 1] x"], []),  # a last line without an end is completed
+    (1, "echo x", ("--prefix",), ["[rank 0] x"], []),
+    (2, "echo x", ("--no-prefix",), ["x", "x"], []),
+    (3, "echo x", ("--local-ranks-filter=0,2",), ["[rank 0] x", "[rank 2] x"], []),
+    (4, "i=0; while [ $i -lt 200 ]; do printf 'aaaaaaaa'; printf 'bbbbbbbb\\n'; i=$((i+1)); done", (),
+     [f"[rank {rank}] aaaaaaaabbbbbbbb" for rank in range(4) for _ in range(200)], []),
+)
+# Flags that write files; what still is shown, and the files, by rank and stream.
+LOGGED = (
+    ("-r", "1", [], ["[rank 0] err", "[rank 1] err"], {"0/stdout": "out\n", "1/stdout": "out\n"}),
+    ("-t", "0:3,1:2", ["[rank 0] out", "[rank 1] out"], ["[rank 0] err", "[rank 1] err"],
+     {"0/stdout": "out\n", "0/stderr": "err\n", "1/stderr": "err\n"}),
+)
+
+
 class Output(FsdprunTest):
-    def test_lines_are_prefixed_and_never_mixed(self):
-        result = self.shell(
-            4, "i=0; while [ $i -lt 200 ]; do printf 'aaaaaaaa'; printf 'bbbbbbbb\\n'; i=$((i+1)); "
-            "done")
-        lines = result.out.splitlines()
-        self.assertEqual(len(lines), 800)
-        for line in lines:
-            self.assertRegex(line, r"^\[rank [0-3]\] aaaaaaaabbbbbbbb$")
+    def test_lines_are_prefixed_and_streams_stay_apart(self):
+        for ranks, script, flags, out, err in SHOWN:
+            with self.subTest(script):
+                result = self.check(ranks, script, *flags, out=out)
+                self.assertEqual(sorted(result.err.splitlines()), err)
 
-    def test_streams_stay_apart(self):
-        result = self.shell(2, "echo out; echo err >&2")
-        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] out", "[rank 1] out"])
-        self.assertEqual(sorted(result.err.splitlines()), ["[rank 0] err", "[rank 1] err"])
-
-    def test_a_last_line_without_end_is_completed(self):
-        result = self.shell(2, "printf x")
-        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] x", "[rank 1] x"])
-
-    def test_progress_lines_keep_their_returns_and_get_prefixes(self):
+    def test_progress_lines_keep_their_returns_get_prefixes_and_arrive_at_once(self):
         process = self.start("--nproc-per-node=2", "sh", "-c",
-                             "[ $RANK = 1 ] || printf '1 %%\\r2 %%\\r3 %%\\n'", text=False)
-        out, _ = process.communicate(timeout=LIMIT_S)
-        self.assertEqual(out, b"[rank 0] 1 %\r[rank 0] 2 %\r[rank 0] 3 %\n")
-
-    def test_progress_lines_arrive_at_once(self):
-        process = self.start("--nproc-per-node=2", "sh", "-c",
-                             "[ $RANK = 1 ] || printf '50 %%\\r'; sleep 1000")
-        expected = b"[rank 0] 50 %\r"
-        self.assertEqual(os.read(process.stdout.fileno(), 100), expected)
+                             "[ $RANK = 1 ] || printf '1 %%\\r2 %%\\r3 %%\\n50 %%\\r'; sleep 1000", text=False)
+        expected, found = b"[rank 0] 1 %\r[rank 0] 2 %\r[rank 0] 3 %\n[rank 0] 50 %\r", b""
+        while len(found) < len(expected):
+            found += os.read(process.stdout.fileno(), 100)
+        self.assertEqual(found, expected)
         process.terminate()
         process.communicate(timeout=LIMIT_S)
-
-    def test_the_prefix_can_be_chosen(self):
-        self.assertEqual(self.shell(1, "echo x", "--prefix").out, "[rank 0] x\n")
-        self.assertEqual(self.shell(2, "echo x", "--no-prefix").out, "x\nx\n")
 
     def test_one_rank_has_the_terminal(self):
         leader, follower = pty.openpty()
@@ -70,46 +68,29 @@ class Output(FsdprunTest):
         self.shell(1, script)
         self.assertEqual((self.path / "columns.0").read_text(), "none\n")
 
-    def test_one_rank_reads_what_the_launcher_was_given(self):
+    def test_one_rank_reads_what_the_launcher_was_given_and_several_nothing(self):
         (self.path / "input").write_text("hello\n")
-        with (self.path / "input").open() as text:
-            self.assertEqual(self.run_ranks("cat", stdin=text).out, "hello\n")
+        for ranks, read in ((1, "hello\n"), (2, "")):
+            with (self.path / "input").open() as text:
+                self.assertEqual(self.run_ranks(f"--nproc-per-node={ranks}", "cat", stdin=text).out, read)
 
-    def test_several_ranks_read_nothing(self):
-        (self.path / "input").write_text("hello\n")
-        with (self.path / "input").open() as text:
-            self.assertEqual(self.run_ranks("--nproc-per-node=2", "cat", stdin=text).out, "")
+    def logs(self, folder, attempt=0):
+        """By rank and stream."""
+        files = folder.glob(f"job_*/attempt_{attempt}/*/*.log")
+        return {f"{file.parent.name}/{file.stem}": file.read_text() for file in files}
 
-    def test_only_filtered_ranks_are_shown(self):
-        result = self.shell(3, "echo x", "--local-ranks-filter=0,2")
-        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] x", "[rank 2] x"])
-
-    def log(self, rank, name, attempt=0):
-        files = list(self.path.glob(f"job_*/attempt_{attempt}/{rank}/{name}.log"))
-        self.assertLessEqual(len(files), 1)
-        return files[0].read_text() if files else None
-
-    def test_redirected_streams_go_to_files_only(self):
-        result = self.shell(2, "echo out; echo err >&2", "-r", "1", f"--log-dir={self.path}",
-                            "--rdzv-id=job")
-        self.assertEqual(result.out, "")
-        self.assertIn("[rank 0] err", result.err)
-        self.assertEqual([self.log(rank, "stdout") for rank in (0, 1)], ["out\n", "out\n"])
-        self.assertIsNone(self.log(0, "stderr"))
-
-    def test_teed_streams_go_both_ways(self):
-        result = self.shell(2, "echo out; echo err >&2", "-t", "0:3,1:2", f"--log-dir={self.path}",
-                            "--rdzv-id=job")
-        self.assertEqual(sorted(result.out.splitlines()), ["[rank 0] out", "[rank 1] out"])
-        self.assertEqual(self.log(0, "stdout"), "out\n")
-        self.assertEqual(self.log(1, "stderr"), "err\n")
-        self.assertIsNone(self.log(1, "stdout"))
+    def test_streams_are_redirected_to_files_or_teed(self):
+        for flag, streams, out, err, files in LOGGED:
+            result = self.check(2, "echo out; echo err >&2", flag, streams, f"--log-dir={self.path}/{flag}",
+                                "--rdzv-id=job", out=out)
+            self.assertEqual(sorted(line for line in result.err.splitlines() if "err" in line), err)
+            self.assertEqual(self.logs(self.path / flag), files)
 
     def test_each_attempt_has_its_own_files(self):
         self.shell(1, "echo $TORCHELASTIC_RESTART_COUNT; exit 1", "-r", "3", "--max-restarts=1",
                    f"--log-dir={self.path}", "--rdzv-id=job")
-        self.assertEqual(self.log(0, "stdout", attempt=0), "0\n")
-        self.assertEqual(self.log(0, "stdout", attempt=1), "1\n")
+        for attempt in (0, 1):
+            self.assertEqual(self.logs(self.path, attempt), {"0/stdout": f"{attempt}\n", "0/stderr": ""})
 
     def test_files_and_their_folders_are_private(self):
         previous = os.umask(0)
@@ -125,13 +106,11 @@ class Output(FsdprunTest):
 
     def test_the_default_folder_is_this_users_own(self):
         self.environment["TMPDIR"] = self.folder.name
-        self.assertEqual(self.shell(1, "echo out", "-r", "1").returncode, 0)
+        self.check(1, "echo out", "-r", "1")
         (folder,) = self.path.glob("fsdprun*")
         self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
         folder.chmod(0o777)
-        result = self.shell(1, "touch $D/ran", "-r", "1")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("others may use it", result.err)
+        self.check(1, "touch $D/ran", "-r", "1", status=1, err=["others may use it"])
         self.assertFalse((self.path / "ran").exists())
 
     def test_a_link_in_place_of_the_folder_is_refused(self):
@@ -142,18 +121,14 @@ class Output(FsdprunTest):
             link = self.path / name
             if not link.is_symlink():
                 link.symlink_to(self.path / "elsewhere")
-            result = self.shell(1, "touch $D/ran", "-r", "3", *flags)
-            self.assertEqual(result.returncode, 1)
-            self.assertIn("is a link, which is not followed", result.err)
+            self.check(1, "touch $D/ran", "-r", "3", *flags, status=1, err=["is a link, which is not followed"])
         self.assertEqual(list((self.path / "elsewhere").iterdir()), [])
         self.assertFalse((self.path / "ran").exists())
 
     def test_a_link_in_place_of_a_file_is_refused(self):
-        result = self.shell(1, "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && cd $D/job_* && mkdir -p attempt_1/0 && "
-                            "ln -s $D/target attempt_1/0/stdout.log; exit 3", "-r", "1", "--max-restarts=1",
-                            f"--log-dir={self.path}", "--rdzv-id=job")
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("stdout.log cannot be made", result.err)
+        self.check(1, "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && cd $D/job_* && mkdir -p attempt_1/0 && "
+                   "ln -s $D/target attempt_1/0/stdout.log; exit 3", "-r", "1", "--max-restarts=1",
+                   f"--log-dir={self.path}", "--rdzv-id=job", status=1, err=["stdout.log cannot be made"])
         self.assertFalse((self.path / "target").exists())
 
     def test_the_name_of_a_job_leads_nowhere_else(self):
@@ -162,9 +137,8 @@ class Output(FsdprunTest):
                          ["_.._.._up"])
 
     def test_redirected_errors_are_still_summed_up(self):
-        result = self.shell(2, "echo the reason >&2; exit 4", "-r", "3", f"--log-dir={self.path}")
-        self.assertEqual(result.returncode, 4)
-        self.assertIn("  the reason\n", result.err)
+        self.check(2, "echo the reason >&2; exit 4", "-r", "3", f"--log-dir={self.path}", status=4,
+                   err=["  the reason\n"])
 
     def test_a_closed_reader_ends_the_ranks(self):
         process = self.start("--nproc-per-node=2", "yes")
@@ -211,25 +185,17 @@ class UnreadOutput(FsdprunTest):
             return False
         self.assertTrue(wait_until(is_blocked))
 
-    def close(self, process):
-        for stream in (process.stdout, process.stderr):
-            if stream:
-                stream.close()
-
-    def test_a_rank_that_ends_is_noticed(self):
-        process = self.start_flood()
-        (self.path / "go").touch()
-        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
-        self.assertEqual(process.returncode, 3)
-        self.assertIn("rank 1", process.stderr.read())
-        self.close(process)
-
-    def test_a_rank_that_ends_is_noticed_though_the_errors_go_unread_too(self):
-        process = self.start_flood(stderr=subprocess.STDOUT)
-        (self.path / "go").touch()
-        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
-        self.assertEqual(process.returncode, 3)
-        self.close(process)
+    def test_a_rank_that_ends_is_noticed_though_the_errors_may_go_unread_too(self):
+        for options, said in (({}, "rank 1"), ({"stderr": subprocess.STDOUT}, None)):
+            process = self.start_flood(**options)
+            (self.path / "go").touch()
+            self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
+            self.assertEqual(process.returncode, 3)
+            if said:
+                self.assertIn(said, process.stderr.read())
+            process.communicate(timeout=LIMIT_S)
+            for name in ("go", "0"):
+                (self.path / name).unlink()
 
     def full_pipe(self):
         """A pipe that nobody reads and that has room for nothing."""
@@ -260,7 +226,7 @@ class UnreadOutput(FsdprunTest):
         process.send_signal(signal.SIGTERM)
         self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
         self.assertEqual(process.returncode, 128 + signal.SIGTERM)
-        self.close(process)
+        process.communicate(timeout=LIMIT_S)
 
     def test_a_stopped_terminal_stops_no_supervision(self):
         leader, follower = pty.openpty()

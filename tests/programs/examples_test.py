@@ -16,7 +16,14 @@ import unittest
 PROGRAMS = pathlib.Path()
 PYTHON = ""
 TIMEOUT = 300
-RANKS = (1, 2, 3, 4)
+RANKS = (1, 2, 3)
+READ_NETS = """
+import sys, torch
+nets = [torch.jit.load(file) for file in sys.argv[1:]]
+print({name: list(value.shape) for name, value in nets[0].named_parameters()})
+x = torch.ones(3, 16)
+print(all(torch.allclose(net(x, 2), nets[0](x, 2), atol=1e-3) for net in nets))
+"""
 
 
 def start(*command, **variables):
@@ -35,12 +42,8 @@ class Examples(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def end(self, process):
-        try:
-            output, _ = process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            output, _ = process.communicate()
-            self.fail(f"it has run for {TIMEOUT} s: {output}")
+        self.addCleanup(process.kill)
+        output, _ = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, 0, output)
         return output
 
@@ -68,7 +71,7 @@ class Examples(unittest.TestCase):
             self.assertAlmostEqual(found[key], value, delta=relative * abs(value) + absolute, msg=str(key))
 
     def assert_learns_alike(self, example, falls_below, arguments=lambda ranks: []):
-        """With 1 to 4 ranks; what they printed, by their number. `falls_below`: this part of the first loss."""
+        """With all RANKS; what they printed, by their number. `falls_below`: this part of the first loss."""
         outputs = {ranks: self.run_ranks(ranks, example, *arguments(ranks)) for ranks in RANKS}
         expected = self.losses(outputs[1])
         self.assertLess(expected[max(expected)], falls_below * expected[0])
@@ -112,7 +115,7 @@ class Examples(unittest.TestCase):
                                       for name, shape in (("down", [4, 64]), ("up", [64, 4]))})
         # The file has nothing of the base: one that had changed would show.
         last = self.losses(outputs[1])[200]
-        again = self.losses(self.run_ranks(2, "lora", f"{file}4"))
+        again = self.losses(self.run_ranks(2, "lora", f"{file}3"))
         self.assertAlmostEqual(again[0], last, delta=0.02 * last)
 
     def test_script_module_learns_alike_and_python_opens_what_it_writes(self):
@@ -120,30 +123,19 @@ class Examples(unittest.TestCase):
         self.assert_learns_alike("script_module", 0.1, arguments=lambda ranks: [files[ranks]])
         if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
             self.skipTest(f"{PYTHON} has no torch")
-        read = f"""
-import torch
-nets = [torch.jit.load(file) for file in {list(files.values())}]
-print({{name: list(value.shape) for name, value in nets[0].named_parameters()}})
-x = torch.ones(3, 16)
-print(all(torch.allclose(net(x, 2), nets[0](x, 2), atol=1e-3) for net in nets))
-"""
-        output = self.end(start(PYTHON, "-c", read))
+        output = self.end(start(PYTHON, "-c", READ_NETS, *files.values()))
         shapes = {f"{block}.{name}": shape for block in ("first", "second")
                   for name, shape in (("weight", [16, 16]), ("bias", [16]))}
         self.assertEqual(output.splitlines()[-2:], [str(shapes), "True"])
 
     def test_two_hosts_learn_as_one_rank_and_exchange_only_gradients(self):
-        outputs = self.assert_learns_alike("two_hosts", falls_below=0.01)
-        one = outputs[4]
-        self.assertIn("DeviceMesh(replicate=1, shard=4)", one)
+        one = self.assert_learns_alike("two_hosts", falls_below=0.01)[3]
+        self.assertIn("DeviceMesh(replicate=1, shard=3)", one)
         self.assertEqual(set(self.sent_between_hosts(one)), {0}, one)
         port = self.free_port()
         hosts = [launch("two_hosts", flags=["--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1",
                                             "--master-port", port, "--nproc-per-node", 2], FSDP_HOST=name)
                  for node, name in enumerate("ab")]
-        for host in hosts:
-            self.addCleanup(host.stdout.close)
-            self.addCleanup(host.kill)
         output = [self.end(host) for host in hosts][0]
         self.assertIn("DeviceMesh(replicate=2, shard=2)", output)
         self.assert_close(self.losses(output), self.losses(one))
@@ -161,9 +153,9 @@ print(all(torch.allclose(net(x, 2), nets[0](x, 2), atol=1e-3) for net in nets))
     def test_inference_is_the_same_with_any_number_of_ranks(self):
         folder = self.folder / "run"
         expected = None
-        for ranks in (4, 1, 2, 3):
+        for ranks in (3, 1, 2):
             output = self.run_ranks(ranks, "sharded_inference", folder)
-            self.assertIn(f"of 4 ranks, read by {ranks}", output)
+            self.assertIn(f"of 3 ranks, read by {ranks}", output)
             right, loss = re.search(r"^(\d+) of 48 are right, loss (\S+)$", output, re.MULTILINE).groups()
             found = {"right": int(right), "loss": float(loss)}
             self.assertGreater(found["right"], 40)

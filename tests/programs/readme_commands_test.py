@@ -18,7 +18,6 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
 PROGRAMS = pathlib.Path()
-TIMEOUT_S = 240
 MOST_COMMANDS = 5
 PNG = b"\x89PNG\r\n\x1a\n"
 SHOWS_PROGRAMS = """#!/bin/sh
@@ -56,7 +55,7 @@ class Commands(unittest.TestCase):
 
     def run_line(self, line):
         done = subprocess.run(["bash", "-c", line], cwd=self.clone, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, errors="replace", timeout=TIMEOUT_S, check=False)
+                              text=True, errors="replace", timeout=240, check=False)
         self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout}{done.stderr}")
         return done.stdout
 
@@ -89,4 +88,5 @@ class Commands(unittest.TestCase):
 if __name__ == "__main__":
     PROGRAMS = pathlib.Path(sys.argv.pop(1)).resolve()
     result = unittest.main(exit=False).result
+    print(*(f"skipped: {why}" for _, why in result.skipped), sep="\n")
     sys.exit(1 if not result.wasSuccessful() else 77 if result.skipped else 0)

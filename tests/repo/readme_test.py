@@ -33,7 +33,7 @@ class Readme(unittest.TestCase):
         rows = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\) \|", table, re.MULTILINE)
         for name, target in rows:
             self.assertEqual(name, target)
-        pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").iterdir() if path.suffix in (".md", ".dox")]
+        pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".dox")]
         self.assertEqual(sorted(name for name, _ in rows if name.startswith("docs/")), sorted(pages))
 
 
