@@ -84,7 +84,7 @@ class Case(unittest.TestCase):
     def assert_fails(self, done, status, why):
         """One sentence and the status."""
         self.assertEqual(done.returncode, status, f"{done.stdout}{done.stderr}")
-        self.assertRegex(done.stderr, rf"^gpt: .*({why}).*\n\Z")
+        self.assertRegex(done.stderr, rf"^fsdp-gpt: .*({why}).*\n\Z")
 
 
 class Training(Case):
@@ -291,7 +291,7 @@ class Mistakes(Case):
             done = self.run_gpt(words, world=2)
             self.assertEqual(done.returncode, status, done.stderr)
             for line in done.stderr.splitlines():
-                self.assertRegex(line, rf"^(\[rank \d\] gpt: .*{why}|fsdprun: )")
+                self.assertRegex(line, rf"^(\[rank \d\] fsdp-gpt: .*{why}|fsdprun: )")
 
     def test_a_full_disk_is_reported(self):
         with open("/dev/full", "w", encoding="utf-8") as full:

@@ -82,7 +82,7 @@ class Digits(unittest.TestCase):
     def assert_one_sentence(self, status, *parts, words="", **settings):
         done = run_mnist(self.folder, words, **settings)
         self.assertEqual(done.returncode, status, done.stderr)
-        self.assertRegex(done.stderr, r"\Amnist: [^\n]+\n\Z")
+        self.assertRegex(done.stderr, r"\Afsdp-mnist: [^\n]+\n\Z")
         for part in parts:
             self.assertIn(part, done.stderr)
 

@@ -79,21 +79,6 @@ class Examples(unittest.TestCase):
             self.assert_close(self.losses(output), expected)
         return outputs
 
-    def test_linear_learns_alike_and_each_rank_has_its_rows(self):
-        for ranks, output in self.assert_learns_alike("linear", falls_below=0.01).items():
-            lines = re.findall(r"^rank (\d+) has (\d+) rows of 8, from row (\d+)$", output, re.MULTILINE)
-            rows = sorted(tuple(map(int, line)) for line in lines)
-            end = 0
-            for expected_rank, (rank, count, first) in enumerate(rows):
-                self.assertEqual((rank, first), (expected_rank, end), output)
-                self.assertTrue(count < 8 or ranks == 1, output)
-                end += count
-            self.assertEqual((len(rows), end), (ranks, 8), output)
-
-    def test_linear_starts_its_ranks_itself(self):
-        own = self.end(start(PROGRAMS / "example_linear", 2))
-        self.assertEqual(sorted(own.splitlines()), sorted(self.run_ranks(2, "linear").splitlines()))
-
     def test_gan_learns_alike_and_its_points_get_where_they_belong(self):
         outputs = [self.run_ranks(ranks, "gan") for ranks in (1, 2)]
         for output in outputs:

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-PROGRAMS = "fsdp_cuda_tests", "fsdp-bench", "mnist", "gpt", "fsdprun"
+PROGRAMS = "cuda_tests", "fsdp-bench", "fsdp-mnist", "fsdp-gpt", "fsdprun"
 TORCH = """
 import types
 __version__, version = "2.11.0+cu130", types.SimpleNamespace(cuda="13.0")
@@ -39,7 +39,7 @@ class GpuCheck(unittest.TestCase):
                 self.assertEqual(parts[0]["outcome"], last)
                 self.assertEqual({part["outcome"] for part in parts[1:]} - {"not there"}, {"no device"})
                 self.assertRegex(done.stdout, rf"\nCUDA tests +{last} ")
-                (bundle / "bin/fsdp_cuda_tests").unlink(missing_ok=True)
+                (bundle / "bin/cuda_tests").unlink(missing_ok=True)
 
     def test_help_says_what_the_statuses_mean(self):
         told = subprocess.check_output([ROOT / "scripts/gpu_check", "--help"], text=True)

@@ -1,4 +1,4 @@
-"""README.md: its parts of a program are parts of tests/consumer/training.cpp, which the test `consumer` runs, and its
+"""README.md: its quickstart and its parts of tests/consumer/training.cpp are those that the test `consumer` runs, and its
 table of documents has a row for each page."""
 
 import pathlib
@@ -15,6 +15,11 @@ def without_indent(text):
 
 
 class Readme(unittest.TestCase):
+    def test_the_quickstart_stands_in_it_whole(self):
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        for name in ("quickstart.cpp", "CMakeLists.txt"):
+            self.assertIn("\n" + (ROOT / "examples/quickstart" / name).read_text(encoding="utf-8") + "```", readme)
+
     def test_parts_of_a_program_are_parts_of_one_that_runs(self):
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         section = readme.split("## Seeds, data, metrics, saving")[1].split("\n## ")[0]
