@@ -12,8 +12,6 @@
 namespace fsdp::test {
 namespace {
 
-using testing::HasSubstr;
-
 std::atomic<int> runs_of_part = 0;  // of all ranks, which are threads
 
 struct CountedPartImpl : torch::nn::Module {
@@ -77,12 +75,9 @@ TEST(ApplyActivationCheckpointing, AClonedSequentialIsComputedAgainToo) {
 
 TEST(ApplyActivationCheckpointing, WhatTheModelCallsItselfIsRefusedByName) {
   SmallNetImpl net;
-  try {
-    apply_activation_checkpointing<SmallBlockImpl>(net);
-    ADD_FAILURE() << "a ModuleList calls nothing";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("'blocks.0'"));
-  }
+  EXPECT_THAT([&] { apply_activation_checkpointing<SmallBlockImpl>(net); },
+              testing::ThrowsMessage<UsageError>(testing::HasSubstr("'blocks.0'")))
+      << "a ModuleList calls nothing";
   EXPECT_THROW(apply_activation_checkpointing<torch::nn::Conv2dImpl>(net), UsageError) << "there is none";
 }
 
@@ -104,17 +99,8 @@ TEST(ApplyActivationCheckpointing, ShardedBeforeOrAfterTheBitsAreThoseOfThePlain
     };
     return parts;
   };
-  std::vector<std::shared_ptr<PartsImpl>> nets;
-  for (int i = 0; i < 6; ++i) nets.push_back(build_model(training(0)));
-  run_thread_ranks(2, [&](int rank) {
-    std::vector<Outcome> outcomes;
-    for (int when : {0, 1, 2}) outcomes.push_back(train_sharded(training(when), *nets[static_cast<size_t>(3 * rank + when)]));
-    for (int when : {1, 2}) {
-      EXPECT_EQ(outcomes[0].losses, outcomes[static_cast<size_t>(when)].losses);
-      for (size_t i = 0; i < outcomes[0].parameters.size(); ++i)
-        EXPECT_TRUE(torch::equal(outcomes[0].parameters[i], outcomes[static_cast<size_t>(when)].parameters[i]));
-    }
-  });
+  const auto expected = train_on_thread_ranks(training(0), 2);
+  for (int when : {1, 2}) expect_same_bits(expected, train_on_thread_ranks(training(when), 2));
 }
 
 }  // namespace

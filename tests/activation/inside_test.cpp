@@ -35,30 +35,25 @@ TEST(ActivationInside, WhatFollowsTheSlopeIsComputedAgain) {
     const auto slope = slope_of([&](const torch::Tensor& at) { return block(at).square().sum(); });
     return torch::tanh(block(slope(torch::tanh(h))));
   };
-  part(x).square().sum().backward();
-  const auto expected = take_gradients(*block, x);
-  for (const auto& options : {CheckpointOptions{}, CheckpointOptions{.keeps_results = is_product},
-                              CheckpointOptions{.keeps_results = [](std::string_view) { return true; }}}) {
-    activation_checkpoint(options, part, x).square().sum().backward();
-    expect_equal_bits(expected, take_gradients(*block, x));
-  }
+  for (const auto& options : {CheckpointOptions{}, CheckpointOptions{.keeps_results = is_product}, kKeepsAll})
+    expect_same_either_way([&](bool checkpoints) {
+      call(checkpoints, options, part, x).square().sum().backward();
+      return take_gradients(*block, x);
+    });
 }
 
 TEST(ActivationInside, ASlopeOfPartsInsideAPartHasTheBitsOfThePlainCall) {
-  auto block = block_of(), other = SmallBlock(6);
+  torch::nn::Sequential both(block_of(), SmallBlock(6));
+  auto block = both[0]->as<SmallBlock>(), other = both[1]->as<SmallBlock>();
   const auto x = input();
-  const auto part = [&](bool checkpoints) {
-    return slope_of([&block, &other, checkpoints](const torch::Tensor& h) {
-      const auto between = torch::tanh(block(h));
-      return (checkpoints ? activation_checkpoint(other, between) : other(between)).square().sum();
+  expect_same_either_way([&](bool checkpoints) {
+    const auto part = slope_of([=](const torch::Tensor& h) {
+      const auto inner = [=](const torch::Tensor& between) { return other->forward(between); };
+      return call(checkpoints, {}, inner, torch::tanh(block->forward(h))).square().sum();
     });
-  };
-  part(false)(x).square().sum().backward();
-  const auto expected = take_gradients(*block, x);
-  const auto expected_inside = take_gradients(*other, x);
-  activation_checkpoint(part(true), x).square().sum().backward();
-  expect_equal_bits(expected, take_gradients(*block, x));
-  expect_equal_bits(expected_inside, take_gradients(*other, x));
+    call(checkpoints, {}, part, x).square().sum().backward();
+    return take_gradients(*both, x);
+  });
 }
 
 }  // namespace

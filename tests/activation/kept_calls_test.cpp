@@ -1,9 +1,9 @@
-// Results that are kept: which calls of operators are made twice.
+// Results that are kept: which operators are called twice, and what writes of a kept result mean.
 
 #include <ATen/autocast_mode.h>
-#include <gmock/gmock.h>
 #include <torch/library.h>
-#include <torch/torch.h>
+
+#include <map>
 
 #include "activation/parts.h"
 
@@ -46,22 +46,128 @@ TEST(ActivationKeptCalls, ACallThatReturnsNumbersAndTensorsThatAreNotThereIsKept
   }
 }
 
-TEST(ActivationKeptCalls, FusedAttentionIsAProduct) {
+// The gradients of `weights`, which are others when backward runs, unseen by autograd. They are the plain call's if
+// what depends on them is not computed again.
+template <class Part>
+std::vector<torch::Tensor> gradients_with_others(const Part& part, const CheckpointOptions& options,
+                                                 const torch::Tensor& x, const std::vector<torch::Tensor>& weights) {
+  std::vector<torch::Tensor> before, gradients;
+  for (const auto& w : weights) before.push_back(w.detach().clone());
+  const auto result = activation_checkpoint(options, part, x);
+  for (const auto& w : weights) w.variable_data().mul_(2);
+  result.sum().backward();
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i].variable_data().copy_(before[i]);
+    gradients.push_back(std::exchange(weights[i].mutable_grad(), torch::Tensor()));
+  }
+  return gradients;
+}
+
+using Part = std::function<torch::Tensor(const torch::Tensor&)>;
+
+TEST(ActivationKeptCalls, AProductIsKeptWithWhatThePartWritesToItAfterwards) {
   torch::manual_seed(4);
-  const auto x = torch::randn({2, 3, 8, 4}), value = torch::randn({2, 3, 8, 4}).requires_grad_();
-  const auto part = [&](const torch::Tensor& h) { return torch::sin(torch::scaled_dot_product_attention(h, h, value)); };
-  // What is made of `value` after forward differs, and LibTorch is not told.
-  const auto run = [&](const std::function<torch::Tensor()>& forward) {
-    const auto before = value.detach().clone();
-    const auto result = forward();
-    value.variable_data().mul_(2);
-    result.sum().backward();
-    value.variable_data().copy_(before);
-    return std::exchange(value.mutable_grad(), torch::Tensor());
+  const auto x = torch::randn({2, 4, 6}), w = torch::randn({6, 6}).requires_grad_(),
+             b = torch::randn({6}).requires_grad_(), value = torch::randn({2, 3, 4, 6}).requires_grad_();
+  const std::map<std::string, Part> parts{
+      {"nothing", [&](const auto& h) { return torch::gelu(torch::matmul(h, w)); }},
+      {"a linear layer", [&](const auto& h) { return torch::linear(h, w, b).sin(); }},
+      {"of an input that does not lie in order",
+       [&](const auto& h) { return torch::linear(h.transpose(0, 1), w, b).sin(); }},
+      {"bias in place", [&](const auto& h) { return torch::matmul(h, w).add_(b).sin(); }},
+      {"bias and more in place", [&](const auto& h) { return torch::matmul(h, w).add_(b).mul_(3).relu_().square(); }},
+      {"a view in place",
+       [&](const auto& h) {
+         auto product = torch::mm(h.flatten(0, 1), w);
+         product.narrow(0, 0, 2).add_(b);
+         return product.sin();
+       }},
+      {"fused attention", [&](const auto& h) {
+         const auto keys = h.unsqueeze(1).expand({2, 3, 4, 6});
+         return torch::sin(torch::scaled_dot_product_attention(keys, keys, value));
+       }}};
+  const std::vector<torch::Tensor> weights{w, b, value};
+  for (const auto& [name, part] : parts) {
+    SCOPED_TRACE(name);
+    part(x).sum().backward();
+    std::vector<torch::Tensor> expected;
+    for (const auto& weight : weights) expected.push_back(std::exchange(weight.mutable_grad(), torch::Tensor()));
+    for (int pass = 0; pass < 2; ++pass)
+      expect_equal_bits(expected, gradients_with_others(part, {.keeps_results = is_product}, x, weights));
+    const auto others = gradients_with_others(part, {}, x, weights);
+    const size_t of = expected[0].defined() ? 0 : 2;
+    EXPECT_FALSE(torch::equal(expected[of], others[of])) << "the test sees what is computed again";
+  }
+}
+
+TEST(ActivationKeptCalls, AProductWithItsBiasIsKeptForEachBackwardOfAGraphThatIsKept) {
+  torch::manual_seed(4);
+  const auto x = torch::randn({2, 4, 6}), w = torch::randn({6, 6}).requires_grad_(), b = torch::randn({6});
+  const auto part = [&](const torch::Tensor& h) {
+    const auto product = torch::matmul(h, w).add_(b);
+    return std::vector<torch::Tensor>{product, product.sin()};
   };
-  const auto expected = run([&] { return part(x); });
-  EXPECT_TRUE(torch::equal(run([&] { return activation_checkpoint({.keeps_results = is_product}, part, x); }), expected));
-  EXPECT_FALSE(torch::equal(run([&] { return activation_checkpoint(part, x); }), expected)) << "the test tells";
+  part(x)[1].sum().backward();
+  const auto expected = std::exchange(w.mutable_grad(), torch::Tensor());
+  const auto results = activation_checkpoint({.keeps_results = is_product}, part, x);
+  const auto others = results[0].cos().sum();  // keeps the product, whose version must stay
+  w.variable_data().mul_(2);
+  for (int pass = 0; pass < 2; ++pass) {
+    results[1].sum().backward({}, /*retain_graph=*/true);
+    EXPECT_TRUE(torch::equal(std::exchange(w.mutable_grad(), torch::Tensor()), expected)) << pass;
+  }
+  EXPECT_NO_THROW(others.backward());
+}
+
+TEST(ActivationKeptCalls, AResultThatIsWrittenAfterItWasReadIsComputedAgain) {
+  const auto x = input(), w = torch::randn({6, 6});
+  const std::map<std::string, Part> parts{{"by one operator",
+                                           [&](const torch::Tensor& h) {
+                                             auto product = torch::mm(h, w);
+                                             const auto sum = product.sum();
+                                             return product.mul_(3).sin() * sum;
+                                           }},
+                                          {"in a list",
+                                           [&](const torch::Tensor& h) {
+                                             auto product = torch::mm(h, w);
+                                             const auto twice = torch::cat({product, product});
+                                             return product.mul_(3).sin() * twice.sum();
+                                           }},
+                                          {"through a view",
+                                           [&](const torch::Tensor& h) {
+                                             auto product = torch::matmul(h.unsqueeze(0), w);
+                                             const auto sum = product.squeeze(0).sum();
+                                             return product.mul_(3).sin() * sum;
+                                           }},
+                                          {"by an operator that writes several", [&](const torch::Tensor& h) {
+                                             auto one = torch::mm(h, w), other = torch::mm(h, w);
+                                             torch::_foreach_mul_({one, other}, 3);
+                                             return one.sin() * other.cos();
+                                           }}};
+  for (const auto& [name, part] : parts) {
+    part(x).sum().backward();
+    const auto expected = std::exchange(x.mutable_grad(), torch::Tensor());
+    activation_checkpoint({.keeps_results = is_product}, part, x).sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), expected)) << name;
+    x.mutable_grad() = torch::Tensor();
+  }
+}
+
+TEST(ActivationKeptCalls, AResultThatIsWrittenAfterThePartIsComputedAgain) {
+  const auto x = input(), w = torch::randn({6, 6});
+  for (bool is_view : {false, true}) {  // of the product, with versions of its own
+    const auto part = [&](const torch::Tensor& h) {
+      const auto product = is_view ? torch::matmul(h.unsqueeze(0), w) : torch::mm(h, w);
+      return std::vector<torch::Tensor>{product, (product * 2).sin()};  // autograd keeps the product's double
+    };
+    part(x)[1].sum().backward();
+    const auto expected = std::exchange(x.mutable_grad(), torch::Tensor());
+    const auto results = activation_checkpoint({.keeps_results = is_product}, part, x);
+    results[0].mul_(3);
+    results[1].sum().backward();
+    EXPECT_TRUE(torch::equal(x.grad(), expected)) << is_view;
+    x.mutable_grad() = torch::Tensor();
+  }
 }
 
 // Autocast casts a layer's weight once in forward, and twice where its cache is off.
@@ -74,8 +180,7 @@ TEST(ActivationKeptCalls, AutocastCastsAWeightAsOftenAsItLikes) {
     at::autocast::set_autocast_enabled(at::kCPU, true);
     at::autocast::set_autocast_dtype(at::kCPU, torch::kBFloat16);
     auto h = is_cast_before ? layer(x) : x;
-    const CheckpointOptions all{.keeps_results = [](std::string_view) { return true; }};
-    h = checkpoints ? activation_checkpoint(all, part, h) : part(h);
+    h = call(checkpoints, kKeepsAll, part, h);
     at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(at::kCPU, false);
     h.sum().backward();

@@ -4,7 +4,7 @@
 
 #include <fsdp/activation_checkpoint.h>
 #include <fsdp/error.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <string>
 #include <utility>
@@ -44,15 +44,25 @@ inline torch::Tensor input(int64_t dim = 6) {
   return torch::randn({4, dim}).requires_grad_();
 }
 
-/// Of the UsageError that it throws; empty: it throws none.
+/// `run(checkpoints)` leaves the same tensors behind with a part that is computed again and with the plain call.
+template <class Run>
+void expect_same_either_way(const Run& run) {
+  const std::vector<torch::Tensor> expected = run(false);
+  expect_equal_bits(expected, run(true));
+}
+
+/// Calls `part`, as one that is computed again if `checkpoints`.
+template <class Part, class... Inputs>
+auto call(bool checkpoints, const CheckpointOptions& options, Part part, const Inputs&... inputs) {
+  return checkpoints ? activation_checkpoint(options, part, inputs...) : part(inputs...);
+}
+
+inline const CheckpointOptions kKeepsAll{.keeps_results = [](std::string_view) { return true; }};
+
+/// Of the UsageError that `fn` throws.
 template <class Fn>
-std::string error_of(const Fn& fn) {
-  try {
-    fn();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  return "";
+void expect_refused(const Fn& fn, const std::string& words) {
+  EXPECT_THAT(fn, testing::ThrowsMessage<UsageError>(testing::HasSubstr(words)));
 }
 
 }  // namespace fsdp::test

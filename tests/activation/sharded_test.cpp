@@ -3,9 +3,9 @@
 #include <fsdp/activation_checkpoint.h>
 #include <gmock/gmock.h>
 
+#include "runtime/cost_net.h"
 #include "runtime/param_group.h"
 #include "support/axes.h"
-#include "runtime/cost_net.h"
 
 namespace fsdp::test {
 namespace {
@@ -33,47 +33,37 @@ Training<SmallNetImpl> training_with(const Wrap& wrap, const FullyShardOptions& 
   return training;
 }
 
-void expect_bits(const Outcome& expected, const Outcome& found) {
-  EXPECT_EQ(expected.losses, found.losses);
-  ASSERT_EQ(expected.parameters.size(), found.parameters.size());
-  for (size_t i = 0; i < expected.parameters.size(); ++i)
-    EXPECT_TRUE(torch::equal(expected.parameters[i], found.parameters[i])) << "parameter " << i;
+// On every rank: the same steps with parts computed again and without.
+template <class M>
+void expect_bits_of_the_plain_steps(const Training<M>& expected, const Training<M>& training, int world) {
+  SCOPED_TRACE(c10::str("world ", world));
+  const auto outcome_of = [](const Training<M>& steps) {
+    const auto net = build_alike([&] { return build_model(steps); });
+    return train_sharded(steps, *net);
+  };
+  run_thread_ranks(world, [&](int) { expect_same_bits(outcome_of(expected), outcome_of(training)); });
 }
 
-// On every rank: the same steps with the blocks computed again and without.
-void expect_bits_of_the_plain_steps(const Training<SmallNetImpl>& expected, const Training<SmallNetImpl>& training,
-                                    int world, const ThreadRanksOptions& options = {}) {
-  std::vector<std::shared_ptr<SmallNetImpl>> nets, others;
-  for (int r = 0; r < world; ++r) {
-    nets.push_back(build_model(expected));
-    others.push_back(build_model(training));
-  }
-  run_thread_ranks(
-      world,
-      [&](int r) {
-        const auto outcome = train_sharded(expected, *nets[static_cast<size_t>(r)]);
-        expect_bits(outcome, train_sharded(training, *others[static_cast<size_t>(r)]));
-      },
-      options);
+template <class M>
+void expect_bits_on_ranks(const Training<M>& expected, const Training<M>& training) {
+  for (int world : {2, 3}) expect_bits_of_the_plain_steps(expected, training, world);
 }
 
-constexpr std::array kStrategies{Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer,
-                                 Strategy::kReplicate};
+void expect_bits_with_options(const FullyShardOptions& options, int world) {
+  expect_bits_of_the_plain_steps(training_with(plain, options), training_with(computed_again, options), world);
+}
 
 TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsInEveryWorldAndStrategy) {
-  for (int world : worlds_up_to(4))
-    for (const auto strategy : kStrategies) {
-      SCOPED_TRACE(c10::str("world ", world, ", strategy ", static_cast<int>(strategy)));
-      const FullyShardOptions options{.strategy = strategy};
-      expect_bits_of_the_plain_steps(training_with(plain, options), training_with(computed_again, options), world);
-    }
+  for (int world : worlds_up_to(4)) expect_bits_with_options({}, world);
+  for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate}) {
+    SCOPED_TRACE(c10::str(strategy));
+    expect_bits_with_options({.strategy = strategy}, 3);
+  }
 }
 
 TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsHoweverWholeParametersStay) {
-  for (const auto& reshard : {Reshard::always(), Reshard::never(), Reshard::within(2)}) {
-    const FullyShardOptions options{.reshard_after_forward = reshard};
-    expect_bits_of_the_plain_steps(training_with(plain, options), training_with(computed_again, options), 4);
-  }
+  for (const auto& reshard : {Reshard::always(), Reshard::never(), Reshard::within(2)})
+    expect_bits_with_options({.reshard_after_forward = reshard}, 4);
 }
 
 TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsOverBothAxes) {
@@ -90,20 +80,17 @@ TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsOverBothAxes) {
 }
 
 TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsWithMixedPrecision) {
-  for (int world : worlds_up_to(3)) {
-    FullyShardOptions options;
-    options.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat};
-    auto expected = training_with(plain, options), training = training_with(computed_again, options);
-    in_float32(expected), in_float32(training);
-    expect_bits_of_the_plain_steps(expected, training, world);
-  }
+  const FullyShardOptions options{
+      .mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat}};
+  auto expected = training_with(plain, options), training = training_with(computed_again, options);
+  in_float32(expected), in_float32(training);
+  expect_bits_on_ranks(expected, training);
 }
 
 // Groups inside groups, of which a part computes two again, and parts inside it one each.
 TEST(ActivationSharded, PartsInsidePartsOverGroupsInsideGroupsHaveTheBitsOfThePlainSteps) {
   const auto nested = [](const Wrap& wrap) {
-    FullyShardOptions options;
-    auto training = training_with(wrap, options);
+    auto training = training_with(wrap);
     training.shard = [](SmallNetImpl& net) {
       for (auto& block : *net.blocks) {
         fully_shard(*block->as<SmallBlock>()->in);
@@ -113,24 +100,26 @@ TEST(ActivationSharded, PartsInsidePartsOverGroupsInsideGroupsHaveTheBitsOfThePl
     };
     training.loss = [wrap](SmallNetImpl& net, const Batch& batch) {
       const auto x = samples(batch, {5}, torch::kDouble);
-      const auto part = [&net, wrap](const torch::Tensor& h) { return run_blocks(net, torch::tanh(net.first(h)), wrap); };
-      const auto h = wrap == nullptr ? run_blocks(net, torch::tanh(net.first(x)), plain) : activation_checkpoint(part, x);
+      const auto part = [&net, wrap](const torch::Tensor& h) {
+        return run_blocks(net, torch::tanh(net.first(h)), wrap);
+      };
+      const auto h =
+          wrap == nullptr ? run_blocks(net, torch::tanh(net.first(x)), plain) : activation_checkpoint(part, x);
       return torch::mse_loss(net.head(h), samples(batch, {3}, torch::kDouble));
     };
     return training;
   };
-  for (int world : worlds_up_to(3)) expect_bits_of_the_plain_steps(nested({}), nested(computed_again), world);
+  expect_bits_on_ranks(nested({}), nested(computed_again));
+}
+
+torch::Tensor twice(SmallBlock block, const torch::Tensor& x) { return block(torch::tanh(block(block(x)))); }
+
+torch::Tensor twice_and_once_again(SmallBlock block, const torch::Tensor& x) {
+  return block(torch::tanh(activation_checkpoint(block, block(x))));
 }
 
 TEST(ActivationSharded, ABlockInsideAndOutsideOfAPartHasTheBitsOfThePlainSteps) {
-  const auto twice = [](bool checkpoints) {
-    return [=](SmallBlock block, const torch::Tensor& x) {
-      const auto again = checkpoints ? activation_checkpoint(block, block(x)) : block(block(x));
-      return block(torch::tanh(again));
-    };
-  };
-  for (int world : worlds_up_to(3))
-    expect_bits_of_the_plain_steps(training_with(twice(false)), training_with(twice(true)), world);
+  expect_bits_on_ranks(training_with(twice), training_with(twice_and_once_again));
 }
 
 // A block's slope, as of an energy.
@@ -143,25 +132,26 @@ TEST(ActivationSharded, BlocksThatDifferentiateInsideHaveTheBitsOfThePlainSteps)
   const auto slopes_again = [](SmallBlock block, const torch::Tensor& x) {
     return activation_checkpoint([block](const torch::Tensor& h) { return slope_at(block, h); }, x);
   };
-  for (int world : worlds_up_to(3))
-    expect_bits_of_the_plain_steps(training_with(slope_at), training_with(slopes_again), world);
+  expect_bits_on_ranks(training_with(slope_at), training_with(slopes_again));
 }
 
 TEST(ActivationSharded, KeptProductsHaveTheBitsOfThePlainSteps) {
   const auto selective = [](SmallBlock block, const torch::Tensor& x) {
     return activation_checkpoint({.keeps_results = is_product}, block, x);
   };
-  for (int world : worlds_up_to(3))
-    expect_bits_of_the_plain_steps(training_with(plain), training_with(selective), world);
+  expect_bits_on_ranks(training_with(plain), training_with(selective));
+}
+
+TEST(ActivationSharded, AHandleIsCalledAgain) {
+  const auto handle_again = [](SmallBlock block, const torch::Tensor& x) {
+    return activation_checkpoint(Sharded<SmallBlock>(block, group_of(*block)), x);
+  };
+  expect_bits_on_ranks(training_with(plain), training_with(handle_again));
 }
 
 struct TiedNetImpl : torch::nn::Module {
-  torch::nn::Embedding words{24, 12};
-  torch::nn::Linear middle{12, 12};
-  TiedNetImpl() {
-    register_module("words", words);
-    register_module("middle", middle);
-  }
+  torch::nn::Embedding words = register_module("words", torch::nn::Embedding(24, 12));
+  torch::nn::Linear middle = register_module("middle", torch::nn::Linear(12, 12));
 };
 
 TEST(ActivationSharded, TiedWeightsHaveTheBitsOfThePlainSteps) {
@@ -173,72 +163,41 @@ TEST(ActivationSharded, TiedWeightsHaveTheBitsOfThePlainSteps) {
       return fully_shard(static_cast<torch::nn::Module&>(net));
     };
     tied.loss = [=](TiedNetImpl& net, const Batch& batch) {
-      const auto part = [&net](const torch::Tensor& h) { return torch::linear(torch::tanh(net.middle(h)), net.words->weight); };
+      const auto part = [&net](const torch::Tensor& h) {
+        return torch::linear(torch::tanh(net.middle(h)), net.words->weight);
+      };
       const auto h = net.words(labels(batch, {4}, 24)).sum(1);
       return (checkpoints ? activation_checkpoint(part, h) : part(h)).square().mean();
     };
     return tied;
   };
-  for (int world : worlds_up_to(3)) {
-    std::vector<std::shared_ptr<TiedNetImpl>> models;
-    for (int i = 0; i < 2 * world; ++i) models.push_back(build_model(training(false)));
-    run_thread_ranks(world, [&](int r) {
-      const auto expected = train_sharded(training(false), *models[static_cast<size_t>(2 * r)]);
-      expect_bits(expected, train_sharded(training(true), *models[static_cast<size_t>(2 * r + 1)]));
-    });
-  }
+  expect_bits_on_ranks(training(false), training(true));
 }
 
-TEST(ActivationSharded, AHandleIsCalledAgain) {
-  const auto training = [](bool checkpoints) {
-    auto handles = training_with(plain);
-    handles.loss = [=](SmallNetImpl& net, const Batch& batch) {
-      auto h = torch::tanh(net.first(samples(batch, {5}, torch::kDouble)));
-      for (auto& block : *net.blocks) {
-        Sharded<SmallBlock> handle(SmallBlock(std::dynamic_pointer_cast<SmallBlockImpl>(block)), group_of(*block));
-        h = checkpoints ? activation_checkpoint(handle, h) : handle(h);
-      }
-      return torch::mse_loss(net.head(h), samples(batch, {3}, torch::kDouble));
-    };
-    return handles;
-  };
-  for (int world : worlds_up_to(3)) expect_bits_of_the_plain_steps(training(false), training(true), world);
-}
+// A model in double precision, whose blocks are groups.
+struct ShardedNet {
+  std::shared_ptr<SmallNetImpl> net = build_alike([] { return build_model(small_net_training()); });
+  Group group = shard_blocks(*net);
+
+  torch::Tensor loss(int step, const Wrap& wrap) const {
+    const ForwardScope scope(group);
+    return loss_with(*net, {step, 2 * rank(), 2}, wrap);
+  }
+};
 
 TEST(ActivationSharded, MicroBatchesAndAccumulationHaveTheBitsOfThePlainOnes) {
-  for (int world : worlds_up_to(3)) {
-    std::vector<std::vector<torch::Tensor>> gradients(2);
-    for (bool checkpoints : {false, true}) {
-      const Wrap wrap = checkpoints ? computed_again : plain;
-      const auto training = training_with(wrap);
-      std::vector<std::shared_ptr<SmallNetImpl>> nets;
-      for (int r = 0; r < world; ++r) nets.push_back(build_model(training));
-      run_thread_ranks(world, [&](int r) {
-        auto& net = *nets[static_cast<size_t>(r)];
-        const auto group = shard_blocks(net);
-        for (int i = 0; i < 3; ++i) {
-          group.set_requires_gradient_sync(i == 2);
-          torch::Tensor loss;
-          {
-            const ForwardScope scope(group);
-            loss = loss_with(net, {i, 2 * r, 2}, wrap);
-          }
-          loss.backward();
-        }
-        for (const auto& parameter : net.parameters()) {
-          const auto whole = full_grad(parameter);
-          if (r == 0) gradients[checkpoints].push_back(whole);
-        }
-      });
+  const auto gradients_with = [](const Wrap& wrap) {
+    const ShardedNet sharded;
+    for (int i = 0; i < 3; ++i) {
+      sharded.group.set_requires_gradient_sync(i == 2);
+      sharded.loss(i, wrap).backward();
     }
-    for (size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(torch::equal(gradients[0][i], gradients[1][i])) << i;
-  }
-}
-
-int64_t whole_bytes_of(SmallNetImpl& net) {
-  int64_t bytes = 0;
-  for (const auto& parameter : net.parameters()) bytes += c10::multiply_integers(global_sizes(parameter)) * 8;
-  return bytes;
+    Outcome outcome;
+    for (const auto& parameter : sharded.net->parameters()) outcome.parameters.push_back(full_grad(parameter));
+    return outcome;
+  };
+  for (int world : worlds_up_to(3))
+    run_thread_ranks(world, [&](int) { expect_same_bits(gradients_with(plain), gradients_with(computed_again)); });
 }
 
 // What forward keeps is each block's input, and backward gathers as often and holds as much as without.
@@ -247,34 +206,28 @@ TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheI
     std::array<GroupStats, 2> stats;
     std::array<std::vector<std::string>, 2> gathers, reductions;
     for (bool checkpoints : {false, true}) {
-      const Wrap wrap = checkpoints ? computed_again : plain;
-      const auto training = training_with(wrap);
-      std::vector<std::shared_ptr<SmallNetImpl>> nets;
-      for (int r = 0; r < world; ++r) nets.push_back(build_model(training));
       Recorded recorded(world);
       run_thread_ranks(
           world,
           [&](int r) {
-            auto& net = *nets[static_cast<size_t>(r)];
-            const auto group = shard_blocks(net);
+            const ShardedNet sharded;
             for (int step = 0; step < 3; ++step) {
-              net.zero_grad();
-              group.reset_peak_stats();
+              sharded.net->zero_grad();
+              sharded.group.reset_peak_stats();
               recorded.clear(r);
-              torch::Tensor loss;
-              {
-                const ForwardScope scope(group);
-                loss = loss_with(net, {step, 2 * r, 2}, wrap);
-              }
-              EXPECT_EQ(group.stats().activation.current, checkpoints ? 3 * 2 * 11 * 8 : 0);
+              const auto loss = sharded.loss(step, checkpoints ? computed_again : plain);
+              EXPECT_EQ(sharded.group.stats().activation.current, checkpoints ? 3 * 2 * 11 * 8 : 0);
               loss.backward();
-              EXPECT_EQ(group.stats().activation.current, 0);
+              EXPECT_EQ(sharded.group.stats().activation.current, 0);
             }
             if (r != 0) return;
-            stats[checkpoints] = group.stats();
+            stats[checkpoints] = sharded.group.stats();
             gathers[checkpoints] = recorded.subjects(r, "all_gather");
             reductions[checkpoints] = recorded.subjects(r, "reduce_scatter");
-            EXPECT_LT(stats[checkpoints].whole.peak, whole_bytes_of(net));
+            int64_t whole_bytes = 0;
+            for (const auto& parameter : sharded.net->parameters())
+              whole_bytes += c10::multiply_integers(global_sizes(parameter)) * 8;
+            EXPECT_LT(stats[checkpoints].whole.peak, whole_bytes);
           },
           recorded.options);
     }
@@ -287,61 +240,39 @@ TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheI
 
 // As of a mask that all blocks take.
 TEST(ActivationSharded, AnInputOfSeveralPartsCountsOnceUntilTheLastOfThemIsDone) {
-  const auto training = training_with(plain);
-  std::vector<std::shared_ptr<SmallNetImpl>> nets;
-  for (int r = 0; r < 2; ++r) nets.push_back(build_model(training));
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *nets[static_cast<size_t>(r)];
-    const auto group = shard_blocks(net);
+  run_thread_ranks(2, [&](int) {
+    const ShardedNet sharded;
     const auto mask = torch::ones({11}, torch::kDouble);
-    torch::Tensor loss;
-    {
-      const ForwardScope scope(group);
-      auto h = torch::tanh(net.first(torch::ones({2, 5}, torch::kDouble)));
-      for (auto& block : *net.blocks)
-        h = activation_checkpoint(
-            [&block](const torch::Tensor& x, const torch::Tensor& factor) {
-              return block->as<SmallBlock>()->forward(x * factor);
-            },
-            h, mask);
-      loss = h.sum();
-    }
-    EXPECT_EQ(group.stats().activation.current, 3 * 2 * 11 * 8 + 11 * 8);
+    const auto loss = sharded.loss(0, [&](SmallBlock block, const torch::Tensor& h) {
+      return activation_checkpoint(
+          [part = block.get()](const torch::Tensor& x, const torch::Tensor& factor) {
+            return part->forward(x * factor);
+          },
+          h, mask);
+    });
+    EXPECT_EQ(sharded.group.stats().activation.current, 3 * 2 * 11 * 8 + 11 * 8);
     loss.backward();
-    EXPECT_EQ(group.stats().activation.current, 0);
+    EXPECT_EQ(sharded.group.stats().activation.current, 0);
   });
 }
 
 TEST(ActivationSharded, AnErrorInBackwardNamesTheRankAndTheModelTrainsOnAfterReset) {
-  const auto training = training_with(computed_again);
-  std::vector<std::shared_ptr<SmallNetImpl>> nets;
-  for (int r = 0; r < 2; ++r) nets.push_back(build_model(training));
   run_thread_ranks(2, [&](int r) {
-    auto& net = *nets[static_cast<size_t>(r)];
-    const auto group = shard_blocks(net);
-    torch::Tensor loss, h;
-    {
-      const ForwardScope scope(group);
-      h = torch::tanh(net.first(torch::ones({2, 5}, torch::kDouble)));
-      loss = run_blocks(net, h, computed_again).sum();
-    }
+    const ShardedNet sharded;
+    torch::Tensor input_of_block;
+    const auto loss = sharded.loss(0, [&](SmallBlock block, const torch::Tensor& h) {
+      if (!input_of_block.defined()) input_of_block = h;
+      return computed_again(block, h);
+    });
     {
       const torch::NoGradGuard no_grad;
-      h.add_(1);
+      input_of_block.add_(1);
     }
-    try {
-      loss.backward();
-      ADD_FAILURE() << "an input was written";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what(), testing::HasSubstr(c10::str("[fsdp rank ", r, "/2] activation_checkpoint: ")));
-    }
-    group.reset_iter_state();
-    {
-      const ForwardScope scope(group);
-      loss = loss_with(net, {0, 2 * r, 2}, computed_again);
-    }
-    loss.backward();
-    for (const auto& parameter : net.parameters()) EXPECT_TRUE(parameter.grad().defined());
+    EXPECT_THAT([&] { loss.backward(); }, testing::ThrowsMessage<UsageError>(testing::HasSubstr(
+                                              c10::str("[fsdp rank ", r, "/2] activation_checkpoint: "))));
+    sharded.group.reset_iter_state();
+    sharded.loss(0, computed_again).backward();
+    for (const auto& parameter : sharded.net->parameters()) EXPECT_TRUE(parameter.grad().defined());
   });
 }
 

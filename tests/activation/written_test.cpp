@@ -1,14 +1,16 @@
 // Parts whose tensors are written in place: refused where LibTorch refuses the plain call.
 
-#include <gmock/gmock.h>
-#include <torch/torch.h>
-
 #include "activation/parts.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::HasSubstr;
+// LibTorch refuses the plain call, and the part is refused with `words`.
+template <class Run>
+void expect_refused_as_without_a_part(const Run& run, const std::string& words) {
+  EXPECT_THROW(run(false), c10::Error);
+  expect_refused([&] { run(true); }, words);
+}
 
 TEST(ActivationWritten, AResultThatFnWritesAfterAutogradKeptItIsRefusedAsWithoutAPart) {
   const auto x = input(), w = torch::randn({6});
@@ -17,67 +19,69 @@ TEST(ActivationWritten, AResultThatFnWritesAfterAutogradKeptItIsRefusedAsWithout
     y.mul_(2);
     return y * w;
   };
-  EXPECT_THROW(part(x).sum().backward(), c10::Error);
-  EXPECT_THAT(error_of([&] { activation_checkpoint(part, x).sum().backward(); }),
-              HasSubstr("tensor 0 of those that autograd keeps of it, Float[4, 6] on cpu, written in place since"));
+  expect_refused_as_without_a_part(
+      [&](bool checkpoints) { call(checkpoints, {}, part, x).sum().backward(); },
+      "tensor 0 of those that autograd keeps of it, Float[4, 6] on cpu, written in place since");
 }
 
-TEST(ActivationWritten, AParameterThatIsWrittenBeforeBackwardIsRefusedAsWithoutAPart) {
+TEST(ActivationWritten, ATensorThatFnCapturesAndIsWrittenBeforeBackwardIsRefusedAsWithoutAPart) {
   auto block = block_of();
-  const auto x = input();
-  const auto part = [&](const torch::Tensor& h) { return block(h); };
-  const auto run = [&](bool checkpoints) {
-    const auto result = checkpoints ? activation_checkpoint(part, x) : part(x);
-    {
-      const torch::NoGradGuard no_grad;
-      block->in->weight.mul_(2);
-    }
-    result.sum().backward();
+  const auto x = input(), scale = torch::rand({6});
+  const auto expect_written = [&](const auto& part, const torch::Tensor& captured, const std::string& words) {
+    expect_refused_as_without_a_part(
+        [&](bool checkpoints) {
+          const auto result = call(checkpoints, {}, part, x);
+          const torch::NoGradGuard no_grad;
+          captured.mul_(2);
+          const torch::AutoGradMode with_grad(true);
+          result.sum().backward();
+        },
+        words);
   };
-  EXPECT_THROW(run(false), c10::Error);
-  EXPECT_THAT(error_of([&] { run(true); }), HasSubstr("Float[6, 19] on cpu, written in place since"));
+  expect_written([&](const torch::Tensor& h) { return block(h); }, block->in->weight,
+                 "Float[6, 19] on cpu, written in place since");
+  expect_written([&](const torch::Tensor& h) { return (h * scale).sin(); }, scale,
+                 "Float[6] on cpu, written in place since");
 }
 
 // The plain call can do without its bias in backward.
 TEST(ActivationWritten, AModulesParameterThatIsWrittenBeforeBackwardIsRefusedThoughAutogradNeedNotKeepIt) {
   auto block = block_of();
-  const auto x = input();
-  const auto result = activation_checkpoint(block, x);
+  const auto result = activation_checkpoint(block, input());
   {
     const torch::NoGradGuard no_grad;
     block->in->bias.mul_(2);
   }
-  EXPECT_THAT(error_of([&] { result.sum().backward(); }),
-              HasSubstr("found 'inner.bias' written in place before backward"));
+  expect_refused([&] { result.sum().backward(); }, "found 'inner.bias' written in place before backward");
 }
 
-TEST(ActivationWritten, ATensorThatFnCapturesAndIsWrittenBeforeBackwardIsRefusedAsWithoutAPart) {
-  const auto x = input();
-  auto scale = torch::rand({6});
-  const auto run = [&](bool checkpoints) {
-    const auto part = [&](const torch::Tensor& h) { return (h * scale).sin(); };
-    const auto result = checkpoints ? activation_checkpoint(part, x) : part(x);
-    scale.add_(1);
-    result.sum().backward();
-  };
-  EXPECT_THROW(run(false), c10::Error);
-  EXPECT_THAT(error_of([&] { run(true); }), HasSubstr("Float[6] on cpu, written in place since"));
+TEST(ActivationWritten, AnInputThatFnWritesIsRefusedAtOnce) {
+  const auto x = torch::randn({3}), w = torch::randn({3}).requires_grad_();
+  expect_refused([&] { activation_checkpoint([&](const torch::Tensor& h) { return (h.add_(1) * w); }, x); },
+                 "tensor 0 of them written in place when fn had run");
+}
+
+TEST(ActivationWritten, AnInputThatIsWrittenBeforeBackwardIsRefusedThere) {
+  auto block = block_of();
+  auto first = torch::randn({4, 6}), second = torch::randn({4, 6});
+  const auto result = activation_checkpoint(
+      [&](const torch::Tensor& a, const torch::Tensor& b) { return block(a * b); }, first, second);
+  second.add_(1);
+  expect_refused([&] { result.sum().backward(); }, "tensor 1 of them written in place before backward");
 }
 
 // For the graph of forward the second write is none: what it kept is as it was.
 TEST(ActivationWritten, ABufferThatFnSetsAndUsesIsAsItWasForTheGraph) {
   const auto x = input();
-  const auto run = [&](bool checkpoints) {
+  expect_same_either_way([&](bool checkpoints) {
     auto scale = torch::ones({6});
     const auto part = [&scale](const torch::Tensor& h) {
       scale.fill_(2);
       return (h * scale).sin();
     };
-    const CheckpointOptions options{.buffers = {scale}};
-    (checkpoints ? activation_checkpoint(options, part, x) : part(x)).sum().backward();
+    call(checkpoints, {.buffers = {scale}}, part, x).sum().backward();
     return std::vector{std::exchange(x.mutable_grad(), torch::Tensor()), scale};
-  };
-  expect_equal_bits(run(false), run(true));
+  });
 }
 
 TEST(ActivationWritten, ABufferThatIsOfAnotherSizeInTheSecondRunIsAnExceptionAndOthersAreAsTheyWere) {

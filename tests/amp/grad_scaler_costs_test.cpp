@@ -4,10 +4,10 @@
 #include <fsdp/checkpoint.h>
 #include <gmock/gmock.h>
 
-#include "support/disk_folder.h"
-#include "runtime/cost_net.h"
 #include "amp/scaled_net.h"
+#include "runtime/cost_net.h"
 #include "state/files.h"
+#include "support/disk_folder.h"
 
 namespace fsdp::test {
 namespace {
@@ -137,11 +137,7 @@ TEST(GradScaler, GoesOnFromACheckpoint) {
   run_thread_ranks(3, [&](int r) {
     Scaled model;
     GradScaler scaler({.init_scale = 48, .growth_factor = 1.5, .backoff_factor = 0.25, .growth_interval = 5});
-    for (int step = 0; step < 7; ++step) {
-      model.backward(scaler, step);
-      scaler.step(*model.optimizer);
-      scaler.update();
-    }
+    for (int step = 0; step < 7; ++step) model.iterate(scaler, step);
     save_checkpoint(folder.path(), model.group, model.optimizer.get(), {.step = 7, .scaler = &scaler});
     if (r == 0) saved = scaler.state();
   });
@@ -153,12 +149,8 @@ TEST(GradScaler, GoesOnFromACheckpoint) {
     EXPECT_EQ(scaler.state(), saved);
     EXPECT_EQ(load_checkpoint(folder.path(), model.group, model.optimizer.get()).step, 7) << "also without one";
     save_checkpoint(folder.path(), model.group, nullptr, {.step = 8});
-    try {
-      load_checkpoint(folder.path(), model.group, nullptr, {.scaler = &scaler});
-      ADD_FAILURE() << "expected an error";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("scaler: the checkpoint has no GradScaler"));
-    }
+    EXPECT_THAT([&] { load_checkpoint(folder.path(), model.group, nullptr, {.scaler = &scaler}); },
+                testing::ThrowsMessage<Error>(HasSubstr("scaler: the checkpoint has no GradScaler")));
     const auto loaded = load_checkpoint(folder.path(), model.group, nullptr,
                                         {.strict = false, .may_differ = {"scaler"}, .scaler = &scaler});
     EXPECT_THAT(loaded.differing, ElementsAre("scaler: the checkpoint has no GradScaler"));
@@ -171,13 +163,7 @@ TEST(GradScaler, GradientsInFilesAreUnscaledThere) {
   run_thread_ranks(2, [&](int) {
     Scaled plain, on_disk({.disk_policy = DiskOffloadPolicy{.folder = folder.path()}});
     GradScaler scaler;
-    for (int step = 0; step < 2; ++step) {
-      plain.forward(step).backward();
-      plain.optimizer->step();
-      on_disk.backward(scaler, step);
-      scaler.step(*on_disk.optimizer);
-      scaler.update();
-    }
+    for (int step = 0; step < 2; ++step) plain.iterate(step), on_disk.iterate(scaler, step);
     EXPECT_TRUE(are_equal(plain.values(), on_disk.values()));
   });
 }

@@ -8,9 +8,9 @@
 #include <atomic>
 
 #include "api/group_view.h"
+#include "runtime/cost_net.h"
 #include "runtime/param_group.h"
 #include "support/precision_net.h"
-#include "runtime/cost_net.h"
 
 namespace fsdp::test {
 namespace {
@@ -19,15 +19,14 @@ namespace nn = torch::nn;
 using torch::Tensor;
 
 constexpr int kLowSteps = 4;
+const auto kLowOptions = torch::optim::SGDOptions(0.1).momentum(0.9);
 
 // The oracle of rows of low precision: one model of that dtype, whose gradients are those of the ranks one after the
 // other. The optimizer is fsdp's, which rounds a stretch's last elements as the others; torch's operators do not.
-Outcome train_low(c10::ScalarType dtype, c10::ScalarType reduced, int world) {
-  const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
-  net->to(dtype);
-  optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  Outcome outcome;
-  for (int step = 0; step < kLowSteps; ++step) {
+std::vector<Tensor> train_low(const Training<MixedNetImpl>& training, c10::ScalarType reduced, int world) {
+  const auto net = build_alike([&] { return build_model(training); });
+  const auto optimizer = training.optimizer(net->parameters());
+  for (int step = 0; step < training.steps; ++step) {
     std::vector<std::vector<Tensor>> gradients(net->parameters().size());
     for (int rank = 0; rank < world; ++rank) {
       net->zero_grad();
@@ -38,11 +37,10 @@ Outcome train_low(c10::ScalarType dtype, c10::ScalarType reduced, int world) {
     }
     for (size_t i = 0; i < gradients.size(); ++i)
       if (!gradients[i].empty())
-        net->parameters()[i].mutable_grad() = mean_of(gradients[i], test_hosts(world)).to(dtype);
-    optimizer.step();
+        net->parameters()[i].mutable_grad() = mean_of(gradients[i], test_hosts(world)).to(training.dtype);
+    optimizer->step();
   }
-  for (const auto& parameter : net->parameters()) outcome.parameters.push_back(parameter.detach().clone());
-  return outcome;
+  return net->parameters();
 }
 
 TEST(PrecisionOfRows, MayBeLowAsInFairseqsFp16Training) {
@@ -50,47 +48,40 @@ TEST(PrecisionOfRows, MayBeLowAsInFairseqsFp16Training) {
     for (const auto reduced : {dtype, torch::kFloat})
       for (const int world : worlds_up_to(4)) {
         SCOPED_TRACE(c10::str(dtype, " reduced in ", reduced, " on ", world));
-        const auto expected = train_low(dtype, reduced, world);
+        Training<MixedNetImpl> training{
+            .build = [] { return std::make_shared<MixedNetImpl>(); },
+            .shard =
+                [&](MixedNetImpl& net) {
+                  FullyShardOptions options;
+                  if (reduced != dtype) options.mp_policy = MixedPrecisionPolicy{.reduce_dtype = reduced};
+                  return shard_mixed_net(net, options);
+                },
+            .loss = mixed_net_loss,
+            .steps = kLowSteps,
+            .dtype = dtype,
+            .optimizer = [](auto parameters) { return std::make_unique<optim::SGD>(parameters, kLowOptions); }};
+        const auto expected = train_low(training, reduced, world);
         run_thread_ranks(world, [&](int) {
-          const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
-          net->to(dtype);
-          FullyShardOptions options;
-          if (reduced != dtype) options.mp_policy = MixedPrecisionPolicy{.reduce_dtype = reduced};
-          const auto group = shard_mixed_net(*net, options);
-          optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-          Outcome found;
-          for (int step = 0; step < kLowSteps; ++step) {
-            optimizer.zero_grad();
-            Tensor loss;
-            {
-              ForwardScope scope(group);
-              loss = mixed_net_loss(*net, {step, rank() * 2, 2});
-            }
-            loss.backward();
-            EXPECT_EQ(net->head->weight.grad().scalar_type(), dtype);
-            optimizer.step();
-          }
-          for (const auto& parameter : net->parameters()) found.parameters.push_back(full_tensor(parameter));
-          expect_same_bits(expected, found);
-          EXPECT_EQ(group.stats().rows.current % 2, 0);
+          const auto net = build_alike([&] { return build_model(training); });
+          const auto found = train_sharded(training, *net);
+          expect_same_bits({found.losses, expected}, found);
+          EXPECT_EQ(net->head->weight.grad().scalar_type(), dtype);
+          EXPECT_EQ(group_of(*net).stats().rows.current % 2, 0);
         });
       }
 }
 
 // Parameters of every kind in one group; `kind` is frozen.
 struct KindsImpl : nn::Module {
-  Tensor half, low, single, twice, tiny, kind;
-  KindsImpl() {
-    const auto values = [](int64_t rows, c10::ScalarType dtype) {
-      return samples({static_cast<int>(rows), 0, rows}, {3}).to(dtype);
-    };
-    half = register_parameter("half", values(5, torch::kHalf));
-    low = register_parameter("low", values(6, torch::kBFloat16));
-    single = register_parameter("single", values(7, torch::kFloat));
-    twice = register_parameter("twice", values(8, torch::kDouble));
-    tiny = register_parameter("tiny", torch::arange(27).reshape({9, 3}).to(torch::kFloat8_e4m3fn), false);
-    kind = register_parameter("kind", torch::arange(-15, 15).reshape({10, 3}).to(torch::kChar), false);
+  static Tensor values(int64_t rows, c10::ScalarType dtype) {
+    return samples({static_cast<int>(rows), 0, rows}, {3}).to(dtype);
   }
+  Tensor half = register_parameter("half", values(5, torch::kHalf));
+  Tensor low = register_parameter("low", values(6, torch::kBFloat16));
+  Tensor single = register_parameter("single", values(7, torch::kFloat));
+  Tensor twice = register_parameter("twice", values(8, torch::kDouble));
+  Tensor tiny = register_parameter("tiny", torch::arange(27).reshape({9, 3}).to(torch::kFloat8_e4m3fn), false);
+  Tensor kind = register_parameter("kind", torch::arange(-15, 15).reshape({10, 3}).to(torch::kChar), false);
   // Of each parameter something of its own dtype.
   Tensor loss(int step) {
     Tensor sum = torch::zeros({}, torch::kDouble);
@@ -195,11 +186,7 @@ Moved moved_with(std::optional<MixedPrecisionPolicy> policy, const std::vector<i
         for (const auto& layer : *net->layers) fully_shard(*layer, options);
         const auto group = fully_shard(static_cast<nn::Module&>(*net), options);
         const auto backward = [&](int step) {
-          Tensor loss;
-          {
-            ForwardScope scope(group);
-            loss = net->loss(step);
-          }
+          const auto loss = in_scope(group, [&] { return net->loss(step); });
           loss.backward();
         };
         backward(0);
@@ -220,7 +207,8 @@ TEST(PrecisionOnTheWire, HalvesTheBytesOfGathersAndReductions) {
       low_sums{.reduce_dtype = torch::kHalf};
   for (const auto& hosts : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 0, 1, 1}}) {
     const auto full = moved_with({}, hosts);
-    const auto both = moved_with(low, hosts), gathers = moved_with(low_gathers, hosts), sums = moved_with(low_sums, hosts);
+    const auto both = moved_with(low, hosts), gathers = moved_with(low_gathers, hosts),
+               sums = moved_with(low_sums, hosts);
     EXPECT_EQ(both.gathered * 2, full.gathered);
     EXPECT_EQ(both.reduced * 2, full.reduced);
     EXPECT_EQ(gathers.gathered * 2, full.gathered);
@@ -236,21 +224,21 @@ TEST(PrecisionInSharedMemory, WholeParametersAreThereOncePerHostBesideTheRows) {
   constexpr int kWorld = 3;
   std::atomic<int64_t> whole = 0, rows = 0;
   int64_t all = 0;
-  run_thread_ranks(
-      kWorld,
-      [&](int r) {
-        const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
-        const auto group = shard_mixed_net(*net, {.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}});
-        whole += group.stats().whole.current;
-        rows += group.stats().rows.current;
-        if (r == 0)
-          for (const auto& part : param_groups(group))
-            for (const auto& flat : part->flats()) all += static_cast<int64_t>(flat.whole().bytes());
-        const ForwardScope scope(group);
-        mixed_net_loss(*net, {0, r * 2, 2}).backward();
-        EXPECT_EQ(group.stats().gathers, 0);
-      },
-      {.backend = "shm"});
+  run_thread_ranks(kWorld,
+                   [&](int r) {
+                     const auto net = build_alike([] { return std::make_shared<MixedNetImpl>(); });
+                     const auto group =
+                         shard_mixed_net(*net, {.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}});
+                     whole += group.stats().whole.current;
+                     rows += group.stats().rows.current;
+                     if (r == 0)
+                       for (const auto& part : param_groups(group))
+                         for (const auto& flat : part->flats()) all += static_cast<int64_t>(flat.whole().bytes());
+                     const ForwardScope scope(group);
+                     mixed_net_loss(*net, {0, r * 2, 2}).backward();
+                     EXPECT_EQ(group.stats().gathers, 0);
+                   },
+                   {.backend = "shm"});
   EXPECT_EQ(whole, all) << "each rank counts its slice";
   EXPECT_EQ(rows, 2 * all);
 }
@@ -265,21 +253,21 @@ struct Allocated : c10::MemoryReportingInfoBase {
 // What a forward leaves in the graph of a layer whose weight is far larger than its input.
 int64_t kept_by_graph(const std::optional<MixedPrecisionPolicy>& policy, bool has_autocast) {
   int64_t kept = 0;
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        const auto net = build_alike([] { return std::make_shared<nn::LinearImpl>(256, 512); });
-        auto model = fully_shard(nn::Linear(net), {.reshard_after_forward = Reshard::always(), .mp_policy = policy});
-        at::autocast::set_autocast_enabled(at::kCPU, has_autocast);
-        const auto allocated = std::make_shared<Allocated>();
-        const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
-        Tensor out = model(torch::ones({1, 256}).requires_grad_());  // so that backward needs the weight
-        // The group that was read last stays until another one is read.
-        if (r == 0) kept = allocated->now - model.stats().whole.current;
-        out.sum().backward();
-        at::autocast::set_autocast_enabled(at::kCPU, false);
-      },
-      {.backend = "gloo"});
+  run_thread_ranks(2,
+                   [&](int r) {
+                     const auto net = build_alike([] { return std::make_shared<nn::LinearImpl>(256, 512); });
+                     auto model = fully_shard(nn::Linear(net),
+                                              {.reshard_after_forward = Reshard::always(), .mp_policy = policy});
+                     at::autocast::set_autocast_enabled(at::kCPU, has_autocast);
+                     const auto allocated = std::make_shared<Allocated>();
+                     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
+                     Tensor out = model(torch::ones({1, 256}).requires_grad_());  // so that backward needs the weight
+                     // The group that was read last stays until another one is read.
+                     if (r == 0) kept = allocated->now - model.stats().whole.current;
+                     out.sum().backward();
+                     at::autocast::set_autocast_enabled(at::kCPU, false);
+                   },
+                   {.backend = "gloo"});
   return kept;
 }
 

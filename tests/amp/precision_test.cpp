@@ -8,7 +8,7 @@
 namespace fsdp::test {
 namespace {
 
-constexpr int kSteps = 10;
+constexpr int kSteps = 5;
 constexpr Strategy kEveryStrategy[]{Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer,
                                     Strategy::kReplicate};
 
@@ -66,9 +66,7 @@ const MixedPrecisionPolicy kPolicies[]{keeping_norms(torch::kBFloat16), keeping_
 
 TEST(Precision, TrainsToTheBitsOfTheCastsWrittenOut) {
   for (const int world : worlds_up_to(4))
-    for (const auto& policy : kPolicies) {
-      expect_bits_of_casts({.mp_policy = policy}, world);
-    }
+    for (const auto& policy : kPolicies) expect_bits_of_casts({.mp_policy = policy}, world);
 }
 
 TEST(Precision, IsTheSameWithEveryStrategy) {
@@ -80,13 +78,14 @@ TEST(Precision, IsTheSameWithEveryStrategy) {
 }
 
 TEST(Precision, IsTheSameBetweenHosts) {
+  const std::pair<Strategy, std::vector<int>> kinds[]{{Strategy::kFullShard, {0, 0, 1, 1}},
+                                                      {Strategy::kReplicate, {0, 0, 1}}};
   for (const auto& policy : kPolicies)
-    for (const auto strategy : {Strategy::kFullShard, Strategy::kReplicate})
-      for (const auto& hosts : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 0, 1}}) {
-        SCOPED_TRACE(c10::str(strategy));
-        expect_bits_of_casts({.strategy = strategy, .mp_policy = policy}, static_cast<int>(hosts.size()), 1,
-                             {.backend = "hierarchical", .hosts = hosts});
-      }
+    for (const auto& [strategy, hosts] : kinds) {
+      SCOPED_TRACE(c10::str(strategy));
+      expect_bits_of_casts({.strategy = strategy, .mp_policy = policy}, static_cast<int>(hosts.size()), 1,
+                           {.backend = "hierarchical", .hosts = hosts});
+    }
 }
 
 TEST(Precision, IsTheSameWithRowsInFiles) {
@@ -113,11 +112,7 @@ TEST(Precision, OfParametersThatTrainLaterIsTheSame) {
       for (const int step : steps) {
         group.set_requires_gradient_sync(step != 1);
         if (step == 2) late.set_requires_grad(true);
-        torch::Tensor loss;
-        {
-          ForwardScope scope(group);
-          loss = mixed_net_loss(*net, {step, rank() * 2, 2});
-        }
+        const auto loss = in_scope(group, [&] { return mixed_net_loss(*net, {step, rank() * 2, 2}); });
         loss.backward();
       }
       std::vector<torch::Tensor> all{full_grad(late)};
@@ -171,9 +166,8 @@ TEST(Precision, CallsCastTheirArgumentsAndResults) {
   policy.output_dtype = torch::kDouble;
   run_thread_ranks(2, [&](int) {
     struct SeesImpl : torch::nn::Module {
-      torch::nn::Linear linear{4, 4};
+      torch::nn::Linear linear = register_module("linear", torch::nn::Linear(4, 4));
       std::optional<at::ScalarType> seen;
-      SeesImpl() { register_module("linear", linear); }
       torch::Tensor forward(const torch::Tensor& x) {
         seen = x.scalar_type();
         return linear->forward(x);
@@ -192,11 +186,8 @@ TEST(Precision, CallsCastTheirArgumentsAndResults) {
 
 TEST(Precision, FrozenIntegersStayAsTheyAre) {
   struct ScaledImpl : torch::nn::Module {
-    torch::Tensor weight, scale;
-    ScaledImpl() {
-      weight = register_parameter("weight", torch::arange(35, torch::kChar).reshape({7, 5}), false);
-      scale = register_parameter("scale", torch::full({7}, 0.5));
-    }
+    torch::Tensor weight = register_parameter("weight", torch::arange(35, torch::kChar).reshape({7, 5}), false);
+    torch::Tensor scale = register_parameter("scale", torch::full({7}, 0.5));
     torch::Tensor forward(const torch::Tensor& x) { return x.matmul(weight.to(x.scalar_type()).t()) * scale; }
   };
   for (const int world : worlds_up_to(3))
@@ -220,12 +211,8 @@ TEST(Precision, FrozenIntegersStayAsTheyAre) {
 // BatchNorm keeps its precision unasked: its operator wants parameters of its statistics' dtype, and writes these.
 TEST(Precision, RunningStatisticsAreUpdatedInFullPrecision) {
   struct ConvNetImpl : torch::nn::Module {
-    torch::nn::Conv2d conv{torch::nn::Conv2dOptions(3, 6, 3)};
-    torch::nn::BatchNorm2d norm{6};
-    ConvNetImpl() {
-      register_module("conv", conv);
-      register_module("norm", norm);
-    }
+    torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(3, 6, 3));
+    torch::nn::BatchNorm2d norm = register_module("norm", torch::nn::BatchNorm2d(6));
     torch::Tensor forward(const torch::Tensor& x) { return norm->forward(conv->forward(x)); }
   };
   run_thread_ranks(2, [](int) {

@@ -10,8 +10,8 @@
 #include <functional>
 #include <limits>
 
-#include "support/small_net.h"
 #include "optim/every_optimizer.h"
+#include "support/small_net.h"
 
 namespace fsdp::test {
 
@@ -53,6 +53,16 @@ struct Scaled {
     return small_net_loss(*net, {step, rank() * 2, 2});
   }
   void backward(GradScaler& scaler, int step) { scaler.scale(forward(step)).backward(); }
+  /// A whole iteration with the scaler, and without one.
+  void iterate(GradScaler& scaler, int step) {
+    backward(scaler, step);
+    scaler.step(*optimizer);
+    scaler.update();
+  }
+  void iterate(int step) {
+    forward(step).backward();
+    optimizer->step();
+  }
   /// In one of that rank's rows.
   void plant(float value, int on_rank) {
     for (const auto& parameter : net->parameters())
@@ -69,8 +79,12 @@ struct Scaled {
 };
 
 inline bool are_equal(const std::vector<torch::Tensor>& left, const std::vector<torch::Tensor>& right) {
-  return std::ranges::equal(left, right, [](const torch::Tensor& a, const torch::Tensor& b) { return torch::equal(a, b); });
+  return std::ranges::equal(left, right,
+                            [](const torch::Tensor& a, const torch::Tensor& b) { return torch::equal(a, b); });
 }
+
+/// Float parameters of each rank's own, that no model has.
+inline torch::Tensor plain_parameter() { return torch::ones({2}, torch::requires_grad()); }
 
 inline std::string message_of_call(const std::function<void()>& act) {
   try {

@@ -29,6 +29,13 @@ inline std::vector<int> worlds_up_to(int largest) {
   return worlds;
 }
 
+/// What `body` gives in a forward scope of `group`.
+template <class F>
+auto in_scope(const Group& group, F&& body) {
+  const ForwardScope scope(group);
+  return body();
+}
+
 /// The largest difference of two tensors relative to the largest magnitude of the first.
 inline double relative_difference(const torch::Tensor& expected, const torch::Tensor& found) {
   if (expected.sizes() != found.sizes()) return std::numeric_limits<double>::infinity();
@@ -126,11 +133,7 @@ Outcome train_sharded(const Training<M>& training, M& model) {
   int64_t count = training.samples_per_rank;
   for (int step = 0; step < training.steps; ++step) {
     optimizer->zero_grad();
-    torch::Tensor loss;
-    {
-      ForwardScope scope(group);
-      loss = training.loss(model, {step, rank() * count, count});
-    }
+    const auto loss = in_scope(group, [&] { return training.loss(model, {step, rank() * count, count}); });
     loss.backward();
     if (training.max_norm) clip_grad_norm_(group, *training.max_norm);
     optimizer->step();
@@ -235,6 +238,8 @@ struct Program {
   double tolerance = 1e-10;
   c10::ScalarType dtype = torch::kDouble;
   int64_t samples_per_rank = 2;
+  /// Of the nightly run.
+  int largest_world = 4;
 };
 
 template <class M>
@@ -298,11 +303,11 @@ void expect_equals_unsharded(const Program<M>& program, const std::vector<int>& 
   }
 }
 
-/// Worlds 1, 2 and 4 as groups are by default, and 3 with whole parameters freed after every forward, the outermost
-/// group's too. Where worlds are fewer, the largest one takes its place.
+/// Worlds 1, 2, 4 and more as groups are by default, and 3 with whole parameters freed after every forward, the
+/// outermost group's too. Where worlds are fewer, the largest one takes its place.
 template <class M>
 void expect_equals_unsharded(const Program<M>& program) {
-  const auto worlds = worlds_up_to(4);
+  const auto worlds = worlds_up_to(program.largest_world);
   const int freed = std::min(3, worlds.back());
   for (int world : worlds) {
     FullyShardOptions options;

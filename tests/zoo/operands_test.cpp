@@ -1,16 +1,10 @@
 // Operands of the whole parameter's sizes outside a scope: each rank uses its rows of them, and ranks with all rows,
 // some and none do the same.
 
-#include <functional>
-#include <vector>
-
-#include "support/oracle.h"
+#include "zoo/zoo.h"
 
 namespace fsdp::test {
 namespace {
-
-namespace nn = torch::nn;
-using torch::Tensor;
 
 // A matrix of `rows` rows, a vector, a scalar.
 struct OperandsNet : nn::Module {

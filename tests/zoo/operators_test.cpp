@@ -3,29 +3,19 @@
 
 #include <torch/csrc/autograd/function_hook.h>
 
-#include <string>
-#include <vector>
-
-#include "support/oracle.h"
+#include "zoo/zoo.h"
 
 namespace fsdp::test {
 namespace {
-
-namespace nn = torch::nn;
-using torch::Tensor;
 
 // (inputs of 6 features, a view of the middle weight, a parameter of row numbers) to 6 features.
 using Middle = Tensor (*)(const Tensor& h, const Tensor& w, const Tensor& order);
 
 struct Between : nn::Module {
-  nn::Linear in{4, 6}, middle{6, 6}, out{6, 3};
-  Tensor order;
-  explicit Between(Middle compute) : compute_(compute) {
-    register_module("in", in);
-    register_module("middle", middle);
-    register_module("out", out);
-    order = register_parameter("order", torch::tensor({3, 1, 0, 5, 4, 2}), /*requires_grad=*/false);
-  }
+  nn::Linear in = register_module("in", nn::Linear(4, 6)), middle = register_module("middle", nn::Linear(6, 6));
+  nn::Linear out = register_module("out", nn::Linear(6, 3));
+  Tensor order = register_parameter("order", torch::tensor({3, 1, 0, 5, 4, 2}), /*requires_grad=*/false);
+  explicit Between(Middle compute) : compute_(compute) {}
   using nn::Module::to;
   void to(torch::Dtype dtype, bool = false) override {
     for (const auto& layer : children()) layer->to(dtype);  // the order keeps its own
@@ -85,25 +75,24 @@ Tensor in_place(const Tensor& h, const Tensor& w, const Tensor&) {
   return y.clamp_(-3.0, 3.0);
 }
 
-struct Kind {
-  const char* name;
-  Middle compute;
-};
-
-class ZooOperatorsOf : public testing::TestWithParam<Kind> {};
-
-TEST_P(ZooOperatorsOf, EqualTheUnshardedRun) {
-  auto program = regression<Between>([] { return std::make_shared<Between>(GetParam().compute); },
-                                     [](Between& m, const Batch& batch) { return m.forward(samples(batch, {4})); });
-  program.shard = shard_children_then_root;
-  expect_equals_unsharded(program, worlds_up_to(3));
+AnyProgram through(Middle middle) {
+  auto program = trained<Between>();
+  program.build = [middle] { return std::make_shared<Between>(middle); };
+  return program;
 }
 
+class ZooOperatorsOf : public ZooTable {};
+
+TEST_P(ZooOperatorsOf, EqualTheUnshardedRun) { expect_equals_unsharded(GetParam().program); }
+
 INSTANTIATE_TEST_SUITE_P(Kinds, ZooOperatorsOf,
-                         testing::Values(Kind{"Arithmetic", arithmetic}, Kind{"Reductions", reductions},
-                                         Kind{"Attention", attention}, Kind{"Lists", lists}, Kind{"Elements", elements},
-                                         Kind{"SeveralResults", several_results}, Kind{"InPlace", in_place}),
-                         [](const auto& kind) { return std::string(kind.param.name); });
+                         testing::Values(ZooCase{"Arithmetic", through(arithmetic)},
+                                         ZooCase{"Reductions", through(reductions)},
+                                         ZooCase{"Attention", through(attention)}, ZooCase{"Lists", through(lists)},
+                                         ZooCase{"Elements", through(elements)},
+                                         ZooCase{"SeveralResults", through(several_results)},
+                                         ZooCase{"InPlace", through(in_place)}),
+                         name_of_case);
 
 // Nodes that read a view have no edge to the parameter: what they are to show before they run, a hook tells.
 TEST(ZooOperators, HookEachNodeOfTheirsOnceAndNoNodeOfAnother) {

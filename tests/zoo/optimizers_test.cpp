@@ -1,155 +1,117 @@
 // torch::optim's element-wise optimizers on model->parameters() as they are.
 
-#include "support/oracle.h"
+#include "zoo/zoo.h"
 
 namespace fsdp::test {
 namespace {
 
-namespace nn = torch::nn;
 namespace optim = torch::optim;
+using optim::AdamOptions;
+using optim::AdamWOptions;
+using optim::SGDOptions;
 
-struct OptimizersNet : nn::Module {
-  nn::Linear in{4, 6}, out{6, 3};
-  torch::Tensor scale;
-  OptimizersNet() {
-    register_module("in", in);
-    register_module("out", out);
-    scale = register_parameter("scale", torch::tensor(1.5));
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
-};
+using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(ScaledNet&)>;
 
-using MakeOptimizer = std::function<std::unique_ptr<optim::Optimizer>(OptimizersNet&)>;
-
-Program<OptimizersNet> program_with(const MakeOptimizer& make) {
-  Program<OptimizersNet> program;
-  program.build = [] { return std::make_shared<OptimizersNet>(); };
-  program.shard = [](OptimizersNet& net, const FullyShardOptions& options) {
-    fully_shard(*net.in, options);
-    fully_shard(static_cast<nn::Module&>(net), options);
-  };
-  program.run = [make](OptimizersNet& net, const Role& role) {
-    auto optimizer = make(net);
-    Values losses;
-    for (int step = 0; step < 4; ++step) {
-      optimizer->zero_grad();
-      auto batch = role.batch(step);
-      auto loss = role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); });
-      loss.backward();
-      optimizer->step();
-      losses.push_back(loss.detach());
-    }
-    return losses;
-  };
-  return program;
-}
-
-// Copies of the rows follow them, and take their place for an evaluation: a mean of past values of every parameter.
-TEST(ZooOptimizers, AMeanOfPastRowsIsThatOfTheUnshardedModelsParameters) {
-  auto program = program_with([](OptimizersNet& net) { return std::make_unique<optim::SGD>(net.parameters(), 0.1); });
-  program.run = [](OptimizersNet& net, const Role& role) {
-    optim::SGD optimizer(net.parameters(), 0.1);
-    std::vector<torch::Tensor> means;
-    for (const auto& parameter : net.parameters()) means.push_back(parameter.detach().clone());
-    for (int step = 0; step < 3; ++step) {
-      optimizer.zero_grad();
-      const auto batch = role.batch(step);
-      role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
-      optimizer.step();
-      const torch::NoGradGuard no_grad;
-      for (size_t i = 0; i < means.size(); ++i) means[i].mul_(0.9).add_(net.parameters()[i], 0.1);
-    }
-    const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < means.size(); ++i) net.parameters()[i].copy_(means[i]);
-    const auto batch = role.batch(3);
-    return Values{role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); })};
-  };
-  expect_equals_unsharded(program, {1, 3});
+AnyProgram stepped(const MakeOptimizer& make, Shard shard = shard_first_then_root) {
+  return program_of<ScaledNet>(
+      [make](ScaledNet& net, const Role& role) {
+        auto optimizer = make(net);
+        Values losses;
+        for (int step = 0; step < 4; ++step) {
+          optimizer->zero_grad();
+          losses.push_back(learn(net, role, step));
+          optimizer->step();
+        }
+        return losses;
+      },
+      std::move(shard));
 }
 
 template <class Optimizer, class Options>
-void expect_optimizer_equals_unsharded(Options options) {
-  auto program =
-      program_with([=](OptimizersNet& net) { return std::make_unique<Optimizer>(net.parameters(), options); });
-  expect_equals_unsharded(program, worlds_up_to(3));
+AnyProgram stepped_by(Options options) {
+  return stepped([=](ScaledNet& net) { return std::make_unique<Optimizer>(net.parameters(), options); });
 }
 
-TEST(ZooOptimizers, SgdWithMomentumNesterovAndWeightDecayEqualsTheUnshardedRun) {
-  expect_optimizer_equals_unsharded<optim::SGD>(optim::SGDOptions(0.1));
-  expect_optimizer_equals_unsharded<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).dampening(0.1));
-  expect_optimizer_equals_unsharded<optim::SGD>(optim::SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01));
+std::unique_ptr<optim::Optimizer> with_a_learning_rate_each(ScaledNet& net) {
+  std::vector<Tensor> decayed{net.in->weight, net.out->weight}, others{net.in->bias, net.out->bias, net.scale};
+  std::vector<optim::OptimizerParamGroup> groups;
+  groups.emplace_back(decayed, std::make_unique<AdamWOptions>(AdamWOptions(0.02).weight_decay(0.1)));
+  groups.emplace_back(others, std::make_unique<AdamWOptions>(AdamWOptions(0.005).weight_decay(0.0)));
+  return std::make_unique<optim::AdamW>(groups);
 }
 
-TEST(ZooOptimizers, AdagradEqualsTheUnshardedRun) {
-  expect_optimizer_equals_unsharded<optim::Adagrad>(optim::AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.01));
-}
+class ZooOptimizers : public ZooTable {};
 
-TEST(ZooOptimizers, AdamAndAmsgradEqualTheUnshardedRun) {
-  expect_optimizer_equals_unsharded<optim::Adam>(optim::AdamOptions(0.01));
-  expect_optimizer_equals_unsharded<optim::Adam>(optim::AdamOptions(0.01).amsgrad(true).weight_decay(0.01));
-}
+TEST_P(ZooOptimizers, EqualTheUnshardedRun) { expect_equals_unsharded(GetParam().program); }
 
-TEST(ZooOptimizers, AdamWEqualsTheUnshardedRun) {
-  expect_optimizer_equals_unsharded<optim::AdamW>(optim::AdamWOptions(0.01).weight_decay(0.1));
-  expect_optimizer_equals_unsharded<optim::AdamW>(optim::AdamWOptions(0.01).amsgrad(true));
-}
+INSTANTIATE_TEST_SUITE_P(
+    Zoo, ZooOptimizers,
+    testing::Values(ZooCase{"Sgd", stepped_by<optim::SGD>(SGDOptions(0.1))},
+                    ZooCase{"SgdWithMomentum", stepped_by<optim::SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.1))},
+                    ZooCase{"SgdWithNesterovAndWeightDecay",
+                            stepped_by<optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01))},
+                    ZooCase{"Adagrad",
+                            stepped_by<optim::Adagrad>(optim::AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.01))},
+                    ZooCase{"Adam", stepped_by<optim::Adam>(AdamOptions(0.01))},
+                    ZooCase{"AdamWithAmsgradAndWeightDecay",
+                            stepped_by<optim::Adam>(AdamOptions(0.01).amsgrad(true).weight_decay(0.01))},
+                    ZooCase{"AdamW", stepped_by<optim::AdamW>(AdamWOptions(0.01).weight_decay(0.1))},
+                    ZooCase{"AdamWWithAmsgrad", stepped_by<optim::AdamW>(AdamWOptions(0.01).amsgrad(true))},
+                    ZooCase{"CenteredRmsprop",
+                            stepped_by<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true).momentum(0.5))},
+                    ZooCase{"LearningRatesPerParameterGroupInsideOneShardedGroup",
+                            stepped(with_a_learning_rate_each, shard_as_one_group)}),
+    name_of_case);
 
-TEST(ZooOptimizers, CenteredRmspropEqualsTheUnshardedRun) {
-  expect_optimizer_equals_unsharded<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true).momentum(0.5));
-}
-
-TEST(ZooOptimizers, LearningRatesPerParameterGroupInsideOneShardedGroupEqualTheUnshardedRun) {
-  auto program = program_with([](OptimizersNet& net) {
-    std::vector<torch::Tensor> decayed{net.in->weight, net.out->weight}, others{net.in->bias, net.out->bias, net.scale};
-    std::vector<optim::OptimizerParamGroup> groups;
-    groups.emplace_back(decayed, std::make_unique<optim::AdamWOptions>(optim::AdamWOptions(0.02).weight_decay(0.1)));
-    groups.emplace_back(others, std::make_unique<optim::AdamWOptions>(optim::AdamWOptions(0.005).weight_decay(0.0)));
-    return std::make_unique<optim::AdamW>(groups);
-  });
-  program.shard = shard_as_one_group;
-  expect_equals_unsharded(program);
+// Copies of the rows follow them, and take their place for an evaluation: a mean of past values of every parameter.
+TEST(ZooSteps, AMeanOfPastRowsIsThatOfTheUnshardedModelsParameters) {
+  expect_same_sharded<ScaledNet>(
+      [](ScaledNet& net, const Role& role) {
+        optim::SGD optimizer(net.parameters(), 0.1);
+        std::vector<Tensor> means;
+        for (const auto& parameter : net.parameters()) means.push_back(parameter.detach().clone());
+        for (int step = 0; step < 3; ++step) {
+          optimizer.zero_grad();
+          learn(net, role, step);
+          optimizer.step();
+          const torch::NoGradGuard no_grad;
+          for (size_t i = 0; i < means.size(); ++i) means[i].mul_(0.9).add_(net.parameters()[i], 0.1);
+        }
+        const torch::NoGradGuard no_grad;
+        for (size_t i = 0; i < means.size(); ++i) net.parameters()[i].copy_(means[i]);
+        return Values{role.whole(net, [&] { return loss_of(net, role.batch(3)); })};
+      },
+      shard_first_then_root);
 }
 
 // A rank without rows of a parameter makes no write to it, which is no step that only some ranks make.
-TEST(ZooOptimizers, AnUpdateByHandThatSkipsEmptyRowsEqualsTheUnshardedRun) {
-  Program<torch::nn::LinearImpl> program;
-  program.build = [] { return std::make_shared<torch::nn::LinearImpl>(4, 1); };
-  program.shard = [](torch::nn::LinearImpl& net, const FullyShardOptions& options) {
-    shard_as_one_group(net, options);
-  };
-  program.run = [](torch::nn::LinearImpl& net, const Role& role) {
+TEST(ZooSteps, AnUpdateByHandThatSkipsEmptyRowsEqualsTheUnshardedRun) {
+  auto program = program_of<nn::LinearImpl>([](nn::LinearImpl& net, const Role& role) {
     for (int step = 0; step < 3; ++step) {
       net.zero_grad();
-      const auto batch = role.batch(step);
-      role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
+      learn(net, role, step);
       torch::NoGradGuard no_grad;
       for (auto& parameter : net.parameters())
         if (parameter.grad().defined() && parameter.numel() > 0) parameter.sub_(0.1 * parameter.grad());
     }
     return Values{};
-  };
+  });
+  program.build = [] { return std::make_shared<nn::LinearImpl>(4, 1); };
   expect_equals_unsharded(program);
 }
 
-TEST(ZooOptimizers, OptimizerMadeBeforeShardingIsAsGoodAsOneMadeAfter) {
-  for (int world : worlds_up_to(2)) {
-    auto program =
-        program_with([](OptimizersNet& net) { return std::make_unique<optim::Adam>(net.parameters(), 0.01); });
-    auto shard = program.shard;
-    program.shard = [](OptimizersNet&, const FullyShardOptions&) {};
-    program.run = [=](OptimizersNet& net, const Role& role) {
-      auto optimizer = std::make_unique<optim::Adam>(net.parameters(), 0.01);
-      if (role.is_sharded()) shard(net, {});
-      for (int step = 0; step < 4; ++step) {
-        optimizer->zero_grad();
-        auto batch = role.batch(step);
-        role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
-        optimizer->step();
-      }
-      return Values{};
-    };
-    expect_equals_unsharded(program, {world});
-  }
+TEST(ZooSteps, OptimizerMadeBeforeShardingIsAsGoodAsOneMadeAfter) {
+  const auto run = [](ScaledNet& net, const Role& role) {
+    optim::Adam optimizer(net.parameters(), 0.01);
+    if (role.is_sharded()) shard_first_then_root(net, {});
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      learn(net, role, step);
+      optimizer.step();
+    }
+    return Values{};
+  };
+  expect_same_sharded<ScaledNet>(run, [](nn::Module&, const FullyShardOptions&) {});
 }
 
 }  // namespace

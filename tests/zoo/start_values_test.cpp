@@ -1,20 +1,18 @@
 // Ranks whose models start from other values: found, or given those of rank 0.
 
 #include "misuse/net.h"
+#include "zoo/zoo.h"
 
 namespace fsdp::test {
 namespace {
 
-namespace nn = torch::nn;
 using testing::AllOf;
 using testing::HasSubstr;
 
 TEST(StartValues, ThatDifferAreFoundOnEveryRankByTheFirstParameter) {
-  auto training = small_training();
-  std::vector<std::shared_ptr<MisuseNetImpl>> models;
-  for (int r = 0; r < 3; ++r) models.push_back(build_model(training));
-  run_thread_ranks(3, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
+  run_thread_ranks(3, [](int r) {
+    const auto model = build_alike([] { return build_model(small_training()); });
+    auto& net = *model;
     torch::NoGradGuard no_grad;
     if (r == 2) net.mid->bias[3] += 1e-12;
     if (r == 1) net.down->weight.neg_();
@@ -33,18 +31,14 @@ TEST(StartValues, ThatDifferAreFoundOnEveryRankByTheFirstParameter) {
 
 // Parameters and buffers of several dtypes, all from the generator.
 struct StartMixed : nn::Module {
-  nn::Linear in{4, 6}, out{6, 3};
-  nn::BatchNorm1d norm{6};
-  torch::Tensor table, own, mask, half, scalar;
+  nn::Linear in = register_module("in", nn::Linear(4, 6)), out = register_module("out", nn::Linear(6, 3));
+  nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(6));
+  Tensor table = register_parameter("table", torch::randint(9, {5, 3}), /*requires_grad=*/false);
+  Tensor own = register_parameter("own", torch::randn({2}));
+  Tensor mask = register_buffer("mask", torch::rand({7}) > 0.5);
+  Tensor half = register_buffer("half", torch::randn({3, 1}).to(torch::kBFloat16));
+  Tensor scalar = register_buffer("scalar", torch::randn({}).to(torch::kDouble));
   StartMixed() {
-    register_module("in", in);
-    register_module("norm", norm);
-    register_module("out", out);
-    table = register_parameter("table", torch::randint(9, {5, 3}), /*requires_grad=*/false);
-    own = register_parameter("own", torch::randn({2}));
-    mask = register_buffer("mask", torch::rand({7}) > 0.5);
-    half = register_buffer("half", torch::randn({3, 1}).to(torch::kBFloat16));
-    scalar = register_buffer("scalar", torch::randn({}).to(torch::kDouble));
     norm->running_mean.normal_();
     norm->num_batches_tracked.fill_(torch::randint(99, {1}).item<int64_t>());
   }
@@ -70,7 +64,7 @@ TEST(StartValues, OfRank0AreEveryRanksWhereAskedFor) {
         torch::manual_seed(static_cast<uint64_t>(7 + r));
         models.push_back(std::make_shared<StartMixed>());
       }
-      std::vector<torch::Tensor> parameters, buffers;
+      std::vector<Tensor> parameters, buffers;
       for (const auto& parameter : models[0]->parameters()) parameters.push_back(parameter.detach().clone());
       for (const auto& buffer : models[0]->buffers()) buffers.push_back(buffer.clone());
       run_thread_ranks(world, [&](int r) {

@@ -1,79 +1,38 @@
 // What looks at, clips or writes values from outside a scope.
 
-#include <gmock/gmock.h>
-
-#include "support/oracle.h"
+#include "zoo/zoo.h"
 
 namespace fsdp::test {
 namespace {
 
-namespace nn = torch::nn;
+void expect_same_values(Run<ScaledNet> run) { expect_same_sharded<ScaledNet>(std::move(run), shard_first_then_root); }
 
-struct WholeValuesNet : nn::Module {
-  nn::Linear in{4, 6}, unused{3, 3}, out{6, 3};
-  torch::Tensor scale;
-  WholeValuesNet() {
-    register_module("in", in);
-    register_module("unused", unused);
-    register_module("out", out);
-    scale = register_parameter("scale", torch::tensor(1.5));
-  }
-  torch::Tensor forward(const torch::Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
-};
-
-Program<WholeValuesNet> whole_values_program(std::function<Values(WholeValuesNet&, const Role&)> run) {
-  Program<WholeValuesNet> program;
-  program.build = [] { return std::make_shared<WholeValuesNet>(); };
-  program.shard = [](WholeValuesNet& net, const FullyShardOptions& options) {
-    fully_shard(*net.in, options);
-    fully_shard(static_cast<nn::Module&>(net), options);
-  };
-  program.run = std::move(run);
-  return program;
+Tensor whole_of(const Tensor& parameter, const Role& role) {
+  return role.is_sharded() ? full_tensor(parameter) : parameter.detach().clone();
 }
-
-void backward(WholeValuesNet& net, const Role& role, int step = 0) {
-  auto batch = role.batch(step);
-  role.whole(net, [&] { return distance_from_targets(net.forward(samples(batch, {4})), batch); }).backward();
-}
-
-class ZooClipping : public testing::TestWithParam<double> {};
 
 // Above and below the norm, against torch's function on the unsharded model.
-TEST_P(ZooClipping, NormAndClippedGradientsEqualTorchsOnTheUnshardedModel) {
-  double norm_type = GetParam();
-  expect_equals_unsharded(whole_values_program([=](WholeValuesNet& net, const Role& role) {
-    Values values;
-    for (double max_norm : {0.01, 100.0}) {
-      net.zero_grad();
-      backward(net, role);
-      double norm = role.is_sharded() ? clip_grad_norm_(group_of(net), max_norm, norm_type)
-                                      : nn::utils::clip_grad_norm_(net.parameters(), max_norm, norm_type);
-      values.push_back(torch::tensor(norm, torch::kDouble));
-      for (const auto& parameter : net.parameters()) values.push_back(role.gradient(parameter));
-    }
-    return values;
-  }));
-}
-
-INSTANTIATE_TEST_SUITE_P(Norms, ZooClipping, testing::Values(2.0, 1.0, 3.0, std::numeric_limits<double>::infinity()),
-                         [](const auto& norm) {
-                           return std::isinf(norm.param) ? std::string("Inf") : "L" + std::to_string(int(norm.param));
-                         });
-
-TEST(ZooWholeValues, NonFiniteNormsAreErrorsOnEveryRankOnlyWhenAsked) {
-  auto net = std::make_shared<WholeValuesNet>();
-  run_thread_ranks(1, [&](int) {
-    auto model = fully_shard(net);
-    (model(torch::ones({2, 4})).sum() * std::numeric_limits<float>::infinity()).backward();
-    EXPECT_FALSE(std::isfinite(clip_grad_norm_(model, 1.0)));
-    EXPECT_THROW(clip_grad_norm_(model, 1.0, 2.0, /*error_if_nonfinite=*/true), Error);
-  });
+TEST(ZooClipping, NormAndClippedGradientsEqualTorchsOnTheUnshardedModel) {
+  for (double norm_type : {2.0, 1.0, 3.0, std::numeric_limits<double>::infinity()}) {
+    SCOPED_TRACE(norm_type);
+    expect_same_values([=](ScaledNet& net, const Role& role) {
+      Values values;
+      for (double max_norm : {0.01, 100.0}) {
+        net.zero_grad();
+        learn(net, role);
+        double norm = role.is_sharded() ? clip_grad_norm_(group_of(net), max_norm, norm_type)
+                                        : nn::utils::clip_grad_norm_(net.parameters(), max_norm, norm_type);
+        values.push_back(torch::tensor(norm, torch::kDouble));
+        for (const auto& gradient : gradients_of(net, role)) values.push_back(gradient);
+      }
+      return values;
+    });
+  }
 }
 
 TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
   for (const bool offload : {false, true})
-    expect_equals_unsharded(whole_values_program([=](WholeValuesNet& net, const Role& role) {
+    expect_same_values([=](ScaledNet& net, const Role& role) {
       std::optional<SummonFullParams> whole;
       if (role.is_sharded()) whole.emplace(group_of(net), SummonOptions{.offload_to_cpu = offload});
       Values values;
@@ -81,30 +40,29 @@ TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
       torch::NoGradGuard no_grad;
       values.push_back(net.in->weight.norm() + net.out->weight.matmul(net.in->weight).sum());
       return values;
-    }));
+    });
 }
 
 void expect_writes_last_only_with_write_back(bool keeps_copies) {
-  for (bool write_back : {false, true}) {
-    expect_equals_unsharded(whole_values_program([=](WholeValuesNet& net, const Role& role) {
+  for (bool write_back : {false, true})
+    expect_same_values([=](ScaledNet& net, const Role& role) {
+      const auto write = [&] {
+        torch::NoGradGuard no_grad;
+        for (auto& parameter : net.parameters()) parameter.mul_(2.0).add_(1.0);
+        net.in->weight[1].fill_(3.0);
+      };
       if (role.is_sharded()) {
         group_of(net).set_reshard_after_backward(!keeps_copies);
         auto whole = summon_full_params(group_of(net));
-        torch::NoGradGuard no_grad;
-        for (auto& parameter : net.parameters()) parameter.mul_(2.0).add_(1.0);
-        net.in->weight[1].fill_(3.0);
+        write();
         if (write_back) whole.write_back();
       } else if (write_back) {
-        torch::NoGradGuard no_grad;
-        for (auto& parameter : net.parameters()) parameter.mul_(2.0).add_(1.0);
-        net.in->weight[1].fill_(3.0);
+        write();
       }
-      auto optimizer = sgd(net.parameters());
-      backward(net, role);  // forward sees what was written
-      optimizer.step();
+      // Forward sees what was written.
+      descend(net.parameters(), [&](int) { return learn(net, role); }, /*steps=*/1);
       return Values{role.gradient(net.in->weight)};
-    }));
-  }
+    });
 }
 
 TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
@@ -116,25 +74,24 @@ TEST(ZooWholeValues, WritesToSummonedParametersThatWouldBeKeptLastOnlyWithWriteB
 }
 
 TEST(ZooWholeValues, SummoningForEvaluationBetweenStepsLeavesTrainingAlone) {
-  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
-                            auto optimizer = sgd(net.parameters());
-                            for (int step = 0; step < 4; ++step) {
-                              optimizer.zero_grad();
-                              backward(net, role, step);
-                              optimizer.step();
-                              if (!role.is_sharded()) continue;
-                              auto whole = summon_full_params(group_of(net));
-                              torch::NoGradGuard no_grad;
-                              net.forward(samples(role.batch(step), {4}));
-                            }
-                            return Values{};
-                          }),
-                          worlds_up_to(3));
+  expect_same_values([](ScaledNet& net, const Role& role) {
+    auto optimizer = sgd(net.parameters());
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      learn(net, role, step);
+      optimizer.step();
+      if (!role.is_sharded()) continue;
+      auto whole = summon_full_params(group_of(net));
+      torch::NoGradGuard no_grad;
+      net.forward(samples(role.batch(step), {4}));
+    }
+    return Values{};
+  });
 }
 
 // Weight decay by hand on this rank's rows; outside the guard the same code is refused.
 TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
-  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
+  expect_same_values([](ScaledNet& net, const Role& role) {
     torch::NoGradGuard no_grad;
     std::optional<LocalRows> rows;
     if (role.is_sharded()) {
@@ -148,17 +105,16 @@ TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
       if (parameter.numel() > 0) parameter.data_ptr<double>()[0] += 0.0;
     }
     return Values{role.is_sharded() ? squares * role.world : squares};
-  }));
+  });
 }
 
 TEST(ZooWholeValues, WholeTensorsGradientsAndSizesAreThoseOfTheUnshardedModel) {
-  expect_equals_unsharded(whole_values_program([](WholeValuesNet& net, const Role& role) {
-    backward(net, role);
-    Values values;
+  expect_same_values([](ScaledNet& net, const Role& role) {
+    learn(net, role);
+    Values values = gradients_of(net, role);
     for (const auto& parameter : net.parameters()) {
-      values.push_back(role.is_sharded() ? full_tensor(parameter) : parameter.detach());
-      values.push_back(role.gradient(parameter));
-      EXPECT_FALSE(values[values.size() - 2].requires_grad());
+      values.push_back(whole_of(parameter, role));
+      EXPECT_FALSE(values.back().requires_grad());
       auto sizes = global_sizes(parameter);
       values.push_back(torch::tensor(sizes.empty() ? std::vector<int64_t>{1} : sizes).to(torch::kDouble));
       auto rows = local_rows(parameter);
@@ -170,21 +126,18 @@ TEST(ZooWholeValues, WholeTensorsGradientsAndSizesAreThoseOfTheUnshardedModel) {
     }
     EXPECT_FALSE(role.gradient(net.unused->weight).defined());
     return values;
-  }));
+  });
 }
 
 // Whole tensors may also be asked for inside a scope.
 TEST(ZooWholeValues, FullTensorInsideAScopeIsTheWholeParameter) {
-  expect_equals_unsharded(
-      whole_values_program([](WholeValuesNet& net, const Role& role) {
-        return role.whole(net, [&] {
-          auto before = role.is_sharded() ? full_tensor(net.in->weight) : net.in->weight.detach().clone();
-          net.forward(samples(role.batch(0), {4}));
-          auto after = role.is_sharded() ? full_tensor(net.out->weight) : net.out->weight.detach().clone();
-          return Values{before, after};
-        });
-      }),
-      worlds_up_to(3));
+  expect_same_values([](ScaledNet& net, const Role& role) {
+    return role.whole(net, [&] {
+      auto before = whole_of(net.in->weight, role);
+      net.forward(samples(role.batch(0), {4}));
+      return Values{before, whole_of(net.out->weight, role)};
+    });
+  });
 }
 
 // The groups of ranks are those of the mesh, or of the options, themselves.
@@ -193,7 +146,7 @@ using Groups = std::vector<std::shared_ptr<ProcessGroup>>;
 TEST(PlacementOf, AParameterIsTheAxesOfTheMeshThatItsRowsLieOn) {
   run_thread_ranks(4, [](int) {
     const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
-    auto net = build_alike([] { return std::make_shared<WholeValuesNet>(); });
+    auto net = build_alike([] { return std::make_shared<ScaledNet>(); });
     const auto model = fully_shard(net, {.mesh = mesh});
     const auto placement = placement_of(net->in->weight);
     EXPECT_EQ(placement.ranks, mesh.laid_out());
@@ -207,7 +160,7 @@ TEST(PlacementOf, AParameterIsTheAxesOfTheMeshThatItsRowsLieOn) {
 TEST(PlacementOf, AParameterWithoutAMeshIsOneAxis) {
   run_thread_ranks(3, [](int rank) {
     const auto all = default_process_group();
-    auto net = build_alike([] { return std::make_shared<WholeValuesNet>(); });
+    auto net = build_alike([] { return std::make_shared<ScaledNet>(); });
     fully_shard(static_cast<nn::Module&>(*net->in));
     fully_shard(static_cast<nn::Module&>(*net->out), {.strategy = Strategy::kReplicate});
     const auto sharded = placement_of(net->in->weight), replicated = placement_of(net->out->weight);

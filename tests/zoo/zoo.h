@@ -1,0 +1,116 @@
+#pragma once
+/// \file
+/// How the zoo writes down what a model does: as code that runs unsharded and on each rank alike.
+
+#include <gmock/gmock.h>
+
+#include "support/oracle.h"
+
+namespace fsdp::test {
+
+namespace nn = torch::nn;
+using torch::Tensor;
+
+/// A program of a model of any type, so that one instance of the oracle serves the whole zoo.
+using AnyProgram = Program<nn::Module>;
+using Shard = std::function<void(nn::Module&, const FullyShardOptions&)>;
+template <class M>
+using Run = std::function<Values(M&, const Role&)>;
+
+template <class M>
+AnyProgram program_of(Run<M> run, Shard shard = shard_children_then_root) {
+  AnyProgram program;
+  if constexpr (std::is_default_constructible_v<M>) program.build = [] { return std::make_shared<M>(); };
+  program.shard = std::move(shard);
+  program.run = [run = std::move(run)](nn::Module& model, const Role& role) {
+    return run(dynamic_cast<M&>(model), role);
+  };
+  return program;
+}
+
+/// Sharded by `shard`, `run` leaves behind what it leaves unsharded.
+template <class M>
+void expect_same_sharded(Run<M> run, Shard shard = shard_children_then_root) {
+  expect_equals_unsharded(program_of<M>(std::move(run), std::move(shard)));
+}
+
+/// A row of a table of programs.
+struct ZooCase {
+  const char* name;
+  AnyProgram program;
+};
+
+class ZooTable : public testing::TestWithParam<ZooCase> {};
+
+inline std::string name_of_case(const testing::TestParamInfo<ZooCase>& info) { return info.param.name; }
+
+/// How far the outputs for 4 numbers per sample are from targets.
+template <class M>
+Tensor loss_of(M& net, const Batch& batch) {
+  return distance_from_targets(net.forward(samples(batch, {4})), batch);
+}
+
+/// Four steps of SGD on that.
+template <class M>
+AnyProgram trained(Shard shard = shard_children_then_root) {
+  return program_of<M>([](M& net, const Role& role) { return train(net, role, loss_of<M>); }, std::move(shard));
+}
+
+/// Leaves the gradients of `loss`, and gives its value.
+inline Tensor backward_of(const Tensor& loss) {
+  loss.backward();
+  return loss.detach();
+}
+
+/// The backward of the loss of one step's batch, whose forward is in a scope.
+template <class M>
+Tensor learn(M& net, const Role& role, int step = 0) {
+  return backward_of(role.whole(net, [&] { return loss_of(net, role.batch(step)); }));
+}
+
+/// Steps of SGD with the gradients that `backward(step)` leaves; what that gives, in the order of steps.
+template <class Backward>
+Values descend(const std::vector<Tensor>& parameters, const Backward& backward, int steps = 4) {
+  auto optimizer = sgd(parameters);
+  Values values;
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    values.push_back(backward(step));
+    optimizer.step();
+  }
+  return values;
+}
+
+/// Acts as each rank whose part `role` plays, on its share of the batch: that one, or unsharded all of them, each with
+/// `part` of the gradient.
+template <class Act>
+void for_each_rank_of(const Role& role, const Act& act) {
+  const int first = role.is_sharded() ? role.rank : 0, count = role.is_sharded() ? 1 : role.world;
+  for (int rank = first; rank < first + count; ++rank) act(Role{role.world, rank, role.samples_per_rank}, 1.0 / count);
+}
+
+inline Values gradients_of(const nn::Module& net, const Role& role) {
+  Values gradients;
+  for (const auto& parameter : net.parameters()) gradients.push_back(role.gradient(parameter));
+  return gradients;
+}
+
+inline void set_trainable(nn::Module& module, bool trainable) {
+  for (auto& parameter : module.parameters()) parameter.set_requires_grad(trainable);
+}
+
+/// Two layers, one that is not used, and a scalar.
+struct ScaledNet : nn::Module {
+  nn::Linear in = register_module("in", nn::Linear(4, 6)), unused = register_module("unused", nn::Linear(3, 3));
+  nn::Linear out = register_module("out", nn::Linear(6, 3));
+  Tensor scale = register_parameter("scale", torch::tensor(1.5));
+  Tensor forward(const Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
+};
+
+/// All but the first layer belongs to the root.
+inline void shard_first_then_root(nn::Module& net, const FullyShardOptions& options) {
+  fully_shard(*dynamic_cast<ScaledNet&>(net).in, options);
+  fully_shard(net, options);
+}
+
+}  // namespace fsdp::test
