@@ -9,7 +9,7 @@
 #include "comm/c10d/c10d_communicator.h"
 #include "comm/c10d/gloo_backend.h"
 #include "comm/c10d/nccl_backend.h"
-#include "cuda_devices.h"
+#include "cuda/devices.h"
 #include "support/process_ranks.h"
 
 namespace fsdp::test {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "cuda_devices.h"
+#include "cuda/devices.h"
 #include "support/process_ranks.h"
 
 namespace fsdp::test {
