@@ -18,8 +18,7 @@
 #include <map>
 #include <random>
 
-#include "fault_trials/host_rank.h"
-#include "fault_trials/trial.h"
+#include "fault_trials/rank.h"
 
 namespace fsdp::test {
 namespace {
@@ -35,33 +34,31 @@ struct Options {
   bool verbose = false;
 };
 
-// An undisturbed training: what its ranks pass, and its result.
+// An undisturbed training: how often its ranks pass which points, and its result.
 class Model {
  public:
   explicit Model(Trial trial) {
     trial.kind = FaultKind::kNone;
+    trial.place = {};
     trial.divergence = Divergence::kNone;
     report_ = run(trial);
-    hash_ = report_.ranks[0].hash;
-    const auto findings = judge(trial, report_, hash_);
-    TORCH_CHECK(findings.empty() && hash_ != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
+    const auto findings = judge(trial, report_, hash());
+    TORCH_CHECK(findings.empty() && hash() != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
   }
-  uint64_t hash() const { return hash_; }
+  uint64_t hash() const { return report_.shared->ranks[0].hash; }
   // One of `points`, if there are any.
   FaultPlace draw_place(int rank, const std::vector<std::string>& points, std::mt19937_64& random) const {
-    auto passages = report_.ranks[static_cast<size_t>(rank)].passages;
-    if (!points.empty())
-      std::erase_if(passages,
-                    [&](const auto& point) { return std::ranges::find(points, point.first) == points.end(); });
-    TORCH_CHECK(!passages.empty(), "rank ", rank, " passes none of the points");
-    auto point = passages.begin();
-    std::advance(point, std::uniform_int_distribution<size_t>(0, passages.size() - 1)(random));
-    return {point->first, std::uniform_int_distribution<int>(1, point->second)(random)};
+    std::vector<RankReport::Point> passed;
+    for (const auto& point : report_.shared->ranks[static_cast<size_t>(rank)].points)
+      if (point.passages > 0 && (points.empty() || std::ranges::find(points, point.name.string()) != points.end()))
+        passed.push_back(point);
+    TORCH_CHECK(!passed.empty(), "rank ", rank, " passes none of the points");
+    const auto& point = passed[std::uniform_int_distribution<size_t>(0, passed.size() - 1)(random)];
+    return {point.name.string(), std::uniform_int_distribution<int>(1, point.passages)(random)};
   }
 
  private:
   TrialReport report_;
-  uint64_t hash_ = 0;
 };
 
 class Trials {
@@ -86,6 +83,10 @@ class Trials {
   };
 
   int draw(int from, int to) { return std::uniform_int_distribution<int>(from, to)(random_); }
+  template <class T>
+  T pick(const std::vector<T>& from) {
+    return from[static_cast<size_t>(draw(0, static_cast<int>(from.size()) - 1))];
+  }
 
   const Model& model_of(const Trial& trial) {
     const auto key = std::tuple(trial.backend, trial.world_size, trial.reshards);
@@ -102,9 +103,8 @@ class Trials {
 
   Trial draw_trial(FaultKind kind) {
     Trial trial{.kind = kind, .timeout = std::chrono::milliseconds(options_.timeout_ms)};
-    trial.backend = options_.backends[static_cast<size_t>(draw(0, static_cast<int>(options_.backends.size()) - 1))];
-    trial.world_size =
-        options_.world_sizes[static_cast<size_t>(draw(0, static_cast<int>(options_.world_sizes.size()) - 1))];
+    trial.backend = pick(options_.backends);
+    trial.world_size = pick(options_.world_sizes);
     trial.reshards = draw(0, 1) == 1;
     trial.victim = draw(0, trial.world_size - 1);
     return trial;
@@ -129,15 +129,14 @@ class Trials {
     const uint64_t hash = model_of(trial).hash();
     const auto report = run(trial);
     const auto findings = judge(trial, report, hash);
-    const bool happened = report.happened || trial.kind == FaultKind::kDivergence;
+    const bool happened = report.shared->happened() || trial.kind == FaultKind::kDivergence;
     auto& count = counts_[{name_of(trial.kind), trial.backend}];
     ++count.trials;
     count.reached += happened;
     count.failed += !findings.empty();
     missed_ += !happened;
-    for (size_t rank = 0; rank < report.ranks.size(); ++rank)
-      if (static_cast<int>(rank) != trial.victim)
-        count.slowest = std::max(count.slowest, report.ranks[rank].after_fault);
+    for (int rank = 0; rank < trial.world_size; ++rank)
+      if (rank != trial.victim) count.slowest = std::max(count.slowest, report.shared->ranks[rank].after_fault);
     failed_ += !findings.empty();
     if (options_.verbose || !findings.empty())
       std::cout << (findings.empty() ? "ok   " : "WRONG ") << number_ << ' ' << trial.describe() << std::endl;
@@ -208,7 +207,7 @@ int main(int argc, char** argv) {
   app.add_option("--only", options.only, "run the trial with this number alone");
   app.add_flag("--verbose", options.verbose, "a line for each trial, not only for those that went wrong");
   bool as_rank = false;
-  app.add_flag("--as-rank", as_rank, "be a rank of host_faults_test.py instead, see host_rank.h");
+  app.add_flag("--as-rank", as_rank, "be a rank of host_faults_test.py instead, see rank.h");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   if (as_rank) return train_as_rank_of_a_host();

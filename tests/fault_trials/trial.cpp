@@ -6,13 +6,14 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
 #include <thread>
 
-#include "launch/child.h"
+#include "fault_trials/rank.h"
 #include "launch/variables.h"
-#include "fault_trials/leftovers.h"
-#include "fault_trials/rank_process.h"
 
 namespace fsdp::test {
 namespace {
@@ -24,100 +25,83 @@ constexpr milliseconds kStep{5};
 // A lost rank is sought for this long after a timeout: over Gloo it gets 5 s to answer the roll call.
 constexpr milliseconds kAnswerTime{6000};
 
-struct Unmap {
-  void operator()(SharedReport* report) const { munmap(report, sizeof(SharedReport)); }
-};
-
-std::unique_ptr<SharedReport, Unmap> make_report() {
+std::shared_ptr<SharedReport> make_report() {
   void* memory = mmap(nullptr, sizeof(SharedReport), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   TORCH_CHECK(memory != MAP_FAILED, "no memory for a report");
-  return std::unique_ptr<SharedReport, Unmap>(static_cast<SharedReport*>(memory));
+  return {static_cast<SharedReport*>(memory), [](SharedReport* report) { munmap(report, sizeof *report); }};
+}
+
+// What processes may leave behind on a host: names of abstract Unix sockets of fsdp's, and of files in /dev/shm and the
+// folder for temporary files.
+std::set<std::string> what_lies_about() {
+  std::set<std::string> things;
+  std::ifstream sockets("/proc/net/unix");
+  for (std::string line; std::getline(sockets, line);)
+    if (const size_t name = line.find("@fsdp"); name != std::string::npos) things.insert(line.substr(name));
+  for (const auto& folder : {std::filesystem::path("/dev/shm"), std::filesystem::temp_directory_path()}) {
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) things.insert(entry.path());
+  }
+  return things;
 }
 
 // The ranks' processes, until all of them have ended.
 class Ranks {
  public:
-  explicit Ranks(const Trial& trial) : trial_(trial), report_(make_report()), begin_(Clock::now()) {
-    for (int rank = 0; rank < trial.world_size; ++rank) {
-      processes_.push_back(start_rank(trial, rank, port_.number(), *report_));
-      ended_.push_back({});
-    }
+  Ranks(const Trial& trial, SharedReport& report) : trial_(trial), report_(report), begin_(Clock::now()) {
+    for (int rank = 0; rank < trial.world_size; ++rank)
+      processes_.push_back(start_rank(trial, rank, port_.number(), report));
+    ended_.resize(processes_.size());
   }
 
-  TrialReport watch() {
-    while (!all_ended()) {
-      collect();
+  // Fills in what the ranks could not say themselves.
+  void watch() {
+    while (!std::ranges::all_of(ended_, [](const auto& time) { return time.has_value(); })) {
+      for (size_t rank = 0; rank < processes_.size(); ++rank)
+        if (!ended_[rank] && processes_[rank].has_ended()) ended_[rank] = Clock::now();
       resume();
       if (Clock::now() > deadline()) break;
       std::this_thread::sleep_for(kStep);
     }
-    return report();
+    for (size_t rank = 0; rank < processes_.size(); ++rank) {
+      auto& its = report_.ranks[rank];
+      if (ended_[rank])
+        its.after_fault =
+            std::chrono::duration_cast<milliseconds>(*ended_[rank] - (report_.happened() ? fault_time() : begin_));
+      if (ended_[rank] && its.ending != Ending::kHung) continue;
+      its.ending = ended_[rank] ? Ending::kKilled : Ending::kHung;
+      if (ended_[rank]) its.message.set(processes_[rank].status()->describe());
+    }
   }
 
  private:
-  bool has_ended(int rank) const { return ended_[static_cast<size_t>(rank)].time_since_epoch().count() != 0; }
-  bool all_ended() const {
-    return std::all_of(ended_.begin(), ended_.end(), [](auto time) { return time.time_since_epoch().count() != 0; });
-  }
-  bool happened() const { return report_->fault_at_ns.load() != 0; }
-  Clock::time_point fault_time() const { return Clock::time_point(Clock::duration(report_->fault_at_ns.load())); }
-
-  void collect() {
-    for (int rank = 0; rank < trial_.world_size; ++rank)
-      if (!has_ended(rank) && processes_[rank].has_ended()) ended_[rank] = Clock::now();
-  }
+  Clock::time_point fault_time() const { return Clock::time_point(Clock::duration(report_.fault_at_ns.load())); }
 
   // A stopped rank goes on: after its time, or when the others have ended.
   void resume() {
-    if (!happened() || has_resumed_) return;
-    if (trial_.kind != FaultKind::kShortStop && trial_.kind != FaultKind::kLongStop) return;
+    if (!report_.happened() || resumed_at_) return;
     bool is_time = trial_.kind == FaultKind::kShortStop && Clock::now() > fault_time() + trial_.stop;
     if (trial_.kind == FaultKind::kLongStop) {
       is_time = true;
-      for (int rank = 0; rank < trial_.world_size; ++rank) is_time &= rank == trial_.victim || has_ended(rank);
+      for (int rank = 0; rank < trial_.world_size; ++rank) is_time &= rank == trial_.victim || ended_[rank].has_value();
     }
     if (!is_time) return;
     processes_[trial_.victim].send(SIGCONT);
-    has_resumed_ = true;
     resumed_at_ = Clock::now();
   }
 
   Clock::time_point deadline() const {
-    const auto since = has_resumed_ ? resumed_at_ : happened() ? fault_time() : begin_;
+    const auto since = resumed_at_ ? *resumed_at_ : report_.happened() ? fault_time() : begin_;
     return since + 2 * trial_.timeout + kAnswerTime + milliseconds(20'000);
   }
 
-  TrialReport report() {
-    TrialReport result;
-    result.happened = happened();
-    for (int rank = 0; rank < trial_.world_size; ++rank) {
-      const auto& shared = report_->ranks[rank];
-      RankReport of_rank;
-      if (has_ended(rank)) {
-        const auto since = result.happened ? fault_time() : begin_;
-        of_rank.after_fault = std::chrono::duration_cast<milliseconds>(ended_[rank] - since);
-        of_rank.ending = shared.has_ended != 0 ? static_cast<Ending>(shared.ending) : Ending::kKilled;
-        of_rank.lost_rank = shared.lost_rank;
-      }
-      of_rank.hash = shared.hash;
-      of_rank.message =
-          of_rank.ending == Ending::kKilled ? processes_[rank].status()->describe() : shared.message.characters.data();
-      of_rank.noticed = shared.noticed.characters.data();
-      for (const auto& point : shared.points)
-        if (point.passages > 0) of_rank.passages[point.name.data()] = point.passages;
-      result.ranks.push_back(std::move(of_rank));
-    }
-    return result;
-  }
-
   const Trial& trial_;
-  std::unique_ptr<SharedReport, Unmap> report_;
+  SharedReport& report_;
   const Clock::time_point begin_;
   const HeldPort port_;
   std::vector<Child> processes_;
-  std::vector<Clock::time_point> ended_;
-  bool has_resumed_ = false;
-  Clock::time_point resumed_at_;
+  std::vector<std::optional<Clock::time_point>> ended_;
+  std::optional<Clock::time_point> resumed_at_;
 };
 
 // Both ranks and what they ran, e.g. "rank 0 runs A; rank 1 runs B".
@@ -137,7 +121,7 @@ class Judge {
   Judge(const Trial& trial, const TrialReport& report, uint64_t hash) : trial_(trial), report_(report), hash_(hash) {}
 
   std::vector<std::string> findings() {
-    for (int rank = 0; rank < trial_.world_size; ++rank) judge(rank, report_.ranks[static_cast<size_t>(rank)]);
+    for (int rank = 0; rank < trial_.world_size; ++rank) judge(rank, report_.shared->ranks[static_cast<size_t>(rank)]);
     for (const auto& thing : report_.leftovers) findings_.push_back("left behind: " + thing);
     return std::move(findings_);
   }
@@ -148,30 +132,33 @@ class Judge {
   }
 
   void judge(int rank, const RankReport& its) {
+    const auto message = its.message.string();
     expect(its.ending != Ending::kHung, rank, "hung");
     if (its.ending == Ending::kFinished) expect(its.hash == hash_, rank, "finished with wrong numbers");
     if (trial_.kind == FaultKind::kDivergence) return judge_divergence(rank, its);
-    const bool undisturbed = !report_.happened || trial_.kind == FaultKind::kShortStop;
-    if (undisturbed) return expect(its.ending == Ending::kFinished, rank, "did not finish: " + its.message);
+    const bool undisturbed = !report_.shared->happened() || trial_.kind == FaultKind::kShortStop;
+    if (undisturbed) return expect(its.ending == Ending::kFinished, rank, "did not finish: " + message);
     rank == trial_.victim ? judge_victim(its) : judge_survivor(rank, its);
   }
 
   void judge_victim(const RankReport& its) {
+    const auto message = its.message.string();
     if (trial_.kind == FaultKind::kKill)
-      return expect(its.ending == Ending::kKilled && its.message == "was killed by SIGKILL", trial_.victim,
-                    "lived on, or ended otherwise: " + its.message);
+      return expect(its.ending == Ending::kKilled && message == "was killed by SIGKILL", trial_.victim,
+                    "lived on, or ended otherwise: " + message);
     // It was stopped, for so long that the others gave it up.
     expect(its.ending == Ending::kFinished || its.ending == Ending::kPeerLost, trial_.victim,
-           "ended otherwise: " + its.message);
+           "ended otherwise: " + message);
   }
 
   // It needed the victim no more, or it names it in time.
   void judge_survivor(int rank, const RankReport& its) {
     if (its.ending == Ending::kFinished) return;
-    expect(its.ending == Ending::kPeerLost, rank, "did not throw PeerLost: " + its.message);
-    expect(its.lost_rank == trial_.victim, rank, c10::str("names rank ", its.lost_rank, ": ", its.message));
-    expect(its.message.find(c10::str("rank ", trial_.victim)) != std::string::npos, rank,
-           "does not say which rank is lost: " + its.message);
+    const auto message = its.message.string();
+    expect(its.ending == Ending::kPeerLost, rank, "did not throw PeerLost: " + message);
+    expect(its.lost_rank == trial_.victim, rank, c10::str("names rank ", its.lost_rank, ": ", message));
+    expect(message.find(c10::str("rank ", trial_.victim)) != std::string::npos, rank,
+           "does not say which rank is lost: " + message);
     const auto limit = trial_.timeout + kAnswerTime;
     expect(its.after_fault < limit, rank, c10::str("needed ", its.after_fault.count(), " ms"));
   }
@@ -179,8 +166,9 @@ class Judge {
   void judge_divergence(int rank, const RankReport& its) {
     const bool in_set_up =
         trial_.divergence == Divergence::kOtherModel || trial_.divergence == Divergence::kOtherGroups;
-    expect(its.ending == (in_set_up ? Ending::kMismatch : Ending::kFinished), rank, "ended otherwise: " + its.message);
-    const auto& message = in_set_up ? its.message : its.noticed;
+    expect(its.ending == (in_set_up ? Ending::kMismatch : Ending::kFinished), rank,
+           "ended otherwise: " + its.message.string());
+    const auto message = in_set_up ? its.message.string() : its.noticed.string();
     if (trial_.divergence == Divergence::kExceptionAlone && rank == trial_.victim) return;
     expect(names_two_ranks(message, trial_.victim, trial_.world_size), rank,
            "does not name two ranks and their operations: " + message);
@@ -210,7 +198,8 @@ std::string Trial::describe() const {
 
 TrialReport run(const Trial& trial) {
   const auto before = what_lies_about();
-  auto report = Ranks(trial).watch();
+  TrialReport report{.shared = make_report(), .leftovers = {}};
+  Ranks(trial, *report.shared).watch();
   for (const auto& thing : what_lies_about())
     if (!before.contains(thing)) report.leftovers.push_back(thing);
   return report;

@@ -2,9 +2,10 @@
 /// \file
 /// One trial: ranks as processes, of which one dies, stops or differs at a chosen place, and what became of them all.
 
+#include <array>
+#include <atomic>
 #include <chrono>
-#include <map>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ enum class FaultKind : uint8_t {
 
 const char* name_of(FaultKind kind);
 
-/// Where a rank's fault happens: when it passes the fault point for the `passage`-th time, counted from 1.
+/// Where a rank's fault happens: when it passes the fault point for the `passage`-th time, counted from 1; 0: nowhere.
 struct FaultPlace {
   std::string point;
   int passage = 0;
@@ -42,22 +43,41 @@ struct Trial {
   std::string describe() const;
 };
 
-/// How a rank ended.
-enum class Ending : uint8_t { kKilled, kFinished, kPeerLost, kMismatch, kOtherError, kHung };
+/// How a rank ended. kHung stands until it has.
+enum class Ending : uint8_t { kHung, kKilled, kFinished, kPeerLost, kMismatch, kOtherError };
 
+constexpr int kMostRanks = 8, kMostPoints = 64;
+
+template <size_t kRoom>
+struct Text {
+  std::array<char, kRoom> characters;
+  void set(std::string_view text) { characters[text.copy(characters.data(), kRoom - 1)] = '\0'; }
+  std::string string() const { return characters.data(); }
+};
+
+/// Lies in memory that the rank shares with the process that started it. Begins as zeros.
 struct RankReport {
-  Ending ending = Ending::kHung;
-  int lost_rank = -1;                       // of kPeerLost
-  std::string message;                      // of the exception that ended it, or how it ended without one
-  std::string noticed;                      // the Mismatch that it survived
-  uint64_t hash = 0;                        // of kFinished
-  std::chrono::milliseconds after_fault{};  // from the fault, or from the beginning, to the end
-  std::map<std::string, int> passages;      // of its fault points
+  std::atomic<Ending> ending;  // the rank writes it last, unless it is killed or hangs
+  int lost_rank;               // of kPeerLost
+  uint64_t hash;               // of kFinished
+  Text<3000> message;          // of the exception that ended it, or how it ended without one
+  Text<3000> noticed;          // the Mismatch that it survived
+  struct Point {
+    Text<40> name;
+    int passages;
+  };
+  std::array<Point, kMostPoints> points;  // of one that was not killed
+  std::chrono::milliseconds after_fault;  // from the fault, or from the beginning, to the end
+};
+
+struct SharedReport {
+  std::atomic<int64_t> fault_at_ns;  // of the steady clock; 0: the victim did not reach the place
+  std::array<RankReport, kMostRanks> ranks;
+  bool happened() const { return fault_at_ns != 0; }
 };
 
 struct TrialReport {
-  std::vector<RankReport> ranks;
-  bool happened = false;               // the victim reached the place
+  std::shared_ptr<SharedReport> shared;
   std::vector<std::string> leftovers;  // of the ranks, after all of them ended
 };
 

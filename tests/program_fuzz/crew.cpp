@@ -22,6 +22,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+// Of the process group, and, twice as long, until a rank that makes no progress counts as hung.
+constexpr auto kTimeout = std::chrono::seconds(15);
 constexpr int kMostMembers = kMostRanks + 1;
 constexpr size_t kRoom = size_t{2} << 30;  // for the values of one member: only what is written takes memory
 constexpr auto kLook = std::chrono::microseconds(100);
@@ -44,15 +46,11 @@ struct Board {
   std::array<Member, kMostMembers> members;
 };
 
-struct UnmapBoard {
-  void operator()(Board* board) const { munmap(board, sizeof(Board)); }
-};
-
-std::unique_ptr<Board, UnmapBoard> make_board() {
+std::shared_ptr<Board> make_board() {
   void* memory =
       mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw Error("program_fuzz: no memory for the values of programs");
-  return std::unique_ptr<Board, UnmapBoard>(new (memory) Board);
+  return {new (memory) Board, [](Board* board) { munmap(board, sizeof(Board)); }};
 }
 
 // A process of the crew: rank `number`, or, with the number of ranks, the one that runs programs unsharded.
@@ -65,7 +63,7 @@ class CrewMember {
     try {
       if (is_rank())
         init_process_group({.backend = programs_[0].backend,
-                            .timeout = options_.timeout,
+                            .timeout = kTimeout,
                             .rank = number_,
                             .world_size = world_size(),
                             .local_rank = number_,
@@ -92,9 +90,7 @@ class CrewMember {
     const Watch watch{[&](const Statement& statement) { begin(statement); }, [&](const Lag& lag) { hold_up(lag); }};
     const auto values = is_rank() ? run_sharded(program, number_, watch, options_.plant, meshes)
                                   : run_unsharded(program, options_.plant);
-    ValueWriter writer(self().values);
-    for (const auto& value : values) writer.write(value);
-    self().bytes = writer.bytes();
+    self().bytes = write_values(values, self().values);
     const size_t number = ++self().finished;
     self().steps = static_cast<int64_t>(number) * kBetween;  // ahead of who is in this program, not in the next one
     while (board_.compared < number) std::this_thread::sleep_for(kLook);
@@ -179,7 +175,7 @@ class Crew {
       if (auto crash = find_crash(finished)) return crash;
       if (sum != steps) since = Clock::now();
       steps = sum;
-      if (Clock::now() > since + 2 * options_.timeout) return describe_hang(finished);
+      if (Clock::now() > since + 2 * kTimeout) return describe_hang(finished);
       std::this_thread::sleep_for(kLook);
     }
   }
@@ -217,7 +213,7 @@ class Crew {
 
   const std::vector<Program>& programs_;
   const CrewOptions& options_;
-  const std::unique_ptr<Board, UnmapBoard> board_;
+  const std::shared_ptr<Board> board_;
   const int size_;
   const HeldPort port_;
   std::vector<Child> processes_;

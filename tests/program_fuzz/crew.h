@@ -7,7 +7,6 @@
 #include <optional>
 #include <vector>
 
-#include "program_fuzz/compare.h"
 #include "program_fuzz/run.h"
 
 namespace fsdp::test::fuzz {
@@ -15,8 +14,6 @@ namespace fsdp::test::fuzz {
 constexpr int kMostRanks = 4;
 
 struct CrewOptions {
-  /// Of the process group, and, twice as long, until a rank that makes no progress counts as hung.
-  std::chrono::milliseconds timeout = std::chrono::seconds(15);
   /// The longest that a rank is held up by a Lag.
   std::chrono::milliseconds longest_lag = std::chrono::milliseconds(10);
   Plant plant = Plant::kNothing;

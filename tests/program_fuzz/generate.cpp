@@ -1,58 +1,14 @@
 #include "program_fuzz/generate.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <random>
 
 #include "program_fuzz/rules.h"
+#include "program_fuzz/tables.h"
 
 namespace fsdp::test::fuzz {
 namespace {
-
-// How often a kind is tried, by Kind; what is not allowed where it would stand is drawn again.
-constexpr std::array<int, kKinds> kWeights{
-    6,   // make
-    3,   // drop
-    8,   // scope
-    5,   // no_sync
-    6,   // LocalRows
-    40,  // forward
-    12,  // evaluate
-    26,  // grad
-    42,  // backward
-    2,   // forget
-    6,   // zero_grad
-    14,  // step
-    6,   // GradScaler
-    12,  // write rows
-    14,  // write one row
-    6,   // write whole
-    4,   // summon
-    4,   // unshard
-    3,   // reshard
-    2,   // keep after forward
-    3,   // keep after backward
-    2,   // keep in backward
-    2,   // clamp reduced
-    8,   // step in backward
-    3,   // freeze
-    2,   // reduce unused
-    2,   // divide factor
-    2,   // forward prefetch
-    2,   // backward prefetch
-    4,   // clip
-    3,   // full tensors
-    2,   // save
-    3,   // throw
-    1,   // barrier
-    5,   // compare rows
-    6,   // compare gradients
-    2,   // all_reduce
-    2,   // all_gather
-    2,   // broadcast
-    2,   // mean
-};
 
 // As fp32 half of it, what each of two ranks sends the other, is more than the 2 MiB of a slot of shared memory.
 constexpr int64_t kLargeNumel = 70'001 * 17;
@@ -140,7 +96,7 @@ class Generator {
   }
 
   Node draw_node(const Model& model) {
-    Node node{.cell = chance(0.025) ? Cell::kLarge : draw_cell()};
+    Node node{.cell = draw_by_weight<Cell>(kCells)};
     std::vector<int> sequences;
     for (size_t i = 0; i < model.nodes.size(); ++i)
       if (model.nodes[i].cell == Cell::kSequence) sequences.push_back(static_cast<int>(i));
@@ -159,10 +115,11 @@ class Generator {
     return node;
   }
 
-  Cell draw_cell() {
-    return pick(std::vector{Cell::kLinear, Cell::kLinear, Cell::kLinear, Cell::kWide, Cell::kWide, Cell::kSequence,
-                            Cell::kSequence, Cell::kScale, Cell::kNorm, Cell::kTable, Cell::kFunction, Cell::kAdapter,
-                            Cell::kSometimes, Cell::kUnused, Cell::kRunning, Cell::kPause, Cell::kPause});
+  template <class Drawn>
+  Drawn draw_by_weight(int count) {
+    std::vector<int> weights;
+    for (int i = 0; i < count; ++i) weights.push_back(info_of(static_cast<Drawn>(i)).weight);
+    return static_cast<Drawn>(std::discrete_distribution<int>(weights.begin(), weights.end())(random_));
   }
 
   // With an earlier node.
@@ -222,8 +179,8 @@ class Generator {
 
   std::optional<Statement> draw_statement() {
     for (int trial = 0; trial < 30; ++trial) {
-      const auto kind = static_cast<Kind>(std::discrete_distribution<int>(kWeights.begin(), kWeights.end())(random_));
-      if (std::find(choice_.without.begin(), choice_.without.end(), kind) != choice_.without.end()) continue;
+      const auto kind = draw_by_weight<Kind>(kKinds);
+      if (std::ranges::find(choice_.without, kind) != choice_.without.end()) continue;
       auto statement = draw_of(kind);
       if (rules_.allow(statement)) return statement;
     }
@@ -240,7 +197,7 @@ class Generator {
 
   // The node of a forward, and how it comes into its scope.
   void draw_entry(Statement& s) {
-    const auto& model = program_.models[static_cast<size_t>(s.model)];
+    const auto& model = program_.model(s);
     if (chance(0.4)) s.entry = static_cast<Entry>(draw(1, kEntries - 1));
     if (chance(0.3)) s.node = draw(0, static_cast<int>(model.nodes.size()) - 1);
     if (s.entry == Entry::kScope) s.at = pick(groups_around(model, s.node));
@@ -254,83 +211,40 @@ class Generator {
   }
 
   Statement draw_of(Kind kind) {
-    Statement s{.kind = kind, .model = chance(0.7) ? 0 : 1, .slot = draw(0, kSlots - 1), .flag = chance(0.5)};
-    s.seed = draw(0, 5);
+    const auto& info = info_of(kind);
+    Statement s{.kind = kind, .model = chance(0.7) ? 0 : 1, .slot = draw(0, kSlots - 1)};
+    s.flag = chance(info.flag);
+    s.value = info.values[static_cast<size_t>(draw(0, 2))];
+    s.rank = draw(-1, program_.world_size - 1);
+    s.seed = draw(0, 100);
     s.number = number_;
     if (chance(0.4)) s.lag = {draw(0, program_.world_size - 1), draw(1, 6), chance(0.4)};
-    const auto& model = program_.models[static_cast<size_t>(s.model)];
+    const auto& model = program_.model(s);
     const auto draw_group = [&] { return pick(groups_around(model)); };
+    const auto draw_node = [&] { return draw(1, static_cast<int>(model.nodes.size()) - 1); };
+    if ((info.needs & kGroup) != 0) s.node = draw_group();
+    if ((info.needs & kRows) != 0 || kind == Kind::kScaledStep) s.node = draw_node();
     switch (kind) {
       case Kind::kScope:
-        if (chance(0.3)) s.node = draw_group();
+        if (chance(0.5)) s.node = 0;
         break;
       case Kind::kEvaluate:
-        draw_entry(s);
-        break;
       case Kind::kForward:
         draw_entry(s);
-        if (chance(0.3)) s.other = draw(0, kSlots - 1);
-        s.flag = chance(0.7);
+        if (kind == Kind::kForward && chance(0.3)) s.other = draw(0, kSlots - 1);
         break;
       case Kind::kGrad:
-        s.node = chance(0.35) ? draw(1, static_cast<int>(model.nodes.size()) - 1) : -1;
+        s.node = chance(0.35) ? draw_node() : -1;
         if (chance(0.5)) s.other = draw(0, kSlots - 1);
         break;
       case Kind::kBackward:
-        s.flag = chance(0.3);
-        if (chance(0.5))
-          s.other = draw(0, kSlots - 1);
-        else if (chance(0.5))
-          s.other = slot_of_another_model(s.slot);
-        break;
-      case Kind::kWriteOneRow:
-        s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
-        s.seed = draw(0, 100);
-        s.value = pick(std::vector{0.5, 0.9, -1.0});
-        break;
-      case Kind::kScaledStep:
-        s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
-        s.seed = draw(0, 100);
-        break;
-      case Kind::kWriteRows:
-      case Kind::kWriteWhole:
-      case Kind::kSummon:
-        s.value = pick(std::vector{0.5, 0.9, -1.0});
-        break;
-      case Kind::kDivideFactor:
-        s.value = pick(std::vector{1.0, 2.0, 3.0});
-        s.node = draw_group();
-        break;
-      case Kind::kClampReduced:
-        s.value = pick(std::vector{1e-4, 0.01});
-        s.node = draw_group();
-        s.flag = chance(0.7);
-        break;
-      case Kind::kStepInBackward:
-        s.node = draw_group();
-        s.flag = chance(0.8);
-        break;
-      case Kind::kFreeze:
-        s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
-        break;
-      case Kind::kClip:
-        s.value = pick(std::vector{1e-3, 0.1, 100.0});
-        break;
-      case Kind::kBroadcast:
-        s.rank = draw(0, program_.world_size - 1);
+        s.other = chance(0.5) ? draw(0, kSlots - 1) : chance(0.5) ? slot_of_another_model(s.slot) : -1;
         break;
       case Kind::kThrow:
-        s.rank = draw(-1, program_.world_size - 1);
-        if (s.flag && chance(0.6)) s.node = draw(1, static_cast<int>(model.nodes.size()) - 1);
-        break;
-      case Kind::kUnshard:
-      case Kind::kReshard:
-      case Kind::kKeepInBackward:
-        s.node = draw_group();
+        if (s.flag && chance(0.6)) s.node = draw_node();
         break;
       case Kind::kForwardPrefetch:
       case Kind::kBackwardPrefetch:
-        s.node = draw_group();
         for (int i = draw(0, 3); i > 0; --i) s.nodes.push_back(draw_group());
         break;
       default:

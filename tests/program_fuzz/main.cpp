@@ -1,6 +1,7 @@
 // Runs random programs over the public API on ranks and unsharded, and compares. The same seed gives the same programs.
 
 #include <CLI/CLI.hpp>
+#include <array>
 #include <iostream>
 #include <map>
 #include <random>
@@ -10,6 +11,7 @@
 #include "program_fuzz/generate.h"
 #include "program_fuzz/print_cpp.h"
 #include "program_fuzz/shrink.h"
+#include "program_fuzz/tables.h"
 
 namespace fsdp::test::fuzz {
 namespace {
@@ -18,19 +20,17 @@ using Clock = std::chrono::steady_clock;
 
 struct Options {
   uint64_t seed = 1;
-  int programs = 300, only = 0, repeat = 1, seconds = 0, most_failures = 5;
+  int programs = 300, only = 0, repeat = 1, most_failures = 5;
   Choice choice;
   CrewOptions crew;
   std::vector<std::string> without;
-  bool print = false, shrink = false;
+  bool shrink = false;
 };
 
 constexpr size_t kProgramsPerCrew = 50;
+constexpr std::array kWrongs{"another value", "an error", "a hang", "a crash"};  // by Wrong
 
-struct Numbered {
-  int number = 0;
-  Program program;
-};
+using Numbered = std::pair<int, Program>;
 
 class Fuzz {
  public:
@@ -44,9 +44,8 @@ class Fuzz {
       const uint64_t seed = seeds();
       if (options_.only != 0 && options_.only != number) continue;
       auto program = generate(seed, options_.choice);
-      if (options_.print) std::cout << print_cpp(program) << std::endl;
       auto& batch = waiting[{program.backend, program.world_size}];
-      for (int i = 0; i < options_.repeat; ++i) batch.push_back({number, program});
+      for (int i = 0; i < options_.repeat; ++i) batch.emplace_back(number, program);
       if (batch.size() >= kProgramsPerCrew) run_batch(std::exchange(batch, {}));
     }
     for (auto& [key, batch] : waiting) run_batch(std::move(batch));
@@ -54,15 +53,12 @@ class Fuzz {
   }
 
  private:
-  bool is_over() const {
-    return failed_ >= options_.most_failures ||
-           (options_.seconds > 0 && Clock::now() > begin_ + std::chrono::seconds(options_.seconds));
-  }
+  bool is_over() const { return failed_ >= options_.most_failures; }
 
   void run_batch(std::vector<Numbered> batch) {
     while (!batch.empty() && !is_over()) {
       std::vector<Program> programs;
-      for (const auto& numbered : batch) programs.push_back(numbered.program);
+      for (const auto& numbered : batch) programs.push_back(numbered.second);
       const auto crew = run_crew(programs, options_.crew);
       for (size_t i = 0; i < crew.passed; ++i) census_.add(programs[i]);
       passed_ += static_cast<int>(crew.passed);
@@ -74,10 +70,10 @@ class Fuzz {
 
   void tell(const Numbered& numbered, const Finding& finding) {
     ++failed_;
-    std::cout << "WRONG program " << numbered.number << " (--seed " << options_.seed << " --only " << numbered.number
-              << "): " << describe(numbered.program, finding) << std::endl;
+    std::cout << "WRONG program " << numbered.first << " (--seed " << options_.seed << " --only " << numbered.first
+              << "): " << describe(numbered.second, finding) << std::endl;
     if (!options_.shrink) return;
-    const auto shrunk = shrink(numbered.program, finding, options_.crew);
+    const auto shrunk = shrink(numbered.second, finding, options_.crew);
     if (shrunk)
       std::cout << "shrunk: " << describe(shrunk->program, shrunk->finding) << '\n'
                 << print_cpp(shrunk->program) << std::endl;
@@ -91,9 +87,9 @@ class Fuzz {
     const auto at = static_cast<size_t>(finding.statement);
     const std::string who =
         finding.rank < program.world_size ? c10::str("rank ", finding.rank) : std::string("the unsharded run");
-    return c10::str(program.backend, ", ", program.world_size, " ranks: ", name_of(finding.wrong), " on ", who,
-                    " in statement ", finding.statement, " (",
-                    at < order.size() ? name_of(order[at]->kind) : "comparison at the end", "): ", finding.text);
+    return c10::str(program.backend, ", ", program.world_size, " ranks: ", kWrongs[static_cast<size_t>(finding.wrong)],
+                    " on ", who, " in statement ", finding.statement, " (",
+                    at < order.size() ? info_of(order[at]->kind).name : "comparison at the end", "): ", finding.text);
   }
 
   bool report() const {
@@ -101,8 +97,7 @@ class Fuzz {
                               options_.choice.backends.size() == 2 && options_.choice.world_sizes.size() == 3;
     std::cout << census_.table();
     const auto missing = census_.missing();
-    if (is_whole_run)
-      for (const auto& name : missing) std::cout << "never took place: " << name << '\n';
+    if (is_whole_run) std::cout << missing;
     std::cout << "seed " << options_.seed << ": " << passed_ << " programs passed, " << failed_ << " went wrong, "
               << std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - begin_).count() << " s" << std::endl;
     return failed_ == 0 && (!is_whole_run || missing.empty());
@@ -129,21 +124,18 @@ bool finds_what_is_planted(Options options) {
 
 Kind kind_named(const std::string& name) {
   for (int kind = 0; kind < kKinds; ++kind)
-    if (name == name_of(static_cast<Kind>(kind))) return static_cast<Kind>(kind);
+    if (name == info_of(static_cast<Kind>(kind)).name) return static_cast<Kind>(kind);
   throw CLI::ValidationError("--without", "no statement is called '" + name + "'");
 }
 
 int main(int argc, char** argv) {
   Options options;
   bool planted = false;
-  int lag_ms = 10, timeout_ms = 15'000;
   CLI::App app("Runs random programs on ranks and unsharded, and compares what they compute.");
   app.add_option("--seed", options.seed, "of the programs")->capture_default_str();
   app.add_option("--programs", options.programs, "how many")->capture_default_str();
   app.add_option("--only", options.only, "run the program with this number alone");
   app.add_option("--repeat", options.repeat, "run each program so often: a race may need it")->capture_default_str();
-  app.add_option("--seconds", options.seconds, "begin no further programs after this time");
-  app.add_option("--most-failures", options.most_failures, "end after so many")->capture_default_str();
   app.add_option("--backend", options.choice.backends, "shm, gloo")->delimiter(',')->capture_default_str();
   app.add_option("--ranks", options.choice.world_sizes, "numbers of ranks")
       ->delimiter(',')
@@ -151,10 +143,6 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--without", options.without, "statements that are left out, as the table at the end names them")
       ->delimiter(',');
-  app.add_option("--lag-ms", lag_ms, "the longest that a rank is held up in front of a statement")
-      ->capture_default_str();
-  app.add_option("--timeout-ms", timeout_ms, "of the process groups; twice that is a hang")->capture_default_str();
-  app.add_flag("--print", options.print, "print every program as C++");
   app.add_flag("--shrink", options.shrink, "find a short program for each failure and print it as C++");
   app.add_flag("--planted", planted, "plant errors instead, and fail if they are not found");
   try {
@@ -163,8 +151,6 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   }
-  options.crew.longest_lag = std::chrono::milliseconds(lag_ms);
-  options.crew.timeout = std::chrono::milliseconds(timeout_ms);
   return (planted ? finds_what_is_planted(options) : Fuzz(options).run()) ? 0 : 1;
 }
 

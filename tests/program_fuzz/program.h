@@ -152,25 +152,26 @@ struct Program {
   std::vector<Model> models = std::vector<Model>(kModels);
   std::vector<Statement> statements;
 
-  /// Numbers the statements; returns how many there are.
-  int number_statements();
+  const Model& model(const Statement& s) const { return models[static_cast<size_t>(s.model)]; }
+  const Node& node(const Statement& s) const { return model(s).nodes[static_cast<size_t>(s.node)]; }
+  void number_statements();
 };
 
-/// fsdp::optim's.
-bool is_fused(Optimizer optimizer);
-/// "fsdp::optim::SGD".
-const char* name_of(Optimizer optimizer);
-/// Whether the module gives the same when its forward runs again, and LibTorch frees what it was about to keep when that
-/// run ends: the latter is not so for a custom Function that saves last (docs/activation_checkpointing.md).
+/// Whether the module gives the same when its forward runs again, and LibTorch frees what it was about to keep when
+/// that run ends: the latter is not so for a custom Function that saves last (docs/activation_checkpointing.md).
 bool may_recompute(const Model& model, int node);
+/// Has no parameters of its own.
+inline bool is_bare(const Node& node) { return node.cell == Cell::kSequence || node.cell == Cell::kPause; }
+/// Whether the node's own parameter at this place trains.
+inline bool has_trained(const Node& node, int place) {
+  return !node.is_frozen && (node.cell != Cell::kAdapter || place > 0);
+}
 /// What the fully_shard call of a group's node is told: with a policy there is one call.
 const Node& options_of(const Model& model, int group);
 /// The ranks that rows are shared out over, or would be: kReplicate sums in the order of the other strategies.
 int shards_of(const Program& program, const Node& options);
 /// Whether the node is `ancestor` or stands below it.
 bool is_within(const Model& model, int node, int ancestor);
-const char* name_of(Cell cell);
-const char* name_of(Kind kind);
 bool has_body(Kind kind);
 /// Statements from the first to the last executed, bodies included.
 std::vector<const Statement*> in_order(const Program& program);

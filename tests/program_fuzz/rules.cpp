@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "program_fuzz/tables.h"
+
 namespace fsdp::test::fuzz {
 namespace {
 
@@ -14,18 +16,7 @@ bool is_group_node(const Model& model, int number) {
   if (number == 0) return true;
   if (!has_node(model, number)) return false;
   const auto& node = model.nodes[static_cast<size_t>(number)];
-  if (!model.by_policy) return node.is_group;
-  return node.is_group && !node.is_ignored && node.size > 0 && node.cell != Cell::kSequence &&
-         node.cell != Cell::kPause;
-}
-
-bool has_ignored(const Model& model) {
-  return std::any_of(model.nodes.begin(), model.nodes.end(), [](const Node& node) { return node.is_ignored; });
-}
-
-// Some of its parameters may.
-bool may_train(const Node& node) {
-  return node.cell != Cell::kSequence && node.cell != Cell::kPause && node.cell != Cell::kUnused;
+  return node.is_group && (!model.by_policy || (!node.is_ignored && node.size > 0 && !is_bare(node)));
 }
 
 // A module that stands for another one, or has its parameters.
@@ -40,14 +31,11 @@ bool has_replicas(const Program& program, const Model& model) {
   });
 }
 
-// Ranks keep whole copies from one scope to the next.
-bool keeps_copies(const Node& node) {
-  return node.strategy == Strategy::kShardGradOp || node.strategy == Strategy::kShardOptimizer;
-}
-
 // The first parameter of the node may be written row by row.
-bool has_rows(const Node& node) {
-  return node.cell != Cell::kSequence && node.cell != Cell::kPause && node.size > 0 && !node.is_ignored;
+bool has_rows(const Model& model, int number) {
+  if (!has_node(model, number)) return false;
+  const auto& node = model.nodes[static_cast<size_t>(number)];
+  return !is_bare(node) && node.size > 0 && !node.is_ignored;
 }
 
 uint32_t bit(int model) { return 1U << model; }
@@ -62,9 +50,7 @@ bool is_well_formed(const Program& program, const Node& node) {
 
 bool is_well_formed(const Program& program, const Model& model) {
   if (model.nodes.empty() || model.nodes[0].cell != Cell::kSequence) return false;
-  if (!std::all_of(model.nodes.begin(), model.nodes.end(),
-                   [&](const Node& node) { return is_well_formed(program, node); }))
-    return false;
+  if (!std::ranges::all_of(model.nodes, [&](const Node& node) { return is_well_formed(program, node); })) return false;
   for (size_t i = 1; i < model.nodes.size(); ++i) {
     const auto& node = model.nodes[i];
     const int number = static_cast<int>(i);
@@ -86,101 +72,59 @@ bool is_well_formed(const Program& program, const Model& model) {
   return true;
 }
 
-bool follow(Rules& rules, const std::vector<Statement>& statements) {
-  for (const auto& statement : statements) {
-    if (!rules.allow(statement)) return false;
-    if (!has_body(statement.kind)) {
-      rules.apply(statement);
-      continue;
-    }
-    rules.open(statement);
-    if (!follow(rules, statement.body)) return false;
-    rules.close(statement);
-  }
-  return true;
-}
-
 }  // namespace
 
 bool Rules::allow(const Statement& s) const {
-  const auto& model = program_.models[static_cast<size_t>(s.model)];
-  const bool exists = state(s.model).exists;
+  const auto& model = program_.model(s);
+  const auto& its = state(s.model);
+  const unsigned needs = info_of(s.kind).needs;
+  const auto lacks = [needs](unsigned need, bool holds) { return (needs & need) == need && !holds; };
+  return !lacks(kExists, its.exists) && !lacks(kOutside, its.scopes.empty()) &&
+         !lacks(kSettled, !its.has_waiting_gradients) && !lacks(kNoRows, !its.local_rows) &&
+         !lacks(kAtTop, depth_ == 0) && !lacks(kNests, depth_ < kDeepest) &&
+         !lacks(kGroup, is_group_node(model, s.node)) && !lacks(kRows, has_rows(model, s.node)) && allow_otherwise(s);
+}
+
+bool Rules::allow_otherwise(const Statement& s) const {
+  const auto& model = program_.model(s);
+  const auto& its = state(s.model);
   switch (s.kind) {
     case Kind::kMake:
-      return !exists && nothing_is_open();
-    case Kind::kDrop:
-      return exists && nothing_is_open();
-    case Kind::kScope:
-      return exists && depth_ < kDeepest && is_group_node(model, s.node) && !is_in_local_rows(s.model);
+      return !its.exists;
     case Kind::kNoSync:
-      return exists && depth_ < kDeepest && !state(s.model).no_sync;
-    case Kind::kLocalRows:
-      return is_outside(s.model) && depth_ < kDeepest && !is_in_local_rows(s.model);
+      return !its.no_sync;
     case Kind::kForward:
       return allow_forward(s);
     case Kind::kEvaluate:
       return allow_entry(s);
-    case Kind::kZeroGrad:
-    case Kind::kFullTensors:
-      return exists;
     case Kind::kGrad:
       return allow_grad(s);
     case Kind::kBackward:
       return allow_backward(s);
     case Kind::kForget:
       return !graph(s.slot).parts.empty();
-    case Kind::kStep:
-    case Kind::kWriteRows:
-    case Kind::kClip:
-      return is_outside(s.model) && !state(s.model).has_waiting_gradients;
     case Kind::kScaledStep:
-      return is_outside(s.model) && !state(s.model).has_waiting_gradients &&
-             (!s.flag || (has_node(model, s.node) && has_rows(model.nodes[static_cast<size_t>(s.node)])));
-    case Kind::kWriteWhole:  // under LocalRows operands are rows
-      return is_outside(s.model) && !state(s.model).has_waiting_gradients && !is_in_local_rows(s.model);
+      return !s.flag || has_rows(model, s.node);
     case Kind::kWriteOneRow:
-      return is_outside(s.model) && !state(s.model).has_waiting_gradients && has_node(model, s.node) &&
-             has_rows(model.nodes[static_cast<size_t>(s.node)]) &&
-             (is_in_local_rows(s.model) || (is_at_rest(s.model) && !has_replicas(program_, model)));
+      return its.local_rows || (is_at_rest(s.model) && !has_replicas(program_, model));
     case Kind::kSummon:  // whole parameters of low precision would be written back rounded
-      return is_outside(s.model) && !is_in_local_rows(s.model) && !(s.flag && model.is_mixed);
-    case Kind::kSave:
-    case Kind::kCompareRows:
-    case Kind::kCompareGradients:
-    case Kind::kKeepAfterForward:
-    case Kind::kKeepAfterBackward:
-    case Kind::kReduceUnused:
-      return is_outside(s.model);
-    case Kind::kKeepInBackward:
-    case Kind::kDivideFactor:
-    case Kind::kClampReduced:
-      return is_outside(s.model) && is_group_node(model, s.node);
+      return !(s.flag && model.is_mixed);
     case Kind::kStepInBackward:  // what needs no gradient may be read after the group's gradients are there
-      return is_outside(s.model) && depth_ == 0 && is_group_node(model, s.node) && !model.by_policy &&
-             !state(s.model).was_frozen;
+      return !model.by_policy && !its.was_frozen;
     case Kind::kFreeze:
-      return is_outside(s.model) && depth_ == 0 && has_node(model, s.node) &&
-             has_rows(model.nodes[static_cast<size_t>(s.node)]) && !state(s.model).has_waiting_gradients &&
-             state(s.model).steppers.empty();
+      return its.steppers.empty();
     case Kind::kForwardPrefetch:
     case Kind::kBackwardPrefetch:
-      return is_outside(s.model) && is_group_node(model, s.node) &&
-             std::all_of(s.nodes.begin(), s.nodes.end(), [&](int node) { return is_group_node(model, node); });
+      return std::ranges::all_of(s.nodes, [&](int node) { return is_group_node(model, node); });
     case Kind::kUnshard:
-      return exists && is_group_node(model, s.node) && !state(s.model).was_written_by_one;
-    case Kind::kReshard:
-      return exists && is_group_node(model, s.node);
+      return !its.was_written_by_one;
     case Kind::kThrow:
       return allow_throw(s);
     case Kind::kBroadcast:
       return s.rank >= 0 && s.rank < program_.world_size;
-    case Kind::kBarrier:
-    case Kind::kAllReduce:
-    case Kind::kAllGather:
-    case Kind::kMean:
+    default:
       return true;
   }
-  return false;
 }
 
 bool Rules::is_covered(int model, int node) const {
@@ -201,7 +145,9 @@ bool Rules::is_at_rest(int model) const {
 
 bool Rules::trains(int model, int node) const {
   const auto& spec = program_.models[static_cast<size_t>(model)];
-  return may_train(spec.nodes[static_cast<size_t>(node)]) && !state(model).frozen.contains(source_of(spec, node));
+  return !is_bare(spec.nodes[static_cast<size_t>(node)]) &&
+         spec.nodes[static_cast<size_t>(node)].cell != Cell::kUnused &&
+         !state(model).frozen.contains(source_of(spec, node));
 }
 
 bool Rules::any_trains(int model) const {
@@ -212,14 +158,14 @@ bool Rules::any_trains(int model) const {
 }
 
 bool Rules::allow_entry(const Statement& s) const {
-  const auto& model = program_.models[static_cast<size_t>(s.model)];
-  if (!state(s.model).exists || is_in_local_rows(s.model) || !has_node(model, s.node)) return false;
+  const auto& model = program_.model(s);
+  if (!state(s.model).exists || !has_node(model, s.node)) return false;
   return is_group_node(model, s.entry == Entry::kScope ? s.at : s.node) &&
          (s.entry != Entry::kScope || is_within(model, s.node, s.at));
 }
 
 bool Rules::allow_forward(const Statement& s) const {
-  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  const auto& model = program_.model(s);
   if (!allow_entry(s)) return false;
   // The result depends on something that requires grad.
   if (s.node > 0 && model.nodes[static_cast<size_t>(s.node)].cell == Cell::kTable) return false;
@@ -231,7 +177,7 @@ bool Rules::allow_grad(const Statement& s) const {
   const auto& graph = this->graph(s.slot);
   if (!graph.is_alive || s.other == s.slot) return false;
   if (s.node < 0) return graph.has_input;
-  const auto& model = program_.models[static_cast<size_t>(s.model)];
+  const auto& model = program_.model(s);
   // A penalty on gradients of parameters is taken in the scope.
   return state(s.model).exists && graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
          trains(s.model, s.node) && (s.other < 0 || is_covered(s.model, s.node));
@@ -252,8 +198,8 @@ bool Rules::allow_backward(const Statement& s) const {
 
 // What one rank had done of the iteration when another threw would stay in ignored parameters.
 bool Rules::allow_throw(const Statement& s) const {
-  const auto& model = program_.models[static_cast<size_t>(s.model)];
-  if (!state(s.model).exists || !nothing_is_open() || s.rank >= program_.world_size || has_ignored(model) ||
+  const auto& model = program_.model(s);
+  if (s.rank >= program_.world_size || std::ranges::any_of(model.nodes, &Node::is_ignored) ||
       steps_in_backward(s.model))
     return false;
   if (s.node == 0 || !s.flag || !has_node(model, s.node)) return s.node == 0;
@@ -263,17 +209,18 @@ bool Rules::allow_throw(const Statement& s) const {
 }
 
 void Rules::apply(const Statement& s) {
+  auto& its = state(s.model);
   switch (s.kind) {
     case Kind::kMake:
       note_write_of_all_ranks(s.model);  // graphs of an earlier model in its place
       return make(s.model);
     case Kind::kDrop:
-      state(s.model) = {};
+      its = {};
       break;
     case Kind::kForward:
       return apply_forward(s);
     case Kind::kEvaluate:
-      state(s.model).has_read = true;
+      its.has_read = true;
       break;
     case Kind::kGrad:
       return apply_grad(s);
@@ -283,7 +230,7 @@ void Rules::apply(const Statement& s) {
       graphs_[static_cast<size_t>(s.slot)] = {};
       break;
     case Kind::kWriteOneRow:
-      state(s.model).was_written_by_one = true;
+      its.was_written_by_one = true;
       return note_write(s.model);
     case Kind::kStep:
     case Kind::kScaledStep:  // write what has gradients, perhaps nothing
@@ -292,28 +239,28 @@ void Rules::apply(const Statement& s) {
     case Kind::kWriteWhole:
       return note_write_of_all_ranks(s.model);
     case Kind::kSummon:
-      state(s.model).has_read = true;
+      its.has_read = true;
       if (s.flag) note_write_of_all_ranks(s.model);
       break;
     case Kind::kThrow:
       graphs_ = {};
-      state(s.model).has_waiting_gradients = state(s.model).has_read = false;
-      state(s.model).has_ended_early = true;
+      its.has_waiting_gradients = its.has_read = false;
+      its.has_ended_early = true;
       break;
     case Kind::kKeepAfterBackward:
-      state(s.model).may_keep |= s.flag;
+      its.may_keep |= s.flag;
       break;
     case Kind::kStepInBackward:
-      s.flag ? void(state(s.model).steppers.insert(s.node)) : void(state(s.model).steppers.erase(s.node));
+      s.flag ? void(its.steppers.insert(s.node)) : void(its.steppers.erase(s.node));
       break;
     case Kind::kFreeze: {
-      const int source = source_of(program_.models[static_cast<size_t>(s.model)], s.node);
-      s.flag ? void(state(s.model).frozen.insert(source)) : void(state(s.model).frozen.erase(source));
-      state(s.model).was_frozen = true;
+      const int source = source_of(program_.model(s), s.node);
+      s.flag ? void(its.frozen.insert(source)) : void(its.frozen.erase(source));
+      its.was_frozen = true;
       return note_write(s.model);  // graphs expect other gradients
     }
     case Kind::kUnshard:
-      state(s.model).may_keep = true;
+      its.may_keep = true;
       break;
     default:
       break;
@@ -326,7 +273,8 @@ void Rules::make(int model) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].is_frozen) made.frozen.insert(static_cast<int>(i));
     made.was_frozen |= nodes[i].is_frozen || nodes[i].cell == Cell::kAdapter;
-    made.may_keep |= keeps_copies(nodes[i]);
+    // These keep whole copies from one scope to the next.
+    made.may_keep |= nodes[i].strategy == Strategy::kShardGradOp || nodes[i].strategy == Strategy::kShardOptimizer;
   }
 }
 
@@ -393,29 +341,41 @@ void Rules::free_parts(std::set<int> parts) {
 
 void Rules::open(const Statement& s) {
   ++depth_;
-  if (s.kind == Kind::kScope) {
-    state(s.model).scopes.push_back(s.node);
-    state(s.model).has_read = true;
-  }
-  if (s.kind == Kind::kNoSync) state(s.model).no_sync = true;
-  if (s.kind != Kind::kLocalRows) return;
-  state(s.model).local_rows = true;
-  note_write_of_all_ranks(s.model);
+  auto& its = state(s.model);
+  if (s.kind == Kind::kScope) its.scopes.push_back(s.node);
+  if (s.kind == Kind::kScope) its.has_read = true;
+  if (s.kind == Kind::kNoSync) its.no_sync = true;
+  if (s.kind == Kind::kLocalRows) its.local_rows = true;
+  if (s.kind == Kind::kLocalRows) note_write_of_all_ranks(s.model);
 }
 
 void Rules::close(const Statement& s) {
   --depth_;
-  if (s.kind == Kind::kScope) state(s.model).scopes.pop_back();
-  if (s.kind == Kind::kNoSync) state(s.model).no_sync = false;
-  if (s.kind == Kind::kLocalRows) state(s.model).local_rows = false;
+  auto& its = state(s.model);
+  if (s.kind == Kind::kScope) its.scopes.pop_back();
+  if (s.kind == Kind::kNoSync) its.no_sync = false;
+  if (s.kind == Kind::kLocalRows) its.local_rows = false;
+}
+
+bool Rules::follow(const std::vector<Statement>& statements, const std::function<bool(const Statement&)>& visit) {
+  for (const auto& statement : statements) {
+    if (!visit(statement)) return false;
+    if (!has_body(statement.kind)) {
+      apply(statement);
+      continue;
+    }
+    open(statement);
+    if (!follow(statement.body, visit)) return false;
+    close(statement);
+  }
+  return true;
 }
 
 bool is_well_defined(const Program& program) {
-  if (!std::all_of(program.models.begin(), program.models.end(),
-                   [&](const Model& model) { return is_well_formed(program, model); }))
-    return false;
+  const auto is_good = [&](const Model& model) { return is_well_formed(program, model); };
   Rules rules(program);
-  return follow(rules, program.statements);
+  return std::ranges::all_of(program.models, is_good) &&
+         rules.follow(program.statements, [&](const Statement& statement) { return rules.allow(statement); });
 }
 
 }  // namespace fsdp::test::fuzz

@@ -3,6 +3,7 @@
 /// What a program may do next: everything whose outcome is defined, sharded and unsharded. Pure.
 
 #include <array>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -31,6 +32,8 @@ class Rules {
   void apply(const Statement& statement);
   void open(const Statement& statement);
   void close(const Statement& statement);
+  /// Visits the statements, each as things are in front of it, until one is refused by `visit`. Whether none was.
+  bool follow(const std::vector<Statement>& statements, const std::function<bool(const Statement&)>& visit);
 
   const GraphState& graph(int slot) const { return graphs_[static_cast<size_t>(slot)]; }
   bool exists(int model) const { return state(model).exists; }
@@ -39,7 +42,6 @@ class Rules {
   bool is_covered(int model, int node) const;
   bool is_without_sync(int model) const { return state(model).no_sync; }
   bool is_in_local_rows(int model) const { return state(model).local_rows; }
-  int depth() const { return depth_; }
   bool has_waiting_gradients(int model) const { return state(model).has_waiting_gradients; }
   bool steps_in_backward(int model) const { return !state(model).steppers.empty(); }
 
@@ -59,8 +61,7 @@ class Rules {
   };
   const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
   ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
-  bool is_outside(int model) const { return state(model).exists && !is_in_scope(model); }
-  bool nothing_is_open() const { return depth_ == 0; }
+  bool allow_otherwise(const Statement& statement) const;
   bool is_at_rest(int model) const;
   bool trains(int model, int node) const;
   bool any_trains(int model) const;

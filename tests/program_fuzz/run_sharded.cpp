@@ -4,13 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <sstream>
 
 #include "api/group_view.h"
 #include "program_fuzz/run.h"
-#include "program_fuzz/runner.h"
 
 namespace fsdp::test::fuzz {
 namespace {
@@ -18,149 +15,98 @@ namespace {
 using torch::Tensor;
 
 std::optional<Reshard> option_of(const Node& node) {
-  switch (node.reshard) {
-    case WhenToReshard::kUnset:
-      return std::nullopt;
-    case WhenToReshard::kAlways:
-      return Reshard::always();
-    case WhenToReshard::kNever:
-      return Reshard::never();
-    case WhenToReshard::kWithin:
-      return Reshard::within(node.neighbours);
-  }
-  return std::nullopt;
+  if (node.reshard == WhenToReshard::kUnset) return std::nullopt;
+  if (node.reshard == WhenToReshard::kWithin) return Reshard::within(node.neighbours);
+  return node.reshard == WhenToReshard::kAlways ? Reshard::always() : Reshard::never();
 }
 
 using GroupsMade = std::vector<std::weak_ptr<runtime::ParamGroup>>;
 
-class ShardedRun {
+class ShardedRun : public Run {
  public:
-  ShardedRun(const Program& program, int rank, const Watch& watch, Plant plant, Meshes& meshes, GroupsMade& groups_made)
-      : program_(program),
-        watch_(watch),
-        plant_(plant),
-        meshes_(meshes),
-        groups_made_(groups_made),
-        runner_(program, rank) {
-    runner_.pause = [this] {
+  ShardedRun(const Program& program, int number, const Watch& watch, Plant plant, Meshes& meshes,
+             GroupsMade& groups_made)
+      : Run(program, plant, /*is_sharded=*/true), watch_(watch), meshes_(meshes), groups_made_(groups_made) {
+    ranks_.push_back(std::make_unique<Rank>(program, number));
+    rank().pause = [this] {
       if (current_ != nullptr && current_->lag.inside) watch_.lags(current_->lag);
     };
-    runner_.apply = [this](const Statement& s, const Tensor& x, const Call& call) { return apply(s, x, call); };
-  }
-
-  std::vector<Value> run() {
-    run_list(program_.statements);
-    for (int model = 0; model < kModels; ++model) {
-      if (!handle(model).group) continue;
-      const Statement end{.model = model, .number = program_end()};
-      compare_rows(end);
-      compare_gradients(end);
-    }
-    return std::move(runner_.values);
+    rank().apply = [this](const Statement& s, const Tensor& x, const Call& call) { return apply(s, x, call); };
   }
 
  private:
   struct Handle {
     std::optional<Sharded<std::shared_ptr<NodeModule>>> group;
     std::map<int, Group> by_node;  // of calls: a group without parameters lives as long as its handle
-    std::unique_ptr<torch::optim::Optimizer> optimizer;
     GradScaler scaler = GradScaler({.init_scale = 1024});
-    std::map<int, std::unique_ptr<torch::optim::Optimizer>>
-        steppers;             // by node of the group that they step in backward
-    std::vector<int> scopes;  // nodes of their groups
-    bool has_local_rows = false;
   };
-  Handle& handle(int model) { return handles_[static_cast<size_t>(model)]; }
-  const Group& group(const Statement& s) { return *handle(s.model).group; }
-  int program_end() const { return static_cast<int>(in_order(program_).size()); }
+  Rank& rank() { return *ranks_[0]; }
+  Handle& handle(const Statement& s) { return handles_[static_cast<size_t>(s.model)]; }
+  const Group& group(const Statement& s) { return *handle(s).group; }
   // The group of one node.
   Group group_at(const Statement& s, int node) {
-    const auto made = handle(s.model).by_node.find(node);
-    if (made != handle(s.model).by_node.end()) return made->second;
-    return group_of(*runner_.net(s.model).modules[static_cast<size_t>(node)]);
+    const auto made = handle(s).by_node.find(node);
+    return made != handle(s).by_node.end() ? made->second : group_of(*rank().net(s).modules[static_cast<size_t>(node)]);
+  }
+  const DeviceMesh& mesh_with(int shards) {
+    if (!meshes_.contains(shards))
+      meshes_.emplace(shards, init_device_mesh({world_size() / shards, shards}, {"replicate", "shard"}));
+    return meshes_.at(shards);
   }
 
-  void run_list(const std::vector<Statement>& statements) {
-    for (const auto& statement : statements) {
-      watch_.begins(statement);
-      if (!statement.lag.inside) watch_.lags(statement.lag);
-      current_ = &statement;
-      execute(statement);
-    }
+  void begin(const Statement& s) override {
+    watch_.begins(s);
+    if (!s.lag.inside) watch_.lags(s.lag);
+    current_ = &s;
   }
-
-  void execute(const Statement& s);
-  void make(const Statement& s);
-  void shard(Net& net, const Model& model, Handle& handle);
-  void drop(const Statement& s);
-  void scope(const Statement& s);
-  void forward(const Statement& s);
+  void within(const Statement& s, const std::function<void()>& body) override;
+  void execute_otherwise(const Statement& s) override;
+  void made(const Statement& s) override;
+  void will_drop(const Statement& s) override {
+    for (const auto& [node, stepper] : rank().of(s).steppers) group_at(s, node).set_post_accumulate_grad_hook({});
+    handle(s) = {};
+  }
+  void shard(const Statement& s);
   Tensor apply(const Statement& s, const Tensor& x, const Call& call);
   void scaled_step(const Statement& s);
-  void write_rows(const Statement& s);
-  void open_local_rows(const Statement& s);
-  void write_one_row(const Statement& s);
-  void summon(const Statement& s);
   void set_prefetch(const Statement& s);
-  void full_tensors(const Statement& s);
-  void step_in_backward(const Statement& s);
-  void save(const Statement& s);
   void throw_and_reset(const Statement& s);
-  void compare_rows(const Statement& s);
-  void compare_gradients(const Statement& s);
-  void record_rows(const Statement& s, const NetParameter& parameter, const Tensor& rows);
 
-  const Program& program_;
   const Watch& watch_;
-  const Plant plant_;
   Meshes& meshes_;
   GroupsMade& groups_made_;
   const Statement* current_ = nullptr;
-  Runner runner_;
   std::array<Handle, kModels> handles_;
 };
 
-void ShardedRun::execute(const Statement& s) {
+void ShardedRun::within(const Statement& s, const std::function<void()>& body) {
+  std::optional<ForwardScope> scope;
+  std::optional<LocalRows> rows;
+  std::optional<SummonFullParams> whole;
+  const bool is_forward = s.kind == Kind::kForward || s.kind == Kind::kEvaluate;
+  if (s.kind == Kind::kScope) scope.emplace(group_at(s, s.node));
+  if (is_forward && s.entry == Entry::kScope && scope_of(s) >= 0) scope.emplace(group_at(s, s.at));
+  if (s.kind == Kind::kLocalRows || (s.kind == Kind::kWriteRows && s.flag) ||
+      (s.kind == Kind::kWriteOneRow && !state(s).has_local_rows))
+    rows.emplace(group(s));
+  if (s.kind == Kind::kSummon) whole.emplace(group(s));
+  if (s.lag.inside) watch_.lags(s.lag);
+  if (s.kind == Kind::kNoSync) {
+    const auto guard = group(s).no_sync();
+    return body();
+  }
+  body();
+  if (s.kind == Kind::kScope && s.flag) scope->close();
+  if (s.kind == Kind::kSummon && s.flag) whole->write_back();
+}
+
+void ShardedRun::execute_otherwise(const Statement& s) {
+  const auto number = [](double value) { return torch::scalar_tensor(value, torch::kDouble); };
   switch (s.kind) {
-    case Kind::kMake:
-      return make(s);
-    case Kind::kDrop:
-      return drop(s);
-    case Kind::kScope:
-      return scope(s);
-    case Kind::kNoSync: {
-      const auto guard = group(s).no_sync();
-      return run_list(s.body);
-    }
-    case Kind::kLocalRows:
-      return open_local_rows(s);
-    case Kind::kForward:
-    case Kind::kEvaluate:
-      return forward(s);
-    case Kind::kGrad:
-      return runner_.grad(s);
     case Kind::kBackward:
-      return runner_.backward(s);
-    case Kind::kForget:
-      runner_.graph(s.slot) = {};
-      return;
-    case Kind::kZeroGrad:
-      return handle(s.model).optimizer->zero_grad(s.flag);
-    case Kind::kStep:
-      handle(s.model).optimizer->step();
-      return;
+      return rank().backward(s);
     case Kind::kScaledStep:
       return scaled_step(s);
-    case Kind::kWriteRows:
-      return write_rows(s);
-    case Kind::kWriteOneRow:
-      return write_one_row(s);
-    case Kind::kWriteWhole:
-      for (const auto& tensor : runner_.net(s.model).tensors())
-        write_whole(s, tensor, whole_operand(s, global_sizes(tensor), tensor));
-      return;
-    case Kind::kSummon:
-      return summon(s);
     case Kind::kUnshard: {
       auto pending = group_at(s, s.node).unshard();
       if (s.flag) pending.wait();
@@ -179,9 +125,12 @@ void ShardedRun::execute(const Statement& s) {
       return group_at(s, s.node).set_all_reduce_hook(
           [most = s.value](const Tensor& rows) { Tensor(rows).clamp_(-most, most); });
     case Kind::kStepInBackward:
-      return step_in_backward(s);
-    case Kind::kFreeze:
-      return runner_.freeze(s);
+      if (!s.flag) return group_at(s, s.node).set_post_accumulate_grad_hook({});
+      return group_at(s, s.node).set_post_accumulate_grad_hook(
+          [stepper = rank().of(s).steppers.at(s.node).get()](const std::vector<Tensor>&) {
+            stepper->step();
+            stepper->zero_grad();
+          });
     case Kind::kReduceUnused:
       return group(s).set_reduce_scatter_unused_params(s.flag);
     case Kind::kDivideFactor:
@@ -189,44 +138,34 @@ void ShardedRun::execute(const Statement& s) {
     case Kind::kForwardPrefetch:
     case Kind::kBackwardPrefetch:
       return set_prefetch(s);
-    case Kind::kClip: {
-      const double norm = clip_grad_norm_(group(s), s.value);
-      return runner_.record(s, torch::scalar_tensor(norm, torch::kDouble));
-    }
-    case Kind::kFullTensors:
-      return full_tensors(s);
-    case Kind::kSave:
-      return save(s);
+    case Kind::kClip:
+      return rank().record(s, number(clip_grad_norm_(group(s), s.value)));
     case Kind::kThrow:
       return throw_and_reset(s);
     case Kind::kBarrier:
       return barrier();
-    case Kind::kCompareRows:
-      return compare_rows(s);
-    case Kind::kCompareGradients:
-      return compare_gradients(s);
     case Kind::kAllReduce:
-      return runner_.record(s, all_reduce(runner_.numbers(s), s.flag ? ReduceOp::kMax : ReduceOp::kSum));
+      return rank().record(s, all_reduce(rank().input(s), s.flag ? ReduceOp::kMax : ReduceOp::kSum));
     case Kind::kAllGather:
-      return runner_.record(s, all_gather(runner_.numbers(s)));
+      return rank().record(s, all_gather(rank().input(s)));
     case Kind::kBroadcast:
-      return runner_.record(s, broadcast(runner_.numbers(s), s.rank));
+      return rank().record(s, broadcast(rank().input(s), s.rank));
     case Kind::kMean:
-      return runner_.record(s, torch::scalar_tensor(mean(first_of(runner_.numbers(s))), torch::kDouble));
+      return rank().record(s, number(mean(first_of(rank().input(s)))));
+    default:
+      throw std::logic_error(c10::str("a sharded run cannot execute ", info_of(s.kind).name));
   }
 }
 
-void ShardedRun::make(const Statement& s) {
-  const auto& model = program_.models[static_cast<size_t>(s.model)];
-  auto& net = runner_.nets[static_cast<size_t>(s.model)];
-  net = std::make_unique<Net>(program_, model, /*recomputes=*/true);
-  if (model.is_synced) net->begin_apart(runner_.rank);
-  shard(*net, model, handle(s.model));
-  for (const auto& made : param_groups(*handle(s.model).group)) groups_made_.push_back(made);
-  handle(s.model).optimizer = make_optimizer(model.optimizer, /*fused=*/true, net->tensors());
+void ShardedRun::made(const Statement& s) {
+  if (program_.model(s).is_synced) rank().net(s).begin_apart(rank().number);
+  shard(s);
+  for (const auto& group : param_groups(group(s))) groups_made_.push_back(group);
 }
 
-void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
+void ShardedRun::shard(const Statement& s) {
+  auto& net = rank().net(s);
+  const auto& model = program_.model(s);
   FullyShardOptions options{.ignored_params = net.ignored_below(0), .sync_module_states = model.is_synced};
   if (model.is_mixed)
     options.mp_policy = MixedPrecisionPolicy{
@@ -235,7 +174,7 @@ void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
     options.disk_policy = DiskOffloadPolicy{std::filesystem::temp_directory_path(), model.host_limit_bytes};
   const auto choose = [&](const Node& node) {
     options.strategy = node.strategy;
-    options.mesh = node.shards == 0 ? std::nullopt : std::optional(meshes_.with(node.shards));
+    options.mesh = node.shards == 0 ? std::nullopt : std::optional(mesh_with(node.shards));
     options.reshard_after_forward = option_of(node);
   };
   if (model.by_policy) {
@@ -245,59 +184,35 @@ void ShardedRun::shard(Net& net, const Model& model, Handle& handle) {
         if (net.modules[node].get() == &candidate.module && model.nodes[node].is_group) return true;
       return false;
     };
-    handle.group = fully_shard(net.modules[0], options);
+    handle(s).group = fully_shard(net.modules[0], options);
     return;
   }
   for (int node : net.group_nodes) {
     options.ignored_params = net.ignored_below(node);
     choose(model.nodes[static_cast<size_t>(node)]);
-    handle.group = fully_shard(net.modules[static_cast<size_t>(node)], options);
-    handle.by_node.emplace(node, *handle.group);
+    handle(s).group = fully_shard(net.modules[static_cast<size_t>(node)], options);
+    handle(s).by_node.emplace(node, *handle(s).group);
   }
 }
 
-void ShardedRun::drop(const Statement& s) {
-  for (const auto& [node, stepper] : handle(s.model).steppers) group_at(s, node).set_post_accumulate_grad_hook({});
-  handle(s.model) = {};
-  runner_.nets[static_cast<size_t>(s.model)].reset();
-}
-
-void ShardedRun::scope(const Statement& s) {
-  ForwardScope scope(group_at(s, s.node));
-  handle(s.model).scopes.push_back(s.node);
-  if (s.lag.inside) watch_.lags(s.lag);
-  run_list(s.body);
-  handle(s.model).scopes.pop_back();
-  if (s.flag) scope.close();
-}
-
-void ShardedRun::forward(const Statement& s) {
-  const auto& model = program_.models[static_cast<size_t>(s.model)];
-  const auto covers = [&](int at) { return is_within(model, s.node, at); };
-  std::optional<ForwardScope> own;
-  if (s.entry == Entry::kScope && std::ranges::none_of(handle(s.model).scopes, covers)) own.emplace(group_at(s, s.at));
-  if (s.lag.inside) watch_.lags(s.lag);
-  s.kind == Kind::kForward ? runner_.forward(s) : runner_.evaluate(s);
-}
-
 Tensor ShardedRun::apply(const Statement& s, const Tensor& x, const Call& call) {
-  auto& module = runner_.module(s);
+  auto& module = rank().module(s);
   if (s.entry == Entry::kScope) return module.forward(x, call);
   if (s.node != 0 || s.entry == Entry::kHandleOf) return handle_of(module)(x, call);
-  auto& model = *handle(s.model).group;
+  auto& model = *handle(s).group;
   return s.entry == Entry::kCall ? model(x, call) : model.forward(x, call);
 }
 
 void ShardedRun::scaled_step(const Statement& s) {
   const torch::NoGradGuard no_grad;
-  if (!runner_.has_gradients(s)) return;
-  auto& scaler = handle(s.model).scaler;
-  auto& optimizer = *handle(s.model).optimizer;
+  if (!rank().has_gradients(s)) return;
+  auto& scaler = handle(s).scaler;
+  auto& optimizer = *rank().of(s).optimizer;
   scaler.scale(torch::ones({}));
-  for (auto& tensor : runner_.net(s.model).tensors())
+  for (auto& tensor : rank().net(s).tensors())
     if (tensor.grad().defined()) tensor.mutable_grad().mul_(scaler.get_scale());
   if (s.flag) {
-    auto tensor = runner_.row_parameter(s);
+    auto tensor = rank().row_parameter(s);
     const auto held = local_rows(tensor);
     const int64_t row = row_of(s, global_sizes(tensor)) - held.first;
     if (tensor.grad().defined() && row >= 0 && row < held.count) tensor.mutable_grad().fill_(INFINITY);
@@ -307,47 +222,6 @@ void ShardedRun::scaled_step(const Statement& s) {
   optimizer.zero_grad();
 }
 
-void ShardedRun::write_rows(const Statement& s) {
-  const torch::NoGradGuard no_grad;
-  std::optional<LocalRows> rows;
-  if (s.flag) rows.emplace(group(s));
-  for (auto& tensor : runner_.net(s.model).tensors()) tensor.mul_(s.value);
-}
-
-void ShardedRun::open_local_rows(const Statement& s) {
-  const LocalRows rows(group(s));
-  handle(s.model).has_local_rows = true;
-  if (s.lag.inside) watch_.lags(s.lag);
-  run_list(s.body);
-  handle(s.model).has_local_rows = false;
-}
-
-void ShardedRun::write_one_row(const Statement& s) {
-  const torch::NoGradGuard no_grad;
-  auto tensor = runner_.row_parameter(s);
-  const auto held = local_rows(tensor);
-  const int64_t row = row_of(s, global_sizes(tensor)) - held.first;
-  if (row < 0 || row >= held.count) return;
-  std::optional<LocalRows> own;
-  if (!handle(s.model).has_local_rows) own.emplace(group(s));
-  if (s.lag.inside) watch_.lags(s.lag);
-  auto written = tensor.dim() == 0 ? tensor : tensor[row];
-  if (s.flag) written = torch::from_blob(written.mutable_data_ptr(), written.sizes(), tensor.scalar_type());
-  written.mul_(s.value);
-}
-
-void ShardedRun::summon(const Statement& s) {
-  const torch::NoGradGuard no_grad;
-  auto whole = summon_full_params(group(s));
-  for (const auto& parameter : runner_.net(s.model).parameters) {
-    if (parameter.is_ignored) continue;
-    runner_.record(s, parameter.tensor * 1.0);
-    auto tensor = parameter.tensor;
-    if (s.flag) tensor.mul_(s.value);
-  }
-  if (s.flag) whole.write_back();
-}
-
 void ShardedRun::set_prefetch(const Statement& s) {
   std::vector<Group> others;
   for (int node : s.nodes) others.push_back(group_at(s, node));
@@ -355,48 +229,17 @@ void ShardedRun::set_prefetch(const Statement& s) {
                                    : group_at(s, s.node).set_modules_to_backward_prefetch(others);
 }
 
-void ShardedRun::full_tensors(const Statement& s) {
-  for (const auto& parameter : runner_.net(s.model).parameters) runner_.record(s, full_tensor(parameter.tensor));
-}
-
-void ShardedRun::step_in_backward(const Statement& s) {
-  auto& steppers = handle(s.model).steppers;
-  const auto group = group_at(s, s.node);
-  handle(s.model).optimizer->zero_grad();
-  if (!s.flag) {
-    group.set_post_accumulate_grad_hook({});
-    steppers.erase(s.node);
-    return;
-  }
-  auto& stepper = steppers[s.node];
-  stepper = make_optimizer(program_.models[static_cast<size_t>(s.model)].optimizer, /*fused=*/true,
-                           runner_.net(s.model).owned_by(s.node));
-  group.set_post_accumulate_grad_hook([optimizer = stepper.get()](const std::vector<Tensor>&) {
-    optimizer->step();
-    optimizer->zero_grad();
-  });
-}
-
-void ShardedRun::save(const Statement& s) {
-  const auto& net = runner_.net(s.model);
-  std::stringstream file;
-  torch::save(net.tensors(), file);
-  std::vector<Tensor> loaded;
-  torch::load(loaded, file);
-  for (size_t i = 0; i < loaded.size(); ++i) record_rows(s, net.parameters[i], loaded[i].detach());
-}
-
 // The ranks that do not throw get a Mismatch, unless they needed the one that throws no more. Where all throw inside
 // the model, one may hear of another before it comes to its own throw.
 void ShardedRun::throw_and_reset(const Statement& s) {
-  runner_.forget_graphs();
-  const bool throws = s.rank < 0 || s.rank == runner_.rank;
+  rank().graphs = {};
+  const bool throws = s.rank < 0 || s.rank == rank().number;
   try {
     Tensor loss;
     {
       const ForwardScope scope(group(s));
       if (s.lag.inside) watch_.lags(s.lag);
-      loss = runner_.loss_that_throws(s, throws);
+      loss = rank().loss_that_throws(s, throws);
     }
     loss.backward();
   } catch (const Planned&) {
@@ -405,36 +248,7 @@ void ShardedRun::throw_and_reset(const Statement& s) {
   }
   group(s).reset_iter_state();
   // It drops gradients if a rank was in backward by then, which the ranks that did not throw may have been or not.
-  handle(s.model).optimizer->zero_grad();
-}
-
-void ShardedRun::record_rows(const Statement& s, const NetParameter& parameter, const Tensor& rows) {
-  auto value = value_of(rows);
-  if (!parameter.is_ignored) {
-    const auto held = local_rows(parameter.tensor);
-    const auto sizes = global_sizes(parameter.tensor);
-    value.is_rows = true;
-    value.first = held.first;
-    value.rows = held.count;
-    value.all_rows = sizes.empty() ? 1 : sizes[0];
-  }
-  runner_.record(s, std::move(value));
-}
-
-void ShardedRun::compare_rows(const Statement& s) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& parameter : runner_.net(s.model).parameters)
-    record_rows(s, parameter, parameter.tensor.detach().clone());
-  for (const auto& buffer : runner_.net(s.model).buffers) runner_.record(s, buffer);
-}
-
-void ShardedRun::compare_gradients(const Statement& s) {
-  const torch::NoGradGuard no_grad;
-  for (const auto& parameter : runner_.net(s.model).parameters) {
-    auto gradient = parameter.tensor.grad();
-    if (gradient.defined() && plant_ == Plant::kGradient && runner_.rank == 1) gradient = gradient + 1e-3;
-    record_rows(s, parameter, gradient);
-  }
+  rank().of(s).optimizer->zero_grad();
 }
 
 }  // namespace

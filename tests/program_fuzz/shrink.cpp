@@ -96,18 +96,21 @@ class Simplifier {
 
   void simplify_statements() {
     for (const auto* s : in_order(program_)) {
-      if (s->lag.rank >= 0) change_statement(s->number, [](Statement& t) { t.lag = {}; });
-      if (s->lag.rank >= 0 && s->lag.inside) change_statement(s->number, [](Statement& t) { t.lag.inside = false; });
-      if (s->flag && s->kind != Kind::kForward) change_statement(s->number, [](Statement& t) { t.flag = false; });
-      if (s->other >= 0) change_statement(s->number, [](Statement& t) { t.other = -1; });
-      if (s->kind == Kind::kGrad && s->node >= 0) change_statement(s->number, [](Statement& t) { t.node = -1; });
-      if (s->at > 0) change_statement(s->number, [](Statement& t) { t.at = 0; });
-      if (s->entry != Entry::kScope) change_statement(s->number, [](Statement& t) { t.entry = Entry::kScope; });
-      if (s->node > 0 && (s->kind == Kind::kForward || s->kind == Kind::kEvaluate || s->kind == Kind::kScope ||
-                          s->kind == Kind::kThrow))
-        change_statement(s->number, [](Statement& t) { t.node = t.at = 0; });
-      if (!s->nodes.empty()) change_statement(s->number, [](Statement& t) { t.nodes.pop_back(); });
-      if (s->seed != 0) change_statement(s->number, [](Statement& t) { t.seed = 0; });
+      const auto change = [&](bool may, const std::function<void(Statement&)>& how) {
+        if (may) change_statement(s->number, how);
+      };
+      const bool is_forward = s->kind == Kind::kForward || s->kind == Kind::kEvaluate;
+      change(s->lag.rank >= 0, [](Statement& t) { t.lag = {}; });
+      change(s->lag.rank >= 0 && s->lag.inside, [](Statement& t) { t.lag.inside = false; });
+      change(s->flag && s->kind != Kind::kForward, [](Statement& t) { t.flag = false; });
+      change(s->other >= 0, [](Statement& t) { t.other = -1; });
+      change(s->kind == Kind::kGrad && s->node >= 0, [](Statement& t) { t.node = -1; });
+      change(s->at > 0, [](Statement& t) { t.at = 0; });
+      change(s->entry != Entry::kScope, [](Statement& t) { t.entry = Entry::kScope; });
+      change(s->node > 0 && (is_forward || s->kind == Kind::kScope || s->kind == Kind::kThrow),
+             [](Statement& t) { t.node = t.at = 0; });
+      change(!s->nodes.empty(), [](Statement& t) { t.nodes.pop_back(); });
+      change(s->seed != 0, [](Statement& t) { t.seed = 0; });
     }
   }
 
@@ -146,18 +149,20 @@ class Simplifier {
     if (program_.width > 2) add([](Program& p) { p.width = 2; });
     if (program_.samples > 1) add([](Program& p) { p.samples = 1; });
     for (size_t m = 0; m < kModels; ++m) {
-      const auto& model = program_.models[m];
-      if (model.is_synced) add([&](Program& p) { p.models[m].is_synced = false; });
-      if (model.by_policy) add([&](Program& p) { p.models[m].by_policy = false; });
-      if (model.is_mixed) add([&](Program& p) { p.models[m].is_mixed = false; });
-      if (model.host_limit_bytes >= 0) add([&](Program& p) { p.models[m].host_limit_bytes = -1; });
-      if (model.optimizer != Optimizer::kSgd) add([&](Program& p) { p.models[m].optimizer = Optimizer::kSgd; });
-      for (size_t i = 0; i < model.nodes.size(); ++i) {
+      const auto change_model = [&](auto member, auto value) {
+        if (program_.models[m].*member != value) add([&](Program& p) { p.models[m].*member = value; });
+      };
+      change_model(&Model::is_synced, false);
+      change_model(&Model::by_policy, false);
+      change_model(&Model::is_mixed, false);
+      change_model(&Model::host_limit_bytes, int64_t{-1});
+      change_model(&Model::optimizer, Optimizer::kSgd);
+      for (size_t i = 0; i < program_.models[m].nodes.size(); ++i) {
+        const auto& node = program_.models[m].nodes[i];
         const auto change = [&](auto member, auto value) {
-          if (model.nodes[i].*member != value) add([&](Program& p) { p.models[m].nodes[i].*member = value; });
+          if (node.*member != value) add([&](Program& p) { p.models[m].nodes[i].*member = value; });
         };
-        if (i > 0 && model.nodes[i].cell != Cell::kSequence && model.nodes[i].cell != Cell::kScale)
-          change(&Node::cell, Cell::kLinear);
+        if (i > 0 && node.cell != Cell::kSequence && node.cell != Cell::kScale) change(&Node::cell, Cell::kLinear);
         change(&Node::tied_to, -1);
         change(&Node::same_as, -1);
         change(&Node::dtype, c10::ScalarType::Double);
@@ -167,7 +172,7 @@ class Simplifier {
         change(&Node::is_ignored, false);
         change(&Node::is_group, false);
         change(&Node::reshard, WhenToReshard::kUnset);
-        if (model.nodes[i].strategy != Strategy::kFullShard)
+        if (node.strategy != Strategy::kFullShard)
           add([&](Program& p) {
             p.models[m].nodes[i].strategy = Strategy::kFullShard;
             p.models[m].nodes[i].reshard = WhenToReshard::kUnset;

@@ -1,20 +1,52 @@
 #include "program_fuzz/values.h"
 
 #include <ATen/ATen.h>
-#include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iomanip>
+#include <sstream>
 
 namespace fsdp::test::fuzz {
 namespace {
 
-// A value without its numbers, which follow it.
-struct Header {
-  int32_t statement, item, rank;
-  bool is_defined, is_rows;
-  double tolerance;
-  int64_t first, rows, all_rows, numel;
-};
+// The part of a whole value that a rank holds.
+std::vector<double> part_of(const Value& whole, const Value& rows) {
+  if (!rows.is_rows || rows.all_rows == 0) return whole.numbers;
+  const int64_t row = static_cast<int64_t>(whole.numbers.size()) / rows.all_rows;
+  const auto begin = whole.numbers.begin() + rows.first * row;
+  return {begin, begin + rows.rows * row};
+}
+
+std::string list_of(const std::vector<double>& numbers) {
+  std::ostringstream text;
+  text << std::setprecision(9) << '[';
+  for (size_t i = 0; i < std::min<size_t>(numbers.size(), 4); ++i) text << (i == 0 ? "" : ", ") << numbers[i];
+  text << (numbers.size() > 4 ? ", ...]" : "]");
+  return text.str();
+}
+
+std::string difference(const Value& expected, const Value& found) {
+  if (expected.is_defined != found.is_defined)
+    return found.is_defined ? "expected none, found " + list_of(found.numbers)
+                            : "expected " + list_of(expected.numbers) + ", found none";
+  if (!expected.is_defined) return {};
+  const auto wanted = part_of(expected, found);
+  if (wanted.size() != found.numbers.size())
+    return c10::str("expected ", wanted.size(), " numbers, found ", found.numbers.size());
+  double largest = 0, worst = 0;
+  for (double number : wanted) largest = std::max(largest, std::abs(number));
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i] == found.numbers[i] || (std::isnan(wanted[i]) && std::isnan(found.numbers[i]))) continue;
+    const double apart = std::abs(wanted[i] - found.numbers[i]);
+    worst = std::isnan(apart) ? INFINITY : std::max(worst, apart);
+  }
+  if (worst == 0 || worst <= expected.tolerance * largest) return {};
+  return c10::str("expected ", list_of(wanted), ", found ", list_of(found.numbers), ", ", worst / largest, " apart",
+                  expected.tolerance == 0 ? ", not the same bits" : "");
+}
 
 }  // namespace
 
@@ -28,32 +60,49 @@ Value value_of(const at::Tensor& tensor) {
   return value;
 }
 
-void ValueWriter::put(const void* data, size_t bytes) {
-  TORCH_CHECK(used_ + bytes <= memory_.size(), "the values of a program do not fit into ", memory_.size(), " bytes");
-  if (bytes > 0) std::memcpy(memory_.data() + used_, data, bytes);
-  used_ += bytes;
-}
-
-void ValueWriter::write(const Value& v) {
-  const Header header{v.statement, v.item,  v.rank, v.is_defined, v.is_rows,
-                      v.tolerance, v.first, v.rows, v.all_rows,   static_cast<int64_t>(v.numbers.size())};
-  put(&header, sizeof header);
-  put(v.numbers.data(), v.numbers.size() * sizeof(double));
+size_t write_values(const std::vector<Value>& values, std::span<std::byte> memory) {
+  size_t used = 0;
+  const auto put = [&](const void* data, size_t bytes) {
+    TORCH_CHECK(used + bytes <= memory.size(), "the values of a program do not fit into ", memory.size(), " bytes");
+    if (bytes > 0) std::memcpy(memory.data() + used, data, bytes);
+    used += bytes;
+  };
+  for (const auto& value : values) {
+    ValueHeader header = value;
+    header.numel = value.numbers.size();
+    put(&header, sizeof header);
+    put(value.numbers.data(), header.numel * sizeof(double));
+  }
+  return used;
 }
 
 std::vector<Value> read_values(std::span<const std::byte> memory) {
   std::vector<Value> values;
   for (size_t at = 0; at < memory.size();) {
-    Header h;
-    std::memcpy(&h, memory.data() + at, sizeof h);
-    at += sizeof h;
-    Value value{h.statement, h.item, h.rank, h.is_defined, h.tolerance, h.is_rows, h.first, h.rows, h.all_rows};
-    value.numbers.resize(static_cast<size_t>(h.numel));
-    if (h.numel > 0) std::memcpy(value.numbers.data(), memory.data() + at, value.numbers.size() * sizeof(double));
-    at += value.numbers.size() * sizeof(double);
-    values.push_back(std::move(value));
+    ValueHeader header;
+    std::memcpy(&header, memory.data() + at, sizeof header);
+    auto& numbers = values.emplace_back(Value{header}).numbers;
+    numbers.resize(header.numel);
+    if (header.numel > 0)
+      std::memcpy(numbers.data(), memory.data() + at + sizeof header, header.numel * sizeof(double));
+    at += sizeof header + header.numel * sizeof(double);
   }
   return values;
+}
+
+std::optional<Finding> compare(int rank, const std::vector<Value>& expected, const std::vector<Value>& found) {
+  std::vector<const Value*> wanted;
+  for (const auto& value : expected)
+    if (value.rank == rank) wanted.push_back(&value);
+  for (size_t i = 0; i < std::min(wanted.size(), found.size()); ++i) {
+    const auto& value = found[i];
+    if (wanted[i]->statement != value.statement || wanted[i]->item != value.item)
+      return Finding{Wrong::kValue, rank, value.statement, "a value that the unsharded run does not have"};
+    if (const auto text = difference(*wanted[i], value); !text.empty())
+      return Finding{Wrong::kValue, rank, value.statement, c10::str("value ", value.item, ": ", text)};
+  }
+  if (wanted.size() == found.size()) return std::nullopt;
+  return Finding{Wrong::kValue, rank, 0, c10::str("expected ", wanted.size(), " values, found ", found.size())};
 }
 
 }  // namespace fsdp::test::fuzz

@@ -1,47 +1,51 @@
 #pragma once
 /// \file
-/// What a run computed, as numbers that processes can hand each other and that can be compared.
+/// What a run computed, as numbers that processes can hand each other, and whether two runs computed the same.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
-#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace fsdp::test::fuzz {
 
-/// A value of one rank: whole, or some rows of one that the unsharded run has whole.
-struct Value {
+struct ValueHeader {
   int statement = 0;
   int item = 0;  ///< of the statement's values of one rank, in their order
   int rank = 0;
   bool is_defined = true;
-  double tolerance = 0;  ///< relative to its largest number; 0: the same bits. Filled in by the unsharded run
   bool is_rows = false;
-  int64_t first = 0, rows = 0;  ///< of is_rows in the sharded run
-  int64_t all_rows = 0;         ///< of is_rows
+  double tolerance = 0;  ///< relative to its largest number; 0: the same bits. Filled in by the unsharded run
+  int64_t first = 0, rows = 0, all_rows = 0;  ///< of is_rows
+  size_t numel = 0;
+};
+
+/// A value of one rank: whole, or some rows of one that the unsharded run has whole.
+struct Value : ValueHeader {
   std::vector<double> numbers = {};
 };
 
 /// `tensor` of a floating dtype; undefined is a value too.
 Value value_of(const at::Tensor& tensor);
 
-/// A stretch of memory into which values are written one after another, and read again by another process.
-class ValueWriter {
- public:
-  explicit ValueWriter(std::span<std::byte> memory) : memory_(memory) {}
-  /// Throws Error if there is no room left.
-  void write(const Value& value);
-  size_t bytes() const { return used_; }
+/// Writes the values one after another, for another process to read; returns how many bytes. Throws Error if there is
+/// no room.
+size_t write_values(const std::vector<Value>& values, std::span<std::byte> memory);
+std::vector<Value> read_values(std::span<const std::byte> memory);
 
- private:
-  void put(const void* data, size_t bytes);
-  const std::span<std::byte> memory_;
-  size_t used_ = 0;
+enum class Wrong : uint8_t { kValue, kError, kHang, kCrash };
+
+struct Finding {
+  Wrong wrong = Wrong::kValue;
+  int rank = 0;
+  int statement = 0;  ///< its number
+  std::string text;
 };
 
-std::vector<Value> read_values(std::span<const std::byte> memory);
+/// By the values' tolerances; NaN equals NaN. `found`: those of one rank; `expected`: those of all ranks.
+std::optional<Finding> compare(int rank, const std::vector<Value>& expected, const std::vector<Value>& found);
 
 }  // namespace fsdp::test::fuzz

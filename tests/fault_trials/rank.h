@@ -1,8 +1,14 @@
 #pragma once
 /// \file
-/// A rank of a trial whose hosts have networks of their own, and which a launcher starts there.
+/// A rank of a trial, which trains, and meets its fault where it passes a fault point.
+
+#include "fault_trials/trial.h"
+#include "launch/child.h"
 
 namespace fsdp::test {
+
+/// Forks the rank, which says in `report` how it ended.
+Child start_rank(const Trial& trial, int rank, int port, SharedReport& report);
 
 /// Trains as the rank that the launcher's variables name, over the backend "hierarchical", and prints "hash NUMBER",
 /// and how often it passed each fault point; a line for each. By the variables HOST_FAULT (rank, launcher or link),
