@@ -3,14 +3,13 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "support/decorator.h"
 #include "misuse/net.h"
+#include "support/decorator.h"
 
 namespace fsdp::test {
 namespace {
 
 namespace nn = torch::nn;
-using testing::HasSubstr;
 
 // Throws in the next call of share() if `*is_short`.
 class NoMemoryToShare : public Decorator {
@@ -54,11 +53,7 @@ struct Before {
   std::vector<const c10::StorageImpl*> storages;
 };
 
-FullyShardOptions each_linear() {
-  FullyShardOptions options;
-  options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
-  return options;
-}
+FullyShardOptions each_linear() { return {.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>()}; }
 
 TEST(AFailedFullyShard, ThatGetsNoMemoryLeavesTheModelAsItWas) {
   auto training = small_training();
@@ -76,7 +71,7 @@ TEST(AFailedFullyShard, ThatGetsNoMemoryLeavesTheModelAsItWas) {
         own.shard = [&](MisuseNetImpl& model) {
           const Before before(model);
           *is_short[static_cast<size_t>(r)] = true;
-          EXPECT_THAT(message_of<Error>([&] { fully_shard(model, each_linear()); }), HasSubstr("no memory for 5 groups"));
+          expect_error<Error>([&] { fully_shard(model, each_linear()); }, {"no memory for 5 groups"});
           before.expect_unchanged();
           EXPECT_THROW(group_of(*model.up), UsageError);
           small_loss(model, share(0)).backward();  // as if fsdp were not there
