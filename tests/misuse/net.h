@@ -168,9 +168,9 @@ enum Where : unsigned {
   kOutsideUnrecorded = 2,  ///< and under a torch::NoGradGuard
   kInScope = 4,            ///< before the parameter `p` is in memory
   kInScopeUnrecorded = 8,
-  kInMemory = 16,  ///< in a scope that has read `p`, unrecorded
+  kInMemory = 16,    ///< in a scope that has read `p`, unrecorded
+  kInBackward = 32,  ///< in a hook
   kInTraining = kOutside | kOutsideUnrecorded,
-  kEverywhere = 31
 };
 
 struct Mistake {
@@ -179,19 +179,41 @@ struct Mistake {
   std::vector<std::function<void(const InTraining&)>> acts;  ///< different ones with the same error
 };
 
+/// Runs `act` in a hook of a backward that gives all gradients.
+inline void in_backward(const InTraining& t, const std::function<void()>& act) {
+  bool ran = false;
+  t.net.on_words = [&](const torch::Tensor& h) {
+    h.register_hook([&](const torch::Tensor&) {
+      act();
+      ran = true;
+    });
+    return h;
+  };
+  t.optimizer.zero_grad();
+  t.loss().backward();
+  t.net.on_words = std::identity();
+  EXPECT_TRUE(ran);
+  for (const auto& item : t.net.named_parameters()) EXPECT_TRUE(item.value().grad().defined()) << item.key();
+}
+
 /// In training, makes every mistake in all of its places, and expects its error each time; then training goes on.
 template <class E = UsageError>
 void expect_refused(const std::vector<Mistake>& mistakes) {
   expect_training_survives([&](const InTraining& t) {
-    for (unsigned where = kOutside; where <= kInMemory; where *= 2)
+    for (unsigned where = kOutside; where <= kInBackward; where *= 2)
       for (const auto& mistake : mistakes)
         for (size_t i = 0; i < mistake.acts.size() && (mistake.where & where) != 0; ++i) {
           SCOPED_TRACE(c10::str("act ", i, " of those that say '", mistake.words[0], "', place ", where));
+          const auto make = [&] { EXPECT_THAT(message_of<E>([&] { mistake.acts[i](t); }), says(mistake.words)); };
+          if (where == kInBackward) {
+            in_backward(t, make);
+            continue;
+          }
           const at::AutoGradMode mode((where & (kOutside | kInScope)) != 0);
           std::optional<ForwardScope> scope;
           if (where >= kInScope) scope.emplace(t.group);
           if (where == kInMemory) (void)t.p.sum();
-          EXPECT_THAT(message_of<E>([&] { mistake.acts[i](t); }), says(mistake.words));
+          make();
         }
   });
 }
