@@ -7,8 +7,6 @@
 namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using torch::Tensor;
 
 // Throws in its forward or in its backward.
@@ -30,77 +28,67 @@ Tensor throw_in_hook(const Tensor& x) {
   return x;
 }
 
-using Place = std::function<Tensor(const Tensor&)> MisuseNetImpl::*;
+struct Thrower {
+  std::function<Tensor(const Tensor&)> MisuseNetImpl::* place;
+  Tensor (*act)(const Tensor&);
+};
+
+constexpr auto kLate = &MisuseNetImpl::on_words, kEarly = &MisuseNetImpl::on_hidden;  // in backward
+const std::vector<Thrower> kForwardThrowers{
+    {kLate, throw_now}, {kEarly, throw_now}, {kLate, throw_now_in_function}, {kEarly, throw_now_in_function}};
+const std::vector<Thrower> kBackwardThrowers{
+    {kLate, throw_in_backward}, {kEarly, throw_in_backward}, {kLate, throw_in_hook}, {kEarly, throw_in_hook}};
 
 // An iteration in which `thrower` throws.
-void fail_iteration(const InTraining& t, Place place, Tensor (*thrower)(const Tensor&)) {
-  t.net.*place = thrower;
-  EXPECT_THROW(
-      {
-        Tensor loss;
-        {
-          ForwardScope scope(t.group);
-          loss = small_loss(t.net, share(1));
-        }
-        loss.backward();
-      },
-      std::runtime_error);
-  t.net.*place = std::identity();
+void fail_iteration(const InTraining& t, const Thrower& thrower) {
+  t.net.*thrower.place = thrower.act;
+  EXPECT_THROW(t.loss().backward(), std::runtime_error);
+  t.net.*thrower.place = std::identity();
 }
 
 std::vector<Tensor> copied_gradients(const InTraining& t) {
   std::vector<Tensor> gradients;
-  for (const auto& p : t.net.parameters())
-    gradients.push_back(p.grad().defined() ? p.grad().detach().clone() : Tensor());
+  for (const auto& p : t.net.parameters()) gradients.push_back(p.grad().detach().clone());
   return gradients;
 }
 
 void expect_gradients(const InTraining& t, const std::vector<Tensor>& expected) {
-  auto found = copied_gradients(t);
-  auto names = t.net.named_parameters().keys();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_EQ(expected[i].defined(), found[i].defined()) << names[i];
-    if (expected[i].defined()) {
-      EXPECT_TRUE(torch::equal(expected[i], found[i])) << names[i];
-    }
-  }
+  const auto found = copied_gradients(t);
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << "parameter " << i;
 }
 
-void expect_no_gradients(const InTraining& t) {
+// After a reset: no gradient, nor memory for one or for whole parameters.
+void expect_nothing_left(const InTraining& t) {
   for (const auto& item : t.net.named_parameters()) EXPECT_FALSE(item.value().grad().defined()) << item.key();
+  EXPECT_EQ(t.p.size(0), local_rows(t.p).count);
+  EXPECT_TRUE(becomes_zero([&] { return t.group.stats().whole.current; }));
+  EXPECT_TRUE(becomes_zero([&] { return t.group.stats().gradient.current; }));
 }
 
-TEST(AnExceptionInForward, ShowsRowsAgainAndNeedsNoReset) {
-  for (auto thrower : {throw_now, throw_now_in_function})
-    for (auto place : {&MisuseNetImpl::on_words, &MisuseNetImpl::on_hidden})
-      expect_training_survives([&](const InTraining& t) {
-        auto gradients = copied_gradients(t);
-        fail_iteration(t, place, thrower);
-        EXPECT_EQ(t.net.up->weight.size(0), local_rows(t.net.up->weight).count);
-        expect_gradients(t, gradients);
-      });
-}
-
-TEST(AnExceptionInForward, MayBeFollowedByAResetThatKeepsGradients) {
-  expect_training_survives([](const InTraining& t) {
-    auto gradients = copied_gradients(t);
-    fail_iteration(t, &MisuseNetImpl::on_hidden, throw_now);
-    t.group.reset_iter_state();
-    expect_gradients(t, gradients);
-    EXPECT_TRUE(becomes_zero([&] { return t.group.stats().whole.current; }));
-  });
+TEST(AnExceptionInForward, ShowsRowsAgainAndKeepsGradientsWithAndWithoutAReset) {
+  for (bool resets : {false, true})
+    expect_training_survives(
+        [&](const InTraining& t) {
+          auto gradients = copied_gradients(t);
+          fail_iteration(t, kForwardThrowers[static_cast<size_t>(t.step)]);
+          EXPECT_EQ(t.p.size(0), local_rows(t.p).count);
+          expect_gradients(t, gradients);
+          if (!resets) return;
+          t.group.reset_iter_state();
+          expect_gradients(t, gradients);
+          EXPECT_TRUE(becomes_zero([&] { return t.group.stats().whole.current; }));
+        },
+        4);
 }
 
 TEST(AnExceptionInBackward, IsFollowedByAnErrorThatNamesTheReset) {
   expect_training_survives([](const InTraining& t) {
-    fail_iteration(t, &MisuseNetImpl::on_words, throw_in_backward);
-    auto expected =
-        AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] forward scope: '")), HasSubstr("an earlier backward"),
-              HasSubstr("did not finish"), HasSubstr("reset_iter_state()"), HasSubstr("on every rank"));
-    EXPECT_THAT(message_of([&] { ForwardScope scope(t.group); }), expected);
-    EXPECT_THAT(message_of([&] { auto whole = summon_full_params(t.group); }), HasSubstr("did not finish"));
-    EXPECT_THAT(message_of([&] { LocalRows rows(t.group); }), HasSubstr("reset_iter_state()"));
-    EXPECT_THAT(message_of([&] { clip_grad_norm_(t.group, 1.0); }), HasSubstr("reset_iter_state()"));
+    fail_iteration(t, kBackwardThrowers[0]);
+    expect_error([&] { ForwardScope scope(t.group); },
+                 {"@forward scope: '", "an earlier backward", "did not finish", "reset_iter_state()", "on every rank"});
+    expect_error([&] { auto whole = summon_full_params(t.group); }, {"did not finish"});
+    expect_error([&] { LocalRows rows(t.group); }, {"reset_iter_state()"});
+    expect_error([&] { clip_grad_norm_(t.group, 1.0); }, {"reset_iter_state()"});
     t.group.reset_iter_state();
   });
 }
@@ -108,133 +96,84 @@ TEST(AnExceptionInBackward, IsFollowedByAnErrorThatNamesTheReset) {
 TEST(ASecondBackward, ThroughAGraphThatIsGoneLeavesTheModelUsableAfterAReset) {
   expect_training_survives([](const InTraining& t) {
     t.optimizer.zero_grad();
-    Tensor loss;
-    {
-      ForwardScope scope(t.group);
-      loss = small_loss(t.net, share(1));
-    }
+    const auto loss = t.loss();
     loss.backward();
-    EXPECT_THAT(message_of<c10::Error>([&] { loss.backward(); }), HasSubstr("a second time"));
+    expect_error<c10::Error>([&] { loss.backward(); }, {"a second time"});
     t.group.reset_iter_state();
-    expect_no_gradients(t);
+    expect_nothing_left(t);
   });
 }
 
-class ExceptionInBackward : public testing::TestWithParam<std::tuple<Place, Tensor (*)(const Tensor&)>> {
- protected:
-  static void fail(const InTraining& t) { fail_iteration(t, std::get<0>(GetParam()), std::get<1>(GetParam())); }
+// How an exception comes in backward.
+struct Failing {
+  const char* name;
+  void (*fail)(const InTraining& t, const Thrower& thrower);
 };
+const std::vector<Failing> kFailings{
+    {"AfterAnEarlierBackward", fail_iteration},
+    {"AfterZeroGrad",
+     [](auto& t, auto& thrower) {
+       t.optimizer.zero_grad();
+       fail_iteration(t, thrower);
+     }},
+    {"OnOneRank",  // Late, the backward of the other rank gives all gradients; early, it fails as well.
+     [](auto& t, auto& thrower) {
+       if (rank() == 1) t.net.*thrower.place = thrower.act;
+       try {
+         t.loss().backward();
+       } catch (const std::exception&) {
+       }
+       t.net.*thrower.place = std::identity();
+     }},
+    {"Twice",
+     [](auto& t, auto& thrower) {
+       fail_iteration(t, thrower);
+       t.group.reset_iter_state();
+       fail_iteration(t, thrower);
+     }},
+    {"InAMicroBatchThatIsNotReduced",
+     [](auto& t, auto& thrower) {
+       auto guard = t.group.no_sync();
+       fail_iteration(t, thrower);
+     }},
+    {"InsideAScope", [](auto& t, auto& thrower) {
+       t.net.*thrower.place = thrower.act;
+       const auto iteration = [&] {
+         ForwardScope scope(t.group);
+         small_loss(t.net, share(1)).backward();
+       };
+       EXPECT_THROW(iteration(), std::runtime_error);
+       t.net.*thrower.place = std::identity();
+     }}};
 
-TEST_P(ExceptionInBackward, LeavesNoGradientsAfterAReset) {
-  for (bool accumulates : {false, true})
-    expect_training_survives([&](const InTraining& t) {
-      if (!accumulates) t.optimizer.zero_grad();
-      fail(t);
-      t.group.reset_iter_state();
-      expect_no_gradients(t);
-      EXPECT_TRUE(becomes_zero([&] { return t.group.stats().whole.current; }));
-      EXPECT_TRUE(becomes_zero([&] { return t.group.stats().gradient.current; }));
-    });
+class ExceptionInBackward : public testing::TestWithParam<Failing> {};
+
+TEST_P(ExceptionInBackward, LeavesNothingAfterAReset) {
+  expect_training_survives(
+      [&](const InTraining& t) {
+        GetParam().fail(t, kBackwardThrowers[static_cast<size_t>(t.step)]);
+        t.group.reset_iter_state();
+        expect_nothing_left(t);
+      },
+      4);
 }
 
-TEST_P(ExceptionInBackward, OfOneRankLeavesNoGradientsOnAnyRankAfterAReset) {
-  expect_training_survives([](const InTraining& t) {
-    // Where the exception comes late, the backward of the other rank gives all gradients; early, it fails as well.
-    auto [place, thrower] = GetParam();
-    if (rank() == 1) t.net.*place = thrower;
-    try {
-      Tensor loss;
-      {
-        ForwardScope scope(t.group);
-        loss = small_loss(t.net, share(1));
-      }
-      loss.backward();
-    } catch (const std::exception&) {
-    }
-    t.net.*place = std::identity();
-    t.group.reset_iter_state();
-    expect_no_gradients(t);
-  });
-}
-
-TEST_P(ExceptionInBackward, InARowLeavesTheModelUsable) {
-  expect_training_survives([](const InTraining& t) {
-    for (int again = 0; again < 3; ++again) {
-      fail(t);
-      t.group.reset_iter_state();
-    }
-  });
-}
-
-TEST_P(ExceptionInBackward, OfAMicroBatchThatIsNotReducedLeavesTheModelUsable) {
-  expect_training_survives([](const InTraining& t) {
-    {
-      auto guard = t.group.no_sync();
-      fail(t);
-    }
-    t.group.reset_iter_state();
-    expect_no_gradients(t);
-  });
-}
-
-TEST_P(ExceptionInBackward, InsideAScopeLeavesTheModelUsable) {
-  expect_training_survives([](const InTraining& t) {
-    auto [place, thrower] = GetParam();
-    t.net.*place = thrower;
-    EXPECT_THROW(
-        {
-          ForwardScope scope(t.group);
-          small_loss(t.net, share(1)).backward();
-        },
-        std::runtime_error);
-    t.net.*place = std::identity();
-    t.group.reset_iter_state();
-    expect_no_gradients(t);
-    EXPECT_EQ(t.net.up->weight.size(0), local_rows(t.net.up->weight).count);
-  });
-}
-
-INSTANTIATE_TEST_SUITE_P(Places, ExceptionInBackward,
-                         testing::Combine(testing::Values(&MisuseNetImpl::on_words, &MisuseNetImpl::on_hidden),
-                                          testing::Values(throw_in_backward, throw_in_hook)));
+INSTANTIATE_TEST_SUITE_P(Failings, ExceptionInBackward, testing::ValuesIn(kFailings),
+                         [](const auto& failing) { return failing.param.name; });
 
 TEST(AReset, InsideABackwardIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    std::string message;
-    t.net.on_words = [&](const Tensor& h) {
-      h.register_hook([&](const Tensor&) { message = message_of([&] { t.group.reset_iter_state(); }); });
-      return h;
-    };
-    t.optimizer.zero_grad();
-    Tensor loss;
-    {
-      ForwardScope scope(t.group);
-      loss = small_loss(t.net, share(1));
-    }
-    loss.backward();
-    t.net.on_words = std::identity();
-    EXPECT_THAT(message, AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] reset_iter_state: ")),
-                               HasSubstr("inside a backward"), HasSubstr("after backward() has thrown")));
-    for (const auto& item : t.net.named_parameters()) EXPECT_TRUE(item.value().grad().defined()) << item.key();
-  });
+  expect_refused({{kInBackward,
+                   {"@reset_iter_state: ", "inside a backward", "after backward() has thrown"},
+                   {[](auto& t) { t.group.reset_iter_state(); }}}});
 }
 
-TEST(AReset, BetweenIterationsChangesNothing) {
+TEST(AReset, BetweenIterationsChangesNothingAndDropsOneWhoseBackwardNeverCame) {
   expect_training_survives([](const InTraining& t) {
     auto gradients = copied_gradients(t);
     t.group.reset_iter_state();
     t.group.reset_iter_state();
     expect_gradients(t, gradients);
-  });
-}
-
-TEST(AReset, DropsAnIterationWhoseBackwardNeverCame) {
-  expect_training_survives([](const InTraining& t) {
-    Tensor loss;
-    {
-      ForwardScope scope(t.group);
-      loss = small_loss(t.net, share(1));
-    }
+    const auto loss = t.loss();
     t.group.reset_iter_state();
     EXPECT_TRUE(becomes_zero([&] { return t.group.stats().whole.current; }));
   });

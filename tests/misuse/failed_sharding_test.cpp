@@ -3,32 +3,29 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "support/decorator.h"
 #include "misuse/net.h"
+#include "support/decorator.h"
 
 namespace fsdp::test {
 namespace {
 
 namespace nn = torch::nn;
-using testing::HasSubstr;
 
-// Throws in the next call of share() if `*is_short`.
+// Throws in a call of share() of a rank that is short of memory.
 class NoMemoryToShare : public Decorator {
  public:
-  NoMemoryToShare(std::shared_ptr<Communicator> inner, std::shared_ptr<bool> is_short)
-      : Decorator(std::move(inner), "main"), is_short_(std::move(is_short)) {}
-
+  explicit NoMemoryToShare(std::shared_ptr<Communicator> inner) : Decorator(std::move(inner), "main") {}
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
-    if (*is_short_) throw Error(c10::str("no memory for ", parts.size(), " groups"));
+    if (is_short) throw Error(c10::str("no memory for ", parts.size(), " groups"));
     return Decorator::share(parts, device);
   }
+  inline static thread_local bool is_short = false;
 
  private:
   void before(Operation, uint64_t, Tag&) override {}
   std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string&) override {
     return duplicate;
   }
-  const std::shared_ptr<bool> is_short_;
 };
 
 // What fully_shard could have changed.
@@ -54,73 +51,49 @@ struct Before {
   std::vector<const c10::StorageImpl*> storages;
 };
 
-FullyShardOptions each_linear() {
-  FullyShardOptions options;
-  options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
-  return options;
-}
+FullyShardOptions each_linear() { return {.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>()}; }
 
-TEST(AFailedFullyShard, ThatGetsNoMemoryLeavesTheModelAsItWas) {
+TEST(AFailedFullyShard, LeavesTheModelAsItWasAndTrainingIsThatOfAnUnshardedOne) {
   auto training = small_training();
-  auto expected = train_unsharded(training, 2);
-  std::vector<std::shared_ptr<MisuseNetImpl>> models{build_model(training), build_model(training)};
-  std::vector<std::shared_ptr<bool>> is_short{std::make_shared<bool>(false), std::make_shared<bool>(false)};
-  ThreadRanksOptions ranks;
-  ranks.wrap = [&](std::shared_ptr<Communicator> inner, int r) {
-    return std::make_shared<NoMemoryToShare>(std::move(inner), is_short[static_cast<size_t>(r)]);
-  };
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto own = training;
-        own.shard = [&](MisuseNetImpl& model) {
-          const Before before(model);
-          *is_short[static_cast<size_t>(r)] = true;
-          EXPECT_THAT(message_of<Error>([&] { fully_shard(model, each_linear()); }), HasSubstr("no memory for 5 groups"));
-          before.expect_unchanged();
-          EXPECT_THROW(group_of(*model.up), UsageError);
-          small_loss(model, share(0)).backward();  // as if fsdp were not there
-          EXPECT_EQ(model.up->weight.grad().sizes(), model.up->weight.sizes());
-          model.zero_grad();
-          *is_short[static_cast<size_t>(r)] = false;
-          return static_cast<Group>(fully_shard(model, each_linear()));
-        };
-        auto found = train_sharded(own, *models[static_cast<size_t>(r)]);
-        expect_same_outcome(expected, found, training.tolerance);
-      },
-      ranks);
-}
-
-TEST(AFailedFullyShard, WhosePolicyThrowsLeavesTheModelAsItWas) {
-  std::vector<std::shared_ptr<MisuseNetImpl>> models{build_model(small_training()), build_model(small_training())};
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    const Before before(net);
+  training.shard = [](MisuseNetImpl& model) {
+    const Before before(model);
     int asked = 0;
-    FullyShardOptions options;
-    options.auto_wrap_policy = [&](const WrapCandidate&) {
+    FullyShardOptions throws;
+    throws.auto_wrap_policy = [&](const WrapCandidate&) {
       if (++asked == 4) throw std::runtime_error("the policy's own");
       return true;
     };
-    EXPECT_THROW(fully_shard(net, options), std::runtime_error);
+    EXPECT_THROW(fully_shard(model, throws), std::runtime_error);
     before.expect_unchanged();
-    EXPECT_EQ(fully_shard(net, each_linear()).stats().groups, 5);
-  });
+    NoMemoryToShare::is_short = true;
+    expect_error<Error>([&] { fully_shard(model, each_linear()); }, {"no memory for 5 groups"});
+    NoMemoryToShare::is_short = false;
+    before.expect_unchanged();
+    EXPECT_THROW(group_of(*model.up), UsageError);
+    small_loss(model, share(0)).backward();  // as if fsdp were not there
+    EXPECT_EQ(model.up->weight.grad().sizes(), model.up->weight.sizes());
+    model.zero_grad();
+    const Group group = fully_shard(model, each_linear());
+    EXPECT_EQ(group.stats().groups, 5);
+    return group;
+  };
+  ThreadRanksOptions ranks;
+  ranks.wrap = [](std::shared_ptr<Communicator> inner, int) { return std::make_shared<NoMemoryToShare>(inner); };
+  expect_same_outcome(train_unsharded(training, 2), train_on_thread_ranks(training, 2, ranks), training.tolerance);
 }
 
 TEST(AFailedFullyShard, OfRanksThatDifferLeavesTheModelAsItWasForAnotherProcessGroup) {
   auto store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::shared_ptr<MisuseNetImpl>> models{build_model(small_training()), build_model(small_training())};
   run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    const Before before(net);
+    const auto net = build_alike([] { return std::make_shared<MisuseNetImpl>(); });
+    const Before before(*net);
     auto options = each_linear();
     if (r == 1) options.reshard_after_forward = Reshard::always();
-    message_of<Mismatch>([&] { fully_shard(net, options); });
+    message_of<Mismatch>([&] { fully_shard(*net, options); });
     before.expect_unchanged();
     auto alike = each_linear();
     alike.process_group = make_thread_rank(store, r, 2, {});
-    auto model = fully_shard(net, alike);
+    auto model = fully_shard(*net, alike);
     EXPECT_EQ(model(small_ids(share(0))).size(0), 2);
     alike.process_group->communicator().barrier({"end", {}})->wait();
   });

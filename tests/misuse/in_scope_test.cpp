@@ -1,4 +1,4 @@
-// Inside a scope the whole parameter is a copy that may be without memory: writes, saving and raw pointers.
+// Inside a scope the whole parameter is a copy that may be without memory: writes, steps, saving and raw pointers.
 
 #include <ATen/record_function.h>
 
@@ -10,123 +10,73 @@ namespace fsdp::test {
 namespace {
 
 namespace nn = torch::nn;
-using testing::AllOf;
-using testing::HasSubstr;
+using torch::Tensor;
+
+constexpr unsigned kWriting = kInScopeUnrecorded | kInMemory;
+constexpr const char* kRemedy = "write_back()";
+
+Tensor ones() { return torch::ones({6, 4}, torch::kDouble); }
 
 TEST(InsideAScope, WritesToParametersAreRefused) {
-  expect_training_survives([](const InTraining& t) {
-    ForwardScope scope(t.group);
-    torch::NoGradGuard no_grad;
-    auto p = t.net.up->weight;
-    const char* remedy = "write_back()";
-    for (bool in_memory : {false, true}) {
-      if (in_memory) (void)p.sum();
-      EXPECT_THAT(message_of([&] { p.mul_(2); }),
-                  AllOf(refuses("aten::mul_", "up.weight", remedy),
-                        HasSubstr("expected this rank's rows, found the whole parameter, sizes [6, 4]")));
-      EXPECT_THAT(message_of([&] { p.data().mul_(2); }), refuses("aten::mul_", "up.weight", remedy));
-      EXPECT_THAT(message_of([&] { p[0].zero_(); }), refuses("aten::zero_", "up.weight", remedy));
-      EXPECT_THAT(message_of([&] { p.copy_(torch::ones_like(p)); }), refuses("aten::copy_", "up.weight", remedy));
-      EXPECT_THAT(message_of([&] { nn::init::normal_(p); }), refuses("aten::normal_", "up.weight", remedy));
-      EXPECT_THAT(message_of([&] { torch::_foreach_mul_({p}, 2.0); }),
-                  refuses("aten::_foreach_mul_", "up.weight", remedy));
-      EXPECT_THAT(message_of([&] { torch::add_out(p, torch::ones({6, 4}, torch::kDouble), 1); }),
-                  refuses("aten::add", "up.weight", remedy));
-    }
+  const auto refused = [](const std::string& op) { return refusal("aten::" + op, "up.weight", kRemedy); };
+  expect_refused({
+      {kWriting, refused("mul_"), {[](auto& t) { t.p.mul_(2); }, [](auto& t) { t.p.data().mul_(2); }}},
+      {kWriting, {"expected this rank's rows, found the whole parameter, sizes [6, 4]"}, {[](auto& t) {
+         t.p.mul_(2);
+       }}},
+      {kWriting, refused("zero_"), {[](auto& t) { t.p[0].zero_(); }}},
+      {kWriting, refused("copy_"), {[](auto& t) { t.p.copy_(ones()); }}},
+      {kWriting, refused("normal_"), {[](auto& t) { nn::init::normal_(t.p); }}},
+      {kWriting, refused("_foreach_mul_"), {[](auto& t) { torch::_foreach_mul_({t.p}, 2.0); }}},
+      {kWriting, {"@aten::add", "parameter 'up.weight'", "expected", "found", kRemedy}, {[](auto& t) {
+         auto out = t.p;
+         torch::add_out(out, ones(), 1);
+       }}},
+      {kInBackward, refusal("aten::mul_", "up.weight", "in backward"), {[](auto& t) { t.p.mul_(2); }}},
+      {kOutside, refusal("aten::embedding_renorm_", "weight", kRemedy), {[](auto&) {
+         auto model = fully_shard(build_alike([] { return nn::Embedding(nn::EmbeddingOptions(7, 4).max_norm(0.1)); }));
+         model(torch::zeros({2}, torch::kLong));
+       }}},
   });
 }
 
-TEST(InsideAScope, WritesInBackwardAreRefused) {
+TEST(InsideAScope, StepsAndClippingAreRefused) {
+  using namespace torch::optim;
+  expect_refused({
+      {kInScope,
+       {"parameter 'words.weight'", "optimizer.step() belongs after it"},
+       {[](auto& t) { t.optimizer.step(); }, [](auto& t) { SGD(t.net.parameters(), SGDOptions(0.1)).step(); }}},
+      {kInScope,
+       {"parameter 'words.weight'", "optimizer.step() belongs after"},
+       {[](auto& t) { SGD(t.net.parameters(), SGDOptions(0.1).momentum(0.9)).step(); },
+        [](auto& t) { Adam(t.net.parameters(), AdamOptions(0.1)).step(); },
+        [](auto& t) { RMSprop(t.net.parameters(), RMSpropOptions(0.1)).step(); },
+        [](auto& t) { Adagrad(t.net.parameters(), AdagradOptions(0.1)).step(); }}},
+      {kInScope, {"@clip_grad_norm_", "Call it after them"}, {[](auto& t) { clip_grad_norm_(t.group, 1.0); }}},
+  });
+}
+
+TEST(ABackward, ThatFindsOtherObserversOrLocalRowsIsRefused) {
   expect_training_survives([](const InTraining& t) {
-    std::string message;
-    t.net.on_words = [&](const torch::Tensor& h) {
-      h.register_hook([&](const torch::Tensor&) {
-        torch::NoGradGuard no_grad;
-        message = message_of([&] { t.net.up->weight.mul_(2); });
-      });
-      return h;
-    };
-    t.optimizer.zero_grad();
-    torch::Tensor loss;
-    {
+    // A loss whose backward begins with a node that asks its parameter for its size.
+    const auto loss_with_variance = [&] {
+      t.optimizer.zero_grad();
       ForwardScope scope(t.group);
-      loss = small_loss(t.net, share(0));
-    }
-    loss.backward();
-    EXPECT_THAT(message, refuses("aten::mul_", "up.weight", "in backward"));
-    t.net.on_words = std::identity();
-  });
-}
-
-// A loss whose backward begins with a node that asks its parameter for its size.
-torch::Tensor loss_with_variance(const InTraining& t) {
-  t.optimizer.zero_grad();
-  ForwardScope scope(t.group);
-  auto loss = small_loss(t.net, share(0));
-  return loss + t.net.up->weight.var();  // recorded last
-}
-
-TEST(ABackward, WithObserversThatWereOnInForwardOnlyIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    auto loss = loss_with_variance(t);
+      auto loss = small_loss(t.net, share(0));
+      return loss + t.p.var();  // recorded last
+    };
     {
+      const auto loss = loss_with_variance();
       const at::RecordFunctionGuard no_observers(false);
-      EXPECT_THAT(message_of([&] { loss.backward(); }),
-                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] backward: ")), HasSubstr("RecordFunctionGuard"),
-                        HasSubstr("'up'"), HasSubstr("reset_iter_state()")));
+      expect_error([&] { loss.backward(); }, {"@backward: ", "RecordFunctionGuard", "'up'", "reset_iter_state()"});
     }
     t.group.reset_iter_state();
-  });
-}
-
-TEST(ABackward, WithLocalRowsOpenIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    auto loss = loss_with_variance(t);
     {
+      const auto loss = loss_with_variance();
       LocalRows rows(t.group);
-      EXPECT_THAT(message_of([&] { loss.backward(); }), HasSubstr("close it before backward"));
+      expect_error([&] { loss.backward(); }, {"@backward", "close it before backward"});
     }
     t.group.reset_iter_state();
-  });
-}
-
-TEST(InsideAScope, MaxNormOfAnEmbeddingIsRefused) {
-  std::vector<nn::Embedding> embeddings;
-  for (int r = 0; r < 2; ++r)
-    embeddings.push_back(build_alike([] { return nn::Embedding(nn::EmbeddingOptions(7, 4).max_norm(0.1)); }));
-  run_thread_ranks(2, [&](int r) {
-    auto model = fully_shard(embeddings[static_cast<size_t>(r)]);
-    auto before = full_tensor(model->weight);
-    auto ids = torch::zeros({2}, torch::kLong);
-    EXPECT_THAT(message_of([&] { model(ids); }), refuses("aten::embedding_renorm_", "weight", "write_back()"));
-    EXPECT_TRUE(torch::equal(before, full_tensor(model->weight)));
-    model->options.max_norm(std::nullopt);
-    EXPECT_EQ(model(ids).sizes(), torch::IntArrayRef({2, 4}));
-  });
-}
-
-TEST(InsideAScope, SteppingSgdAndAdamWIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    torch::optim::SGD sgd(t.net.parameters(), torch::optim::SGDOptions(0.1));
-    ForwardScope scope(t.group);
-    for (auto* optimizer : {static_cast<torch::optim::Optimizer*>(&sgd), &t.optimizer})
-      EXPECT_THAT(message_of([&] { optimizer->step(); }),
-                  AllOf(HasSubstr("parameter 'words.weight'"), HasSubstr("optimizer.step() belongs after it")));
-  });
-}
-
-TEST(InsideAScope, SteppingEveryOptimizerIsRefusedAndLeavesTheParameters) {
-  expect_training_survives([](const InTraining& t) {
-    auto p = t.net.parameters();
-    std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers;
-    optimizers.push_back(std::make_unique<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)));
-    optimizers.push_back(std::make_unique<torch::optim::Adam>(p, torch::optim::AdamOptions(0.1)));
-    optimizers.push_back(std::make_unique<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(0.1)));
-    optimizers.push_back(std::make_unique<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.1)));
-    ForwardScope scope(t.group);
-    for (auto& optimizer : optimizers)
-      EXPECT_THAT(message_of([&] { optimizer->step(); }),
-                  AllOf(HasSubstr("parameter 'words.weight'"), HasSubstr("optimizer.step() belongs after")));
   });
 }
 
@@ -134,23 +84,45 @@ TEST(InsideAScope, SteppingEveryOptimizerIsRefusedAndLeavesTheParameters) {
 TEST(InsideAScope, ZeroGradTakesEffect) {
   for (bool set_to_none : {true, false})
     expect_training_survives([&](const InTraining& t) {
-      const auto& p = t.net.up->weight;
       auto backward = [&](bool zeroes) {
-        torch::Tensor loss;
+        Tensor loss;
         {
           ForwardScope scope(t.group);
-          EXPECT_EQ(p.grad().size(0), local_rows(p).count);
+          EXPECT_EQ(t.p.grad().size(0), local_rows(t.p).count);
           if (zeroes) t.optimizer.zero_grad(set_to_none);
-          EXPECT_EQ(p.grad().defined(), !(zeroes && set_to_none));
+          EXPECT_EQ(t.p.grad().defined(), !(zeroes && set_to_none));
           loss = small_loss(t.net, share(1));
         }
         loss.backward();
-        return full_grad(p);
+        return full_grad(t.p);
       };
       auto once = backward(true);
       EXPECT_LT(relative_difference(once * 2, backward(false)), 1e-12);
       EXPECT_TRUE(torch::equal(once, backward(true)));
     });
+}
+
+TEST(RawPointers, ToAParameterWithoutMemoryAreRefused) {
+  expect_refused<c10::Error>(
+      {{kInScope,
+        {"@raw access: parameter 'up.weight'", "not in memory", "Group::unshard()"},
+        {[](auto& t) { t.p.data_ptr(); }, [](auto& t) { t.p.template data_ptr<double>(); },
+         [](auto& t) { t.p.const_data_ptr(); }, [](auto& t) { t.p.template const_data_ptr<double>(); },
+         [](auto& t) { t.p.mutable_data_ptr(); }, [](auto& t) { t.p.template accessor<double, 2>(); },
+         [](auto& t) { t.p.data().template const_data_ptr<double>(); },
+         [](auto& t) { t.p.t().template const_data_ptr<double>(); }}}});
+  expect_training_survives([](const InTraining& t) {
+    Tensor view;
+    {
+      ForwardScope scope(t.group);
+      torch::NoGradGuard no_grad;
+      (void)t.p.sum();
+      EXPECT_NE(t.p.const_data_ptr<double>(), nullptr);
+      view = t.p.t();
+    }
+    expect_error<c10::Error>([&] { view.const_data_ptr<double>(); }, {"parameter 'up.weight'"});
+    expect_error([&] { view.sum(); }, {"parameter 'up.weight'"});
+  });
 }
 
 std::string saved(const auto& what) {
@@ -159,29 +131,29 @@ std::string saved(const auto& what) {
   return file.str();
 }
 
+// What torch::save would make of the values alone.
+std::string saved_plain(const Tensor& p) {
+  return saved(torch::empty_like(p.detach()).copy_(p.detach()).requires_grad_());
+}
+
 TEST(Saving, InAScopeIsRefusedWhileAGroupHasNoMemory) {
   expect_training_survives([](const InTraining& t) {
-    auto model = std::static_pointer_cast<MisuseNetImpl>(t.net.shared_from_this());
     ForwardScope scope(t.group);
     (void)t.net.words->weight.sum();  // brings the root group only
-    EXPECT_THAT(message_of<c10::Error>([&] { saved(model); }),
-                AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2]")), HasSubstr("parameter 'up.weight'"),
-                      HasSubstr("not in memory"), HasSubstr("save outside the scope")));
-    EXPECT_THAT(message_of<c10::Error>([&] { saved(t.net.down->bias); }), HasSubstr("parameter 'down.bias'"));
+    expect_error<c10::Error>([&] { saved(t.model()); },
+                             {"@", "parameter 'up.weight'", "not in memory", "save outside the scope"});
+    expect_error<c10::Error>([&] { saved(t.net.down->bias); }, {"parameter 'down.bias'"});
   });
 }
 
 TEST(Saving, InAScopeWritesTheWholeModelWhenItIsInMemory) {
   expect_training_survives([](const InTraining& t) {
-    std::vector<torch::Tensor> expected;
+    std::vector<Tensor> expected;
     for (const auto& p : t.net.parameters()) expected.push_back(full_tensor(p));
     std::istringstream file([&] {
       auto whole = summon_full_params(t.group);
-      for (const auto& item : t.net.named_parameters()) {
-        auto plain = torch::empty_like(item.value()).copy_(item.value().detach()).requires_grad_();
-        EXPECT_EQ(saved(item.value()).size(), saved(plain).size()) << item.key();
-      }
-      return saved(std::static_pointer_cast<MisuseNetImpl>(t.net.shared_from_this()));
+      for (const auto& p : t.net.parameters()) EXPECT_EQ(saved(p).size(), saved_plain(p).size());
+      return saved(t.model());
     }());
     auto copy = std::make_shared<MisuseNetImpl>();
     copy->to(torch::kDouble);
@@ -191,117 +163,37 @@ TEST(Saving, InAScopeWritesTheWholeModelWhenItIsInMemory) {
   });
 }
 
-TEST(Saving, OutsideAScopeWritesExactlyTheRows) {
+TEST(Saving, OutsideAScopeWritesExactlyTheRowsAndNoModule) {
   expect_training_survives([](const InTraining& t) {
-    for (const auto& item : t.net.named_parameters()) {
-      auto rows = item.value().detach().clone();
-      EXPECT_EQ(item.value().storage().nbytes(), rows.nbytes()) << item.key();
-      auto text = saved(item.value());
-      EXPECT_EQ(text.size(), saved(torch::empty_like(rows).copy_(rows).requires_grad_()).size()) << item.key();
-      torch::Tensor copy;
+    for (const auto& p : t.net.parameters()) {
+      EXPECT_EQ(p.storage().nbytes(), p.nbytes());
+      auto text = saved(p);
+      EXPECT_EQ(text.size(), saved_plain(p).size());
+      Tensor copy;
       std::istringstream file(text);
       torch::load(copy, file);
-      EXPECT_TRUE(torch::equal(rows, copy)) << item.key();
+      EXPECT_TRUE(torch::equal(p.detach().clone(), copy));
     }
-  });
-}
-
-TEST(Saving, OfAModuleOutsideAScopeIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    const auto model = std::static_pointer_cast<MisuseNetImpl>(t.net.shared_from_this());
-    EXPECT_THAT(message_of([&] { saved(model); }), refuses("torch::save", "words.weight", "fsdp::save(model, path)"));
-    EXPECT_THAT(message_of([&] { saved(t.net.up); }), refuses("torch::save", "up.weight", "summon_full_params"));
-    torch::Tensor loaded;
-    std::vector<torch::Tensor> all_loaded;
-    std::istringstream one(saved(t.net.up->weight)), all(saved(t.net.parameters()));
-    torch::load(loaded, one);
+    std::vector<Tensor> all_loaded;
+    std::istringstream all(saved(t.net.parameters()));
     torch::load(all_loaded, all);
-    EXPECT_EQ(loaded.sizes(), t.net.up->weight.sizes());
     EXPECT_EQ(all_loaded.size(), t.net.parameters().size());
     saved(t.optimizer);  // state of the rows, for an optimizer of the same rows
-    saved(torch::nn::Linear(2, 3));
+    saved(nn::Linear(2, 3));
   });
+  expect_refused(
+      {{kOutside, refusal("torch::save", "words.weight", "fsdp::save(model, path)"), {[](auto& t) {
+          saved(t.model());
+        }}},
+       {kOutside, refusal("torch::save", "up.weight", "summon_full_params"), {[](auto& t) { saved(t.net.up); }}}});
 }
 
 TEST(Saving, OfAModuleWhoseRanksHaveAllRowsIsThatOfAPlainOne) {
   const auto net = std::make_shared<MisuseNetImpl>();
   const auto plain = saved(net);
   run_thread_ranks(1, [&](int) {
-    const auto group = fully_shard(static_cast<torch::nn::Module&>(*net));
+    const auto group = fully_shard(static_cast<nn::Module&>(*net));
     EXPECT_EQ(plain, saved(net));
-  });
-}
-
-TEST(RawPointers, ToAParameterWithoutMemoryAreRefused) {
-  expect_training_survives([](const InTraining& t) {
-    ForwardScope scope(t.group);
-    auto p = t.net.up->weight;
-    auto expected = AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] raw access: parameter 'up.weight'")),
-                          HasSubstr("not in memory"), HasSubstr("Group::unshard()"));
-    EXPECT_THAT(message_of<c10::Error>([&] { p.data_ptr(); }), expected);
-    EXPECT_THAT(message_of<c10::Error>([&] { p.data_ptr<double>(); }), expected);
-    EXPECT_THAT(message_of<c10::Error>([&] { p.const_data_ptr(); }), expected);
-    EXPECT_THAT(message_of<c10::Error>([&] { p.const_data_ptr<double>(); }), expected);
-    EXPECT_THAT(message_of<c10::Error>([&] { p.mutable_data_ptr(); }), expected);
-    EXPECT_THAT((message_of<c10::Error>([&] { p.accessor<double, 2>(); })), expected);
-    EXPECT_THAT(message_of<c10::Error>([&] { p.data().const_data_ptr<double>(); }), expected);
-    EXPECT_THAT(message_of<c10::Error>([&] { p.t().const_data_ptr<double>(); }), expected);
-    (void)p.sum();
-    EXPECT_NE(p.const_data_ptr<double>(), nullptr);
-  });
-}
-
-TEST(RawPointers, ToAViewThatOutlivesTheScopeAreRefused) {
-  expect_training_survives([](const InTraining& t) {
-    torch::Tensor view;
-    {
-      ForwardScope scope(t.group);
-      torch::NoGradGuard no_grad;
-      (void)t.net.up->weight.sum();
-      view = t.net.up->weight.t();
-    }
-    EXPECT_THAT(message_of<c10::Error>([&] { view.const_data_ptr<double>(); }), HasSubstr("parameter 'up.weight'"));
-    EXPECT_THAT(message_of([&] { view.sum(); }), HasSubstr("parameter 'up.weight'"));
-  });
-}
-
-TEST(Clipping, InAScopeIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    ForwardScope scope(t.group);
-    EXPECT_THAT(
-        message_of([&] { clip_grad_norm_(t.group, 1.0); }),
-        AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] clip_grad_norm_")), HasSubstr("Call it after them")));
-  });
-}
-
-TEST(Clipping, WhileGradientsWaitForTheirReductionIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    t.optimizer.zero_grad();
-    auto backward = [&] {
-      torch::Tensor loss;
-      {
-        ForwardScope scope(t.group);
-        loss = small_loss(t.net, share(1));
-      }
-      loss.backward();
-    };
-    {
-      auto local = t.group.no_sync();
-      backward();
-    }
-    EXPECT_THAT(message_of([&] { clip_grad_norm_(t.group, 1.0); }),
-                AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] clip_grad_norm_")),
-                      HasSubstr("wait for their reduction"), HasSubstr("outside of no_sync()")));
-    backward();
-    EXPECT_GT(clip_grad_norm_(t.group, 1.0), 0);
-  });
-}
-
-TEST(Clipping, ToANonsensicalNormIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    EXPECT_THAT(message_of([&] { clip_grad_norm_(t.group, -1.0); }), HasSubstr("expected max_norm >= 0, found -1"));
-    EXPECT_THAT(message_of([&] { clip_grad_norm_(t.group, 1.0, 0); }), HasSubstr("expected norm_type > 0"));
-    EXPECT_THAT(message_of([&] { clip_grad_norm_(t.group, std::nan("")); }), HasSubstr("found nan"));
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "support/oracle.h"
@@ -46,6 +47,11 @@ inline Group shard(MisuseNetImpl& net) {
   return fully_shard(static_cast<torch::nn::Module&>(net));
 }
 
+/// The same on every rank.
+inline torch::nn::Linear linear_alike(int64_t in = 4, int64_t out = 4) {
+  return build_alike([&] { return torch::nn::Linear(in, out); });
+}
+
 inline torch::Tensor small_ids(const Batch& batch) { return labels(batch, {2}, 7); }
 
 inline torch::Tensor small_loss(MisuseNetImpl& net, const Batch& batch) {
@@ -69,32 +75,40 @@ struct InTraining {
   MisuseNetImpl& net;
   const Group& group;
   torch::optim::Optimizer& optimizer;
+  int step = 0;  ///< that was made last
+  const torch::Tensor& p = net.up->weight;
+
+  std::shared_ptr<MisuseNetImpl> model() const {
+    return std::static_pointer_cast<MisuseNetImpl>(net.shared_from_this());
+  }
+  /// The loss of a forward in a scope of its own.
+  torch::Tensor loss(int of_step = 1) const {
+    ForwardScope scope(group);
+    return small_loss(net, share(of_step));
+  }
 };
 
-/// Trains on 2 ranks, makes the mistake after the first step, and expects the losses and parameters of the unsharded
-/// run that made none.
-inline void expect_training_survives(const std::function<void(const InTraining&)>& mistake) {
+/// Trains on 2 ranks, makes the mistake after each of the first steps, and expects the losses and parameters of the
+/// unsharded run that made none.
+inline void expect_training_survives(const std::function<void(const InTraining&)>& mistake, int mistakes = 1) {
   auto training = small_training();
-  auto expected = train_unsharded(training, 2);
+  training.steps = mistakes + 2;
+  const auto expected = train_unsharded(training, 2);
   std::vector<std::shared_ptr<MisuseNetImpl>> models{build_model(training), build_model(training)};
   run_thread_ranks(2, [&](int r) {
     auto& net = *models[static_cast<size_t>(r)];
-    auto group = shard(net);
-    auto optimizer = training.optimizer(net.parameters());
+    const auto group = shard(net);
+    const auto optimizer = training.optimizer(net.parameters());
+    InTraining t{net, group, *optimizer};
     Outcome outcome;
     for (int step = 0; step < training.steps; ++step) {
       optimizer->zero_grad();
-      torch::Tensor loss;
-      {
-        ForwardScope scope(group);
-        loss = small_loss(net, share(step));
-      }
+      const auto loss = t.loss(step);
       loss.backward();
       optimizer->step();
-      auto mean = loss.detach().clone().reshape({1});
-      default_process_group()->communicator().all_reduce(mean, ReduceOp::kSum, {"loss", {}})->wait();
-      outcome.losses.push_back(mean.item<double>() / 2);
-      if (step == 0) mistake({net, group, *optimizer});
+      outcome.losses.push_back(mean_over_ranks(loss).item<double>());
+      t.step = step;
+      if (step < mistakes) mistake(t);
     }
     for (const auto& parameter : net.parameters()) outcome.parameters.push_back(full_tensor(parameter));
     expect_same_outcome(expected, outcome, training.tolerance);
@@ -125,13 +139,83 @@ std::string message_of(const Act& act) {
   return {};
 }
 
-/// Holds for a message that names this rank, the operation, the parameter, what was expected and found, and a remedy.
-inline testing::Matcher<std::string> refuses(const std::string& operation, const std::string& parameter,
-                                             const std::string& remedy) {
-  using testing::HasSubstr;
-  return testing::AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/", world_size(), "] ", operation, ": ")),
-                        HasSubstr("parameter '" + parameter + "'"), HasSubstr("expected"), HasSubstr("found"),
-                        HasSubstr(remedy));
+using Words = std::vector<std::string>;
+
+/// Holds for a message that has all the words. One that begins with '@' follows the name of this rank in the message.
+inline testing::Matcher<std::string> says(const Words& words) {
+  std::vector<testing::Matcher<std::string>> all;
+  for (const auto& word : words)
+    all.push_back(testing::HasSubstr(
+        word[0] == '@' ? c10::str("[fsdp rank ", rank(), "/", world_size(), "] ", word.substr(1)) : word));
+  return testing::AllOfArray(all);
+}
+
+/// `act` throws an exception of type `E` whose message has all the words.
+template <class E = UsageError, class Act>
+void expect_error(const Act& act, const Words& words, int line = __builtin_LINE()) {
+  SCOPED_TRACE("the mistake of line " + std::to_string(line));
+  EXPECT_THAT(message_of<E>(act), says(words));
+}
+
+/// The words of an operator's refusal: this rank, the operator, the parameter, what was expected and found, a remedy.
+inline Words refusal(const std::string& op, const std::string& parameter, const std::string& remedy) {
+  return {"@" + op + ": ", "parameter '" + parameter + "'", "expected", "found", remedy};
+}
+
+/// Where a mistake is made; the sum of several for one that is the same in all of them.
+enum Where : unsigned {
+  kOutside = 1,            ///< of a forward scope
+  kOutsideUnrecorded = 2,  ///< and under a torch::NoGradGuard
+  kInScope = 4,            ///< before the parameter `p` is in memory
+  kInScopeUnrecorded = 8,
+  kInMemory = 16,    ///< in a scope that has read `p`, unrecorded
+  kInBackward = 32,  ///< in a hook
+  kInTraining = kOutside | kOutsideUnrecorded,
+};
+
+struct Mistake {
+  unsigned where;
+  Words words;
+  std::vector<std::function<void(const InTraining&)>> acts;  ///< different ones with the same error
+};
+
+/// Runs `act` in a hook of a backward that gives all gradients.
+inline void in_backward(const InTraining& t, const std::function<void()>& act) {
+  bool ran = false;
+  t.net.on_words = [&](const torch::Tensor& h) {
+    h.register_hook([&](const torch::Tensor&) {
+      act();
+      ran = true;
+    });
+    return h;
+  };
+  t.optimizer.zero_grad();
+  t.loss().backward();
+  t.net.on_words = std::identity();
+  EXPECT_TRUE(ran);
+  for (const auto& item : t.net.named_parameters()) EXPECT_TRUE(item.value().grad().defined()) << item.key();
+}
+
+/// In training, makes every mistake in all of its places, and expects its error each time; then training goes on.
+template <class E = UsageError>
+void expect_refused(const std::vector<Mistake>& mistakes) {
+  expect_training_survives([&](const InTraining& t) {
+    for (unsigned where = kOutside; where <= kInBackward; where *= 2)
+      for (const auto& mistake : mistakes)
+        for (size_t i = 0; i < mistake.acts.size() && (mistake.where & where) != 0; ++i) {
+          SCOPED_TRACE(c10::str("act ", i, " of those that say '", mistake.words[0], "', place ", where));
+          const auto make = [&] { EXPECT_THAT(message_of<E>([&] { mistake.acts[i](t); }), says(mistake.words)); };
+          if (where == kInBackward) {
+            in_backward(t, make);
+            continue;
+          }
+          const at::AutoGradMode mode((where & (kOutside | kInScope)) != 0);
+          std::optional<ForwardScope> scope;
+          if (where >= kInScope) scope.emplace(t.group);
+          if (where == kInMemory) (void)t.p.sum();
+          make();
+        }
+  });
 }
 
 }  // namespace fsdp::test

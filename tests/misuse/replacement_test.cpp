@@ -8,142 +8,70 @@ namespace fsdp::test {
 namespace {
 
 namespace nn = torch::nn;
-using testing::AllOf;
-using testing::HasSubstr;
+using torch::Tensor;
 
-constexpr const char* kRemedy = "Copy values with copy_";
+constexpr const char* kTwin = "Clone the module before fsdp::fully_shard";
 
-// Outside and inside a scope.
-void expect_refused_everywhere(const std::function<std::string(const InTraining&)>& mistake,
-                               const std::function<testing::Matcher<std::string>()>& expected) {
-  expect_training_survives([&](const InTraining& t) {
-    EXPECT_THAT(mistake(t), expected());
-    ForwardScope scope(t.group);
-    EXPECT_THAT(mistake(t), expected());
-  });
+Words replaced(const std::string& parameter) {
+  return {"@aten::", "parameter '" + parameter + "'", "Copy values with copy_", "before fsdp::fully_shard"};
+}
+Words converted(const std::string& parameter) {
+  return {"@aten::", "parameter '" + parameter + "'", "fsdp::full_tensor(p).to(...)", "before fsdp::fully_shard"};
 }
 
-testing::Matcher<std::string> refuses_to_replace(const std::string& parameter) {
-  return AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter '" + parameter + "'"),
-               HasSubstr(kRemedy), HasSubstr("before fsdp::fully_shard"));
+std::string saved_net(c10::ScalarType dtype) {
+  auto twin = std::make_shared<MisuseNetImpl>();
+  twin->to(dtype);
+  std::ostringstream file;
+  torch::save(twin, file);
+  return file.str();
+}
+
+void load_saved_net(const InTraining& t, c10::ScalarType dtype) {
+  auto model = t.model();
+  std::istringstream file(saved_net(dtype));
+  torch::load(model, file);
+}
+
+TEST(Replacement, OfAParametersMemoryIsRefused) {
+  constexpr unsigned kRecorded = kOutside | kInScope, kUnrecorded = kOutsideUnrecorded | kInScopeUnrecorded;
+  const auto zeros = [](c10::ScalarType dtype) { return torch::zeros({6, 4}, dtype); };
+  expect_refused({
+      {kRecorded, {"@aten::set_data: "}, {[=](auto& t) { t.p.set_data(zeros(torch::kDouble)); }}},
+      {kRecorded,
+       replaced("up.weight"),
+       {[=](auto& t) { t.p.set_data(zeros(torch::kDouble)); }, [=](auto& t) { t.p.set_data(zeros(torch::kFloat)); }}},
+      {kUnrecorded,
+       replaced("up.weight"),
+       {[=](auto& t) { t.p.set_(zeros(torch::kDouble)); }, [=](auto& t) { t.p.resize_({2, 2}); }}},
+      {kRecorded, {"parameter 'words.weight'"}, {[](auto& t) {
+         nn::utils::vector_to_parameters(torch::zeros({1000}, torch::kDouble), t.net.parameters());
+       }}},
+      {kRecorded,
+       replaced("words.weight"),
+       {[](auto& t) { load_saved_net(t, torch::kDouble); }, [](auto& t) { load_saved_net(t, torch::kFloat); }}},
+  });
 }
 
 // Outside a scope the conversion is refused, inside what comes after it.
-testing::Matcher<std::string> refuses_to_convert(const std::string& parameter) {
-  return AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] aten::")), HasSubstr("parameter '" + parameter + "'"),
-               testing::AnyOf(HasSubstr(kRemedy), HasSubstr("fsdp::full_tensor(p).to(...)")),
-               HasSubstr("before fsdp::fully_shard"));
+TEST(Replacement, ByAnotherTypeOrDeviceIsRefused) {
+  const std::vector<std::function<void(const InTraining&)>> acts{[](auto& t) { t.net.to(torch::kFloat); },
+                                                                 [](auto& t) { t.net.to(torch::kMeta); },
+                                                                 [](auto& t) { t.net.to(torch::kCPU, torch::kFloat); }};
+  expect_refused({{kInTraining, converted("words.weight"), acts},
+                  {kInScope | kInScopeUnrecorded, replaced("words.weight"), acts}});
 }
 
-TEST(SetData, OfAParameterIsRefused) {
-  expect_refused_everywhere(
-      [](const InTraining& t) {
-        return message_of([&] { t.net.up->weight.set_data(torch::zeros({6, 4}, torch::kDouble)); });
-      },
-      [] { return AllOf(refuses_to_replace("up.weight"), HasSubstr("aten::set_data: ")); });
-  expect_refused_everywhere(
-      [](const InTraining& t) {
-        return message_of([&] { t.net.up->weight.set_data(torch::zeros({6, 4}, torch::kFloat)); });
-      },
-      [] { return refuses_to_replace("up.weight"); });
-  expect_refused_everywhere(
-      [](const InTraining& t) {
-        torch::NoGradGuard no_grad;
-        return message_of([&] { t.net.up->weight.set_(torch::zeros({6, 4}, torch::kDouble)); });
-      },
-      [] { return refuses_to_replace("up.weight"); });
-  expect_refused_everywhere(
-      [](const InTraining& t) {
-        torch::NoGradGuard no_grad;
-        return message_of([&] { t.net.up->weight.resize_({2, 2}); });
-      },
-      [] { return refuses_to_replace("up.weight"); });
-}
-
-TEST(VectorToParameters, IsRefused) {
-  expect_refused_everywhere(
-      [](const InTraining& t) {
-        auto vector = torch::zeros({1000}, torch::kDouble);
-        return message_of([&] { nn::utils::vector_to_parameters(vector, t.net.parameters()); });
-      },
-      [] { return HasSubstr("parameter 'words.weight'"); });
-}
-
-TEST(Load, IntoAShardedModuleIsRefused) {
-  auto text = [] {
-    auto twin = std::make_shared<MisuseNetImpl>();
-    twin->to(torch::kDouble);
-    std::ostringstream file;
-    torch::save(twin, file);
-    return file.str();
-  }();
-  expect_refused_everywhere(
-      [&](const InTraining& t) {
-        auto model = std::static_pointer_cast<MisuseNetImpl>(t.net.shared_from_this());
-        std::istringstream file(text);
-        return message_of([&] { torch::load(model, file); });
-      },
-      [] { return refuses_to_replace("words.weight"); });
-}
-
-TEST(Load, OfAFloatModelIntoADoubleOneIsRefused) {
-  auto text = [] {
-    std::ostringstream file;
-    torch::save(std::make_shared<MisuseNetImpl>(), file);
-    return file.str();
-  }();
-  expect_refused_everywhere(
-      [&](const InTraining& t) {
-        auto model = std::static_pointer_cast<MisuseNetImpl>(t.net.shared_from_this());
-        std::istringstream file(text);
-        return message_of([&] { torch::load(model, file); });
-      },
-      [] { return refuses_to_replace("words.weight"); });
-}
-
-TEST(ModuleTo, AnotherTypeOrDeviceIsRefused) {
-  for (bool recorded : {true, false}) {
-    expect_refused_everywhere(
-        [&](const InTraining& t) {
-          at::AutoGradMode mode(recorded);
-          return message_of([&] { t.net.to(torch::kFloat); });
-        },
-        [] { return refuses_to_convert("words.weight"); });
-    expect_refused_everywhere(
-        [&](const InTraining& t) {
-          at::AutoGradMode mode(recorded);
-          return message_of([&] { t.net.to(torch::kMeta); });
-        },
-        [] { return refuses_to_convert("words.weight"); });
-    expect_refused_everywhere(
-        [&](const InTraining& t) {
-          at::AutoGradMode mode(recorded);
-          return message_of([&] { t.net.to(torch::kCPU, torch::kFloat); });
-        },
-        [] { return refuses_to_convert("words.weight"); });
-  }
-}
-
-TEST(Clone, OfAShardedModuleIsRefused) {
-  expect_training_survives([](const InTraining& t) {
-    auto expected = AllOf(HasSubstr("aten::clone"), HasSubstr("parameter 'up.weight'"),
-                          HasSubstr("Clone the module before fsdp::fully_shard"));
-    EXPECT_THAT(message_of([&] { t.net.up->clone(); }), expected);
-    EXPECT_THAT(message_of([&] { t.net.up->clone(torch::Device(torch::kMeta)); }), refuses_to_convert("up.weight"));
+TEST(Clone, OfAShardedModuleOrParameterIsRefused) {
+  expect_refused({
+      {kOutside, {"aten::clone", "parameter 'up.weight'", kTwin}, {[](auto& t) { t.net.up->clone(); }}},
+      {kOutside, converted("up.weight"), {[](auto& t) { t.net.up->clone(torch::Device(torch::kMeta)); }}},
+      {kInTraining, refusal("aten::clone", "up.weight", "p.detach().clone()"), {[](auto& t) { t.p.clone(); }}},
+      {kInTraining, {"fsdp::full_tensor"}, {[](auto& t) { t.p.clone(); }}},
   });
-}
-
-TEST(Clone, OfAParameterIsRefusedAndOfItsRowsIsFine) {
   expect_training_survives([](const InTraining& t) {
-    auto p = t.net.up->weight;
-    EXPECT_THAT(message_of([&] { p.clone(); }),
-                AllOf(refuses("aten::clone", "up.weight", "p.detach().clone()"), HasSubstr("fsdp::full_tensor")));
-    {
-      torch::NoGradGuard no_grad;
-      EXPECT_THAT(message_of([&] { p.clone(); }), refuses("aten::clone", "up.weight", "p.detach().clone()"));
-    }
-    auto rows = p.detach().clone();
-    EXPECT_EQ(rows.size(0), local_rows(p).count);
+    auto rows = t.p.detach().clone();
+    EXPECT_EQ(rows.size(0), local_rows(t.p).count);
     EXPECT_TRUE(rows.norm().defined()) << "a plain tensor";
   });
 }
@@ -163,14 +91,11 @@ TEST(AShardedHandle, EntersNeitherAModuleNorAnArchive) {
 
 TEST(AConversion, ThatChangesNothingPasses) {
   expect_training_survives([](const InTraining& t) {
-    const auto p = t.net.up->weight;
+    const auto& p = t.p;
     for (bool recorded : {true, false}) {
       at::AutoGradMode mode(recorded);
-      EXPECT_TRUE(p.to(torch::kCPU).is_same(p));
-      EXPECT_TRUE(p.cpu().is_same(p));
-      EXPECT_TRUE(p.to(torch::kDouble).is_same(p));
-      EXPECT_TRUE(p.to(p.options()).is_same(p));
-      EXPECT_TRUE(p.contiguous().is_same(p));
+      for (const auto& same : {p.to(torch::kCPU), p.cpu(), p.to(torch::kDouble), p.to(p.options()), p.contiguous()})
+        EXPECT_TRUE(same.is_same(p));
     }
     t.net.to(torch::kCPU);
     t.net.to(torch::kDouble);
@@ -179,17 +104,12 @@ TEST(AConversion, ThatChangesNothingPasses) {
 }
 
 TEST(AConversion, OfRowsIsRefusedAndNamesFullTensor) {
-  expect_training_survives([](const InTraining& t) {
-    const auto p = t.net.up->weight;
-    for (bool recorded : {true, false}) {
-      at::AutoGradMode mode(recorded);
-      for (const auto& act :
-           std::vector<std::function<void()>>{[&] { p.to(torch::kFloat); }, [&] { p.to(torch::kMeta); },
-                                              [&] { p.to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true); }})
-        EXPECT_THAT(message_of(act), AllOf(refuses("aten::to", "up.weight", "fsdp::full_tensor(p).to(...)"),
-                                           HasSubstr("p.detach().to(...)")));
-    }
-  });
+  auto words = refusal("aten::to", "up.weight", "fsdp::full_tensor(p).to(...)");
+  words.emplace_back("p.detach().to(...)");
+  expect_refused({{kInTraining,
+                   words,
+                   {[](auto& t) { t.p.to(torch::kFloat); }, [](auto& t) { t.p.to(torch::kMeta); },
+                    [](auto& t) { t.p.to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true); }}}});
 }
 
 // Warnings that are given once are given each time while it lives, in every thread.
@@ -220,7 +140,7 @@ std::string printed(const torch::Tensor& tensor) {
 TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
   const WarnAlways for_all_threads;
   for (auto dtype : {torch::kDouble, torch::kFloat})
-    run_thread_ranks(2, [&](int r) {
+    run_thread_ranks(2, [&](int) {
       auto linear = build_alike([] { return nn::Linear(4, 6); });
       linear->to(dtype);
       auto model = fully_shard(linear);
@@ -228,9 +148,8 @@ TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
       for (const auto& p : {linear->weight, linear->bias, linear->weight.grad(), linear->weight.detach()}) {
         const Warnings warnings;
         EXPECT_EQ(printed(p), printed(torch::zeros(p.sizes(), dtype).copy_(p.detach()))) << dtype;
-        EXPECT_THAT(warnings.text,
-                    AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] aten::to: parameter '")),
-                          HasSubstr("this rank's rows, which is what is printed"), HasSubstr("fsdp::full_tensor(p)")));
+        EXPECT_THAT(warnings.text, says({"@aten::to: parameter '", "this rank's rows, which is what is printed",
+                                         "fsdp::full_tensor(p)"}));
       }
       ForwardScope scope(model);
       EXPECT_EQ(printed(linear->weight), printed(full_tensor(linear->weight)));
@@ -238,11 +157,9 @@ TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
 }
 
 TEST(Printing, GivesNoTensorToTrainThrough) {
-  expect_training_survives([](const InTraining& t) {
-    const auto rows = t.net.up->weight.to(torch::kCPU, torch::kDouble);
-    EXPECT_THAT(message_of([&] { rows.sum().backward(); }),
-                AllOf(HasSubstr("parameter 'up.weight'"), HasSubstr("fsdp::ForwardScope")));
-  });
+  expect_refused({{kOutside, {"parameter 'up.weight'", "fsdp::ForwardScope"}, {[](auto& t) {
+                     t.p.to(torch::kCPU, torch::kDouble).sum().backward();
+                   }}}});
 }
 
 }  // namespace

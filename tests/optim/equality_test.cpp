@@ -16,39 +16,25 @@ using torch::optim::Optimizer;
 using torch::optim::RMSpropOptions;
 using torch::optim::SGDOptions;
 
+template <class TorchsOptimizer, class OurOptimizer>
+struct Both {
+  using Torchs = TorchsOptimizer;
+  using Ours = OurOptimizer;
+};
 template <class Options>
 struct OptimizersOf;
 template <>
-struct OptimizersOf<AdamWOptions> {
-  using Torchs = torch::optim::AdamW;
-  using Ours = optim::AdamW;
-};
+struct OptimizersOf<AdamWOptions> : Both<torch::optim::AdamW, optim::AdamW> {};
 template <>
-struct OptimizersOf<AdamOptions> {
-  using Torchs = torch::optim::Adam;
-  using Ours = optim::Adam;
-};
+struct OptimizersOf<AdamOptions> : Both<torch::optim::Adam, optim::Adam> {};
 template <>
-struct OptimizersOf<RMSpropOptions> {
-  using Torchs = torch::optim::RMSprop;
-  using Ours = optim::RMSprop;
-};
+struct OptimizersOf<RMSpropOptions> : Both<torch::optim::RMSprop, optim::RMSprop> {};
 template <>
-struct OptimizersOf<AdagradOptions> {
-  using Torchs = torch::optim::Adagrad;
-  using Ours = optim::Adagrad;
-};
+struct OptimizersOf<AdagradOptions> : Both<torch::optim::Adagrad, optim::Adagrad> {};
 template <>
-struct OptimizersOf<SGDOptions> {
-  using Torchs = torch::optim::SGD;
-  using Ours = optim::SGD;
-};
-
+struct OptimizersOf<SGDOptions> : Both<torch::optim::SGD, optim::SGD> {};
 template <>
-struct OptimizersOf<AdadeltaOptions> {
-  using Torchs = ReferenceAdadelta;
-  using Ours = optim::Adadelta;
-};
+struct OptimizersOf<AdadeltaOptions> : Both<ReferenceAdadelta, optim::Adadelta> {};
 
 template <class Options, class Parameters>
 std::unique_ptr<Optimizer> make_optimizer(bool ours, const Parameters& parameters, const Options& options) {
@@ -79,113 +65,70 @@ Program<OptimNet> program_with(const MakeOptimizer& make) {
   return program;
 }
 
-// In fp64, in fp32, and as one group.
-void expect_equals_torchs(const MakeOptimizer& make) {
-  auto program = program_with(make);
-  expect_equals_unsharded(program, worlds_up_to(4));
-  program.shard = shard_as_one_group;
-  expect_equals_unsharded(program, worlds_up_to(3));
-  program.dtype = torch::kFloat;
-  program.tolerance = 5e-6;
-  expect_equals_unsharded(program, worlds_up_to(4));
+struct EqualityCase {
+  const char* name;
+  MakeOptimizer make;
+};
+
+template <class Options>
+EqualityCase with(const char* name, const Options& options) {
+  return {name, [=](OptimNet& net, bool ours) { return make_optimizer(ours, net.parameters(), options); }};
 }
 
 template <class Options>
-void expect_options_give_torchs(const Options& options) {
-  expect_equals_torchs([=](OptimNet& net, bool ours) { return make_optimizer(ours, net.parameters(), options); });
+EqualityCase with_groups(const char* name, const Options& matrices, const Options& vectors, const Options& scale,
+                         const Options& defaults) {
+  return {name, [=](OptimNet& net, bool ours) {
+            return make_optimizer(ours, three_groups(net, matrices, vectors, scale), defaults);
+          }};
 }
 
-TEST(OptimEquality, AdamWEqualsTorchsOnTheUnshardedModel) {
-  expect_options_give_torchs(AdamWOptions(0.01).weight_decay(0.1));
+const std::vector<EqualityCase> kEqualityCases{
+    with("AdamW", AdamWOptions(0.01).weight_decay(0.1)),
+    with("AdamWAmsgradNoDecay", AdamWOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0)),
+    with("Adam", AdamOptions(0.01)),
+    with("AdamAmsgradDecay", AdamOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
+    with("RMSprop", RMSpropOptions(0.003)),
+    with("RMSpropDecay", RMSpropOptions(0.003).alpha(0.9).eps(1e-5).weight_decay(0.1)),
+    // What fp32 rounds in a gradient that is nearly 0 is magnified by 1 / eps, and momentum adds it up; of the
+    // difference of two means that are nearly equal it is more.
+    with("RMSpropMomentum", RMSpropOptions(0.003).eps(1e-2).momentum(0.9)),
+    with("RMSpropCentered", RMSpropOptions(0.003).eps(0.1).centered(true)),
+    with("RMSpropAll", RMSpropOptions(0.003).eps(0.1).centered(true).momentum(0.5).weight_decay(0.01)),
+    with("Adagrad", AdagradOptions(0.05)),
+    with("AdagradAll", AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2).eps(1e-6)),
+    with("SGD", SGDOptions(0.1)), with("SGDDecay", SGDOptions(0.1).weight_decay(0.05)),
+    with("SGDMomentum", SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.01)),
+    with("SGDNesterov", SGDOptions(0.1).momentum(0.9).nesterov(true)), with("Adadelta", AdadeltaOptions()),
+    with("AdadeltaAll", AdadeltaOptions(0.5).rho(0.8).eps(1e-4).weight_decay(0.1)),
+    with_groups("AdamWGroups", AdamWOptions(0.02).weight_decay(0.1), AdamWOptions(0.01).weight_decay(0.001),
+                AdamWOptions(0.003).amsgrad(true), AdamWOptions(0.01)),
+    with_groups("AdamGroups", AdamOptions(0.02).weight_decay(0.1), AdamOptions(0.01), AdamOptions(0.003).amsgrad(true),
+                AdamOptions(0.01)),
+    with_groups("RMSpropGroups", RMSpropOptions(0.003).eps(1e-4).momentum(0.9), RMSpropOptions(0.003).alpha(0.9),
+                RMSpropOptions(0.001).eps(1e-4).centered(true), RMSpropOptions(0.01)),
+    with_groups("AdagradGroups", AdagradOptions(0.05).weight_decay(0.1), AdagradOptions(0.02).lr_decay(0.5),
+                AdagradOptions(0.01).eps(1e-3), AdagradOptions(0.01).initial_accumulator_value(0.1)),
+    with_groups("SGDGroups", SGDOptions(0.1).momentum(0.9), SGDOptions(0.05), SGDOptions(0.02).weight_decay(0.1),
+                SGDOptions(0.1)),
+    with_groups("AdadeltaGroups", AdadeltaOptions(1.0).weight_decay(0.1), AdadeltaOptions(0.5).rho(0.7),
+                AdadeltaOptions(0.1).eps(1e-3), AdadeltaOptions())};
+
+class EveryOptimizer : public testing::TestWithParam<EqualityCase> {};
+
+// Torch's optimizer steps the unsharded oracle; for Adadelta it is Python's.
+TEST_P(EveryOptimizer, EqualsTorchs) {
+  auto program = program_with(GetParam().make);
+  expect_equals_unsharded(program, {1, worlds_up_to(4).back()});
+  program.shard = shard_as_one_group;
+  expect_equals_unsharded(program, {2});
+  program.dtype = torch::kFloat;
+  program.tolerance = 5e-6;
+  expect_equals_unsharded(program, {2});
 }
 
-TEST(OptimEquality, AdamWWithAmsgradAndWithoutDecayEqualsTorchs) {
-  expect_options_give_torchs(AdamWOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0));
-}
-
-TEST(OptimEquality, AdamWWithOptionsPerGroupOfParametersEqualsTorchs) {
-  expect_equals_torchs([](OptimNet& net, bool ours) {
-    auto groups = three_groups(net, AdamWOptions(0.02).weight_decay(0.1), AdamWOptions(0.01).weight_decay(0.001),
-                               AdamWOptions(0.003).amsgrad(true));
-    return make_optimizer(ours, groups, AdamWOptions(0.01));
-  });
-}
-
-TEST(OptimEquality, AdamEqualsTorchs) {
-  expect_options_give_torchs(AdamOptions(0.01));
-  expect_options_give_torchs(AdamOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1));
-}
-
-TEST(OptimEquality, RmspropEqualsTorchs) {
-  expect_options_give_torchs(RMSpropOptions(0.003));
-  expect_options_give_torchs(RMSpropOptions(0.003).alpha(0.9).eps(1e-5).weight_decay(0.1));
-}
-
-TEST(OptimEquality, RmspropWithMomentumCenteredAndBothEqualsTorchs) {
-  // What fp32 rounds in a gradient that is nearly 0 is magnified by 1 / eps, and momentum adds it up; of the difference
-  // of two means that are nearly equal it is more.
-  expect_options_give_torchs(RMSpropOptions(0.003).eps(1e-2).momentum(0.9));
-  expect_options_give_torchs(RMSpropOptions(0.003).eps(0.1).centered(true));
-  expect_options_give_torchs(RMSpropOptions(0.003).eps(0.1).centered(true).momentum(0.5).weight_decay(0.01));
-}
-
-TEST(OptimEquality, AdagradEqualsTorchs) {
-  expect_options_give_torchs(AdagradOptions(0.05));
-  expect_options_give_torchs(
-      AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2).eps(1e-6));
-}
-
-TEST(OptimEquality, OptionsPerGroupOfParametersEqualTorchsOfEachKind) {
-  expect_equals_torchs([](OptimNet& net, bool ours) {
-    auto groups = three_groups(net, AdamOptions(0.02).weight_decay(0.1), AdamOptions(0.01),
-                               AdamOptions(0.003).amsgrad(true));
-    return make_optimizer(ours, groups, AdamOptions(0.01));
-  });
-  expect_equals_torchs([](OptimNet& net, bool ours) {
-    auto groups = three_groups(net, RMSpropOptions(0.003).eps(1e-4).momentum(0.9), RMSpropOptions(0.003).alpha(0.9),
-                               RMSpropOptions(0.001).eps(1e-4).centered(true));
-    return make_optimizer(ours, groups, RMSpropOptions(0.01));
-  });
-  expect_equals_torchs([](OptimNet& net, bool ours) {
-    auto groups = three_groups(net, AdagradOptions(0.05).weight_decay(0.1), AdagradOptions(0.02).lr_decay(0.5),
-                               AdagradOptions(0.01).eps(1e-3));
-    return make_optimizer(ours, groups, AdagradOptions(0.01).initial_accumulator_value(0.1));
-  });
-}
-
-TEST(OptimEquality, SgdEqualsTorchs) {
-  expect_options_give_torchs(SGDOptions(0.1));
-  expect_options_give_torchs(SGDOptions(0.1).weight_decay(0.05));
-}
-
-TEST(OptimEquality, SgdWithMomentumDampeningAndDecayEqualsTorchs) {
-  expect_options_give_torchs(SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.01));
-}
-
-TEST(OptimEquality, SgdWithNesterovsMomentumEqualsTorchs) {
-  expect_options_give_torchs(SGDOptions(0.1).momentum(0.9).nesterov(true));
-}
-
-TEST(OptimEquality, SgdWithOptionsPerGroupOfParametersEqualsTorchs) {
-  expect_equals_torchs([](OptimNet& net, bool ours) {
-    auto groups =
-        three_groups(net, SGDOptions(0.1).momentum(0.9), SGDOptions(0.05), SGDOptions(0.02).weight_decay(0.1));
-    return make_optimizer(ours, groups, SGDOptions(0.1));
-  });
-}
-
-TEST(OptimEquality, AdadeltaEqualsPythons) {
-  expect_options_give_torchs(AdadeltaOptions());
-  expect_options_give_torchs(AdadeltaOptions(0.5).rho(0.8).eps(1e-4).weight_decay(0.1));
-}
-
-TEST(OptimEquality, AdadeltaWithOptionsPerGroupOfParametersEqualsPythons) {
-  expect_equals_torchs([](OptimNet& net, bool ours) {
-    auto groups = three_groups(net, AdadeltaOptions(1.0).weight_decay(0.1), AdadeltaOptions(0.5).rho(0.7),
-                               AdadeltaOptions(0.1).eps(1e-3));
-    return make_optimizer(ours, groups, AdadeltaOptions());
-  });
-}
+INSTANTIATE_TEST_SUITE_P(OptimEquality, EveryOptimizer, testing::ValuesIn(kEqualityCases),
+                         [](const auto& one) { return std::string(one.param.name); });
 
 // What torch.optim.Adadelta([p], lr=0.7, rho=0.8, eps=1e-5, weight_decay=0.1) of PyTorch 2.13 made of the same
 // gradients. Its kernels for fp32 contain fused multiply-adds, which round once less, so state may differ by two units
@@ -229,11 +172,13 @@ TEST(OptimEquality, AdadeltaGivesTheNumbersThatPythonGave) {
   }
 }
 
-TEST(OptimEquality, AParameterGroupAddedLaterEqualsTorchs) {
+TEST(OptimEquality, AnOptimizerMadeBeforeShardingAndAParameterGroupAddedLaterEqualTorchs) {
   auto program = program_with({});
+  program.shard = [](OptimNet&, const FullyShardOptions&) {};
   program.run = [](OptimNet& net, const Role& role) {
     std::vector<torch::Tensor> some{net.in->weight, net.scale}, others{net.in->bias, net.out->weight};
     auto optimizer = make_optimizer(role.is_sharded(), some, AdamWOptions(0.02));
+    if (role.is_sharded()) shard_in_two(net);
     for (int step = 0; step < 4; ++step) {
       if (step == 2) optimizer->add_param_group({others, std::make_unique<AdamWOptions>(0.005)});
       net.zero_grad();
@@ -243,22 +188,6 @@ TEST(OptimEquality, AParameterGroupAddedLaterEqualsTorchs) {
     return Values{};
   };
   expect_equals_unsharded(program, worlds_up_to(3));
-}
-
-TEST(OptimEquality, OptimizerMadeBeforeShardingIsAsGoodAsOneMadeAfter) {
-  auto program = program_with({});
-  program.shard = [](OptimNet&, const FullyShardOptions&) {};
-  program.run = [](OptimNet& net, const Role& role) {
-    auto optimizer = make_optimizer(role.is_sharded(), net.parameters(), AdamWOptions(0.02));
-    if (role.is_sharded()) shard_in_two(net);
-    for (int step = 0; step < 4; ++step) {
-      optimizer->zero_grad();
-      backward(net, role, step);
-      optimizer->step();
-    }
-    return Values{};
-  };
-  expect_equals_unsharded(program, worlds_up_to(2));
 }
 
 // Two sharded models, one of which lists a tied weight twice, and a plain tensor, in one optimizer.
@@ -307,43 +236,33 @@ TEST(OptimEquality, SeveralModelsTiedWeightsAndPlainTensorsInOneOptimizerEqualTo
 
 // The same rows, stepped by torch's optimizer: the arithmetic alone.
 TEST(OptimEquality, RowsEqualThoseThatTorchsOptimizerSteps) {
-  for (auto dtype : {torch::kDouble, torch::kFloat, torch::kBFloat16}) {
-    const double tolerance = dtype == torch::kDouble ? 1e-12 : dtype == torch::kFloat ? 5e-6 : 0.02;
-    for (int world : worlds_up_to(3)) {
-      std::vector<std::shared_ptr<OptimNet>> nets;
-      for (int i = 0; i < 12 * world; ++i) {
-        torch::manual_seed(7);
-        nets.push_back(std::make_shared<OptimNet>());
-        nets.back()->to(dtype);
-      }
-      run_thread_ranks(world, [&](int rank) {
-        auto train = [&](auto& net, bool ours, const auto& options) {
-          shard_in_two(net);
-          auto optimizer = make_optimizer(ours, net.parameters(), options);
+  for (const auto& [dtype, tolerance] :
+       {std::pair(torch::kDouble, 1e-12), {torch::kFloat, 5e-6}, {torch::kBFloat16, 0.02}})
+    run_thread_ranks(3, [&, dtype = dtype, tolerance = tolerance](int) {
+      const auto compare = [&](const auto& options) {
+        const auto trained = [&](bool ours) {
+          const auto net = optim_net(dtype);
+          shard_in_two(*net);
+          const auto optimizer = make_optimizer(ours, net->parameters(), options);
           for (int step = 0; step < 4; ++step) {
-            for (const auto& parameter : net.parameters()) {
-              auto sizes = parameter.sizes().vec();
-              parameter.mutable_grad() = samples({step, 3, 1}, sizes, dtype).squeeze(0);
-            }
+            for (const auto& parameter : net->parameters())
+              parameter.mutable_grad() = samples({step, 3, 1}, parameter.sizes().vec(), dtype).squeeze(0);
             optimizer->step();
           }
+          Values rows;
+          for (const auto& parameter : net->parameters()) rows.push_back(parameter.detach().clone());
+          return rows;
         };
-        auto compare = [&](int first, const auto& options) {
-          auto net = [&](int i) -> OptimNet& { return *nets[static_cast<size_t>(12 * rank + first + i)]; };
-          for (int i : {0, 1}) train(net(i), i == 1, options);
-          auto expected = net(0).parameters(), found = net(1).parameters();
-          for (size_t i = 0; i < found.size(); ++i)
-            expect_close(expected[i].detach().clone(), found[i].detach().clone(), tolerance);
-        };
-        compare(0, SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
-        compare(2, AdamWOptions(0.01).weight_decay(0.1));
-        compare(4, AdadeltaOptions().weight_decay(0.1));
-        compare(6, AdamOptions(0.01).weight_decay(0.1));
-        compare(8, RMSpropOptions(0.01).momentum(0.5));
-        compare(10, AdagradOptions(0.05).weight_decay(0.1));
-      });
-    }
-  }
+        const auto expected = trained(false), found = trained(true);
+        for (size_t i = 0; i < found.size(); ++i) expect_close(expected[i], found[i], tolerance);
+      };
+      compare(SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
+      compare(AdamWOptions(0.01).weight_decay(0.1));
+      compare(AdadeltaOptions().weight_decay(0.1));
+      compare(AdamOptions(0.01).weight_decay(0.1));
+      compare(RMSpropOptions(0.01).momentum(0.5));
+      compare(AdagradOptions(0.05).weight_decay(0.1));
+    });
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 /// \file
 /// The model of the optimizers' tests: nothing divides evenly, one part has a gradient in some steps only.
 
+#include <ATen/record_function.h>
+
 #include "support/oracle.h"
 
 namespace fsdp::test {
@@ -57,6 +59,33 @@ inline void backward(OptimNet& net, const Role& role, int step) {
 inline void shard_in_two(OptimNet& net, const FullyShardOptions& options = {}) {
   fully_shard(*net.in, options);
   fully_shard(static_cast<torch::nn::Module&>(net), options);
+}
+
+inline std::shared_ptr<OptimNet> optim_net(c10::ScalarType dtype = torch::kDouble) {
+  const auto net = build_alike([] { return std::make_shared<OptimNet>(); });
+  net->to(dtype);
+  return net;
+}
+
+inline void copy_rows(const torch::nn::Module& from, const torch::nn::Module& to) {
+  const torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < to.parameters().size(); ++i) to.parameters()[i].copy_(from.parameters()[i]);
+}
+
+/// How often a step calls operators or passes of optimizers whose names begin so.
+inline int calls_of_a_step(torch::optim::Optimizer& optimizer, const std::string& beginning) {
+  static thread_local std::string counted;
+  static thread_local int count;
+  counted = beginning;
+  count = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
+        count += std::string_view(call.name()).starts_with(counted);
+        return nullptr;
+      }).scopes({at::RecordScope::FUNCTION}));
+  optimizer.step();
+  at::removeCallback(handle);
+  return count;
 }
 
 }  // namespace fsdp::test

@@ -1,71 +1,94 @@
-// Norms and sums over all rows of all ranks.
-
-#include <gmock/gmock.h>
+// Norms and sums over all rows of all ranks, and clipping by them: the same bits wherever rows are cut.
 
 #include <cmath>
 
-#include "support/oracle.h"
 #include "misuse/net.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+// Matrices of many short and of few long rows, a long vector, a channels_last kernel, a scalar; over many orders of
+// magnitude and of both signs, so that the order of addition shows in the last bits.
+std::vector<torch::Tensor> wild_values(c10::ScalarType dtype) {
+  std::vector<torch::Tensor> all;
+  for (const auto& size : std::vector<std::vector<int64_t>>{{1009, 3}, {7, 331}, {1500}, {5, 1}, {6, 4, 3, 3}, {}}) {
+    const int index = static_cast<int>(all.size());
+    auto values = samples({index, 0, 1}, size) * torch::pow(10.0, 6 * samples({index + 50, 0, 1}, size));
+    all.push_back(values.squeeze(0).to(dtype));
+  }
+  return all;
+}
 
-// Over many orders of magnitude and of both signs, so that the order of addition shows in the last bits.
+// Its parameters have these values, and if they are to be clipped their gradients too.
 struct Wild : torch::nn::Module {
   explicit Wild(c10::ScalarType dtype = torch::kDouble) {
-    const std::vector<std::vector<int64_t>> sizes{{1009, 3}, {7, 331}, {1500}, {5, 1}, {6, 4, 3, 3}, {}};
-    for (const auto& size : sizes) {
-      const int index = static_cast<int>(parameters().size());
-      auto values = samples({index, 0, 1}, size) * torch::pow(10.0, 6 * samples({index + 50, 0, 1}, size));
-      values = values.squeeze(0).to(dtype);
-      if (size.size() == 4) values = values.contiguous(torch::MemoryFormat::ChannelsLast);
-      register_parameter("p" + std::to_string(index), values);
+    for (const auto& values : wild_values(dtype)) {
+      const auto format = values.dim() == 4 ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
+      register_parameter("p" + std::to_string(parameters().size()), values.contiguous(format));
     }
+  }
+  Group shard() { return fully_shard(static_cast<torch::nn::Module&>(*this)); }
+  void set_gradients() {
+    for (const auto& parameter : parameters()) parameter.mutable_grad() = parameter.detach().clone();
   }
 };
 
-std::vector<double> norms_and_sum(const std::vector<torch::Tensor>& tensors) {
-  std::vector<double> found;
-  for (const double p : {1.0, 2.0, 3.0, static_cast<double>(INFINITY)}) found.push_back(fsdp::norm(tensors, p));
-  found.push_back(fsdp::sum(tensors));
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Norms, clipped gradients, and the sum of the values.
+struct Found {
+  std::vector<double> numbers;
+  std::vector<torch::Tensor> clipped;
+};
+
+Found norms_and_clipped(c10::ScalarType dtype) {
+  Wild net(dtype);
+  const auto group = net.shard();
+  Found found;
+  for (const double p : {1.0, 2.0, 3.0, kInfinity}) {
+    net.set_gradients();
+    const double norm = fsdp::norm(net.parameters(), p);
+    EXPECT_EQ(clip_grad_norm_(group, 1.0, p), norm);
+    found.numbers.push_back(norm);
+    for (const auto& parameter : net.parameters()) found.clipped.push_back(full_grad(parameter));
+  }
+  const ForwardScope scope(group);  // the same inside one
+  found.numbers.push_back(fsdp::sum(net.parameters()));
+  EXPECT_EQ(fsdp::norm(net.parameters()), found.numbers[1]);
+  EXPECT_EQ(fsdp::norm(group), found.numbers[1]);
+  EXPECT_EQ(fsdp::sum(group), found.numbers[4]);
   return found;
 }
 
-TEST(GlobalSums, HaveTheSameBitsInEveryWorld) {
+TEST(GlobalSums, AndClippedGradientsHaveTheSameBitsInEveryWorld) {
   for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16}) {
-    const Wild oracle(dtype);
+    SCOPED_TRACE(dtype);
     std::vector<torch::Tensor> all;
-    for (const auto& parameter : oracle.parameters()) all.push_back(parameter.detach().to(torch::kDouble).flatten());
+    for (const auto& values : wild_values(dtype)) all.push_back(values.to(torch::kDouble).flatten());
     const auto joined = torch::cat(all);
-    const double magnitude = joined.abs().sum().item<double>();
-    std::optional<std::vector<double>> expected;
+    std::optional<Found> expected;
     for (const int world : worlds_up_to(8)) {
-      std::vector<std::vector<double>> found(static_cast<size_t>(world));
-      run_thread_ranks(world, [&](int rank) {
-        Wild net(dtype);
-        const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
-        const ForwardScope scope(group);  // the same inside one
-        found[static_cast<size_t>(rank)] = norms_and_sum(net.parameters());
-        EXPECT_EQ(fsdp::norm(group), found[static_cast<size_t>(rank)][1]);
-        EXPECT_EQ(fsdp::sum(group), found[static_cast<size_t>(rank)][4]);
-      });
+      std::vector<Found> found(static_cast<size_t>(world));
+      run_thread_ranks(world, [&](int rank) { found[static_cast<size_t>(rank)] = norms_and_clipped(dtype); });
       if (!expected) expected = found[0];
-      for (const auto& of_rank : found) EXPECT_EQ(of_rank, *expected) << "world " << world << ' ' << dtype;
+      for (const auto& [numbers, clipped] : found) {
+        EXPECT_EQ(numbers, expected->numbers) << "world " << world;
+        for (size_t i = 0; i < clipped.size(); ++i) EXPECT_TRUE(torch::equal(clipped[i], expected->clipped[i]));
+      }
     }
-    EXPECT_NEAR((*expected)[0], magnitude, 1e-13 * magnitude);
-    EXPECT_NEAR((*expected)[1], joined.norm().item<double>(), 1e-13 * (*expected)[1]);
-    EXPECT_EQ((*expected)[3], joined.abs().max().item<double>());
-    EXPECT_NEAR((*expected)[4], joined.sum().item<double>(), 1e-13 * magnitude);
+    // In fp64 the sums of all others.
+    const auto& numbers = expected->numbers;
+    for (size_t i = 0; i < 3; ++i)
+      EXPECT_NEAR(numbers[i], joined.norm(static_cast<double>(i + 1)).item<double>(), 1e-13 * numbers[i]);
+    EXPECT_EQ(numbers[3], joined.abs().max().item<double>());
+    EXPECT_NEAR(numbers[4], joined.sum().item<double>(), 1e-13 * numbers[0]);
   }
 }
 
 TEST(GlobalSums, OfGradientsAreThoseOfTheWholeOnes) {
   run_thread_ranks(3, [](int rank) {
     Wild net;
-    const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
+    const auto group = net.shard();
     {
       ForwardScope scope(group);
       auto loss = (net.parameters()[0] * (rank + 1)).sum() + net.parameters()[4].square().sum();
@@ -85,28 +108,66 @@ TEST(GlobalSums, OfGradientsAreThoseOfTheWholeOnes) {
 }
 
 TEST(GlobalSums, OfOtherTensorsAreRefusedBeforeRanksMeet) {
+  run_thread_ranks(2, [](int) {
+    Wild net;
+    net.shard();
+    const auto p = net.parameters()[0];
+    expect_error([&] { fsdp::norm({p, torch::ones({3})}); }, {"fsdp::norm", "found another tensor of sizes [3]"});
+    expect_error([&] { fsdp::sum({p.detach().view({-1})}); }, {"@sum", "parameter 'p0'", "found a view"});
+    expect_error([&] { fsdp::norm({p}, 0.0); }, {"expected p > 0 or infinity, found 0"});
+    EXPECT_GT(fsdp::norm({p}), 0);
+  });
   run_thread_ranks(2, [](int rank) {
     Wild net;
-    fully_shard(static_cast<torch::nn::Module&>(net));
-    const auto p = net.parameters()[0];
-    EXPECT_THAT(message_of([&] { fsdp::norm({p, torch::ones({3})}); }),
-                AllOf(HasSubstr("fsdp::norm"), HasSubstr("found another tensor of sizes [3]")));
-    EXPECT_THAT(message_of([&] { fsdp::sum({p.detach().view({-1})}); }),
-                AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/2] sum")), HasSubstr("parameter 'p0'"),
-                      HasSubstr("found a view")));
-    EXPECT_THAT(message_of([&] { fsdp::norm({p}, 0.0); }), HasSubstr("expected p > 0 or infinity, found 0"));
-    EXPECT_GT(fsdp::norm({p}), 0);
+    net.shard();
+    EXPECT_THROW(fsdp::norm(net.parameters(), rank == 0 ? 2.0 : 3.0), Mismatch);
   });
 }
 
-TEST(GlobalSums, OfDifferentNormsAreAMismatch) {
-  EXPECT_THROW(run_thread_ranks(2,
-                                [](int rank) {
-                                  Wild net;
-                                  fully_shard(static_cast<torch::nn::Module&>(net));
-                                  fsdp::norm(net.parameters(), rank == 0 ? 2.0 : 3.0);
-                                }),
-               Mismatch);
+struct Tied : torch::nn::Module {
+  torch::nn::Linear own{3, 3};
+  torch::Tensor tied;
+  explicit Tied(const torch::Tensor& weight) {
+    register_module("own", own);
+    tied = register_parameter("tied", weight);
+  }
+};
+
+TEST(OptimClipping, CoversTheModelsOwnParametersOnlyWhereTheGroupOfATiedOneHasMore) {
+  run_thread_ranks(2, [&](int) {
+    auto encoder = linear_alike(3, 3);
+    const auto decoder = build_alike([&] { return std::make_shared<Tied>(encoder->weight); });
+    fully_shard(encoder);
+    const auto group = fully_shard(static_cast<torch::nn::Module&>(*decoder));
+    for (const auto& parameters : {encoder->parameters(), decoder->parameters()})
+      for (const auto& parameter : parameters) parameter.mutable_grad() = torch::ones_like(parameter.detach());
+    EXPECT_NEAR(clip_grad_norm_(group, 1.0), std::sqrt(9.0 + 3.0 + 9.0), 1e-6);
+    EXPECT_TRUE(encoder->bias.grad().eq(1).all().item<bool>()) << "was scaled";
+    EXPECT_NEAR(clip_grad_norm_(group_of(*encoder), 100.0), std::sqrt(3.0 + 9.0 / 21.0), 1e-5);
+  });
+}
+
+TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
+  for (double norm_type : {2.0, 3.0, kInfinity})
+    for (double bad : {kInfinity, std::nan("")})
+      run_thread_ranks(2, [&](int rank) {
+        SCOPED_TRACE(c10::str(norm_type, " ", bad));
+        Wild net;
+        const auto group = net.shard();
+        for (auto& parameter : net.parameters())
+          parameter.mutable_grad() = torch::full_like(parameter.detach(), rank == 1 ? bad : 1.0);
+        EXPECT_FALSE(std::isfinite(get_total_norm(group, norm_type)));
+        EXPECT_THROW(get_total_norm(group, norm_type, /*error_if_nonfinite=*/true), Error);
+        const double norm = clip_grad_norm_(group, 1.0, norm_type);
+        EXPECT_EQ(std::isnan(norm), std::isnan(bad));
+        EXPECT_FALSE(std::isfinite(norm));
+        // As torch::nn::utils::clip_grad_norm_ leaves them.
+        if (rank == 1) return;
+        for (auto& parameter : net.parameters()) {
+          const bool becomes_nan = std::isnan(bad) && parameter.numel() > 0;
+          EXPECT_EQ(parameter.grad().isnan().any().item<bool>(), becomes_nan);
+        }
+      });
 }
 
 }  // namespace

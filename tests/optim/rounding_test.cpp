@@ -49,39 +49,5 @@ TEST(OptimRounding, ElementsParametersStepsAndSeedsHaveRandomNumbersOfTheirOwn) 
   EXPECT_FALSE(torch::equal(one, rounded(2, 1, 0))) << "of another seed";
 }
 
-// A small regression in pure bf16: how far the parameters are from those of fp32 at the end, as a part of their way.
-double distance_from_fp32(const StateOptions& state) {
-  const auto train = [](c10::ScalarType dtype, const StateOptions& options) {
-    torch::nn::Sequential net(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
-    int index = 0;
-    {
-      const torch::NoGradGuard no_grad;
-      for (auto& parameter : net->parameters())
-        parameter.copy_(0.3 * samples({0, index++, 1}, parameter.sizes().vec()).squeeze(0));
-    }
-    net->to(dtype);
-    optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-4).weight_decay(0), options);
-    std::vector<Tensor> begin, end;
-    for (const auto& parameter : net->parameters()) begin.push_back(parameter.detach().to(torch::kDouble, false, true));
-    for (int step = 0; step < 400; ++step) {
-      const auto x = samples({step % 16, 0, 32}, {8}).to(dtype);
-      optimizer.zero_grad();
-      (net->forward(x) - x.sum(1, true).sin()).pow(2).mean().backward();
-      optimizer.step();
-    }
-    for (const auto& parameter : net->parameters()) end.push_back(parameter.detach().to(torch::kDouble));
-    std::vector<Tensor> all;
-    for (size_t i = 0; i < end.size(); ++i) all.push_back((end[i] - begin[i]).flatten());
-    return torch::cat(all);
-  };
-  const auto expected = train(torch::kFloat, {}), found = train(torch::kBFloat16, state);
-  return ((found - expected).norm() / expected.norm()).item<double>();
-}
-
-TEST(OptimRounding, PureBf16WithStochasticRoundingComesCloserToFp32) {
-  const double nearest = distance_from_fp32({}), stochastic = distance_from_fp32({.stochastic_rounding = true});
-  EXPECT_LT(stochastic, 0.5 * nearest);
-}
-
 }  // namespace
 }  // namespace fsdp::test

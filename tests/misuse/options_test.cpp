@@ -1,0 +1,159 @@
+// Options, meshes, strategies and precisions that cannot be, or do not fit together.
+
+#include <torch/script.h>
+
+#include "misuse/net.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+
+struct BadOptions {
+  std::function<FullyShardOptions()> make;  // on every rank
+  Words words;
+};
+
+// Every rank refuses the options, leaves the module as it was, and can use the process group afterwards.
+void expect_options_refused(int world, const std::vector<BadOptions>& all) {
+  run_thread_ranks(world, [&](int) {
+    for (const auto& bad : all) {
+      SCOPED_TRACE(bad.words[0]);
+      nn::Linear linear(4, 3);
+      const auto options = bad.make();
+      auto words = bad.words;
+      words.emplace_back(options.mp_policy ? "@fully_shard: MixedPrecisionPolicy::"
+                                           : "@fully_shard: FullyShardOptions");
+      expect_error([&] { fully_shard(*linear, options); }, words);
+      EXPECT_EQ(linear->weight.size(0), 3) << "it was sharded";
+    }
+    barrier();
+  });
+}
+
+using Options = FullyShardOptions;
+using Policy = MixedPrecisionPolicy;
+
+TEST(Options, ThatCannotBeAreRefused) {
+  std::vector<BadOptions> all{
+      {[] { return Options{.offload_policy = CPUOffloadPolicy{}}; },
+       {"offload_policy", "is on the CPU", "only the disk tier means something"}},
+      {[] { return Options{.device = c10::Device(c10::kCUDA, 0)}; }, {"device", "found cuda:0", "cuda has 0 here"}},
+      {[] { return Options{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })}; },
+       {"auto_wrap_policy", "not what to wrap"}},
+      {[] { return Options{.ignored_params = {torch::ones({9, 9})}}; },
+       {"ignored_params", "sizes [9, 9]", "no parameter under Linear"}},
+      {[] { return Options{.ignored_params = {torch::Tensor()}}; }, {"ignored_params", "undefined"}},
+      {[] { return Options{.mesh = init_device_mesh(), .process_group = default_process_group()}; },
+       {"a mesh and a process_group", "Leave the process_group out"}},
+      {[] { return Options{.mp_policy = Policy{.param_dtype = torch::kChar}}; }, {"param_dtype", "found Char"}},
+      {[] { return Options{.mp_policy = Policy{.param_dtype = torch::kFloat8_e4m3fn}}; },
+       {"param_dtype", "Float8_e4m3fn"}},
+      {[] { return Options{.mp_policy = Policy{.reduce_dtype = torch::kInt}}; }, {"reduce_dtype", "found Int"}},
+      {[] { return Options{.mp_policy = Policy{.output_dtype = torch::kBool}}; }, {"output_dtype", "found Bool"}},
+      {[] {
+         return Options{.mp_policy = Policy{.keeps_precision = [](const nn::Module&, const auto&) { return true; }}};
+       },
+       {"Set param_dtype or reduce_dtype"}}};
+  for (const int ranks : {0, -1, 3, 4})
+    all.push_back({[=] { return Options{.reshard_after_forward = Reshard::within(ranks)}; },
+                   {"reshard_after_forward", "divides the 2 ranks", c10::str("found ", ranks)}});
+  for (const auto strategy : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer})
+    all.push_back({[=] { return Options{.strategy = strategy, .mesh = init_device_mesh({2}, {"replicate"})}; },
+                   {"its one axis is named 'replicate'", c10::str("but ", strategy, " shards")}});
+  for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
+    all.push_back({[=] { return Options{.strategy = strategy, .reshard_after_forward = Reshard::always()}; },
+                   {"reshard_after_forward frees whole parameters", c10::str("with ", strategy, " they stay")}});
+  expect_options_refused(2, all);
+}
+
+TEST(AMesh, OfOtherAxesThanReplicateAndShardIsRefused) {
+  expect_options_refused(
+      4, {{[] { return Options{.mesh = init_device_mesh({1, 2, 2}, {"stage", "replicate", "shard"})}; },
+           {"expected one axis, or the axes 'replicate' and 'shard'", "found 'stage', 'replicate', 'shard'"}},
+          {[] { return Options{.mesh = init_device_mesh({2, 2}, {"dp", "tp"})}; }, {"found 'dp', 'tp'"}}});
+  expect_options_refused(8, {{[] {
+                                const auto mesh = init_device_mesh({2, 2, 2}, {"stage", "replicate", "shard"});
+                                return Options{.mesh = mesh[{"replicate", "shard"}]};
+                              },
+                              {"found one of 4 of 8", "Split them"}}});
+}
+
+TEST(Options, OfAListOrAScriptModuleThatWrapsAreRefused) {
+  FullyShardOptions wraps;
+  wraps.auto_wrap_policy = size_based_auto_wrap_policy(1);
+  run_thread_ranks(2, [&](int) {
+    nn::Linear a(2, 2), b(2, 2);
+    expect_error([&] { fully_shard({a.get(), b.get()}, wraps); }, {"auto_wrap_policy", "found list of 2 modules"});
+    torch::jit::Module script("Empty");
+    script.register_attribute("training", c10::BoolType::get(), true);
+    expect_error([&] { fully_shard(script, wraps); }, {"auto_wrap_policy"});
+    expect_error([&] { fully_shard(std::vector<nn::Module*>{}); }, {"empty list of modules"});
+  });
+}
+
+TEST(Numbers, ThatCannotBeAreRefused) {
+  const auto divided = [](double factor) {
+    return [=](auto& t) { Group(t.group).set_gradient_divide_factor(factor); };
+  };
+  expect_refused({
+      {kOutside, {"expected a finite factor above 0"}, {divided(0)}},
+      {kOutside, {"found nan"}, {divided(NAN), [](auto& t) { clip_grad_norm_(t.group, NAN); }}},
+      {kOutside, {"found inf"}, {divided(INFINITY)}},
+      {kOutside, {"expected max_norm >= 0, found -1"}, {[](auto& t) { clip_grad_norm_(t.group, -1.0); }}},
+      {kOutside, {"expected norm_type > 0"}, {[](auto& t) { clip_grad_norm_(t.group, 1.0, 0); }}},
+  });
+}
+
+TEST(ReshardWithin, OneRankIsNeverAndAllAreAlways) {
+  run_thread_ranks(2, [&](int) {
+    const auto gathers = [](Reshard reshard) {
+      nn::Sequential net;
+      for (int i = 0; i < 5; ++i) net->push_back(nn::Linear(nn::LinearOptions(4, 4).bias(false)));
+      FullyShardOptions options;
+      options.reshard_after_forward = reshard;
+      options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
+      options.sync_module_states = true;
+      auto model = fully_shard(net, options);
+      model(torch::ones({2, 4})).sum().backward();
+      return model.stats().gathers;
+    };
+    const auto never = gathers(Reshard::never()), always = gathers(Reshard::always());
+    EXPECT_EQ(gathers(Reshard::within(1)), never);
+    EXPECT_EQ(gathers(Reshard::within(2)), always);
+    if (test_backend() != "shm") {
+      EXPECT_GT(always, never);
+    }
+  });
+}
+
+TEST(MisusePrecision, AnOperatorOnParametersOfTwoDtypesNamesBoth) {
+  struct TwoImpl : nn::Module {
+    nn::Linear a = register_module("a", nn::Linear(4, 4)), b = register_module("b", nn::Linear(4, 4));
+  };
+  run_thread_ranks(2, [](int) {
+    const auto net = build_alike([] { return std::make_shared<TwoImpl>(); });
+    fully_shard(*net->a, {.mp_policy = Policy{.param_dtype = torch::kBFloat16}});
+    fully_shard(*net->b, {.mp_policy = Policy{.param_dtype = torch::kHalf}});
+    const auto group = fully_shard(static_cast<nn::Module&>(*net), {});
+    ForwardScope scope(group);
+    expect_error([&] { torch::matmul(net->a->weight, net->b->weight); },
+                 {"'a.weight' (group 'a') in BFloat16", "'b.weight' (group 'b') in Half", "param_dtype"});
+  });
+}
+
+TEST(MisusePrecision, WritingRoundedValuesBackIsRefused) {
+  run_thread_ranks(2, [](int) {
+    nn::Linear linear = linear_alike(4, 3);
+    const auto values = linear->weight.detach().clone();
+    const auto model = fully_shard(linear, {.mp_policy = Policy{.param_dtype = torch::kBFloat16}});
+    {
+      SummonFullParams whole(model);
+      expect_error([&] { whole.write_back(); }, {"'weight' are BFloat16", "rounded from Float", "LocalRows"});
+    }
+    EXPECT_TRUE(torch::equal(full_tensor(linear->weight), values));
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test
