@@ -1,5 +1,6 @@
 #include "memory/block.h"
 
+#include <c10/macros/Macros.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <unistd.h>
@@ -21,7 +22,7 @@ int64_t resident_bytes() {
 }
 
 TEST(ReturnFreePages, GivesBackWhatABlockInUsePins) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+#if C10_ASAN_ENABLED || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
   GTEST_SKIP() << "another allocator than glibc's";
 #endif
   constexpr size_t kBlocks = 1000, kBytes = size_t{100} << 10;  // too small for mappings of their own
@@ -48,7 +49,7 @@ size_t kept_bytes() {
 }
 
 TEST(KeepFreePages, LetsTheNextStepHaveThePagesOfThisOne) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
+#if C10_ASAN_ENABLED || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
   GTEST_SKIP() << "another allocator than glibc's";
 #endif
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
