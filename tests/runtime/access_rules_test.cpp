@@ -4,171 +4,148 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
+
 namespace fsdp::runtime {
 namespace {
 
-using Op = OperatorKind;
+using enum Conversion;
+using enum Fit;
+using enum OperatorKind;
+using enum PartKind;
+using enum Verdict;
 using testing::HasSubstr;
 
-constexpr std::array kKinds{Op::kMetadata, Op::kDetach,  Op::kFactory, Op::kView,      Op::kCopy,    Op::kClone,
-                            Op::kFill,     Op::kForeach, Op::kFused,   Op::kPointwise, Op::kReplace, Op::kOther};
+struct Rule {
+  std::vector<OperatorKind> operators;  // each of them in place of the access's own
+  Access access;
+  Verdict verdict;
+};
+using Operators = std::vector<OperatorKind>;
+const Operators kRowWise{kView, kCopy, kFill, kForeach, kFused}, kWithOperands{kPointwise, kCopy, kForeach};
 
-TEST(MetadataAndDetach, PassEverywhere) {
-  for (auto part : {PartKind::kRows, PartKind::kWhole, PartKind::kGradient})
+const Rule kRules[] = {
+    // Rows take what means the same on them and is not recorded. A write counts, one to a gradient does not.
+    {kRowWise, {}, kPass},
+    {kRowWise, {.recording = true}, kRefuseOutsideScope},
+    {{kCopy, kFill, kForeach, kFused, kPointwise}, {.writes = true}, kWriteRows},
+    {{kCopy}, {.part = kGradient, .writes = true}, kPass},
+    {{kOther}, {}, kRefuseOutsideScope},
+    {{kOther}, {.recording = true}, kRefuseOutsideScope},
+    {{kOther}, {.part = kGradient}, kRefuseOutsideScope},
+    {{kOther}, {.part = kGradient, .recording = true}, kRefuseOutsideScope},
+    // Other operands have to fit. In a scope it is the gradient that does not; recording is refused before.
+    {kWithOperands, {}, kPass},
+    {kWithOperands, {.writes = true, .fit = kTakesRows}, kWriteRows},
+    {kWithOperands, {.fit = kMisfits}, kRefuseOperand},
+    {kWithOperands, {.writes = true, .fit = kMisfits}, kRefuseOperand},
+    {kWithOperands, {.fit = kWrittenFromRows}, kRefuseWriteFromRows},
+    {kWithOperands, {.part = kGradient, .fit = kMisfits, .inside = true}, kRefuseGradientInScope},
+    {kWithOperands, {.part = kGradient, .fit = kWrittenFromRows, .inside = true}, kRefuseGradientInScope},
+    {kWithOperands, {.recording = true, .fit = kMisfits}, kRefuseOutsideScope},
+    {kWithOperands, {.recording = true, .fit = kWrittenFromRows}, kRefuseOutsideScope},
+    // A gradient may be converted, and is printed from a copy, but in LocalRows.
+    {{kCopy}, {.part = kGradient, .is_first = true}, kPass},
+    {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints}, kPrintRows},
+    {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints, .local_rows = true}, kPass},
+    // Random numbers are refused, also by rand_like, but in LocalRows and of whole values.
+    {{kPointwise, kOther, kFill}, {.writes = true, .random = true}, kRefuseRandom},
+    {{kFactory}, {.random = true}, kRefuseRandom},
+    {{kFactory}, {.random = true, .local_rows = true}, kPass},
+    {{kFactory}, {.part = kWhole, .random = true, .inside = true}, kPass},
+    // Some of the rows may be copied, but not by their numbers, and neither written nor computed with.
+    {{kCopy}, {.is_part_of_rows = true}, kPass},
+    {{kView, kCopy}, {.selects_rows = true}, kRefuseOutsideScope},
+    {{kCopy, kFill, kPointwise}, {.is_part_of_rows = true, .writes = true}, kRefuseOutsideScope},
+    {{kPointwise}, {.is_part_of_rows = true}, kRefuseOutsideScope},
+    {{kFill}, {.is_part_of_rows = true, .writes = true, .local_rows = true}, kWriteRows},
+    // A parameter itself is not cloned, its rows are.
+    {{kClone}, {.is_parameter = true}, kRefuseClone},
+    {{kClone}, {.is_parameter = true, .recording = true}, kRefuseClone},
+    {{kClone}, {}, kPass},
+    // LocalRows lifts every rule that is not about autograd or storage.
+    {{kOther, kPointwise, kClone, kFill}, {.is_parameter = true, .random = true, .local_rows = true}, kPass},
+    {{kClone}, {.is_parameter = true, .local_rows = true}, kPass},
+    {{kOther, kPointwise, kClone, kFill}, {.writes = true, .local_rows = true}, kWriteRows},
+    {{kOther}, {.recording = true, .local_rows = true}, kRefuseOutsideScope},
+    {{kReplace}, {.is_first = true, .local_rows = true}, kRefuseReplace},
+    // In a scope rows are not written, but zero_grad() may be called.
+    {{kFill}, {.writes = true, .inside = true}, kRefuseWriteInScope},
+    {{kFill}, {.part = kGradient, .writes = true, .inside = true}, kPass},
+    // Whole values end with their scope, though a view of them may stay; they are written where they are summoned, and
+    // not recorded there.
+    {{kOther}, {.part = kWhole}, kRefuseOutsideScope},
+    {{kView}, {.part = kWhole}, kPass},
+    {{kFill}, {.part = kWhole, .writes = true, .inside = true}, kRefuseWriteInScope},
+    {{kFill}, {.part = kWhole, .writes = true, .inside = true, .summoned = true}, kReadWhole},
+    {{kFill}, {.part = kWhole, .writes = true, .summoned = true}, kRefuseWriteInScope},
+    {kWithOperands, {.part = kWhole, .inside = true, .summoned = true}, kReadWhole},
+    {kWithOperands, {.part = kWhole, .recording = true, .inside = true, .summoned = true}, kRefuseRecording},
+    // The first argument's storage is replaced by itself at most.
+    {{kReplace}, {.conversion = kNothing}, kPass},
+    {{kReplace}, {.is_first = true, .conversion = kNothing}, kPass},
+    {{kReplace}, {.is_first = true}, kRefuseReplace},
+    {{kReplace}, {.is_first = true, .inside = true}, kRefuseReplace},
+    {{kReplace}, {.part = kWhole, .is_first = true}, kRefuseReplace},
+    {{kReplace}, {.part = kWhole, .is_first = true, .inside = true}, kRefuseReplace},
+    {{kReplace}, {.part = kGradient, .is_first = true}, kRefuseOutsideScope},
+    // A parameter is converted to what it is, and printed.
+    {{kCopy}, {.is_parameter = true, .is_first = true}, kRefuseConvert},
+    {{kCopy}, {.is_parameter = true, .is_first = true, .recording = true}, kRefuseConvert},
+    {{kCopy}, {.is_parameter = true, .is_first = true, .conversion = kNothing}, kPass},
+    {{kCopy}, {.is_parameter = true, .is_first = true, .recording = true, .conversion = kNothing}, kPass},
+    {{kCopy}, {.is_parameter = true, .is_first = true, .conversion = kPrints}, kPrintRows},
+    {{kCopy}, {.is_parameter = true, .is_first = true, .recording = true, .conversion = kPrints}, kPrintRows},
+};
+
+TEST(AccessRules, AreThoseOfTheTable) {
+  for (const auto& rule : kRules)
+    for (const auto op : rule.operators) {
+      auto access = rule.access;
+      access.op = op;
+      EXPECT_EQ(judge(access), rule.verdict) << "rule " << &rule - kRules << ", operator " << static_cast<int>(op);
+    }
+}
+
+TEST(AccessRules, LetMetadataAndDetachPassEverywhere) {
+  for (auto part : {kRows, kWhole, kGradient})
     for (bool recording : {false, true})
       for (bool inside : {false, true})
-        for (auto op : {Op::kMetadata, Op::kDetach, Op::kFactory}) {
+        for (auto op : {kMetadata, kDetach, kFactory}) {
           Access access{
               .op = op, .part = part, .is_parameter = true, .is_first = true, .recording = recording, .inside = inside};
-          EXPECT_EQ(judge(access), Verdict::kPass) << static_cast<int>(op) << static_cast<int>(part);
+          EXPECT_EQ(judge(access), kPass) << static_cast<int>(op) << static_cast<int>(part);
         }
 }
 
-TEST(Rows, PassWhatMeansTheSameOnRowsUnlessItIsRecorded) {
-  for (auto op : {Op::kView, Op::kCopy, Op::kFill, Op::kForeach, Op::kFused}) {
-    EXPECT_EQ(judge({.op = op}), Verdict::kPass) << static_cast<int>(op);
-    EXPECT_EQ(judge({.op = op, .recording = true}), Verdict::kRefuseOutsideScope) << static_cast<int>(op);
-  }
-}
-
-TEST(Rows, CountAWrite) {
-  for (auto op : {Op::kCopy, Op::kFill, Op::kForeach, Op::kFused})
-    EXPECT_EQ(judge({.op = op, .writes = true}), Verdict::kWriteRows) << static_cast<int>(op);
-  EXPECT_EQ(judge({.op = Op::kPointwise, .writes = true}), Verdict::kWriteRows);
-  EXPECT_EQ(judge({.op = Op::kCopy, .part = PartKind::kGradient, .writes = true}), Verdict::kPass)
-      << "a gradient is not part of the whole copy";
-}
-
-TEST(Rows, PassElementWiseOperatorsOnOperandsThatFitOnly) {
-  for (auto op : {Op::kPointwise, Op::kCopy, Op::kForeach}) {
-    EXPECT_EQ(judge({.op = op}), Verdict::kPass);
-    EXPECT_EQ(judge({.op = op, .writes = true, .fit = Fit::kTakesRows}), Verdict::kWriteRows);
-    EXPECT_EQ(judge({.op = op, .fit = Fit::kMisfits}), Verdict::kRefuseOperand);
-    EXPECT_EQ(judge({.op = op, .writes = true, .fit = Fit::kMisfits}), Verdict::kRefuseOperand);
-    EXPECT_EQ(judge({.op = op, .fit = Fit::kWrittenFromRows}), Verdict::kRefuseWriteFromRows);
-    for (auto fit : {Fit::kMisfits, Fit::kWrittenFromRows}) {
-      EXPECT_EQ(judge({.op = op, .part = PartKind::kGradient, .fit = fit, .inside = true}),
-                Verdict::kRefuseGradientInScope);
-      EXPECT_EQ(judge({.op = op, .recording = true, .fit = fit}), Verdict::kRefuseOutsideScope);
-    }
-  }
-}
-
-TEST(Rows, AreConvertedToWhatTheyAreAndToBePrintedOnly) {
-  Access access{.op = Op::kCopy, .is_parameter = true, .is_first = true};
-  for (bool recording : {false, true}) {
-    access.recording = recording;
-    access.conversion = Conversion::kConverts;
-    EXPECT_EQ(judge(access), Verdict::kRefuseConvert);
-    access.conversion = Conversion::kNothing;
-    EXPECT_EQ(judge(access), Verdict::kPass);
-    access.conversion = Conversion::kPrints;
-    EXPECT_EQ(judge(access), Verdict::kPrintRows);
-  }
-  access = {.op = Op::kCopy, .part = PartKind::kGradient, .is_first = true};
-  EXPECT_EQ(judge(access), Verdict::kPass);
-  access.conversion = Conversion::kPrints;
-  EXPECT_EQ(judge(access), Verdict::kPrintRows);
-  access.local_rows = true;
-  EXPECT_EQ(judge(access), Verdict::kPass);
-}
-
-TEST(Rows, RefuseEverythingElse) {
-  for (auto part : {PartKind::kRows, PartKind::kGradient})
-    for (bool recording : {false, true})
-      EXPECT_EQ(judge({.op = Op::kOther, .part = part, .recording = recording}), Verdict::kRefuseOutsideScope);
-}
-
-TEST(Rows, RefuseRandomNumbers) {
-  for (auto op : {Op::kPointwise, Op::kOther, Op::kFill})
-    EXPECT_EQ(judge({.op = op, .writes = true, .random = true}), Verdict::kRefuseRandom);
-  EXPECT_EQ(judge({.op = Op::kFactory, .random = true}), Verdict::kRefuseRandom) << "rand_like";
-  EXPECT_EQ(judge({.op = Op::kFactory, .random = true, .local_rows = true}), Verdict::kPass);
-  EXPECT_EQ(judge({.op = Op::kFactory, .part = PartKind::kWhole, .random = true, .inside = true}), Verdict::kPass);
-}
-
-TEST(Rows, RefuseAWriteToSomeOfThemAndComputingWithThem) {
-  for (auto op : {Op::kCopy, Op::kFill, Op::kPointwise})
-    EXPECT_EQ(judge({.op = op, .is_part_of_rows = true, .writes = true}), Verdict::kRefuseOutsideScope);
-  EXPECT_EQ(judge({.op = Op::kPointwise, .is_part_of_rows = true}), Verdict::kRefuseOutsideScope);
-  EXPECT_EQ(judge({.op = Op::kCopy, .is_part_of_rows = true}), Verdict::kPass) << "copying them is fine";
-  EXPECT_EQ(judge({.op = Op::kFill, .is_part_of_rows = true, .writes = true, .local_rows = true}), Verdict::kWriteRows);
-}
-
-TEST(Rows, RefuseACloneOfTheParameterItselfOnly) {
-  EXPECT_EQ(judge({.op = Op::kClone, .is_parameter = true}), Verdict::kRefuseClone);
-  EXPECT_EQ(judge({.op = Op::kClone, .is_parameter = true, .recording = true}), Verdict::kRefuseClone);
-  EXPECT_EQ(judge({.op = Op::kClone, .is_parameter = false}), Verdict::kPass);
-  EXPECT_EQ(judge({.op = Op::kClone, .is_parameter = true, .local_rows = true}), Verdict::kPass);
-}
-
-TEST(LocalRows, LiftEveryRuleThatIsNotAboutAutogradOrStorage) {
-  for (auto op : {Op::kOther, Op::kPointwise, Op::kClone, Op::kFill}) {
-    EXPECT_EQ(judge({.op = op, .is_parameter = true, .random = true, .local_rows = true}), Verdict::kPass);
-    EXPECT_EQ(judge({.op = op, .writes = true, .local_rows = true}), Verdict::kWriteRows);
-  }
-  EXPECT_EQ(judge({.op = Op::kOther, .recording = true, .local_rows = true}), Verdict::kRefuseOutsideScope);
-  EXPECT_EQ(judge({.op = Op::kReplace, .is_first = true, .local_rows = true}), Verdict::kRefuseReplace);
-}
-
-TEST(RowsInsideAScope, RefuseWrites) {
-  EXPECT_EQ(judge({.op = Op::kFill, .writes = true, .inside = true}), Verdict::kRefuseWriteInScope);
-  EXPECT_EQ(judge({.op = Op::kFill, .part = PartKind::kGradient, .writes = true, .inside = true}), Verdict::kPass)
-      << "zero_grad() may be called in a scope";
-}
-
 TEST(WholeParameters, AreReadInsideAScopeByWhateverComputes) {
-  for (auto op : kKinds) {
-    bool reads_nothing = op == Op::kMetadata || op == Op::kDetach || op == Op::kFactory || op == Op::kView;
+  const std::set<OperatorKind> reads_nothing{kMetadata, kDetach, kFactory, kView};
+  for (auto op :
+       {kMetadata, kDetach, kFactory, kView, kCopy, kClone, kFill, kForeach, kFused, kPointwise, kReplace, kOther})
     for (bool recording : {false, true})
-      EXPECT_EQ(judge({.op = op, .part = PartKind::kWhole, .recording = recording, .inside = true}),
-                reads_nothing ? Verdict::kPass : Verdict::kReadWhole)
+      EXPECT_EQ(judge({.op = op, .part = kWhole, .recording = recording, .inside = true}),
+                reads_nothing.contains(op) ? kPass : kReadWhole)
           << static_cast<int>(op);
-  }
 }
 
-TEST(WholeParameters, AreRefusedOutsideAScope) {
-  EXPECT_EQ(judge({.op = Op::kOther, .part = PartKind::kWhole}), Verdict::kRefuseOutsideScope)
-      << "a view that outlived its scope";
-  EXPECT_EQ(judge({.op = Op::kView, .part = PartKind::kWhole}), Verdict::kPass);
-}
-
-TEST(WholeParameters, MayBeWrittenWhenSummonedOnly) {
-  Access write{.op = Op::kFill, .part = PartKind::kWhole, .writes = true, .inside = true};
-  EXPECT_EQ(judge(write), Verdict::kRefuseWriteInScope);
-  write.summoned = true;
-  EXPECT_EQ(judge(write), Verdict::kReadWhole);
-  write.inside = false;
-  EXPECT_EQ(judge(write), Verdict::kRefuseWriteInScope);
-}
-
-TEST(Replacing, ByTheTensorItselfPasses) {
-  for (bool is_first : {true, false})
-    EXPECT_EQ(judge({.op = Op::kReplace, .is_first = is_first, .conversion = Conversion::kNothing}), Verdict::kPass);
-}
-
-TEST(Replacing, IsRefusedForTheFirstArgumentAndNotForGradients) {
-  for (auto part : {PartKind::kRows, PartKind::kWhole})
-    for (bool inside : {false, true})
-      EXPECT_EQ(judge({.op = Op::kReplace, .part = part, .is_first = true, .inside = inside}), Verdict::kRefuseReplace);
-  EXPECT_NE(judge({.op = Op::kReplace, .part = PartKind::kGradient, .is_first = true}), Verdict::kRefuseReplace);
-}
-
-TEST(WaysOut, AreNamedForEveryRefusal) {
-  EXPECT_THAT(ways_out(Verdict::kRefuseOutsideScope), HasSubstr("fsdp::ForwardScope"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseOutsideScope), HasSubstr("fsdp::clip_grad_norm_"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseOutsideScope), HasSubstr("fsdp::LocalRows"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseRandom), HasSubstr("fsdp::initialize"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseWriteInScope), HasSubstr("optimizer.step()"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseWriteInScope), HasSubstr("reset_iter_state()"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseReplace), HasSubstr("copy_"));
-  for (auto verdict : {Verdict::kRefuseConvert, Verdict::kRefuseOperand, Verdict::kRefuseWriteFromRows})
-    EXPECT_THAT(ways_out(verdict), HasSubstr("fsdp::full_tensor"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseWriteFromRows), HasSubstr("Adagrad"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseGradientInScope), HasSubstr("optimizer.step() belongs after the scope"));
-  EXPECT_THAT(ways_out(Verdict::kRefuseClone), HasSubstr("p.detach().clone()"));
-  for (auto verdict : {Verdict::kPass, Verdict::kReadWhole, Verdict::kWriteRows, Verdict::kPrintRows})
-    EXPECT_EQ(ways_out(verdict), "");
+TEST(AccessRules, NameAWayOutForEveryRefusal) {
+  for (const auto& [verdict, way] : std::initializer_list<std::pair<Verdict, const char*>>{
+           {kRefuseOutsideScope, "fsdp::ForwardScope"},
+           {kRefuseOutsideScope, "fsdp::clip_grad_norm_"},
+           {kRefuseOutsideScope, "fsdp::LocalRows"},
+           {kRefuseOperand, "fsdp::full_tensor"},
+           {kRefuseWriteFromRows, "fsdp::full_tensor"},
+           {kRefuseWriteFromRows, "Adagrad"},
+           {kRefuseGradientInScope, "optimizer.step() belongs after the scope"},
+           {kRefuseRandom, "fsdp::initialize"},
+           {kRefuseWriteInScope, "optimizer.step()"},
+           {kRefuseWriteInScope, "reset_iter_state()"},
+           {kRefuseReplace, "copy_"},
+           {kRefuseConvert, "fsdp::full_tensor"},
+           {kRefuseClone, "p.detach().clone()"},
+           {kRefuseRecording, "torch::NoGradGuard"}})
+    EXPECT_THAT(ways_out(verdict), HasSubstr(way));
+  for (auto verdict : {kPass, kReadWhole, kWriteRows, kPrintRows}) EXPECT_EQ(ways_out(verdict), "");
 }
 
 }  // namespace

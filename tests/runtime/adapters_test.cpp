@@ -1,6 +1,7 @@
 // Adapters that train beside frozen weights (LoRA): in one group with them, in groups of their own.
 
-#include "runtime/cost_net.h"
+#include "support/oracle.h"
+#include "support/recorded_ranks.h"
 
 namespace fsdp::test {
 namespace {
@@ -36,6 +37,7 @@ struct AdaptedNet : torch::nn::Module {
 };
 
 enum class Cut { kOneGroup, kEachLayer, kAdaptersApart };
+constexpr Cut kCuts[] = {Cut::kOneGroup, Cut::kEachLayer, Cut::kAdaptersApart};
 
 void shard_adapted(AdaptedNet& net, Cut cut, const FullyShardOptions& options) {
   if (cut != Cut::kOneGroup)
@@ -48,7 +50,7 @@ void shard_adapted(AdaptedNet& net, Cut cut, const FullyShardOptions& options) {
 }
 
 TEST(Adapters, BesideAFrozenBaseEqualTheUnshardedRun) {
-  for (const auto cut : {Cut::kOneGroup, Cut::kEachLayer, Cut::kAdaptersApart}) {
+  for (const auto cut : kCuts) {
     SCOPED_TRACE(c10::str("cut ", static_cast<int>(cut)));
     auto program =
         regression<AdaptedNet>([] { return std::make_shared<AdaptedNet>(); },
@@ -60,30 +62,26 @@ TEST(Adapters, BesideAFrozenBaseEqualTheUnshardedRun) {
 }
 
 TEST(Adapters, AloneAreReducedAndHaveGradients) {
-  for (const auto cut : {Cut::kOneGroup, Cut::kEachLayer, Cut::kAdaptersApart}) {
+  for (const auto cut : kCuts) {
+    SCOPED_TRACE(c10::str("cut ", static_cast<int>(cut)));
     Recorded recorded(2);
-    run_thread_ranks(
-        2,
-        [&](int r) {
-          auto net = build_alike([] { return std::make_shared<AdaptedNet>(); });
-          shard_adapted(*net, cut, {});
-          const auto group = group_of(*net);
-          recorded.clear(r);
-          Tensor loss;
-          {
-            ForwardScope scope(group);
-            loss = net->forward(samples({0, r * 2, 2}, {6}, torch::kFloat)).square().mean();
-          }
-          loss.backward();
-          const uint64_t adapters = 3 * (2 * 6 + 6 * 2) * sizeof(float);
-          const auto& log = recorded.log(r);
-          EXPECT_LE(log.bytes("reduce_scatter"), adapters + adapters / 2) << "padding included";
-          EXPECT_EQ(recorded.count(r, "reduce_scatter"), cut == Cut::kOneGroup ? 1 : 3)
-              << "frozen groups reduce nothing";
-          for (const auto& parameter : net->named_parameters())
-            EXPECT_EQ(parameter.value().grad().defined(), parameter.key().find("base") == std::string::npos);
-        },
-        recorded.options);
+    const auto train = [&](int r) {
+      const auto net = build_alike([] { return std::make_shared<AdaptedNet>(); });
+      shard_adapted(*net, cut, {});
+      recorded.clear(r);
+      Tensor loss;
+      {
+        ForwardScope scope(group_of(*net));
+        loss = net->forward(samples({0, r * 2, 2}, {6}, torch::kFloat)).square().mean();
+      }
+      loss.backward();
+      const uint64_t adapters = 3 * (2 * 6 + 6 * 2) * sizeof(float);
+      EXPECT_LE(recorded.log(r).bytes("reduce_scatter"), adapters + adapters / 2) << "padding included";
+      EXPECT_EQ(recorded.count(r, "reduce_scatter"), cut == Cut::kOneGroup ? 1 : 3) << "frozen groups reduce nothing";
+      for (const auto& parameter : net->named_parameters())
+        EXPECT_EQ(parameter.value().grad().defined(), parameter.key().find("base") == std::string::npos);
+    };
+    run_thread_ranks(2, train, recorded.options);
   }
 }
 

@@ -1,7 +1,11 @@
 #pragma once
 /// \file
-/// What tests of costs train.
+/// Ranks whose costs are counted: what they communicate, and the bytes that they hold.
 
+#include <gmock/gmock.h>
+
+#include "api/group_view.h"
+#include "runtime/param_group.h"
 #include "support/recorded_ranks.h"
 #include "support/small_net.h"
 
@@ -12,16 +16,66 @@ constexpr int64_t kDepth = 4;  // blocks
 /// Over shared memory whole parameters are there; ranks only meet, once in each scope.
 inline int64_t gathers(int64_t over_network) { return test_backend() == "shm" ? 0 : over_network; }
 
-inline std::vector<std::shared_ptr<SmallNetImpl>> nets(int world, int64_t dim = 12) {
-  std::vector<std::shared_ptr<SmallNetImpl>> models;
-  for (int r = 0; r < world; ++r)
-    models.push_back(build_alike([&] { return std::make_shared<SmallNetImpl>(dim, kDepth); }));
-  return models;
+/// Bytes of the group's whole buffers.
+inline int64_t whole_bytes(runtime::ParamGroup& group) {
+  int64_t bytes = 0;
+  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
+  return bytes;
 }
 
-inline torch::Tensor forward_loss(const Group& group, SmallNetImpl& net, int step) {
-  ForwardScope scope(group);
-  return small_net_loss(net, {step, rank() * 2, 2});
+struct CostOptions {
+  FullyShardOptions sharding = {};
+  int64_t dim = 12;
+  std::string backend = {};                         // "gloo" where it matters what is gathered when
+  std::function<void(SmallNetImpl&)> prepare = {};  // before sharding
+};
+
+/// A net of which each block is a group, and the log of its rank.
+struct CostRank {
+  CostRank(int number, Recorded& logs, const CostOptions& options)
+      : rank(number), recorded(logs), module(make(options)), group(shard_blocks(net, options.sharding)) {
+    clear();
+  }
+
+  SmallBlockImpl& block_at(int64_t i) const { return *net.blocks[static_cast<size_t>(i)]->as<SmallBlock>(); }
+  Group group_at(int64_t i) const { return group_of(block_at(i)); }
+  torch::Tensor input(int step) const { return samples({step, rank * 2, 2}, {5}, torch::kFloat); }
+  torch::Tensor forward(int step) const {
+    ForwardScope scope(group);
+    return small_net_loss(net, {step, rank * 2, 2});
+  }
+  void train(int step) const { forward(step).backward(); }
+
+  void clear() const { recorded.clear(rank); }
+  int64_t count(const std::string& operation) const { return recorded.count(rank, operation); }
+  /// What was gathered since the last call.
+  std::vector<std::string> gathered() const {
+    auto subjects = recorded.subjects(rank, "all_gather");
+    clear();
+    return subjects;
+  }
+
+  const int rank;
+  Recorded& recorded;
+  const std::shared_ptr<SmallNetImpl> module;
+  SmallNetImpl& net = *module;
+  const Group group;
+  // Bytes of the root's and of a block's whole parameters.
+  const int64_t root = whole_bytes(*param_groups(group)[0]), block = whole_bytes(*param_groups(group)[1]);
+
+ private:
+  static std::shared_ptr<SmallNetImpl> make(const CostOptions& options) {
+    auto net = build_alike([&] { return std::make_shared<SmallNetImpl>(options.dim, kDepth); });
+    if (options.prepare) options.prepare(*net);
+    return net;
+  }
+};
+
+inline void on_cost_ranks(int world, const std::function<void(const CostRank&)>& body,
+                          const CostOptions& options = {}) {
+  Recorded recorded(world);
+  recorded.options.backend = options.backend;
+  run_thread_ranks(world, [&](int rank) { body(CostRank(rank, recorded, options)); }, recorded.options);
 }
 
 }  // namespace fsdp::test

@@ -1,6 +1,4 @@
-// What a user says of when groups are gathered, seen in the gathers. Over shared memory there are none.
-
-#include <gmock/gmock.h>
+// What a user says of when groups are gathered, seen in the gathers over Gloo. Over shared memory there are none.
 
 #include "runtime/cost_net.h"
 
@@ -10,117 +8,92 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// `body` gets the net, its group and what was gathered since the last call of the latter.
-using GatheredSince = std::function<std::vector<std::string>()>;
-
-void on_two_ranks(const FullyShardOptions& options,
-                  const std::function<void(SmallNetImpl&, const Group&, const GatheredSince&)>& body) {
-  auto models = nets(2);
-  Recorded recorded(2);
-  recorded.options.backend = "gloo";
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto& net = *models[static_cast<size_t>(r)];
-        const auto group = shard_blocks(net, options);
-        recorded.clear(r);
-        body(net, group, [&recorded, r] {
-          auto subjects = recorded.subjects(r, "all_gather");
-          recorded.clear(r);
-          return subjects;
-        });
-      },
-      recorded.options);
+void on_two_ranks(const FullyShardOptions& sharding, const std::function<void(const CostRank&)>& body) {
+  on_cost_ranks(2, body, {.sharding = sharding, .backend = "gloo"});
 }
 
 TEST(CostOfASchedule, AGroupThatWasReshardedByHandIsGatheredAgainInBackward) {
-  on_two_ranks({.reshard_after_forward = Reshard::never()},
-               [](SmallNetImpl& net, const Group& group, const GatheredSince& gathered) {
-                 auto loss = forward_loss(group, net, 0);
-                 EXPECT_EQ(gathered().size(), kDepth + 1);
-                 group_of(*net.blocks[1]).reshard();
-                 loss.backward();
-                 EXPECT_THAT(gathered(), ElementsAre("blocks.1"));
-               });
+  on_two_ranks({.reshard_after_forward = Reshard::never()}, [](const CostRank& on) {
+    auto loss = on.forward(0);
+    EXPECT_EQ(on.gathered().size(), kDepth + 1);
+    on.group_at(1).reshard();
+    loss.backward();
+    EXPECT_THAT(on.gathered(), ElementsAre("blocks.1"));
+  });
 }
 
 TEST(CostOfASchedule, ReshardAfterForwardMayBeSetBetweenStepsForOneGroupOrAll) {
-  on_two_ranks({.reshard_after_forward = Reshard::always()},
-               [](SmallNetImpl& net, const Group& group, const GatheredSince& gathered) {
-                 const auto gathers_in_backward = [&] {
-                   auto loss = forward_loss(group, net, 0);
-                   gathered();
-                   loss.backward();
-                   return gathered().size();
-                 };
-                 // Forward leaves the last block.
-                 EXPECT_EQ(gathers_in_backward(), kDepth - 1);
-                 group_of(*net.blocks[0]).set_reshard_after_forward(false);
-                 EXPECT_EQ(gathers_in_backward(), kDepth - 2);
-                 group.set_reshard_after_forward(false);
-                 EXPECT_EQ(gathers_in_backward(), 0);
-                 group.set_reshard_after_forward(true);
-                 EXPECT_EQ(gathers_in_backward(), kDepth - 1);
-               });
+  on_two_ranks({.reshard_after_forward = Reshard::always()}, [](const CostRank& on) {
+    const auto gathers_in_backward = [&] {
+      auto loss = on.forward(0);
+      on.clear();
+      loss.backward();
+      return on.gathered().size();
+    };
+    EXPECT_EQ(gathers_in_backward(), kDepth - 1) << "forward leaves the last block";
+    on.group_at(0).set_reshard_after_forward(false);
+    EXPECT_EQ(gathers_in_backward(), kDepth - 2);
+    on.group.set_reshard_after_forward(false);
+    EXPECT_EQ(gathers_in_backward(), 0);
+    on.group.set_reshard_after_forward(true);
+    EXPECT_EQ(gathers_in_backward(), kDepth - 1);
+  });
 }
 
 TEST(CostOfASchedule, AForwardListIsGatheredWhileItsGroupIsUsed) {
-  on_two_ranks({}, [](SmallNetImpl& net, const Group& group, const GatheredSince& gathered) {
-    const auto block = [&](size_t number) { return group_of(*net.blocks[number]); };
-    block(0).set_modules_to_forward_prefetch({block(1), block(2)});
+  on_two_ranks({}, [](const CostRank& on) {
+    on.group_at(0).set_modules_to_forward_prefetch({on.group_at(1), on.group_at(2)});
     const torch::NoGradGuard no_grad;
-    const ForwardScope scope(group);
-    auto h = net.first(torch::ones({2, 5}));
-    EXPECT_THAT(gathered(), ElementsAre("SmallNet"));
-    h = net.blocks[0]->as<SmallBlock>()->forward(h);
-    EXPECT_THAT(gathered(), ElementsAre("blocks.0", "blocks.1", "blocks.2"));
-    h = net.blocks[1]->as<SmallBlock>()->forward(h);
-    h = net.blocks[2]->as<SmallBlock>()->forward(h);
-    EXPECT_THAT(gathered(), IsEmpty());
-    net.blocks[3]->as<SmallBlock>()->forward(h);
-    EXPECT_THAT(gathered(), ElementsAre("blocks.3"));
+    const ForwardScope scope(on.group);
+    auto h = on.net.first(torch::ones({2, 5}));
+    EXPECT_THAT(on.gathered(), ElementsAre("SmallNet"));
+    h = on.block_at(0).forward(h);
+    EXPECT_THAT(on.gathered(), ElementsAre("blocks.0", "blocks.1", "blocks.2"));
+    h = on.block_at(2).forward(on.block_at(1).forward(h));
+    EXPECT_THAT(on.gathered(), IsEmpty());
+    on.block_at(3).forward(h);
+    EXPECT_THAT(on.gathered(), ElementsAre("blocks.3"));
   });
 }
 
 TEST(CostOfASchedule, ABackwardListIsGatheredWhileItsGroupIsUsed) {
-  on_two_ranks({}, [](SmallNetImpl& net, const Group& group, const GatheredSince& gathered) {
-    const auto block = [&](size_t number) { return group_of(*net.blocks[number]); };
-    block(3).set_modules_to_backward_prefetch({block(2), block(1)});
-    block(2).set_modules_to_backward_prefetch({block(1), block(0)});
-    block(1).set_modules_to_backward_prefetch({block(0)});
+  on_two_ranks({}, [](const CostRank& on) {
+    on.group_at(3).set_modules_to_backward_prefetch({on.group_at(2), on.group_at(1)});
+    on.group_at(2).set_modules_to_backward_prefetch({on.group_at(1), on.group_at(0)});
+    on.group_at(1).set_modules_to_backward_prefetch({on.group_at(0)});
     std::vector<std::string> in_last_block;
     torch::Tensor loss;
     {
-      const ForwardScope scope(group);
-      auto h = torch::tanh(net.first(torch::ones({2, 5})));
-      for (size_t number = 0; number < 3; ++number) h = net.blocks[number]->as<SmallBlock>()->forward(h);
-      h.register_hook([&](const torch::Tensor&) { in_last_block = gathered(); });
-      loss = net.head(net.blocks[3]->as<SmallBlock>()->forward(h)).sum();
+      const ForwardScope scope(on.group);
+      auto h = torch::tanh(on.net.first(torch::ones({2, 5})));
+      for (int64_t i = 0; i < 3; ++i) h = on.block_at(i).forward(h);
+      h.register_hook([&](const torch::Tensor&) { in_last_block = on.gathered(); });
+      loss = on.net.head(on.block_at(3).forward(h)).sum();
     }
-    for (const size_t number : {2, 3}) block(number).reshard();
-    gathered();
+    for (const int64_t i : {2, 3}) on.group_at(i).reshard();
+    on.clear();
     loss.backward();
     EXPECT_THAT(in_last_block, ElementsAre("blocks.3", "blocks.2", "blocks.1"));
-    EXPECT_THAT(gathered(), ElementsAre("blocks.0"));
+    EXPECT_THAT(on.gathered(), ElementsAre("blocks.0"));
   });
 }
 
 TEST(CostOfASchedule, WhileAGroupAroundThemIsReadTheNextTwoAreGathered) {
-  on_two_ranks({}, [](SmallNetImpl& net, const Group& group, const GatheredSince& gathered) {
+  on_two_ranks({}, [](const CostRank& on) {
     std::vector<std::string> in_first, in_head;
     const auto step = [&] {
       torch::Tensor loss;
       {
-        const ForwardScope scope(group);
-        auto h = torch::tanh(net.first(torch::ones({2, 5})));
-        in_first = gathered();
-        for (const auto& block : *net.blocks) h = block->as<SmallBlock>()->forward(h);
-        h.register_hook([&](const torch::Tensor&) { in_head = gathered(); });
-        loss = net.head(h).sum();
+        const ForwardScope scope(on.group);
+        auto h = torch::tanh(on.net.first(torch::ones({2, 5})));
+        in_first = on.gathered();
+        for (int64_t i = 0; i < kDepth; ++i) h = on.block_at(i).forward(h);
+        h.register_hook([&](const torch::Tensor&) { in_head = on.gathered(); });
+        loss = on.net.head(h).sum();
       }
-      gathered();
+      on.clear();
       loss.backward();
-      gathered();
+      on.clear();
     };
     step();
     EXPECT_THAT(in_first, ElementsAre("SmallNet"));
@@ -132,14 +105,65 @@ TEST(CostOfASchedule, WhileAGroupAroundThemIsReadTheNextTwoAreGathered) {
 }
 
 TEST(CostOfASchedule, AGroupWithoutParametersIsUnshardedByNothing) {
-  on_two_ranks({}, [](SmallNetImpl&, const Group&, const GatheredSince& gathered) {
+  on_two_ranks({}, [](const CostRank& on) {
     torch::nn::Sequential empty(torch::nn::Tanh{});
     const auto group = fully_shard(*empty);
-    gathered();
+    on.clear();
     group.unshard().wait();
     group.reshard();
-    EXPECT_THAT(gathered(), IsEmpty());
+    EXPECT_THAT(on.gathered(), IsEmpty());
     EXPECT_EQ(group.stats().whole.peak, 0);
+  });
+}
+
+TEST(GatheredAhead, IsWhatFitsIntoTheLimit) {
+  for (const int64_t blocks : {0, 2, 3}) {
+    SCOPED_TRACE(c10::str("room for ", blocks, " blocks"));
+    int64_t numel = 0;
+    for (const auto& parameter : SmallBlockImpl(12).parameters()) numel += parameter.numel();
+    const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
+    on_two_ranks({.reshard_after_forward = Reshard::always(), .max_prefetched_bytes = blocks * (bytes + bytes / 4)},
+                 [&](const CostRank& on) {
+                   for (int step = 0; step < 3; ++step) {
+                     on.clear();
+                     on.group.reset_peak_stats();
+                     torch::Tensor loss;
+                     {
+                       ForwardScope scope(on.group);
+                       auto h = torch::tanh(on.net.first(on.input(step)));
+                       for (int64_t i = 0; i < kDepth; ++i) {
+                         h = on.block_at(i).forward(h);
+                         const auto last = std::min(kDepth - 1, i + (step == 0 ? 0 : blocks));
+                         EXPECT_EQ(on.recorded.subjects(on.rank, "all_gather").back(), c10::str("blocks.", last))
+                             << "after block " << i;
+                       }
+                       loss = on.net.head(h).square().mean();
+                     }
+                     loss.backward();
+                     EXPECT_LE(on.group.stats().whole.peak, on.root + (1 + blocks) * on.block);
+                     if (step > 0) {
+                       EXPECT_EQ(on.group.stats().whole.peak, on.root + (1 + blocks) * on.block);
+                     }
+                   }
+                 });
+  }
+}
+
+TEST(GatheredAhead, WithinALimitTrainsAsTheUnshardedModel) {
+  FullyShardOptions options{.reshard_after_forward = Reshard::always(), .max_prefetched_bytes = 20'000};
+  expect_training_equals_unsharded(small_net_training(options), 2);
+}
+
+TEST(GatheredAhead, ANegativeLimitIsRefused) {
+  run_thread_ranks(1, [](int) {
+    SmallNet net;
+    try {
+      fully_shard(net, {.max_prefetched_bytes = -1});
+      ADD_FAILURE() << "no error";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  testing::HasSubstr("max_prefetched_bytes: expected 0 or more, found -1"));
+    }
   });
 }
 

@@ -1,105 +1,71 @@
-// What a step costs: collectives, and operators that come to the library.
+// What a step costs: collectives, and operators that come to the library. What must not grow with the number of groups.
 
 #include "runtime/cost_net.h"
+#include "support/decorator.h"
 
 namespace fsdp::test {
 namespace {
 
-TEST(Cost, CollectivesOfAStepWithReshard) {
-  for (int world : worlds_up_to(3)) {
-    auto models = nets(world);
-    Recorded recorded(world);
-    run_thread_ranks(
-        world,
-        [&](int r) {
-          auto& net = *models[static_cast<size_t>(r)];
-          auto group = shard_blocks(net);
-          for (int step = 0; step < 3; ++step) {
-            recorded.clear(r);
-            auto loss = forward_loss(group, net, step);
-            EXPECT_EQ(recorded.count(r, "all_gather"), world == 1 ? 0 : gathers(kDepth + 1)) << "step " << step;
-            if (test_backend() == "shm" && world > 1) {
-              EXPECT_EQ(recorded.count(r, "barrier"), 1) << "step " << step;
-            }
-            recorded.clear(r);
-            loss.backward();
-            if (world == 1) continue;
-            EXPECT_LE(recorded.count(r, "all_gather"), gathers(kDepth)) << "step " << step;
-            EXPECT_EQ(recorded.count(r, "barrier"), 0) << "step " << step;
-            EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1) << "step " << step;
-          }
-        },
-        recorded.options);
-  }
-}
+using testing::ElementsAre;
+using torch::Tensor;
 
-TEST(Cost, NoCollectivesAtWorldSizeOne) {
-  auto models = nets(1);
-  Recorded recorded(1);
-  run_thread_ranks(
-      1,
-      [&](int r) {
-        auto group = shard_blocks(*models[0]);
-        recorded.clear(r);
-        forward_loss(group, *models[0], 0).backward();
-        EXPECT_THAT(recorded.subjects(0, "all_gather"), testing::IsEmpty());
-        EXPECT_EQ(group.stats().whole.peak, 0);
-      },
-      recorded.options);
+TEST(Cost, CollectivesOfAStepWithReshard) {
+  for (int world : worlds_up_to(3))
+    on_cost_ranks(world, [&](const CostRank& on) {
+      const bool communicates = world > 1;
+      for (int step = 0; step < 3; ++step) {
+        on.clear();
+        auto loss = on.forward(step);
+        EXPECT_EQ(on.count("all_gather"), communicates ? gathers(kDepth + 1) : 0) << "step " << step;
+        if (test_backend() == "shm" && communicates) {
+          EXPECT_EQ(on.count("barrier"), 1) << "step " << step;
+        }
+        on.clear();
+        loss.backward();
+        EXPECT_LE(on.count("all_gather"), communicates ? gathers(kDepth) : 0) << "step " << step;
+        if (!communicates) continue;
+        EXPECT_EQ(on.count("barrier"), 0) << "step " << step;
+        EXPECT_EQ(on.count("reduce_scatter"), kDepth + 1) << "step " << step;
+      }
+      if (!communicates) {
+        EXPECT_EQ(on.group.stats().whole.peak, 0);
+      }
+    });
 }
 
 TEST(Cost, ReshardNeverGathersOncePerGroup) {
-  auto models = nets(2);
-  Recorded recorded(2);
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto& net = *models[static_cast<size_t>(r)];
-        FullyShardOptions options;
-        options.reshard_after_forward = Reshard::never();
-        auto group = shard_blocks(net, options);
-        recorded.clear(r);
-        forward_loss(group, net, 0).backward();
-        EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth + 1));
-        EXPECT_EQ(recorded.count(r, "reduce_scatter"), kDepth + 1);
-      },
-      recorded.options);
+  on_cost_ranks(2,
+                [](const CostRank& on) {
+                  on.train(0);
+                  EXPECT_EQ(on.count("all_gather"), gathers(kDepth + 1));
+                  EXPECT_EQ(on.count("reduce_scatter"), kDepth + 1);
+                },
+                {.sharding = {.reshard_after_forward = Reshard::never()}});
 }
 
 TEST(Cost, ReductionsRunInTheReverseOrderOfFirstReads) {
-  auto models = nets(2);
-  Recorded recorded(2);
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto& net = *models[static_cast<size_t>(r)];
-        auto group = shard_blocks(net);
-        recorded.clear(r);
-        forward_loss(group, net, 0).backward();
-        const std::vector<std::string> expected{"blocks.3", "blocks.2", "blocks.1", "blocks.0", "SmallNet"};
-        EXPECT_EQ(recorded.subjects(r, "reduce_scatter"), expected);
-      },
-      recorded.options);
+  on_cost_ranks(2, [](const CostRank& on) {
+    on.train(0);
+    EXPECT_THAT(on.recorded.subjects(on.rank, "reduce_scatter"),
+                ElementsAre("blocks.3", "blocks.2", "blocks.1", "blocks.0", "SmallNet"));
+  });
 }
 
 // The last block's norm might be computed again, but is not.
 TEST(Cost, AGroupWithAParameterThatWasReadUnrecordedHoldsUpNoOthers) {
-  auto models = nets(2);
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    auto group = shard_blocks(net);
+  on_cost_ranks(2, [](const CostRank& on) {
     int64_t reductions = 0;
-    ForwardScope scope(group);
-    auto h = torch::tanh(net.first(samples({0, r, 1}, {5}, torch::kFloat)));
-    h.register_hook([&](const torch::Tensor&) { reductions = group.stats().reductions; });
-    for (size_t i = 0; i + 1 < kDepth; ++i) h = net.blocks[i]->as<SmallBlock>()->forward(h);
-    auto& last = *net.blocks[kDepth - 1]->as<SmallBlock>();
-    torch::Tensor unrecorded;
+    ForwardScope scope(on.group);
+    auto h = torch::tanh(on.net.first(on.input(0)));
+    h.register_hook([&](const Tensor&) { reductions = on.group.stats().reductions; });
+    for (int64_t i = 0; i + 1 < kDepth; ++i) h = on.block_at(i).forward(h);
+    auto& last = on.block_at(kDepth - 1);
+    Tensor unrecorded;
     {
       const torch::NoGradGuard not_recording;
       unrecorded = last.norm(h);
     }
-    net.head(h + last.out(torch::gelu(last.in(unrecorded)))).sum().backward();
+    on.net.head(h + last.out(torch::gelu(last.in(unrecorded)))).sum().backward();
     EXPECT_EQ(reductions, kDepth);
     EXPECT_FALSE(last.norm->weight.grad().defined());
     EXPECT_TRUE(last.in->weight.grad().defined());
@@ -107,77 +73,118 @@ TEST(Cost, AGroupWithAParameterThatWasReadUnrecordedHoldsUpNoOthers) {
 }
 
 TEST(Cost, OperatorsThatTouchNoParameterNeverEnterTheLibrary) {
-  auto models = nets(1);
-  run_thread_ranks(1, [&](int) {
-    auto group = shard_blocks(*models[0]);
-    auto before = group.stats().intercepted_operators;
+  on_cost_ranks(1, [](const CostRank& on) {
+    const auto before = on.group.stats().intercepted_operators;
     auto x = torch::ones({4, 4}, torch::requires_grad());
     torch::softmax(torch::matmul(x, x).relu(), -1).sum().backward();
-    EXPECT_EQ(group.stats().intercepted_operators, before);
-    forward_loss(group, *models[0], 0);
-    EXPECT_GT(group.stats().intercepted_operators, before);
+    EXPECT_EQ(on.group.stats().intercepted_operators, before);
+    on.forward(0);
+    EXPECT_GT(on.group.stats().intercepted_operators, before);
   });
 }
 
 TEST(Cost, KeptCopiesSpareGathersUntilRowsAreWritten) {
-  auto models = nets(2);
-  Recorded recorded(2);
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto& net = *models[static_cast<size_t>(r)];
-        auto group = shard_blocks(net);
-        torch::optim::SGD optimizer(net.parameters(), 0.1);
-        group.set_reshard_after_forward(false);
-        group.set_reshard_after_backward(false);
-        forward_loss(group, net, 0).backward();
-        recorded.clear(r);
-        forward_loss(group, net, 1).backward();
-        EXPECT_EQ(recorded.count(r, "all_gather"), 0);
-        optimizer.step();
-        recorded.clear(r);
-        forward_loss(group, net, 2).backward();
-        EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth + 1));
-      },
-      recorded.options);
+  on_cost_ranks(2, [](const CostRank& on) {
+    torch::optim::SGD optimizer(on.net.parameters(), 0.1);
+    on.group.set_reshard_after_forward(false);
+    on.group.set_reshard_after_backward(false);
+    on.train(0);
+    on.clear();
+    on.train(1);
+    EXPECT_EQ(on.count("all_gather"), 0);
+    optimizer.step();
+    on.train(2);
+    EXPECT_EQ(on.count("all_gather"), gathers(kDepth + 1));
+  });
 }
 
 // Raw pointers are seen by nobody, so the rows count as written when a LocalRows closes.
 TEST(Cost, CopiesThatWereAskedForAreRenewedAfterLocalRows) {
-  auto models = nets(2);
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *models[static_cast<size_t>(r)];
-    auto group = shard_blocks(net);
-    group.set_reshard_after_backward(false);
-    group_of(*net.blocks[2]).unshard().wait();
-    auto before = forward_loss(group, net, 0);
+  on_cost_ranks(2, [](const CostRank& on) {
+    on.group.set_reshard_after_backward(false);
+    on.group_at(2).unshard().wait();
+    on.forward(0);
     {
-      LocalRows rows(group);
-      for (auto& parameter : net.parameters()) std::fill_n(parameter.data_ptr<float>(), parameter.numel(), 0.0F);
+      LocalRows rows(on.group);
+      for (auto& parameter : on.net.parameters()) std::fill_n(parameter.data_ptr<float>(), parameter.numel(), 0.0F);
     }
     torch::NoGradGuard no_grad;
-    ForwardScope scope(group);
-    for (auto& parameter : net.parameters()) EXPECT_EQ(parameter.abs().max().item<float>(), 0);
+    ForwardScope scope(on.group);
+    for (auto& parameter : on.net.parameters()) EXPECT_EQ(parameter.abs().max().item<float>(), 0);
   });
 }
 
 TEST(Cost, UnshardBringsMemoryEarly) {
-  auto models = nets(2);
-  Recorded recorded(2);
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto& net = *models[static_cast<size_t>(r)];
-        auto group = shard_blocks(net);
-        group_of(*net.blocks[2]).unshard().wait();
-        recorded.clear(r);
-        auto loss = forward_loss(group, net, 0);
-        EXPECT_EQ(recorded.count(r, "all_gather"), gathers(kDepth));
-        loss.backward();
-        group_of(*net.blocks[2]).reshard();
-        EXPECT_EQ(group.stats().whole.current, 0);
-      },
-      recorded.options);
+  on_cost_ranks(2, [](const CostRank& on) {
+    on.group_at(2).unshard().wait();
+    on.clear();
+    auto loss = on.forward(0);
+    EXPECT_EQ(on.count("all_gather"), gathers(kDepth));
+    loss.backward();
+    on.group_at(2).reshard();
+    EXPECT_EQ(on.group.stats().whole.current, 0);
+  });
+}
+
+// What was asked of a rank's communicator.
+struct Asked {
+  int shares = 0;
+  size_t buffers = 0;
+  int reserves = 0, collectives = 0;
+};
+
+class AskedCommunicator : public Decorator {
+ public:
+  AskedCommunicator(std::shared_ptr<Communicator> inner, Asked& asked)
+      : Decorator(std::move(inner), "main"), asked_(asked) {}
+
+  std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) override {
+    ++asked_.shares;
+    asked_.buffers += parts.size();
+    return Decorator::share(parts, device);
+  }
+  void reserve(size_t bytes) override {
+    ++asked_.reserves;
+    Decorator::reserve(bytes);
+  }
+
+ private:
+  void before(Operation, uint64_t, Tag&) override { ++asked_.collectives; }
+  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string&) override {
+    return std::make_shared<AskedCommunicator>(std::move(duplicate), asked_);
+  }
+  Asked& asked_;
+};
+
+TEST(CostOfMany, GroupsAreShardedAndGradientsHaveTheirNormInOneCollective) {
+  for (int groups : {2, 40}) {
+    SCOPED_TRACE(groups);
+    std::vector<Asked> of_ranks(2);
+    ThreadRanksOptions ranks;
+    ranks.wrap = [&](std::shared_ptr<Communicator> inner, int r) {
+      return std::make_shared<AskedCommunicator>(std::move(inner), of_ranks[static_cast<size_t>(r)]);
+    };
+    run_thread_ranks(
+        2,
+        [&](int r) {
+          auto& asked = of_ranks[static_cast<size_t>(r)];
+          torch::nn::Sequential net;
+          for (int i = 0; i < groups; ++i) net->push_back(torch::nn::Linear(4, 4));
+          for (auto& parameter : net->parameters()) parameter.detach().fill_(1);
+          asked = {};
+          const auto model = fully_shard(net, {.auto_wrap_policy = module_wrap_policy<torch::nn::LinearImpl>()});
+          EXPECT_EQ(model.stats().groups, groups + 1);
+          EXPECT_EQ(asked.buffers, groups);
+          EXPECT_EQ(asked.shares, 1);
+          EXPECT_EQ(asked.reserves, 1);
+          EXPECT_EQ(asked.collectives, 1) << "the ranks agree what they shard";
+          for (auto& parameter : net->parameters()) parameter.mutable_grad() = torch::ones_like(parameter);
+          asked = {};
+          clip_grad_norm_(model, 1.0);
+          EXPECT_EQ(asked.collectives, 1) << "the norm";
+        },
+        ranks);
+  }
 }
 
 }  // namespace

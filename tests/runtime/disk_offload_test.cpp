@@ -3,16 +3,13 @@
 #include <fsdp/optim.h>
 #include <gmock/gmock.h>
 
-#include "api/disk_choice.h"
-#include "support/disk_folder.h"
 #include "strategies/micro_batches.h"
+#include "support/disk_folder.h"
 
 namespace fsdp::test {
 namespace {
 
 using micro_batches::message_of;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
 
@@ -25,6 +22,7 @@ FullyShardOptions on_disk(const DiskFolder& folder, int64_t limit = 0) {
 Training<SmallNetImpl> training_with(const FullyShardOptions& options, const MakeOptimizer& optimizer = nullptr) {
   auto training = small_net_training(options);
   training.dtype = torch::kFloat;
+  training.steps = 3;
   training.optimizer = [](auto parameters) {
     return std::make_unique<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
   };
@@ -45,18 +43,9 @@ void backward_of_a_step(SmallNetImpl& net, const Group& group, int step) {
   loss.backward();
 }
 
-TEST(DiskChoice, KeepsInMemoryWhatFitsInOrder) {
-  const std::vector<int64_t> bytes{40, 30, 50, 20};
-  EXPECT_THAT(choose_on_disk(bytes, 0, 140), ElementsAre(false, false, false, false));
-  EXPECT_THAT(choose_on_disk(bytes, 0, 139), ElementsAre(false, false, false, true));
-  EXPECT_THAT(choose_on_disk(bytes, 0, 90), ElementsAre(false, false, true, false));
-  EXPECT_THAT(choose_on_disk(bytes, 60, 90), ElementsAre(true, false, true, true));
-  EXPECT_THAT(choose_on_disk(bytes, 0, 0), ElementsAre(true, true, true, true));
-}
-
 TEST(DiskOffload, TrainsToTheSameBits) {
   const DiskFolder folder;
-  for (int world : {1, 2, 3, 4}) {
+  for (int world : worlds_up_to(4)) {
     const auto expected = train_on_thread_ranks(training_with({}), world);
     for (const int64_t limit : {0, 3000})
       expect_same_bits(expected, train_on_thread_ranks(training_with(on_disk(folder, limit)), world));
@@ -83,30 +72,28 @@ TEST(DiskOffload, TrainsToTheSameBitsWithEveryOptimizer) {
                      train_on_thread_ranks(training_with(on_disk(folder), optimizer), 2));
 }
 
-TEST(DiskOffload, TrainsToTheSameBitsWithEveryStrategy) {
+TEST(DiskOffload, TrainsToTheSameBitsWithEveryStrategyAndClippedGradients) {
   const DiskFolder folder;
   for (const auto strategy :
-       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-    for (const bool clips : {false, true}) {
-      FullyShardOptions in_memory, in_files = on_disk(folder, 3000);
-      in_memory.strategy = in_files.strategy = strategy;
-      auto expected = training_with(in_memory), found = training_with(in_files);
-      if (clips) expected.max_norm = found.max_norm = 0.1;
-      expect_same_bits(train_on_thread_ranks(expected, 3), train_on_thread_ranks(found, 3));
-    }
+       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate}) {
+    FullyShardOptions in_memory, in_files = on_disk(folder, 3000);
+    in_memory.strategy = in_files.strategy = strategy;
+    auto expected = training_with(in_memory), found = training_with(in_files);
+    expected.max_norm = found.max_norm = 0.1;
+    expect_same_bits(train_on_thread_ranks(expected, 3), train_on_thread_ranks(found, 3));
+  }
 }
 
 TEST(DiskOffload, CountsBytesOnDiskAndLeavesNothingInTheFolder) {
   const DiskFolder folder;
-  std::vector<std::shared_ptr<SmallNetImpl>> nets{new_net(), new_net()};
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *nets[static_cast<size_t>(r)];
-    const auto group = shard_blocks(net, on_disk(folder));
+  run_thread_ranks(2, [&](int) {
+    const auto net = new_net();
+    const auto group = shard_blocks(*net, on_disk(folder));
     const auto rows = group.stats().disk.current;
     EXPECT_GT(rows, 0);
     EXPECT_EQ(group.stats().rows.current, 0);
     optim::AdamW optimizer(group.parameters(), torch::optim::AdamWOptions(1e-2));
-    backward_of_a_step(net, group, 0);
+    backward_of_a_step(*net, group, 0);
     EXPECT_EQ(group.stats().disk.current, 2 * rows);
     EXPECT_EQ(group.stats().gradient.current, 0);
     optimizer.step();
@@ -120,14 +107,12 @@ TEST(DiskOffload, CountsBytesOnDiskAndLeavesNothingInTheFolder) {
 
 TEST(DiskOffload, KeepsTheFirstGroupsInMemoryAsTheLimitAllows) {
   const DiskFolder folder;
-  std::vector<std::shared_ptr<SmallNetImpl>> nets{new_net(), new_net()};
-  run_thread_ranks(2, [&](int r) {
-    auto& net = *nets[static_cast<size_t>(r)];
+  run_thread_ranks(2, [&](int) {
+    const auto net = new_net();
     int64_t of_a_block = 0;
-    for (const auto& parameter : net.blocks[0]->parameters()) of_a_block += parameter.numel() * 4 * 4;
+    for (const auto& parameter : net->blocks[0]->parameters()) of_a_block += parameter.numel() * 4 * 4;
     // Two of the three blocks at two ranks, half of each; what is left is too little for the root.
-    const auto group = shard_blocks(net, on_disk(folder, of_a_block));
-    const auto stats = group.stats();
+    const auto stats = shard_blocks(*net, on_disk(folder, of_a_block)).stats();
     EXPECT_GT(stats.rows.current, stats.disk.current);
     EXPECT_GT(stats.disk.current, 0);
   });
@@ -135,34 +120,32 @@ TEST(DiskOffload, KeepsTheFirstGroupsInMemoryAsTheLimitAllows) {
 
 TEST(DiskOffload, GoesOnAfterSetStrategyAndAnotherDtype) {
   const DiskFolder folder;
-  std::vector<std::shared_ptr<SmallNetImpl>> nets{new_net(), new_net(), new_net(), new_net()};
-  run_thread_ranks(2, [&](int r) {
+  run_thread_ranks(2, [&](int) {
     std::vector<std::vector<torch::Tensor>> found;
     for (const bool in_files : {false, true}) {
-      auto& net = *nets[static_cast<size_t>(2 * r + in_files)];
-      const auto group = shard_blocks(net, in_files ? on_disk(folder) : FullyShardOptions());
+      const auto net = new_net();
+      const auto group = shard_blocks(*net, in_files ? on_disk(folder) : FullyShardOptions());
       optim::AdamW optimizer(group.parameters(), torch::optim::AdamWOptions(1e-2));
-      backward_of_a_step(net, group, 0);
+      backward_of_a_step(*net, group, 0);
       optimizer.step();
       set_strategy(group, optimizer, Strategy::kShardGradOp);
-      backward_of_a_step(net, group, 1);
+      backward_of_a_step(*net, group, 1);
       optimizer.step();
       optimizer.zero_grad();
       to(group, torch::kDouble);
-      backward_of_a_step(net, group, 2);
+      backward_of_a_step(*net, group, 2);
       EXPECT_EQ(group.stats().disk.current > 0, in_files);
       auto& values = found.emplace_back();
-      for (const auto& parameter : net.parameters()) values.push_back(full_tensor(parameter));
-      for (const auto& parameter : net.parameters()) values.push_back(full_grad(parameter));
+      for (const auto& parameter : net->parameters()) values.push_back(full_tensor(parameter));
+      for (const auto& parameter : net->parameters()) values.push_back(full_grad(parameter));
     }
     for (size_t i = 0; i < found[0].size(); ++i) EXPECT_TRUE(torch::equal(found[0][i], found[1][i])) << i;
   });
 }
 
 void expect_refused(const FullyShardOptions& options, const std::vector<std::string>& parts) {
-  std::vector<std::shared_ptr<SmallNetImpl>> nets{new_net(), new_net()};
   run_thread_ranks(2, [&](int r) {
-    const auto& net = nets[static_cast<size_t>(r)];
+    const auto net = new_net();
     const auto message = message_of([&] { fully_shard(*net, options); });
     EXPECT_THAT(message, HasSubstr(c10::str("[fsdp rank ", r, "/2] fully_shard: ")));
     for (const auto& part : parts) EXPECT_THAT(message, HasSubstr(part));
@@ -171,33 +154,22 @@ void expect_refused(const FullyShardOptions& options, const std::vector<std::str
   });
 }
 
-TEST(DiskOffload, OfAFolderThatIsNotThereIsRefused) {
+TEST(DiskOffload, OfAnotherFolderALimitBelowZeroOrBesideTheOtherOffloadIsRefused) {
   const DiskFolder folder;
-  FullyShardOptions options;
-  options.disk_policy = DiskOffloadPolicy{.folder = folder.path() + "/none"};
+  auto options = on_disk(folder);
+  options.disk_policy->folder += "/none";
   expect_refused(options, {"DiskOffloadPolicy::folder", "expected an existing folder", folder.path() + "/none"});
   options.disk_policy->folder.clear();
   expect_refused(options, {"DiskOffloadPolicy::folder", "found ''"});
-}
-
-TEST(DiskOffload, WithANegativeLimitIsRefused) {
-  const DiskFolder folder;
   expect_refused(on_disk(folder, -1), {"host_limit_bytes", "0 or more", "found -1"});
-}
-
-TEST(DiskOffload, WithTheOtherOffloadIsRefused) {
-  const DiskFolder folder;
-  auto options = on_disk(folder);
+  options = on_disk(folder);
   options.offload_policy = CPUOffloadPolicy{};
   expect_refused(options, {"offload_policy and disk_policy are both set", "Set one of them"});
 }
 
 TEST(DiskOffload, WithLimitsThatDifferIsAMismatch) {
   const DiskFolder folder;
-  std::vector<std::shared_ptr<SmallNetImpl>> nets{new_net(), new_net()};
-  run_thread_ranks(2, [&](int r) {
-    EXPECT_THROW(fully_shard(*nets[static_cast<size_t>(r)], on_disk(folder, r * 100000)), Mismatch);
-  });
+  run_thread_ranks(2, [&](int r) { EXPECT_THROW(fully_shard(*new_net(), on_disk(folder, r * 100000)), Mismatch); });
 }
 
 }  // namespace

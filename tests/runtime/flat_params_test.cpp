@@ -46,52 +46,35 @@ struct FlatOnRank {
   torch::Tensor values;
 };
 
-TEST(FlatParams, WholeValuesAreTheRowsInADtypeOfTheirOwn) {
+// Rows may have the form of whole values, or another one.
+TEST(FlatParams, WholeValuesAreTheRowsInADtypeAndCountWithBytesOfTheirOwn) {
   for (int world : worlds_up_to(3))
-    run_thread_ranks(world, [&](int) {
-      FlatOnRank on(kFullPrecision, kLowPrecision);
-      auto& flat = *on.flat;
-      EXPECT_EQ(flat.rows().tensor().scalar_type(), torch::kFloat);
-      for (int step = 0; step < 2; ++step) {
-        on.gather();
-        EXPECT_TRUE(torch::equal(flat.whole().tensor(), on.values.to(torch::kBFloat16))) << "step " << step;
-        flat.free_whole();
-        barrier();  // before rows are written nobody reads
-        flat.rows().tensor().add_(1);
-        on.values.add_(1);
-      }
-    });
-}
-
-TEST(FlatParams, RowsAndWholeValuesOfTwoFormsCountWithTheirOwnBytes) {
-  for (int world : worlds_up_to(3))
-    run_thread_ranks(world, [&](int) {
-      FlatOnRank on(kFullPrecision, kLowPrecision);
-      auto& flat = *on.flat;
-      const int64_t slice = flat.rows().numel, total = flat.whole().numel;
-      const bool is_shared = flat.shares_memory();
-      EXPECT_EQ(on.held(ByteClass::kRows), 4 * slice);
-      EXPECT_EQ(on.held(ByteClass::kWhole), is_shared ? 2 * slice : 0);
-      on.gather();
-      EXPECT_EQ(on.held(ByteClass::kWhole), is_shared ? 2 * slice : 2 * total);
-      EXPECT_EQ(flat.whole().bytes(), static_cast<size_t>(2 * total));
-      flat.free_whole();
-      EXPECT_EQ(on.held(ByteClass::kRows), 4 * slice);
-      EXPECT_EQ(on.held(ByteClass::kWhole), is_shared ? 2 * slice : 0);
-    });
-}
-
-TEST(FlatParams, RowsOfTheFormOfWholeValuesTravelAsTheyAre) {
-  for (int world : worlds_up_to(3))
-    run_thread_ranks(world, [&](int) {
-      FlatOnRank on(kFullPrecision, kFullPrecision);
-      auto& flat = *on.flat;
-      on.gather();
-      EXPECT_TRUE(torch::equal(flat.whole().tensor(), on.values));
-      EXPECT_EQ(flat.rows().buffer == flat.whole().buffer, flat.shares_memory());
-      EXPECT_EQ(on.held(ByteClass::kRows), 4 * flat.rows().numel);
-      EXPECT_EQ(on.held(ByteClass::kWhole), flat.shares_memory() ? 0 : 4 * flat.whole().numel);
-    });
+    for (const auto& form : {kLowPrecision, kFullPrecision})
+      run_thread_ranks(world, [&](int) {
+        FlatOnRank on(kFullPrecision, form);
+        auto& flat = *on.flat;
+        const int64_t numel = flat.rows().numel, total = flat.whole().numel,
+                      bytes = static_cast<int64_t>(form.bytes(1));
+        // Over shared memory whole values are all ranks' rows; of another form they are a copy of the rows beside them.
+        const int64_t kept = flat.shares_memory() && form == kLowPrecision ? bytes * numel : 0;
+        const auto expect_held = [&](int64_t whole) {
+          EXPECT_EQ(on.held(ByteClass::kRows), 4 * numel);
+          EXPECT_EQ(on.held(ByteClass::kWhole), whole);
+        };
+        EXPECT_EQ(flat.rows().tensor().scalar_type(), torch::kFloat);
+        for (int step = 0; step < 2; ++step) {
+          expect_held(kept);
+          on.gather();
+          EXPECT_TRUE(torch::equal(flat.whole().tensor(), on.values.to(form.dtype))) << "step " << step;
+          EXPECT_EQ(flat.whole().bytes(), static_cast<size_t>(bytes * total));
+          EXPECT_EQ(flat.rows().buffer == flat.whole().buffer, flat.shares_memory() && form == kFullPrecision);
+          expect_held(flat.shares_memory() ? kept : bytes * total);
+          flat.free_whole();
+          barrier();  // before rows are written nobody reads
+          flat.rows().tensor().add_(1);
+          on.values.add_(1);
+        }
+      });
 }
 
 TEST(FlatParams, GradientsHaveMemoryInTheFormInWhichTheyAreReduced) {

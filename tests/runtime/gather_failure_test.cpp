@@ -39,47 +39,41 @@ struct TwoDtypesOnRank {
   }
 };
 
-// Fails the call number `at` of the lane for gathers on the ranks below `ranks`, which communicate over Gloo.
-ThreadRanksOptions failing_call(int at, int ranks) {
-  ThreadRanksOptions options;
-  options.backend = "gloo";
-  options.wrap = [=](std::shared_ptr<Communicator> inner, int rank) {
-    if (rank >= ranks) return inner;
-    return make_faulty_communicator(std::move(inner), {.kind = Fault::Kind::kThrow, .at = at, .lane = "main"});
+// Fails the call number `at` of the lane for gathers, after those before the first gather, on two ranks over Gloo.
+void run_with_a_failing_call(int at, const std::function<void(int rank, TwoDtypesOnRank&)>& body) {
+  constexpr int kCallsBefore = 2;  // duplicate() and what the ranks agree about in fully_shard
+  const auto wrap = [=](std::shared_ptr<Communicator> inner, int) {
+    return make_faulty_communicator(std::move(inner),
+                                    {.kind = Fault::Kind::kThrow, .at = kCallsBefore + at, .lane = "main"});
   };
-  return options;
+  const auto run = [&](int r) {
+    TwoDtypesOnRank rank;
+    body(r, rank);
+  };
+  run_thread_ranks(2, run, {.backend = "gloo", .wrap = wrap});
 }
-constexpr int kCallsBefore = 2;  // duplicate() and what the ranks agree about in fully_shard
 
 TEST(AGatherThatThrows, BetweenTwoBuffersHoldsNoMemoryAndMayBeTriedAgain) {
   for (int call : {0, 1})
-    run_thread_ranks(
-        2,
-        [](int) {
-          TwoDtypesOnRank rank;
-          EXPECT_THROW(rank.evaluate(), Error);
-          rank.expect_nothing_whole();
-          EXPECT_EQ(rank.group.stats().gathers, 0);
-          EXPECT_EQ(rank.evaluate(), kSum);
-          EXPECT_GE(rank.group.stats().whole.peak, kWholeBytesAtLeast);
-          rank.expect_nothing_whole();
-        },
-        failing_call(kCallsBefore + call, 2));
+    run_with_a_failing_call(call, [](int, TwoDtypesOnRank& rank) {
+      EXPECT_THROW(rank.evaluate(), Error);
+      rank.expect_nothing_whole();
+      EXPECT_EQ(rank.group.stats().gathers, 0);
+      EXPECT_EQ(rank.evaluate(), kSum);
+      EXPECT_GE(rank.group.stats().whole.peak, kWholeBytesAtLeast);
+      rank.expect_nothing_whole();
+    });
 }
 
 TEST(AGatherThatThrows, StillTellsTheOtherRanksOfWritesWhenItIsTriedAgain) {
-  run_thread_ranks(
-      2,
-      [](int r) {
-        TwoDtypesOnRank rank;
-        {
-          torch::NoGradGuard no_grad;
-          if (r == 0) rank.net.a.add_(1), rank.net.b.add_(1);
-        }
-        EXPECT_THROW(rank.evaluate(), Error);
-        EXPECT_THROW(rank.evaluate(), Mismatch) << "only rank 0 wrote";
-      },
-      failing_call(kCallsBefore, 2));
+  run_with_a_failing_call(0, [](int r, TwoDtypesOnRank& rank) {
+    {
+      torch::NoGradGuard no_grad;
+      if (r == 0) rank.net.a.add_(1), rank.net.b.add_(1);
+    }
+    EXPECT_THROW(rank.evaluate(), Error);
+    EXPECT_THROW(rank.evaluate(), Mismatch) << "only rank 0 wrote";
+  });
 }
 
 // Has no memory for blocks of `bytes` in the thread that says so.
@@ -129,44 +123,36 @@ void expect_no_memory(TwoDtypesOnRank& rank, const std::function<void()>& act) {
   EXPECT_EQ(rank.group.stats().whole.current, 0);
 }
 
-TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
-  const PoorCpu poor;
-  ThreadRanksOptions options;
-  options.backend = "shm";
-  run_thread_ranks(
-      2,
-      [](int r) {
-        TwoDtypesOnRank rank;
-        second_buffer_bytes(rank);
-        const auto summon = [&] { const auto whole = summon_full_params(rank.group); };
-        if (r == 0)
-          expect_no_memory(rank, summon);
-        else
-          summon();
-        EXPECT_EQ(rank.group.stats().whole.current, 0);
-        EXPECT_EQ(rank.evaluate(), kSum);
-        rank.expect_nothing_whole();
-      },
-      options);
-}
-
 TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitFor) {
   const PoorCpu poor;
-  ThreadRanksOptions options;
-  options.backend = "gloo";
-  run_thread_ranks(
-      2,
-      [](int r) {
-        TwoDtypesOnRank rank;
-        second_buffer_bytes(rank);
-        if (r == 0) {
-          expect_no_memory(rank, [&] { rank.evaluate(); });
-          EXPECT_EQ(rank.group.stats().gathers, 0);
-        }
-        EXPECT_EQ(rank.evaluate(), kSum);
-        rank.expect_nothing_whole();
-      },
-      options);
+  const auto evaluate = [](int r) {
+    TwoDtypesOnRank rank;
+    second_buffer_bytes(rank);
+    if (r == 0) {
+      expect_no_memory(rank, [&] { rank.evaluate(); });
+      EXPECT_EQ(rank.group.stats().gathers, 0);
+    }
+    EXPECT_EQ(rank.evaluate(), kSum);
+    rank.expect_nothing_whole();
+  };
+  run_thread_ranks(2, evaluate, {.backend = "gloo"});
+}
+
+TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
+  const PoorCpu poor;
+  const auto summon_and_evaluate = [](int r) {
+    TwoDtypesOnRank rank;
+    second_buffer_bytes(rank);
+    const auto summon = [&] { const auto whole = summon_full_params(rank.group); };
+    if (r == 0)
+      expect_no_memory(rank, summon);
+    else
+      summon();
+    EXPECT_EQ(rank.group.stats().whole.current, 0);
+    EXPECT_EQ(rank.evaluate(), kSum);
+    rank.expect_nothing_whole();
+  };
+  run_thread_ranks(2, summon_and_evaluate, {.backend = "shm"});
 }
 
 }  // namespace

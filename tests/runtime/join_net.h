@@ -2,6 +2,8 @@
 /// \file
 /// What tests of ranks without data train.
 
+#include <gmock/gmock.h>
+
 #include "support/small_net.h"
 
 namespace fsdp::test {
@@ -19,5 +21,32 @@ inline const std::vector<FullyShardOptions> kJoinOptions{{},
                                                          {.strategy = Strategy::kShardOptimizer},
                                                          {.strategy = Strategy::kReplicate},
                                                          {.reshard_after_forward = Reshard::always()}};
+
+/// A rank's net of blocks, which may have data of step `step`: the samples of the rank `of`.
+struct JoinRank {
+  explicit JoinRank(const FullyShardOptions& options = {})
+      : module(double_small_net()), net(*module), group(shard_blocks(net, options)) {}
+
+  torch::Tensor forward(int step, int of = 0) const {
+    const ForwardScope scope(group);
+    return small_net_loss(net, {step, of * kJoinSamples, kJoinSamples});
+  }
+  /// Without dividing by the ranks that have no data: one rank's gradients are everybody's.
+  bool join_alone(bool has_data, const std::function<void()>& step) const {
+    return join(group, has_data, step, {.divide_by_initial_world_size = false});
+  }
+  void expect_parameters_of(const SmallNetImpl& expected) const {
+    for (size_t i = 0; i < net.parameters().size(); ++i)
+      expect_close(expected.parameters()[i], full_tensor(net.parameters()[i]), 1e-10);
+  }
+  void expect_gradients_of(const SmallNetImpl& expected) const {
+    for (size_t i = 0; i < net.parameters().size(); ++i)
+      expect_close(expected.parameters()[i].grad(), full_grad(net.parameters()[i]), 1e-10);
+  }
+
+  const std::shared_ptr<SmallNetImpl> module;
+  SmallNetImpl& net;
+  const Group group;
+};
 
 }  // namespace fsdp::test

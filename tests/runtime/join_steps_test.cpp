@@ -1,7 +1,5 @@
 // What a rank without data does in the steps of one that has some.
 
-#include <gmock/gmock.h>
-
 #include "runtime/join_net.h"
 
 namespace fsdp::test {
@@ -10,8 +8,10 @@ namespace {
 using torch::Tensor;
 
 // Steps of which no two are alike: what is read, how often, by how many backwards, gathered ahead or not at all.
-void various_step(const Group& group, SmallNetImpl& net, const std::vector<Group>& blocks, int step, int rank) {
-  const auto x = samples({step, rank * kJoinSamples, kJoinSamples}, {5});
+void various_step(const JoinRank& on, int step) {
+  auto& net = on.net;
+  const auto& group = on.group;
+  const auto x = samples({step, 0, kJoinSamples}, {5});
   const auto forward = [&] {
     const ForwardScope scope(group);
     auto h = torch::tanh(net.first->forward(x));
@@ -30,7 +30,7 @@ void various_step(const Group& group, SmallNetImpl& net, const std::vector<Group
     forward();
   }
   if (step % 3 == 1) {
-    blocks[2].unshard().wait();
+    group_of(*net.blocks[2]).unshard().wait();
     const auto pending = group.no_sync();
     forward().backward();
   }
@@ -39,34 +39,31 @@ void various_step(const Group& group, SmallNetImpl& net, const std::vector<Group
   if (step == 4) forward();  // without a backward
 }
 
+// What the gradients of such steps are where these ranks have data.
+std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_data)(int step, int rank)) {
+  std::vector<Tensor> gradients;
+  run_thread_ranks(2, [&](int rank) {
+    const JoinRank on(options);
+    on.group.set_reduce_scatter_unused_params(true);
+    auto optimizer = sgd(on.net.parameters());
+    for (int step = 0; step < 6; ++step) {
+      // Both ranks' samples are the same, so the sum of one alone is half of the sum.
+      EXPECT_TRUE(on.join_alone(has_data(step, rank), [&] { various_step(on, step); }));
+      optimizer.step();
+      for (const auto& parameter : on.net.parameters())
+        if (auto gradient = full_grad(parameter); rank == 0) gradients.push_back(gradient);
+      optimizer.zero_grad();
+    }
+    EXPECT_FALSE(join(on.group, false, [] { FAIL() << "called without data"; }));
+  });
+  return gradients;
+}
+
 TEST(Join, FollowsStepsThatDifferFromOneToTheNext) {
-  constexpr int kSteps = 6;
+  const auto expected = gradients_with({}, [](int, int) { return true; });
   for (const auto& options : kJoinOptions) {
     SCOPED_TRACE(c10::str(options.strategy));
-    const auto gradients_with = [&](const std::function<bool(int step, int rank)>& has_data) {
-      std::vector<Tensor> gradients;
-      run_thread_ranks(2, [&](int rank) {
-        const auto net = double_small_net();
-        std::vector<Group> blocks;
-        for (auto& block : *net->blocks) blocks.push_back(fully_shard(*block, options));
-        const auto group = fully_shard(static_cast<torch::nn::Module&>(*net), options);
-        group.set_reduce_scatter_unused_params(true);
-        auto optimizer = sgd(net->parameters());
-        for (int step = 0; step < kSteps; ++step) {
-          // Both ranks' samples are the same, so the sum of one alone is half of the sum.
-          const auto run = [&] { various_step(group, *net, blocks, step, 0); };
-          EXPECT_TRUE(join(group, has_data(step, rank), run, {.divide_by_initial_world_size = false}));
-          optimizer.step();
-          for (const auto& parameter : net->parameters())
-            if (auto gradient = full_grad(parameter); rank == 0) gradients.push_back(gradient);
-          optimizer.zero_grad();
-        }
-        EXPECT_FALSE(join(group, false, [] { FAIL() << "called without data"; }));
-      });
-      return gradients;
-    };
-    const auto expected = gradients_with([](int, int) { return true; });
-    const auto found = gradients_with([](int step, int rank) { return step % 2 == rank; });
+    const auto found = gradients_with(options, [](int step, int rank) { return step % 2 == rank; });
     ASSERT_EQ(expected.size(), found.size());
     for (size_t i = 0; i < found.size(); ++i) expect_close(expected[i], found[i], 1e-10);
   }
@@ -76,29 +73,20 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
   for (const auto& options : kJoinOptions) {
     SCOPED_TRACE(c10::str(options.strategy));
     run_thread_ranks(2, [&](int rank) {
-      const auto net = double_small_net(), alone = double_small_net();
-      const auto group = shard_blocks(*net, options);
-      auto rest = net->parameters();
-      std::erase_if(rest, [&](const Tensor& parameter) {
-        const auto of_block = net->blocks->parameters();
-        return std::ranges::any_of(of_block, [&](const Tensor& other) { return other.is_same(parameter); });
-      });
-      auto in_backward = sgd(net->blocks->parameters()), optimizer = sgd(rest), unsharded = sgd(alone->parameters());
+      const auto alone = double_small_net();
+      const JoinRank on(options);
+      auto rest = on.net.first->parameters();
+      rest.push_back(on.net.head->weight);
+      auto in_backward = sgd(on.net.blocks->parameters()), optimizer = sgd(rest), unsharded = sgd(alone->parameters());
       int calls = 0;
-      for (auto& block : *net->blocks)
+      for (auto& block : *on.net.blocks)
         group_of(*block).set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) {
           ++calls;
           in_backward.step();
           in_backward.zero_grad();
         });
       for (int step = 0; step < 3; ++step) {
-        const auto train = [&] {
-          ForwardScope scope(group);
-          const auto loss = small_net_loss(*net, {step, 0, kJoinSamples});
-          scope.close();
-          loss.backward();
-        };
-        join(group, rank == step % 2, train, {.divide_by_initial_world_size = false});
+        on.join_alone(rank == step % 2, [&] { on.forward(step).backward(); });
         optimizer.step();
         optimizer.zero_grad();
         small_net_loss(*alone, {step, 0, kJoinSamples}).backward();
@@ -106,45 +94,37 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
         unsharded.zero_grad();
       }
       EXPECT_EQ(calls, 3 * 3);
-      const auto parameters = net->parameters(), expected = alone->parameters();
-      for (size_t i = 0; i < parameters.size(); ++i) expect_close(expected[i], full_tensor(parameters[i]), 1e-10);
+      on.expect_parameters_of(*alone);
     });
   }
 }
 
 // Micro-batches of which only the last one sums over the replicas, or waits for what the others began.
 TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
-  const auto net_alone = double_small_net();
-  for (const int micro : {0, 1}) small_net_loss(*net_alone, {micro, 0, kJoinSamples}).backward();
+  const auto alone = double_small_net();
+  for (const int micro : {0, 1}) small_net_loss(*alone, {micro, 0, kJoinSamples}).backward();
   for (const bool waits_for_replicas : {true, false}) {
     SCOPED_TRACE(waits_for_replicas ? "set_requires_all_reduce" : "set_is_last_backward");
     run_thread_ranks(4, [&](int rank) {
-      const auto net = double_small_net();
-      const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
-      const auto group = shard_blocks(*net, {.mesh = mesh});
+      const JoinRank on({.mesh = init_device_mesh({2, 2}, {"replicate", "shard"})});
       int complete = 0;
-      for (auto& block : *net->blocks)
+      for (auto& block : *on.net.blocks)
         group_of(*block).set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++complete; });
       const auto train = [&] {
         for (const bool is_last : {false, true}) {
           if (waits_for_replicas)
-            group.set_requires_all_reduce(is_last);
+            on.group.set_requires_all_reduce(is_last);
           else
-            group.set_is_last_backward(is_last);
-          ForwardScope scope(group);
-          const auto loss = small_net_loss(*net, {is_last ? 1 : 0, 0, kJoinSamples});
-          scope.close();
-          loss.backward();
+            on.group.set_is_last_backward(is_last);
+          on.forward(is_last ? 1 : 0).backward();
         }
       };
       for (const int with_data : {1, 2}) {
         complete = 0;
-        EXPECT_TRUE(join(group, rank == with_data, train, {.divide_by_initial_world_size = false}));
+        EXPECT_TRUE(on.join_alone(rank == with_data, train));
         EXPECT_EQ(complete, 3) << "each block, once its gradients are there";
-        const auto parameters = net->parameters(), expected = net_alone->parameters();
-        for (size_t i = 0; i < parameters.size(); ++i)
-          expect_close(expected[i].grad(), full_grad(parameters[i]), 1e-10);
-        for (auto& parameter : parameters) parameter.mutable_grad() = Tensor();
+        on.expect_gradients_of(*alone);
+        on.net.zero_grad();
       }
     });
   }
@@ -152,8 +132,8 @@ TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
 
 // Backwards inside a backward: gradients of the head alone, then of everything.
 TEST(Join, FollowsABackwardInsideAnother) {
-  const auto backward_with_another_inside = [](SmallNetImpl& net, const std::function<Tensor()>& forward) {
-    const auto loss = forward();
+  const auto train = [](SmallNetImpl& net) {
+    const auto loss = small_net_loss(net, {0, 0, kJoinSamples});
     loss.register_hook([&](const Tensor&) {
       const at::AutoGradMode records(true);
       net.head->forward(torch::ones({2, 11}, torch::kDouble)).sum().backward();
@@ -161,17 +141,14 @@ TEST(Join, FollowsABackwardInsideAnother) {
     loss.backward();
   };
   const auto alone = double_small_net();
-  backward_with_another_inside(*alone, [&] { return small_net_loss(*alone, {0, 0, kJoinSamples}); });
+  train(*alone);
   run_thread_ranks(2, [&](int rank) {
-    const auto net = double_small_net();
-    const auto group = shard_blocks(*net);
-    const auto train = [&] {
-      const ForwardScope scope(group);
-      backward_with_another_inside(*net, [&] { return small_net_loss(*net, {0, 0, kJoinSamples}); });
-    };
-    join(group, rank == 1, train, {.divide_by_initial_world_size = false});
-    const auto parameters = net->parameters(), expected = alone->parameters();
-    for (size_t i = 0; i < parameters.size(); ++i) expect_close(expected[i].grad(), full_grad(parameters[i]), 1e-10);
+    const JoinRank on;
+    on.join_alone(rank == 1, [&] {
+      const ForwardScope scope(on.group);
+      train(on.net);
+    });
+    on.expect_gradients_of(*alone);
   });
 }
 
@@ -235,64 +212,48 @@ TEST(Join, TakesTheBuffersOfTheModuleWhoseScopeOpens) {
   });
 }
 
-TEST(Join, OfAStepThatThrowsIsAMismatchElsewhereAndTrainingGoesOn) {
-  run_thread_ranks(3, [](int rank) {
-    const auto net = double_small_net();
-    const auto group = shard_blocks(*net);
-    const auto forward = [&](bool fails) {
-      const ForwardScope scope(group);
-      const auto loss = small_net_loss(*net, {0, 0, kJoinSamples});
-      if (fails) throw std::runtime_error("a broken file");
-      return loss;
-    };
-    try {
-      join(group, rank != 1, [&] { forward(rank == 0).backward(); });
-      ADD_FAILURE() << "rank " << rank << " went on";
-    } catch (const std::exception& error) {
-      if (rank == 0)
-        EXPECT_STREQ(error.what(), "a broken file");
-      else
-        EXPECT_NE(dynamic_cast<const Mismatch*>(&error), nullptr) << error.what();
-    }
-    group.reset_iter_state();
-    EXPECT_TRUE(join(group, rank != 1, [&] { forward(false).backward(); }));
-    EXPECT_FALSE(join(group, false, [] {}));
-  });
-}
-
-TEST(Join, OfAStepThatThrowsTellsTheRankThatFollows) {
-  run_thread_ranks(2, [](int rank) {
-    const auto net = double_small_net();
-    const auto group = shard_blocks(*net);
-    try {
-      join(group, rank == 0, [] { throw std::runtime_error("a broken file"); });
-      ADD_FAILURE() << "rank " << rank << " went on";
-    } catch (const Mismatch& error) {
-      EXPECT_EQ(rank, 1);
-      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("the step of rank 0, which an exception ended"));
-    } catch (const std::runtime_error&) {
-      EXPECT_EQ(rank, 0);
-    }
-    group.reset_iter_state();
-    EXPECT_FALSE(join(group, false, [] {}));
-  });
+TEST(Join, OfAStepThatThrowsTellsTheOtherRanksAndTrainingGoesOn) {
+  for (const int world : {2, 3})
+    run_thread_ranks(world, [&](int rank) {
+      const JoinRank on;
+      for (const bool in_forward : {false, true}) {
+        const auto step = [&] {
+          if (rank != 0) return on.forward(0).backward();
+          if (in_forward) on.forward(0);
+          throw std::runtime_error("a broken file");
+        };
+        try {
+          join(on.group, rank != 1, step);
+          ADD_FAILURE() << "rank " << rank << " went on";
+        } catch (const Mismatch& error) {
+          EXPECT_NE(rank, 0);
+          const char* text = world == 2 ? "the step of rank 0, which an exception ended" : "";
+          EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr(text));
+        } catch (const std::runtime_error& error) {
+          EXPECT_STREQ(error.what(), "a broken file");
+          EXPECT_EQ(rank, 0);
+        }
+        on.group.reset_iter_state();
+        EXPECT_TRUE(join(on.group, rank != 1, [&] { on.forward(0).backward(); }));
+        EXPECT_FALSE(join(on.group, false, [] {}));
+      }
+    });
 }
 
 TEST(Join, IsRefusedInAScopeAndWithoutAStepAndWhereOptionsDiffer) {
   run_thread_ranks(2, [](int rank) {
-    const auto net = double_small_net();
-    const auto group = shard_blocks(*net);
-    EXPECT_THROW(join(group, true, nullptr), UsageError);
+    const JoinRank on;
+    EXPECT_THROW(join(on.group, true, nullptr), UsageError);
     {
-      const ForwardScope scope(group);
-      EXPECT_THROW(join(group, true, [] {}), UsageError);
+      const ForwardScope scope(on.group);
+      EXPECT_THROW(join(on.group, true, [] {}), UsageError);
     }
     {
-      const LocalRows rows(group);
-      EXPECT_THROW(join(group, true, [] {}), UsageError);
+      const LocalRows rows(on.group);
+      EXPECT_THROW(join(on.group, true, [] {}), UsageError);
     }
-    EXPECT_FALSE(join(group, false, [] {}));
-    EXPECT_THROW(join(group, true, [] {}, {.divide_by_initial_world_size = rank == 0}), Mismatch);
+    EXPECT_FALSE(join(on.group, false, [] {}));
+    EXPECT_THROW(join(on.group, true, [] {}, {.divide_by_initial_world_size = rank == 0}), Mismatch);
   });
 }
 

@@ -16,16 +16,15 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// On each of the ranks, of a net of 4 blocks.
+// What rank 0 of `world` is told of a net of 4 blocks.
 std::string hint_of(int world, const std::function<Group(SmallNetImpl&)>& shard, int64_t least_bytes = 0) {
   std::string hint;
-  run_thread_ranks(world,
-                   [&](int rank) {
-                     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(12, 4); });
-                     const auto group = shard(*net);
-                     if (rank == 0) hint = large_group_hint(GroupView::of(group), least_bytes);
-                   },
-                   {.backend = "gloo"});
+  const auto ask = [&](int rank) {
+    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(12, 4); });
+    const auto group = shard(*net);
+    if (rank == 0) hint = large_group_hint(GroupView::of(group), least_bytes);
+  };
+  run_thread_ranks(world, ask, {.backend = "gloo"});
   return hint;
 }
 
@@ -53,25 +52,20 @@ struct Warnings : c10::WarningHandler {
 };
 
 TEST(OneLargeGroup, IsToldOnceOnTheFirstRank) {
-  constexpr int64_t kWidth = 1750;
-  run_thread_ranks(2,
-                   [](int rank) {
-                     Warnings warnings;
-                     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
-                     nn::ModuleList net;
-                     for (int i = 0; i < 3; ++i)
-                       net->push_back(nn::Sequential(nn::Linear(nn::LinearOptions(kWidth, kWidth).bias(false))));
-                     for (auto& parameter : net->parameters()) parameter.detach().zero_();
-                     const auto model = fully_shard(*net);
-                     for (int i = 0; i < 2; ++i) {
-                       const ForwardScope scope(model);
-                     }
-                     if (rank == 0)
-                       EXPECT_THAT(warnings.messages, ElementsAre(HasSubstr("3 modules of type Sequential")));
-                     else
-                       EXPECT_THAT(warnings.messages, IsEmpty());
-                   },
-                   {.backend = "gloo"});
+  const auto open_scopes = [](int rank) {
+    Warnings warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    nn::ModuleList net;
+    for (int i = 0; i < 3; ++i) net->push_back(nn::Sequential(nn::Linear(nn::LinearOptions(1750, 1750).bias(false))));
+    for (auto& parameter : net->parameters()) parameter.detach().zero_();
+    const auto model = fully_shard(*net);
+    for (int i = 0; i < 2; ++i) ForwardScope(model).close();
+    if (rank == 0)
+      EXPECT_THAT(warnings.messages, ElementsAre(HasSubstr("3 modules of type Sequential")));
+    else
+      EXPECT_THAT(warnings.messages, IsEmpty());
+  };
+  run_thread_ranks(2, open_scopes, {.backend = "gloo"});
 }
 
 }  // namespace

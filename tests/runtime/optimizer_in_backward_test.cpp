@@ -2,15 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include <numeric>
-
 #include "support/axes.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
 using testing::HasSubstr;
 using torch::Tensor;
 
@@ -82,124 +79,131 @@ Program<SmallNetImpl> stepping_in_backward(const Options& options, int micro_bat
 TEST(OptimizerInBackward, EqualsAStepAfterIt) {
   const auto options = torch::optim::SGDOptions(0.05).momentum(0.9);
   expect_equals_unsharded(stepping_in_backward<torch::optim::SGD, torch::optim::SGD>(options));
-}
-
-TEST(OptimizerInBackward, MayBeAFusedOne) {
-  const torch::optim::AdamWOptions options(1e-2);
-  expect_equals_unsharded(stepping_in_backward<torch::optim::AdamW, optim::AdamW>(options), worlds_up_to(3));
-}
-
-TEST(OptimizerInBackward, StepsWithTheLastMicroBatch) {
-  const auto options = torch::optim::SGDOptions(0.05);
+  // A fused one, and with micro-batches, of which the last one steps.
+  const torch::optim::AdamWOptions adamw(1e-2);
+  expect_equals_unsharded(stepping_in_backward<torch::optim::AdamW, optim::AdamW>(adamw), worlds_up_to(3));
   expect_equals_unsharded(stepping_in_backward<torch::optim::SGD, torch::optim::SGD>(options, 3), {2});
 }
 
-Tensor loss_of(SmallNetImpl& net, const Group& group) {
-  ForwardScope scope(group);
-  return small_net_loss(net, {0, rank() * 2, 2});
+// A rank of a net of blocks, which counts the calls of a hook.
+struct HookRank {
+  explicit HookRank(int64_t dim = 11, int64_t depth = 3)
+      : net(build_alike([&] { return std::make_shared<SmallNetImpl>(dim, depth); })), group(shard_blocks(*net)) {}
+
+  Tensor loss() const {
+    ForwardScope scope(group);
+    return small_net_loss(*net, {0, rank() * 2, 2});
+  }
+  int calls_in_a_backward() {
+    calls = 0;
+    loss().backward();
+    return calls;
+  }
+
+  const std::shared_ptr<SmallNetImpl> net;
+  const Group group;
+  int calls = 0;
+  std::function<void(const std::vector<Tensor>&)> counts = [this](const std::vector<Tensor>&) { ++calls; };
+};
+
+void on_two_hook_ranks(const std::function<void(HookRank&)>& body) {
+  run_thread_ranks(2, [&](int) {
+    HookRank on;
+    body(on);
+  });
+}
+
+void expect_backward_refused(const std::function<void()>& backward, const std::vector<std::string>& parts) {
+  try {
+    backward();
+    ADD_FAILURE() << "no error";
+  } catch (const UsageError& error) {
+    for (const auto& part : parts) EXPECT_THAT(error.what_without_backtrace(), HasSubstr(part));
+  }
 }
 
 TEST(OptimizerInBackward, HoldsTheGradientsOfAFewGroupsOnly) {
   run_thread_ranks(2, [](int) {
-    auto net = build_alike([] { return SmallNet(24, 10); });
-    const auto group = shard_blocks(*net);
+    const HookRank on(24, 10);
     const auto peak = [&] {
-      const auto loss = loss_of(*net, group);
-      group.reset_peak_stats();
+      const auto loss = on.loss();
+      on.group.reset_peak_stats();
       loss.backward();
-      return group.stats().gradient.peak;
+      return on.group.stats().gradient.peak;
     };
     int64_t block = 0;
-    for (const auto& parameter : (*net->blocks)[0]->parameters())
+    for (const auto& parameter : (*on.net->blocks)[0]->parameters())
       block += c10::multiply_integers(global_sizes(parameter)) * static_cast<int64_t>(sizeof(float));
     const int64_t ordinary = peak();
-    for (auto& parameter : net->parameters()) parameter.mutable_grad().reset();
-    const SteppersInBackward steppers(*net, maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
-    const int64_t in_backward = peak();
+    for (auto& parameter : on.net->parameters()) parameter.mutable_grad().reset();
+    const SteppersInBackward steppers(*on.net, maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
     // Of ten blocks the rows, half a block each, were held at the end; now those of two.
-    EXPECT_LE(in_backward, ordinary - 3 * block);
-    EXPECT_EQ(group.stats().gradient.current, 0);
+    EXPECT_LE(peak(), ordinary - 3 * block);
+    EXPECT_EQ(on.group.stats().gradient.current, 0);
   });
 }
 
 TEST(AHookOfCompleteGradients, SeesRowsAndTheirGradientsAndOtherGroupsWhole) {
-  run_thread_ranks(2, [](int) {
-    auto net = build_alike([] { return SmallNet(); });
-    const auto group = shard_blocks(*net);
-    const auto last = group_of(*(*net->blocks)[2]);
-    int calls = 0;
+  on_two_hook_ranks([](HookRank& on) {
+    const auto last = group_of(*(*on.net->blocks)[2]);
     last.set_post_accumulate_grad_hook([&](const std::vector<Tensor>& parameters) {
-      ++calls;
+      ++on.calls;
       EXPECT_EQ(parameters.size(), 6);
       for (const auto& parameter : parameters) {
         EXPECT_EQ(parameter.grad().sizes(), parameter.sizes());
         EXPECT_EQ(parameter.size(0), local_rows(parameter).count);
       }
-      EXPECT_EQ(net->first->weight.sizes(), (std::vector<int64_t>{11, 5}));
+      EXPECT_EQ(on.net->first->weight.sizes(), (std::vector<int64_t>{11, 5}));
       torch::NoGradGuard no_grad;
-      EXPECT_THROW(net->first->weight.mul_(2), UsageError);
+      EXPECT_THROW(on.net->first->weight.mul_(2), UsageError);
     });
-    loss_of(*net, group).backward();
-    EXPECT_EQ(calls, 1);
-    EXPECT_TRUE((*net->blocks)[2]->as<SmallBlock>()->in->weight.grad().defined());
+    EXPECT_EQ(on.calls_in_a_backward(), 1);
+    EXPECT_TRUE((*on.net->blocks)[2]->as<SmallBlock>()->in->weight.grad().defined());
     last.set_post_accumulate_grad_hook({});
-    loss_of(*net, group).backward();
-    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(on.calls_in_a_backward(), 0);
   });
 }
 
 TEST(AHookOfCompleteGradients, IsNotCalledForWhatIsNotReduced) {
-  run_thread_ranks(2, [](int) {
-    auto net = build_alike([] { return SmallNet(); });
-    const auto group = shard_blocks(*net);
-    int calls = 0;
-    group.set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++calls; });
+  on_two_hook_ranks([](HookRank& on) {
+    on.group.set_post_accumulate_grad_hook(on.counts);
     {
-      const auto no_sync = group.no_sync();
-      loss_of(*net, group).backward();
+      const auto no_sync = on.group.no_sync();
+      EXPECT_EQ(on.calls_in_a_backward(), 0);
     }
-    EXPECT_EQ(calls, 0);
-    loss_of(*net, group).backward();
-    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(on.calls_in_a_backward(), 1);
   });
 }
 
 TEST(AHookOfCompleteGradients, IsRefusedWhereItsGroupIsInAScope) {
-  run_thread_ranks(2, [](int rank) {
-    auto net = build_alike([] { return SmallNet(); });
-    const auto group = shard_blocks(*net);
-    group.set_post_accumulate_grad_hook([](const std::vector<Tensor>&) {});
-    try {
-      ForwardScope scope(group);
-      small_net_loss(*net, {0, 0, 2}).backward();
-      ADD_FAILURE() << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what_without_backtrace(),
-                  AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/2] backward")),
-                        HasSubstr("set_post_accumulate_grad_hook"), HasSubstr("Close the scope before backward")));
-    }
-    group.reset_iter_state();
-    loss_of(*net, group).backward();
+  on_two_hook_ranks([](HookRank& on) {
+    on.group.set_post_accumulate_grad_hook(on.counts);
+    expect_backward_refused(
+        [&] {
+          ForwardScope scope(on.group);
+          small_net_loss(*on.net, {0, 0, 2}).backward();
+        },
+        {c10::str("[fsdp rank ", rank(), "/2] backward"), "set_post_accumulate_grad_hook",
+         "Close the scope before backward"});
+    on.group.reset_iter_state();
+    EXPECT_EQ(on.calls_in_a_backward(), 1);
   });
 }
 
 // A penalty on the gradients of the input is taken in the scope.
 TEST(AHookOfCompleteGradients, LeavesAutogradGradInAScopeAlone) {
-  run_thread_ranks(2, [](int rank) {
-    auto net = build_alike([] { return SmallNet(); });
-    const auto group = shard_blocks(*net);
-    int calls = 0;
-    group.set_post_accumulate_grad_hook([&](const std::vector<Tensor>&) { ++calls; });
+  on_two_hook_ranks([](HookRank& on) {
+    on.group.set_post_accumulate_grad_hook(on.counts);
     Tensor loss;
     {
-      ForwardScope scope(group);
-      const auto x = samples({0, rank * 2, 2}, {5}, torch::kFloat).requires_grad_();
-      const auto y = net->forward(x).square().mean();
+      ForwardScope scope(on.group);
+      const auto x = samples({0, rank() * 2, 2}, {5}, torch::kFloat).requires_grad_();
+      const auto y = on.net->forward(x).square().mean();
       loss = y + torch::autograd::grad({y}, {x}, {}, true, true)[0].square().sum();
     }
-    EXPECT_EQ(calls, 0);
+    EXPECT_EQ(on.calls, 0);
     loss.backward();
-    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(on.calls, 1);
   });
 }
 
@@ -223,12 +227,7 @@ TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError
     };
     backward();
     head.set_post_accumulate_grad_hook([](const std::vector<Tensor>&) {});
-    try {
-      backward();
-      ADD_FAILURE() << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("are read after their gradients were handed to the hook"));
-    }
+    expect_backward_refused(backward, {"are read after their gradients were handed to the hook"});
     group.reset_iter_state();
     head.set_post_accumulate_grad_hook({});
     backward();
@@ -283,19 +282,14 @@ TEST(AnAllReduceHook, MayCommunicate) {
 }
 
 TEST(AnAllReduceHook, IsTakenAwayByNone) {
-  run_thread_ranks(2, [](int) {
-    auto net = build_alike([] { return SmallNet(); });
-    const auto group = shard_blocks(*net);
-    int calls = 0;
-    group.set_all_reduce_hook([&](const Tensor& rows) {
-      ++calls;
+  on_two_hook_ranks([](HookRank& on) {
+    on.group.set_all_reduce_hook([&](const Tensor& rows) {
+      ++on.calls;
       EXPECT_EQ(rows.dim(), 1);
     });
-    loss_of(*net, group).backward();
-    EXPECT_EQ(calls, 1);
-    group.set_all_reduce_hook({});
-    loss_of(*net, group).backward();
-    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(on.calls_in_a_backward(), 1);
+    on.group.set_all_reduce_hook({});
+    EXPECT_EQ(on.calls_in_a_backward(), 0);
   });
 }
 

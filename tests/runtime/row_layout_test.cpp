@@ -77,17 +77,17 @@ TEST(RowLayout, ThousandRandomGroupsStayWithinTheBounds) {
 
 TEST(RowLayout, TransformerBlockGetsEqualSlices) {
   const int64_t d = 256;
-  std::vector<Item> block{{3 * d * d, 3 * d},
-                          {3 * d, 3 * d},
-                          {d * d, d},
-                          {d, d},
-                          {4 * d * d, 4 * d},
-                          {4 * d, 4 * d},
-                          {4 * d * d, d},
-                          {d, d},
-                          {d, d},
-                          {d, d},
-                          {d, d}};
+  const std::vector<Item> block{{3 * d * d, 3 * d},
+                                {3 * d, 3 * d},
+                                {d * d, d},
+                                {d, d},
+                                {4 * d * d, 4 * d},
+                                {4 * d, 4 * d},
+                                {4 * d * d, d},
+                                {d, d},
+                                {d, d},
+                                {d, d},
+                                {d, d}};
   for (int world : {1, 2, 3, 4, 8}) {
     auto layout = plan_rows(block, world, kAlignment);
     EXPECT_TRUE(layout.equal_slices) << world;
@@ -101,25 +101,20 @@ TEST(RowLayout, RowsThatShareNoFactorDoNotExplode) {
 }
 
 TEST(RowLayout, OneHugeRowBelongsToOneRank) {
-  std::vector<Item> items{{1 << 20, 1}};
-  auto layout = plan_rows(items, 4, kAlignment);
+  auto layout = plan_rows(std::vector<Item>{{1 << 20, 1}}, 4, kAlignment);
   expect_rows_are_partitioned(layout);
   EXPECT_FALSE(layout.equal_slices);
 }
 
 TEST(RowLayout, MoreRanksThanRowsLeavesRanksWithoutRows) {
-  std::vector<Item> items{{6, 3}};
-  auto layout = plan_rows(items, 8, kAlignment);
+  auto layout = plan_rows(std::vector<Item>{{6, 3}}, 8, kAlignment);
   expect_rows_are_partitioned(layout);
-  EXPECT_EQ(
-      std::count_if(layout.boundaries.begin() + 1, layout.boundaries.end(), [](int64_t b) { return b == 6; }) >= 1,
-      true);
+  EXPECT_TRUE(std::find(layout.boundaries.begin() + 1, layout.boundaries.end(), 6) != layout.boundaries.end());
 }
 
 TEST(RowLayout, EmptyGroupsAndEmptyItemsAreLegal) {
   EXPECT_EQ(plan_rows({}, 3, kAlignment).total_numel(), 0);
-  std::vector<Item> items{{0, 0}, {0, 7}, {5, 5}};
-  expect_rows_are_partitioned(plan_rows(items, 2, kAlignment));
+  expect_rows_are_partitioned(plan_rows(std::vector<Item>{{0, 0}, {0, 7}, {5, 5}}, 2, kAlignment));
 }
 
 }  // namespace

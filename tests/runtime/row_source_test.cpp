@@ -106,8 +106,10 @@ void expect_rows_of(const std::vector<NamedParameter>& parameters, runtime::Para
   }
 }
 
-TEST(RowSources, TensorsFilesAndInitialisersFillTheSameRows) {
-  for (int world : worlds_up_to(4))
+TEST(RowSources, TensorsFilesAndInitialisersFillTheSameRowsAndAreAskedForEachOnOneRank) {
+  for (int world : worlds_up_to(4)) {
+    std::mutex mutex;
+    std::map<std::string, std::multiset<int64_t>> asked;
     run_thread_ranks(world, [&](int) {
       const auto parameters = make_parameters();
       const ParameterFile file(parameters);
@@ -115,28 +117,16 @@ TEST(RowSources, TensorsFilesAndInitialisersFillTheSameRows) {
       for (const auto& parameter : parameters) {
         tensors.push_back(runtime::rows_of_tensor(parameter.tensor.detach()));
         ranges.push_back([&](const ParamRows& wanted) { file.fill(wanted); });
-        initialisers.push_back([](const ParamRows& wanted) {
+        initialisers.push_back([&](const ParamRows& wanted) {
           wanted.values.copy_(initial_rows(wanted.name, wanted.sizes, wanted.range.first, wanted.range.count));
+          const std::lock_guard lock(mutex);
+          EXPECT_GT(wanted.range.count, 0);
+          for (int64_t row = 0; row < wanted.range.count; ++row) asked[wanted.name].insert(wanted.range.first + row);
         });
       }
       expect_rows_of(parameters, *make_group_of(parameters, tensors), "tensors");
       expect_rows_of(parameters, *make_group_of(parameters, ranges), "a file");
       expect_rows_of(parameters, *make_group_of(parameters, initialisers), "an initialiser");
-    });
-}
-
-TEST(RowSources, AreAskedForEveryRowOnOneRank) {
-  for (int world : worlds_up_to(4)) {
-    std::mutex mutex;
-    std::map<std::string, std::multiset<int64_t>> asked;
-    const auto note = [&](const ParamRows& wanted) {
-      const std::lock_guard lock(mutex);
-      EXPECT_GT(wanted.range.count, 0);
-      for (int64_t row = 0; row < wanted.range.count; ++row) asked[wanted.name].insert(wanted.range.first + row);
-    };
-    run_thread_ranks(world, [&](int) {
-      const auto parameters = make_parameters();
-      make_group_of(parameters, std::vector<RowSource>(parameters.size(), note));
     });
     for (const auto& [name, tensor] : make_parameters()) {
       std::multiset<int64_t> expected;

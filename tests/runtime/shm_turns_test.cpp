@@ -1,84 +1,47 @@
 // Whose turn it is where ranks share memory: readers and writers at different speeds.
 
-#include <fsdp/fsdp.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <array>
 #include <barrier>
-#include <chrono>
-#include <mutex>
 #include <thread>
 
-#include "support/small_net.h"
-#include "support/thread_ranks.h"
+#include "runtime/shm_writers.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
-using testing::SizeIs;
+using torch::Tensor;
 
-constexpr auto kDelay = std::chrono::milliseconds(60);
-
-// Every rank a model of its own, with the same values.
-template <class Run>
-void run_over_shm(int world, const Run& run) {
-  torch::manual_seed(5);
-  auto models = std::vector<std::shared_ptr<SmallNetImpl>>();
-  const auto source = std::make_shared<SmallNetImpl>(12, 3);
-  for (int r = 0; r < world; ++r) {
-    models.push_back(std::make_shared<SmallNetImpl>(12, 3));
-    torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < source->parameters().size(); ++i)
-      models.back()->parameters()[i].copy_(source->parameters()[i]);
-  }
-  run_thread_ranks(world, [&](int rank) { run(rank, *models[static_cast<size_t>(rank)]); }, {.backend = "shm"});
+void delay_if(bool is_slow) {
+  if (is_slow) std::this_thread::sleep_for(kMoment);
 }
 
-double sum_of_parameters(const SmallNetImpl& net) {
-  double sum = 0;
-  for (const auto& parameter : net.parameters())
-    sum += (parameter * 1.0).detach().to(torch::kDouble).sum().item<double>();
-  return sum;
-}
-
-double whole_sum(const Group& group, SmallNetImpl& net) {
-  torch::NoGradGuard no_grad;
-  ForwardScope scope(group);
-  return sum_of_parameters(net);
-}
-
-void add_to_rows(SmallNetImpl& net, double value) {
-  torch::NoGradGuard no_grad;
-  for (auto& parameter : net.parameters()) parameter.add_(value);
-}
+double numel_of(const Reader& reader) { return static_cast<double>(reader.group.stats().parameter_numel); }
 
 TEST(Turns, AWriterWaitsForASlowReader) {
-  for (int world : {2, 4}) {
-    run_over_shm(world, [](int rank, SmallNetImpl& net) {
-      auto group = fully_shard(net);
-      const double before = whole_sum(group, net);
+  for (int world : {2, 4})
+    run_readers(world, [](int rank, Reader& reader) {
+      const double before = reader.sum();
       for (int step = 0; step < 3; ++step) {
-        const double expected = whole_sum(group, net);
+        const double expected = reader.sum();
         {
           torch::NoGradGuard no_grad;
-          ForwardScope scope(group);
-          if (rank == step % world_size()) std::this_thread::sleep_for(kDelay);
-          EXPECT_EQ(sum_of_parameters(net), expected) << "rank " << rank << " saw a peer's write in step " << step;
+          ForwardScope scope(reader.group);
+          delay_if(rank == step % world_size());
+          EXPECT_EQ(sum_of_parameters(reader.net), expected) << "rank " << rank << " saw a write in step " << step;
         }
-        add_to_rows(net, 0.5);
+        write_rows(reader.net, 0.5);
       }
-      EXPECT_NE(whole_sum(group, net), before);
+      EXPECT_NE(reader.sum(), before);
     });
-  }
 }
 
 // Backward reads the weight as it is then, for as long as `delay`.
 struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
-  static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x, SmallNetImpl* net) {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, SmallNetImpl* net) {
     net_ = net;
     return x.clone();
   }
@@ -96,45 +59,40 @@ thread_local SmallNetImpl* ReadsInBackward::net_ = nullptr;
 thread_local std::chrono::milliseconds ReadsInBackward::delay{0};
 
 // Backward reads the parameters, on the way to the gradient of `x`.
-torch::Tensor read_in_backward(const Group& group, SmallNetImpl& net, const torch::Tensor& x) {
-  ForwardScope scope(group);
-  return ReadsInBackward::apply(x, &net);
+Tensor read_in_backward(Reader& reader, const Tensor& x) {
+  ForwardScope scope(reader.group);
+  return ReadsInBackward::apply(x, &reader.net);
 }
 
 TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWrote) {
-  run_over_shm(2, [](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
+  run_readers(2, [](int rank, Reader& reader) {
     const auto x = torch::ones({1}, torch::requires_grad());
-    const auto y = read_in_backward(group, net, x);
-    if (rank == 1) std::this_thread::sleep_for(kDelay);
-    add_to_rows(net, 0.5);
+    const auto y = read_in_backward(reader, x);
+    delay_if(rank == 1);
+    write_rows(reader.net, 0.5);
     y.backward();
-    EXPECT_EQ(x.grad().item<float>(), static_cast<float>(whole_sum(group, net)));
+    EXPECT_EQ(x.grad().item<float>(), static_cast<float>(reader.sum()));
   });
 }
 
 TEST(Turns, AWriterWaitsForASlowReaderInABackwardAfterAnUpdate) {
-  run_over_shm(2, [](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
+  run_readers(2, [](int rank, Reader& reader) {
     const auto x = torch::ones({1}, torch::requires_grad());
-    const auto y = read_in_backward(group, net, x);
-    add_to_rows(net, 0.5);
-    ReadsInBackward::delay = rank == 1 ? kDelay : std::chrono::milliseconds(0);
+    const auto y = read_in_backward(reader, x);
+    write_rows(reader.net, 0.5);
+    ReadsInBackward::delay = rank == 1 ? kMoment : std::chrono::milliseconds(0);
     y.backward();
-    add_to_rows(net, 1.0);
-    EXPECT_NE(x.grad().item<float>(), static_cast<float>(whole_sum(group, net)));
+    write_rows(reader.net, 1.0);
+    EXPECT_NE(x.grad().item<float>(), static_cast<float>(reader.sum()));
   });
 }
 
 TEST(Turns, AReaderWaitsForASlowWriter) {
-  run_over_shm(2, [](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
-    const double before = whole_sum(group, net);
-    int64_t numel = 0;
-    for (const auto& parameter : net.parameters()) numel += c10::multiply_integers(global_sizes(parameter));
-    if (rank == 1) std::this_thread::sleep_for(kDelay);
-    add_to_rows(net, 1.0);
-    EXPECT_NEAR(whole_sum(group, net), before + static_cast<double>(numel), 1e-2);
+  run_readers(2, [](int rank, Reader& reader) {
+    const double before = reader.sum();
+    delay_if(rank == 1);
+    write_rows(reader.net, 1.0);
+    EXPECT_NEAR(reader.sum(), before + numel_of(reader), 1e-2);
   });
 }
 
@@ -144,17 +102,17 @@ TEST(Turns, RowsAreThereOncePerHost) {
     std::vector<std::vector<const void*>> seen(static_cast<size_t>(world));
     int64_t rows_bytes = 0, parameter_bytes = 0;
     std::mutex mutex;
-    run_over_shm(world, [&](int rank, SmallNetImpl& net) {
-      auto group = fully_shard(net);
-      ForwardScope scope(group);
-      for (const auto& parameter : net.parameters()) {
+    run_readers(world, [&](int rank, Reader& reader) {
+      ForwardScope scope(reader.group);
+      for (const auto& parameter : reader.net.parameters()) {
         (parameter * 1.0).sum();  // reads it
         seen[static_cast<size_t>(rank)].push_back(parameter.const_data_ptr());
       }
+      const auto stats = reader.group.stats();
       const std::lock_guard lock(mutex);
-      rows_bytes += group.stats().rows.current;
-      parameter_bytes = group.stats().parameter_numel * static_cast<int64_t>(sizeof(float));
-      EXPECT_EQ(group.stats().whole.peak, 0);
+      rows_bytes += stats.rows.current;
+      parameter_bytes = stats.parameter_numel * static_cast<int64_t>(sizeof(float));
+      EXPECT_EQ(stats.whole.peak, 0);
     });
     EXPECT_THAT(seen, Each(seen[0]));
     EXPECT_GE(rows_bytes, parameter_bytes);
@@ -167,7 +125,7 @@ TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
   constexpr int kWorld = 2;
   constexpr int64_t kNumel = int64_t{1} << 20;  // half of it takes 8 slots of 256 KiB
   std::barrier together(kWorld);
-  run_over_shm(kWorld, [&](int rank, SmallNetImpl&) {
+  run_readers(kWorld, [&](int rank, Reader&) {
     const auto ranks = default_process_group()->communicator().duplicate("alone");
     const auto input = torch::full({kNumel}, rank + 1.0), output = torch::zeros({kNumel / kWorld});
     const std::array<int64_t, 3> offsets{0, kNumel / 2, kNumel};
@@ -186,132 +144,58 @@ TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
   });
 }
 
-TEST(Turns, AScopeThatRecordedAndHasNoBackwardHoldsNobodyUp) {
-  run_over_shm(2, [](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
-    const double before = whole_sum(group, net);
-    torch::Tensor loss;
-    for (int step = 0; step < 3; ++step) {
-      {
-        ForwardScope scope(group);
-        loss = small_net_loss(net, {step, rank * 2, 2});
-      }
-      if (rank == 0) std::this_thread::sleep_for(kDelay);
-      add_to_rows(net, 0.5);
-    }
-    EXPECT_NEAR(whole_sum(group, net) - before, 1.5 * static_cast<double>(group.stats().parameter_numel), 1e-3);
-  });
-}
-
 TEST(Turns, OneRankMayWriteItsRowsAloneUnderLocalRows) {
-  run_over_shm(3, [](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
-    const double before = whole_sum(group, net);
+  run_readers(3, [](int rank, Reader& reader) {
+    const double before = reader.sum();
     double added = 0;
     if (rank == 2) {
-      std::this_thread::sleep_for(kDelay);
-      LocalRows rows(group);
-      torch::NoGradGuard no_grad;
-      for (auto& parameter : net.parameters()) {
-        parameter.add_(1.0);
-        added += static_cast<double>(parameter.numel());
-      }
+      delay_if(true);
+      LocalRows rows(reader.group);
+      write_rows(reader.net, 1.0);
+      for (const auto& parameter : reader.net.parameters()) added += static_cast<double>(parameter.numel());
     }
-    auto total = torch::tensor({added});
-    default_process_group()->communicator().all_reduce(total, ReduceOp::kSum, {"added", {}})->wait();
-    EXPECT_GT(total.item<double>(), 0);
-    EXPECT_NEAR(whole_sum(group, net), before + total.item<double>(), 1e-2);
+    const auto total = all_reduce(torch::tensor({added})).item<double>();
+    EXPECT_GT(total, 0);
+    EXPECT_NEAR(reader.sum(), before + total, 1e-2);
   });
 }
 
-// Another task over the same graph reads the same rows, though a fast peer would like to write its own.
-TEST(Turns, ARankThatKeepsItsGraphReadsWhatItsForwardRead) {
-  run_over_shm(2, [](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
-    auto x = torch::ones({2, 5}, torch::requires_grad());
-    torch::Tensor y;
-    {
-      ForwardScope scope(group);
-      y = net.forward(x).sum();
-    }
-    const auto first = torch::autograd::grad({y}, {x}, {}, /*retain_graph=*/true)[0];
-    if (rank == 0) std::this_thread::sleep_for(kDelay);
-    const auto second = torch::autograd::grad({y}, {x})[0];
-    add_to_rows(net, 1.0);
-    EXPECT_TRUE(torch::equal(first, second));
-  });
-}
-
-TEST(Turns, AnExceptionInAScopeOfEveryRankLeavesTheModelUsable) {
-  run_over_shm(2, [](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
-    const double before = whole_sum(group, net);
-    for (int round = 0; round < 2; ++round) {
-      try {
-        ForwardScope scope(group);
-        if (rank == round) std::this_thread::sleep_for(kDelay);
-        auto loss = small_net_loss(net, {0, rank * 2, 2});
-        throw std::runtime_error("the user's own");
-      } catch (const std::runtime_error&) {
-        group.reset_iter_state();
-      }
-      EXPECT_EQ(whole_sum(group, net), before);
-    }
-    add_to_rows(net, 1.0);
-    EXPECT_GT(whole_sum(group, net), before);
-  });
-}
-
-// What ranks say when they run different programs.
-std::vector<std::string> mismatches(int world, const std::function<void(int, SmallNetImpl&, const Group&)>& run) {
-  std::mutex mutex;
-  std::vector<std::string> messages;
-  run_over_shm(world, [&](int rank, SmallNetImpl& net) {
-    auto group = fully_shard(net);
-    whole_sum(group, net);
+// What all ranks say when they run different programs, and then a scope.
+void expect_mismatch(int world, const std::function<void(int, Reader&)>& run, const std::vector<std::string>& parts) {
+  run_readers(world, [&](int rank, Reader& reader) {
+    reader.sum();
     try {
-      run(rank, net, group);
+      run(rank, reader);
+      reader.sum();
+      ADD_FAILURE() << "rank " << rank << " went on";
     } catch (const Mismatch& error) {
-      std::lock_guard lock(mutex);
-      messages.emplace_back(error.what_without_backtrace());
+      for (const auto& part : parts) EXPECT_THAT(error.what_without_backtrace(), HasSubstr(part));
     }
   });
-  return messages;
 }
 
 TEST(Turns, AnOptimizerStepOnOneRankOnlyIsAMismatch) {
-  const auto messages = mismatches(3, [](int rank, SmallNetImpl& net, const Group& group) {
-    if (rank == 1) add_to_rows(net, 1.0);
-    whole_sum(group, net);
-  });
-  EXPECT_THAT(messages, SizeIs(3));
-  EXPECT_THAT(messages, Each(AllOf(HasSubstr("writes to the rows"), HasSubstr("rank 1 runs barrier of 'forward scope"),
-                                   HasSubstr("writes to the rows (optimizer steps): 1"))));
-}
-
-TEST(Turns, ASecondOptimizerStepOnOneRankOnlyIsAMismatch) {
-  const auto messages = mismatches(2, [](int rank, SmallNetImpl& net, const Group& group) {
-    for (int step = 0; step < 1 + rank; ++step) add_to_rows(net, 1.0);
-    whole_sum(group, net);
-  });
-  EXPECT_THAT(messages, SizeIs(2));
-  EXPECT_THAT(messages,
-              Each(AllOf(HasSubstr("writes to the rows"), HasSubstr("rank 1 runs barrier of 'forward scope"))));
+  const std::string writes = "writes to the rows", scope = "rank 1 runs barrier of 'forward scope";
+  expect_mismatch(3,
+                  [](int rank, Reader& reader) {
+                    if (rank == 1) write_rows(reader.net);
+                  },
+                  {writes, scope, "writes to the rows (optimizer steps): 1"});
+  expect_mismatch(2,
+                  [](int rank, Reader& reader) {
+                    for (int step = 0; step < 1 + rank; ++step) write_rows(reader.net);
+                  },
+                  {writes, scope});
 }
 
 TEST(Turns, ABackwardOnOneRankOnlyIsAMismatchAndNoHang) {
-  const auto messages = mismatches(2, [](int rank, SmallNetImpl& net, const Group& group) {
-    torch::Tensor loss;
-    {
-      ForwardScope scope(group);
-      loss = small_net_loss(net, {0, rank * 2, 2});
-    }
-    if (rank == 0) loss.backward();
-    whole_sum(group, net);
-  });
-  EXPECT_THAT(messages, SizeIs(2));
-  EXPECT_THAT(messages, Each(AllOf(HasSubstr("ranks wait for each other"), HasSubstr("reduce_scatter of 'SmallNet'"),
-                                   HasSubstr("barrier of 'forward scope of SmallNet'"))));
+  expect_mismatch(
+      2,
+      [](int rank, Reader& reader) {
+        const auto loss = reader.forward();
+        if (rank == 0) loss.backward();
+      },
+      {"ranks wait for each other", "reduce_scatter of 'SmallNet'", "barrier of 'forward scope of SmallNet'"});
 }
 
 }  // namespace

@@ -63,17 +63,27 @@ class Writers {
   int at_gate_ = 0, writing_ = 0;
 };
 
-inline void write_rows(SmallNetImpl& net) {
+inline void write_rows(SmallNetImpl& net, double value = 1.0) {
   torch::NoGradGuard no_grad;
-  for (auto& parameter : net.parameters()) parameter.add_(1.0);
+  for (auto& parameter : net.parameters()) parameter.add_(value);
 }
 
-// What ranks do alike, before the others write.
+inline double sum_of_parameters(const SmallNetImpl& net) {
+  double sum = 0;
+  for (const auto& parameter : net.parameters())
+    sum += (parameter * 1.0).detach().to(torch::kDouble).sum().item<double>();
+  return sum;
+}
+
+inline std::shared_ptr<SmallNetImpl> shm_net(bool is_frozen = false) {
+  auto net = build_alike([] { return std::make_shared<SmallNetImpl>(12, 2); });
+  for (auto& parameter : net->parameters()) parameter.set_requires_grad(!is_frozen);
+  return net;
+}
+
+// A rank's model, which is one group, and what ranks do with it alike.
 struct Reader {
-  SmallNetImpl& net;
-  const Group& group;
-  torch::Tensor x = torch::linspace(-1, 1, 10).reshape({2, 5}).requires_grad_();
-  bool has_written = false;
+  explicit Reader(bool is_frozen = false) : module(shm_net(is_frozen)) {}
 
   torch::Tensor output() const { return net.forward(x).sum(); }
   torch::Tensor forward() const {
@@ -86,38 +96,49 @@ struct Reader {
     auto first = output();
     return {first, output()};
   }
+  // Of all parameters, in a scope.
+  double sum() const {
+    torch::NoGradGuard no_grad;
+    ForwardScope scope(group);
+    return sum_of_parameters(net);
+  }
+
+  const std::shared_ptr<SmallNetImpl> module;
+  SmallNetImpl& net = *module;
+  const Group group = fully_shard(static_cast<torch::nn::Module&>(net));
+  torch::Tensor x = torch::linspace(-1, 1, 10).reshape({2, 5}).requires_grad_();
+  bool has_written = false;
 };
+
+inline void run_readers(int world, const std::function<void(int rank, Reader&)>& run, bool is_frozen = false) {
+  run_thread_ranks(world,
+                   [&](int rank) {
+                     Reader reader(is_frozen);
+                     run(rank, reader);
+                   },
+                   {.backend = "shm"});
+}
 
 // Runs `before` on every rank, then writes the rows on all ranks but 0, which runs `meanwhile` at that time and writes
 // afterwards.
 inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& before,
                                 const std::function<void(Reader&, torch::Tensor, Writers&)>& meanwhile,
                                 bool is_frozen = false) {
-  torch::manual_seed(5);
-  std::vector<std::shared_ptr<SmallNetImpl>> nets;
-  for (int rank = 0; rank < kReaders; ++rank) {
-    nets.push_back(std::make_shared<SmallNetImpl>(12, 2));
-    torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < nets[0]->parameters().size(); ++i)
-      nets.back()->parameters()[i].copy_(nets[0]->parameters()[i]).set_requires_grad(!is_frozen);
-  }
   Writers writers;
-  run_thread_ranks(kReaders,
-                   [&](int rank) {
-                     auto& net = *nets[static_cast<size_t>(rank)];
-                     const auto group = fully_shard(net);
-                     Reader reader{net, group};
-                     auto y = before(reader);
-                     is_writer = rank != 0;
-                     if (is_writer)
-                       write_rows(net);
-                     else
-                       meanwhile(reader, std::move(y), writers);
-                     is_writer = false;
-                     if (rank == 0 && !reader.has_written) write_rows(net);
-                     reader.forward().backward();
-                   },
-                   {.backend = "shm"});
+  run_readers(
+      kReaders,
+      [&](int rank, Reader& reader) {
+        auto y = before(reader);
+        is_writer = rank != 0;
+        if (is_writer)
+          write_rows(reader.net);
+        else
+          meanwhile(reader, std::move(y), writers);
+        is_writer = false;
+        if (rank == 0 && !reader.has_written) write_rows(reader.net);
+        reader.forward().backward();
+      },
+      is_frozen);
 }
 
 // x times a weight, out of autograd's sight.

@@ -16,24 +16,24 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using torch::Tensor;
 
+[[noreturn]] void throw_an_exception() { throw std::runtime_error("out of eggs"); }
+
 struct ThrowInBackward : torch::autograd::Function<ThrowInBackward> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x * 1; }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
-    throw std::runtime_error("out of eggs");
+    throw_an_exception();
   }
 };
 
-// A rank of a training with plain SGD, whose parameters after some steps are compared with a run without exceptions.
-struct Trainer {
-  int rank;
-  std::shared_ptr<SmallNetImpl> net;
-  Group group;
-  torch::optim::SGD optimizer;
+// A rank of a training with plain SGD.
+struct SgdRank {
+  explicit SgdRank(int r, const FullyShardOptions& options = {})
+      : rank(r),
+        net(build_alike([] { return std::make_shared<SmallNetImpl>(); })),
+        group(shard_blocks(*net, options)),
+        optimizer(net->parameters(), 0.1) {}
 
-  Trainer(int r, std::shared_ptr<SmallNetImpl> model, const FullyShardOptions& options)
-      : rank(r), net(std::move(model)), group(shard_blocks(*net, options)), optimizer(net->parameters(), 0.1) {}
-
-  Tensor forward(int step) {
+  Tensor forward(int step) const {
     ForwardScope scope(group);
     return small_net_loss(*net, {step * 8, rank * 2, 2});
   }
@@ -42,34 +42,43 @@ struct Trainer {
     forward(number).backward();
     optimizer.step();
   }
-  std::vector<Tensor> values() {
+  // A forward, whose backward throws on the way to the first block.
+  void fail_in_backward() const {
+    Tensor loss;
+    {
+      ForwardScope scope(group);
+      auto hidden = net->blocks[0]->as<SmallBlock>()->forward(net->first->forward(torch::ones({1, 5})));
+      loss = net->head->forward(ThrowInBackward::apply(hidden)).sum();
+    }
+    EXPECT_THROW(loss.backward(), std::runtime_error);
+  }
+  std::vector<Tensor> values() const {
     std::vector<Tensor> values;
     for (auto& parameter : net->parameters()) values.push_back(full_tensor(parameter));
     return values;
   }
+
+  const int rank;
+  const std::shared_ptr<SmallNetImpl> net;
+  const Group group;
+  torch::optim::SGD optimizer;
 };
 
-std::shared_ptr<SmallNetImpl> new_net() {
-  return build_alike([] { return std::make_shared<SmallNetImpl>(); });
-}
-
-using Incident = std::function<void(Trainer&)>;
+using Incident = std::function<void(SgdRank&)>;
 
 // Trains with `incident` after each step, a reset after each incident, and without; the results are bitwise equal.
-void expect_survived(int world, const Incident& incident, const FullyShardOptions& options = {}) {
-  std::vector<std::shared_ptr<SmallNetImpl>> nets, plain;
-  for (auto* models : {&nets, &plain})
-    for (int r = 0; r < world; ++r) {
-      torch::manual_seed(3);
-      models->push_back(std::make_shared<SmallNetImpl>());
-    }
+// `ends_backward`: the reset takes the gradients away on every rank, since some of them are there on some ranks only.
+void expect_survived(int world, const Incident& incident, const FullyShardOptions& options = {},
+                     bool ends_backward = false) {
   run_thread_ranks(world, [&](int r) {
-    Trainer disturbed(r, nets[static_cast<size_t>(r)], options), quiet(r, plain[static_cast<size_t>(r)], options);
+    SgdRank disturbed(r, options), quiet(r, options);
     for (int step = 0; step < 3; ++step) {
       disturbed.step(step);
       quiet.step(step);
       incident(disturbed);
       disturbed.group.reset_iter_state();
+      for (const auto& item : disturbed.net->named_parameters())
+        EXPECT_TRUE(!ends_backward || !item.value().grad().defined()) << item.key();
     }
     disturbed.step(3);
     quiet.step(3);
@@ -97,11 +106,11 @@ class StartOver : public testing::TestWithParam<std::tuple<int, bool>> {
     return {.reshard_after_forward = std::get<1>(GetParam()) ? Reshard::always() : Reshard::never()};
   }
   // The first rank throws, then the last one; the others go on until they are told.
-  void expect_survived_by_all_but_one(const Incident& exception) const {
+  void expect_survived_by_all_but_one(const Incident& exception, bool ends_backward = false) const {
     for (int thrower : {0, world() - 1})
       expect_survived(
           world(),
-          [&](Trainer& t) {
+          [&](SgdRank& t) {
             if (t.rank == thrower) return exception(t);
             expect_told(
                 [&] {
@@ -110,38 +119,30 @@ class StartOver : public testing::TestWithParam<std::tuple<int, bool>> {
                 },
                 thrower);
           },
-          options());
+          options(), ends_backward);
   }
 };
 
 TEST_P(StartOver, AfterAnExceptionInForwardOfOneRank) {
-  expect_survived_by_all_but_one([](Trainer& t) {
+  expect_survived_by_all_but_one([](SgdRank& t) {
     EXPECT_THROW(
         {
           ForwardScope scope(t.group);
           t.net->first->forward(torch::ones({1, 5}));
-          throw std::runtime_error("out of eggs");
+          throw_an_exception();
         },
         std::runtime_error);
   });
 }
 
 TEST_P(StartOver, AfterAnExceptionInBackwardOfOneRank) {
-  expect_survived_by_all_but_one([](Trainer& t) {
-    Tensor loss;
-    {
-      ForwardScope scope(t.group);
-      auto hidden = t.net->blocks[0]->as<SmallBlock>()->forward(t.net->first->forward(torch::ones({1, 5})));
-      loss = t.net->head->forward(ThrowInBackward::apply(hidden)).sum();
-    }
-    EXPECT_THROW(loss.backward(), std::runtime_error);
-  });
+  expect_survived_by_all_but_one([](SgdRank& t) { t.fail_in_backward(); }, /*ends_backward=*/true);
 }
 
 TEST_P(StartOver, AfterRanksRanDifferentOperations) {
   expect_survived(
       world(),
-      [&](Trainer& t) {
+      [&](SgdRank& t) {
         EXPECT_THROW(
             {
               if (t.rank == 0) full_tensor(t.net->head->weight);
@@ -156,7 +157,7 @@ TEST_P(StartOver, AfterRanksRanDifferentOperations) {
 TEST_P(StartOver, AfterAForwardOnOneRankWhileTheOthersComputed) {
   expect_survived(
       world(),
-      [&](Trainer& t) {
+      [&](SgdRank& t) {
         if (t.rank == 0) return expect_told([&] { t.forward(0); }, 1);
         std::this_thread::sleep_for(std::chrono::milliseconds(30 * t.rank));
       },
@@ -166,12 +167,12 @@ TEST_P(StartOver, AfterAForwardOnOneRankWhileTheOthersComputed) {
 TEST_P(StartOver, WhenEveryRankThrewAlikeItIsABarrier) {
   expect_survived(
       world(),
-      [&](Trainer& t) {
+      [&](SgdRank& t) {
         EXPECT_THROW(
             {
               ForwardScope scope(t.group);
               small_net_loss(*t.net, {0, t.rank * 2, 2});
-              throw std::runtime_error("out of eggs");
+              throw_an_exception();
             },
             std::runtime_error);
       },
@@ -186,10 +187,10 @@ INSTANTIATE_TEST_SUITE_P(Worlds, StartOver, testing::Combine(testing::Values(2, 
 
 TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
   // Rank 1 had one scope and one optimizer step less.
-  expect_survived(3, [](Trainer& t) {
+  expect_survived(3, [](SgdRank& t) {
     EXPECT_THROW(
         {
-          if (t.rank == 1) throw std::runtime_error("out of eggs");
+          if (t.rank == 1) throw_an_exception();
           t.forward(5);
         },
         std::exception);
@@ -198,14 +199,14 @@ TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
 
 TEST(StartOver, AfterAnOptimizerStepOnSomeRanksOnlySaysSoOnce) {
   run_thread_ranks(3, [&](int r) {
-    Trainer t(r, new_net(), {});
+    SgdRank t(r);
     t.step(0);
     t.optimizer.zero_grad();
     t.forward(1).backward();
     if (r == 1) t.optimizer.step();
     EXPECT_THROW(
         {
-          if (r != 1) throw std::runtime_error("out of eggs");
+          if (r != 1) throw_an_exception();
           t.forward(2);
         },
         std::exception);
@@ -225,7 +226,7 @@ TEST(StartOver, AfterAnOptimizerStepOnSomeRanksOnlySaysSoOnce) {
 // Rank 0 opened the other model's scope, rank 1 did not.
 TEST(StartOver, OfOneModelLeavesTheOtherOneUsable) {
   run_thread_ranks(2, [&](int r) {
-    Trainer one(r, new_net(), {}), other(r, new_net(), {});
+    SgdRank one(r), other(r);
     one.step(0);
     other.step(0);
     if (r == 0) expect_told([&] { other.forward(1); }, 1);
@@ -244,9 +245,9 @@ TEST(StartOver, WithoutARankThatLeftIsPeerLost) {
   for (int leaver : {0, 2}) {
     try {
       run_thread_ranks(3, [&](int r) {
-        Trainer t(r, new_net(), {});  // a rank leaves when its groups are gone
+        SgdRank t(r);  // a rank leaves when its groups are gone
         t.step(0);
-        if (r == leaver) throw std::runtime_error("out of eggs");
+        if (r == leaver) throw_an_exception();
         EXPECT_THROW(
             {
               t.group.reset_iter_state();

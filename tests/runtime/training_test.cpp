@@ -5,34 +5,32 @@
 namespace fsdp::test {
 namespace {
 
-Training<SmallNetImpl> ten_steps(std::optional<Reshard> reshard = std::nullopt) {
+Training<SmallNetImpl> five_steps(std::optional<Reshard> reshard = std::nullopt) {
   FullyShardOptions options;
   options.reshard_after_forward = reshard;
   auto training = small_net_training(options);
-  training.steps = 10;
+  training.steps = 5;
   return training;
 }
 
 TEST(Training, BlocksAndRootEqualTheUnshardedRun) {
-  for (int world : worlds_up_to(8)) expect_training_equals_unsharded(ten_steps(), world);
+  for (int world : worlds_up_to(8)) expect_training_equals_unsharded(five_steps(), world);
 }
 
-TEST(Training, ReshardAlwaysEqualsTheUnshardedRun) {
-  for (int world : worlds_up_to(3)) expect_training_equals_unsharded(ten_steps(Reshard::always()), world);
-}
-
-TEST(Training, ReshardNeverEqualsTheUnshardedRun) {
-  for (int world : worlds_up_to(3)) expect_training_equals_unsharded(ten_steps(Reshard::never()), world);
+TEST(Training, ReshardAlwaysOrNeverEqualsTheUnshardedRun) {
+  for (int world : worlds_up_to(3))
+    for (const auto& reshard : {Reshard::always(), Reshard::never()})
+      expect_training_equals_unsharded(five_steps(reshard), world);
 }
 
 TEST(Training, OneGroupEqualsTheUnshardedRun) {
-  auto training = ten_steps();
+  auto training = five_steps();
   training.shard = [](SmallNetImpl& net) { return fully_shard(static_cast<torch::nn::Module&>(net)); };
   for (int world : worlds_up_to(4)) expect_training_equals_unsharded(training, world);
 }
 
 TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
-  auto one = ten_steps(), other = ten_steps();
+  auto one = five_steps(), other = five_steps();
   other.build = [] { return std::make_shared<SmallNetImpl>(/*dim=*/7, /*depth=*/2); };
   other.steps = 6;
   const std::vector<Training<SmallNetImpl>> trainings{one, other};
@@ -49,24 +47,19 @@ TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
 }
 
 TEST(Training, Float32StaysWithinItsRounding) {
-  auto training = ten_steps();
+  auto training = five_steps();
   in_float32(training);
   for (int world : worlds_up_to(4)) expect_training_equals_unsharded(training, world);
 }
 
-TEST(Training, TwoRunsGiveTheSameBits) {
-  auto training = ten_steps();
-  training.dtype = torch::kFloat;
-  expect_same_bits(train_on_thread_ranks(training, 3), train_on_thread_ranks(training, 3));
-}
-
-TEST(Training, SharedMemoryAndGlooGiveTheSameBits) {
-  auto training = ten_steps();
+TEST(Training, GivesTheSameBitsInTwoRunsAndOverSharedMemoryAndGloo) {
+  auto training = five_steps();
   training.dtype = torch::kFloat;
   for (int world : worlds_up_to(8)) {
     SCOPED_TRACE("world " + std::to_string(world));
-    expect_same_bits(train_on_thread_ranks(training, world, {.backend = "gloo"}),
-                     train_on_thread_ranks(training, world, {.backend = "shm"}));
+    const auto expected = train_on_thread_ranks(training, world, {.backend = "gloo"});
+    for (const auto* backend : {"gloo", "shm"})
+      expect_same_bits(expected, train_on_thread_ranks(training, world, {.backend = backend}));
   }
 }
 

@@ -1,18 +1,12 @@
-// A group's own collectives, with worked examples: bf16 and fp8 on the wire for fp32 rows. What is gathered ahead
-// within a limit of bytes, and whole parameters of rank 0 alone.
+// A group's own collectives, with worked examples: bf16 and fp8 on the wire for fp32 rows. Whole parameters of rank 0
+// alone.
 
-#include <gmock/gmock.h>
-
-#include "api/group_view.h"
-#include "runtime/param_group.h"
-#include "support/axes.h"
 #include "runtime/cost_net.h"
+#include "support/axes.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using torch::Tensor;
 
 // Every rank has every value rounded, its own rows' too, so that all compute alike.
@@ -38,72 +32,59 @@ void use_bf16(const Group& group) {
   group.set_custom_reduce_scatter(reduce_in_bf16);
 }
 
+Tensor weight_in_a_scope(const CostRank& on) {
+  const ForwardScope scope(on.group);
+  return on.net.first->weight.detach().clone();
+}
+
+// The bytes that a step gathers and those that it reduces.
+std::pair<uint64_t, uint64_t> bytes_of_a_step(const CostRank& on) {
+  on.clear();
+  on.net.zero_grad();
+  on.train(0);
+  const auto& log = on.recorded.log(on.rank);
+  return {log.bytes("all_gather"), log.bytes("reduce_scatter")};
+}
+
 TEST(Bf16OnTheWire, HalvesTheBytesAndRoundsWhatTravelsOnly) {
-  for (const int world : {2, 3}) {
-    auto models = nets(world), plain_models = nets(world);
-    Recorded recorded(world);
-    recorded.options.backend = "gloo";
-    run_thread_ranks(
-        world,
-        [&](int r) {
-          const auto& log = recorded.log(r);
-          auto &net = *models[static_cast<size_t>(r)], &plain_net = *plain_models[static_cast<size_t>(r)];
-          const auto whole = plain_net.first->weight.detach().clone();
-          const auto plain = shard_blocks(plain_net), group = shard_blocks(net);
-          const auto of_a_step = [&](const Group& of, SmallNetImpl& it) {
-            recorded.clear(r);
-            forward_loss(of, it, 0).backward();
-            return std::pair(log.bytes("all_gather"), log.bytes("reduce_scatter"));
-          };
-          const auto full = of_a_step(plain, plain_net);
-          for (const auto& block : *net.blocks) use_bf16(group_of(*block));
-          use_bf16(group);
-          const auto low = of_a_step(group, net);
-          EXPECT_EQ(low.first * 2, full.first);
-          EXPECT_EQ(low.second * 2, full.second);
-          EXPECT_TRUE(torch::equal(full_tensor(net.first->weight), whole)) << "rows are as they were";
-          {
-            ForwardScope scope(group);
-            EXPECT_TRUE(torch::equal(net.first->weight.detach().clone(), whole.to(torch::kBFloat16).to(torch::kFloat)));
-          }
-          for (size_t i = 0; i < net.parameters().size(); ++i)
-            EXPECT_LT(relative_difference(full_grad(plain_net.parameters()[i]), full_grad(net.parameters()[i])), 0.05);
-          group.set_custom_all_gather({});
-          ForwardScope scope(group);
-          EXPECT_TRUE(torch::equal(net.first->weight.detach().clone(), whole));
-        },
-        recorded.options);
-  }
+  for (const int world : {2, 3})
+    on_cost_ranks(world,
+                  [](const CostRank& on) {
+                    const auto whole = full_tensor(on.net.first->weight);
+                    const auto full = bytes_of_a_step(on);
+                    std::vector<Tensor> gradients;
+                    for (const auto& parameter : on.net.parameters()) gradients.push_back(full_grad(parameter));
+                    for (int64_t i = 0; i < kDepth; ++i) use_bf16(on.group_at(i));
+                    use_bf16(on.group);
+                    const auto low = bytes_of_a_step(on);
+                    EXPECT_EQ(low.first * 2, full.first);
+                    EXPECT_EQ(low.second * 2, full.second);
+                    EXPECT_TRUE(torch::equal(full_tensor(on.net.first->weight), whole)) << "rows are as they were";
+                    EXPECT_TRUE(torch::equal(weight_in_a_scope(on), whole.to(torch::kBFloat16).to(torch::kFloat)));
+                    for (size_t i = 0; i < gradients.size(); ++i)
+                      EXPECT_LT(relative_difference(gradients[i], full_grad(on.net.parameters()[i])), 0.05);
+                    on.group.set_custom_all_gather({});
+                    EXPECT_TRUE(torch::equal(weight_in_a_scope(on), whole));
+                  },
+                  {.backend = "gloo"});
 }
 
 // Weights of this size need no scale.
 TEST(Fp8OnTheWire, QuartersTheBytesOfGathers) {
-  auto models = nets(2);
-  Recorded recorded(2);
-  recorded.options.backend = "gloo";
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto& net = *models[static_cast<size_t>(r)];
-        const auto whole = net.first->weight.detach().clone();
-        const auto group = shard_blocks(net);
-        const auto gathered_in_a_step = [&] {
-          recorded.clear(r);
-          forward_loss(group, net, 0).backward();
-          return recorded.log(r).bytes("all_gather");
-        };
-        const auto full = gathered_in_a_step();
-        const auto gather = gather_in(torch::kFloat8_e4m3fn);
-        for (const auto& block : *net.blocks) group_of(*block).set_custom_all_gather(gather);
-        group.set_custom_all_gather(gather);
-        EXPECT_EQ(gathered_in_a_step() * 4, full);
-        EXPECT_TRUE(torch::equal(full_tensor(net.first->weight), whole)) << "rows are as they were";
-        const ForwardScope scope(group);
-        EXPECT_TRUE(
-            torch::equal(net.first->weight.detach().clone(), whole.to(torch::kFloat8_e4m3fn).to(torch::kFloat)));
-        EXPECT_LT(relative_difference(whole, net.first->weight.detach()), 0.07);  // a rounding is 1/16 at most
-      },
-      recorded.options);
+  on_cost_ranks(2,
+                [](const CostRank& on) {
+                  const auto whole = full_tensor(on.net.first->weight);
+                  const auto full = bytes_of_a_step(on).first;
+                  const auto gather = gather_in(torch::kFloat8_e4m3fn);
+                  for (int64_t i = 0; i < kDepth; ++i) on.group_at(i).set_custom_all_gather(gather);
+                  on.group.set_custom_all_gather(gather);
+                  EXPECT_EQ(bytes_of_a_step(on).first * 4, full);
+                  EXPECT_TRUE(torch::equal(full_tensor(on.net.first->weight), whole)) << "rows are as they were";
+                  const auto found = weight_in_a_scope(on);
+                  EXPECT_TRUE(torch::equal(found, whole.to(torch::kFloat8_e4m3fn).to(torch::kFloat)));
+                  EXPECT_LT(relative_difference(whole, found), 0.07);  // a rounding is 1/16 at most
+                },
+                {.backend = "gloo"});
 }
 
 // Numbers that bf16 has, so that nothing is rounded; a parameter that no rank used keeps no gradient.
@@ -139,117 +120,36 @@ TEST(Bf16OnTheWire, OfOneRankAloneIsAMismatch) {
                Mismatch);
 }
 
-int64_t bytes_of_whole(runtime::ParamGroup& group) {
-  int64_t bytes = 0;
-  for (const auto& flat : group.flats()) bytes += static_cast<int64_t>(flat.whole().bytes());
-  return bytes;
-}
-
-TEST(GatheredAhead, IsWhatFitsIntoTheLimit) {
-  for (const int64_t blocks : {0, 2, 3}) {
-    SCOPED_TRACE(c10::str("room for ", blocks, " blocks"));
-    auto models = nets(2);
-    Recorded recorded(2);
-    recorded.options.backend = "gloo";
-    run_thread_ranks(
-        2,
-        [&](int r) {
-          auto& net = *models[static_cast<size_t>(r)];
-          int64_t block = 0;
-          {
-            const auto twin = nets(1);
-            const auto numel_of = [](const torch::nn::Module& module) {
-              int64_t numel = 0;
-              for (const auto& parameter : module.parameters()) numel += parameter.numel();
-              return numel;
-            };
-            block = numel_of(*(*twin[0]->blocks)[0]) * static_cast<int64_t>(sizeof(float));
-          }
-          FullyShardOptions options{.reshard_after_forward = Reshard::always(),
-                                    .max_prefetched_bytes = blocks * (block + block / 4)};
-          const auto group = shard_blocks(net, options);
-          const int64_t root = bytes_of_whole(*param_groups(group)[0]),
-                        of_a_block = bytes_of_whole(*param_groups(group)[1]);
-          for (int step = 0; step < 3; ++step) {
-            recorded.clear(r);
-            group.reset_peak_stats();
-            Tensor loss;
-            {
-              ForwardScope scope(group);
-              auto h = torch::tanh(net.first->forward(samples({step, r * 2, 2}, {5}, torch::kFloat)));
-              for (int64_t i = 0; i < kDepth; ++i) {
-                h = (*net.blocks)[static_cast<size_t>(i)]->as<SmallBlock>()->forward(h);
-                const auto last = std::min(kDepth - 1, i + (step == 0 ? 0 : blocks));
-                EXPECT_EQ(recorded.subjects(r, "all_gather").back(), c10::str("blocks.", last)) << "after block " << i;
-              }
-              loss = net.head->forward(h).square().mean();
-            }
-            loss.backward();
-            EXPECT_LE(group.stats().whole.peak, root + (1 + blocks) * of_a_block);
-            if (step > 0) {
-              EXPECT_EQ(group.stats().whole.peak, root + (1 + blocks) * of_a_block);
-            }
-          }
-        },
-        recorded.options);
-  }
-}
-
-TEST(GatheredAhead, WithinALimitTrainsAsTheUnshardedModel) {
-  FullyShardOptions options{.reshard_after_forward = Reshard::always(), .max_prefetched_bytes = 20'000};
-  expect_training_equals_unsharded(small_net_training(options), 2);
-}
-
-TEST(GatheredAhead, ANegativeLimitIsRefused) {
-  run_thread_ranks(1, [](int) {
-    SmallNet net;
-    try {
-      fully_shard(net, {.max_prefetched_bytes = -1});
-      ADD_FAILURE() << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("max_prefetched_bytes: expected 0 or more, found -1"));
-    }
-  });
-}
-
 TEST(SummonedByRank0Only, AreWholeThereAndRowsElsewhere) {
-  for (const auto* backend : {"gloo", "shm"}) {
-    auto models = nets(3);
-    run_thread_ranks(3,
-                     [&](int r) {
-                       auto& net = *models[static_cast<size_t>(r)];
-                       std::vector<Tensor> expected;
-                       for (const auto& parameter : net.parameters()) expected.push_back(parameter.detach().clone());
-                       const auto group = shard_blocks(net);
-                       int64_t all = 0, largest = 0;
-                       for (const auto& each : param_groups(group)) {
-                         all += bytes_of_whole(*each);
-                         largest = std::max(largest, bytes_of_whole(*each));
-                       }
-                       group.reset_peak_stats();
-                       {
-                         auto whole = summon_full_params(group, {.rank0_only = true});
-                         torch::NoGradGuard no_grad;
-                         for (size_t i = 0; i < expected.size(); ++i) {
-                           const auto parameter = net.parameters()[i];
-                           if (r == 0) {
-                             EXPECT_TRUE(torch::equal(parameter.detach(), expected[i]));
-                             parameter.zero_();
-                           } else {
-                             EXPECT_EQ(parameter.size(0), local_rows(parameter).count);
-                           }
-                         }
-                         EXPECT_EQ(group.stats().whole.current, r == 0 ? all : 0);
-                         EXPECT_THROW(whole.write_back(), UsageError);
-                       }
-                       EXPECT_LE(group.stats().whole.peak, r == 0 ? all : largest);
-                       for (size_t i = 0; i < expected.size(); ++i)
-                         EXPECT_TRUE(torch::equal(full_tensor(net.parameters()[i]), expected[i]))
-                             << "nothing was written";
-                       forward_loss(group, net, 0).backward();
-                     },
-                     {.backend = backend});
-  }
+  for (const auto* backend : {"gloo", "shm"})
+    on_cost_ranks(3,
+                  [](const CostRank& on) {
+                    std::vector<Tensor> expected;
+                    for (const auto& parameter : on.net.parameters()) expected.push_back(full_tensor(parameter));
+                    const int64_t all = on.root + kDepth * on.block, largest = std::max(on.root, on.block);
+                    on.group.reset_peak_stats();
+                    {
+                      auto whole = summon_full_params(on.group, {.rank0_only = true});
+                      torch::NoGradGuard no_grad;
+                      for (size_t i = 0; i < expected.size(); ++i) {
+                        const auto parameter = on.net.parameters()[i];
+                        if (on.rank == 0) {
+                          EXPECT_TRUE(torch::equal(parameter.detach(), expected[i]));
+                          parameter.zero_();
+                        } else {
+                          EXPECT_EQ(parameter.size(0), local_rows(parameter).count);
+                        }
+                      }
+                      EXPECT_EQ(on.group.stats().whole.current, on.rank == 0 ? all : 0);
+                      EXPECT_THROW(whole.write_back(), UsageError);
+                    }
+                    EXPECT_LE(on.group.stats().whole.peak, on.rank == 0 ? all : largest);
+                    for (size_t i = 0; i < expected.size(); ++i)
+                      EXPECT_TRUE(torch::equal(full_tensor(on.net.parameters()[i]), expected[i]))
+                          << "nothing was written";
+                    on.train(0);
+                  },
+                  {.backend = backend});
 }
 
 }  // namespace
