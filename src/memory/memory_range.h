@@ -14,9 +14,10 @@ struct MemoryRange {
   bool overlaps(const MemoryRange& other) const { return begin < other.end && other.begin < end; }
 };
 
-/// Of a strided tensor that has memory.
+/// Of a strided tensor; an empty range if it has no memory.
 inline MemoryRange range_of(const at::Tensor& tensor) {
   const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+  if (begin == nullptr) return {};
   return {begin, begin + at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size())};
 }
 
