@@ -37,6 +37,24 @@ TEST(StateFolder, TheNewestThatLatestNamesIsLoaded) {
   }
 }
 
+// As a save begins; it ends before it writes anything.
+void begin_save(const std::string& folder, int64_t step) {
+  const FolderLock lock(folder);
+  begin_step(folder, step, lock);
+}
+
+// How a process ended that ran `act`: with 1 if that returned.
+int status_of_process(const auto& act) {
+  const auto child = fork();
+  if (child == 0) {
+    act();
+    _exit(1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
 // What `next` says of a checkpoint.
 std::string promise_of(const std::string& folder, const std::string& name) {
   const auto text = read_manifest_text(folder + "/" + name);
@@ -85,17 +103,12 @@ TEST(StateFolder, TheNewestStaysThatAfterTwoSavesThatEnded) {
 TEST(StateFolder, WhatAnAbandonedRunWroteDoesNotComeBackByTheNameOfANewOne) {
   const TemporaryFolder folder;
   for (const int64_t step : {30, 40, 20}) write_small_checkpoint(folder.path(), step);
-  const auto child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
+  const auto status = status_of_process([&] {
     on_fault_point = [](const char* place) {
       if (std::string_view(place) == "checkpoint promised") _exit(7);
     };
     write_small_checkpoint(folder.path(), 30, std::nullopt, R"({"epoch": 4})");
-    _exit(1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+  });
   ASSERT_EQ(WEXITSTATUS(status), 7);
   EXPECT_TRUE(std::filesystem::exists(folder / "next"));
   EXPECT_EQ(find_checkpoint(folder.path()), folder / "step-000000000020");
@@ -132,9 +145,7 @@ TEST(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
     const auto path = folder / "step-000000000001", replaced = folder / "replaced-step-000000000001";
     write_small_checkpoint(folder.path(), 1);
     put_bytes(path + "/old", "x");
-    const auto child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
+    const auto status = status_of_process([&] {
       on_fault_point = [](const char* place) {
         if (std::string_view(place) == "checkpoint replaced") throw FormatError("no rename");
       };
@@ -143,10 +154,8 @@ TEST(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
           if (std::string_view(place) == "checkpoint replaced") _exit(7);
         };
       const auto error = format_error_of([&] { write_small_checkpoint(folder.path(), 1); });
-      _exit(error == "no rename" ? 7 : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
+      if (error == "no rename") _exit(7);
+    });
     ASSERT_EQ(WEXITSTATUS(status), 7);
     const auto place = is_killed ? replaced : path;
     EXPECT_EQ(find_checkpoint(folder.path()), place);
@@ -154,10 +163,7 @@ TEST(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
     EXPECT_THAT(complete_steps(folder.path()), ElementsAre(1));
     EXPECT_TRUE(std::filesystem::exists(place + "/old"));
     EXPECT_THAT(problems_of(folder.path()), IsEmpty());
-    {
-      const FolderLock lock(folder.path());
-      begin_step(folder.path(), 2, lock);
-    }
+    begin_save(folder.path(), 2);
     EXPECT_THAT(places_of(path), ElementsAre(path)) << "it has its name again";
     EXPECT_TRUE(std::filesystem::exists(path + "/old"));
   }
@@ -174,8 +180,7 @@ TEST(StateFolder, ThatWasReplacedGoesWithTheNextSave) {
     if (joins) {
       EXPECT_TRUE(join_step(folder.path(), "partial-step-000000000002.00000000"));
     } else {
-      const FolderLock lock(folder.path());
-      begin_step(folder.path(), 2, lock);
+      begin_save(folder.path(), 2);
     }
     EXPECT_THAT(places_of(path), ElementsAre(path));
   }
@@ -216,9 +221,7 @@ TEST(StateFolder, SavingThatIsKilledAtAnyPointLeavesTheLastOneThatWasCompleted) 
   std::mt19937 random(3);
   for (int trial = 0; trial < 50; ++trial) {
     const auto microseconds = static_cast<useconds_t>(500 + random() % 10000);
-    const auto child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
+    const auto status = status_of_process([&] {
       signal(SIGALRM, SIG_DFL);
       ualarm(microseconds, 0);  // ends it wherever it is
       for (;;) {
@@ -227,9 +230,7 @@ TEST(StateFolder, SavingThatIsKilledAtAnyPointLeavesTheLastOneThatWasCompleted) 
         ++save;
         save_one();
       }
-    }
-    int status = 0;
-    ASSERT_EQ(waitpid(child, &status, 0), child);
+    });
     ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) << status;
     CheckpointReader reader(folder);
     const auto last = std::stoll(text_of_file(completed, 100)), found = std::stoll(reader.manifest().extra);

@@ -34,43 +34,38 @@ TEST(StateHeader, IsReadAsItWasWritten) {
   EXPECT_EQ(read.metadata.at("format"), "pt");
 }
 
-TEST(StateHeader, NamesTheEntryThatHasOtherBytesThanItsSizes) {
-  const auto error = error_of_header(R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})");
-  EXPECT_THAT(
-      error,
-      HasSubstr("a.safetensors: entry 'w' of sizes [3] and dtype F32: expected 12 bytes, found data_offsets [0, 8]"));
-}
-
-TEST(StateHeader, IsRefusedIfEntriesOverlapLeaveGapsOrEndElsewhere) {
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
-                                  "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
-              HasSubstr("entry 'b': expected its data at byte 4"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"), HasSubstr("at byte 0"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
-              HasSubstr("expected 4 bytes of data after the header, found 8"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4), HasSubstr("found 4"));
-}
-
-TEST(StateHeader, HasSizesThatDoNotOverflow) {
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}})"),
-              HasSubstr("expected sizes that memory can have"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[0,9223372036854775807,3],"data_offsets":[0,0]}})", 0),
-              HasSubstr("expected sizes that memory can have"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,8]}})"),
-              HasSubstr("63 bits"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[-8],"data_offsets":[0,8]}})"), HasSubstr("negative"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[8,0]}})"),
-              HasSubstr("expected 8 bytes"));
-}
-
-TEST(StateHeader, HasEachNameAndFieldOnce) {
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},
-                                  "a":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}})"),
-              HasSubstr("entry 'a': expected {\"NAME\": {\"dtype\", \"shape\", \"data_offsets\"}} with whole numbers, "
-                        "found the name again"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]}})"),
-              HasSubstr("found the field again"));
-  EXPECT_THAT(error_of_header(R"({"__metadata__":{"k":"1","k":"2"}})", 0), HasSubstr("found the key again"));
+TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
+  struct Refused {
+    const char *json, *says;
+    uint64_t data_bytes = 8;
+  };
+  for (const auto& [json, says, data_bytes] : {
+           // Other bytes than the sizes say.
+           Refused{R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})",
+                   "a.safetensors: entry 'w' of sizes [3] and dtype F32: expected 12 bytes, found data_offsets [0, 8]"},
+           {R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[8,0]}})", "expected 8 bytes"},
+           // Entries that overlap, leave gaps or end elsewhere.
+           {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+            "entry 'b': expected its data at byte 4"},
+           {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "at byte 0"},
+           {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+            "expected 4 bytes of data after the header, found 8"},
+           {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "found 4", 4},
+           // Sizes that overflow or are negative.
+           {R"({"a":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}})",
+            "expected sizes that memory can have"},
+           {R"({"a":{"dtype":"U8","shape":[0,9223372036854775807,3],"data_offsets":[0,0]}})",
+            "expected sizes that memory can have", 0},
+           {R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,8]}})", "63 bits"},
+           {R"({"a":{"dtype":"U8","shape":[-8],"data_offsets":[0,8]}})", "negative"},
+           // A name, a field or a key for the second time.
+           {R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},"a":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}})",
+            "entry 'a': expected {\"NAME\": {\"dtype\", \"shape\", \"data_offsets\"}} with whole numbers, "
+            "found the name again"},
+           {R"({"a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]}})", "found the field again"},
+           {R"({"__metadata__":{"k":"1","k":"2"}})", "found the key again", 0},
+       })
+    EXPECT_THAT(error_of_header(json, data_bytes), HasSubstr(says)) << json;
 }
 
 TEST(StateHeader, IsNothingElseThanSafetensorsHas) {
