@@ -2,28 +2,19 @@
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/trainer.h>
-#include <gmock/gmock.h>
 #include <signal.h>
 
-#include "support/small_net.h"
-#include "state/files.h"
+#include "state/trainee.h"
 
 namespace fsdp::test {
 namespace {
 
-using state::TemporaryFolder;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using torch::Tensor;
 using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
 
 std::shared_ptr<SmallNetImpl> alike_net(c10::ScalarType dtype = torch::kDouble) {
-  return build_alike([=] {
-    auto net = std::make_shared<SmallNetImpl>();
-    net->to(dtype);
-    return net;
-  });
+  auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+  net->to(dtype);
+  return net;
 }
 
 constexpr int64_t kSamples = 2;
@@ -46,10 +37,6 @@ struct Left {
   std::vector<Tensor> values;
 };
 
-void note_values(const SmallModel& model, Left& left) {
-  for (const auto& parameter : model.parameters()) left.values.push_back(full_tensor(parameter));
-}
-
 optim::AdamW adamw(const SmallModel& model) {
   return optim::AdamW(model.parameters(), torch::optim::AdamWOptions(1e-2));
 }
@@ -64,7 +51,7 @@ Left train_by_trainer(int world, const TrainerOptions& options, c10::ScalarType 
     Left own;
     trainer.add({.on_step_end = [&](const StepReport& report) { own.losses.push_back(report.mean_loss()); }});
     EXPECT_TRUE(trainer.fit(model, optimizer, batches_of, loss_of_batch));
-    note_values(model, own);
+    own.values = whole_values(*model.module());
     if (r == 0) left = own;
   });
   return left;
@@ -100,7 +87,7 @@ Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dty
         own.losses.push_back(mean(sum));
       }
     }
-    note_values(model, own);
+    own.values = whole_values(*model.module());
     if (r == 0) left = own;
   });
   return left;
@@ -108,9 +95,7 @@ Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dty
 
 void expect_same_left(const Left& expected, const Left& found) {
   EXPECT_EQ(expected.losses, found.losses);
-  ASSERT_EQ(expected.values.size(), found.values.size());
-  for (size_t i = 0; i < expected.values.size(); ++i)
-    EXPECT_TRUE(torch::equal(expected.values[i], found.values[i])) << "parameter " << i;
+  expect_same_values(expected.values, found.values);
 }
 
 TEST(Trainer, TrainsAsTheLoopByHandToTheBit) {
@@ -238,7 +223,7 @@ Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool a
                  .on_epoch_end = [&](const TrainingPlace&) { schedule.step(); }});
     EXPECT_EQ(trainer.fit(model, optimizer, batches_of, loss_of_batch), last == 0);
     Left own;
-    note_values(model, own);
+    own.values = whole_values(*model.module());
     if (r == 0) left = own;
   });
   return left;
@@ -284,7 +269,7 @@ Left train_on_noise(const std::string& folder, int64_t steps) {
     trainer.fit(model, optimizer, data, [](SmallModel& net, const torch::data::Example<>& batch) {
       return torch::mse_loss(torch::dropout(net(batch.data), 0.5, net->is_training()), batch.target);
     });
-    note_values(model, left);
+    left.values = whole_values(*model.module());
   });
   return left;
 }
@@ -320,11 +305,8 @@ std::string error_of_fit(const auto& data, const auto& loss) {
     Trainer trainer;
     auto model = trainer.shard(alike_net());
     auto optimizer = adamw(model);
-    try {
-      trainer.fit(model, optimizer, data, loss);
-    } catch (const UsageError& error) {
-      if (r == 0) message = error.what_without_backtrace();
-    }
+    const auto error = error_of<UsageError>([&] { trainer.fit(model, optimizer, data, loss); });
+    if (r == 0) message = error;
   });
   return message;
 }
@@ -343,26 +325,17 @@ TEST(Trainer, WithoutDataOrAScalarLossTheErrorSaysSo) {
               HasSubstr("found one that no parameter has a part in"));
 }
 
-std::string error_of_options(const TrainerOptions& options) {
-  std::string message;
-  run_thread_ranks(1, [&](int) {
-    try {
-      Trainer trainer(options);
-    } catch (const UsageError& error) {
-      message = error.what_without_backtrace();
-    }
-  });
-  return message;
-}
-
 TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {
-  EXPECT_THAT(error_of_options({.devices = 4}),
-              HasSubstr("the option devices: expected 1, the number of ranks there are, found 4"));
-  EXPECT_THAT(error_of_options({.epochs = 0}), HasSubstr("the option epochs: expected at least 1, found 0"));
-  EXPECT_THAT(error_of_options({.accumulate = 0}), HasSubstr("the option accumulate"));
-  EXPECT_THAT(error_of_options({.max_grad_norm = -1}), HasSubstr("the option max_grad_norm"));
-  EXPECT_THAT(error_of_options({.mesh_shape = {1, 1, 1}}), HasSubstr("the option mesh_shape"));
-  EXPECT_THAT(error_of_options({}), IsEmpty());
+  run_thread_ranks(1, [&](int) {
+    for (const auto& [options, says] : std::vector<std::pair<TrainerOptions, const char*>>{
+             {{.devices = 4}, "the option devices: expected 1, the number of ranks there are, found 4"},
+             {{.epochs = 0}, "the option epochs: expected at least 1, found 0"},
+             {{.accumulate = 0}, "the option accumulate"},
+             {{.max_grad_norm = -1}, "the option max_grad_norm"},
+             {{.mesh_shape = {1, 1, 1}}, "the option mesh_shape"}})
+      EXPECT_THAT(error_of<UsageError>([&, o = options] { Trainer trainer(o); }), HasSubstr(says));
+    Trainer of_no_options({});
+  });
   EXPECT_THROW(Trainer(), UsageError) << "there is no process group";
 }
 
@@ -376,12 +349,8 @@ TEST(Trainer, DataThatIsUsedUpBeforeThePlaceOfTheCheckpointIsAnError) {
       trainer.fit(model, optimizer, data, loss_of_batch);
     };
     train(batches_of(0), 4);
-    try {
-      train({batches_of(0)[0]}, 5);
-      ADD_FAILURE() << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("4 batches that the loaded training has done, found 1"));
-    }
+    EXPECT_THAT(error_of<UsageError>([&] { train({batches_of(0)[0]}, 5); }),
+                HasSubstr("4 batches that the loaded training has done, found 1"));
   });
 }
 
