@@ -10,8 +10,8 @@
 
 #include "comm/core/fault_point.h"
 #include "state/format/checkpoint_reader.h"
-#include "support/process_ranks.h"
 #include "state/trainee.h"
+#include "support/process_ranks.h"
 
 namespace fsdp::test {
 namespace {
@@ -46,7 +46,7 @@ class HeldWriters {
 struct AsyncRun : Trainee {
   AsyncSave saving;
   explicit AsyncRun(const FullyShardOptions& options = {}) : Trainee(options) {}
-  void save(const std::string& folder, const SaveOptions& options = {}) {
+  void begin_save(const std::string& folder, const SaveOptions& options = {}) {
     async_save_checkpoint(saving, folder, *group, optimizer.get(), options);
   }
 };
@@ -59,7 +59,7 @@ TEST(AsyncSaving, TrainingGoesOnWhileWhatWasCopiedIsWritten) {
       AsyncRun trained;
       for (int i = 0; i < 2; ++i) trained.step(i);
       const auto saved = trained.values();
-      trained.save(folder.path(), {.step = 2});
+      trained.begin_save(folder.path(), {.step = 2});
       EXPECT_TRUE(trained.saving.in_flight());
       for (int i = 2; i < 4; ++i) trained.step(i);
       const auto last = trained.values();
@@ -70,7 +70,7 @@ TEST(AsyncSaving, TrainingGoesOnWhileWhatWasCopiedIsWritten) {
       EXPECT_FALSE(trained.saving.in_flight());
       EXPECT_THAT(state::problems_of(folder / "step-000000000002"), IsEmpty());
       AsyncRun loaded;
-      EXPECT_EQ(load_checkpoint(folder.path(), *loaded.group, loaded.optimizer.get()).step, 2);
+      EXPECT_EQ(loaded.load(folder.path()).step, 2);
       expect_same_values(saved, loaded.values());
       for (int i = 2; i < 4; ++i) loaded.step(i);
       expect_same_values(last, loaded.values());
@@ -85,8 +85,8 @@ TEST(AsyncSaving, ReplicasAndShardedOptimizersSaveTheSameFiles) {
     run_thread_ranks(2, [&](int) {
       AsyncRun trained({.strategy = strategy});
       trained.step(0);
-      trained.save(folder.path());
-      save_checkpoint(other.path(), *trained.group, trained.optimizer.get());
+      trained.begin_save(folder.path());
+      trained.save(other.path());
       trained.saving.wait();
     });
     for (const auto* name : {"model-00000-of-00002", "model-00001-of-00002", "training-00001-of-00002"})
@@ -101,7 +101,7 @@ TEST(AsyncSaving, ASecondSaveWaitsForTheFirstAndTheEndForBoth) {
   run_thread_ranks(2, [&](int) {
     {
       AsyncRun trained;
-      for (int64_t step = 1; step <= 3; ++step) trained.save(folder.path(), {.step = step, .keep = 2});
+      for (int64_t step = 1; step <= 3; ++step) trained.begin_save(folder.path(), {.step = step, .keep = 2});
     }
     barrier();
   });
@@ -118,7 +118,7 @@ TEST(AsyncSaving, ThreadsCommunicateNothing) {
         AsyncRun trained;
         auto& log = recorded.log(r);
         log.clear();
-        trained.save(folder.path());
+        trained.begin_save(folder.path());
         const auto begun = log.entries().size();
         EXPECT_EQ(begun, 4U) << "lengths and texts of two meetings";
         trained.saving.wait();
@@ -158,7 +158,7 @@ TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   const HeldWriters held;
   run_thread_ranks(1, [&](int) {
     AsyncRun trained;
-    trained.save(folder.path());
+    trained.begin_save(folder.path());
     const auto child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -181,7 +181,7 @@ TEST(AsyncSaving, AFolderThatGoesMeanwhileIsNamedAndTrainingGoesOn) {
   const HeldWriters held;
   run_thread_ranks(2, [&](int r) {
     AsyncRun trained;
-    trained.save(folder / "run");
+    trained.begin_save(folder / "run");
     barrier();
     if (r == 0) {
       std::filesystem::remove_all(folder / "run");
@@ -199,10 +199,10 @@ TEST(AsyncSaving, MistakesAreErrorsAtOnce) {
     AsyncRun trained;
     {
       ForwardScope scope(*trained.group);
-      EXPECT_THROW(trained.save(folder.path()), UsageError);
+      EXPECT_THROW(trained.begin_save(folder.path()), UsageError);
     }
-    EXPECT_THROW(trained.save(folder.path(), {.step = -1}), UsageError);
-    EXPECT_THROW(trained.save(folder.path(), {.extra = "no JSON"}), Error);
+    EXPECT_THROW(trained.begin_save(folder.path(), {.step = -1}), UsageError);
+    EXPECT_THROW(trained.begin_save(folder.path(), {.extra = "no JSON"}), Error);
     EXPECT_FALSE(trained.saving.in_flight());
     trained.saving.wait();  // of nothing
   });
@@ -214,12 +214,12 @@ PROCESS_CASE(one_rank_ends_while_it_saves) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   const std::string folder = std::getenv("FSDP_TEST_FOLDER");
   AsyncRun trained;
-  save_checkpoint(folder, *trained.group, trained.optimizer.get(), {.step = 1});
+  trained.save(folder, {.step = 1});
   if (std::to_string(rank()) == std::getenv("FSDP_TEST_VICTIM"))
     on_fault_point = [](const char* place) {
       if (std::string_view(place) == std::getenv("FSDP_TEST_PLACE")) raise(SIGKILL);
     };
-  trained.save(folder, {.step = 2});
+  trained.begin_save(folder, {.step = 2});
   if (error_of<PeerLost>([&] { trained.saving.wait(); }).empty()) throw std::runtime_error("expected an error");
 }
 

@@ -7,10 +7,11 @@
 #include <optional>
 #include <random>
 
+#include "state/files.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/format/checksum.h"
 #include "state/format/format_error.h"
-#include "state/files.h"
+#include "support/saved_run.h"
 
 namespace fsdp::state {
 namespace {
@@ -98,7 +99,7 @@ std::pair<std::string, Files> draw_damage(const Files& files, const std::string&
 }
 
 // Reading finds it, too, unless what is read is not what was changed.
-TEST(StateCheckpoint, DamageAtAThousandPlacesIsFound) {
+TEST(StateCheckpoint, DamageAnywhereIsFound) {
   const TemporaryFolder folder;
   write_small_checkpoint(folder.path(), 1);
   write_small_checkpoint(folder.path(), 2);
@@ -108,7 +109,8 @@ TEST(StateCheckpoint, DamageAtAThousandPlacesIsFound) {
   ASSERT_THAT(files, SizeIs(2 * 3 + 2));
   std::mt19937 random(7);
   int found = 0;
-  for (int trial = 0; trial < 1000; ++trial) {
+  const int number = test::trials(400);
+  for (int trial = 0; trial < number; ++trial) {
     const auto [what, changed] = draw_damage(files, checkpoint, random);
     SCOPED_TRACE(what);
     carry_out(changed);
@@ -118,15 +120,15 @@ TEST(StateCheckpoint, DamageAtAThousandPlacesIsFound) {
     EXPECT_EQ(!problems_of(checkpoint).empty(), is_damaged);
     const auto error = format_error_of([&] {
       CheckpointReader reader(checkpoint);
-      EXPECT_EQ(reader.manifest().step, 2);
       EXPECT_EQ(rows_of(reader, "weight", 0, 5), floats(15, 200));
       EXPECT_EQ(rows_of(reader, "bias", 0, 2), floats(2, -200));
+      EXPECT_EQ(reader.manifest().step, 2);
     });
     EXPECT_THAT(error, AnyOf(IsEmpty(), HasSubstr(folder.path()))) << "says where";
     found += error.empty() ? 0 : 1;
     for (const auto& [path, bytes] : changed) put_bytes(path, *files.at(path));
   }
-  EXPECT_GT(found, 500) << "trials that nobody notices show nothing";
+  EXPECT_GT(found, number / 2) << "trials that nobody notices show nothing";
 }
 
 TEST(StateCheckpoint, FilesOfAnotherStepAreFound) {

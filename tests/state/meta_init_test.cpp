@@ -108,9 +108,10 @@ TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
                 HasSubstr("fsdp::full_tensor"));
     EXPECT_FALSE(torch::equal(first, second));
     EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
-    EXPECT_THAT(
-        error_of<UsageError>([&] { initialize(group, [&] { net->head->weight.set_data(torch::ones_like(net->head->weight)); }); }),
-        AllOf(HasSubstr("'head.weight'"), HasSubstr("set_data"), HasSubstr("copy_")));
+    EXPECT_THAT(error_of<UsageError>([&] {
+                  initialize(group, [&] { net->head->weight.set_data(torch::ones_like(net->head->weight)); });
+                }),
+                AllOf(HasSubstr("'head.weight'"), HasSubstr("set_data"), HasSubstr("copy_")));
     EXPECT_EQ(net->head->weight.size(0), local_rows(net->head->weight).count) << "it shows its rows again";
   });
 }

@@ -34,7 +34,7 @@ Trained train_and_save(const std::string& folder, const Shards& shards, MakeOpti
     Trainee trainee(shards.options(), make);
     for (int i = 0; i < 2; ++i) trainee.step(i);
     if (r > 0) trainee.net->named_buffers()["seen"].zero_();
-    save_checkpoint(folder, *trainee.group, trainee.optimizer.get(), {.step = 2, .extra = R"({"epoch": 1})"});
+    trainee.save(folder, {.step = 2, .extra = R"({"epoch": 1})"});
     const auto saved = trainee.values();
     for (int i = 2; i < 4; ++i) trainee.step(i);
     const auto last = trainee.values();
@@ -43,48 +43,43 @@ Trained train_and_save(const std::string& folder, const Shards& shards, MakeOpti
   return trained;
 }
 
-constexpr MakeOptimizer kOptimizers[] = {
-    amsgrad,
-    [](std::vector<Tensor> p) { return made<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)); },
-    [](std::vector<Tensor> p) { return made<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); },
-    [](std::vector<Tensor> p) {
-      return made<optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3).eps(1e-4).centered(true).momentum(0.9));
-    },
-    [](std::vector<Tensor> p) {
-      return made<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2).lr_decay(0.1).initial_accumulator_value(0.1));
-    },
-    [](std::vector<Tensor> p) {
-      return made<optim::AdamW>(p, torch::optim::AdamWOptions(1e-2),
-                                optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true});
-    }};
-
-// Each shards with two of the optimizers, and each optimizer with two of the shards.
+// Strategies and optimizers know nothing of each other: each is tried once.
 TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
-  const Shards all[] = {{1},
-                        {3},
-                        {3, Strategy::kShardOptimizer},
-                        {2, Strategy::kReplicate},
-                        {4, Strategy::kFullShard, {2, 2}},
-                        {3, Strategy::kFullShard, {}, torch::kBFloat16}};
-  for (size_t i = 0; i < std::size(all); ++i)
-    for (const size_t other : {0, 1}) {
-      const auto& shards = all[i];
-      const auto make = kOptimizers[(i + other) % std::size(kOptimizers)];
-      SCOPED_TRACE(c10::str(shards.text(), ", optimizer ", (i + other) % std::size(kOptimizers)));
-      const TemporaryFolder folder;
-      const auto trained = train_and_save(folder.path(), shards, make);
-      run_thread_ranks(shards.world, [&](int) {
-        Trainee trainee(shards.options(), make);
-        trainee.step(9);  // state of its own, which goes
-        const auto loaded = load_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get());
-        EXPECT_EQ(loaded.step, 2);
-        EXPECT_EQ(loaded.extra, R"({"epoch":1})");
-        EXPECT_THAT(loaded.differing, IsEmpty());
-        expect_same_values(trained.saved, trainee.values());  // rank 0's buffers too
-        for (int step = 2; step < 4; ++step) trainee.step(step);
-        expect_same_values(trained.last, trainee.values());
-      });
-    }
+  const std::pair<Shards, MakeOptimizer> all[] = {
+      {{1}, amsgrad},
+      {{3},
+       [](std::vector<Tensor> p) { return made<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)); }},
+      {{3, Strategy::kShardOptimizer},
+       [](std::vector<Tensor> p) { return made<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); }},
+      {{2, Strategy::kReplicate},
+       [](std::vector<Tensor> p) {
+         return made<optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3).eps(1e-4).centered(true).momentum(0.9));
+       }},
+      {{4, Strategy::kFullShard, {2, 2}},
+       [](std::vector<Tensor> p) {
+         return made<optim::Adagrad>(p,
+                                     torch::optim::AdagradOptions(1e-2).lr_decay(0.1).initial_accumulator_value(0.1));
+       }},
+      {{3, Strategy::kFullShard, {}, torch::kBFloat16}, [](std::vector<Tensor> p) {
+         return made<optim::AdamW>(p, torch::optim::AdamWOptions(1e-2),
+                                   optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true});
+       }}};
+  for (const auto& [shards, make] : all) {
+    SCOPED_TRACE(shards.text());
+    const TemporaryFolder folder;
+    const auto trained = train_and_save(folder.path(), shards, make);
+    run_thread_ranks(shards.world, [&, shards = shards, make = make](int) {
+      Trainee trainee(shards.options(), make);
+      trainee.step(9);  // state of its own, which goes
+      const auto loaded = trainee.load(folder.path());
+      EXPECT_EQ(loaded.step, 2);
+      EXPECT_EQ(loaded.extra, R"({"epoch":1})");
+      EXPECT_THAT(loaded.differing, IsEmpty());
+      expect_same_values(trained.saved, trainee.values());  // rank 0's buffers too
+      for (int step = 2; step < 4; ++step) trainee.step(step);
+      expect_same_values(trained.last, trainee.values());
+    });
+  }
 }
 
 TEST(StateResume, StateOfMorePrecisionThanTheRowsKeepsItOnAnyRanks) {
@@ -97,14 +92,14 @@ TEST(StateResume, StateOfMorePrecisionThanTheRowsKeepsItOnAnyRanks) {
     run_thread_ranks(world, [&](int) {
       Trainee trainee(FullyShardOptions{}, with_float_state, torch::kBFloat16);
       if (world == 2) {
-        load_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get());
+        trainee.load(folder.path());
         EXPECT_EQ(saved.difference(trainee.rows()), "");
         return;
       }
       for (const auto& parameter : trainee.net->parameters())
         parameter.mutable_grad() = samples({1, 0, 1}, parameter.sizes().vec(), torch::kBFloat16).squeeze(0);
       trainee.optimizer->step();
-      save_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get());
+      trainee.save(folder.path());
       saved.add(trainee.rows());
       const auto moment = state_dict(*trainee.optimizer, *trainee.group)[0].rows;
       EXPECT_EQ(moment.scalar_type(), torch::kFloat);
@@ -136,12 +131,12 @@ TEST(StateResume, AnyRanksStrategyAndMeshLoadWhatAnyOtherSaved) {
     run_thread_ranks(all[i].world, [&](int) {
       Trainee trainee(all[i].options());
       for (int step = 0; step < 2; ++step) trainee.step(static_cast<int>(i) + step);
-      save_checkpoint(folder_of(i), *trainee.group, trainee.optimizer.get());
+      trainee.save(folder_of(i));
       saved[i].add(trainee.rows());
     });
     ASSERT_THAT(state::problems_of(folder_of(i)), IsEmpty());
     Trainee plain;
-    load_checkpoint(folder_of(i), *plain.net, plain.optimizer.get());
+    plain.load(folder_of(i));
     EXPECT_EQ(saved[i].difference(plain.rows()), "");
   }
   const size_t stride = trials(0) > 0 ? 1 : 5;
@@ -149,7 +144,7 @@ TEST(StateResume, AnyRanksStrategyAndMeshLoadWhatAnyOtherSaved) {
     run_thread_ranks(all[i].world, [&](int) {
       Trainee trainee(all[i].options());
       for (size_t j = i % stride; j < all.size(); j += stride) {
-        load_checkpoint(folder_of(j), *trainee.group, trainee.optimizer.get());
+        trainee.load(folder_of(j));
         EXPECT_EQ(saved[j].difference(trainee.rows()), "") << all[j].text() << " to " << all[i].text();
       }
     });
@@ -175,7 +170,7 @@ TEST(StateResume, SavingTellsOtherRanksOnlyWhereRowsLie) {
         Trainee trainee(FullyShardOptions{});
         auto& log = recorded.log(r);
         log.clear();
-        save_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get());
+        trainee.save(folder.path());
         EXPECT_THAT(log.entries(), SizeIs(6)) << "lengths and texts of three meetings";
         for (const auto& entry : log.entries()) EXPECT_THAT(entry.subject, AnyOf("save_checkpoint", "Long []"));
       },
@@ -194,13 +189,13 @@ TEST(StateResume, SchedulersGoOnWhereTheyWere) {
     Trainee trained(FullyShardOptions{});
     torch::optim::StepLR scheduler(*trained.optimizer, /*step_size=*/3, /*gamma=*/0.5);
     train(trained, scheduler, 0, 4);
-    save_checkpoint(folder.path(), *trained.group, trained.optimizer.get(),
-                    {.step = 4, .states = {{"scheduler", r == 0 ? state_of(scheduler) : "null"}, {"scaler", "[1.5]"}}});
+    trained.save(folder.path(),
+                 {.step = 4, .states = {{"scheduler", r == 0 ? state_of(scheduler) : "null"}, {"scaler", "[1.5]"}}});
     train(trained, scheduler, 4, 8);
 
     Trainee resumed(FullyShardOptions{});
     torch::optim::StepLR other(*resumed.optimizer, 3, 0.5);
-    const auto loaded = load_checkpoint(folder.path(), *resumed.group, resumed.optimizer.get());
+    const auto loaded = resumed.load(folder.path());
     EXPECT_EQ(loaded.states.at("scaler"), "[1.5]");
     load_state(other, loaded.states.at("scheduler"));
     train(resumed, other, 4, 8);
@@ -215,9 +210,9 @@ TEST(StateResume, WithoutACheckpointNoneIsLoadedIfThatIsAllowed) {
   run_thread_ranks(2, [&](int) {
     Trainee trainee(FullyShardOptions{});
     const auto run = folder / "run";
-    EXPECT_EQ(load_checkpoint(run, *trainee.group, trainee.optimizer.get(), {.if_any = true}).path, "");
-    save_checkpoint(run, *trainee.group, trainee.optimizer.get(), {.step = 7});
-    EXPECT_EQ(load_checkpoint(run, *trainee.group, trainee.optimizer.get(), {.if_any = true}).step, 7);
+    EXPECT_EQ(trainee.load(run, {.if_any = true}).path, "");
+    trainee.save(run, {.step = 7});
+    EXPECT_EQ(trainee.load(run, {.if_any = true}).step, 7);
   });
 }
 
@@ -228,7 +223,9 @@ std::string error_on_every_rank(int world, const std::function<void(Trainee&)>& 
     Trainee trainee(FullyShardOptions{});
     const auto before = trainee.values();
     errors[static_cast<size_t>(r)] = error_of([&] { act(trainee); });
-    expect_same_values(before, trainee.values());
+    auto after = trainee.values();
+    after.resize(before.size());  // a buffer that `act` adds comes last
+    expect_same_values(before, after);
   });
   for (const auto& error : errors) EXPECT_THAT(error, Not(IsEmpty()));
   return errors[0];
@@ -243,8 +240,7 @@ TEST(StateResume, WhatDoesNotFitIsListedOnEveryRankAndNothingIsChanged) {
     net->register_parameter("more", torch::ones({2}));
     save_checkpoint(folder.path(), shard_blocks(*net));
   });
-  const auto error = error_on_every_rank(
-      2, [&](Trainee& trainee) { load_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get()); });
+  const auto error = error_on_every_rank(2, [&](Trainee& trainee) { trainee.load(folder.path()); });
   EXPECT_THAT(error, AllOf(HasSubstr("load_checkpoint: ranks 0, 1: " + folder.path()),
                            HasSubstr("more: extra, the model has no such tensor"),
                            HasSubstr("first.weight: has sizes [11, 5], saved were [12, 5]"),
@@ -258,7 +254,7 @@ TEST(StateResume, WhatDoesNotFitIsListedOnEveryRankAndNothingIsChanged) {
   run_thread_ranks(2, [&](int) {
     Trainee trainee(FullyShardOptions{});
     const auto before = trainee.values();
-    const auto loaded = load_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get(), {.strict = false});
+    const auto loaded = trainee.load(folder.path(), {.strict = false});
     EXPECT_THAT(loaded.differing, SizeIs(Gt(10u)));
     expect_same_values({before[0]}, {trainee.values()[0]});
   });
@@ -308,8 +304,7 @@ TEST(StateResume, ACheckpointWithoutItsManifestIsAnErrorOnEveryRankAndNoEarlierO
   const TemporaryFolder folder;
   run_thread_ranks(2, [&](int) {
     const Trainee trainee(FullyShardOptions{});
-    for (const int64_t step : {1, 2})
-      save_checkpoint(folder.path(), *trainee.group, trainee.optimizer.get(), {.step = step});
+    for (const int64_t step : {1, 2}) trainee.save(folder.path(), {.step = step});
   });
   const auto newest = folder / state::name_of_step(2);
   for (const int step : {2, 1}) {
@@ -317,11 +312,7 @@ TEST(StateResume, ACheckpointWithoutItsManifestIsAnErrorOnEveryRankAndNoEarlierO
     std::filesystem::remove(checkpoint + "/manifest.json");
     for (const auto& path : {folder.path(), checkpoint})
       for (const bool if_any : {false, true})
-        EXPECT_THAT(error_on_every_rank(2,
-                                        [&](Trainee& trainee) {
-                                          load_checkpoint(path, *trainee.group, trainee.optimizer.get(),
-                                                          {.if_any = if_any});
-                                        }),
+        EXPECT_THAT(error_on_every_rank(2, [&](Trainee& trainee) { trainee.load(path, {.if_any = if_any}); }),
                     AllOf(HasSubstr("ranks 0, 1: "), HasSubstr("expected manifest.json, found none"),
                           HasSubstr(path == checkpoint ? checkpoint : newest)));
   }
@@ -350,7 +341,7 @@ TEST(StateResume, TheRandomStateGoesOn) {
   save_checkpoint(folder.path(), *trainee.net, trainee.optimizer.get());
   const auto expected = torch::rand({3});
   torch::manual_seed(99);
-  load_checkpoint(folder.path(), *trainee.net, trainee.optimizer.get());
+  trainee.load(folder.path());
   EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
 }
 

@@ -134,8 +134,8 @@ TEST(Serialize, TorchsAdagradGoesOnFromOursThatNeverSteppedAParameter) {
       head.set_requires_grad(true);
       EXPECT_FALSE(ours.optimizer->state().count(head.unsafeGetTensorImpl()));
       if (is_checkpoint) {
-        save_checkpoint(folder.path(), *ours.group, ours.optimizer.get(), {.step = 1});
-        load_checkpoint(folder.path(), *torchs.group, torchs.optimizer.get());
+        ours.save(folder.path(), {.step = 1});
+        torchs.load(folder.path());
       } else {
         save(*ours.group, folder / "model.pt");
         save(*ours.optimizer, folder / "optimizer.pt");

@@ -13,6 +13,7 @@
 
 namespace fsdp::test {
 
+using state::TemporaryFolder;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
@@ -23,7 +24,6 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
 using ::testing::UnorderedElementsAreArray;
-using state::TemporaryFolder;
 using torch::Tensor;
 
 /// The error of fsdp's that `act` throws, as text; empty if there is none.
@@ -111,6 +111,13 @@ struct Trainee {
     loss.backward();
     optimizer->step();
     net->named_buffers()["seen"].add_(1);
+  }
+  void save(const std::string& folder, const SaveOptions& options = {}) const {
+    save_checkpoint(folder, *group, optimizer.get(), options);
+  }
+  LoadedCheckpoint load(const std::string& folder, const LoadOptions& options = {}) {
+    return group ? load_checkpoint(folder, *group, optimizer.get(), options)
+                 : load_checkpoint(folder, *net, optimizer.get(), options);
   }
   std::vector<Tensor> values() const { return whole_values(*net); }
   /// This rank's rows of parameters, buffers and optimizer state.

@@ -65,7 +65,7 @@ TEST(Progress, BehindALauncherOnATerminalIsOneLineThatIsWrittenAgainAndGivesWayT
 TEST(Progress, IsForTerminalsWithoutSecondsBetweenLinesAndForNobodyOnASilentRank) {
   for (const bool is_silent : {false, true}) {
     const std::string text = written_by([&] {
-      ProgressOptions options{.steps = 1, .items_per_step = 10, .is_silent = is_silent};
+      Progress::Options options{.steps = 1, .items_per_step = 10, .is_silent = is_silent};
       if (is_silent) options.seconds_between_lines = 0;
       Progress progress(options);
       EXPECT_FALSE(progress.is_due(1));
