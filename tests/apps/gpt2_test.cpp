@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include <numeric>
+
 #include "support/shared_data.h"
 #include "train/text/corpus.h"
 #include "train/tokenizers/gpt2_bpe.h"
@@ -21,24 +23,22 @@ std::vector<std::string> pieces_of(std::string_view text) {
   return pieces;
 }
 
-// What Python's regex.findall gives for GPT-2's pattern.
+// What Python's regex.findall gives for GPT-2's pattern; what is not UTF-8 counts as other characters.
 TEST(Gpt2Pieces, AreTheMatchesOfItsPattern) {
-  EXPECT_THAT(pieces_of("It's they'll DON'T"), ElementsAre("It", "'s", " they", "'ll", " DON", "'", "T"));
-  EXPECT_THAT(pieces_of(" 's  's"), ElementsAre(" '", "s", " ", " '", "s"));
-  EXPECT_THAT(pieces_of("a12 3.5 ++"), ElementsAre("a", "12", " 3", ".", "5", " ++"));
-  EXPECT_THAT(pieces_of("a   b"), ElementsAre("a", "  ", " b"));
-  EXPECT_THAT(pieces_of("a\n\nb\n \n"), ElementsAre("a", "\n", "\n", "b", "\n \n"));
-  EXPECT_THAT(pieces_of("\tx "), ElementsAre("\t", "x", " "));
-  EXPECT_THAT(pieces_of("Ünü ٣² 戦場の"), ElementsAre("Ünü", " ٣²", " 戦場の"));
-  EXPECT_THAT(pieces_of("a\u00a0\u3000b"), ElementsAre("a", "\u00a0", "\u3000", "b"));
-  EXPECT_THAT(pieces_of("e\u0301"), ElementsAre("e", "\u0301"));  // a combining mark is no letter
-}
-
-TEST(Gpt2Pieces, TakeBytesThatAreNotUtf8AsOtherCharacters) {
-  EXPECT_THAT(pieces_of("a\xff\xfe z"), ElementsAre("a", "\xff\xfe", " z"));
-  EXPECT_THAT(pieces_of("\xc0\xaf"), ElementsAre("\xc0\xaf"));          // too long a form
-  EXPECT_THAT(pieces_of("\xed\xa0\x80"), ElementsAre("\xed\xa0\x80"));  // half a pair of UTF-16
-  EXPECT_THAT(pieces_of("x\xe6\x88"), ElementsAre("x", "\xe6\x88"));    // cut off
+  for (const auto& pieces : std::vector<std::vector<std::string>>{{"It", "'s", " they", "'ll", " DON", "'", "T"},
+                                                                  {" '", "s", " ", " '", "s"},
+                                                                  {"a", "12", " 3", ".", "5", " ++"},
+                                                                  {"a", "  ", " b"},
+                                                                  {"a", "\n", "\n", "b", "\n \n"},
+                                                                  {"\t", "x", " "},
+                                                                  {"Ünü", " ٣²", " 戦場の"},
+                                                                  {"a", "\u00a0", "\u3000", "b"},
+                                                                  {"e", "\u0301"},  // a combining mark is no letter
+                                                                  {"a", "\xff\xfe", " z"},
+                                                                  {"\xc0\xaf"},        // too long a form
+                                                                  {"\xed\xa0\x80"},    // half a pair of UTF-16
+                                                                  {"x", "\xe6\x88"}})  // cut off
+    EXPECT_EQ(pieces_of(std::accumulate(pieces.begin(), pieces.end(), std::string())), pieces);
 }
 
 TEST(Gpt2Bpe, MergesTheFirstPairOfTheListAndTheLeftmostOfEqualOnes) {

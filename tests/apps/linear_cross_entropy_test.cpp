@@ -2,11 +2,10 @@
 
 #include "models/linear_cross_entropy.h"
 
-#include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <algorithm>
+#include "apps/counted_memory.h"
 
 namespace fsdp::test {
 namespace {
@@ -31,19 +30,6 @@ Operands operands(const Case& sizes, torch::Dtype dtype) {
 torch::Tensor expected_loss(const Operands& of) { return F::cross_entropy(F::linear(of.x, of.weight), of.targets); }
 
 torch::Tensor loss(const Operands& of) { return models::linear_cross_entropy(of.x, of.weight, of.targets); }
-
-/// The largest tensor made while it is there, in bytes.
-class LargestTensor : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    largest_ = std::max(largest_, bytes);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t bytes() const { return largest_; }
-
- private:
-  int64_t largest_ = 0;
-};
 
 TEST(LinearCrossEntropy, EqualsLinearAndCrossEntropyInOnePartAndInSeveral) {
   // 64 rows are a part where the vocabulary is large: parts of 1, 40; 64; 64, 64, 22.
@@ -75,30 +61,25 @@ TEST(LinearCrossEntropy, AddsToGradientsAndRunsBackwardAgain) {
   EXPECT_TRUE(torch::allclose(found.x.grad(), expected.x.grad()));
 }
 
-TEST(LinearCrossEntropy, IsTheSameWithoutGradients) {
+TEST(LinearCrossEntropy, IsTheSameWithoutGradientsAndRefusesSecondDerivatives) {
   const auto of = operands({150, 4, 70000}, torch::kDouble);
+  EXPECT_THROW(torch::autograd::grad({loss(of)}, {of.x}, {}, {}, /*create_graph=*/true), c10::Error);
   const torch::NoGradGuard no_grad;
   const auto value = loss(of);
   EXPECT_FALSE(value.requires_grad());
   EXPECT_TRUE(torch::allclose(value, expected_loss(of)));
 }
 
-TEST(LinearCrossEntropy, RefusesSecondDerivatives) {
-  const auto of = operands({3, 4, 5}, torch::kDouble);
-  EXPECT_THROW(torch::autograd::grad({loss(of)}, {of.x}, {}, {}, /*create_graph=*/true), c10::Error);
-}
-
 TEST(LinearCrossEntropy, NeverHoldsAllLogits) {
   const Case sizes{300, 4, 70000};
   const auto of = operands(sizes, torch::kFloat);
-  const auto largest = std::make_shared<LargestTensor>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, largest);
+  const CountedMemory memory;
   const int64_t all_logits = sizes.rows * sizes.vocabulary * static_cast<int64_t>(sizeof(float));
   loss(of).backward();
-  EXPECT_GT(largest->bytes(), 0);
-  EXPECT_LT(largest->bytes(), all_logits / 4);
+  EXPECT_GT(memory.counts->largest, 0);
+  EXPECT_LT(memory.counts->largest, all_logits / 4);
   expected_loss(of).backward();
-  EXPECT_EQ(largest->bytes(), all_logits);
+  EXPECT_EQ(memory.counts->largest, all_logits);
 }
 
 }  // namespace

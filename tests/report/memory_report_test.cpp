@@ -19,18 +19,24 @@ namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
-std::shared_ptr<SmallNetImpl> build_net() {
-  return build_alike([] { return std::make_shared<SmallNetImpl>(16); });
-}
+struct Trained {
+  std::shared_ptr<SmallNetImpl> net = build_alike([] { return std::make_shared<SmallNetImpl>(16); });
+  Group group = shard_blocks(*net);
+  optim::AdamW optimizer{net->parameters()};
 
-void step(const Group& group, SmallNetImpl& net, torch::optim::Optimizer& optimizer) {
-  optimizer.zero_grad();
-  {
-    ForwardScope scope(group);
-    small_net_loss(net, {0, rank() * 2, 2}).backward();
+  void step(torch::optim::Optimizer& by) const {
+    by.zero_grad();
+    {
+      ForwardScope scope(group);
+      small_net_loss(*net, {0, rank() * 2, 2}).backward();
+    }
+    by.step();
   }
-  optimizer.step();
-}
+  void step() { step(optimizer); }
+};
+
+// Ranks that share memory have no whole parameters of their own.
+void on_ranks_with_copies(const std::function<void(int)>& act) { run_thread_ranks(2, act, {.backend = "gloo"}); }
 
 int64_t sum_over_groups(const MemoryReport& report, ByteCount ByteCounts::* count) {
   int64_t sum = 0;
@@ -39,13 +45,12 @@ int64_t sum_over_groups(const MemoryReport& report, ByteCount ByteCounts::* coun
 }
 
 TEST(MemoryReport, OfAllGroupsIsTheSumOfEach) {
-  run_thread_ranks(2, [](int rank) {
-    const auto net = build_net();
-    const auto group = shard_blocks(*net);
-    optim::AdamW optimizer(net->parameters());
-    step(group, *net, optimizer);
+  on_ranks_with_copies([](int rank) {
+    Trained trained;
+    const auto& group = trained.group;
+    trained.step();
     group.unshard().wait();
-    const auto report = memory_report(group, optimizer);
+    const auto report = memory_report(group, trained.optimizer);
     EXPECT_EQ(report.rank, rank);
     EXPECT_EQ(report.world_size, 2);
     ASSERT_EQ(report.groups.size(), 4u);
@@ -56,11 +61,9 @@ TEST(MemoryReport, OfAllGroupsIsTheSumOfEach) {
     EXPECT_EQ(report.all.rows.current, stats.rows.current);
     EXPECT_EQ(report.all.gradient.peak, stats.gradient.peak);
     EXPECT_EQ(report.all.optimizer.current, stats.optimizer.current);
-    if (test_backend() != "shm") {
-      EXPECT_GT(report.groups[0].bytes.whole.current, 0) << "the root, which unshard() asked for";
-      EXPECT_EQ(report.groups[1].bytes.whole.current, 0);
-      EXPECT_GT(report.groups[1].bytes.whole.peak, 0);
-    }
+    EXPECT_GT(report.groups[0].bytes.whole.current, 0) << "the root, which unshard() asked for";
+    EXPECT_EQ(report.groups[1].bytes.whole.current, 0);
+    EXPECT_GT(report.groups[1].bytes.whole.peak, 0);
     group.reset_peak_stats();
     EXPECT_EQ(memory_report(group).groups[1].bytes.whole.peak, 0);
   });
@@ -68,10 +71,10 @@ TEST(MemoryReport, OfAllGroupsIsTheSumOfEach) {
 
 TEST(MemoryReport, FindsTheStateOfLibTorchsOptimizers) {
   run_thread_ranks(2, [](int) {
-    const auto net = build_net();
-    const auto group = shard_blocks(*net);
-    torch::optim::AdamW optimizer(net->parameters());
-    step(group, *net, optimizer);
+    const Trained trained;
+    const auto& group = trained.group;
+    torch::optim::AdamW optimizer(trained.net->parameters());
+    trained.step(optimizer);
     EXPECT_EQ(memory_report(group).all.optimizer.current, 0);
     const auto report = memory_report(group, optimizer);
     EXPECT_EQ(report.all.optimizer.current, 2 * kFloat * group.stats().rows_numel);
@@ -81,11 +84,10 @@ TEST(MemoryReport, FindsTheStateOfLibTorchsOptimizers) {
 
 TEST(MemoryReport, IsPrintedAsATableAndAsJson) {
   run_thread_ranks(2, [](int rank) {
-    const auto net = build_net();
-    const auto group = shard_blocks(*net);
-    optim::AdamW optimizer(net->parameters());
-    step(group, *net, optimizer);
-    const auto report = memory_report(group, optimizer);
+    Trained trained;
+    const auto& group = trained.group;
+    trained.step();
+    const auto report = memory_report(group, trained.optimizer);
     std::ostringstream table;
     table << report;
     EXPECT_THAT(table.str(), testing::StartsWith(c10::str("rank ", rank, " of 2")));
@@ -102,13 +104,12 @@ TEST(MemoryReport, IsPrintedAsATableAndAsJson) {
 using ClassOfGroup = std::pair<std::string, std::string>;
 
 TEST(MemoryTimeline, HasEveryChangeOfEachGroup) {
-  run_thread_ranks(2, [](int) {
-    const auto net = build_net();
-    const auto group = shard_blocks(*net);
-    optim::AdamW optimizer(net->parameters());
+  on_ranks_with_copies([](int) {
+    Trained trained;
+    const auto& group = trained.group;
     group.reset_peak_stats();
     const auto timeline = memory_timeline(group);
-    step(group, *net, optimizer);
+    trained.step();
     std::map<ClassOfGroup, int64_t> now, peaks;
     std::map<std::string, int64_t> sums, peaks_of_sums;
     int64_t last = 0;
@@ -136,17 +137,16 @@ TEST(MemoryTimeline, HasEveryChangeOfEachGroup) {
 
 TEST(MemoryTimeline, EndsWhereItGoesAndIsOneAtATime) {
   run_thread_ranks(2, [](int) {
-    const auto net = build_net();
-    const auto group = shard_blocks(*net);
-    optim::AdamW optimizer(net->parameters());
+    Trained trained;
+    const auto& group = trained.group;
     {
       const auto timeline = memory_timeline(group);
       EXPECT_THROW(MemoryTimeline another(group), UsageError);
       const auto before = timeline.events().size();
-      step(group, *net, optimizer);
+      trained.step();
       EXPECT_GT(timeline.events().size(), before) << "the refused one did not take its place";
     }
-    step(group, *net, optimizer);
+    trained.step();
     EXPECT_EQ(memory_timeline(group).events().front().nanoseconds, 0);
   });
 }
@@ -154,8 +154,8 @@ TEST(MemoryTimeline, EndsWhereItGoesAndIsOneAtATime) {
 TEST(MemoryTimeline, IsWrittenAsJson) {
   const DiskFolder folder;
   run_thread_ranks(2, [&](int rank) {
-    const auto net = build_net();
-    const auto group = shard_blocks(*net);
+    const Trained trained;
+    const auto& group = trained.group;
     const auto timeline = memory_timeline(group);
     const auto path = c10::str(folder.path(), "/memory.", rank, ".json");
     timeline.write(path);
@@ -170,72 +170,65 @@ TEST(MemoryTimeline, IsWrittenAsJson) {
 
 constexpr int64_t kSamples = 32, kWidth = 64, kActivation = kSamples * kWidth * kFloat;
 
-// A chain of two layers, each of which autograd needs the result of.
-Group shard_chain(torch::nn::Sequential& chain) {
-  chain = build_alike([] {
+// Two layers, each of which autograd needs the result of, in one group, or in a group each and one around them.
+struct Chain {
+  torch::nn::Sequential layers = build_alike([] {
     return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
                                  torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh());
   });
-  return fully_shard(*chain);
-}
+  Group group;
+  torch::Tensor input = torch::ones({kSamples, kWidth});
+
+  explicit Chain(std::vector<size_t> own_groups = {}) : group(shard(own_groups)) {}
+  Group shard(const std::vector<size_t>& own_groups) {
+    for (const size_t layer : own_groups) fully_shard(*layers->ptr(layer));
+    return fully_shard(*layers);
+  }
+  int64_t held() const { return group.stats().activation.current; }
+  int64_t peak() const { return group.stats().activation.peak; }
+};
 
 TEST(RecordActivations, CountsWhatForwardHoldsUntilBackwardHasUsedIt) {
   run_thread_ranks(2, [](int) {
-    torch::nn::Sequential chain;
-    const auto group = shard_chain(chain);
-    const auto input = torch::ones({kSamples, kWidth});
+    Chain chain;
     for (int step = 0; step < 2; ++step) {
-      const RecordActivations recording(group);
+      const RecordActivations recording(chain.group);
       torch::Tensor output;
       {
-        ForwardScope scope(group);
-        output = chain->forward(input);
+        ForwardScope scope(chain.group);
+        output = chain.layers->forward(chain.input);
       }
-      EXPECT_EQ(group.stats().activation.current, 2 * kActivation) << "the results of tanh";
+      EXPECT_EQ(chain.held(), 2 * kActivation) << "the results of tanh";
       const auto loss = output.sum();
       output.reset();
       loss.backward();
-      EXPECT_EQ(group.stats().activation.current, kFloat) << "the loss";
+      EXPECT_EQ(chain.held(), kFloat) << "the loss";
     }
-    EXPECT_EQ(group.stats().activation.current, 0);
-    EXPECT_EQ(group.stats().activation.peak, 3 * kActivation) << "and what goes into the second tanh";
+    EXPECT_EQ(chain.held(), 0);
+    EXPECT_EQ(chain.peak(), 3 * kActivation) << "and what goes into the second tanh";
   });
 }
 
 TEST(RecordActivations, SeesWhatIsNotRecordedOnlyForAMoment) {
   run_thread_ranks(1, [](int) {
-    torch::nn::Sequential chain;
-    const auto group = shard_chain(chain);
-    const auto input = torch::ones({kSamples, kWidth});
+    Chain chain;
     const torch::NoGradGuard no_grad;
-    const RecordActivations recording(group);
-    ForwardScope scope(group);
-    const auto output = chain->forward(input);
-    EXPECT_EQ(group.stats().activation.current, kActivation) << "the output";
+    const RecordActivations recording(chain.group);
+    ForwardScope scope(chain.group);
+    const auto output = chain.layers->forward(chain.input);
+    EXPECT_EQ(chain.held(), kActivation) << "the output";
   });
-}
-
-// The same with a group for each layer, and the one around them.
-Group shard_layers(torch::nn::Sequential& chain) {
-  chain = build_alike([] {
-    return torch::nn::Sequential(torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh(),
-                                 torch::nn::Linear(kWidth, kWidth), torch::nn::Tanh());
-  });
-  for (size_t layer : {size_t{0}, size_t{2}}) fully_shard(*chain->ptr(layer));
-  return fully_shard(*chain);
 }
 
 TEST(RecordActivations, AreThoseOfTheGroupThatWasReadLast) {
   run_thread_ranks(2, [](int) {
-    torch::nn::Sequential chain;
-    const auto group = shard_layers(chain);
-    const auto input = torch::ones({kSamples, kWidth});
-    const RecordActivations recording(group);
-    const auto timeline = memory_timeline(group);
-    ForwardScope scope(group);
+    Chain chain(/*own_groups=*/{0, 2});
+    const RecordActivations recording(chain.group);
+    const auto timeline = memory_timeline(chain.group);
+    ForwardScope scope(chain.group);
     const auto before = torch::ones({kWidth});
-    const auto output = chain->forward(input);
-    const auto report = memory_report(group);
+    const auto output = chain.layers->forward(chain.input);
+    const auto report = memory_report(chain.group);
     ASSERT_EQ(report.groups.size(), 3u);
     EXPECT_EQ(report.groups[0].bytes.activation.current, 0) << "the root, which has no parameters";
     EXPECT_EQ(report.groups[1].bytes.activation.current, kActivation);
@@ -253,18 +246,17 @@ TEST(RecordActivations, AreThoseOfTheGroupThatWasReadLast) {
 
 TEST(RecordActivations, OfWhatBackwardComputesAgainAreThoseOfTheGroupsThatItReads) {
   run_thread_ranks(2, [](int) {
-    torch::nn::Sequential chain;
-    const auto group = shard_layers(chain);
-    const auto input = torch::ones({kSamples, kWidth}).requires_grad_();
+    Chain chain(/*own_groups=*/{0, 2});
+    chain.input.requires_grad_();
     torch::Tensor loss;
-    const RecordActivations recording(group);
+    const RecordActivations recording(chain.group);
     {
-      ForwardScope scope(group);
-      loss = activation_checkpoint([&chain](const torch::Tensor& x) { return chain->forward(x); }, input).sum();
+      ForwardScope scope(chain.group);
+      loss = activation_checkpoint([&](const torch::Tensor& x) { return chain.layers->forward(x); }, chain.input).sum();
     }
-    group.reset_peak_stats();
+    chain.group.reset_peak_stats();
     loss.backward();
-    const auto report = memory_report(group);
+    const auto report = memory_report(chain.group);
     for (size_t layer : {size_t{1}, size_t{2}}) {
       EXPECT_GE(report.groups[layer].bytes.activation.peak, kActivation) << "the result of tanh, again";
       EXPECT_LE(report.groups[layer].bytes.activation.peak, 2 * kActivation + 2 * kFloat)
@@ -275,22 +267,21 @@ TEST(RecordActivations, OfWhatBackwardComputesAgainAreThoseOfTheGroupsThatItRead
 
 TEST(MemoryReport, WhatACheckpointKeepsIsThatOfTheGroupThatItReads) {
   run_thread_ranks(2, [](int) {
-    torch::nn::Sequential chain;
-    const auto group = shard_layers(chain);
-    auto x = torch::ones({kSamples, kWidth}).requires_grad_();
-    ForwardScope scope(group);
+    Chain chain(/*own_groups=*/{0, 2});
+    auto x = chain.input.requires_grad_();
+    ForwardScope scope(chain.group);
     for (size_t layer : {size_t{0}, size_t{2}})
       x = activation_checkpoint(
           [&chain, layer](const torch::Tensor& input) {
-            return chain->at<torch::nn::LinearImpl>(layer).forward(input).tanh();
+            return chain.layers->at<torch::nn::LinearImpl>(layer).forward(input).tanh();
           },
           x);
-    const auto report = memory_report(group);
+    const auto report = memory_report(chain.group);
     EXPECT_EQ(report.groups[1].bytes.activation.current, kActivation);
     EXPECT_EQ(report.groups[2].bytes.activation.current, kActivation);
     EXPECT_EQ(report.all.activation.current, 2 * kActivation);
     x.sum().backward();
-    EXPECT_EQ(memory_report(group).groups[1].bytes.activation.current, 0);
+    EXPECT_EQ(memory_report(chain.group).groups[1].bytes.activation.current, 0);
   });
 }
 
@@ -313,17 +304,16 @@ struct Again : torch::autograd::Function<Again> {
 
 TEST(RecordActivations, CountsWhatACheckpointComputesAgainInBackward) {
   run_thread_ranks(1, [](int) {
-    torch::nn::Sequential chain;
-    const auto group = shard_chain(chain);
-    const auto input = torch::ones({kSamples, kWidth}).requires_grad_();
-    const RecordActivations recording(group);
-    ForwardScope scope(group);
-    const auto output = Again::apply(input, reinterpret_cast<int64_t>(chain.get()));
-    EXPECT_EQ(group.stats().activation.current, kActivation) << "the output";
-    group.reset_peak_stats();
+    Chain chain;
+    chain.input.requires_grad_();
+    const RecordActivations recording(chain.group);
+    ForwardScope scope(chain.group);
+    const auto output = Again::apply(chain.input, reinterpret_cast<int64_t>(chain.layers.get()));
+    EXPECT_EQ(chain.held(), kActivation) << "the output";
+    chain.group.reset_peak_stats();
     output.sum().backward();
-    EXPECT_GE(group.stats().activation.peak, 3 * kActivation) << "the output and the results of tanh, again";
-    EXPECT_LE(group.stats().activation.peak, 4 * kActivation + 4 * kFloat);
+    EXPECT_GE(chain.peak(), 3 * kActivation) << "the output and the results of tanh, again";
+    EXPECT_LE(chain.peak(), 4 * kActivation + 4 * kFloat);
   });
 }
 

@@ -16,6 +16,7 @@ constexpr double kTolerance = 1e-10;
 
 // How one batch norm is tried: samples of each rank, and what of the module.
 struct Trial {
+  int dimensions;                // BatchNorm1d, BatchNorm2d, BatchNorm3d
   std::vector<int64_t> samples;  // of each rank
   std::vector<int64_t> sizes;    // of a sample, channels first
   nn::BatchNormOptions options{3};
@@ -89,48 +90,42 @@ void expect_equals_joined(const Trial& trial) {
 }
 
 TEST(SyncBatchNorm, EqualsOneBatchNormOnTheJoinedBatch) {
-  expect_equals_joined<nn::BatchNorm1dImpl>({{2}, {3}});
-  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 2}, {3}});
-  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3, 4}, {3, 7}});
-  expect_equals_joined<nn::BatchNorm2dImpl>({{2, 1, 3, 2}, {3, 5, 4}});
-  expect_equals_joined<nn::BatchNorm3dImpl>({{1, 2}, {3, 2, 3, 4}});
-}
-
-TEST(SyncBatchNorm, OfARankWithoutSamplesEqualsOneBatchNormOnTheJoinedBatch) {
-  expect_equals_joined<nn::BatchNorm2dImpl>({{0, 3}, {3, 5, 4}});
-  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 0, 3}, {3}});
-}
-
-TEST(SyncBatchNorm, OfChannelsLastKeepsTheFormat) {
-  expect_equals_joined<nn::BatchNorm2dImpl>(
-      {.samples = {2, 3}, .sizes = {3, 5, 4}, .format = at::MemoryFormat::ChannelsLast});
-}
-
-TEST(SyncBatchNorm, WithoutMomentumAveragesOverAllBatches) {
-  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3}, {3}, nn::BatchNormOptions(3).momentum(std::nullopt)});
-}
-
-TEST(SyncBatchNorm, WithoutParametersOrStatisticsEqualsOneBatchNormOnTheJoinedBatch) {
-  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3}, {3}, nn::BatchNormOptions(3).affine(false)});
-  expect_equals_joined<nn::BatchNorm1dImpl>({{2, 3}, {3}, nn::BatchNormOptions(3).track_running_stats(false)});
-  expect_equals_joined<nn::BatchNorm1dImpl>(
-      {{2, 3}, {3}, nn::BatchNormOptions(3).affine(false).track_running_stats(false)});
-}
-
-TEST(SyncBatchNorm, OfFloatsAndBfloat16RoundsAsTheirDtypes) {
-  Trial trial{{2, 3}, {3, 5, 4}};
-  trial.dtype = torch::kFloat;
-  trial.tolerance = 5e-6;
-  expect_equals_joined<nn::BatchNorm2dImpl>(trial);
-  trial.dtype = torch::kBFloat16;  // beside parameters in fp32
-  trial.tolerance = 1.0 / 128;
-  expect_equals_joined<nn::BatchNorm2dImpl>(trial);
+  const nn::BatchNormOptions plain(3);
+  const auto without_statistics = nn::BatchNormOptions(3).track_running_stats(false);
+  for (const auto& trial : {
+           Trial{1, {2}, {3}},
+           {1, {2, 2}, {3}},
+           {1, {2, 3, 4}, {3, 7}},
+           {2, {2, 1, 3, 2}, {3, 5, 4}},
+           {3, {1, 2}, {3, 2, 3, 4}},
+           // Ranks without samples.
+           {2, {0, 3}, {3, 5, 4}},
+           {1, {2, 0, 3}, {3}},
+           // The format stays.
+           {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::ChannelsLast},
+           // Averages over all batches.
+           {1, {2, 3}, {3}, nn::BatchNormOptions(3).momentum(std::nullopt)},
+           {1, {2, 3}, {3}, nn::BatchNormOptions(3).affine(false)},
+           {1, {2, 3}, {3}, without_statistics},
+           {1, {2, 3}, {3}, nn::BatchNormOptions(without_statistics).affine(false)},
+           // As their dtypes round; bf16 beside parameters in fp32.
+           {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::Contiguous, torch::kFloat, 5e-6},
+           {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::Contiguous, torch::kBFloat16, 1.0 / 128},
+       }) {
+    SCOPED_TRACE(c10::str("BatchNorm", trial.dimensions, "d, samples ", trial.samples, ", ", trial.dtype));
+    if (trial.dimensions == 1)
+      expect_equals_joined<nn::BatchNorm1dImpl>(trial);
+    else if (trial.dimensions == 2)
+      expect_equals_joined<nn::BatchNorm2dImpl>(trial);
+    else
+      expect_equals_joined<nn::BatchNorm3dImpl>(trial);
+  }
 }
 
 TEST(SyncBatchNorm, AsAModuleEqualsOneBatchNormOnTheJoinedBatch) {
   for (const auto& options : {nn::BatchNormOptions(3), nn::BatchNormOptions(3).momentum(std::nullopt),
                               nn::BatchNormOptions(3).affine(false).track_running_stats(false)}) {
-    const Trial trial{{1, 3, 0}, {3}, options};  // torch's own refuses the one value of rank 0
+    const Trial trial{1, {1, 3, 0}, {3}, options};  // torch's own refuses the one value of rank 0
     run_thread_ranks(3, [&](int) {
       const auto norm = build_norm<SyncBatchNormImpl>(trial);
       const auto oracle = build_norm<nn::BatchNorm1dImpl>(trial);
@@ -180,9 +175,9 @@ Training<NetImpl> net_training(const FullyShardOptions& options) {
 }
 
 TEST(SyncBatchNorm, InAnUneditedModelTrainsAsTheUnshardedModelOnTheJoinedBatch) {
-  for (const auto strategy : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kReplicate})
-    for (int world : worlds_up_to(4))
-      expect_training_equals_unsharded(net_training({.strategy = strategy}), world);
+  for (int world : worlds_up_to(4)) expect_training_equals_unsharded(net_training({}), world);
+  for (const auto strategy : {Strategy::kShardGradOp, Strategy::kReplicate})
+    expect_training_equals_unsharded(net_training({.strategy = strategy}), 3);
 }
 
 TEST(SyncBatchNorm, OfFrozenParametersTrainsAsTheUnshardedModel) {
@@ -223,7 +218,7 @@ TEST(SyncBatchNorm, ConvertsEveryBatchNormAndChangesNoName) {
 }
 
 TEST(SyncBatchNorm, StaysOneWhenTheModelMovesToAnotherDtypeOrIsConvertedAgain) {
-  const Trial trial{{2, 3}, {3}};
+  const Trial trial{1, {2, 3}, {3}};
   run_thread_ranks(2, [&](int) {
     auto norm = std::make_shared<nn::BatchNorm1dImpl>(3);
     convert_sync_batchnorm(*norm);
@@ -262,11 +257,17 @@ std::string error_of(const F& run) {
   return "no such error";
 }
 
-TEST(SyncBatchNorm, OfOneValueOnAllRanksIsAnErrorOnAllOfThem) {
+TEST(SyncBatchNorm, OfWhatItCannotNormaliseSaysSoOnEveryRank) {
   run_thread_ranks(2, [](int rank) {
     SyncBatchNorm norm(3);
-    const auto error = error_of<UsageError>([&] { norm->forward(torch::ones({rank == 0 ? 1 : 0, 3})); });
-    EXPECT_THAT(error, testing::HasSubstr("Expected more than 1 value per channel when training"));
+    EXPECT_THAT(error_of<UsageError>([&] { norm->forward(torch::ones({rank == 0 ? 1 : 0, 3})); }),
+                testing::HasSubstr("Expected more than 1 value per channel when training"));
+    EXPECT_THAT(error_of<UsageError>([&] { norm->forward(torch::ones({2, 4})); }),
+                testing::HasSubstr("expected an input of sizes [N, 3, ...], found [2, 4]"));
+    const auto input = samples({0, 0, 4}, {3}, torch::kFloat).requires_grad_();
+    const auto output = norm->forward(input).square().sum();
+    EXPECT_THAT(error_of<UsageError>([&] { torch::autograd::grad({output}, {input}, {}, true, true); }),
+                testing::HasSubstr("has no second derivative"));
   });
 }
 
@@ -278,22 +279,13 @@ TEST(SyncBatchNorm, WithoutSamplesOnAnyRankLeavesTheRunningStatistics) {
   });
 }
 
-TEST(SyncBatchNorm, HasNoSecondDerivative) {
-  run_thread_ranks(2, [](int) {
-    SyncBatchNorm norm(3);
-    const auto input = samples({0, 0, 4}, {3}, torch::kFloat).requires_grad_();
-    const auto output = norm->forward(input).square().sum();
-    const auto error = error_of<UsageError>([&] { torch::autograd::grad({output}, {input}, {}, true, true); });
-    EXPECT_THAT(error, testing::HasSubstr("has no second derivative"));
-  });
-}
-
 TEST(SyncBatchNorm, OfRanksInDifferentOrdersIsAMismatchThatNamesThem) {
   run_thread_ranks(2, [](int rank) {
     nn::Sequential norms(nn::BatchNorm1d(3), nn::BatchNorm1d(3));
     convert_sync_batchnorm(*norms);
     const auto input = samples({0, 0, 4}, {3}, torch::kFloat);
-    const auto error = error_of<Mismatch>([&] { norms[static_cast<size_t>(rank)]->as<nn::BatchNorm1d>()->forward(input); });
+    const auto error =
+        error_of<Mismatch>([&] { norms[static_cast<size_t>(rank)]->as<nn::BatchNorm1d>()->forward(input); });
     EXPECT_THAT(error, testing::HasSubstr("statistics of 0"));
     EXPECT_THAT(error, testing::HasSubstr("statistics of 1"));
   });
@@ -309,14 +301,6 @@ TEST(SyncBatchNorm, ThatARankLeavesOutIsAMismatch) {
           barrier();
         },
         Mismatch);
-  });
-}
-
-TEST(SyncBatchNorm, OfAWrongInputSaysWhatWasExpected) {
-  run_thread_ranks(1, [](int) {
-    SyncBatchNorm norm(3);
-    EXPECT_THAT(error_of<UsageError>([&] { norm->forward(torch::ones({2, 4})); }),
-                testing::HasSubstr("expected an input of sizes [N, 3, ...], found [2, 4]"));
   });
 }
 

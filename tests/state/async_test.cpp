@@ -1,7 +1,6 @@
 // Checkpoints that are written while training goes on, by threads that are held up and ended here.
 
 #include <fsdp/async_save.h>
-#include <gmock/gmock.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,21 +10,11 @@
 
 #include "comm/core/fault_point.h"
 #include "state/format/checkpoint_reader.h"
-#include "support/backend.h"
+#include "state/trainee.h"
 #include "support/process_ranks.h"
-#include "support/recorded_ranks.h"
-#include "support/small_net.h"
-#include "state/files.h"
 
 namespace fsdp::test {
 namespace {
-
-using state::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using torch::Tensor;
 
 // While it lives, no thread that has begun to write rows goes on; `release` lets them.
 class HeldWriters {
@@ -54,70 +43,37 @@ class HeldWriters {
   static inline bool held = false;
 };
 
-struct SavedNet {
-  std::shared_ptr<SmallNetImpl> net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-  Group group;
-  optim::AdamW optimizer;
-  explicit SavedNet(const FullyShardOptions& options = {})
-      : group(shard_blocks(*net, options)), optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2)) {}
-
-  void step(int number) {
-    optimizer.zero_grad();
-    Tensor loss;
-    {
-      ForwardScope scope(group);
-      loss = small_net_loss(*net, {number, rank() * 2, 2});
-    }
-    loss.backward();
-    optimizer.step();
-  }
-  // Whole parameters. Collective.
-  std::vector<Tensor> values() const {
-    std::vector<Tensor> all;
-    for (const auto& parameter : net->parameters()) all.push_back(full_tensor(parameter));
-    return all;
+struct AsyncRun : Trainee {
+  AsyncSave saving;
+  explicit AsyncRun(const FullyShardOptions& options = {}) : Trainee(options) {}
+  void begin_save(const std::string& folder, const SaveOptions& options = {}) {
+    async_save_checkpoint(saving, folder, *group, optimizer.get(), options);
   }
 };
-
-void expect_values(const std::vector<Tensor>& expected, const SavedNet& net) {
-  const auto found = net.values();
-  ASSERT_EQ(expected.size(), found.size());
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << "tensor " << i;
-}
-
-std::string wait_error(AsyncSave& saving) {
-  try {
-    saving.wait();
-  } catch (const Error& error) {
-    return error.what_without_backtrace();
-  }
-  return {};
-}
 
 TEST(AsyncSaving, TrainingGoesOnWhileWhatWasCopiedIsWritten) {
   for (const int world : {1, 3}) {
     const TemporaryFolder folder;
     const HeldWriters held;
     run_thread_ranks(world, [&](int r) {
-      SavedNet trained;
+      AsyncRun trained;
       for (int i = 0; i < 2; ++i) trained.step(i);
       const auto saved = trained.values();
-      AsyncSave saving;
-      async_save_checkpoint(saving, folder.path(), trained.group, &trained.optimizer, {.step = 2});
-      EXPECT_TRUE(saving.in_flight());
+      trained.begin_save(folder.path(), {.step = 2});
+      EXPECT_TRUE(trained.saving.in_flight());
       for (int i = 2; i < 4; ++i) trained.step(i);
       const auto last = trained.values();
       EXPECT_THAT(state::complete_steps(folder.path()), IsEmpty());
       barrier();
       if (r == 0) HeldWriters::release();
-      saving.wait();
-      EXPECT_FALSE(saving.in_flight());
+      trained.saving.wait();
+      EXPECT_FALSE(trained.saving.in_flight());
       EXPECT_THAT(state::problems_of(folder / "step-000000000002"), IsEmpty());
-      SavedNet loaded;
-      EXPECT_EQ(load_checkpoint(folder.path(), loaded.group, &loaded.optimizer).step, 2);
-      expect_values(saved, loaded);
+      AsyncRun loaded;
+      EXPECT_EQ(loaded.load(folder.path()).step, 2);
+      expect_same_values(saved, loaded.values());
       for (int i = 2; i < 4; ++i) loaded.step(i);
-      expect_values(last, loaded);
+      expect_same_values(last, loaded.values());
     });
     EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
   }
@@ -127,12 +83,11 @@ TEST(AsyncSaving, ReplicasAndShardedOptimizersSaveTheSameFiles) {
   for (const auto strategy : {Strategy::kReplicate, Strategy::kShardOptimizer, Strategy::kFullShard}) {
     const TemporaryFolder folder, other;
     run_thread_ranks(2, [&](int) {
-      SavedNet trained({.strategy = strategy});
+      AsyncRun trained({.strategy = strategy});
       trained.step(0);
-      AsyncSave saving;
-      async_save_checkpoint(saving, folder.path(), trained.group, &trained.optimizer);
-      save_checkpoint(other.path(), trained.group, &trained.optimizer);
-      saving.wait();
+      trained.begin_save(folder.path());
+      trained.save(other.path());
+      trained.saving.wait();
     });
     for (const auto* name : {"model-00000-of-00002", "model-00001-of-00002", "training-00001-of-00002"})
       EXPECT_EQ(state::bytes_in_file(folder / "step-000000000000/" + name + ".safetensors"),
@@ -144,11 +99,9 @@ TEST(AsyncSaving, ReplicasAndShardedOptimizersSaveTheSameFiles) {
 TEST(AsyncSaving, ASecondSaveWaitsForTheFirstAndTheEndForBoth) {
   const TemporaryFolder folder;
   run_thread_ranks(2, [&](int) {
-    SavedNet trained;
     {
-      AsyncSave saving;
-      for (int64_t step = 1; step <= 3; ++step)
-        async_save_checkpoint(saving, folder.path(), trained.group, nullptr, {.step = step, .keep = 2});
+      AsyncRun trained;
+      for (int64_t step = 1; step <= 3; ++step) trained.begin_save(folder.path(), {.step = step, .keep = 2});
     }
     barrier();
   });
@@ -162,14 +115,13 @@ TEST(AsyncSaving, ThreadsCommunicateNothing) {
   run_thread_ranks(
       2,
       [&](int r) {
-        SavedNet trained;
+        AsyncRun trained;
         auto& log = recorded.log(r);
         log.clear();
-        AsyncSave saving;
-        async_save_checkpoint(saving, folder.path(), trained.group);
+        trained.begin_save(folder.path());
         const auto begun = log.entries().size();
         EXPECT_EQ(begun, 4U) << "lengths and texts of two meetings";
-        saving.wait();
+        trained.saving.wait();
         EXPECT_EQ(log.entries().size(), 2 * begun);
       },
       recorded.options);
@@ -179,28 +131,21 @@ TEST(AsyncSaving, AnErrorOfOneRankIsThatOfTheNextCallOnEveryRank) {
   for (const bool waits : {true, false}) {
     const TemporaryFolder folder;
     run_thread_ranks(2, [&](int r) {
-      SavedNet trained;
-      save_checkpoint(folder.path(), trained.group, nullptr, {.step = 1});
+      AsyncRun trained;
+      save_checkpoint(folder.path(), *trained.group, nullptr, {.step = 1});
       trained.net->register_buffer("odd", r == 1 ? torch::zeros({1}, torch::kComplexDouble) : torch::zeros({1}));
-      AsyncSave saving;
-      async_save_checkpoint(saving, folder.path(), *trained.net, nullptr, {.step = 2});
+      const auto save_net = [&](int64_t step) {
+        async_save_checkpoint(trained.saving, folder.path(), *trained.net, nullptr, {.step = step});
+      };
+      save_net(2);
       trained.step(0);
-      std::string error;
-      if (waits) {
-        error = wait_error(saving);
-      } else {
-        try {
-          async_save_checkpoint(saving, folder.path(), *trained.net, nullptr, {.step = 3});
-        } catch (const Error& thrown) {
-          error = thrown.what_without_backtrace();
-        }
-      }
-      EXPECT_THAT(error, AllOf(HasSubstr("async_save_checkpoint: rank 1: "), HasSubstr("tensor 'odd' has the dtype")));
-      EXPECT_FALSE(saving.in_flight());
+      EXPECT_THAT(error_of([&] { waits ? trained.saving.wait() : save_net(3); }),
+                  AllOf(HasSubstr("async_save_checkpoint: rank 1: "), HasSubstr("tensor 'odd' has the dtype")));
+      EXPECT_FALSE(trained.saving.in_flight());
       trained.step(1);
       trained.net->named_buffers()["odd"].set_data(torch::zeros({1}));
-      async_save_checkpoint(saving, folder.path(), *trained.net, nullptr, {.step = 4});
-      saving.wait();
+      save_net(4);
+      trained.saving.wait();
     });
     EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(1, 4));
     EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
@@ -212,9 +157,8 @@ TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   const TemporaryFolder folder;
   const HeldWriters held;
   run_thread_ranks(1, [&](int) {
-    SavedNet trained;
-    AsyncSave saving;
-    async_save_checkpoint(saving, folder.path(), trained.group);
+    AsyncRun trained;
+    trained.begin_save(folder.path());
     const auto child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -223,8 +167,8 @@ TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
       for (;;) pause();
     }
     HeldWriters::release();
-    saving.wait();
-    save_checkpoint(folder.path(), trained.group, nullptr, {.step = 2});
+    trained.saving.wait();
+    save_checkpoint(folder.path(), *trained.group, nullptr, {.step = 2});
     EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "the child is still there";
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
@@ -236,15 +180,15 @@ TEST(AsyncSaving, AFolderThatGoesMeanwhileIsNamedAndTrainingGoesOn) {
   const TemporaryFolder folder;
   const HeldWriters held;
   run_thread_ranks(2, [&](int r) {
-    SavedNet trained;
-    AsyncSave saving;
-    async_save_checkpoint(saving, folder / "run", trained.group);
+    AsyncRun trained;
+    trained.begin_save(folder / "run");
     barrier();
     if (r == 0) {
       std::filesystem::remove_all(folder / "run");
       HeldWriters::release();
     }
-    EXPECT_THAT(wait_error(saving), AllOf(HasSubstr(folder / "run"), HasSubstr("No such file or directory")));
+    EXPECT_THAT(error_of([&] { trained.saving.wait(); }),
+                AllOf(HasSubstr(folder / "run"), HasSubstr("No such file or directory")));
     trained.step(0);
   });
 }
@@ -252,16 +196,15 @@ TEST(AsyncSaving, AFolderThatGoesMeanwhileIsNamedAndTrainingGoesOn) {
 TEST(AsyncSaving, MistakesAreErrorsAtOnce) {
   const TemporaryFolder folder;
   run_thread_ranks(2, [&](int) {
-    SavedNet trained;
-    AsyncSave saving;
+    AsyncRun trained;
     {
-      ForwardScope scope(trained.group);
-      EXPECT_THROW(async_save_checkpoint(saving, folder.path(), trained.group), UsageError);
+      ForwardScope scope(*trained.group);
+      EXPECT_THROW(trained.begin_save(folder.path()), UsageError);
     }
-    EXPECT_THROW(async_save_checkpoint(saving, folder.path(), trained.group, nullptr, {.step = -1}), UsageError);
-    EXPECT_THROW(async_save_checkpoint(saving, folder.path(), trained.group, nullptr, {.extra = "no JSON"}), Error);
-    EXPECT_FALSE(saving.in_flight());
-    saving.wait();  // of nothing
+    EXPECT_THROW(trained.begin_save(folder.path(), {.step = -1}), UsageError);
+    EXPECT_THROW(trained.begin_save(folder.path(), {.extra = "no JSON"}), Error);
+    EXPECT_FALSE(trained.saving.in_flight());
+    trained.saving.wait();  // of nothing
   });
   EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
 }
@@ -270,19 +213,14 @@ TEST(AsyncSaving, MistakesAreErrorsAtOnce) {
 PROCESS_CASE(one_rank_ends_while_it_saves) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   const std::string folder = std::getenv("FSDP_TEST_FOLDER");
-  SavedNet trained;
-  save_checkpoint(folder, trained.group, &trained.optimizer, {.step = 1});
+  AsyncRun trained;
+  trained.save(folder, {.step = 1});
   if (std::to_string(rank()) == std::getenv("FSDP_TEST_VICTIM"))
     on_fault_point = [](const char* place) {
       if (std::string_view(place) == std::getenv("FSDP_TEST_PLACE")) raise(SIGKILL);
     };
-  AsyncSave saving;
-  async_save_checkpoint(saving, folder, trained.group, &trained.optimizer, {.step = 2});
-  try {
-    saving.wait();
-    throw std::runtime_error("expected an error");
-  } catch (const PeerLost&) {
-  }
+  trained.begin_save(folder, {.step = 2});
+  if (error_of<PeerLost>([&] { trained.saving.wait(); }).empty()) throw std::runtime_error("expected an error");
 }
 
 TEST(AsyncSaving, TheEndOfARankAtAnyPlaceLeavesACompleteCheckpoint) {

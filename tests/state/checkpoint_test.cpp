@@ -2,20 +2,25 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <map>
+#include <optional>
 #include <random>
 
+#include "state/files.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/format/checksum.h"
 #include "state/format/format_error.h"
-#include "state/files.h"
+#include "support/saved_run.h"
 
 namespace fsdp::state {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
+using ::testing::SizeIs;
 
 constexpr char kFirst[] = "model-00000-of-00002.safetensors", kSecond[] = "model-00001-of-00002.safetensors";
 
@@ -48,42 +53,82 @@ TEST(StateCheckpoint, OnlyTheFilesOfWantedRowsAreRead) {
   EXPECT_THAT(format_error_of([&] { rows_of(reader, "weight", 2, 2); }), HasSubstr(kSecond));
 }
 
-// One change of a byte, a file's length or its place, anywhere.
-std::string damage(const std::string& checkpoint, std::mt19937& random) {
-  const char* names[] = {kFirst, kSecond, kManifestName};
-  const auto path = checkpoint + "/" + names[random() % 3];
-  auto bytes = bytes_in_file(path);
-  const auto at = random() % bytes.size();
-  const auto kind = random() % 20;
-  if (kind == 0) {
-    bytes.resize(at);
-  } else if (kind == 1) {
-    bytes.append(1 + random() % 9, static_cast<char>(random()));
-  } else if (kind == 2) {
-    std::filesystem::rename(checkpoint + "/" + kFirst, checkpoint + "/x");
-    std::filesystem::rename(checkpoint + "/" + kSecond, checkpoint + "/" + kFirst);
-    std::filesystem::rename(checkpoint + "/x", checkpoint + "/" + kSecond);
-    return "swapped";
-  } else {
-    bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
-  }
-  put_bytes(path, bytes);
-  return path + " at " + std::to_string(at) + ", kind " + std::to_string(kind);
+// By path what a file has; none: it is gone.
+using Files = std::map<std::string, std::optional<std::string>>;
+
+Files files_below(const std::string& folder) {
+  Files files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) files[entry.path()] = bytes_in_file(entry.path());
+  return files;
 }
 
-TEST(StateCheckpoint, DamageAtAThousandPlacesIsFound) {
+void carry_out(const Files& changes) {
+  for (const auto& [path, bytes] : changes) {
+    if (bytes)
+      put_bytes(path, *bytes);
+    else
+      std::filesystem::remove(path);
+  }
+}
+
+// One change of one file of a checkpoint, or of two, and what it was.
+std::pair<std::string, Files> draw_damage(const Files& files, const std::string& checkpoint, std::mt19937& random) {
+  std::vector<std::string> own;
+  for (const auto& [path, bytes] : files)
+    if (path.starts_with(checkpoint)) own.push_back(path);
+  const auto& path = own[random() % own.size()];
+  const auto& [other, others_bytes] = *std::next(files.begin(), static_cast<ptrdiff_t>(random() % files.size()));
+  auto bytes = *files.at(path);
+  const auto at = random() % bytes.size();
+  switch (random() % 9) {
+    case 0:
+      return {path + " cut at " + std::to_string(at), {{path, bytes.substr(0, at)}}};
+    case 1:
+      return {path + " grown", {{path, bytes + std::string(1 + random() % 9, static_cast<char>(random()))}}};
+    case 2:
+      return {path + " changed places with " + other, {{path, others_bytes}, {other, bytes}}};
+    case 3:
+      return {path + " copied from " + other, {{path, others_bytes}}};
+    case 4:
+      return {path + " removed", {{path, std::nullopt}}};
+    default:
+      bytes[at] = static_cast<char>(bytes[at] ^ (1 << random() % 8));
+      return {path + ": another bit at " + std::to_string(at), {{path, bytes}}};
+  }
+}
+
+// Reading finds it, too, unless what is read is not what was changed.
+TEST(StateCheckpoint, DamageAnywhereIsFound) {
   const TemporaryFolder folder;
   write_small_checkpoint(folder.path(), 1);
-  const auto checkpoint = folder / "step-000000000001";
+  write_small_checkpoint(folder.path(), 2);
+  const auto checkpoint = folder / "step-000000000002";
   ASSERT_THAT(problems_of(checkpoint), IsEmpty());
-  std::filesystem::copy(checkpoint, folder / "copy");
+  const auto files = files_below(folder.path());
+  ASSERT_THAT(files, SizeIs(2 * 3 + 2));
   std::mt19937 random(7);
-  for (int trial = 0; trial < 1000; ++trial) {
-    const auto what = damage(checkpoint, random);
-    EXPECT_THAT(problems_of(checkpoint), Not(IsEmpty())) << what;
-    std::filesystem::copy(folder / "copy", checkpoint,
-                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  int found = 0;
+  const int number = test::trials(400);
+  for (int trial = 0; trial < number; ++trial) {
+    const auto [what, changed] = draw_damage(files, checkpoint, random);
+    SCOPED_TRACE(what);
+    carry_out(changed);
+    const bool is_damaged = std::ranges::any_of(changed, [&](const auto& file) {
+      return file.first.starts_with(checkpoint) && files.at(file.first) != file.second;
+    });
+    EXPECT_EQ(!problems_of(checkpoint).empty(), is_damaged);
+    const auto error = format_error_of([&] {
+      CheckpointReader reader(checkpoint);
+      EXPECT_EQ(rows_of(reader, "weight", 0, 5), floats(15, 200));
+      EXPECT_EQ(rows_of(reader, "bias", 0, 2), floats(2, -200));
+      EXPECT_EQ(reader.manifest().step, 2);
+    });
+    EXPECT_THAT(error, AnyOf(IsEmpty(), HasSubstr(folder.path()))) << "says where";
+    found += error.empty() ? 0 : 1;
+    for (const auto& [path, bytes] : changed) put_bytes(path, *files.at(path));
   }
+  EXPECT_GT(found, number / 2) << "trials that nobody notices show nothing";
 }
 
 TEST(StateCheckpoint, FilesOfAnotherStepAreFound) {

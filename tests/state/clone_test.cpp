@@ -1,22 +1,13 @@
 // Clones of a sharded model: moving averages, and models that take turns.
 
 #include <c10/util/Exception.h>
-#include <fsdp/checkpoint.h>
 #include <fsdp/set_strategy.h>
-#include <fsdp/state_dict.h>
 #include <fsdp/to.h>
-#include <gmock/gmock.h>
 
-#include <map>
-#include <string>
-
-#include "support/small_net.h"
-#include "state/files.h"
+#include "state/trainee.h"
 
 namespace fsdp::test {
 namespace {
-
-using ::testing::HasSubstr;
 
 struct NormedNetImpl : torch::nn::Module {
   torch::nn::Linear in{5, 7}, out{7, 3};
@@ -27,7 +18,7 @@ struct NormedNetImpl : torch::nn::Module {
     register_module("out", out);
     register_parameter("again", out->weight);
   }
-  torch::Tensor forward(const torch::Tensor& x) { return out(torch::relu(norm(in(x)))); }
+  Tensor forward(const Tensor& x) { return out(torch::relu(norm(in(x)))); }
 };
 TORCH_MODULE(NormedNet);
 
@@ -43,32 +34,20 @@ void train_step(auto& model, torch::optim::Optimizer& optimizer, int step) {
   optimizer.step();
 }
 
-std::vector<torch::Tensor> whole_values(const NormedNet& net) {
-  std::vector<torch::Tensor> values;
-  for (const auto& parameter : net->parameters()) values.push_back(full_tensor(parameter));
-  for (const auto& buffer : net->buffers()) values.push_back(buffer.clone());
-  return values;
-}
-
-void expect_same_values(const std::vector<torch::Tensor>& expected, const std::vector<torch::Tensor>& found) {
-  ASSERT_EQ(expected.size(), found.size());
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
-}
-
 // Trains and averages as a program without fsdp would, on what the ranks have together.
 struct Averaged {
   NormedNet net = make_net();
   Sharded<NormedNet> model = fully_shard(net);
   torch::optim::SGD optimizer{net->parameters(), torch::optim::SGDOptions(0.1)};
   Clone average = clone(model);
-  std::vector<torch::Tensor> expected = whole_values(net);
+  std::vector<Tensor> expected = whole_values(*net);
 
   void train(int steps) {
     const auto parameters = net->parameters().size();
     for (int step = 0; step < steps; ++step) {
       train_step(model, optimizer, step);
       average.update(kDecay);
-      const auto now = whole_values(net);
+      const auto now = whole_values(*net);
       for (size_t i = 0; i < now.size(); ++i)
         if (i < parameters)
           expected[i].mul_(kDecay).add_(now[i], 1 - kDecay);
@@ -83,10 +62,10 @@ TEST(Clone, AveragesAndTakesTurnsWithTheModel) {
     run_thread_ranks(world, [&](int) {
       Averaged trained;
       trained.train(3);
-      const auto before = whole_values(trained.net);
+      const auto before = whole_values(*trained.net);
       {
         const auto use = trained.average.use();
-        expect_same_values(trained.expected, whole_values(trained.net));
+        expect_same_values(trained.expected, whole_values(*trained.net));
         const torch::NoGradGuard no_grad;
         trained.net->eval();
         auto alone = make_net();
@@ -98,17 +77,17 @@ TEST(Clone, AveragesAndTakesTurnsWithTheModel) {
         EXPECT_TRUE(torch::equal(alone(batch), trained.model(batch)));
         trained.net->train();
       }
-      expect_same_values(before, whole_values(trained.net));
+      expect_same_values(before, whole_values(*trained.net));
       trained.train(1);
       const auto use = trained.average.use();
-      expect_same_values(trained.expected, whole_values(trained.net));
+      expect_same_values(trained.expected, whole_values(*trained.net));
     });
 }
 
 TEST(Clone, IsSavedAndLoadedAsTheModelsValuesAtAnotherWorldSize) {
-  const state::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const auto path = folder / "average";
-  std::vector<torch::Tensor> expected;
+  std::vector<Tensor> expected;
   run_thread_ranks(2, [&](int r) {
     Averaged trained;
     trained.train(2);
@@ -121,15 +100,15 @@ TEST(Clone, IsSavedAndLoadedAsTheModelsValuesAtAnotherWorldSize) {
   run_thread_ranks(3, [&](int) {
     auto net = make_net();
     const auto model = fully_shard(net);
-    const auto before = whole_values(net);
+    const auto before = whole_values(*net);
     auto average = clone(model);
     {
       const auto use = average.use();
       load_checkpoint(path, model);
     }
-    expect_same_values(before, whole_values(net));
+    expect_same_values(before, whole_values(*net));
     const auto use = average.use();
-    expect_same_values(expected, whole_values(net));
+    expect_same_values(expected, whole_values(*net));
   });
 }
 
@@ -138,14 +117,6 @@ TEST(Clone, OfAModelThatMovedOrIsInAScopeIsRefused) {
     auto net = make_net();
     const auto model = fully_shard(net);
     auto average = clone(model);
-    const auto error_of = [](const auto& act) -> std::string {
-      try {
-        act();
-      } catch (const UsageError& error) {
-        return error.what_without_backtrace();
-      }
-      return "no error";
-    };
     {
       const ForwardScope scope(model);
       EXPECT_THAT(error_of([&] { average.update(0.5); }), HasSubstr("between steps"));
@@ -164,28 +135,25 @@ class WarningTexts : public c10::WarningHandler {
 };
 
 TEST(Clone, AModelThatMovedMeanwhileKeepsItsValuesAndSaysSo) {
-  using Move = void (*)(const Sharded<NormedNet>&, torch::optim::Optimizer&);
-  for (const Move move : {Move{[](const Sharded<NormedNet>& model, torch::optim::Optimizer&) {
-                            to(model, torch::kDouble);
-                          }},
-                          Move{[](const Sharded<NormedNet>& model, torch::optim::Optimizer& optimizer) {
-                            set_strategy(model, optimizer, Strategy::kReplicate);
-                          }}})
+  for (const bool converts : {true, false})
     run_thread_ranks(2, [&](int) {
       Averaged trained;
       trained.train(2);
       trained.optimizer.zero_grad();
-      std::map<std::string, torch::Tensor> own;  // the model's
+      std::map<std::string, Tensor> own;  // the model's
       for (const auto& entry : state_dict(trained.model)) own[entry.name] = entry.rows.clone();
       WarningTexts warnings;
       {
         const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
         const auto use = trained.average.use();
-        move(trained.model, trained.optimizer);
+        if (converts)
+          to(trained.model, torch::kDouble);
+        else
+          set_strategy(trained.model, trained.optimizer, Strategy::kReplicate);
       }
       EXPECT_THAT(warnings.text, HasSubstr("The model keeps the clone's values, and the clone the model's"));
       EXPECT_THAT(warnings.text, HasSubstr("Clone it again"));
-      const auto found = whole_values(trained.net);
+      const auto found = whole_values(*trained.net);
       for (size_t i = 0; i < found.size(); ++i)
         EXPECT_TRUE(torch::equal(found[i], trained.expected[i].to(found[i].scalar_type()))) << i;
       for (const auto& [name, values] : trained.average.values())

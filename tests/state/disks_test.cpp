@@ -1,31 +1,20 @@
 // Checkpoints of hosts that share no disk: folders stand for the disks.
 
 #include <fsdp/async_save.h>
-#include <fsdp/checkpoint.h>
-#include <gmock/gmock.h>
 
 #include <atomic>
 #include <cstdlib>
 
 #include "state/format/checkpoint_reader.h"
 #include "state/format/host_name.h"
-#include "support/backend.h"
+#include "state/trainee.h"
 #include "support/interrupted.h"
 #include "support/process_ranks.h"
-#include "support/recorded_ranks.h"
-#include "support/saved_run.h"
 
 namespace fsdp::test {
 namespace {
 
 namespace fs = std::filesystem;
-using state::TemporaryFolder;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
-using ::testing::UnorderedElementsAre;
 
 // By rank: the number of its host, whose disk has a folder.
 using Hosts = std::vector<int>;
@@ -37,10 +26,26 @@ struct Disks {
   std::string of(const Hosts& hosts) const { return of_host(hosts[static_cast<size_t>(rank())]); }
 };
 
+// Ranks of several hosts cannot share memory.
 void on_hosts(const Hosts& hosts, const std::function<void(int)>& act, ThreadRanksOptions options = {}) {
+  options.backend = "gloo";
   options.hosts = hosts;
   run_thread_ranks(static_cast<int>(hosts.size()), act, options);
 }
+
+// A run with a buffer, saved to and loaded from the disk of its rank's host.
+struct HostRun : SavedRun {
+  std::string folder;
+
+  HostRun(const Disks& disks, const Hosts& hosts, const FullyShardOptions& options = {})
+      : SavedRun(options), folder(disks.of(hosts)) {
+    net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+  }
+  void save(int64_t step, std::optional<int64_t> keep = std::nullopt) const {
+    save_checkpoint(folder, *net, &*optimizer, {.step = step, .keep = keep});
+  }
+  LoadedCheckpoint load() { return load_checkpoint(folder, *net, &*optimizer); }
+};
 
 FullyShardOptions over(Strategy strategy, const std::vector<int>& mesh) {
   FullyShardOptions options{.strategy = strategy};
@@ -53,11 +58,11 @@ std::unique_ptr<WholeState> save_on(const Disks& disks, const Hosts& hosts, Stra
                                     const std::vector<int>& mesh = {}, std::optional<int64_t> keep = std::nullopt) {
   auto saved = std::make_unique<WholeState>();
   on_hosts(hosts, [&](int) {
-    SavedRun run(over(strategy, mesh));
-    run.net->register_buffer("seen", torch::arange(3));
+    HostRun run(disks, hosts, over(strategy, mesh));
+    run.net->named_buffers()["seen"].fill_(7);
     for (const int step : {1, 2}) {
       run.train(step);
-      save_checkpoint(disks.of(hosts), *run.net, &*run.optimizer, {.step = step, .keep = keep});
+      run.save(step, keep);
     }
     saved->add(run.rows());
   });
@@ -67,11 +72,9 @@ std::unique_ptr<WholeState> save_on(const Disks& disks, const Hosts& hosts, Stra
 void expect_loaded(const WholeState& saved, const Disks& disks, const Hosts& hosts,
                    const FullyShardOptions& options = {}) {
   on_hosts(hosts, [&](int) {
-    SavedRun run(options);
-    run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
-    EXPECT_EQ(load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer).step, 2);
+    HostRun run(disks, hosts, options);
+    EXPECT_EQ(run.load().step, 2);
     EXPECT_EQ(saved.difference(run.rows()), "");
-    EXPECT_TRUE(torch::equal(run.net->named_buffers()["seen"], torch::arange(3)));
   });
 }
 
@@ -102,21 +105,21 @@ TEST(StateDisks, EachHostsPartIsFoundAgainByAnyRanksThatSeeAllDisks) {
     EXPECT_EQ(files, state::read_manifest(state::find_checkpoint(disks.of_host(0))).files.size()) << "each once";
     expect_loaded(*saved, disks, hosts);
     expect_loaded(*saved, disks, Hosts(hosts.rbegin(), hosts.rend()), {.strategy = Strategy::kShardGradOp});
-    if (hosts.back() == 1) expect_loaded(*saved, disks, {1, 0, 0});
+    if (hosts.size() == 2) expect_loaded(*saved, disks, {1, 0, 0});
   }
 }
 
 TEST(StateDisks, WhatARankSeesIsNotSent) {
   const Disks disks;
-  const auto saved = save_on(disks, {0, 1});
+  const Hosts hosts{0, 1};
+  const auto saved = save_on(disks, hosts);
   Recorded recorded(2);
   on_hosts(
-      {0, 1},
+      hosts,
       [&](int r) {
-        SavedRun run(FullyShardOptions{});
-        run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+        HostRun run(disks, hosts);
         recorded.clear(r);
-        load_checkpoint(disks.of({0, 1}), *run.net, &*run.optimizer);
+        run.load();
         EXPECT_EQ(saved->difference(run.rows()), "");
       },
       recorded.options);
@@ -134,17 +137,18 @@ TEST(StateDisks, AHostThatComesNewTakesWhatOthersSee) {
   expect_loaded(*saved, disks, {1, 0});
 }
 
-std::vector<std::string> errors_of_load(const Disks& disks, const Hosts& hosts) {
+std::vector<std::string> errors_of_load(
+    const Disks& disks, const Hosts& hosts, const ThreadRanksOptions& options = {},
+    const std::function<void()>& before = [] {}) {
   std::vector<std::string> errors(hosts.size());
-  on_hosts(hosts, [&](int r) {
-    SavedRun run(FullyShardOptions{});
-    run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
-    try {
-      load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer);
-    } catch (const Error& error) {
-      errors[static_cast<size_t>(r)] = error.what_without_backtrace();
-    }
-  });
+  on_hosts(
+      hosts,
+      [&](int r) {
+        HostRun run(disks, hosts);
+        if (r == 1) before();
+        errors[static_cast<size_t>(r)] = error_of([&] { run.load(); });
+      },
+      options);
   return errors;
 }
 
@@ -161,11 +165,7 @@ TEST(StateDisks, AbsenceOfAHostsPartIsNamedOnEveryRank) {
 TEST(StateDisks, ASaveThatEndedBetweenTwoDisksIsNotTheNewest) {
   const Disks disks;
   const auto saved = save_on(disks, {0, 1});
-  on_hosts({0, 1}, [&](int) {
-    SavedRun run(FullyShardOptions{});
-    run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
-    save_checkpoint(disks.of({0, 1}), *run.net, &*run.optimizer, {.step = 3});
-  });
+  on_hosts({0, 1}, [&](int) { HostRun(disks, {0, 1}).save(3); });
   fs::remove_all(disks.of_host(1) + "/step-000000000003");
   expect_loaded(*saved, disks, {0, 1});
   expect_loaded(*saved, disks, {1, 0});
@@ -175,12 +175,12 @@ TEST(StateDisks, AFailureOnOneLeavesNothingOnAny) {
   const Disks disks;
   const auto saved = save_on(disks, {0, 1});
   on_hosts({0, 1}, [&](int r) {
-    SavedRun run(FullyShardOptions{});
+    HostRun run(disks, {0, 1});
     std::optional<state::FolderLock> other_job;
     if (r == 1) other_job.emplace(disks.of_host(1));
     barrier();
     expect_intact(
-        run, [&] { save_checkpoint(disks.of({0, 1}), *run.net, &*run.optimizer, {.step = 3}); },
+        run, [&] { run.save(3); },
         AllOf(HasSubstr("rank 1: " + disks.of_host(1)), HasSubstr("expected no other job that writes checkpoints")));
     barrier();
   });
@@ -196,14 +196,15 @@ std::vector<std::string> names_below(const std::string& folder) {
   return names;
 }
 
-// Before the `countdown`-th collective of rank 1 from when it is set.
-struct InterruptedRank1 {
+// Acts before the `countdown`-th collective of a rank from when it is set.
+struct InterruptedRank {
+  int rank;
   std::atomic<int> countdown = 0;
 
   ThreadRanksOptions options(std::function<void()> act) {
     ThreadRanksOptions options;
     options.wrap = [this, act](std::shared_ptr<Communicator> communicator, int r) -> std::shared_ptr<Communicator> {
-      if (r != 1) return communicator;
+      if (r != rank) return communicator;
       return std::make_shared<Interrupted>(std::move(communicator), [this, act] {
         if (countdown > 0 && --countdown == 0) act();
       });
@@ -217,7 +218,7 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
   const Disks disks;
   const Hosts hosts{0, 1};
   const auto saved = save_on(disks, hosts);
-  InterruptedRank1 interrupted;
+  InterruptedRank interrupted{1};
   const auto options = interrupted.options([&] {
     for (const auto& name : state::incomplete_names(disks.of_host(1))) fs::remove_all(disks.of_host(1) + "/" + name);
   });
@@ -225,17 +226,10 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
     on_hosts(
         hosts,
         [&](int r) {
-          SavedRun run(FullyShardOptions{});
-          run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
+          HostRun run(disks, hosts);
           // The ranks meet when the folder is made, when files are written, and when they are named; twice each time.
           if (fails && r == 1) interrupted.countdown = 4;
-          std::string error;
-          try {
-            save_checkpoint(disks.of(hosts), *run.net, &*run.optimizer, {.step = 2});
-          } catch (const Error& thrown) {
-            error = thrown.what_without_backtrace();
-          }
-          EXPECT_EQ(error.empty(), !fails) << error;
+          EXPECT_EQ(error_of([&] { run.save(2); }).empty(), !fails);
         },
         options);
   };
@@ -255,9 +249,8 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
     EXPECT_THAT(names_below(disks.of_host(host)),
                 UnorderedElementsAre("lock", "latest", "step-000000000001", "step-000000000002"));
   on_hosts(hosts, [&](int) {
-    SavedRun run(FullyShardOptions{});
-    run.net->register_buffer("seen", torch::arange(3));
-    load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer);
+    HostRun run(disks, hosts);
+    run.load();
     EXPECT_NE(saved->difference(run.rows()), "");
   });
 }
@@ -265,26 +258,38 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
 // When rank 1 has said what it sees, a program on its host that keeps fewer checkpoints removes it.
 TEST(StateDisks, ACheckpointThatGoesWhileItIsLookedAtIsAnErrorOnEveryRank) {
   const Disks disks;
-  const Hosts hosts{0, 1};
-  save_on(disks, hosts);
-  InterruptedRank1 interrupted;
+  save_on(disks, {0, 1});
+  InterruptedRank interrupted{1};
   const auto options = interrupted.options([&] { fs::remove_all(disks.of_host(1) + "/step-000000000002"); });
-  std::vector<std::string> errors(2);
-  on_hosts(
-      hosts,
-      [&](int r) {
-        SavedRun run(FullyShardOptions{});
-        run.net->register_buffer("seen", torch::zeros({3}, torch::kLong));
-        if (r == 1) interrupted.countdown = 4;
-        try {
-          load_checkpoint(disks.of(hosts), *run.net, &*run.optimizer);
-        } catch (const Error& error) {
-          errors[static_cast<size_t>(r)] = error.what_without_backtrace();
-        }
-      },
-      options);
+  auto errors = errors_of_load(disks, {0, 1}, options, [&] { interrupted.countdown = 4; });
   EXPECT_THAT(errors[0], AllOf(HasSubstr("load_checkpoint: rank 1: "), HasSubstr("step-000000000002")));
   EXPECT_EQ(errors[0], errors[1].replace(errors[1].find("rank 1"), 6, "rank 0")) << "but for who says it";
+}
+
+TEST(StateDisks, AFolderThatDisappearsIsAnErrorOnEveryRankAndTrainingGoesOn) {
+  const TemporaryFolder folder;
+  const auto path = folder / "run";
+  InterruptedRank interrupted{0};
+  int gone = 0;
+  const auto options = interrupted.options([&] { fs::rename(path, folder / c10::str("gone", ++gone)); });
+  run_thread_ranks(
+      2,
+      [&](int r) {
+        SavedRun run{FullyShardOptions{}};
+        // The ranks meet twice each time: when rank 0 has made the folder, and when all have written their files.
+        for (const int collective : {1, 2, 3, 4}) {
+          SCOPED_TRACE(collective);
+          run.train(collective);
+          if (r == 0) interrupted.countdown = collective;
+          // A rank that finds no folder may take it for another host's disk and make one, in which the others find
+          // nothing; what it leaves is passed over.
+          const auto says = AnyOf(HasSubstr("No such file or directory"), HasSubstr("found none"));
+          expect_intact(run, [&] { run.save(path, 1); }, says);
+        }
+        run.save(path, 2);
+      },
+      options);
+  EXPECT_THAT(state::problems_of(path), IsEmpty());
 }
 
 TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
@@ -292,12 +297,12 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
   const Hosts hosts{0, 1, 1};
   WholeState saved;
   on_hosts(hosts, [&](int r) {
-    SavedRun run(FullyShardOptions{});
-    run.net->register_buffer("seen", torch::arange(3));
+    HostRun run(disks, hosts);
+    run.net->named_buffers()["seen"].fill_(7);
     AsyncSave saving;
     for (const int step : {1, 2}) {
       run.train(step);
-      async_save_checkpoint(saving, disks.of(hosts), *run.net, &*run.optimizer, {.step = step, .keep = 1});
+      async_save_checkpoint(saving, run.folder, *run.net, &*run.optimizer, {.step = step, .keep = 1});
     }
     saved.add(run.rows());
     run.train(3);
@@ -305,7 +310,7 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
       EXPECT_THAT(state::complete_steps(disks.of_host(0)), ElementsAre(1));
     }
     saving.wait();
-    EXPECT_THAT(state::complete_steps(disks.of(hosts)), ElementsAre(2));
+    EXPECT_THAT(state::complete_steps(run.folder), ElementsAre(2));
   });
   expect_loaded(saved, disks, hosts);
   for (const int host : {0, 1})
@@ -317,7 +322,7 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
 PROCESS_CASE(save_on_hosts_of_their_own) {
   const int own = std::atoi(std::getenv("RANK"));
   setenv("FSDP_HOST", own == 0 ? "one" : "other", /*overwrite=*/1);
-  init_process_group({.backend = test_backend()});
+  init_process_group({.backend = "gloo"});
   const SavedRun run(FullyShardOptions{});
   run.save(std::string(std::getenv("FSDP_TEST_FOLDER")) + "/" + std::getenv("FSDP_HOST"), 1);
 }
@@ -328,12 +333,8 @@ TEST(StateDisks, TheNamesOfHostsAreTheirOwn) {
                      {.world_size = 2, .environment = {{"FSDP_TEST_FOLDER", folder.path()}}});
   for (const int r : {0, 1}) EXPECT_EQ(ranks.wait(r).exit_code, 0) << ranks.wait(r).output;
   SavedRun plain;
-  try {
-    load_checkpoint(folder / "one", *plain.net);
-    ADD_FAILURE() << "expected an error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("the host 'other' wrote it to a disk of its own"));
-  }
+  EXPECT_THAT(error_of([&] { load_checkpoint(folder / "one", *plain.net); }),
+              HasSubstr("the host 'other' wrote it to a disk of its own"));
 }
 
 }  // namespace

@@ -65,8 +65,7 @@ inline void write_floats(SafetensorsWriter& writer, const std::vector<float>& va
 }
 
 /// A checkpoint of step `step` as two ranks write it: 'weight' [5, 3] in two parts, 'bias' [2] in one.
-inline void write_small_checkpoint(const std::string& folder, int64_t step,
-                                   std::optional<int64_t> keep = std::nullopt,
+inline void write_small_checkpoint(const std::string& folder, int64_t step, std::optional<int64_t> keep = std::nullopt,
                                    const std::string& extra = R"({"epoch": 3})") {
   const FolderLock lock(folder);
   const auto path = begin_step(folder, step, lock);

@@ -4,9 +4,9 @@
 
 #include <numeric>
 
+#include "state/files.h"
 #include "state/format/format_error.h"
 #include "state/format/safetensors.h"
-#include "state/files.h"
 
 namespace fsdp::state {
 namespace {

@@ -2,12 +2,13 @@
 
 #include "state/format/header.h"
 
+#include <c10/util/StringUtil.h>
 #include <gmock/gmock.h>
 
 #include <random>
 
-#include "state/format/format_error.h"
 #include "state/files.h"
+#include "state/format/format_error.h"
 
 namespace fsdp::state {
 namespace {
@@ -34,43 +35,37 @@ TEST(StateHeader, IsReadAsItWasWritten) {
   EXPECT_EQ(read.metadata.at("format"), "pt");
 }
 
-TEST(StateHeader, NamesTheEntryThatHasOtherBytesThanItsSizes) {
-  const auto error = error_of_header(R"({"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}})");
-  EXPECT_THAT(
-      error,
-      HasSubstr("a.safetensors: entry 'w' of sizes [3] and dtype F32: expected 12 bytes, found data_offsets [0, 8]"));
+std::string entry(const char* dtype, const std::string& shape, const std::string& offsets, const char* name = "a") {
+  return c10::str('"', name, R"(":{"dtype":")", dtype, R"(","shape":[)", shape, R"(],"data_offsets":[)", offsets, "]}");
 }
 
-TEST(StateHeader, IsRefusedIfEntriesOverlapLeaveGapsOrEndElsewhere) {
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
-                                  "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
-              HasSubstr("entry 'b': expected its data at byte 4"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})"), HasSubstr("at byte 0"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
-              HasSubstr("expected 4 bytes of data after the header, found 8"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 4), HasSubstr("found 4"));
-}
-
-TEST(StateHeader, HasSizesThatDoNotOverflow) {
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"F32","shape":[4611686018427387905],"data_offsets":[0,4]}})"),
-              HasSubstr("expected sizes that memory can have"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[0,9223372036854775807,3],"data_offsets":[0,0]}})", 0),
-              HasSubstr("expected sizes that memory can have"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[18446744073709551615],"data_offsets":[0,8]}})"),
-              HasSubstr("63 bits"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[-8],"data_offsets":[0,8]}})"), HasSubstr("negative"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[8,0]}})"),
-              HasSubstr("expected 8 bytes"));
-}
-
-TEST(StateHeader, HasEachNameAndFieldOnce) {
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]},
-                                  "a":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}})"),
-              HasSubstr("entry 'a': expected {\"NAME\": {\"dtype\", \"shape\", \"data_offsets\"}} with whole numbers, "
-                        "found the name again"));
-  EXPECT_THAT(error_of_header(R"({"a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]}})"),
-              HasSubstr("found the field again"));
-  EXPECT_THAT(error_of_header(R"({"__metadata__":{"k":"1","k":"2"}})", 0), HasSubstr("found the key again"));
+TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
+  struct Refused {
+    std::string entries, says;
+    uint64_t data_bytes = 8;
+  };
+  const Refused all[] = {
+      // Other bytes than the sizes say.
+      {entry("F32", "3", "0,8", "w"),
+       "a.safetensors: entry 'w' of sizes [3] and dtype F32: expected 12 bytes, found data_offsets [0, 8]"},
+      {entry("U8", "8", "8,0"), "expected 8 bytes"},
+      // Entries that overlap, leave gaps or end elsewhere.
+      {entry("F32", "1", "0,4") + "," + entry("F32", "1", "0,4", "b"), "entry 'b': expected its data at byte 4"},
+      {entry("F32", "1", "4,8"), "at byte 0"},
+      {entry("F32", "1", "0,4"), "expected 4 bytes of data after the header, found 8"},
+      {entry("F32", "2", "0,8"), "found 4", 4},
+      // Sizes that overflow or are negative.
+      {entry("F32", "4611686018427387905", "0,4"), "expected sizes that memory can have"},
+      {entry("U8", "0,9223372036854775807,3", "0,0"), "expected sizes that memory can have", 0},
+      {entry("U8", "18446744073709551615", "0,8"), "63 bits"},
+      {entry("U8", "-8", "0,8"), "negative"},
+      // A name, a field or a key for the second time.
+      {entry("U8", "8", "0,8") + "," + entry("U8", "0", "8,8"),
+       R"(entry 'a': expected {"NAME": {"dtype", "shape", "data_offsets"}} with whole numbers, found the name again)"},
+      {R"("a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]})", "found the field again"},
+      {R"("__metadata__":{"k":"1","k":"2"})", "found the key again", 0}};
+  for (const auto& [entries, says, data_bytes] : all)
+    EXPECT_THAT(error_of_header("{" + entries + "}", data_bytes), HasSubstr(says)) << entries;
 }
 
 TEST(StateHeader, IsNothingElseThanSafetensorsHas) {

@@ -76,10 +76,6 @@ std::string complaint(const Read& read) {
   return "nothing was wrong";
 }
 
-std::string complaint_about(const std::string& file) {
-  return complaint([&] { data::read_idx(file); });
-}
-
 TEST_F(TrainImages, IdxIsReadPackedAndUnpacked) {
   const auto bytes = idx({2, 3}, "abcdef");
   for (const auto& file : {write("plain", bytes), write("gz", packed(bytes))}) {
@@ -90,34 +86,26 @@ TEST_F(TrainImages, IdxIsReadPackedAndUnpacked) {
   EXPECT_EQ(data::read_idx(write("none", idx({0, 28, 28}, ""))).sizes(), (std::vector<int64_t>{0, 28, 28}));
 }
 
-TEST_F(TrainImages, IdxThatIsMissingEmptyOrAFolderIsNamed) {
-  EXPECT_THAT(complaint_about(path("nowhere")),
-              AllOf(StartsWith("cannot read " + path("nowhere")), HasSubstr("No such file")));
-  EXPECT_THAT(complaint_about(write("empty", "")), HasSubstr("is empty"));
-  EXPECT_THAT(complaint_about(folder_), AllOf(HasSubstr(folder_), HasSubstr("directory")));
-}
-
-TEST_F(TrainImages, IdxThatIsCutOffAnywhereIsNamed) {
-  const auto bytes = idx({2, 3}, "abcdef");
-  for (size_t length : {1UL, 3UL, 4UL, 7UL, 11UL, 12UL, 17UL})
-    EXPECT_THAT(complaint_about(write("short", bytes.substr(0, length))),
-                testing::AnyOf(HasSubstr("is cut off"), HasSubstr("is no idx file")))
-        << length;
-  const auto gz = packed(idx({100, 100}, std::string(10000, 'y')));
-  for (size_t length : {15UL, gz.size() / 2, gz.size() - 1})
-    EXPECT_THAT(complaint_about(write("short.gz", gz.substr(0, length))), HasSubstr("is cut off")) << length;
-}
-
-TEST_F(TrainImages, IdxOfAnotherKindOrWithWrongSizesIsNamed) {
-  EXPECT_THAT(complaint_about(write("text", "once upon a time")), HasSubstr("is no idx file of bytes"));
-  EXPECT_THAT(complaint_about(write("floats", std::string{0, 0, 13, 1} + big_endian(1) + "abcd")),
-              HasSubstr("is no idx file of bytes"));
-  EXPECT_THAT(complaint_about(write("long", idx({2, 3}, "abcdefg"))), HasSubstr("goes on after its end"));
-  // Sizes whose product is no 64-bit number take no memory.
-  EXPECT_THAT(complaint_about(write("huge", idx({~0U, ~0U, ~0U}, "abc"))), HasSubstr("is cut off"));
-  auto gz = packed(idx({100, 100}, std::string(10000, 'y')));
-  gz[gz.size() / 2] = static_cast<char>(gz[gz.size() / 2] ^ 0x55);
-  EXPECT_THAT(complaint_about(write("broken.gz", gz)), HasSubstr("broken.gz"));
+TEST_F(TrainImages, IdxThatIsWrongIsNamed) {
+  const auto plain = idx({2, 3}, "abcdef"), gz = packed(idx({100, 100}, std::string(10000, 'y')));
+  auto broken = gz;
+  broken[gz.size() / 2] = static_cast<char>(gz[gz.size() / 2] ^ 0x55);
+  const auto is_cut_off = testing::AnyOf(HasSubstr("is cut off"), HasSubstr("is no idx file"));
+  std::vector<std::pair<std::string, testing::Matcher<std::string>>> wrong{
+      {path("nowhere"), AllOf(StartsWith("cannot read " + path("nowhere")), HasSubstr("No such file"))},
+      {write("empty", ""), HasSubstr("is empty")},
+      {folder_, AllOf(HasSubstr(folder_), HasSubstr("directory"))},
+      {write("text", "once upon a time"), HasSubstr("is no idx file of bytes")},
+      {write("floats", std::string{0, 0, 13, 1} + big_endian(1) + "abcd"), HasSubstr("is no idx file of bytes")},
+      {write("long", idx({2, 3}, "abcdefg")), HasSubstr("goes on after its end")},
+      // Sizes whose product is no 64-bit number take no memory.
+      {write("huge", idx({~0U, ~0U, ~0U}, "abc")), HasSubstr("is cut off")},
+      {write("broken.gz", broken), HasSubstr("broken.gz")}};
+  for (const size_t length : {1UL, 3UL, 4UL, 7UL, 11UL, 12UL, 17UL})
+    wrong.emplace_back(write(c10::str("short", length), plain.substr(0, length)), is_cut_off);
+  for (const size_t length : {15UL, gz.size() / 2, gz.size() - 1})
+    wrong.emplace_back(write(c10::str("short", length, ".gz"), gz.substr(0, length)), HasSubstr("is cut off"));
+  for (const auto& [file, says] : wrong) EXPECT_THAT(complaint([&, f = file] { data::read_idx(f); }), says) << file;
 }
 
 TEST_F(TrainImages, MnistIsReadFromItsFolder) {

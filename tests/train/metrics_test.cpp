@@ -1,16 +1,27 @@
-// Sums over batches and ranks.
+// What a training measures: sums over batches and ranks, and what becomes of them in files.
 
 #include <fsdp/error.h>
 #include <fsdp/metrics.h>
+#include <fsdp/scalar_log.h>
 #include <gmock/gmock.h>
+#include <sys/wait.h>
 #include <torch/torch.h>
 
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/disk_folder.h"
 #include "support/thread_ranks.h"
+#include "train/event_file.h"
+#include "train/step_metrics.h"
 
 namespace fsdp::test {
 namespace {
-
-using testing::ElementsAre;
 
 TEST(RunningSums, AreTheSumsOverBatchesAndRanksAlsoOfARankThatAddedNothing) {
   for (int world : {1, 2, 3}) {
@@ -18,7 +29,7 @@ TEST(RunningSums, AreTheSumsOverBatchesAndRanksAlsoOfARankThatAddedNothing) {
       RunningSums sums(2, torch::kCPU);
       for (int batch = 0; batch < rank; ++batch) sums.add({torch::tensor(0.5F), torch::tensor(10)});
       const int batches = world * (world - 1) / 2;
-      EXPECT_THAT(sums.over_ranks(), ElementsAre(0.5 * batches, 10.0 * batches));
+      EXPECT_THAT(sums.over_ranks(), testing::ElementsAre(0.5 * batches, 10.0 * batches));
     });
   }
 }
@@ -29,6 +40,77 @@ TEST(RunningSums, KeepNoGraphAndRefuseAnotherNumberOfScalars) {
   sums.add({loss});
   EXPECT_EQ(loss.use_count(), 1U);
   EXPECT_THROW(sums.add({loss, loss}), UsageError);
+}
+
+std::vector<nlohmann::json> json_lines(const std::string& path) {
+  std::vector<nlohmann::json> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+TEST(ScalarLog, WritesALineOfJsonForEachStepOnRank0) {
+  const DiskFolder folder;
+  const auto path = folder.path() + "/metrics.jsonl";
+  run_thread_ranks(2, [&](int rank) {
+    ScalarLog log({.json_lines = path});
+    EXPECT_EQ(log.is_on(), rank == 0);
+    log.write(1, {{"loss", 0.5}, {"lr", 1e-3}});
+    log.write(2, {{"loss", std::numeric_limits<double>::quiet_NaN()}});
+  });
+  const auto lines = json_lines(path);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0]["step"], 1);
+  EXPECT_EQ(lines[0]["loss"], 0.5);
+  EXPECT_EQ(lines[0]["lr"], 1e-3);
+  EXPECT_TRUE(lines[1]["loss"].is_null());
+  EXPECT_LE(lines[0]["seconds"].get<double>(), lines[1]["seconds"].get<double>());
+}
+
+TEST(ScalarLog, OfARunThatGoesOnIsBehindTheOneBeforeAndOfANewOneBeginsAnew) {
+  const DiskFolder folder;
+  const auto path = folder.path() + "/metrics.jsonl";
+  run_thread_ranks(1, [&](int) {
+    ScalarLog({.json_lines = path}).write(1, {});
+    ScalarLog({.json_lines = path, .appends = true}).write(2, {});
+    EXPECT_EQ(json_lines(path).size(), 2u);
+    ScalarLog({.json_lines = path}).write(1, {});
+    EXPECT_EQ(json_lines(path).size(), 1u);
+    EXPECT_FALSE(ScalarLog(ScalarLogOptions{}).is_on());
+    EXPECT_THROW(ScalarLog({.json_lines = folder.path() + "/missing/metrics.jsonl"}), Error);
+  });
+}
+
+// The first from RFC 3720, B.4: 32 bytes of zeros, of which the checksum is 0x8a9136aa.
+TEST(EventFile, ChecksumsAreCastagnolisMasked) {
+  constexpr uint32_t kOfZeros = 0x8a9136aau;
+  EXPECT_EQ(train::masked_crc32c(std::string(32, '\0')), ((kOfZeros >> 15) | (kOfZeros << 17)) + 0xa282ead8u);
+  EXPECT_EQ(train::masked_crc32c(""), 0xa282ead8u);
+}
+
+TEST(ScalarLog, IsReadByTensorBoard) {
+  const DiskFolder folder;
+  run_thread_ranks(2, [&](int) {
+    ScalarLog log({.tensorboard = folder.path() + "/runs/first"});
+    log.write(1, {{"loss", 2.5}, {"tokens_per_second", 1e6}});
+    log.write(300, {{"loss", 1.25}});
+  });
+  const auto command =
+      c10::str(FSDP_TEST_PYTHON, " -B ", FSDP_TEST_SOURCES "/train/events.py", " ", folder.path(), "/runs/first 2>&1");
+  auto* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::ostringstream printed;
+  std::array<char, 256> part{};
+  while (fgets(part.data(), part.size(), pipe) != nullptr) printed << part.data();
+  const int status = pclose(pipe);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << printed.str();
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(printed.str(), testing::EndsWith("loss 1 2.5\nloss 300 1.25\ntokens_per_second 1 1000000.0\n"));
+}
+
+TEST(StepMetrics, OfATransformersTokenAreThoseOfThePaper) {
+  // 6 N + 12 L H Q T of a model of 1000 parameters, 2 layers, 4 heads of 8 dimensions, 16 tokens of context.
+  EXPECT_EQ(train::FlopsModel::of_transformer_token(1000, 2, 4 * 8, 16), 6 * 1000 + 12 * 2 * 4 * 8 * 16);
 }
 
 }  // namespace

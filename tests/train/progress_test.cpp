@@ -62,24 +62,18 @@ TEST(Progress, BehindALauncherOnATerminalIsOneLineThatIsWrittenAgainAndGivesWayT
   EXPECT_EQ(text, "step 1/4  loss 0.50\x1b[K\rstep 2/4  loss 0.25\x1b[K\rvalidated\x1b[K\nsaved\n");
 }
 
-TEST(Progress, WithoutSecondsBetweenLinesIsForTerminalsAndWritesNotesAloneElsewhere) {
-  const std::string text = written_by([] {
-    Progress progress({.steps = 1, .items_per_step = 10});
-    EXPECT_FALSE(progress.is_due(1));
-    progress.show({1, 0.5, {}});
-    progress.note("tested");
-  });
-  EXPECT_EQ(text, "tested\n");
-}
-
-TEST(Progress, OfASilentRankWritesNothingAndIsNeverDue) {
-  const std::string text = written_by([] {
-    Progress progress({.steps = 1, .items_per_step = 10, .seconds_between_lines = 0, .is_silent = true});
-    EXPECT_FALSE(progress.is_due(1));
-    progress.show({1, 0.5, {}});
-    progress.note("validated");
-  });
-  EXPECT_EQ(text, "");
+TEST(Progress, IsForTerminalsWithoutSecondsBetweenLinesAndForNobodyOnASilentRank) {
+  for (const bool is_silent : {false, true}) {
+    const std::string text = written_by([&] {
+      Progress::Options options{.steps = 1, .items_per_step = 10, .is_silent = is_silent};
+      if (is_silent) options.seconds_between_lines = 0;
+      Progress progress(options);
+      EXPECT_FALSE(progress.is_due(1));
+      progress.show({1, 0.5, {}});
+      progress.note("tested");
+    });
+    EXPECT_EQ(text, is_silent ? "" : "tested\n");
+  }
 }
 
 TEST(Progress, TimeFromAPauseToTheNextNoteDoesNotCount) {

@@ -1,35 +1,67 @@
+// Where a training goes on that a checkpoint has, and how fast it learns there.
+
 #include "train/schedule.h"
 
+#include <fsdp/error.h>
 #include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "train/training_place.h"
 
 namespace fsdp::train {
 namespace {
 
-constexpr CosineSchedule kSchedule{.highest = 0.4, .warmup = 4, .steps = 12, .floor = 0.1};
-
-TEST(CosineSchedule, RisesInEqualStepsToTheHighestRate) {
-  for (int64_t step = 0; step < 4; ++step) {
-    EXPECT_DOUBLE_EQ(cosine_learning_rate(kSchedule, step), 0.1 * static_cast<double>(step + 1));
-  }
-}
-
-TEST(CosineSchedule, FallsAlongHalfACosineToTheFloor) {
-  EXPECT_DOUBLE_EQ(cosine_learning_rate(kSchedule, 4), 0.4);
-  EXPECT_NEAR(cosine_learning_rate(kSchedule, 8), (0.4 + 0.04) / 2, 1e-15);
-  EXPECT_NEAR(cosine_learning_rate(kSchedule, 12), 0.04, 1e-15);
-  for (int64_t step = 4; step < 12; ++step) {
+TEST(CosineSchedule, RisesInEqualStepsAndFallsAlongHalfACosineToTheFloor) {
+  constexpr CosineSchedule kSchedule{.highest = 0.4, .warmup = 4, .steps = 12, .floor = 0.1};
+  const double rates[] = {0.1, 0.2, 0.3, 0.4, 0.4};
+  for (int64_t step = 0; step < 5; ++step) EXPECT_DOUBLE_EQ(cosine_learning_rate(kSchedule, step), rates[step]);
+  for (int64_t step = 4; step < 12; ++step)
     EXPECT_GT(cosine_learning_rate(kSchedule, step), cosine_learning_rate(kSchedule, step + 1));
-  }
-}
-
-TEST(CosineSchedule, StaysAtTheFloorAfterTheLastStep) {
-  EXPECT_NEAR(cosine_learning_rate(kSchedule, 1000), 0.04, 1e-15);
+  EXPECT_NEAR(cosine_learning_rate(kSchedule, 8), (0.4 + 0.04) / 2, 1e-15);
+  for (const int64_t step : {12, 1000}) EXPECT_NEAR(cosine_learning_rate(kSchedule, step), 0.04, 1e-15);
 }
 
 TEST(CosineSchedule, NeedsNoWarmUpAndMayBeAllWarmUp) {
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 0, .steps = 5}, 0), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 5}, 4), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 2}, 1), 0.4);
+}
+
+LoadedCheckpoint saved_by(int64_t ranks, int64_t step, const std::map<std::string, std::string>& states) {
+  LoadedCheckpoint loaded;
+  loaded.step = step;
+  loaded.world_size = ranks;
+  loaded.states = states;
+  return loaded;
+}
+
+LoadedCheckpoint saved_at(const TrainingPlace& place, int64_t ranks) {
+  return saved_by(ranks, place.step, {{"trainer", state_of(place)}});
+}
+
+TEST(TrainingPlace, IsThatOfTheSavedTrainingWithAsManyRanks) {
+  const TrainingPlace place{.epoch = 2, .batches = 7, .step = 31};
+  EXPECT_EQ(place_in(saved_at(place, 3), 3, 2), place) << "also after an odd batch at an epoch's end";
+}
+
+TEST(TrainingPlace, WithOtherRanksIsAsFarInTheEpochToTheStep) {
+  const TrainingPlace place{.epoch = 1, .batches = 9, .step = 20};
+  EXPECT_EQ(place_in(saved_at(place, 2), 1, 1).batches, 18);
+  EXPECT_EQ(place_in(saved_at(place, 2), 4, 1).batches, 4) << "half a step is done again";
+  EXPECT_EQ(place_in(saved_at(place, 2), 1, 4).batches, 16);
+  EXPECT_EQ(place_in(saved_at(place, 2), 1, 4).epoch, 1);
+  EXPECT_EQ(place_in(saved_at(place, 2), 1, 4).step, 20);
+}
+
+TEST(TrainingPlace, OfACheckpointOfNoTrainerIsThatOfItsSteps) {
+  EXPECT_EQ(place_in(saved_by(1, 5, {}), 1, 2), (TrainingPlace{.epoch = 0, .batches = 10, .step = 5}));
+}
+
+TEST(TrainingPlace, OfAnotherTextIsAnError) {
+  for (const char* text : {"", "[]", R"({"epoch": 1})", R"({"epoch": "x", "batches": 1})"})
+    EXPECT_THROW(place_in(saved_by(1, 5, {{"trainer", text}}), 1, 1), Error) << text;
 }
 
 }  // namespace

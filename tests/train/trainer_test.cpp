@@ -2,28 +2,19 @@
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/trainer.h>
-#include <gmock/gmock.h>
 #include <signal.h>
 
-#include "support/small_net.h"
-#include "state/files.h"
+#include "state/trainee.h"
 
 namespace fsdp::test {
 namespace {
 
-using state::TemporaryFolder;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using torch::Tensor;
 using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
 
 std::shared_ptr<SmallNetImpl> alike_net(c10::ScalarType dtype = torch::kDouble) {
-  return build_alike([=] {
-    auto net = std::make_shared<SmallNetImpl>();
-    net->to(dtype);
-    return net;
-  });
+  auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+  net->to(dtype);
+  return net;
 }
 
 constexpr int64_t kSamples = 2;
@@ -46,25 +37,29 @@ struct Left {
   std::vector<Tensor> values;
 };
 
-void note_values(const SmallModel& model, Left& left) {
-  for (const auto& parameter : model.parameters()) left.values.push_back(full_tensor(parameter));
-}
-
 optim::AdamW adamw(const SmallModel& model) {
   return optim::AdamW(model.parameters(), torch::optim::AdamWOptions(1e-2));
 }
+
+struct Fit {
+  Trainer trainer;
+  SmallModel model;
+  optim::AdamW optimizer;
+
+  explicit Fit(const TrainerOptions& options = {}, c10::ScalarType dtype = torch::kDouble)
+      : trainer(options), model(trainer.shard(alike_net(dtype))), optimizer(adamw(model)) {}
+  bool run(const auto& data, const auto& loss) { return trainer.fit(model, optimizer, data, loss); }
+};
 
 // Rank 0's.
 Left train_by_trainer(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
   Left left;
   run_thread_ranks(world, [&](int r) {
-    Trainer trainer(options);
-    auto model = trainer.shard(alike_net(dtype));
-    auto optimizer = adamw(model);
+    Fit fit(options, dtype);
     Left own;
-    trainer.add({.on_step_end = [&](const StepReport& report) { own.losses.push_back(report.mean_loss()); }});
-    EXPECT_TRUE(trainer.fit(model, optimizer, batches_of, loss_of_batch));
-    note_values(model, own);
+    fit.trainer.add({.on_step_end = [&](const StepReport& report) { own.losses.push_back(report.mean_loss()); }});
+    EXPECT_TRUE(fit.run(batches_of, loss_of_batch));
+    own.values = whole_values(*fit.model.module());
     if (r == 0) left = own;
   });
   return left;
@@ -100,7 +95,7 @@ Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dty
         own.losses.push_back(mean(sum));
       }
     }
-    note_values(model, own);
+    own.values = whole_values(*model.module());
     if (r == 0) left = own;
   });
   return left;
@@ -108,16 +103,15 @@ Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dty
 
 void expect_same_left(const Left& expected, const Left& found) {
   EXPECT_EQ(expected.losses, found.losses);
-  ASSERT_EQ(expected.values.size(), found.values.size());
-  for (size_t i = 0; i < expected.values.size(); ++i)
-    EXPECT_TRUE(torch::equal(expected.values[i], found.values[i])) << "parameter " << i;
+  expect_same_values(expected.values, found.values);
 }
 
 TEST(Trainer, TrainsAsTheLoopByHandToTheBit) {
   for (const int world : worlds_up_to(3)) {
     SCOPED_TRACE(world);
-    expect_same_left(train_by_hand(world, {.epochs = 2}), train_by_trainer(world, {.epochs = 2}));
-    EXPECT_EQ(train_by_trainer(world, {.epochs = 2}).losses.size(), 10U);
+    const auto left = train_by_trainer(world, {.epochs = 2});
+    expect_same_left(train_by_hand(world, {.epochs = 2}), left);
+    EXPECT_EQ(left.losses.size(), 10U);
   }
 }
 
@@ -152,18 +146,15 @@ TEST(Trainer, StrategiesAndMeshesAreOptionsAndTrainToTheSameBits) {
 
 TEST(Trainer, AutocastHoldsInTheLossAndInTestsAlone) {
   run_thread_ranks(1, [](int) {
-    Trainer trainer({.autocast = true});
-    auto model = trainer.shard(alike_net(torch::kFloat));
-    auto optimizer = adamw(model);
+    Fit fit({.autocast = true}, torch::kFloat);
     const auto in_bf16 = [](SmallModel& net, const Batch& batch) {
       EXPECT_TRUE(at::autocast::is_autocast_enabled(torch::kCPU));
       EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kBFloat16);
       return loss_of_batch(net, batch);
     };
-    trainer.fit(model, optimizer, batches_of, in_bf16);
-    trainer.test(model, batches_of, [&](SmallModel& net, const Batch& batch) -> std::vector<Tensor> {
-      return {in_bf16(net, batch)};
-    });
+    fit.run(batches_of, in_bf16);
+    fit.trainer.test(fit.model, batches_of,
+                     [&](SmallModel& net, const Batch& batch) -> std::vector<Tensor> { return {in_bf16(net, batch)}; });
     EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
   });
 }
@@ -186,9 +177,8 @@ TEST(Trainer, ActivationCheckpointingByTypesIsAnOption) {
     torch::nn::Sequential net(counted, torch::nn::Tanh());
     auto model = trainer.shard(net);
     torch::optim::SGD optimizer(model->parameters(), 0.1);
-    trainer.fit(model, optimizer, std::vector<int>{1}, [](auto& sequential, int) {
-      return sequential(torch::ones({2, 5})).square().mean();
-    });
+    trainer.fit(model, optimizer, std::vector<int>{1},
+                [](auto& sequential, int) { return sequential(torch::ones({2, 5})).square().mean(); });
     EXPECT_EQ(counted->calls, 2) << "once in forward, once in backward";
   });
 }
@@ -196,7 +186,8 @@ TEST(Trainer, ActivationCheckpointingByTypesIsAnOption) {
 TEST(Trainer, CallsCallbacksInTheirOrder) {
   const TemporaryFolder folder;
   run_thread_ranks(2, [&](int) {
-    Trainer trainer({.epochs = 2, .accumulate = 3, .save = {.folder = folder.path(), .every = 3}});
+    Fit fit({.epochs = 2, .accumulate = 3, .save = {.folder = folder.path(), .every = 3}});
+    auto& trainer = fit.trainer;
     std::vector<std::string> told;
     const auto note = [&told](const char* what) {
       return [&told, what](const TrainingPlace& at) {
@@ -210,9 +201,7 @@ TEST(Trainer, CallsCallbacksInTheirOrder) {
                  .on_saved = note("saved"),
                  .on_epoch_end = note("end")});
     trainer.add({.on_epoch_end = [&](const TrainingPlace&) { told.emplace_back("the second's"); }});
-    auto model = trainer.shard(alike_net());
-    auto optimizer = adamw(model);
-    EXPECT_TRUE(trainer.fit(model, optimizer, batches_of, loss_of_batch));
+    EXPECT_TRUE(fit.run(batches_of, loss_of_batch));
     EXPECT_THAT(told, ElementsAre("epoch 0 0 0", "step 0 0 0", "done 0 3 1", "step 0 3 1", "done 0 5 2", "end 0 5 2",
                                   "the second's", "epoch 1 0 2", "step 1 0 2", "done 1 3 3", "save 3", "saved 1 3 3",
                                   "step 1 3 3", "done 1 5 4", "save 4", "saved 1 5 4", "end 1 5 4", "the second's"));
@@ -225,44 +214,44 @@ Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool a
                   const std::function<void(Trainer&)>& ending) {
   Left left;
   run_thread_ranks(world, [&](int r) {
-    Trainer trainer({.epochs = 2,
-                     .save = {.folder = folder.path(), .every = 4, .keep = 1, .async = async},
-                     .resume = folder.path()});
-    auto model = trainer.shard(alike_net());
-    auto optimizer = adamw(model);
-    torch::optim::StepLR schedule(optimizer, 1, 0.5);
+    Fit fit({.epochs = 2,
+             .save = {.folder = folder.path(), .every = 4, .keep = 1, .async = async},
+             .resume = folder.path()});
+    auto& trainer = fit.trainer;
+    torch::optim::StepLR schedule(fit.optimizer, 1, 0.5);
     trainer.add({.on_resume = [&](const LoadedCheckpoint& loaded,
                                   TrainingPlace&) { load_state(schedule, loaded.states.at("schedule")); },
-                 .on_step_end = [&](const StepReport& report) { if (report.place.step == last) ending(trainer); },
+                 .on_step_end =
+                     [&](const StepReport& report) {
+                       if (report.place.step == last) ending(trainer);
+                     },
                  .on_save = [&](SaveOptions& options) { options.states["schedule"] = state_of(schedule); },
                  .on_epoch_end = [&](const TrainingPlace&) { schedule.step(); }});
-    EXPECT_EQ(trainer.fit(model, optimizer, batches_of, loss_of_batch), last == 0);
-    Left own;
-    note_values(model, own);
-    if (r == 0) left = own;
+    EXPECT_EQ(fit.run(batches_of, loss_of_batch), last == 0);
+    const auto values = whole_values(*fit.model.module());
+    if (r == 0) left.values = values;
   });
   return left;
 }
 
+// By `stop`, or by a signal to one rank, which ends all after the step; a checkpoint of it is there.
 TEST(Trainer, StoppedAnywhereItGoesOnBitForBit) {
   const TemporaryFolder whole;
   const auto expected = train_saving(whole, 2, 0, false, {});
   const auto stop = [](Trainer& trainer) { trainer.stop(); };
-  for (const int64_t last : {1, 4, 5, 8}) {
+  const auto terminate = [](Trainer&) {
+    if (rank() == 1) raise(SIGTERM);
+  };
+  for (const int64_t last : {3, 4, 5, 8}) {
     const TemporaryFolder folder;
     SCOPED_TRACE(last);
-    train_saving(folder, 2, last, false, stop);
+    if (last == 3)
+      train_saving(folder, 2, last, false, terminate);
+    else
+      train_saving(folder, 2, last, false, stop);
+    EXPECT_EQ(state::bytes_in_file(folder / "latest").substr(0, 17), c10::str("step-00000000000", last));
     expect_same_left(expected, train_saving(folder, 2, 0, last == 5, {}));
   }
-}
-
-TEST(Trainer, ASignalToOneRankEndsAllAfterTheStepWithACheckpoint) {
-  const TemporaryFolder whole, folder;
-  const auto expected = train_saving(whole, 2, 0, false, {});
-  const auto terminate = [](Trainer&) { if (rank() == 1) raise(SIGTERM); };
-  train_saving(folder, 2, 3, false, terminate);
-  EXPECT_EQ(state::bytes_in_file(folder / "latest").substr(0, 17), "step-000000000003");
-  expect_same_left(expected, train_saving(folder, 2, 0, false, {}));
 }
 
 // Draws what it gives from the default generator.
@@ -274,17 +263,15 @@ struct Noise : torch::data::Dataset<Noise> {
 Left train_on_noise(const std::string& folder, int64_t steps) {
   Left left;
   run_thread_ranks(1, [&](int) {
-    Trainer trainer({.seed = 3, .epochs = 2, .steps = steps, .save = {.folder = folder}, .resume = folder});
-    auto model = trainer.shard(alike_net(torch::kFloat));
-    auto optimizer = adamw(model);
+    Fit fit({.seed = 3, .epochs = 2, .steps = steps, .save = {.folder = folder}, .resume = folder}, torch::kFloat);
     const auto data = [](int64_t) {
       return torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
           Noise().map(torch::data::transforms::Stack<>()), 2);
     };
-    trainer.fit(model, optimizer, data, [](SmallModel& net, const torch::data::Example<>& batch) {
+    fit.run(data, [](SmallModel& net, const torch::data::Example<>& batch) {
       return torch::mse_loss(torch::dropout(net(batch.data), 0.5, net->is_training()), batch.target);
     });
-    note_values(model, left);
+    left.values = whole_values(*fit.model.module());
   });
   return left;
 }
@@ -317,14 +304,9 @@ TEST(Trainer, TestAddsUpOverBatchesAndRanksWithoutGradientsAndPredictKeepsTheOrd
 std::string error_of_fit(const auto& data, const auto& loss) {
   std::string message;
   run_thread_ranks(2, [&](int r) {
-    Trainer trainer;
-    auto model = trainer.shard(alike_net());
-    auto optimizer = adamw(model);
-    try {
-      trainer.fit(model, optimizer, data, loss);
-    } catch (const UsageError& error) {
-      if (r == 0) message = error.what_without_backtrace();
-    }
+    Fit fit;
+    const auto error = error_of<UsageError>([&] { fit.run(data, loss); });
+    if (r == 0) message = error;
   });
   return message;
 }
@@ -343,26 +325,17 @@ TEST(Trainer, WithoutDataOrAScalarLossTheErrorSaysSo) {
               HasSubstr("found one that no parameter has a part in"));
 }
 
-std::string error_of_options(const TrainerOptions& options) {
-  std::string message;
-  run_thread_ranks(1, [&](int) {
-    try {
-      Trainer trainer(options);
-    } catch (const UsageError& error) {
-      message = error.what_without_backtrace();
-    }
-  });
-  return message;
-}
-
 TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {
-  EXPECT_THAT(error_of_options({.devices = 4}),
-              HasSubstr("the option devices: expected 1, the number of ranks there are, found 4"));
-  EXPECT_THAT(error_of_options({.epochs = 0}), HasSubstr("the option epochs: expected at least 1, found 0"));
-  EXPECT_THAT(error_of_options({.accumulate = 0}), HasSubstr("the option accumulate"));
-  EXPECT_THAT(error_of_options({.max_grad_norm = -1}), HasSubstr("the option max_grad_norm"));
-  EXPECT_THAT(error_of_options({.mesh_shape = {1, 1, 1}}), HasSubstr("the option mesh_shape"));
-  EXPECT_THAT(error_of_options({}), IsEmpty());
+  run_thread_ranks(1, [&](int) {
+    for (const auto& [options, says] : std::vector<std::pair<TrainerOptions, const char*>>{
+             {{.devices = 4}, "the option devices: expected 1, the number of ranks there are, found 4"},
+             {{.epochs = 0}, "the option epochs: expected at least 1, found 0"},
+             {{.accumulate = 0}, "the option accumulate"},
+             {{.max_grad_norm = -1}, "the option max_grad_norm"},
+             {{.mesh_shape = {1, 1, 1}}, "the option mesh_shape"}})
+      EXPECT_THAT(error_of<UsageError>([&, o = options] { Trainer trainer(o); }), HasSubstr(says));
+    Trainer of_no_options({});
+  });
   EXPECT_THROW(Trainer(), UsageError) << "there is no process group";
 }
 
@@ -370,18 +343,11 @@ TEST(Trainer, DataThatIsUsedUpBeforeThePlaceOfTheCheckpointIsAnError) {
   const TemporaryFolder folder;
   run_thread_ranks(1, [&](int) {
     const auto train = [&](const std::vector<Batch>& data, int64_t steps) {
-      Trainer trainer({.steps = steps, .save = {.folder = folder.path()}, .resume = folder.path()});
-      auto model = trainer.shard(alike_net());
-      auto optimizer = adamw(model);
-      trainer.fit(model, optimizer, data, loss_of_batch);
+      Fit({.steps = steps, .save = {.folder = folder.path()}, .resume = folder.path()}).run(data, loss_of_batch);
     };
     train(batches_of(0), 4);
-    try {
-      train({batches_of(0)[0]}, 5);
-      ADD_FAILURE() << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("4 batches that the loaded training has done, found 1"));
-    }
+    EXPECT_THAT(error_of<UsageError>([&] { train({batches_of(0)[0]}, 5); }),
+                HasSubstr("4 batches that the loaded training has done, found 1"));
   });
 }
 

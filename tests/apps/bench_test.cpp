@@ -1,9 +1,14 @@
+// What the benchmarks measure with: collectives whose results are checked, times, and statistics.
+
+#include <bootstrap.h>
 #include <collective_case.h>
 #include <collective_timing.h>
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pattern.h>
+#include <statistics.h>
+#include <step_times.h>
 #include <torch/torch.h>
 
 #include <array>
@@ -182,3 +187,47 @@ TEST(TimeInTurns, GivesTheSameMediansOnEveryRankForEachContender) {
 
 }  // namespace
 }  // namespace fsdp::test
+
+namespace bench {
+namespace {
+
+TEST(Bound, IsForwardAndBackwardAndARanksShareOfTheOptimizer) {
+  const StepTimes alone{.forward = 10, .backward = 20, .optimizer = 6};
+  EXPECT_EQ(bound(alone, 1), alone.total());
+  EXPECT_EQ(bound(alone, 3), 32);
+}
+
+TEST(Median, IsTheMiddleValueOrTheMeanOfTheMiddleTwo) {
+  EXPECT_EQ(median({3, 1, 2}), 2);
+  EXPECT_EQ(median({4, 1, 2, 3}), 2.5);
+}
+
+TEST(BootstrapMedian, IsTheIntervalThatTheBinomialDistributionGives) {
+  struct Case {
+    std::vector<double> values;
+    double confidence, low, high;
+  };
+  for (const auto& [values, confidence, low, high] : {
+           // With 11 values, a resample's median is at most the k-th smallest when 6 or more of its 11 draws are: with
+           // probability P(Bin(11, k/11) >= 6), which is 0.007 for k = 2, 0.051 for k = 3, 0.17 for k = 4, 0.38 for
+           // k = 5, 0.949 for k = 8 and 0.993 for k = 9.
+           Case{{70, 10, 110, 40, 90, 20, 60, 100, 30, 80, 50}, 0.95, 30, 90},
+           {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 0.5, 5, 7},
+           {{1.5, 1.5, 1.5, 1.5}, 0.95, 1.5, 1.5},
+       }) {
+    const auto interval = bootstrap_median(values, confidence);
+    EXPECT_EQ(interval.low, low);
+    EXPECT_EQ(interval.high, high);
+  }
+}
+
+TEST(BootstrapMedian, IsTheSameForTheSameSeedAndAnotherForAnother) {
+  std::vector<double> values;
+  for (int i = 0; i < 400; ++i) values.push_back((i * 7919) % 1009);
+  const auto low = [&](uint64_t seed) { return bootstrap_median(values, 0.95, /*resamples=*/200, seed).low; };
+  EXPECT_EQ(low(1), low(1));
+  EXPECT_NE(low(1), low(2));
+}
+
+}  // namespace
+}  // namespace bench

@@ -1,0 +1,29 @@
+#pragma once
+/// \file
+/// What LibTorch's allocator gives out on a thread.
+
+#include <c10/core/Allocator.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace fsdp::test {
+
+/// Counts while it lives, on the thread that made it; on the CPU, forward and backward run there.
+struct CountedMemory {
+  struct Counts final : c10::MemoryReportingInfoBase {
+    void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+      now += bytes;
+      peak = std::max(peak, now);
+      largest = std::max(largest, bytes);
+    }
+    bool memoryProfilingEnabled() const override { return true; }
+    int64_t now = 0, peak = 0;
+    int64_t largest = 0;  ///< of what was given out at once
+  };
+
+  const std::shared_ptr<Counts> counts = std::make_shared<Counts>();
+  const c10::DebugInfoGuard guard{c10::DebugInfoKind::PROFILER_STATE, counts};
+};
+
+}  // namespace fsdp::test

@@ -1,0 +1,200 @@
+// Models on the meta device, where their values come from, and what sets or converts them.
+
+#include "state/trainee.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace nn = torch::nn;
+
+Training<SmallNetImpl> training_in_floats() {
+  auto training = small_net_training();
+  training.dtype = torch::kFloat;
+  training.tolerance = 1e-4;
+  training.build = net_with_seen;
+  return training;
+}
+
+TEST(MetaInit, StaysOnMetaUntilToEmptyThenIsLoadedAndTrains) {
+  const TemporaryFolder folder;
+  const auto path = folder / "model.safetensors";
+  const auto training = training_in_floats();
+  save_safetensors(path, *build_model(training));
+  for (const int world : worlds_up_to(3)) {
+    const auto expected = train_unsharded(training, world);
+    run_thread_ranks(world, [&](int) {
+      const auto net = meta_init(net_with_seen);
+      const auto group = shard_blocks(*net);
+      for (const auto& parameter : net->parameters()) EXPECT_TRUE(parameter.is_meta());
+      EXPECT_TRUE(net->named_buffers()["seen"].is_meta());
+      EXPECT_THAT(error_of<UsageError>([&] { const ForwardScope scope(group); }),
+                  AllOf(HasSubstr("'first.weight'"), HasSubstr("'blocks.2.out.weight' and 1 more"),
+                        HasSubstr("fsdp::to_empty")));
+      EXPECT_THAT(error_of<UsageError>([&] { static_cast<void>(group.unshard()); }), HasSubstr("meta device"));
+      EXPECT_THAT(error_of<UsageError>([&] { full_state_dict(group); }), HasSubstr("meta device"));
+      EXPECT_THAT(error_of<UsageError>([&] { full_tensor(net->head->weight); }), HasSubstr("meta device"));
+      EXPECT_THAT(error_of<UsageError>([&] { initialize(group, [] {}); }), HasSubstr("meta device"));
+
+      auto on_ranks = training;
+      on_ranks.shard = [&](SmallNetImpl&) { return group; };
+      to_empty(group, torch::kCPU);
+      for (const auto& parameter : net->parameters()) EXPECT_FALSE(parameter.is_meta());
+      load_safetensors(path, group);
+      EXPECT_TRUE(torch::equal(net->named_buffers()["seen"], torch::ones({4})));
+      expect_same_outcome(expected, train_sharded(on_ranks, *net), training.tolerance);
+    });
+  }
+}
+
+TEST(MetaInit, IsNoPlaceToShardIn) {
+  run_thread_ranks(1, [](int) {
+    EXPECT_THAT(error_of<UsageError>([] {
+                  static_cast<void>(meta_init([] {
+                    SmallNet net;
+                    fully_shard(*net);
+                    return net;
+                  }));
+                }),
+                HasSubstr("inside deferred_init or meta_init"));
+  });
+}
+
+TEST(MetaInit, ToEmptyLeavesParametersAloneThatHaveValues) {
+  run_thread_ranks(2, [](int) {
+    auto net = meta_init([] {
+      nn::Linear linear(4, 3);
+      linear->register_parameter("scale", torch::tensor({2.F, 3.F, 4.F}));
+      return linear;
+    });
+    const auto group = fully_shard(*net);
+    to_empty(group, torch::kCPU);
+    EXPECT_TRUE(torch::equal(full_tensor(net->named_parameters()["scale"]), torch::tensor({2.F, 3.F, 4.F})));
+    EXPECT_TRUE(torch::equal(full_tensor(net->weight), torch::zeros({3, 4})));
+  });
+}
+
+TEST(MetaInit, DrawsNoRandomNumbers) {
+  torch::manual_seed(3);
+  const auto expected = torch::rand({4});
+  torch::manual_seed(3);
+  const auto net = meta_init([] { return std::pair(SmallNet(), nn::LSTM(4, 4)); });
+  EXPECT_TRUE(torch::equal(expected, torch::rand({4})));
+  EXPECT_TRUE(net.second->parameters().front().is_meta());
+}
+
+TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
+  run_thread_ranks(2, [](int) {
+    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+    const auto group = shard_blocks(*net);
+    const auto block = [&](int i) { return net->blocks[static_cast<size_t>(i)]->as<SmallBlock>(); };
+    const auto first = full_tensor(block(0)->in->weight), second = full_tensor(block(1)->in->weight);
+    initialize(group, [&] {
+      const torch::NoGradGuard no_grad;
+      block(0)->in->weight.copy_(block(1)->in->weight);
+      block(1)->in->weight.fill_(1);
+      block(2)->in->weight.copy_(block(0)->in->weight).mul_(2);
+      block(1)->out->weight.copy_(block(0)->out->weight);  // which is not written
+    });
+    EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
+    EXPECT_TRUE(torch::equal(full_tensor(block(1)->in->weight), torch::ones_like(second)));
+    EXPECT_TRUE(torch::equal(full_tensor(block(2)->in->weight), second * 2));
+    EXPECT_TRUE(torch::equal(full_tensor(block(1)->out->weight), full_tensor(block(0)->out->weight)));
+    EXPECT_THAT(error_of<UsageError>([&] {
+                  initialize(group, [&] {
+                    const torch::NoGradGuard no_grad;
+                    net->head->weight.mul_(1 / net->head->weight.norm().item<double>());
+                  });
+                }),
+                HasSubstr("fsdp::full_tensor"));
+    EXPECT_FALSE(torch::equal(first, second));
+    EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
+    EXPECT_THAT(error_of<UsageError>([&] {
+                  initialize(group, [&] { net->head->weight.set_data(torch::ones_like(net->head->weight)); });
+                }),
+                AllOf(HasSubstr("'head.weight'"), HasSubstr("set_data"), HasSubstr("copy_")));
+    EXPECT_EQ(net->head->weight.size(0), local_rows(net->head->weight).count) << "it shows its rows again";
+  });
+}
+
+TEST(To, AnotherDtypeConvertsRowsAndBuffersAndTrainsAsTheUnshardedModel) {
+  auto training = small_net_training();
+  training.build = net_with_seen;  // trained in double
+  for (const int world : worlds_up_to(3)) {
+    const auto expected = train_unsharded(training, world);
+    auto on_ranks = training;
+    on_ranks.shard = [&](SmallNetImpl& net) {
+      const auto group = shard_blocks(net);
+      Tensor loss;
+      {
+        const ForwardScope scope(group);
+        loss = small_net_loss(net, {0, 0, 1});
+      }
+      loss.backward();
+      EXPECT_THAT(error_of<UsageError>([&] { to(group, torch::kDouble); }), HasSubstr("has a gradient"));
+      net.zero_grad();
+      to(group, torch::kDouble);
+      EXPECT_EQ(net.head->weight.scalar_type(), torch::kDouble);
+      EXPECT_EQ(net.named_buffers()["seen"].scalar_type(), torch::kDouble);
+      to(group, torch::kCPU);
+      EXPECT_THAT(error_of<UsageError>([&] { to(group, torch::kInt); }), HasSubstr("floating point"));
+      return group;
+    };
+    std::vector<std::shared_ptr<SmallNetImpl>> models;
+    for (int r = 0; r < world; ++r) models.push_back(build_alike(net_with_seen));
+    run_thread_ranks(world, [&](int r) {
+      auto model = std::exchange(models[static_cast<size_t>(r)], nullptr);
+      expect_same_outcome(expected, train_sharded(on_ranks, *model), training.tolerance);
+    });
+  }
+}
+
+// The flow of FSDP1: rank 0 alone has read or drawn the values. `first` makes its model, the others' has none.
+void expect_rank0s_values(const std::function<std::shared_ptr<SmallNetImpl>()>& first,
+                          const FullyShardOptions& options) {
+  const auto training = training_in_floats();
+  for (const int world : worlds_up_to(3)) {
+    const auto expected = train_unsharded(training, world);
+    std::vector<std::shared_ptr<SmallNetImpl>> models;
+    for (int r = 0; r < world; ++r) models.push_back(r == 0 ? first() : meta_init(net_with_seen));
+    run_thread_ranks(world, [&](int r) {
+      auto on_ranks = training;
+      on_ranks.shard = [&](SmallNetImpl& net) { return shard_blocks(net, options); };
+      const auto& net = models[static_cast<size_t>(r)];
+      const auto buffer = net->named_buffers()["seen"];
+      expect_same_outcome(expected, train_sharded(on_ranks, *net), training.tolerance);
+      EXPECT_TRUE(torch::equal(buffer, torch::ones({4}))) << "the same tensor, on rank " << r;
+    });
+  }
+}
+
+std::shared_ptr<SmallNetImpl> built_as_for_training() { return build_model(training_in_floats()); }
+
+TEST(SyncModuleStates, OtherRanksTakeRank0sValuesOnTheMetaDevice) {
+  expect_rank0s_values(built_as_for_training, {.sync_module_states = true});
+}
+
+TEST(SyncModuleStates, Rank0MayHavePutItsValuesOff) {
+  expect_rank0s_values([] { return deferred_init(built_as_for_training); }, {.sync_module_states = true});
+}
+
+TEST(SyncModuleStates, WhatParamInitFnComputesOnOtherRanksDoesNotCount) {
+  FullyShardOptions options{.sync_module_states = true};
+  options.param_init_fn = [](nn::Module& module) {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : module.parameters(/*recurse=*/false)) parameter.fill_(rank());
+    for (auto& buffer : module.buffers(/*recurse=*/false)) buffer.fill_(rank());
+  };
+  expect_rank0s_values(built_as_for_training, options);
+}
+
+TEST(SyncModuleStates, WithoutValuesOnRank0IsAnErrorOnEveryRank) {
+  run_thread_ranks(2, [](int r) {
+    const auto net = r == 0 ? meta_init(net_with_seen) : net_with_seen();
+    EXPECT_THAT(error_of<UsageError>([&] { fully_shard(*net, {.sync_module_states = true}); }),
+                AllOf(HasSubstr("sync_module_states"), HasSubstr("there 'first.weight' is on the meta device")));
+    EXPECT_EQ(net->first->weight.is_meta(), r == 0) << "as it was";
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test
