@@ -51,21 +51,20 @@ struct Inputs {
   at::ScalarType dtype;
   Offsets offsets;
   std::vector<at::Tensor> by_rank = {};
+  std::array<at::Tensor, 3> reduced = {};  // by operation, in the order of ranks, inside hosts first
   at::Tensor sum = {};
 
   Inputs(std::vector<int> hosts_of_ranks, at::ScalarType type, Offsets boundaries)
       : hosts(std::move(hosts_of_ranks)), dtype(type), offsets(std::move(boundaries)) {
     for (size_t rank = 0; rank < hosts.size(); ++rank)
       by_rank.push_back(values_of(static_cast<int>(rank), offsets.back(), dtype));
-    sum = reduced(ReduceOp::kSum);
-  }
-  // In the order of ranks, inside hosts first.
-  at::Tensor reduced(ReduceOp op) const {
-    return add_in_order<at::Tensor>(
-        hosts, [&](int rank) { return by_rank[rank]; },
-        [op](const auto& a, const auto& b) {
-          return op == ReduceOp::kSum ? a + b : op == ReduceOp::kMax ? at::maximum(a, b) : at::minimum(a, b);
-        });
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})
+      reduced[static_cast<size_t>(op)] = add_in_order<at::Tensor>(
+          hosts, [&](int rank) { return by_rank[rank]; },
+          [op](const auto& a, const auto& b) {
+            return op == ReduceOp::kSum ? a + b : op == ReduceOp::kMax ? at::maximum(a, b) : at::minimum(a, b);
+          });
+    sum = reduced[0];
   }
   std::string about(int rank) const { return c10::str("rank ", rank, ", ", dtype, " at ", offsets); }
 };
@@ -136,7 +135,7 @@ TEST_P(CommCollectives, AllReduceHasTheBitsOfTheSumInRankOrder) {
                  for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
                    const auto tensor = inputs.by_rank[rank].clone().view({1, inputs.offsets.back()});
                    communicator().all_reduce(tensor, op, {"w", {}})->wait();
-                   EXPECT_TRUE(tensor[0].equal(op == ReduceOp::kSum ? inputs.sum : inputs.reduced(op)))
+                   EXPECT_TRUE(tensor[0].equal(inputs.reduced[static_cast<size_t>(op)]))
                        << inputs.about(rank) << ", operation " << static_cast<int>(op);
                  }
                });
@@ -247,11 +246,10 @@ TEST_P(CommCollectives, WhatFollowsOneOfManyRoundsComesWhileNoThreadOfTheRankCom
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommCollectives,
-                         testing::Values(std::vector(1, 0), std::vector(2, 0), std::vector(3, 0), std::vector(5, 0)));
-// Whatever the backend is: hosts that differ, and equal ones.
+                         testing::Values(std::vector(1, 0), std::vector(2, 0), std::vector(3, 0), std::vector(4, 0)));
+// Whatever the backend is: hosts that differ.
 INSTANTIATE_TEST_SUITE_P(Hosts, CommCollectives,
-                         testing::Values(std::vector{0, 0, 1, 1}, std::vector{0, 1, 1, 1},
-                                         std::vector{0, 0, 1, 2, 2, 2}));
+                         testing::Values(std::vector{0, 1, 1, 1}, std::vector{0, 0, 1, 2, 2, 2}));
 
 // More than two pieces for a peer (4 MiB at most), so that pieces are received into memory used before.
 TEST(CommLargeCollectives, GatherAndSumPieceByPiece) {

@@ -21,7 +21,8 @@ TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
     int asking, culprit;
     bool all_wait;
   };
-  const std::vector<Place> places{{{{1, true}, {-1, false}}, 0, 1, false},  // the peer computes
+  const std::vector<Place> places{// The peer computes.
+                                  {{{1, true}, {-1, false}}, 0, 1, false},
                                   // Rank 2 may still do what the others need.
                                   {{{1, true}, {2, true}, {-1, false}, {0, true}}, 3, 2, false},
                                   {{{1, true}, {2, true}, {-1, false}, {0, true}}, 0, 2, false},
