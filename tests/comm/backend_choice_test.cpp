@@ -1,26 +1,17 @@
 #include "comm/group/backend_choice.h"
 
-#include <fsdp/error.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/cuda.h>
 
-namespace fsdp {
-namespace {
+#include <vector>
 
-using testing::HasSubstr;
+#include "comm/error_of.h"
+
+namespace fsdp::test {
+namespace {
 
 constexpr CudaSupport kNoNccl{.has_nccl = false, .devices = 4}, kNoDevice{.has_nccl = true, .devices = 0},
     kOneDevice{.has_nccl = true, .devices = 1}, kFourDevices{.has_nccl = true, .devices = 4};
-
-std::string error_of(const std::string& asked, int local_rank, const CudaSupport& cuda) {
-  try {
-    choose_backend(asked, local_rank, cuda);
-  } catch (const UsageError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
 
 TEST(BackendChoice, GivesEachLocalRankADeviceOfItsOwnWithNccl) {
   for (const char* asked : {"auto", "nccl"}) {
@@ -32,39 +23,41 @@ TEST(BackendChoice, GivesEachLocalRankADeviceOfItsOwnWithNccl) {
   }
 }
 
-TEST(BackendChoice, TakesTheCpuByItselfWithoutNcclOrDevices) {
-  for (const CudaSupport& cuda : {kNoNccl, kNoDevice}) {
-    const BackendChoice choice = choose_backend("auto", 7, cuda);
-    EXPECT_EQ(choice.backend, "cpu");
-    EXPECT_EQ(choice.device, std::nullopt);
-  }
-}
-
 TEST(BackendChoice, TheCpuTakesNoDeviceAndAnyNumberOfRanks) {
-  for (const char* asked : {"cpu", "shm", "gloo", "hierarchical"}) {
-    const BackendChoice choice = choose_backend(asked, 7, kFourDevices);
-    EXPECT_EQ(choice.backend, asked);
+  struct Choice {
+    std::string asked;
+    CudaSupport cuda;
+    std::string chosen;
+  };
+  for (const auto& [asked, cuda, chosen] : std::vector<Choice>{{"auto", kNoNccl, "cpu"},
+                                                               {"auto", kNoDevice, "cpu"},
+                                                               {"cpu", kFourDevices, "cpu"},
+                                                               {"shm", kFourDevices, "shm"},
+                                                               {"gloo", kFourDevices, "gloo"},
+                                                               {"hierarchical", kFourDevices, "hierarchical"}}) {
+    const BackendChoice choice = choose_backend(asked, 7, cuda);
+    EXPECT_EQ(choice.backend, chosen);
     EXPECT_EQ(choice.device, std::nullopt);
   }
 }
 
-TEST(BackendChoice, RefusesALocalRankWithoutADevice) {
-  for (const char* asked : {"auto", "nccl"}) {
-    EXPECT_THAT(error_of(asked, 4, kFourDevices), HasSubstr("local rank 4 needs 5, found 4. Start at most 4 ranks"));
-    EXPECT_THAT(error_of(asked, 1, kOneDevice), HasSubstr("local rank 1 needs 2, found 1. Start at most 1 rank on"));
-  }
-}
-
-TEST(BackendChoice, SaysWhyThereIsNoNccl) {
-  EXPECT_THAT(error_of("nccl", 0, kNoNccl), HasSubstr("not available: this build of fsdp has no NCCL"));
-  EXPECT_THAT(error_of("nccl", 0, kNoDevice), HasSubstr("not available: LibTorch sees no CUDA device here"));
-}
-
-TEST(BackendChoice, ListsTheBackendsThatThereAre) {
-  EXPECT_THAT(
-      error_of("mpi", 0, kFourDevices),
-      HasSubstr(
-          "expected the backend \"auto\", \"nccl\", \"cpu\", \"shm\", \"gloo\" or \"hierarchical\", found \"mpi\""));
+TEST(BackendChoice, SaysWhatIsMissing) {
+  struct Refusal {
+    std::string asked;
+    int local_rank;
+    CudaSupport cuda;
+    std::string says;
+  };
+  for (const auto& refusal : std::vector<Refusal>{
+           {"auto", 4, kFourDevices, "local rank 4 needs 5, found 4. Start at most 4 ranks"},
+           {"nccl", 4, kFourDevices, "local rank 4 needs 5, found 4. Start at most 4 ranks"},
+           {"auto", 1, kOneDevice, "local rank 1 needs 2, found 1. Start at most 1 rank on"},
+           {"nccl", 0, kNoNccl, "not available: this build of fsdp has no NCCL"},
+           {"nccl", 0, kNoDevice, "not available: LibTorch sees no CUDA device here"},
+           {"mpi", 0, kFourDevices,
+            "expected the backend \"auto\", \"nccl\", \"cpu\", \"shm\", \"gloo\" or \"hierarchical\", found \"mpi\""}})
+    EXPECT_THAT(error_of([&] { choose_backend(refusal.asked, refusal.local_rank, refusal.cuda); }),
+                testing::HasSubstr(refusal.says));
 }
 
 TEST(CudaSupport, CountsTheDevicesThatLibTorchCounts) {
@@ -72,4 +65,4 @@ TEST(CudaSupport, CountsTheDevicesThatLibTorchCounts) {
 }
 
 }  // namespace
-}  // namespace fsdp
+}  // namespace fsdp::test

@@ -1,25 +1,25 @@
 #include "comm/core/local_communicator.h"
 
-#include <fsdp/error.h>
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <array>
 
-namespace fsdp {
+#include "comm/error_of.h"
+
+namespace fsdp::test {
 namespace {
 
-constexpr std::array<int64_t, 2> kOffsets{0, 5};
-
 TEST(LocalCommunicator, CopiesWhatItGathersAndReduces) {
+  constexpr std::array<int64_t, 2> kWhole{0, 5};
   const auto communicator = make_local_communicator();
   const at::Tensor input = at::arange(5.0), output = at::zeros({5});
-  communicator->all_gather(output, input, kOffsets, {})->wait();
+  communicator->all_gather(output, input, kWhole, {})->wait();
   EXPECT_TRUE(output.equal(input));
   output.zero_();
-  communicator->reduce_scatter(output, input, kOffsets, {})->wait();
+  communicator->reduce_scatter(output, input, kWhole, {})->wait();
   EXPECT_TRUE(output.equal(input));
-  communicator->all_gather(output, output, kOffsets, {})->wait();
+  communicator->all_gather(output, output, kWhole, {})->wait();
   EXPECT_TRUE(output.equal(input));
 }
 
@@ -30,8 +30,7 @@ TEST(LocalCommunicator, KeepsItsOwnVotes) {
 }
 
 TEST(LocalCommunicator, SharesMemoryThatIsAligned) {
-  const auto communicator = make_local_communicator();
-  const auto memory = communicator->share(100, at::kCPU, {});
+  const auto memory = make_local_communicator()->share(100, at::kCPU, {});
   ASSERT_NE(memory, nullptr);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 64, 0u);
   EXPECT_EQ(static_cast<const char*>(memory->data())[99], 0);
@@ -42,4 +41,4 @@ TEST(LocalCommunicator, HasNobodyToSendTo) {
 }
 
 }  // namespace
-}  // namespace fsdp
+}  // namespace fsdp::test

@@ -1,10 +1,10 @@
 // Metrics and decisions: blocking collectives that give every rank a new tensor.
 
 #include <fsdp/collectives.h>
-#include <fsdp/error.h>
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include "comm/error_of.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 class Metrics : public testing::TestWithParam<int> {};
 
-TEST_P(Metrics, AreReducedOverTheRanksAndTheArgumentStays) {
+TEST_P(Metrics, AreReducedToTheSameBitsOnEveryRankAndTheArgumentStays) {
   const int world = GetParam();
   run_thread_ranks(world, [&](int rank) {
     for (auto dtype : {at::kDouble, at::kFloat, at::kBFloat16, at::kLong, at::kInt, at::kByte}) {
@@ -28,12 +28,6 @@ TEST_P(Metrics, AreReducedOverTheRanksAndTheArgumentStays) {
     EXPECT_EQ(all_reduce(at::scalar_tensor(2.0)).dim(), 0);
     EXPECT_EQ(all_reduce(at::empty({0, 3})).sizes(), at::IntArrayRef({0, 3}));
     EXPECT_TRUE(all_reduce(torch::full({}, rank == world - 1, torch::kBool), ReduceOp::kMax).item<bool>());
-  });
-}
-
-TEST_P(Metrics, HaveAMeanOfTheSameBitsOnEveryRank) {
-  const int world = GetParam();
-  run_thread_ranks(world, [&](int rank) {
     double sum = 0;
     for (int r = 0; r < world; ++r) sum += 0.1 * (r + 1);
     EXPECT_EQ(mean(0.1 * (rank + 1)), sum / world);
@@ -61,8 +55,7 @@ TEST_P(Metrics, HaveNoAutograd) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Metrics, testing::Values(1, 2, 3, 4),
-                         [](const auto& world) { return "Of" + std::to_string(world.param) + "Ranks"; });
+INSTANTIATE_TEST_SUITE_P(Worlds, Metrics, testing::Values(1, 3));
 
 TEST(MetricsOfAGroup, GoOverTheGroupThatIsNamed) {
   run_thread_ranks(2, [](int rank) {
@@ -75,13 +68,9 @@ TEST(MetricsOfAGroup, GoOverTheGroupThatIsNamed) {
 
 TEST(MetricsThatDiffer, InSizesOfEqualBytesAreAMismatchNamingBoth) {
   run_thread_ranks(2, [](int rank) {
-    try {
-      all_gather(at::zeros(rank == 0 ? at::IntArrayRef({2, 3}) : at::IntArrayRef({3, 2})));
-      ADD_FAILURE() << "no exception";
-    } catch (const Mismatch& error) {
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("[2, 3]"));
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("[3, 2]"));
-    }
+    const std::vector<int64_t> sizes[] = {{2, 3}, {3, 2}};
+    EXPECT_THAT(error_of<Mismatch>([&] { all_gather(at::zeros(sizes[rank])); }),
+                testing::AllOf(HasSubstr("[2, 3]"), HasSubstr("[3, 2]")));
   });
 }
 

@@ -1,6 +1,5 @@
 // The path that uses a backend's own collectives, with Gloo in NCCL's place.
 
-#include <fsdp/error.h>
 #include <fsdp/process_group.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,6 +12,7 @@
 
 #include "comm/c10d/c10d_communicator.h"
 #include "comm/c10d/gloo_backend.h"
+#include "comm/error_of.h"
 #include "support/counting_backend.h"
 
 namespace fsdp::test {
@@ -44,8 +44,8 @@ C10dOptions beside_a_device(int rank, int world_size) {
   return options;
 }
 
-void run(int world_size, const std::function<void(Communicator&, int)>& fn,
-         const std::function<C10dOptions(int, int)>& options = over_native_collectives) {
+void run_native(int world_size, const std::function<void(Communicator&, int)>& fn,
+                const std::function<C10dOptions(int, int)>& options = over_native_collectives) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -87,7 +87,7 @@ TEST_P(NativeCollectives, GiveTheResultsOfMessages) {
   const auto offsets = GetParam();
   const int world_size = static_cast<int>(offsets.size()) - 1;
   const int64_t numel = offsets.back();
-  run(world_size, [&](Communicator& communicator, int rank) {
+  run_native(world_size, [&](Communicator& communicator, int rank) {
     const at::Tensor ramp = at::arange(static_cast<double>(numel));
     const at::Tensor sum = ramp * world_size + world_size * (world_size - 1) / 2;
     const auto part = [&](const at::Tensor& flat) { return flat.slice(0, offsets[rank], offsets[rank + 1]); };
@@ -115,30 +115,15 @@ INSTANTIATE_TEST_SUITE_P(Parts, NativeCollectives,
                          testing::Values(std::vector<int64_t>{0, 5, 10}, std::vector<int64_t>{0, 4, 8, 12},
                                          std::vector<int64_t>{0, 0, 7, 9}, std::vector<int64_t>{0, 0, 0}));
 
-TEST(DataDevice, TensorsOnTheCpuGoByMessages) {
-  run(
-      2,
-      [](Communicator& communicator, int rank) {
-        const at::Tensor tensor = at::full({6}, rank + 1.0);
-        communicator.all_reduce(tensor, ReduceOp::kSum, {"sum", {}})->wait();
-        EXPECT_TRUE(tensor.equal(at::full({6}, 3.0)));
-      },
-      beside_a_device);
-}
-
-TEST(DataDevice, TensorsElsewhereAreRefused) {
-  run(
-      2,
-      [](Communicator& communicator, int) {
-        std::string message = "no error";
-        try {
-          communicator.broadcast(at::empty({6}, at::kMeta), 0, {"far", {}})->wait();
-        } catch (const UsageError& error) {
-          message = error.what_without_backtrace();
-        }
-        EXPECT_THAT(message, testing::HasSubstr("this rank's tensors are on cuda:0 or the CPU, found one on meta"));
-      },
-      beside_a_device);
+TEST(DataDevice, HasTheDataOfTheCpuGoByMessagesAndRefusesOtherTensors) {
+  const auto with_a_device = [](Communicator& communicator, int rank) {
+    const at::Tensor tensor = at::full({6}, rank + 1.0);
+    communicator.all_reduce(tensor, ReduceOp::kSum, {"sum", {}})->wait();
+    EXPECT_TRUE(tensor.equal(at::full({6}, 3.0)));
+    EXPECT_THAT(error_of([&] { communicator.broadcast(at::empty({6}, at::kMeta), 0, {"far", {}})->wait(); }),
+                testing::HasSubstr("this rank's tensors are on cuda:0 or the CPU, found one on meta"));
+  };
+  run_native(2, with_a_device, beside_a_device);
 }
 
 }  // namespace

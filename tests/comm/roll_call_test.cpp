@@ -27,18 +27,20 @@ TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   }
 }
 
-// How often `ranks` ranks ask the store until all know who is lost, after the alarm of one.
-int questions_of_an_alarm(int ranks, bool one_is_silent) {
+// How often each of 32 ranks asks the store until all know who is lost, after the alarm of one.
+double questions_by_rank(bool one_is_silent) {
+  constexpr int kRanks = 32;
   std::atomic<int> asked = 0;
   const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] { ++asked; });
-  const int present = one_is_silent ? ranks - 1 : ranks;
-  // The time is for so many threads to answer on a busy machine.
-  const RollCallOptions options{.poll = std::chrono::milliseconds(200), .answer_time = std::chrono::seconds(4)};
+  // A rank that is silent takes all of the time to answer; without one, it is for a busy machine.
+  const RollCallOptions options{.poll = std::chrono::milliseconds(200),
+                                .answer_time = std::chrono::seconds(one_is_silent ? 2 : 20)};
   std::vector<std::shared_ptr<RollCall>> calls;
-  for (int rank = 0; rank < present; ++rank) calls.push_back(RollCall::start(store, {rank, ranks}, options));
+  for (int rank = 0; rank < (one_is_silent ? kRanks - 1 : kRanks); ++rank)
+    calls.push_back(RollCall::start(store, {rank, kRanks}, options));
   asked = 0;
-  const auto verdict = calls[0]->alarm(Cause::kTimeout, ranks - 1, "barrier", "no news");
-  EXPECT_EQ(verdict.rank, ranks - 1);
+  const auto verdict = calls[0]->alarm(Cause::kTimeout, kRanks - 1, "barrier", "no news");
+  EXPECT_EQ(verdict.rank, kRanks - 1);
   EXPECT_EQ(verdict.kind, one_is_silent ? Verdict::Kind::kPeerLost : Verdict::Kind::kMismatch);
   for (const auto& call : calls) {
     while (!call->verdict()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -46,12 +48,12 @@ int questions_of_an_alarm(int ranks, bool one_is_silent) {
   }
   const int questions = asked;
   for (const auto& call : calls) call->leave();
-  return questions;
+  return static_cast<double>(questions) / kRanks;
 }
 
 TEST(AnAlarm, AsksTheStoreInProportionToTheRanks) {
-  EXPECT_LE(questions_of_an_alarm(64, /*one_is_silent=*/false), 20 * 64);
-  EXPECT_LE(questions_of_an_alarm(64, /*one_is_silent=*/true), 25 * 64);
+  EXPECT_LE(questions_by_rank(/*one_is_silent=*/false), 20);
+  EXPECT_LE(questions_by_rank(/*one_is_silent=*/true), 25);
 }
 
 }  // namespace

@@ -15,45 +15,36 @@
 namespace fsdp::shm {
 namespace {
 
-TEST(FindCulprit, IsThePeerThatComputes) {
-  const std::array<Waiting, 2> ranks{Waiting{1, true}, Waiting{-1, false}};
-  EXPECT_EQ(find_culprit(ranks, 0), 1);
-}
-
 TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
-  const std::array<Waiting, 4> ranks{Waiting{1, true}, Waiting{2, true}, Waiting{-1, false}, Waiting{0, true}};
-  EXPECT_FALSE(all_wait(ranks));  // rank 2 may still do what the others need
-  EXPECT_EQ(find_culprit(ranks, 3), 2);
-  EXPECT_EQ(find_culprit(ranks, 0), 2);
-}
-
-TEST(FindCulprit, IsARankThatWasStoppedWhileItWaited) {
-  const std::array<Waiting, 3> ranks{Waiting{1, true}, Waiting{0, false}, Waiting{0, true}};
-  EXPECT_EQ(find_culprit(ranks, 0), 1);
-  EXPECT_EQ(find_culprit(ranks, 2), 1);
-  EXPECT_FALSE(all_wait(ranks));
-}
-
-TEST(FindCulprit, SeesRanksThatWaitForEachOther) {
-  const std::array<Waiting, 3> ranks{Waiting{1, true}, Waiting{2, true}, Waiting{0, true}};
-  for (int rank = 0; rank < 3; ++rank) {
-    EXPECT_TRUE(all_wait(ranks));
-    EXPECT_EQ(find_culprit(ranks, rank), (rank + 1) % 3);
+  struct Place {
+    std::vector<Waiting> ranks;
+    int asking, culprit;
+    bool all_wait;
+  };
+  const std::vector<Place> places{// The peer computes.
+                                  {{{1, true}, {-1, false}}, 0, 1, false},
+                                  // Rank 2 may still do what the others need.
+                                  {{{1, true}, {2, true}, {-1, false}, {0, true}}, 3, 2, false},
+                                  {{{1, true}, {2, true}, {-1, false}, {0, true}}, 0, 2, false},
+                                  // Rank 1 was stopped while it waited.
+                                  {{{1, true}, {0, false}, {0, true}}, 0, 1, false},
+                                  {{{1, true}, {0, false}, {0, true}}, 2, 1, false},
+                                  // All wait for each other.
+                                  {{{1, true}, {2, true}, {0, true}}, 0, 1, true},
+                                  {{{1, true}, {2, true}, {0, true}}, 1, 2, true},
+                                  {{{1, true}, {2, true}, {0, true}}, 2, 0, true}};
+  for (const auto& place : places) {
+    EXPECT_EQ(find_culprit(place.ranks, place.asking), place.culprit);
+    EXPECT_EQ(all_wait(place.ranks), place.all_wait);
   }
 }
 
-TEST(LeftByLimit, IsNothingKnownWithoutALimit) {
+TEST(LeftByLimit, IsWhatTheControlGroupLeavesWithoutPagesOfFiles) {
+  const char* stat = "anon 1\nfile 250000\ninactive_file 200000\nactive_file 50000\ntotal_inactive_file 7\n";
   EXPECT_EQ(left_by_limit("max\n", "1000\n", ""), std::nullopt);
   EXPECT_EQ(left_by_limit("", "", ""), std::nullopt);
-}
-
-TEST(LeftByLimit, IsWhatTheControlGroupLeaves) {
   EXPECT_EQ(left_by_limit("500000\n", "100000\n", ""), 400000u);
   EXPECT_EQ(left_by_limit("500000\n", "600000\n", ""), 0u);
-}
-
-TEST(LeftByLimit, DoesNotCountPagesOfFiles) {
-  const char* stat = "anon 1\nfile 250000\ninactive_file 200000\nactive_file 50000\ntotal_inactive_file 7\n";
   EXPECT_EQ(left_by_limit("500000\n", "500000\n", stat), 250000u);
   EXPECT_EQ(left_by_limit("500000\n", "500000\n", "total_inactive_file 7\n"), 0u);
 }

@@ -1,6 +1,5 @@
 // Process groups that are made of the ranks of another one.
 
-#include <fsdp/error.h>
 #include <fsdp/process_group.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/group/join.h"
+#include "comm/error_of.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
@@ -27,54 +26,37 @@ int64_t sum_over(const ProcessGroup& group) {
   return sum.item<int64_t>();
 }
 
-template <class Exception>
-std::string message_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Exception& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+// No rank leaves before all are done.
+void run_and_meet(int world_size, const std::function<void(int rank)>& fn) {
+  run_thread_ranks(world_size, [&](int rank) {
+    fn(rank);
+    barrier();
+  });
 }
 
-// Over each backend; every rank ends with a barrier of all.
-void run_over_each_backend(int world_size, const std::function<void(int rank)>& fn) {
-  for (const char* backend : {"gloo", "shm"}) {
-    SCOPED_TRACE(backend);
-    run_thread_ranks(world_size,
-                     [&](int rank) {
-                       fn(rank);
-                       barrier();
-                     },
-                     {.backend = backend});
-  }
-}
-
-TEST(Split, MakesDisjointGroupsAtOnceInTheOrderOfGlobalRanks) {
-  run_thread_ranks(4, [](int rank) {
+TEST(CommSplit, MakesDisjointGroupsAtOnceInTheOrderOfGlobalRanks) {
+  run_and_meet(4, [](int rank) {
     const auto group = default_process_group()->split({{2, 0}, {3, 1}}, "pairs");
     EXPECT_EQ(group->rank(), rank / 2);
     EXPECT_EQ(group->world_size(), 2);
     EXPECT_EQ(group->name(), "pairs");
     EXPECT_THAT(group->global_ranks(), ElementsAre(rank % 2, rank % 2 + 2));
     EXPECT_EQ(sum_over(*group), rank % 2 == 0 ? 2 : 4);
-    barrier();
   });
 }
 
-TEST(Split, LeavesOutRanksThatAreNotNamed) {
-  run_thread_ranks(3, [](int rank) {
+TEST(CommSplit, LeavesOutRanksThatAreNotNamed) {
+  run_and_meet(3, [](int rank) {
     const auto group = default_process_group()->split({{0, 2}}, "ends");
     ASSERT_EQ(group == nullptr, rank == 1);
     if (group) {
       EXPECT_EQ(sum_over(*group), 2);
     }
-    barrier();
   });
 }
 
-TEST(Split, OfASubgroupGoesByGlobalRanks) {
-  run_thread_ranks(4, [](int rank) {
+TEST(CommSplit, OfASubgroupGoesByGlobalRanks) {
+  run_and_meet(4, [](int rank) {
     const auto upper = default_process_group()->split({{1, 2, 3}}, "upper");
     if (upper) {
       const auto pair = upper->split({{1, 3}}, "odd");
@@ -84,22 +66,21 @@ TEST(Split, OfASubgroupGoesByGlobalRanks) {
       }
       EXPECT_EQ(sum_over(*upper), 6);
     }
-    barrier();
   });
 }
 
-TEST(Split, OfOneRankEachIsLocal) {
+TEST(CommSplit, OfOneRankEachIsLocal) {
   run_thread_ranks(2, [](int rank) {
     const auto alone = default_process_group()->split({{0}, {1}}, "alone");
     EXPECT_EQ(alone->world_size(), 1);
     EXPECT_EQ(sum_over(*alone), rank);
-    EXPECT_THAT(message_of<UsageError>([&] { (void)alone->reductions().broadcast(at::zeros({1}), 1, {}); }),
+    EXPECT_THAT(error_of([&] { (void)alone->reductions().broadcast(at::zeros({1}), 1, {}); }),
                 HasSubstr(c10::str("[fsdp rank ", rank, "/2, 'alone' 0/1] broadcast: ")));
   });
 }
 
-TEST(Split, TwiceOfTheSameRanksGivesTwoGroups) {
-  run_thread_ranks(3, [](int rank) {
+TEST(CommSplit, TwiceOfTheSameRanksGivesTwoGroups) {
+  run_and_meet(3, [](int rank) {
     const auto all = default_process_group();
     const auto first = all->split({{0, 1}}, "first"), second = all->split({{1, 0}}, "second");
     if (rank < 2) {
@@ -110,30 +91,20 @@ TEST(Split, TwiceOfTheSameRanksGivesTwoGroups) {
       a->wait();
       b->wait();
     }
-    barrier();
   });
 }
 
-TEST(Split, RanksThatAskForDifferentGroupsAreAMismatch) {
+TEST(CommSplit, RanksThatAskForDifferentGroupsAreAMismatch) {
   run_thread_ranks(2, [](int rank) {
     const auto all = default_process_group();
-    const auto message = message_of<Mismatch>([&] { all->split({{rank}}, "alone"); });
+    const auto message = error_of<Mismatch>([&] { all->split({{rank}}, "alone"); });
     EXPECT_THAT(message, HasSubstr("split into 'alone': {0}"));
     EXPECT_THAT(message, HasSubstr("split into 'alone': {1}"));
   });
 }
 
-TEST(Split, RefusesForeignRanksAndThoseInTwoGroups) {
-  run_thread_ranks(2, [](int) {
-    const auto all = default_process_group();
-    EXPECT_THAT(message_of<UsageError>([&] { all->split({{0, 2}}, "far"); }), HasSubstr("which are 0, 1, found 2."));
-    EXPECT_THAT(message_of<UsageError>([&] { all->split({{0, 1}, {1}}, "twice"); }), HasSubstr("found rank 1 in two"));
-    barrier();
-  });
-}
-
-TEST(Split, ARankThatLeavesItsSubgroupIsLostToThatOneOnly) {
-  run_thread_ranks(4, [](int rank) {
+TEST(CommSplit, ARankThatLeavesItsSubgroupIsLostToThatOneOnly) {
+  run_and_meet(4, [](int rank) {
     auto pair = default_process_group()->split({{0, 1}, {2, 3}}, "pairs");
     if (rank == 3) pair.reset();
     if (rank == 2) {
@@ -141,52 +112,47 @@ TEST(Split, ARankThatLeavesItsSubgroupIsLostToThatOneOnly) {
     } else if (pair) {
       EXPECT_EQ(sum_over(*pair), 1);
     }
-    barrier();
   });
 }
 
-TEST(Split, ErrorsOfASubgroupBeginWithTheGlobalRank) {
-  run_thread_ranks(4, [](int rank) {
+TEST(CommSplit, ErrorsOfASubgroupBeginWithTheGlobalRank) {
+  run_and_meet(4, [](int rank) {
     const auto all = default_process_group(), odd = all->split({{1, 3}}, "odd");
     EXPECT_EQ(all->where("step"), c10::str("[fsdp rank ", rank, "/4] step: "));
+    EXPECT_THAT(error_of([&] { all->split({{0, 4}}, "far"); }), HasSubstr("which are 0, 1, 2, 3, found 4."));
     if (odd) {
       const auto place = c10::str("[fsdp rank ", rank, "/4, 'odd' ", rank / 2, "/2] ");
       EXPECT_EQ(odd->where("step"), place + "step: ");
-      EXPECT_THAT(message_of<UsageError>([&] { odd->split({{0}}, "far"); }), HasSubstr(place + "split: "));
-      EXPECT_THAT(message_of<UsageError>([&] { (void)odd->communicator().broadcast(at::zeros({1}), 3, {}); }),
+      EXPECT_THAT(error_of([&] { odd->split({{0}}, "far"); }), HasSubstr(place + "split: "));
+      EXPECT_THAT(error_of([&] { odd->split({{1, 3}, {3}}, "twice"); }), HasSubstr("found rank 3 in two"));
+      EXPECT_THAT(error_of([&] { (void)odd->communicator().broadcast(at::zeros({1}), 3, {}); }),
                   HasSubstr(place + "broadcast: expected a rank from 0 to 1, found 3."));
     }
-    barrier();
   });
 }
 
-TEST(Split, ADifferingRankIsNamedByItsGlobalNumber) {
-  run_over_each_backend(4, [](int rank) {
-    const auto odd = default_process_group()->split({{1, 3}}, "odd");
-    if (!odd) return;
+TEST(CommSplit, RanksThatDifferAreNamedByTheirGlobalNumbers) {
+  run_and_meet(4, [](int rank) {
+    const auto all = default_process_group(), collectives = all->split({{1, 3}}, "odd"),
+               messages = all->split({{1, 3}}, "odd messages");
+    if (!collectives) return;
     const std::string subject = rank == 1 ? "one" : "other";
-    EXPECT_THAT(message_of<Mismatch>([&] { odd->communicator().barrier({subject, {}})->wait(); }),
+    EXPECT_THAT(error_of<Mismatch>([&] { collectives->communicator().barrier({subject, {}})->wait(); }),
                 AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/4, 'odd' ", rank / 2, "/2] barrier of '", subject)),
                       HasSubstr("rank 1 runs barrier of 'one'"), HasSubstr("rank 3 runs barrier of 'other'")));
-  });
-}
-
-TEST(Split, TheRanksOfAMessageAreNamedByTheirGlobalNumbers) {
-  run_over_each_backend(4, [](int rank) {
-    const auto odd = default_process_group()->split({{1, 3}}, "odd");
-    if (!odd) return;
     // Of other sizes on both sides.
     const at::Tensor tensor = at::zeros({int64_t{rank}});
-    auto& ranks = odd->communicator();
-    const auto message = message_of<Mismatch>(
-        [&] { (rank == 1 ? ranks.send(tensor, 1, {"x", {}}) : ranks.recv(tensor, 0, {"x", {}}))->wait(); });
-    EXPECT_THAT(message, AllOf(HasSubstr("rank 1 runs send of 'x' to rank 3"),
-                               HasSubstr("rank 3 runs recv of 'x' from rank 1")));
+    auto& ranks = messages->communicator();
+    const auto exchange = [&] {
+      (rank == 1 ? ranks.send(tensor, 1, {"x", {}}) : ranks.recv(tensor, 0, {"x", {}}))->wait();
+    };
+    EXPECT_THAT(error_of<Mismatch>(exchange), AllOf(HasSubstr("rank 1 runs send of 'x' to rank 3"),
+                                                    HasSubstr("rank 3 runs recv of 'x' from rank 1")));
   });
 }
 
-TEST(Split, ALostRankIsNamedByItsGlobalNumber) {
-  run_over_each_backend(4, [](int rank) {
+TEST(CommSplit, ALostRankIsNamedByItsGlobalNumber) {
+  run_and_meet(4, [](int rank) {
     auto odd = default_process_group()->split({{1, 3}}, "odd");
     if (rank == 3) odd.reset();
     if (rank != 1) return;
@@ -200,11 +166,6 @@ TEST(Split, ALostRankIsNamedByItsGlobalNumber) {
                         HasSubstr("Last operations: rank 1: ")));
     }
   });
-}
-
-TEST(Hosts, AreOneForRanksOfOneMachine) {
-  run_thread_ranks(3, [](int) { EXPECT_THAT(default_process_group()->hosts(), ElementsAre(0, 0, 0)); },
-                   {.backend = "gloo"});
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ TEST(AStoreThatStopsAnswering, HangsNoRankWhereverItStops) {
   for (auto& end : undisturbed.ends) ASSERT_EQ(end.get(), kNothing);
   const int calls = undisturbed.host->asked();
   EXPECT_GT(calls, 20);
-  constexpr int kAtOnce = 20;
+  constexpr int kAtOnce = 40;
   for (int first = 0; first < calls; first += kAtOnce) {
     std::vector<TwoRanks> trials;
     for (int call = first; call < std::min(first + kAtOnce, calls); ++call) trials.emplace_back(call, 2s);

@@ -1,15 +1,19 @@
+// What ranks conclude from each other's reports, and from where each other's threads stand.
+
 #include "comm/failure/verdict.h"
 
-#include <fsdp/error.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
-namespace fsdp {
+#include "comm/error_of.h"
+#include "comm/failure/standing.h"
+
+namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using Reports = std::vector<std::optional<Report>>;
 
@@ -17,109 +21,139 @@ constexpr std::chrono::milliseconds kAnswerTime{5000};
 
 Report idle(const std::string& operations) { return {Cause::kNone, -1, operations, "", ""}; }
 
-Report alarm(Cause cause, int peer) {
+Report alarmed(Cause cause, int peer) {
   return {cause, peer, "barrier (#2), waiting", "barrier (#2)", "Connection closed"};
 }
 
-TEST(Verdict, NamesTheRankThatDoesNotAnswer) {
-  const auto verdict = decide({}, Reports{alarm(Cause::kTransport, 2), idle("none yet"), std::nullopt}, kAnswerTime);
-  EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
-  EXPECT_EQ(verdict.rank, 2);
-  EXPECT_THAT(verdict.text, AllOf(HasSubstr("rank 2 is lost"), HasSubstr("within 5.0 s"),
-                                  HasSubstr("rank 1: none yet; rank 2: no answer"), HasSubstr("Connection closed")));
-}
+const Ranks kOdd = Ranks{1, 4}.in_subgroup("odd", {1, 3});
 
-TEST(Verdict, NamesTheDeadRankThoughTheAlarmWasAboutASurvivor) {
-  // Rank 1 gave up first and broke its connections, which is what rank 0 saw.
-  const auto verdict =
-      decide({}, Reports{alarm(Cause::kTransport, 1), alarm(Cause::kTransport, 2), std::nullopt}, kAnswerTime);
-  EXPECT_EQ(verdict.rank, 2);
-}
+struct Conclusion {
+  const char* about;
+  Reports reports;
+  Verdict::Kind kind;
+  int blamed;
+  std::vector<std::string> parts;
+};
 
-TEST(Verdict, OfSeveralSilentRanksNamesTheOneWaitedForAndListsAll) {
-  const auto verdict = decide({}, Reports{alarm(Cause::kTransport, 2), std::nullopt, std::nullopt}, kAnswerTime);
-  EXPECT_EQ(verdict.rank, 2);
-  EXPECT_THAT(verdict.text, HasSubstr("ranks 1, 2 are lost"));
-}
-
-TEST(Verdict, OfATimeoutWithAllAliveBlamesTheRankThatDidNotJoin) {
-  const auto verdict =
-      decide({}, Reports{alarm(Cause::kTransport, 1), idle("barrier (#1), done 9 s ago"), alarm(Cause::kTimeout, 1)},
-             kAnswerTime);
-  EXPECT_EQ(verdict.kind, Verdict::Kind::kMismatch);
-  EXPECT_EQ(verdict.rank, 1);
-  EXPECT_THAT(verdict.text,
-              AllOf(HasSubstr("rank 1 is alive but did not join"), HasSubstr("barrier (#1), done 9 s ago")));
-}
-
-// Ranks that connect do not know whose end was closed.
-TEST(Verdict, OfABrokenConnectionWithNobodyInParticularNamesTheRankThatLeft) {
+TEST(Verdict, FollowsFromTheReports) {
+  const auto broke_with = [](int peer) { return alarmed(Cause::kTransport, peer); };
   const Report left{Cause::kLeft, -1, "left", "", ""};
-  const auto verdict =
-      decide({}, Reports{alarm(Cause::kTransport, -1), alarm(Cause::kTransport, 2), left}, kAnswerTime);
-  EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
-  EXPECT_EQ(verdict.rank, 2);
-  EXPECT_THAT(verdict.text, HasSubstr("rank 2 has left the process group"));
-}
-
-TEST(Verdict, TellsARankThatLeftFromOneThatDied) {
-  const auto verdict =
-      decide({}, Reports{alarm(Cause::kTransport, 1), Report{Cause::kLeft, -1, "left", "", ""}}, kAnswerTime);
-  EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
-  EXPECT_EQ(verdict.rank, 1);
-  EXPECT_THAT(verdict.text, HasSubstr("rank 1 has left the process group"));
-}
-
-TEST(Verdict, OfABrokenConnectionBetweenTheLivingIsAnError) {
-  const auto verdict = decide({}, Reports{alarm(Cause::kTransport, 1), idle("none yet")}, kAnswerTime);
-  EXPECT_EQ(verdict.kind, Verdict::Kind::kError);
-  EXPECT_THAT(verdict.text, HasSubstr("the connection to rank 1 broke"));
-}
-
-TEST(Verdict, WithoutAPeerToBlameIsAnError) {
-  const auto verdict = decide({}, Reports{alarm(Cause::kTransport, -1), idle("none yet")}, kAnswerTime);
-  EXPECT_EQ(verdict.kind, Verdict::Kind::kError);
-  EXPECT_THAT(verdict.text, HasSubstr("Connection closed"));
+  using enum Verdict::Kind;
+  const std::vector<Conclusion> conclusions{
+      {"a rank does not answer",
+       {broke_with(2), idle("none yet"), std::nullopt},
+       kPeerLost,
+       2,
+       {"rank 2 is lost", "within 5.0 s", "rank 1: none yet; rank 2: no answer", "Connection closed"}},
+      // Rank 1 gave up first and broke its connections, which is what rank 0 saw.
+      {"the alarm was about a survivor", {broke_with(1), broke_with(2), std::nullopt}, kPeerLost, 2, {}},
+      {"several ranks are silent", {broke_with(2), std::nullopt, std::nullopt}, kPeerLost, 2, {"ranks 1, 2 are lost"}},
+      {"all are alive after a timeout",
+       {broke_with(1), idle("barrier (#1), done 9 s ago"), alarmed(Cause::kTimeout, 1)},
+       kMismatch,
+       1,
+       {"rank 1 is alive but did not join", "barrier (#1), done 9 s ago"}},
+      // Ranks that connect do not know whose end was closed.
+      {"a connection to nobody in particular broke",
+       {broke_with(-1), broke_with(2), left},
+       kPeerLost,
+       2,
+       {"rank 2 has left the process group"}},
+      {"a rank has left", {broke_with(1), left}, kPeerLost, 1, {"rank 1 has left the process group"}},
+      {"a connection between the living broke",
+       {broke_with(1), idle("none yet")},
+       kError,
+       -1,
+       {"the connection to rank 1 broke"}},
+      {"there is nobody to blame", {broke_with(-1), idle("none yet")}, kError, -1, {"Connection closed"}}};
+  for (const auto& [about, reports, kind, blamed, parts] : conclusions) {
+    SCOPED_TRACE(about);
+    const auto verdict = decide({}, reports, kAnswerTime);
+    EXPECT_EQ(verdict.kind, kind);
+    if (kind != kError) {
+      EXPECT_EQ(verdict.rank, blamed);
+    }
+    for (const auto& part : parts) EXPECT_THAT(verdict.text, HasSubstr(part));
+  }
 }
 
 TEST(Verdict, InASubgroupNamesGlobalRanks) {
-  const Ranks ranks = Ranks{1, 4}.in_subgroup("odd", {1, 3});
-  const auto verdict = decide(ranks, Reports{alarm(Cause::kTransport, 1), std::nullopt}, kAnswerTime);
+  const auto verdict = decide(kOdd, Reports{alarmed(Cause::kTransport, 1), std::nullopt}, kAnswerTime);
   EXPECT_EQ(verdict.rank, 3);
-  EXPECT_THAT(verdict.text,
-              AllOf(HasSubstr("rank 3 is lost"), HasSubstr("rank 1: barrier (#2), waiting; rank 3: no answer")));
-  try {
-    raise(verdict, ranks, "barrier");
-  } catch (const PeerLost& error) {
-    EXPECT_EQ(error.rank(), 3);
-    EXPECT_THAT(error.what(), HasSubstr("[fsdp rank 1/4, 'odd' 0/2] barrier: "));
-  }
+  EXPECT_THAT(verdict.text, HasSubstr("rank 1: barrier (#2), waiting; rank 3: no answer"));
+  EXPECT_THAT(error_of<PeerLost>([&] { raise(verdict, kOdd, "barrier"); }),
+              testing::AllOf(HasSubstr("[fsdp rank 1/4, 'odd' 0/2] barrier: "), HasSubstr("rank 3 is lost")));
 }
 
 TEST(Verdict, OfALossAmongOtherRanksNamesTheOneThatIsLost) {
-  const Ranks ranks = Ranks{1, 4}.in_subgroup("odd", {1, 3});
-  EXPECT_EQ(failed_alone(ranks, "backward", "no memory", std::nullopt).kind, Verdict::Kind::kMismatch);
-  try {
-    raise(failed_alone(ranks, "backward", "rank 2 has ended", 2), ranks, "barrier");
-  } catch (const PeerLost& error) {
-    EXPECT_EQ(error.rank(), 2);
-    EXPECT_THAT(error.what(), HasSubstr("rank 1 failed in backward: rank 2 has ended"));
-  }
+  EXPECT_EQ(failed_alone(kOdd, "backward", "no memory", std::nullopt).kind, Verdict::Kind::kMismatch);
+  const auto verdict = failed_alone(kOdd, "backward", "rank 2 has ended", 2);
+  EXPECT_EQ(verdict.rank, 2);
+  EXPECT_THAT(error_of<PeerLost>([&] { raise(verdict, kOdd, "barrier"); }),
+              HasSubstr("rank 1 failed in backward: rank 2 has ended"));
 }
 
 TEST(Verdict, AndReportSurviveTheStore) {
   const Report report{Cause::kTimeout, 3, "two\nlines", "", "detail with 12 numbers"};
-  const Report copy = decode<Report>(encode(report));
-  EXPECT_EQ(copy.cause, report.cause);
-  EXPECT_EQ(copy.waiting_for, 3);
-  EXPECT_EQ(copy.operations, report.operations);
-  EXPECT_EQ(copy.failed_operation, "");
-  EXPECT_EQ(copy.detail, report.detail);
-  const Verdict verdict = decode<Verdict>(encode(Verdict{Verdict::Kind::kPeerLost, 1, "a\nb"}));
-  EXPECT_EQ(verdict.kind, Verdict::Kind::kPeerLost);
-  EXPECT_EQ(verdict.rank, 1);
-  EXPECT_EQ(verdict.text, "a\nb");
+  Report copy = decode<Report>(encode(report)), sent = report;
+  EXPECT_EQ(copy.fields(), sent.fields());
+  Verdict verdict{Verdict::Kind::kPeerLost, 1, "a\nb"}, arrived = decode<Verdict>(encode(verdict));
+  EXPECT_EQ(arrived.fields(), verdict.fields());
+}
+
+// Has begun `begun` operations of each of the orders "a" and "b", and waits for `peer` in `order` with its last one.
+Standing waiting(const std::string& order, uint64_t number, int peer, std::map<std::string, uint64_t> begun) {
+  return {.moves = 7,
+          .waits = {{order, number, peer, "barrier of '" + order + "'"}},
+          .begun = std::move(begun),
+          .operations = "barrier of '" + order + "', waiting"};
+}
+
+std::vector<Standing> two_in_different_orders() {
+  return {waiting("a", 5, 1, {{"a", 5}, {"b", 2}}), waiting("b", 3, 0, {{"a", 4}, {"b", 3}})};
+}
+
+TEST(FindDeadlock, NamesTwoRanksThatWaitInDifferentOrders) {
+  const auto standings = two_in_different_orders();
+  const auto verdict = find_deadlock({}, standings, standings), of_odd = find_deadlock(kOdd, standings, standings);
+  ASSERT_TRUE(verdict && of_odd);
+  EXPECT_EQ(verdict->kind, Verdict::Kind::kMismatch);
+  EXPECT_THAT(verdict->text,
+              HasSubstr("rank 0 runs barrier of 'a'; rank 1 runs barrier of 'b'. Last operations: rank 0: "
+                        "barrier of 'a', waiting; rank 1: barrier of 'b', waiting."));
+  EXPECT_THAT(of_odd->text, HasSubstr("rank 1 runs barrier of 'a'; rank 3 runs barrier of 'b'. Last operations: "
+                                      "rank 1: barrier of 'a', waiting; rank 3: barrier of 'b', waiting."));
+}
+
+TEST(FindDeadlock, CountsAnOrderThatAPeerNeverUsedAsNothingBegun) {
+  const std::vector<Standing> ranks{waiting("0/1", 1, 1, {{"0/1", 1}}), waiting("1/0", 1, 0, {{"1/0", 1}})};
+  EXPECT_TRUE(find_deadlock({}, ranks, ranks));
+}
+
+TEST(FindDeadlock, SeesNoneWhileSomethingMayGoOn) {
+  const auto before = two_in_different_orders();
+  auto under_way = before, computing = before, moved = before, other_thread = before;
+  under_way[1].begun["a"] = 5;  // what rank 0 waits for was sent
+  EXPECT_FALSE(find_deadlock({}, under_way, under_way));
+  computing[1].waits.clear();
+  EXPECT_FALSE(find_deadlock({}, computing, computing));
+  moved[1].moves = 8;  // between the questions
+  EXPECT_FALSE(find_deadlock({}, before, moved));
+  other_thread[0].waits.push_back({"b", 3, 1, "another thread's"});  // which rank 1 has begun
+  EXPECT_FALSE(find_deadlock({}, other_thread, other_thread));
+}
+
+TEST(Standing, ArrivesAsItWasSent) {
+  const auto sent = two_in_different_orders()[0], arrived = decode<Standing>(encode(sent));
+  EXPECT_EQ(arrived.moves, sent.moves);
+  EXPECT_EQ(arrived.begun, sent.begun);
+  EXPECT_EQ(arrived.operations, sent.operations);
+  ASSERT_EQ(arrived.waits.size(), 1u);
+  EXPECT_EQ(arrived.waits[0].order, "a");
+  EXPECT_EQ(arrived.waits[0].number, 5u);
+  EXPECT_EQ(arrived.waits[0].peer, 1);
+  EXPECT_EQ(arrived.waits[0].operation, "barrier of 'a'");
 }
 
 }  // namespace
-}  // namespace fsdp
+}  // namespace fsdp::test

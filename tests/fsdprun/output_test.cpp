@@ -1,6 +1,5 @@
 #include "output.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -8,9 +7,6 @@
 
 namespace fsdprun {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 /// The pieces of `parts`, fed one after the other; "~" before one that does not start a line.
 std::vector<std::string> pieces(const std::vector<std::string>& parts, bool finish = false) {
@@ -25,26 +21,25 @@ std::vector<std::string> pieces(const std::vector<std::string>& parts, bool fini
 }
 
 TEST(LineSplitter, LinesComeWholeHoweverTheyArrive) {
-  EXPECT_THAT(pieces({"one\ntwo\n"}), ElementsAre("one\n", "two\n"));
-  EXPECT_THAT(pieces({"o", "ne\nt", "wo", "\n"}), ElementsAre("one\n", "two\n"));
-  EXPECT_THAT(pieces({"\n\n"}), ElementsAre("\n", "\n"));
-  EXPECT_THAT(pieces({"one"}), IsEmpty());
-}
-
-TEST(LineSplitter, AnUnfinishedLineIsCompletedAtTheEnd) {
-  EXPECT_THAT(pieces({"one"}, /*finish=*/true), ElementsAre("one\n"));
-  EXPECT_THAT(pieces({"one\n"}, /*finish=*/true), ElementsAre("one\n"));
-}
-
-TEST(LineSplitter, ReturnsEndPieces) {
-  EXPECT_THAT(pieces({"1 %\r2 %\r"}), ElementsAre("1 %\r", "2 %\r"));
-  EXPECT_THAT(pieces({"\r1 %\r2 %\n"}), ElementsAre("1 %\r", "2 %\n"));
-}
-
-TEST(LineSplitter, ReturnAndNewlineAreOneEnd) {
-  EXPECT_THAT(pieces({"one\r\ntwo\r\n"}), ElementsAre("one\r\n", "two\r\n"));
-  EXPECT_THAT(pieces({"one\r", "\ntwo\n"}), ElementsAre("one\r", "~\n", "two\n"));
-  EXPECT_THAT(pieces({"one\r", "two\n"}), ElementsAre("one\r", "two\n"));
+  struct Output {
+    std::vector<std::string> parts, lines;
+    bool finish = false;
+  };
+  const std::vector<Output> outputs{{{"one\ntwo\n"}, {"one\n", "two\n"}},
+                                    {{"o", "ne\nt", "wo", "\n"}, {"one\n", "two\n"}},
+                                    {{"\n\n"}, {"\n", "\n"}},
+                                    {{"one"}, {}},
+                                    // A line that is not finished is completed at the end.
+                                    {{"one"}, {"one\n"}, true},
+                                    {{"one\n"}, {"one\n"}, true},
+                                    // A return ends a piece; with a newline it is one end.
+                                    {{"1 %\r2 %\r"}, {"1 %\r", "2 %\r"}},
+                                    {{"\r1 %\r2 %\n"}, {"1 %\r", "2 %\n"}},
+                                    {{"one\r\ntwo\r\n"}, {"one\r\n", "two\r\n"}},
+                                    {{"one\r", "\ntwo\n"}, {"one\r", "~\n", "two\n"}},
+                                    {{"one\r", "two\n"}, {"one\r", "two\n"}}};
+  for (const auto& [parts, lines, finish] : outputs)
+    EXPECT_EQ(pieces(parts, finish), lines) << testing::PrintToString(parts);
 }
 
 TEST(LineSplitter, ALineWithoutEndIsNotKeptForEver) { EXPECT_EQ(pieces({std::string(1 << 20, 'x')}).size(), 1U); }

@@ -37,21 +37,15 @@ TEST(Round, CanBeTold) {
   EXPECT_TRUE(AttemptEnd::decode(AttemptEnd{.text = "rank 0 died"}.encode()).is_failure);
 }
 
-TEST(ChooseMembers, WaitsForTheLeastAndThenForTheLastCall) {
-  const NodeRange range{.least = 2, .most = 3};
-  EXPECT_EQ(choose_members({{kFirst}}, range, true), std::nullopt);
-  EXPECT_EQ(choose_members({{kFirst}, {kSecond}}, range, false), std::nullopt);
-  EXPECT_THAT(choose_members({{kFirst}, {kSecond}}, range, true), Optional(ElementsAre(kFirst, kSecond)));
-}
-
-TEST(ChooseMembers, TakesThoseThatCameFirstWhenThereAreMoreThanCanBe) {
-  EXPECT_THAT(choose_members({{kThird}, {kFirst}, {kSecond}}, {.least = 1, .most = 2}, false),
+TEST(ChooseMembers, WaitsForTheLeastThenForTheLastCallAndTakesThoseThatCameFirst) {
+  const NodeRange two_or_three{.least = 2, .most = 3}, one_or_two{.least = 1, .most = 2};
+  EXPECT_EQ(choose_members({{kFirst}}, two_or_three, true), std::nullopt);
+  EXPECT_EQ(choose_members({{kFirst}, {kSecond}}, two_or_three, false), std::nullopt);
+  EXPECT_THAT(choose_members({{kFirst}, {kSecond}}, two_or_three, true), Optional(ElementsAre(kFirst, kSecond)));
+  EXPECT_THAT(choose_members({{kThird}, {kFirst}, {kSecond}}, one_or_two, false),
               Optional(ElementsAre(kFirst, kSecond)));
-}
-
-TEST(ChooseMembers, WaitsForThoseThatEndTheirRanks) {
-  EXPECT_EQ(choose_members({{kFirst}, {kSecond, /*is_ready=*/false}, {kThird}}, {.least = 1, .most = 2}, true),
-            std::nullopt);
+  // Those that end their ranks are waited for.
+  EXPECT_EQ(choose_members({{kFirst}, {kSecond, /*is_ready=*/false}, {kThird}}, one_or_two, true), std::nullopt);
 }
 
 TEST(Attendance, CountsThoseThatHaveComeAndNeitherLeftNorFallenSilent) {

@@ -84,10 +84,10 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
     const int world = 1 + trial % 3, victim = static_cast<int>(random() % static_cast<unsigned>(world + 1));
     const auto microseconds = std::to_string(20'000 + random() % 100'000);
     SCOPED_TRACE(c10::str("trial ", trial, ": of ", world, " ranks, ", victim, " ends after ", microseconds, " us"));
-    ProcessRanks ranks("save_until_killed", {.world_size = world,
-                                             .environment = {{"FOLDER", folder},
-                                                             {"VICTIM", std::to_string(victim)},
-                                                             {"MICROSECONDS", microseconds}}});
+    ProcessRanks ranks(
+        "save_until_killed",
+        {.world_size = world,
+         .environment = {{"FOLDER", folder}, {"VICTIM", std::to_string(victim)}, {"MICROSECONDS", microseconds}}});
     for (int r = 0; r < world; ++r) {
       const bool is_victim = victim == r || victim == world;
       EXPECT_EQ(ranks.wait(r).signal, is_victim ? SIGALRM : 0) << ranks.wait(r).output;

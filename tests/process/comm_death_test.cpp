@@ -2,8 +2,6 @@
 
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <sys/wait.h>
@@ -13,197 +11,127 @@
 #include <iostream>
 #include <thread>
 
+#include "process/expect_end.h"
 #include "support/backend.h"
-#include "support/process_ranks.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-
-void reduce(const std::string& subject) {
-  const at::Tensor tensor = at::ones({300'000});
+int64_t reduce(const std::string& subject, int64_t own = 1) {
+  const at::Tensor tensor = at::full({300'000}, own);
   default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {subject, {}})->wait();
+  return tensor[0].item<int64_t>();
 }
 
-// What a rank that saw another one die prints.
-void report(const PeerLost& error) {
-  std::cout << "PeerLost " << error.rank() << ": " << error.what_without_backtrace() << std::endl;
+// A rank that sees another one die prints so.
+void report_the_lost(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const PeerLost& error) {
+    std::cout << "PeerLost " << error.rank() << ": " << error.what_without_backtrace() << std::endl;
+  }
+}
+
+// A child has its rank's connections too, and keeps them open.
+void fork_a_child() {
+  if (fork() != 0) return;
+  alarm(60);
+  while (true) pause();
 }
 
 PROCESS_CASE(reduce_until_a_rank_dies) {
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
-  try {
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(std::stoi(std::getenv("TIMEOUT")))});
+  reduce("blocks.2");
+  if (rank() == std::stoi(std::getenv("FORKS"))) fork_a_child();
+  report_the_lost([] {
     for (int step = 0;; ++step) {
       reduce("blocks.3");
       if (step == 3) std::cout << "running" << std::endl;
     }
-  } catch (const PeerLost& error) {
-    report(error);
-  }
+  });
 }
 
-class Death : public testing::TestWithParam<int> {};
+struct Fate {
+  const char* name;
+  int world, victim, signal;
+  bool has_a_child;
+};
 
-TEST_P(Death, IsNamedByEverySurvivor) {
-  const int victim = GetParam();
-  ProcessRanks ranks("reduce_until_a_rank_dies", {.world_size = 3});
-  for (int rank = 0; rank < 3; ++rank) {
+class CommDeath : public testing::TestWithParam<Fate> {};
+
+TEST_P(CommDeath, IsNamedByEverySurvivor) {
+  const auto& fate = GetParam();
+  ProcessRanks ranks("reduce_until_a_rank_dies",
+                     {.world_size = fate.world,
+                      .limit = std::chrono::seconds(50),
+                      .environment = {{"FORKS", std::to_string(fate.has_a_child ? fate.victim : -1)},
+                                      // Only silence is found by the timeout.
+                                      {"TIMEOUT", fate.signal == SIGSTOP ? "3" : "120"}}});
+  for (int rank = 0; rank < fate.world; ++rank)
     ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
+  ranks.kill(fate.victim, fate.signal);
+  for (int rank = 0; rank < fate.world; ++rank) {
+    if (rank == fate.victim) continue;
+    expect_end(ranks, rank, 0, {c10::str("PeerLost ", fate.victim, ":"), "all_reduce(sum) of 'blocks.3'"});
   }
-  const auto killed = std::chrono::steady_clock::now();
-  ranks.kill(victim);
-  for (int rank = 0; rank < 3; ++rank) {
-    if (rank == victim) continue;
-    const auto& result = ranks.wait(rank);
-    EXPECT_EQ(result.exit_code, 0) << result.output;
-    EXPECT_THAT(result.output,
-                AllOf(HasSubstr(c10::str("PeerLost ", victim, ":")), HasSubstr("all_reduce(sum) of 'blocks.3'")));
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(25));
 }
 
-INSTANTIATE_TEST_SUITE_P(Victim, Death, testing::Values(0, 1, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, CommDeath,
+                         testing::Values(Fate{"TheFirst", 3, 0, SIGKILL, false}, Fate{"TheLast", 3, 2, SIGKILL, false},
+                                         Fate{"WithAChild", 3, 1, SIGKILL, true}, Fate{"Silent", 2, 1, SIGSTOP, false}),
+                         [](const auto& fate) { return fate.param.name; });
 
 PROCESS_CASE(idle_while_a_rank_dies) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
-  reduce("blocks.3");
+  const auto process_of_rank_1 = static_cast<pid_t>(reduce("blocks.3", rank() == 1 ? getpid() : 0));
   std::cout << "running" << std::endl;
-  // Rank 1 reduces with nobody; rank 0 computes for long and learns of the death when it comes back.
+  // Rank 1 waits for what rank 2 never sends; rank 0 computes until rank 1 has ended, and learns of the death of rank 2
+  // when it comes back.
   if (rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(60));
-  if (rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(9));
-  try {
+  while (rank() == 0 && kill(process_of_rank_1, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  report_the_lost([] {
+    const at::Tensor tensor = at::empty({1});
+    if (rank() == 1) default_process_group()->communicator().recv(tensor, 2, {"never sent", {}})->wait();
     reduce("blocks.4");
-  } catch (const PeerLost& error) {
-    report(error);
-  }
+  });
 }
 
-TEST(DeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
+TEST(CommDeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
   ProcessRanks ranks("idle_while_a_rank_dies", {.world_size = 3});
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
-  }
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
   ranks.kill(2);
-  for (const int rank : {1, 0}) {
-    EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
-    EXPECT_THAT(ranks.wait(rank).output, HasSubstr("PeerLost 2:"));
-  }
-}
-
-// A child that a rank forked has the rank's connections too, and keeps them open.
-PROCESS_CASE(fork_and_reduce_until_a_rank_dies) {
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(120)});
-  reduce("blocks.2");
-  if (rank() == 1 && fork() == 0) {
-    alarm(60);
-    while (true) pause();
-  }
-  try {
-    for (int step = 0;; ++step) {
-      reduce("blocks.3");
-      if (step == 3) std::cout << "running" << std::endl;
-    }
-  } catch (const PeerLost& error) {
-    report(error);
-  }
-}
-
-TEST(DeathOfAnother, IsNoticedThoughAChildThatItForkedLivesOn) {
-  ProcessRanks ranks("fork_and_reduce_until_a_rank_dies", {.world_size = 3, .limit = std::chrono::seconds(40)});
-  for (int rank = 0; rank < 3; ++rank) {
-    ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
-  }
-  ranks.kill(1);
-  for (const int rank : {0, 2}) {
-    EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
-    EXPECT_THAT(ranks.wait(rank).output, HasSubstr("PeerLost 1:"));
-  }
+  for (const int rank : {1, 0}) expect_end(ranks, rank, 0, {"PeerLost 2:"});
 }
 
 PROCESS_CASE(fork_and_leave) {
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(120)});
+  init_process_group({.backend = "shm", .timeout = std::chrono::seconds(120)});
   reduce("blocks.2");
   if (rank() == 1) {
-    if (fork() == 0) {
-      alarm(60);
-      while (true) pause();
-    }
+    fork_a_child();
     destroy_process_group();
     return;
   }
-  try {
-    reduce("blocks.3");
-  } catch (const PeerLost& error) {
-    report(error);
-  }
+  report_the_lost([] { reduce("blocks.3"); });
 }
 
+// Gloo does not say goodbye: its connections end with the child.
 TEST(ARankThatLeft, IsNoticedThoughAChildThatItForkedLivesOn) {
-  if (test_backend() == "gloo") GTEST_SKIP() << "Gloo does not say goodbye: its connections end with the child";
   ProcessRanks ranks("fork_and_leave", {.world_size = 2, .limit = std::chrono::seconds(40)});
-  EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
-  EXPECT_THAT(ranks.wait(0).output, HasSubstr("PeerLost 1:"));
+  expect_end(ranks, 0, 0, {"PeerLost 1:"});
 }
 
 PROCESS_CASE(fork_a_child_that_exits) {
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
+  init_process_group({.backend = "shm", .timeout = std::chrono::seconds(30)});
   const pid_t child = fork();
   if (child == 0) std::exit(0);  // Runs static destructors and what was registered to run at exit.
   TORCH_CHECK(waitpid(child, nullptr, 0) == child);
   reduce("blocks.3");
 }
 
+// Threads that Gloo has are missing in a child, which cannot exit.
 TEST(AChildOfARank, ThatExitsDisturbsNobody) {
-  if (test_backend() == "gloo") GTEST_SKIP() << "threads that Gloo has are missing in a child, which cannot exit";
   ProcessRanks ranks("fork_a_child_that_exits", {.world_size = 2});
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
-}
-
-PROCESS_CASE(reduce_on_one_rank_only) {
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(2)});
-  reduce("blocks.0");
-  if (rank() == 1) {
-    try {
-      reduce("blocks.1");
-    } catch (const Mismatch& error) {
-      std::cout << "Mismatch: " << error.what_without_backtrace() << std::endl;
-    }
-  } else {
-    std::this_thread::sleep_for(std::chrono::seconds(5));
-  }
-}
-
-TEST(AnOperationOnOneRankOnly, TimesOutAndReportsEveryRanksLastOperation) {
-  ProcessRanks ranks("reduce_on_one_rank_only", {.world_size = 2});
-  EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
-  EXPECT_EQ(ranks.wait(1).exit_code, 0) << ranks.wait(1).output;
-  EXPECT_THAT(ranks.wait(1).output, AllOf(HasSubstr("Mismatch: [fsdp rank 1/2] all_reduce(sum) of 'blocks.1' (#3)"),
-                                          HasSubstr("timed out: rank 0 is alive but did not join"),
-                                          HasSubstr("rank 0: all_reduce(sum) of 'blocks.0' (#2), done")));
-}
-
-PROCESS_CASE(reduce_until_a_rank_stops) {
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(3)});
-  try {
-    for (int step = 0;; ++step) {
-      reduce("blocks.3");
-      if (step == 3) std::cout << "running" << std::endl;
-    }
-  } catch (const PeerLost& error) {
-    report(error);
-  }
-}
-
-TEST(ASilentRank, IsLostAfterTheTimeout) {
-  ProcessRanks ranks("reduce_until_a_rank_stops", {.world_size = 2});
-  for (int rank = 0; rank < 2; ++rank) {
-    ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
-  }
-  ranks.kill(1, SIGSTOP);
-  EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
-  EXPECT_THAT(ranks.wait(0).output, HasSubstr("PeerLost 1:"));
+  expect_ends(ranks, 2, 0);
 }
 
 }  // namespace

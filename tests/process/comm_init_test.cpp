@@ -15,8 +15,8 @@
 #include <iostream>
 #include <sstream>
 
+#include "process/expect_end.h"
 #include "support/backend.h"
-#include "support/process_ranks.h"
 
 namespace fsdp::test {
 namespace {
@@ -24,10 +24,12 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-void expect_all_end_well(ProcessRanks& ranks, int world_size) {
-  for (int rank = 0; rank < world_size; ++rank) {
-    EXPECT_EQ(ranks.wait(rank).exit_code, 0) << "rank " << rank << ": " << ranks.wait(rank).output;
-  }
+c10d::TCPStoreOptions store_of_another() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  return options;
 }
 
 PROCESS_CASE(join_from_environment) {
@@ -39,25 +41,21 @@ PROCESS_CASE(join_from_environment) {
   // Ends without destroy_process_group().
 }
 
-TEST(Init, TakesTheRanksFromTheEnvironment) {
-  for (const int world_size : {1, 3}) {
+TEST(CommInit, TakesTheRanksFromTheEnvironment) {
+  for (const int world_size : {1, 2}) {
     ProcessRanks ranks("join_from_environment", {.world_size = world_size});
-    expect_all_end_well(ranks, world_size);
+    expect_ends(ranks, world_size, 0);
   }
 }
 
-TEST(Init, UsesTheStoreOfTheLauncher) {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const c10d::TCPStore store("127.0.0.1", options);
+TEST(CommInit, UsesTheStoreOfTheLauncher) {
+  const c10d::TCPStore store("127.0.0.1", store_of_another());
   for (const char* attempt : {"0", "1"}) {
     ProcessRanks ranks("join_from_environment", {.world_size = 2,
                                                  .environment = {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                                  {"TORCHELASTIC_RESTART_COUNT", attempt},
                                                                  {"MASTER_PORT", std::to_string(store.getPort())}}});
-    expect_all_end_well(ranks, 2);
+    expect_ends(ranks, 2, 0);
   }
 }
 
@@ -79,36 +77,11 @@ PROCESS_CASE(print_where_the_store_listens) {
   barrier();
 }
 
-TEST(TheStore, OfRank0ListensOnTheLoopbackDeviceForAnAddressThere) {
+TEST(CommInit, HasTheStoreListenOnTheLoopbackDeviceForAnAddressThere) {
   for (const char* host : {"127.0.0.1", "localhost"}) {
     ProcessRanks ranks("print_where_the_store_listens", {.world_size = 2, .environment = {{"MASTER_ADDR", host}}});
-    EXPECT_EQ(ranks.wait(0).exit_code, 0) << ranks.wait(0).output;
-    const std::string& output = ranks.wait(0).output;
-    EXPECT_THAT(output, HasSubstr("listens at "));
-    EXPECT_THAT(output, testing::Not(HasSubstr("listens at 00000000")));
-  }
-}
-
-// Each rank finds its own value of VARIABLE: apples on rank 0, pears on the others.
-PROCESS_CASE(join_with_variables_that_differ) {
-  setenv(std::getenv("VARIABLE"), std::getenv("RANK") == std::string("0") ? "apples" : "pears", 1);
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(3)});
-  barrier();
-}
-
-TEST(Init, RefusesARankOfAnotherRunNamingBoth) {
-  ProcessRanks ranks("join_with_variables_that_differ",
-                     {.world_size = 2, .environment = {{"VARIABLE", "TORCHELASTIC_RUN_ID"}}});
-  EXPECT_EQ(ranks.wait(0).exit_code + ranks.wait(1).exit_code, 2);
-  EXPECT_THAT(ranks.wait(0).output + ranks.wait(1).output, AllOf(HasSubstr("run 'apples'"), HasSubstr("run 'pears'")));
-}
-
-TEST(Init, RefusesARankThatDoesNotKnowTheJobsToken) {
-  ProcessRanks ranks("join_with_variables_that_differ",
-                     {.world_size = 2, .environment = {{"VARIABLE", "FSDP_JOB_TOKEN"}}});
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(ranks.wait(rank).exit_code, 1);
-    EXPECT_THAT(ranks.wait(rank).output, HasSubstr("does not have this job's token"));
+    expect_end(ranks, 0, 0, {"listens at "});
+    EXPECT_THAT(ranks.wait(0).output, testing::Not(HasSubstr("listens at 00000000")));
   }
 }
 
@@ -120,69 +93,80 @@ PROCESS_CASE(join_again_and_again) {
   }
 }
 
-TEST(Init, MayFollowDestroyAnyNumberOfTimes) {
+TEST(CommInit, MayFollowDestroyAnyNumberOfTimes) {
   ProcessRanks ranks("join_again_and_again", {.world_size = 3});
-  expect_all_end_well(ranks, 3);
+  expect_ends(ranks, 3, 0);
 }
 
-PROCESS_CASE(join_without_rank_1) {
-  if (std::getenv("RANK") == std::string("1")) return;
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(2)});
-}
-
-TEST(Init, NamesTheRanksThatDoNotCome) {
-  ProcessRanks ranks("join_without_rank_1", {.world_size = 3});
-  EXPECT_EQ(ranks.wait(0).exit_code, 1);
-  EXPECT_THAT(ranks.wait(0).output,
-              AllOf(HasSubstr("[fsdp rank 0/3] init_process_group"), HasSubstr("missing: rank 1.")));
-}
-
-PROCESS_CASE(join_without_rank_0) {
-  if (std::getenv("RANK") == std::string("0")) return;
-  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(2)});
-}
-
-TEST(Init, NamesTheAddressWhereNobodyAnswers) {
-  ProcessRanks ranks("join_without_rank_0", {.world_size = 2});
-  EXPECT_EQ(ranks.wait(1).exit_code, 1);
-  EXPECT_THAT(ranks.wait(1).output, HasSubstr(c10::str("at 127.0.0.1:", ranks.port())));
-}
-
-PROCESS_CASE(join_with_different_world_sizes) {
-  ProcessGroupOptions options{.backend = test_backend(), .timeout = std::chrono::seconds(5)};
-  options.rank = std::stoi(std::getenv("RANK"));
-  options.world_size = 2 + *options.rank;
+// What goes wrong is in the environment: a rank that is ABSENT, a VARIABLE that is apples on rank 0 and pears on the
+// others, or WORLDS that differ.
+PROCESS_CASE(join_wrongly) {
+  const std::string own_rank = std::getenv("RANK");
+  if (const char* absent = std::getenv("ABSENT"); absent != nullptr && absent == own_rank) return;
+  if (const char* variable = std::getenv("VARIABLE")) setenv(variable, own_rank == "0" ? "apples" : "pears", 1);
+  const char* seconds = std::getenv("TIMEOUT");
+  ProcessGroupOptions options{.backend = test_backend(),
+                              .timeout = std::chrono::seconds(seconds == nullptr ? 10 : std::stoi(seconds))};
+  if (std::getenv("WORLDS") != nullptr) {
+    options.rank = std::stoi(own_rank);
+    options.world_size = 2 + *options.rank;
+  }
   init_process_group(options);
+  barrier();
 }
 
-TEST(Init, FindsRanksThatDisagreeAboutTheWorld) {
-  ProcessRanks ranks("join_with_different_world_sizes", {.world_size = 2});
-  EXPECT_EQ(ranks.wait(0).exit_code, 1);
-  EXPECT_THAT(ranks.wait(0).output, AllOf(HasSubstr("rank 0 has world size 2"), HasSubstr("rank 1 has world size 3")));
-}
-
-TEST(Init, NamesThePortThatIsTaken) {
-  c10d::TCPStoreOptions store_options;
-  store_options.port = 0;
-  store_options.isServer = true;
-  store_options.waitWorkers = false;
-  const c10d::TCPStore store("127.0.0.1", store_options);
-  ProcessGroupOptions options{.backend = test_backend(), .timeout = std::chrono::seconds(5)};
-  options.rank = 0;
-  options.world_size = 2;
-  options.address = c10::str("127.0.0.1:", store.getPort());
-  try {
-    init_process_group(options);
-    ADD_FAILURE() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what_without_backtrace(),
-                HasSubstr(c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")));
+TEST(CommInit, NamesWhatIsWrong) {
+  struct Mistake {
+    std::map<std::string, std::string> environment;
+    int world;
+    std::vector<int> told;  // the ranks that end with an error, in which the parts are
+    std::vector<std::string> parts;
+  };
+  const std::vector<Mistake> mistakes{
+      {{{"ABSENT", "1"}, {"TIMEOUT", "3"}}, 3, {0}, {"[fsdp rank 0/3] init_process_group", "missing: rank 1."}},
+      {{{"ABSENT", "0"}, {"TIMEOUT", "2"}}, 2, {1}, {}},
+      {{{"VARIABLE", "FSDP_JOB_TOKEN"}}, 2, {0, 1}, {"does not have this job's token"}},
+      {{{"WORLDS", "differ"}}, 2, {0}, {"rank 0 has world size 2", "rank 1 has world size 3"}}};
+  for (const auto& [environment, world, told, parts] : mistakes) {
+    SCOPED_TRACE(environment.begin()->first + "=" + environment.begin()->second);
+    ProcessRanks ranks("join_wrongly", {.world_size = world, .environment = environment});
+    for (const int rank : told) expect_end(ranks, rank, 1, parts);
+    if (told.front() == 1) {
+      EXPECT_THAT(ranks.wait(1).output, HasSubstr(c10::str("at 127.0.0.1:", ranks.port())));
+    }
   }
 }
 
+// The one that comes second names both; the other one waits for it in vain.
+TEST(CommInit, RefusesARankOfAnotherRunNamingBoth) {
+  ProcessRanks ranks("join_wrongly",
+                     {.world_size = 2, .environment = {{"VARIABLE", "TORCHELASTIC_RUN_ID"}, {"TIMEOUT", "4"}}});
+  expect_ends(ranks, 2, 1);
+  EXPECT_THAT(ranks.wait(0).output + ranks.wait(1).output, AllOf(HasSubstr("run 'apples'"), HasSubstr("run 'pears'")));
+}
+
+// What init_process_group says to a rank whose store would be at this port.
+std::string error_at(int port, int own_rank) {
+  ProcessGroupOptions options{.backend = test_backend(), .timeout = std::chrono::seconds(1)};
+  options.rank = own_rank;
+  options.world_size = 2;
+  options.address = c10::str("127.0.0.1:", port);
+  try {
+    init_process_group(options);
+  } catch (const Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(CommInit, NamesThePortThatIsTaken) {
+  const c10d::TCPStore store("127.0.0.1", store_of_another());
+  EXPECT_THAT(error_at(store.getPort(), 0), HasSubstr(c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")));
+}
+
 // Whatever listens there never answers; LibTorch alone would wait for ever.
-TEST(Init, NamesTheAddressWhereAnotherProgramListens) {
-  int listener = socket(AF_INET, SOCK_STREAM, 0);
+TEST(CommInit, NamesTheAddressWhereAnotherProgramListens) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -190,34 +174,23 @@ TEST(Init, NamesTheAddressWhereAnotherProgramListens) {
   ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
   ASSERT_EQ(listen(listener, 8), 0);
   ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(2)};
-  options.rank = 1;
-  options.world_size = 2;
-  options.address = c10::str("127.0.0.1:", ntohs(address.sin_port));
-  try {
-    init_process_group(options);
-    ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what_without_backtrace(),
-                AllOf(HasSubstr("[fsdp rank 1/2] init_process_group"), HasSubstr("at " + *options.address),
-                      HasSubstr("within 2.0 s"), HasSubstr("Is rank 0 running")));
-  }
+  const int port = ntohs(address.sin_port);
+  EXPECT_THAT(error_at(port, 1),
+              AllOf(HasSubstr("[fsdp rank 1/2] init_process_group"), HasSubstr(c10::str("at 127.0.0.1:", port)),
+                    HasSubstr("within 1.0 s"), HasSubstr("Is rank 0 running")));
   // The listener stays open: LibTorch's attempt still waits for it.
 }
 
-TEST(Init, TwiceIsAnError) {
-  ProcessGroupOptions options{.backend = test_backend()};
+TEST(TheDefaultGroup, IsMadeOnce) {
+  EXPECT_THROW(default_process_group(), UsageError);
+  EXPECT_THROW(rank(), UsageError);
+  ProcessGroupOptions options;
   options.rank = 0;
   options.world_size = 1;
   init_process_group(options);
   EXPECT_EQ(world_size(), 1);
   EXPECT_THROW(init_process_group(options), UsageError);
   destroy_process_group();
-}
-
-TEST(TheDefaultGroup, IsAnErrorBeforeInit) {
-  EXPECT_THROW(default_process_group(), UsageError);
-  EXPECT_THROW(rank(), UsageError);
 }
 
 }  // namespace

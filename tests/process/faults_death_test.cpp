@@ -2,14 +2,12 @@
 
 #include <signal.h>
 
-#include <fstream>
 #include <iostream>
-#include <thread>
 
+#include "misuse/net.h"
 #include "support/axes.h"
 #include "support/backend.h"
 #include "support/process_ranks.h"
-#include "misuse/net.h"
 
 namespace fsdp::test {
 namespace {
@@ -64,8 +62,6 @@ void train_and_maybe_die() {
     }
     if (step == 2) maybe_die("optimizer");
     optimizer.step();
-    if (step == 2) std::cout << "training" << std::endl;
-    if (std::getenv("PLACE") == std::string("anywhere")) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
 }
 
@@ -84,60 +80,47 @@ std::string peer_lost_line(const std::string& output) {
   return output.substr(begin, output.find('\n', begin) - begin);
 }
 
-class DeathOfARank : public testing::TestWithParam<std::tuple<const char*, int>> {};
+struct Place {
+  std::string name;
+  int world, victim;
+  const char* replicas = "";
+};
 
-TEST_P(DeathOfARank, IsNamedByEverySurvivorWithinTheTimeout) {
-  auto [place, victim] = GetParam();
+class CommDeathInTraining : public testing::TestWithParam<Place> {};
+
+TEST_P(CommDeathInTraining, IsNamedByEverySurvivorWithinTheTimeout) {
+  const auto& [place, world, victim, replicas] = GetParam();
+  const bool has_replicas = *replicas != '\0';
   ProcessRanks ranks("train_until_a_rank_dies",
-                     {.world_size = 3, .environment = {{"PLACE", place}, {"VICTIM", std::to_string(victim)}}});
+                     {.world_size = world,
+                      .environment = {{"PLACE", place}, {"VICTIM", std::to_string(victim)}, {"REPLICAS", replicas}}});
   EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
-  for (int r = 0; r < 3; ++r) {
+  for (int r = 0; r < world; ++r) {
     if (r == victim) continue;
     const auto& result = ranks.wait(r);
     EXPECT_FALSE(result.timed_out);
     EXPECT_EQ(result.exit_code, 1) << "rank " << r << ": " << result.output;
-    EXPECT_THAT(peer_lost_line(result.output),
-                AllOf(HasSubstr(c10::str("PeerLost ", victim, ": [fsdp rank ", r, "/3]")),
-                      HasSubstr("ast operations: "), HasSubstr("start all ranks again")));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Places, DeathOfARank,
-                         testing::Combine(testing::Values("fully_shard", "forward", "backward", "optimizer"),
-                                          testing::Values(0, 1)));
-
-// Ranks that share no axis with the lost one are told by those that do.
-class DeathOfAReplica : public testing::TestWithParam<std::tuple<const char*, int>> {};
-
-TEST_P(DeathOfAReplica, IsNamedByEverySurvivor) {
-  const auto [place, world] = GetParam();
-  const int victim = world - 1;
-  ProcessRanks ranks(
-      "train_until_a_rank_dies",
-      {.world_size = world, .environment = {{"PLACE", place}, {"VICTIM", std::to_string(victim)}, {"REPLICAS", "2"}}});
-  EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
-  for (int r = 0; r < victim; ++r) {
-    EXPECT_FALSE(ranks.wait(r).timed_out);
-    EXPECT_EQ(ranks.wait(r).exit_code, 1) << "rank " << r << ": " << ranks.wait(r).output;
-    EXPECT_THAT(peer_lost_line(ranks.wait(r).output),
-                AllOf(HasSubstr(c10::str("PeerLost ", victim, ": [fsdp rank ", r, '/', world)),
-                      AnyOf(HasSubstr(c10::str("rank ", victim, " is lost")),
-                            HasSubstr(c10::str("rank ", victim, " has ended")))));
+    const auto line = peer_lost_line(result.output);
+    EXPECT_THAT(line, HasSubstr(c10::str("PeerLost ", victim, ": [fsdp rank ", r, '/', world)));
+    if (has_replicas) {
+      // Ranks that share no axis with the lost one are told by those that do.
+      EXPECT_THAT(line, AnyOf(HasSubstr(c10::str("rank ", victim, " is lost")),
+                              HasSubstr(c10::str("rank ", victim, " has ended"))));
+    } else {
+      EXPECT_THAT(line, AllOf(HasSubstr("ast operations: "), HasSubstr("start all ranks again")));
+    }
   }
 }
 
 // In backward with sums over the replicas in flight; when gradients are clipped the ranks of one axis only wait.
-INSTANTIATE_TEST_SUITE_P(PlacesAndWorlds, DeathOfAReplica,
-                         testing::Values(std::tuple("backward", 2), std::tuple("backward", 4),
-                                         std::tuple("clipping", 4)));
-
-TEST(DeathOfARankFromOutside, IsNamedByTheSurvivor) {
-  ProcessRanks ranks("train_until_a_rank_dies", {.world_size = 2, .environment = {{"PLACE", "anywhere"}}});
-  for (int r : {0, 1}) ASSERT_TRUE(ranks.wait_for_output(r, "training")) << ranks.wait(r).output;
-  ranks.kill(0);
-  EXPECT_EQ(ranks.wait(1).exit_code, 1) << ranks.wait(1).output;
-  EXPECT_THAT(ranks.wait(1).output, HasSubstr("PeerLost 0:"));
-}
+INSTANTIATE_TEST_SUITE_P(Ranks, CommDeathInTraining,
+                         testing::Values(Place{"fully_shard", 3, 1}, Place{"forward", 3, 0}, Place{"backward", 3, 0},
+                                         Place{"backward", 3, 1}, Place{"optimizer", 3, 1},
+                                         Place{"backward", 2, 1, "2"}, Place{"backward", 4, 3, "2"},
+                                         Place{"clipping", 4, 3, "2"}),
+                         [](const auto& place) {
+                           return c10::str(place.param.name, "_of_", place.param.victim, "_of_", place.param.world);
+                         });
 
 }  // namespace
 }  // namespace fsdp::test

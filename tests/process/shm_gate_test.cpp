@@ -7,13 +7,11 @@
 #include <thread>
 
 #include "comm/core/fault_point.h"
-#include "support/process_ranks.h"
+#include "process/expect_end.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
 namespace {
-
-using testing::HasSubstr;
 
 // Rank 0's graph lives on, so the others stay at the gate until it is gone; then they go on to what they need it for.
 PROCESS_CASE(write_rows_that_rank_0_reads) {
@@ -27,7 +25,7 @@ PROCESS_CASE(write_rows_that_rank_0_reads) {
     ForwardScope scope(group);
     loss = small_net_loss(*net, {0, 0, 2});
   }
-  while (rank() == 0) std::this_thread::sleep_for(std::chrono::seconds(1));
+  while (rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   loss.reset();
   on_fault_point = [](const char* place) {
     if (std::string_view(place) == "rows gate") std::cout << "at the gate" << std::endl;
@@ -48,10 +46,7 @@ TEST_P(ARankThatReads, IsNamedByThoseThatWaitToWriteWhenASignalEndsOrStopsIt) {
   ProcessRanks ranks("write_rows_that_rank_0_reads", {.world_size = 3});
   for (int r : {1, 2}) ASSERT_TRUE(ranks.wait_for_output(r, "at the gate")) << ranks.wait(r).output;
   ranks.kill(0, GetParam());
-  for (int r : {1, 2}) {
-    EXPECT_EQ(ranks.wait(r).exit_code, 1);
-    EXPECT_THAT(ranks.wait(r).output, HasSubstr("PeerLost 0:")) << "rank " << r;
-  }
+  for (int r : {1, 2}) expect_end(ranks, r, 1, {"PeerLost 0:"});
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, ARankThatReads, testing::Values(SIGKILL, SIGSTOP));

@@ -1,8 +1,6 @@
 // What shared memory needs and a machine may not give: one sentence on every rank, no signal and no hang.
 
 #include <fsdp/fsdp.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -14,6 +12,7 @@
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstddef>
@@ -27,61 +26,14 @@
 #include <thread>
 
 #include "comm/shm/links.h"
-#include "support/process_ranks.h"
+#include "process/expect_end.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
-
 const ProcessGroupOptions kShm{.backend = "shm", .timeout = std::chrono::seconds(20)};
 
-void expect_on_every_rank(const std::string& case_name, const testing::Matcher<const std::string&>& message,
-                          std::map<std::string, std::string> environment = {}) {
-  ProcessRanks ranks(case_name, {.world_size = 2, .environment = std::move(environment)});
-  for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(ranks.wait(rank).exit_code, 1) << ranks.wait(rank).output;
-    EXPECT_THAT(ranks.wait(rank).output, message) << "rank " << rank;
-  }
-}
-
-bool is_rank_1() { return std::string(std::getenv("RANK")) == "1"; }
-
-TEST(ShmObstacles, ALimitOnAddressSpaceIsNamed) {
-  expect_on_every_rank("shm_without_address_space",
-                       AllOf(HasSubstr("rank 1 cannot share memory for the rows of 'Linear'"),
-                             HasSubstr("could not be mapped"), HasSubstr("ulimit -v")));
-}
-
-PROCESS_CASE(shm_without_address_space) {
-  init_process_group(kShm);
-  torch::nn::Linear linear(4096, 4096);
-  if (is_rank_1()) {
-    size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    const rlimit limit{pages * 4096 + (24u << 20), RLIM_INFINITY};
-    TORCH_CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
-  }
-  fully_shard(linear);
-}
-
-PROCESS_CASE(shm_without_descriptors) {
-  init_process_group(kShm);
-  torch::nn::Linear linear(8, 8);
-  if (is_rank_1()) {
-    const int next = dup(0);
-    close(next);
-    const rlimit limit{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
-    TORCH_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-  }
-  fully_shard(linear);
-}
-
-TEST(ShmObstacles, ALimitOnOpenFilesIsNamed) {
-  expect_on_every_rank("shm_without_descriptors",
-                       AllOf(HasSubstr("rank 1 cannot share memory"), HasSubstr("ulimit -n")));
-}
+int own_rank() { return std::atoi(std::getenv("RANK")); }
 
 // From now on a system call fails, as under a container's profile. With `first_argument` only calls that have it.
 void make_fail(long system_call, int error, std::optional<uint32_t> first_argument = std::nullopt) {
@@ -100,59 +52,93 @@ void make_fail(long system_call, int error, std::optional<uint32_t> first_argume
   TORCH_CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
 }
 
+void limit_address_space() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit limit{pages * 4096 + (24u << 20), RLIM_INFINITY};
+  TORCH_CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+}
+
+void limit_open_files() {
+  const int next = dup(0);
+  close(next);
+  const rlimit limit{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};
+  TORCH_CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+}
+
 void forbid_memfd() { make_fail(SYS_memfd_create, EPERM); }
+void become_another_user() { TORCH_CHECK(setuid(65534) == 0); }
 
-PROCESS_CASE(shm_without_memfd) {
-  if (is_rank_1()) forbid_memfd();
+struct ShmObstacle {
+  std::string name;
+  int rank;  // that meets it
+  bool is_met_in_init;
+  void (*arise)();
+  std::vector<std::string> told;  // on every rank
+  bool needs_root = false;
+};
+
+const std::vector<ShmObstacle>& shm_obstacles() {
+  static const std::vector<ShmObstacle> all{
+      {"address_space",
+       1,
+       false,
+       limit_address_space,
+       {"rank 1 cannot share memory for the rows of 'Linear'", "could not be mapped", "ulimit -v"}},
+      {"open_files", 1, false, limit_open_files, {"rank 1 cannot share memory", "ulimit -n"}},
+      // As the kernel says when a memory file system, or its control group, is full. Rank 0 makes segments.
+      {"memory",
+       0,
+       false,
+       [] { make_fail(SYS_fallocate, ENOSPC); },
+       {"rank 0 cannot share memory", "MiB for a shared segment: No space left on device", "Use a smaller model"}},
+      {"memfd",
+       1,
+       true,
+       forbid_memfd,
+       {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed", "A sandbox may forbid it",
+        "gloo"}},
+      {"unix_sockets",
+       1,
+       true,
+       [] { make_fail(SYS_socket, EPERM, AF_UNIX); },
+       {"rank 1: socket(AF_UNIX) failed: Operation not permitted", "A sandbox may forbid it", "gloo"}},
+      // Rank 1 hosts nothing else that has to be bound.
+      {"abstract_names",
+       1,
+       true,
+       [] { make_fail(SYS_bind, EPERM); },
+       {"rank 1: binding an abstract Unix socket failed: Operation not permitted", "gloo"}},
+      {"another_user",
+       1,
+       true,
+       become_another_user,
+       {"ranks of one user can share memory, found a process of user"},
+       /*needs_root=*/true}};
+  return all;
+}
+
+PROCESS_CASE(shm_with_an_obstacle) {
+  const auto& obstacle = *std::ranges::find(shm_obstacles(), std::getenv("OBSTACLE"), &ShmObstacle::name);
+  const bool is_met_here = obstacle.rank == own_rank();
+  if (is_met_here && obstacle.is_met_in_init) obstacle.arise();
   init_process_group(kShm);
-}
-
-TEST(ShmObstacles, ASandboxWithoutMemfdIsNamed) {
-  expect_on_every_rank(
-      "shm_without_memfd",
-      AllOf(HasSubstr("the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed"),
-            HasSubstr("A sandbox may forbid it"), HasSubstr("gloo")));
-}
-
-PROCESS_CASE(shm_without_unix_sockets) {
-  if (is_rank_1()) make_fail(SYS_socket, EPERM, AF_UNIX);
-  init_process_group(kShm);
-}
-
-TEST(ShmObstacles, ASandboxWithoutUnixSocketsIsNamed) {
-  expect_on_every_rank("shm_without_unix_sockets",
-                       AllOf(HasSubstr("rank 1: socket(AF_UNIX) failed: Operation not permitted"),
-                             HasSubstr("A sandbox may forbid it"), HasSubstr("gloo")));
-}
-
-PROCESS_CASE(shm_without_abstract_names) {
-  // Rank 1 hosts nothing else that has to be bound.
-  if (is_rank_1()) make_fail(SYS_bind, EPERM);
-  init_process_group(kShm);
-}
-
-TEST(ShmObstacles, ASandboxWithoutAbstractSocketNamesIsNamed) {
-  expect_on_every_rank(
-      "shm_without_abstract_names",
-      AllOf(HasSubstr("rank 1: binding an abstract Unix socket failed: Operation not permitted"), HasSubstr("gloo")));
-}
-
-// As the kernel says when a memory file system, or its control group, is full.
-PROCESS_CASE(shm_without_memory) {
-  init_process_group(kShm);
-  torch::nn::Linear linear(512, 512);
-  if (!is_rank_1()) make_fail(SYS_fallocate, ENOSPC);  // rank 0 makes segments
+  torch::nn::Linear linear(4096, 4096);
+  if (is_met_here && !obstacle.is_met_in_init) obstacle.arise();
   fully_shard(linear);
 }
 
-TEST(ShmObstacles, ASegmentThatGetsNoMemoryIsNamed) {
-  expect_on_every_rank("shm_without_memory", AllOf(HasSubstr("rank 0 cannot share memory"),
-                                                   HasSubstr("MiB for a shared segment: No space left on device"),
-                                                   HasSubstr("Use a smaller model")));
+TEST(ShmObstacles, AreNamedOnEveryRank) {
+  for (const auto& obstacle : shm_obstacles()) {
+    if (obstacle.needs_root && geteuid() != 0) continue;
+    SCOPED_TRACE(obstacle.name);
+    ProcessRanks ranks("shm_with_an_obstacle", {.world_size = 2, .environment = {{"OBSTACLE", obstacle.name}}});
+    expect_ends(ranks, 2, 1, obstacle.told);
+  }
 }
 
 PROCESS_CASE(cpu_without_memfd) {
-  if (is_rank_1()) forbid_memfd();
+  if (own_rank() == 1) forbid_memfd();
   init_process_group({.backend = "cpu"});
   barrier();
   TORCH_CHECK(default_process_group()->communicator().share(64, at::kCPU, {"test", {}}) == nullptr);
@@ -160,26 +146,16 @@ PROCESS_CASE(cpu_without_memfd) {
 
 TEST(ShmObstacles, TheBackendCpuDoesWithoutAndSaysWhy) {
   ProcessRanks ranks("cpu_without_memfd", {.world_size = 2});
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
-  EXPECT_THAT(ranks.wait(0).output,
-              HasSubstr("fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: memfd_create failed"));
-}
-
-PROCESS_CASE(shm_of_another_user) {
-  if (is_rank_1()) TORCH_CHECK(setuid(65534) == 0);
-  init_process_group(kShm);
-}
-
-TEST(ShmObstacles, RanksOfDifferentUsersAreRefused) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can start ranks of two users";
-  expect_on_every_rank("shm_of_another_user", HasSubstr("ranks of one user can share memory, found a process of user"));
+  expect_end(ranks, 1, 0);
+  expect_end(ranks, 0, 0,
+             {"fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: memfd_create failed"});
 }
 
 PROCESS_CASE(shm_on_two_hosts) {
-  if (is_rank_1()) TORCH_CHECK(unshare(CLONE_NEWNET) == 0);
+  if (own_rank() == 1) TORCH_CHECK(unshare(CLONE_NEWNET) == 0);
   auto options = kShm;
   options.store = c10::make_intrusive<c10d::FileStore>(std::getenv("FSDP_TEST_STORE"), 2);
-  options.rank = is_rank_1() ? 1 : 0;
+  options.rank = own_rank();
   options.world_size = 2;
   init_process_group(options);
 }
@@ -187,8 +163,8 @@ PROCESS_CASE(shm_on_two_hosts) {
 TEST(ShmObstacles, RanksOnTwoHostsAreRefused) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make a network namespace";
   const std::string store = testing::TempDir() + "/fsdp_two_hosts_" + std::to_string(getpid());
-  expect_on_every_rank("shm_on_two_hosts", HasSubstr("rank 0 and rank 1 are on different hosts"),
-                       {{"FSDP_TEST_STORE", store}});
+  ProcessRanks ranks("shm_on_two_hosts", {.world_size = 2, .environment = {{"FSDP_TEST_STORE", store}}});
+  expect_ends(ranks, 2, 1, {"rank 0 and rank 1 are on different hosts"});
   std::remove(store.c_str());
 }
 
@@ -230,14 +206,14 @@ void intrude(const std::string& name, const std::string& text) {
 PROCESS_CASE(shm_with_intruders) {
   const std::string place = std::getenv("FSDP_TEST_PLACE");
   std::jthread teller;
-  if (std::getenv("RANK") == std::string("0")) {
+  if (own_rank() == 0) {
     teller = std::jthread([place] {
       std::set<std::string> names;
       while (names = own_socket_names(), names.empty()) std::this_thread::yield();
       std::ofstream(place + ".new") << *names.begin();
       std::filesystem::rename(place + ".new", place);
     });
-  } else if (is_rank_1()) {
+  } else if (own_rank() == 1) {
     while (!std::filesystem::exists(place)) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     std::string name;
     std::getline(std::ifstream(place), name);
@@ -267,7 +243,7 @@ PROCESS_CASE(shm_with_intruders) {
 TEST(ShmLinks, ForeignAndSilentConnectionsArePassedOver) {
   const std::string place = testing::TempDir() + "/fsdp_intruders_" + std::to_string(getpid());
   ProcessRanks ranks("shm_with_intruders", {.world_size = 3, .environment = {{"FSDP_TEST_PLACE", place}}});
-  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
+  expect_ends(ranks, 3, 0);
   std::remove(place.c_str());
 }
 
@@ -287,7 +263,7 @@ TEST(ShmObstacles, SegmentsAndSocketsLeaveNothing) {
   ProcessRanks ranks("shm_leaves_nothing", {.world_size = 2});
   std::set<std::string> names;
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(ranks.wait(rank).exit_code, 0) << ranks.wait(rank).output;
+    expect_end(ranks, rank, 0);
     std::istringstream lines(ranks.wait(rank).output);
     for (std::string line; std::getline(lines, line);)
       if (line.starts_with("left: ")) names.insert(line.substr(6));

@@ -11,9 +11,11 @@
 
 #include <cstdlib>
 #include <functional>
+#include <future>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/rendezvous/environment.h"
 
@@ -56,25 +58,26 @@ class Spawn : public testing::Test {
 };
 
 TEST_F(Spawn, EveryRankRunsInAProcessOfItsOwnWithItsEnvironment) {
-  spawn(
+  // Variables of an outer launcher do not reach the ranks.
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
+  const std::string error = error_of(
       [this](int rank) {
         const auto place = rendezvous_from_environment();
         TORCH_CHECK(place && place->rank == rank && place->local_rank == rank);
         TORCH_CHECK(place->world_size == 3 && place->host == "127.0.0.1" && place->port > 0);
-        TORCH_CHECK(!place->agent_hosts_store);
+        TORCH_CHECK(!place->agent_hosts_store && place->attempt == 0);
         __atomic_fetch_add(&shared_->sum, 1 << rank, __ATOMIC_SEQ_CST);
         shared_->pids[rank] = getpid();
       },
       3);
+  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
+  unsetenv("TORCHELASTIC_RESTART_COUNT");
+  EXPECT_EQ(error, "no error");
   EXPECT_EQ(shared_->sum, 7);
   EXPECT_NE(shared_->pids[0], shared_->pids[1]);
   EXPECT_NE(shared_->pids[0], getpid());
-}
-
-TEST_F(Spawn, LeavesNoVariablesInTheCaller) {
-  spawn([](int) {}, 1);
-  EXPECT_EQ(std::getenv("WORLD_SIZE"), nullptr);
-  EXPECT_EQ(std::getenv("FSDP_JOB_TOKEN"), nullptr);
+  for (const char* variable : {"WORLD_SIZE", "FSDP_JOB_TOKEN"}) EXPECT_EQ(std::getenv(variable), nullptr) << variable;
 }
 
 TEST_F(Spawn, RanksShareATokenThatNobodyElseKnows) {
@@ -90,20 +93,6 @@ TEST_F(Spawn, RanksShareATokenThatNobodyElseKnows) {
     tokens.insert(shared_->text);
   }
   EXPECT_EQ(tokens.size(), 2U);
-}
-
-TEST_F(Spawn, VariablesOfAnOuterLauncherDoNotReachTheRanks) {
-  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-  setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
-  const std::string error = error_of(
-      [](int) {
-        const auto place = rendezvous_from_environment();
-        TORCH_CHECK(!place->agent_hosts_store && place->attempt == 0);
-      },
-      1);
-  unsetenv("TORCHELASTIC_USE_AGENT_STORE");
-  unsetenv("TORCHELASTIC_RESTART_COUNT");
-  EXPECT_EQ(error, "no error");
 }
 
 TEST_F(Spawn, SignalsToTheCallerGoOnToTheRanksWhereThatIsAskedFor) {
@@ -125,32 +114,27 @@ TEST_F(Spawn, SignalsToTheCallerGoOnToTheRanksWhereThatIsAskedFor) {
   EXPECT_FALSE(sigismember(&blocked, SIGTERM));
 }
 
-TEST_F(Spawn, AnExceptionIsRethrownNamingItsRank) {
-  const std::string error = error_of(
-      [](int rank) {
-        if (rank == 1) throw std::runtime_error("out of eggs");
-      },
-      2);
-  EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: out of eggs");
-}
-
-TEST_F(Spawn, AnErrorLargerThanAPipeArrivesWhole) {
-  const std::string error = error_of([](int) { throw std::runtime_error(std::string(300000, 'x')); }, 1);
-  EXPECT_EQ(error.size(), std::string("fsdp::spawn: rank 0 failed: ").size() + 300000);
-}
-
-TEST_F(Spawn, ASignalIsReportedByName) {
-  const std::string error = error_of(
-      [](int rank) {
-        if (rank == 0) raise(SIGKILL);
-        pause();
-      },
-      2, {.peer_grace = 0s});
-  EXPECT_EQ(error, "fsdp::spawn: rank 0 was killed by SIGKILL.");
-}
-
-TEST_F(Spawn, AnExitStatusIsReported) {
-  EXPECT_EQ(error_of([](int) { std::_Exit(5); }, 1), "fsdp::spawn: rank 0 exited with code 5.");
+TEST_F(Spawn, AFailureIsReportedNamingItsRank) {
+  struct Failing {
+    void (*act)(int rank);
+    int ranks;
+    std::string reported;
+  };
+  const std::vector<Failing> failures{{[](int rank) {
+                                         if (rank == 1) throw std::runtime_error("out of eggs");
+                                       },
+                                       2, "rank 1 failed: out of eggs"},
+                                      // An error larger than a pipe arrives whole.
+                                      {[](int) { throw std::runtime_error(std::string(300000, 'x')); }, 1,
+                                       "rank 0 failed: " + std::string(300000, 'x')},
+                                      {[](int rank) {
+                                         if (rank == 0) raise(SIGKILL);
+                                         pause();
+                                       },
+                                       2, "rank 0 was killed by SIGKILL."},
+                                      {[](int) { std::_Exit(5); }, 1, "rank 0 exited with code 5."}};
+  for (const auto& [act, ranks, reported] : failures)
+    EXPECT_EQ(error_of(act, ranks, {.peer_grace = 0s}), "fsdp::spawn: " + reported);
 }
 
 TEST_F(Spawn, TheCauseIsReportedRatherThanTheLostPeer) {
@@ -226,14 +210,12 @@ TEST_F(Spawn, RanksShareTheProcessors) {
   EXPECT_EQ(error, "no error");
 }
 
-TEST_F(Spawn, FewerThanOneRankIsAnError) {
-  EXPECT_THROW(spawn([](int) {}, 0), UsageError);
-  EXPECT_THROW(spawn([](int) {}, -3), UsageError);
-}
-
-TEST_F(Spawn, AProcessWithThreadsIsRefused) {
-  std::thread other([] { usleep(300'000); });
+TEST_F(Spawn, FewerThanOneRankAndAProcessWithThreadsAreRefused) {
+  for (const int ranks : {0, -3}) EXPECT_THROW(spawn([](int) {}, ranks), UsageError) << ranks;
+  std::promise<void> tried;
+  std::thread other([future = tried.get_future()]() mutable { future.wait(); });
   EXPECT_THROW(spawn([](int) {}, 1), UsageError);
+  tried.set_value();
   other.join();
 }
 

@@ -1,0 +1,28 @@
+#pragma once
+/// \file
+/// How ranks that are processes are expected to end.
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+#include "support/process_ranks.h"
+
+namespace fsdp::test {
+
+/// Expects that the rank ended by itself with this code, and that what it printed has all the parts.
+inline void expect_end(ProcessRanks& ranks, int rank, int exit_code, const std::vector<std::string>& parts = {}) {
+  const auto& result = ranks.wait(rank);
+  EXPECT_FALSE(result.timed_out) << "rank " << rank;
+  EXPECT_EQ(result.exit_code, exit_code) << "rank " << rank << ": " << result.output;
+  for (const auto& part : parts) EXPECT_THAT(result.output, testing::HasSubstr(part)) << "rank " << rank;
+}
+
+/// Expects that of all ranks.
+inline void expect_ends(ProcessRanks& ranks, int world_size, int exit_code,
+                        const std::vector<std::string>& parts = {}) {
+  for (int rank = 0; rank < world_size; ++rank) expect_end(ranks, rank, exit_code, parts);
+}
+
+}  // namespace fsdp::test
