@@ -2,52 +2,59 @@
 
 #include <c10/core/DeviceGuard.h>
 #include <fsdp/activation_checkpoint.h>
-#include <torch/torch.h>
 
 #include <map>
 
-#include "support/checked_device/host_memory.h"
 #include "checked_device/training.h"
+#include "support/checked_device/host_memory.h"
 
 namespace fsdp::test::checked {
 namespace {
 
 class CheckedActivationInputs : public CheckedDevice {};
 
+torch::Tensor drawn_like(const torch::Tensor& x) {
+  const c10::DeviceGuard guard(x.device());
+  return torch::empty_like(x).bernoulli_(0.5);
+}
+
 torch::Tensor masked(const torch::Tensor& x) {
   const c10::DeviceGuard guard(x.device());
-  return torch::sin(x * torch::empty_like(x).bernoulli_(0.5));
+  return torch::sin(x * drawn_like(x));
+}
+
+torch::Tensor random_on(int index) {
+  streams().setDevice(device(index));
+  return torch::randn({64}).to(device(index)).requires_grad_();
+}
+
+void expect_equal(const std::vector<torch::Tensor>& expected, const std::vector<torch::Tensor>& found) {
+  ASSERT_EQ(expected.size(), found.size());
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
 }
 
 // The generator is that of the tensors' device, whichever the thread's current one is.
 TEST_F(CheckedActivationInputs, MasksAreThoseOfForwardOnADeviceThatIsNotTheCurrentOne) {
-  const c10::impl::VirtualGuardImpl devices(kType);
-  devices.setDevice(device(1));
-  const auto x = torch::randn({64}).to(device(1)).requires_grad_();
-  devices.setDevice(device(0));
+  const auto x = random_on(1);
+  streams().setDevice(device(0));
   const auto run = [&](const std::function<torch::Tensor(const torch::Tensor&)>& part) {
     torch::manual_seed(11);
     const auto result = part(x);
     const c10::DeviceGuard guard(x.device());
-    const auto others = torch::empty_like(x).bernoulli_(0.5);  // drawn in between
+    const auto others = drawn_like(x);  // drawn in between
     result.sum().backward();
-    return std::vector{std::exchange(x.mutable_grad(), {}).cpu(), others.cpu(), torch::empty_like(x).bernoulli_(0.5).cpu()};
+    return std::vector{std::exchange(x.mutable_grad(), {}).cpu(), others.cpu(), drawn_like(x).cpu()};
   };
   const auto expected = run(masked);
-  const auto found = run([](const torch::Tensor& h) { return activation_checkpoint(masked, h); });
-  const auto other = run([](const torch::Tensor& h) { return activation_checkpoint({.preserve_rng_state = false}, masked, h); });
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
+  expect_equal(expected, run([](const torch::Tensor& h) { return activation_checkpoint(masked, h); }));
+  const auto other =
+      run([](const torch::Tensor& h) { return activation_checkpoint({.preserve_rng_state = false}, masked, h); });
   EXPECT_FALSE(torch::equal(expected[0], other[0])) << "the test sees another mask";
 }
 
 TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
-  const c10::impl::VirtualGuardImpl devices(kType);
-  std::vector<torch::Tensor> inputs;
-  for (int i : {1, 2}) {
-    devices.setDevice(device(i));
-    inputs.push_back(torch::randn({64}).to(device(i)).requires_grad_());
-  }
-  devices.setDevice(device(0));
+  const std::vector<torch::Tensor> inputs{random_on(1), random_on(2)};
+  streams().setDevice(device(0));
   const auto part = [](const std::vector<torch::Tensor>& both) {
     return std::vector{masked(both[0]), masked(both[1])};
   };
@@ -57,19 +64,18 @@ TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
     std::vector<torch::Tensor> gradients;
     for (size_t i : {0, 1}) {
       const c10::DeviceGuard guard(inputs[i].device());
-      torch::empty_like(inputs[i]).bernoulli_(0.5);
+      drawn_like(inputs[i]);
       results[i].sum().backward();
       gradients.push_back(std::exchange(inputs[i].mutable_grad(), {}).cpu());
     }
     return gradients;
   };
-  const auto expected = run(false), found = run(true);
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
+  expect_equal(run(false), run(true));
 }
 
 // What operators do depends on strides: `view` refuses some, sums add in other orders.
 TEST_F(CheckedActivationInputs, AnInputInHostMemoryComesBackAsItLay) {
-  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
+  streams().setDevice(device(0));
   const auto weight = torch::ones({4, 6, 5}).to(device(0)).requires_grad_();
   const auto given = torch::randn({4, 6, 5}).to(device(0));
   const std::map<std::string, torch::Tensor> inputs{{"transposed", given.transpose(0, 2).contiguous().transpose(0, 2)},
@@ -91,7 +97,7 @@ TEST_F(CheckedActivationInputs, AnInputInHostMemoryComesBackAsItLay) {
 }
 
 TEST_F(CheckedActivationInputs, AnExpandedInputIsNotWrittenOutInHostMemory) {
-  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
+  streams().setDevice(device(0));
   const auto weight = torch::ones({64, 6}).to(device(0)).requires_grad_();
   const auto x = torch::randn({6}).to(device(0)).expand({64, 6});
   HostMemory::get().take_bytes();
@@ -103,8 +109,8 @@ TEST_F(CheckedActivationInputs, AnExpandedInputIsNotWrittenOutInHostMemory) {
 TEST_F(CheckedActivationInputs, InputsInHostMemoryAreCountedThere) {
   const auto training = small_net();
   for (bool offloads : {false, true})
-    on_ranks(training, 2, [&](SmallNetImpl& net, const Group& group, int rank) {
-      const auto x = training.inputs({0, 2 * rank, 2}).to(device(rank));
+    on_ranks(training, 2, [&](SmallNetImpl& net, const Group& group, int) {
+      const auto x = training.share_of(0).x;
       torch::Tensor loss;
       {
         const ForwardScope scope(group);

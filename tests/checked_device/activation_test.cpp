@@ -1,13 +1,10 @@
 // Parts that are computed again on the checked device: equal to the unsharded model, no violation, no wait of the host.
 
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
 #include <fsdp/activation_checkpoint.h>
-#include <gmock/gmock.h>
 #include <torch/csrc/autograd/graph_task.h>
 
-#include "support/checked_device/host_memory.h"
 #include "checked_device/training.h"
+#include "support/checked_device/host_memory.h"
 
 namespace fsdp::test::checked {
 namespace {
@@ -15,7 +12,15 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-class CheckedActivation : public CheckedDevice {};
+class CheckedActivation : public CheckedDevice {
+ protected:
+  void SetUp() override {
+    CheckedDevice::SetUp();
+    streams().setDevice(device(0));
+  }
+};
+
+at::Tensor full(double value) { return at::full({4}, value, at::device(device(0)).dtype(at::kFloat)); }
 
 struct CheckpointedNetImpl : SmallNetImpl {
   CheckpointOptions options;
@@ -31,42 +36,34 @@ struct CheckpointedNetImpl : SmallNetImpl {
   }
 };
 
-DeviceTraining<CheckpointedNetImpl> checkpointed_net(const CheckpointOptions& options, bool holds_parts) {
-  DeviceTraining<CheckpointedNetImpl> training;
-  training.build = [=] {
-    auto net = std::make_shared<CheckpointedNetImpl>();
-    net->options = options;
-    net->holds_parts = holds_parts;
-    return net;
-  };
-  training.shard = [](CheckpointedNetImpl& net) { return shard_blocks(net); };
-  training.inputs = [](const Batch& batch) { return samples(batch, {5}); };
-  training.targets = [](const Batch& batch) { return samples(batch, {3}); };
-  training.finish();
-  return training;
+void expect_checkpointed_steps_are_ordered(const CheckpointOptions& options, bool holds_parts, int world) {
+  SCOPED_TRACE(holds_parts ? "parts inside a part" : "parts");
+  expect_steps_are_ordered(device_training<CheckpointedNetImpl>(
+                               [=] {
+                                 auto net = std::make_shared<CheckpointedNetImpl>();
+                                 net->options = options;
+                                 net->holds_parts = holds_parts;
+                                 return net;
+                               },
+                               [](CheckpointedNetImpl& net) { return shard_blocks(net); }, 5, 3),
+                           world);
 }
 
 TEST_F(CheckedActivation, StepsOfPartsThatAreComputedAgainAreOrdered) {
-  for (int world : worlds_up_to(3))
-    for (bool holds_parts : {false, true}) expect_steps_are_ordered(checkpointed_net({}, holds_parts), world);
+  for (const int world : {1, 3}) expect_checkpointed_steps_are_ordered({}, false, world);
+  expect_checkpointed_steps_are_ordered({}, true, 2);
+  expect_checkpointed_steps_are_ordered({.keeps_results = is_product}, false, 2);
 }
 
 TEST_F(CheckedActivation, StepsWhoseInputsAreInHostMemoryAreOrderedAndTheHostWaitsForNoCopy) {
-  for (int world : worlds_up_to(3))
-    for (bool holds_parts : {false, true})
-      expect_steps_are_ordered(checkpointed_net({.offload_inputs = true}, holds_parts), world);
-}
-
-TEST_F(CheckedActivation, StepsThatKeepProductsAreOrdered) {
-  for (int world : worlds_up_to(2))
-    expect_steps_are_ordered(checkpointed_net({.keeps_results = is_product}, false), world);
+  for (const int world : {1, 3}) expect_checkpointed_steps_are_ordered({.offload_inputs = true}, false, world);
+  expect_checkpointed_steps_are_ordered({.offload_inputs = true}, true, 2);
 }
 
 TEST_F(CheckedActivation, AnInputInHostMemoryLeavesTheDevice) {
-  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
-  const auto w = at::ones({4}, at::device(device(0)).dtype(at::kFloat)).requires_grad_();
+  const auto w = full(1).requires_grad_();
   for (bool offloads : {false, true}) {
-    auto x = at::full({4}, 3, at::device(device(0)).dtype(at::kFloat));
+    auto x = full(3);
     const c10::weak_intrusive_ptr<c10::StorageImpl> kept(
         c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(x.storage().unsafeGetStorageImpl()));
     const auto result = activation_checkpoint(
@@ -84,8 +81,8 @@ struct OffloadedChain {
   static constexpr size_t kBytes = 4 * sizeof(float);
   static constexpr int kParts = 3;
 
-  at::Tensor w = at::full({4}, 2, at::device(device(0)).dtype(at::kFloat)).requires_grad_();
-  std::vector<size_t> came;  // bytes since the part before, from the last part on
+  at::Tensor w = full(2).requires_grad_();
+  std::vector<size_t> came;  // inputs since the part before, from the last part on
 
   at::Tensor run(const at::Tensor& input) {
     auto x = input;
@@ -93,34 +90,32 @@ struct OffloadedChain {
       x = activation_checkpoint(
           {.offload_inputs = true},
           [this](const torch::Tensor& h) {
-            if (torch::autograd::get_current_graph_task_id() != -1) came.push_back(bytes_since());
+            if (torch::autograd::get_current_graph_task_id() != -1) came.push_back(inputs_since());
             return h * w;
           },
           x);
     return x;
   }
-  static size_t bytes_since() { return HostMemory::get().take_bytes().to_device / kBytes; }
+  static size_t inputs_since() { return HostMemory::get().take_bytes().to_device / kBytes; }
 };
 
 TEST_F(CheckedActivation, TheInputsOfThePartThatIsNextComeWhileOneIsComputed) {
-  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
   OffloadedChain chain;
-  const auto output = chain.run(at::full({4}, 3, at::device(device(0)).dtype(at::kFloat))).sum();
-  OffloadedChain::bytes_since();
+  const auto output = chain.run(full(3)).sum();
+  OffloadedChain::inputs_since();
   take_host_waits();
   output.backward();
-  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "inputs: its own and the next one's, then the next one's";
-  EXPECT_EQ(OffloadedChain::bytes_since(), 0u);
+  EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "its own and the next one's, then the next one's";
+  EXPECT_EQ(OffloadedChain::inputs_since(), 0u);
   EXPECT_THAT(take_host_waits(), IsEmpty());
   EXPECT_TRUE(at::equal(chain.w.grad().cpu(), at::full({4}, 3 * 3 * 2 * 2.0F)));
 }
 
 TEST_F(CheckedActivation, InputsThatABackwardDoesNotNeedGoWithIt) {
-  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
   OffloadedChain chain;
-  const auto x = at::full({4}, 3, at::device(device(0)).dtype(at::kFloat));
+  const auto x = full(3);
   const auto first = chain.run(x).sum(), second = chain.run(x).sum();
-  OffloadedChain::bytes_since();
+  OffloadedChain::inputs_since();
   for (int pass = 0; pass < 2; ++pass) {
     second.backward({}, /*retain_graph=*/true);
     EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u)) << "and those of the other graph's last part";
@@ -134,29 +129,42 @@ TEST_F(CheckedActivation, InputsThatABackwardDoesNotNeedGoWithIt) {
 
 // Backward of what was computed on a stream runs there.
 TEST_F(CheckedActivation, InputsThatCameForAnotherStreamComeAgain) {
-  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
-  const c10::impl::VirtualGuardImpl streams(kType);
-  const auto own = streams.getStream(device(0)), side = streams.getNewStream(device(0), 0);
-  const auto let_wait = [](const c10::Stream& later, const c10::Stream& earlier) {
-    c10::Event event(kType);
-    event.record(earlier);
-    event.block(later);
-  };
+  const auto own = current_stream_of(0), side = new_stream_of(0);
   OffloadedChain chain;
-  const auto x = at::full({4}, 3, at::device(device(0)).dtype(at::kFloat));
-  let_wait(side, own);
+  const auto x = full(3);
+  order(own, side);
   at::Tensor middle;
   {
     const c10::StreamGuard guard(side);
     middle = chain.run(x);
   }
-  let_wait(own, side);
+  order(side, own);
   const auto output = chain.run(middle).sum();
-  OffloadedChain::bytes_since();
+  OffloadedChain::inputs_since();
   output.backward();
   EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u, 2u, 1u, 0u)) << "the fourth takes its own again, on its stream";
-  let_wait(side, own);  // what was made on the one was used on the other
-  let_wait(own, side);
+  order(own, side);  // what was made on the one was used on the other
+  order(side, own);
+}
+
+TEST_F(CheckedActivation, APartThatDifferentiatesHasTheBitsOfThePlainCall) {
+  torch::manual_seed(4);
+  const auto x = torch::randn({4, 6}).to(device(0)).requires_grad_();
+  const auto w = torch::randn({6, 6}).to(device(0)).requires_grad_(), v = torch::randn({6, 6}).to(device(0));
+  const auto part = [&](const torch::Tensor& h) {
+    const auto energy = torch::tanh(torch::mm(h, w)).square().sum();
+    const auto slope = torch::autograd::grad({energy}, {h}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
+    return torch::tanh(torch::mm(torch::sin(slope), v));
+  };
+  const auto gradients_of = [&](const torch::Tensor& result) {
+    result.square().sum().backward();
+    return std::vector{std::exchange(x.mutable_grad(), {}).cpu(), std::exchange(w.mutable_grad(), {}).cpu()};
+  };
+  const auto expected = gradients_of(part(x));
+  for (const auto& options : {CheckpointOptions{}, CheckpointOptions{.keeps_results = is_product}}) {
+    const auto found = gradients_of(activation_checkpoint(options, part, x));
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
+  }
 }
 
 }  // namespace

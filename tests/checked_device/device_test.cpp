@@ -1,14 +1,10 @@
 // The checked device finds planted errors, and nothing in what is right.
 
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <gmock/gmock.h>
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <thread>
 
-#include "support/checked_device/checked_device.h"
+#include "checked_device/training.h"
 
 namespace fsdp::test::checked {
 namespace {
@@ -20,31 +16,39 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
+at::Tensor ones(int64_t numel = 4, int index = 0) {
+  return at::ones({numel}, at::TensorOptions().device(device(index)));
+}
+
 class CheckedDeviceStreams : public CheckedDevice {
  protected:
   void SetUp() override {
     CheckedDevice::SetUp();
-    const c10::impl::VirtualGuardImpl devices(kType);
-    devices.setDevice(device(0));
-    own.emplace(devices.getStream(device(0)));
-    side.emplace(devices.getNewStream(device(0), 0));
+    streams().setDevice(device(0));
+    own.emplace(current_stream_of(0));
+    side.emplace(new_stream_of(0));
+    third.emplace(new_stream_of(0));
   }
 
-  static at::Tensor ones(int64_t numel = 4) { return at::ones({numel}, at::TensorOptions().device(device(0))); }
-  // `then` comes after what `first` has been given.
-  static void order(const c10::Stream& first, const c10::Stream& then) {
-    c10::Event event(kType);
-    event.record(first);
-    event.block(then);
+  static void on(const c10::Stream& stream, const std::function<void()>& act) {
+    const c10::StreamGuard guard(stream);
+    act();
+  }
+  // A tensor of the caller's stream, which another one has written in order.
+  at::Tensor written_aside() const {
+    auto tensor = ones();
+    order(*own, *side);
+    on(*side, [&] { tensor.mul_(2); });
+    return tensor;
+  }
+  void expect_violation(Fault fault, const std::string& first, const std::string& then) {
+    EXPECT_THAT(violations(),
+                ElementsAre(AllOf(Field(&Violation::fault, fault), Field(&Violation::text, HasSubstr(first)),
+                                  Field(&Violation::text, HasSubstr(then)))));
   }
 
-  std::optional<c10::Stream> own, side;
+  std::optional<c10::Stream> own, side, third;
 };
-
-auto violation(Fault fault, const std::string& first, const std::string& then) {
-  return AllOf(Field(&Violation::fault, fault), Field(&Violation::text, HasSubstr(first)),
-               Field(&Violation::text, HasSubstr(then)));
-}
 
 TEST_F(CheckedDeviceStreams, OperatorsGiveTheValuesOfTheCpu) {
   const auto x = at::arange(6, at::kDouble).reshape({2, 3}), w = at::arange(12, at::kDouble).reshape({3, 4});
@@ -82,21 +86,15 @@ TEST_F(CheckedDeviceStreams, AMissingWaitBeforeAReadIsFoundAndNamesBothPlaces) {
     const Label label("producer");
     tensor.mul_(2);
   }
-  const c10::StreamGuard guard(*side);
   const Label label("consumer");
-  const auto copy = tensor + 1;
-  EXPECT_THAT(violations(),
-              ElementsAre(violation(Fault::kUnordered, "on stream 0 of checked:0, in 'producer'", "then aten::add")));
+  on(*side, [&] { static_cast<void>(tensor + 1); });
+  expect_violation(Fault::kUnordered, "on stream 0 of checked:0, in 'producer'", "then aten::add");
 }
 
 TEST_F(CheckedDeviceStreams, AReadAfterAnEventIsRight) {
   const auto tensor = ones();
   order(*own, *side);
-  at::Tensor copy;
-  {
-    const c10::StreamGuard guard(*side);
-    copy = tensor + 1;
-  }
+  on(*side, [&] { static_cast<void>(tensor + 1); });
   order(*side, *own);
 }
 
@@ -104,127 +102,83 @@ TEST_F(CheckedDeviceStreams, AnEventThatCameTooEarlyOrdersNothing) {
   const auto tensor = ones();
   order(*own, *side);
   tensor.mul_(2);
-  const c10::StreamGuard guard(*side);
-  tensor.add_(1);
-  EXPECT_THAT(violations(), ElementsAre(violation(Fault::kUnordered, "aten::mul", "aten::add")));
+  on(*side, [&] { tensor.add_(1); });
+  expect_violation(Fault::kUnordered, "aten::mul", "aten::add");
 }
 
 TEST_F(CheckedDeviceStreams, OrderGoesOnThroughAThirdStream) {
-  const auto third = c10::impl::VirtualGuardImpl(kType).getNewStream(device(0), 0);
   const auto tensor = ones();
-  order(*own, third);
-  order(third, *side);
-  {
-    const c10::StreamGuard guard(*side);
-    tensor.add_(1);
-  }
+  order(*own, *third);
+  order(*third, *side);
+  on(*side, [&] { tensor.add_(1); });
   order(*side, *own);
 }
 
 TEST_F(CheckedDeviceStreams, OtherBytesOfABlockAreNoConflict) {
-  const auto tensor = ones(16);
-  order(*own, *side);
-  tensor.narrow(0, 0, 8).mul_(2);
-  {
-    const c10::StreamGuard guard(*side);
-    tensor.narrow(0, 8, 8).mul_(3);
+  const auto tensor = ones(16), matrix = ones(16).view({4, 4});
+  for (const auto& [mine, others] : {std::pair(tensor.narrow(0, 0, 8), tensor.narrow(0, 8, 8)),
+                                     std::pair(matrix.narrow(1, 0, 2), matrix.narrow(1, 2, 2))}) {
+    order(*own, *side);
+    mine.mul_(2);
+    {
+      const c10::StreamGuard guard(*side);
+      others.mul_(3);
+    }
+    order(*side, *own);
   }
-  order(*side, *own);
-  const auto matrix = ones(16).view({4, 4});
-  order(*own, *side);
-  matrix.narrow(1, 0, 2).mul_(2);
-  {
-    const c10::StreamGuard guard(*side);
-    matrix.narrow(1, 2, 2).mul_(3);
-  }
-  order(*side, *own);
 }
 
 TEST_F(CheckedDeviceStreams, AnEarlyFreeOfATensorThatAnotherStreamUsesIsFound) {
-  auto tensor = ones();
-  order(*own, *side);
-  {
-    const c10::StreamGuard guard(*side);
-    tensor.mul_(2);
-  }
+  auto tensor = written_aside();
   const Label label("dropping");
   tensor.reset();
-  EXPECT_THAT(violations(), ElementsAre(violation(Fault::kEarlyFree, "aten::mul",
-                                                  "then given back on stream 0 of checked:0, in 'dropping'")));
+  expect_violation(Fault::kEarlyFree, "aten::mul", "then given back on stream 0 of checked:0, in 'dropping'");
 }
 
 TEST_F(CheckedDeviceStreams, AFreeIsRightOnceTheStreamOfTheTensorHasWaited) {
-  auto tensor = ones();
-  order(*own, *side);
-  {
-    const c10::StreamGuard guard(*side);
-    tensor.mul_(2);
-  }
+  auto tensor = written_aside();
   order(*side, *own);
   tensor.reset();
 }
 
 TEST_F(CheckedDeviceStreams, ARecordedStreamHoldsTheMemoryBack) {
-  auto tensor = ones();
+  auto tensor = written_aside();
   const void* address = tensor.const_data_ptr();
-  order(*own, *side);
-  {
-    const c10::StreamGuard guard(*side);
-    tensor.mul_(2);
-  }
-  c10::impl::VirtualGuardImpl(kType).recordDataPtrOnStream(tensor.storage().data_ptr(), *side);
+  streams().recordDataPtrOnStream(tensor.storage().data_ptr(), *side);
   tensor.reset();
   const auto next = ones();
   EXPECT_EQ(next.const_data_ptr(), address);
 }
 
 TEST_F(CheckedDeviceStreams, ARecordedStreamHoldsTheMemoryBackForTheStreamsThatItWaitedFor) {
-  const auto third = c10::impl::VirtualGuardImpl(kType).getNewStream(device(0), 0);
-  auto tensor = ones();
-  order(*own, third);
-  {
-    const c10::StreamGuard guard(third);
-    tensor.mul_(2);
-  }
-  order(third, *side);
-  c10::impl::VirtualGuardImpl(kType).recordDataPtrOnStream(tensor.storage().data_ptr(), *side);
+  auto tensor = written_aside();
+  order(*side, *third);
+  streams().recordDataPtrOnStream(tensor.storage().data_ptr(), *third);
   tensor.reset();
   ones();
 }
 
 TEST_F(CheckedDeviceStreams, AReuseWhileAnotherStreamStillUsesTheMemoryIsFound) {
-  auto tensor = ones();
+  auto tensor = written_aside();
   const void* address = tensor.const_data_ptr();
-  order(*own, *side);
-  {
-    const c10::StreamGuard guard(*side);
-    tensor.mul_(2);
-  }
   tensor.reset();
   EXPECT_THAT(violations(), SizeIs(1));  // the early free
   const Label label("again");
   const auto next = ones();
   ASSERT_EQ(next.const_data_ptr(), address) << "the stream has its block back at once";
-  EXPECT_THAT(violations(), ElementsAre(violation(Fault::kReuse, "aten::mul",
-                                                  "from allocation on stream 0 of checked:0, in 'again'")));
+  expect_violation(Fault::kReuse, "aten::mul", "from allocation on stream 0 of checked:0, in 'again'");
 }
 
 TEST_F(CheckedDeviceStreams, AnotherStreamDoesNotGetTheMemory) {
-  const void* address = nullptr;
-  {
-    const auto tensor = ones();
-    address = tensor.const_data_ptr();
-  }
-  const c10::StreamGuard guard(*side);
-  EXPECT_NE(ones().const_data_ptr(), address);
+  const void* address = ones().const_data_ptr();
+  on(*side, [&] { EXPECT_NE(ones().const_data_ptr(), address); });
 }
 
 TEST_F(CheckedDeviceStreams, AnOperatorUnderAnotherCurrentDeviceIsFound) {
   const auto tensor = ones();
   const c10::DeviceGuard guard(device(1));
   tensor.zero_();  // before most others LibTorch itself makes the device current
-  EXPECT_THAT(violations(),
-              ElementsAre(violation(Fault::kWrongDevice, "checked:1 is the current device", "aten::zero_")));
+  expect_violation(Fault::kWrongDevice, "checked:1 is the current device", "aten::zero_");
 }
 
 TEST_F(CheckedDeviceStreams, MemoryThatWasTakenUnderAnotherCurrentDeviceIsFound) {
@@ -238,19 +192,15 @@ TEST_F(CheckedDeviceStreams, MemoryThatWasTakenUnderAnotherCurrentDeviceIsFound)
                           .target_device(device(0))
                           .make_tensor();
   tensor.zero_();
-  EXPECT_THAT(violations(),
-              ElementsAre(violation(Fault::kWrongDevice, "allocation on stream 0 of checked:1", "zero_")));
+  expect_violation(Fault::kWrongDevice, "allocation on stream 0 of checked:1", "zero_");
 }
 
 TEST_F(CheckedDeviceStreams, WaitsOfTheHostOrderAndCount) {
   const auto tensor = ones();
   EXPECT_THAT(take_host_waits(), IsEmpty());
-  c10::impl::VirtualGuardImpl(kType).synchronizeStream(*own);
+  streams().synchronizeStream(*own);
   EXPECT_THAT(take_host_waits(), ElementsAre(HasSubstr("waiting for a stream on stream 0")));
-  {
-    const c10::StreamGuard guard(*side);
-    EXPECT_EQ(tensor.sum().item<double>(), 4);
-  }
+  on(*side, [&] { EXPECT_EQ(tensor.sum().item<double>(), 4); });
   EXPECT_THAT(take_host_waits(), ElementsAre(HasSubstr("_local_scalar_dense")));
   EXPECT_EQ(tensor.cpu().numel(), 4);
   EXPECT_THAT(take_host_waits(), ElementsAre(HasSubstr("copy to the host")));
@@ -258,10 +208,9 @@ TEST_F(CheckedDeviceStreams, WaitsOfTheHostOrderAndCount) {
 
 TEST_F(CheckedDeviceStreams, AWaitOfOneThreadOrdersNothingForAnother) {
   const auto tensor = ones();
-  std::thread([&] { c10::impl::VirtualGuardImpl(kType).synchronizeStream(*own); }).join();
-  const c10::StreamGuard guard(*side);
-  tensor.add_(1);
-  EXPECT_THAT(violations(), ElementsAre(violation(Fault::kUnordered, "fill_", "aten::add")));
+  std::thread([&] { streams().synchronizeStream(*own); }).join();
+  on(*side, [&] { tensor.add_(1); });
+  expect_violation(Fault::kUnordered, "fill_", "aten::add");
 }
 
 // Two ranks of the backend alone, each a thread with a device.
@@ -270,18 +219,16 @@ void with_two_backends(const std::function<void(CheckedBackend&, int rank)>& fn)
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
-      c10::impl::VirtualGuardImpl(kType).setDevice(device(rank));
+      streams().setDevice(device(rank));
       CheckedBackend backend(*store, rank, 2, std::chrono::seconds(60), device(rank));
       fn(backend, rank);
     });
   for (auto& thread : threads) thread.join();
 }
 
-at::Tensor ones_of(int rank) { return at::ones({4}, at::TensorOptions().device(device(rank))); }
-
 TEST_F(CheckedDeviceStreams, CollectivesOrderWhatTheCallersGive) {
   with_two_backends([](CheckedBackend& backend, int rank) {
-    auto own_part = ones_of(rank) * (rank + 1), whole = at::zeros({8}, own_part.options());
+    auto own_part = ones(4, rank) * (rank + 1), whole = at::zeros({8}, own_part.options());
     backend._allgather_base(whole, own_part, {})->wait();
     EXPECT_TRUE(at::equal(whole.cpu(), at::tensor({1, 1, 1, 1, 2, 2, 2, 2}, at::kFloat)));
     backend._reduce_scatter_base(own_part, whole, {})->wait();
@@ -302,7 +249,7 @@ TEST_F(CheckedDeviceStreams, CollectivesOrderWhatTheCallersGive) {
 
 TEST_F(CheckedDeviceStreams, AWaitWithATimeoutMakesTheHostWait) {
   with_two_backends([](CheckedBackend& backend, int rank) {
-    std::vector<at::Tensor> tensors{ones_of(rank)};
+    std::vector<at::Tensor> tensors{ones(4, rank)};
     backend.allreduce(tensors, {})->wait(std::chrono::seconds(1));
   });
   EXPECT_THAT(take_host_waits(), SizeIs(2));
@@ -310,18 +257,18 @@ TEST_F(CheckedDeviceStreams, AWaitWithATimeoutMakesTheHostWait) {
 
 TEST_F(CheckedDeviceStreams, AWriteWhileASendStillReadsIsFound) {
   with_two_backends([](CheckedBackend& backend, int rank) {
-    std::vector<at::Tensor> tensors{ones_of(rank)};
+    std::vector<at::Tensor> tensors{ones(4, rank)};
     if (rank == 1) return void(backend.recv(tensors, 0, 0)->wait());
     const auto work = backend.send(tensors, 1, 0);
     tensors[0].mul_(2);  // before work->wait()
     work->wait();
   });
-  EXPECT_THAT(violations(), ElementsAre(violation(Fault::kUnordered, "send on stream", "then aten::mul")));
+  expect_violation(Fault::kUnordered, "send on stream", "then aten::mul");
 }
 
 TEST_F(CheckedDeviceStreams, AReadBeforeACollectiveWasWaitedForIsFound) {
   with_two_backends([](CheckedBackend& backend, int rank) {
-    std::vector<at::Tensor> tensors{ones_of(rank)};
+    std::vector<at::Tensor> tensors{ones(4, rank)};
     const auto work = backend.allreduce(tensors, {});
     const auto early = tensors[0] + rank;
     work->wait();

@@ -1,11 +1,9 @@
-// The checked device finds what the host does too early with pinned memory, and nothing in what is right.
+// The checked device finds what the host does too early with pinned memory and with rows that lie in it, and nothing in
+// what is right.
 
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
-#include <gmock/gmock.h>
-
-#include "support/checked_device/checked_device.h"
 #include "support/checked_device/host_memory.h"
+#include "checked_device/training.h"
+#include "runtime/host_rows.h"
 
 namespace fsdp::test::checked {
 namespace {
@@ -13,13 +11,15 @@ namespace {
 using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 class CheckedHostMemory : public CheckedDevice {
  protected:
   void SetUp() override {
     CheckedDevice::SetUp();
-    c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
+    streams().setDevice(device(0));
   }
 
   static at::Tensor pinned(double value) {
@@ -28,10 +28,9 @@ class CheckedHostMemory : public CheckedDevice {
     return at::empty({0}, at::kFloat).set_(std::move(storage), 0, {4}, {1}).fill_(value);
   }
   static at::Tensor on_device(double value) { return at::full({4}, value, at::device(device(0)).dtype(at::kFloat)); }
-  static void wait_for_all() {
-    c10::Event event(kType);
-    event.record(c10::impl::VirtualGuardImpl(kType).getStream(device(0)));
-    event.synchronize();
+  static void wait_for_all() { recorded_on(current_stream_of(0)).synchronize(); }
+  static void expect_values(const at::Tensor& tensor, float value) {
+    EXPECT_TRUE(at::equal(tensor, at::full({4}, value))) << tensor;
   }
 };
 
@@ -41,7 +40,7 @@ TEST_F(CheckedHostMemory, ACopyBesideTheHostIsThereAfterAnEvent) {
   EXPECT_TRUE(at::isnan(host).all().item<bool>());
   EXPECT_THAT(take_host_waits(), SizeIs(0));
   wait_for_all();
-  EXPECT_TRUE(at::equal(host, at::full({4}, 3.0F)));
+  expect_values(host, 3);
 }
 
 TEST_F(CheckedHostMemory, OtherCopiesAreWaitedFor) {
@@ -52,37 +51,34 @@ TEST_F(CheckedHostMemory, OtherCopiesAreWaitedFor) {
   EXPECT_TRUE(at::equal(blocking, pageable));
 }
 
-TEST_F(CheckedHostMemory, AWriteToWhatACopyTakesIsFound) {
-  const auto host = pinned(1), on = on_device(0);
-  on.copy_(host, /*non_blocking=*/true);
-  host.add_(1);
-  wait_for_all();
+TEST_F(CheckedHostMemory, AWriteToWhatACopyTakesIsFoundAndOneAfterTheCopyIsRight) {
+  for (const bool is_after : {true, false}) {
+    const auto host = pinned(1), on = on_device(0);
+    on.copy_(host, /*non_blocking=*/true);
+    if (is_after) wait_for_all();
+    host.add_(1);
+    wait_for_all();
+    if (is_after) {
+      expect_values(on.cpu(), 1);
+      EXPECT_THAT(take_violations(), IsEmpty());
+    }
+  }
   EXPECT_THAT(violations(), ElementsAre(Field(&Violation::text, HasSubstr("copy from the host"))));
-}
-
-TEST_F(CheckedHostMemory, AWriteAfterTheCopyIsRight) {
-  const auto host = pinned(1), on = on_device(0);
-  on.copy_(host, /*non_blocking=*/true);
-  wait_for_all();
-  host.add_(1);
-  EXPECT_TRUE(at::equal(on.cpu(), at::ones({4})));
 }
 
 // It never was for the host to read.
 TEST_F(CheckedHostMemory, ACopyBackThatComesAfterTheCopyBringsTheValuesAndOneBesideItDoesNot) {
-  const auto side = c10::impl::VirtualGuardImpl(kType).getNewStream(device(0), 0);
+  const auto side = new_stream_of(0);
   for (bool is_ordered : {true, false}) {
     const auto host = pinned(0), x = on_device(3), back = on_device(0);
-    c10::Event copied(kType);
     host.copy_(x, /*non_blocking=*/true);
-    copied.record(c10::impl::VirtualGuardImpl(kType).getStream(device(0)));
-    if (is_ordered) copied.block(side);
+    if (is_ordered) order(current_stream_of(0), side);
     {
       const c10::StreamGuard guard(side);
       back.copy_(host, /*non_blocking=*/true);
     }
     wait_for_all();
-    c10::impl::VirtualGuardImpl(kType).synchronizeDevice(0);
+    streams().synchronizeDevice(0);
     EXPECT_EQ(at::equal(back.cpu(), at::full({4}, 3.0F)), is_ordered);
   }
   violations();  // `back` was written on another stream than it was made on, and the copy beside it
@@ -97,6 +93,65 @@ TEST_F(CheckedHostMemory, MemoryOfLibTorchsOwnKindMayGoUnderACopy) {
 TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFound) {
   on_device(0).copy_(pinned(1), /*non_blocking=*/true);
   EXPECT_THAT(violations(), ElementsAre(Field(&Violation::fault, Fault::kEarlyFree)));
+}
+
+// What rows in host memory need of the order of copies.
+class CheckedHostRows : public CheckedHostMemory {
+ protected:
+  memory::FlatPart host_part() { return {{c10::kFloat, c10::kCPU}, 4, rows_.allocate(4 * sizeof(float))}; }
+  memory::FlatPart host_part_of_ones() {
+    auto part = host_part();
+    part.tensor().fill_(1);
+    return part;
+  }
+  std::shared_ptr<memory::HostCopies> copies_ = std::make_shared<memory::HostCopies>();
+  runtime::HostRows rows_{device(0), true, copies_, std::make_shared<memory::ByteAccount>()};
+};
+
+TEST_F(CheckedHostRows, GradientsAreReadTooEarlyIfTheHostDoesNotWait) {
+  const auto gradient = host_part();
+  rows_.land(on_device(3), gradient);
+  EXPECT_TRUE(at::isnan(gradient.tensor()).all().item<bool>());
+  rows_.finish_landing();
+  expect_values(gradient.tensor(), 3);
+}
+
+TEST_F(CheckedHostRows, RowsThatAreWrittenWhileTheyTravelAreFound) {
+  const auto rows = host_part_of_ones();
+  const auto slice = on_device(0);
+  rows_.bring(rows, slice);
+  rows.tensor().fill_(2);  // without HostCopies::wait
+  copies_->wait();
+  EXPECT_THAT(violations(), ElementsAre(Field(&Violation::text, HasSubstr("the host writes what it takes"))));
+}
+
+TEST_F(CheckedHostRows, WhatIsBroughtIsReadInOrderAfterOrderRead) {
+  const auto rows = host_part_of_ones();
+  const auto slice = on_device(0);
+  const auto side = new_stream_of(0);
+  for (const bool is_ordered : {true, false}) {
+    order(current_stream_of(0), side);
+    {
+      const c10::StreamGuard guard(side);
+      rows_.bring(rows, slice);
+    }
+    if (is_ordered) rows_.order_read();
+    slice.sum();
+    if (is_ordered) EXPECT_THAT(violations(), IsEmpty());
+  }
+  EXPECT_THAT(violations(), Not(IsEmpty()));
+  copies_->wait();
+}
+
+TEST_F(CheckedHostRows, MemoryThatTravelsStaysUntilTheHostHasWaited) {
+  {
+    const auto rows = host_part_of_ones(), gradient = host_part();
+    const auto slice = on_device(0);
+    rows_.bring(rows, slice);
+    rows_.land(slice, gradient);
+  }
+  EXPECT_THAT(violations(), IsEmpty());
+  copies_->wait();
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
 // Where what is sharded comes to lie: on the host and on the device, also of models that the device could not hold.
 
-#include <gmock/gmock.h>
-
-#include "checked_device/offload.h"
+#include "api/group_view.h"
+#include "checked_device/training.h"
+#include "runtime/param_group.h"
+#include "support/checked_device/host_memory.h"
 
 namespace fsdp::test::checked {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::ThrowsMessage;
 
 // Layers of 8 KiB each.
 struct DeepNetImpl : torch::nn::Module {
@@ -27,38 +29,24 @@ struct DeepNetImpl : torch::nn::Module {
 
 // Built on the CPU, whole on the rank's device.
 DeviceTraining<DeepNetImpl> deep_net_on_device(const FullyShardOptions& wanted) {
-  DeviceTraining<DeepNetImpl> training;
-  training.build = [] { return std::make_shared<DeepNetImpl>(); };
-  training.shard = [wanted](DeepNetImpl& net) {
-    auto options = wanted;
-    options.device = c10::impl::VirtualGuardImpl(kType).getDevice();
-    for (auto& layer : *net.layers) fully_shard(*layer, options);
-    return fully_shard(static_cast<torch::nn::Module&>(net), options);
-  };
-  training.inputs = [](const Batch& batch) { return samples(batch, {DeepNetImpl::kDim}); };
-  training.targets = [](const Batch& batch) { return samples(batch, {DeepNetImpl::kDim}); };
+  auto training = device_training<DeepNetImpl>([] { return std::make_shared<DeepNetImpl>(); },
+                                               [wanted](DeepNetImpl& net) {
+                                                 auto options = wanted;
+                                                 options.device = streams().getDevice();
+                                                 return shard_layers(net, options);
+                                               },
+                                               DeepNetImpl::kDim, DeepNetImpl::kDim);
   training.is_built_on_device = false;
-  training.finish();
+  training.steps = 2;
   return training;
 }
 
 // At one rank rows alone are more than the device has; at two and three rows, gradients and optimizer state are.
-constexpr size_t kLimit = 10 * DeepNetImpl::kLayerBytes;
-
 TEST_F(CheckedOffload, AModelLargerThanTheDeviceTrains) {
-  for (const int world : worlds_up_to(3)) {
-    CachingAllocator::get().set_limit(kLimit);
-    expect_ordered(deep_net_on_device(on_host()), world);
-    CachingAllocator::get().set_limit(std::nullopt);
-  }
-}
-
-TEST_F(CheckedOffload, WithoutItAModelLargerThanTheDeviceDoesNotTrain) {
-  for (const int world : {1, 2}) {
-    CachingAllocator::get().set_limit(kLimit);
-    EXPECT_THROW(expect_steps_are_ordered(deep_net_on_device({}), world), std::exception);
-    CachingAllocator::get().set_limit(std::nullopt);
-  }
+  CachingAllocator::get().set_limit(10 * DeepNetImpl::kLayerBytes);
+  for (const int world : worlds_up_to(3)) expect_steps_are_ordered(deep_net_on_device(on_host()), world, 1);
+  for (const int world : {1, 2})
+    EXPECT_THROW(expect_steps_are_ordered(deep_net_on_device({}), world), std::exception) << "without it";
   violations();  // after an exception
 }
 
@@ -98,13 +86,9 @@ TEST_F(CheckedOffload, AModelWithoutMemoryGetsItsRowsOnTheHost) {
 }
 
 struct BufferNetImpl : torch::nn::Module {
-  torch::nn::Linear layer{torch::nn::LinearOptions(4, 4)};
-  torch::Tensor scale, own;
-  BufferNetImpl() {
-    register_module("layer", layer);
-    scale = register_buffer("scale", torch::full({4}, 2.0));
-    own = register_parameter("own", torch::ones({4}));
-  }
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 4));
+  torch::Tensor scale = register_buffer("scale", torch::full({4}, 2.0)),
+                own = register_parameter("own", torch::ones({4}));
 };
 
 TEST_F(CheckedOffload, ParametersAndBuffersGoToTheDeviceThatIsNamedAndIgnoredOnesStay) {
@@ -132,36 +116,27 @@ TEST_F(CheckedOffload, ParametersAndBuffersGoToTheDeviceThatIsNamedAndIgnoredOne
   });
 }
 
-std::string usage_error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const UsageError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 TEST_F(CheckedOffload, WhatItCannotDoIsRefused) {
   run_ranks(2, [](int rank) {
     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-    auto nowhere = on_host();
-    nowhere.device = c10::Device(c10::kCUDA, 5);
-    EXPECT_THAT(usage_error_of([&] { shard_blocks(*net, nowhere); }),
-                AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/2] fully_shard: FullyShardOptions::device")),
-                      HasSubstr("found cuda:5")));
-    nowhere.device = device(DeviceGuardImpl::kDevices);
-    EXPECT_THAT(usage_error_of([&] { shard_blocks(*net, nowhere); }), HasSubstr("has 4 here"));
-    auto on_cpu = on_host();
-    on_cpu.device = c10::kCPU;
-    EXPECT_THAT(usage_error_of([&] { shard_blocks(*net, on_cpu); }), HasSubstr("disk_policy"));
+    const auto refused_on = [&](c10::Device device, const auto& message) {
+      auto options = on_host();
+      options.device = device;
+      EXPECT_THAT([&] { shard_blocks(*net, options); }, ThrowsMessage<UsageError>(message));
+    };
+    refused_on(c10::Device(c10::kCUDA, 5),
+               AllOf(HasSubstr(c10::str("[fsdp rank ", rank, "/2] fully_shard: FullyShardOptions::device")),
+                     HasSubstr("found cuda:5")));
+    refused_on(device(DeviceGuardImpl::kDevices), HasSubstr("has 4 here"));
+    refused_on(c10::kCPU, HasSubstr("disk_policy"));
     EXPECT_EQ(net->first->weight.size(0), 11) << "it was not sharded";
 
     const auto group = shard_blocks(*net, on_host({.strategy = Strategy::kReplicate}));  // rows have whole sizes
-    EXPECT_THAT(usage_error_of([&] { to(group, c10::kCPU); }), HasSubstr("offload_policy"));
-    EXPECT_THAT(usage_error_of([&] { to(group, c10::Device(c10::kCUDA, 0)); }), HasSubstr("found cuda:0"));
+    EXPECT_THAT([&] { to(group, c10::kCPU); }, ThrowsMessage<UsageError>(HasSubstr("offload_policy")));
+    EXPECT_THAT([&] { to(group, c10::Device(c10::kCUDA, 0)); }, ThrowsMessage<UsageError>(HasSubstr("found cuda:0")));
     // A graph that waits for the gradient of rows would get one from another device.
     const auto accumulator = torch::autograd::impl::grad_accumulator(net->head->weight);
-    EXPECT_THAT(usage_error_of([&] { ForwardScope scope(group); }), HasSubstr("gradient accumulator"));
+    EXPECT_THAT([&] { ForwardScope scope(group); }, ThrowsMessage<UsageError>(HasSubstr("gradient accumulator")));
     barrier();
   });
 }
@@ -171,6 +146,24 @@ TEST_F(CheckedOffload, IsRefusedWhereRanksDiffer) {
     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
     net->to(device(rank));
     EXPECT_THROW(shard_blocks(*net, rank == 0 ? on_host() : FullyShardOptions()), Mismatch);
+  });
+}
+
+TEST_F(CheckedOffload, CountsBytesOfTheHost) {
+  const auto training = small_net(on_host());
+  on_ranks(training, 2, [&](SmallNetImpl& net, const Group& group, int) {
+    const auto rows = group.stats().host.current;
+    EXPECT_GE(rows, group.stats().rows_numel * 8);
+    EXPECT_TRUE(net.head->weight.is_cpu());
+    EXPECT_TRUE(HostMemory::get().is_pinned(param_groups(group).front()->flats().front().rows().buffer->data()));
+    optim::AdamW optimizer(net.parameters(), torch::optim::AdamWOptions(1e-2));
+    run_step(training, net, group, optimizer, training.share_of(0));
+    EXPECT_TRUE(net.head->weight.grad().is_cpu());
+    EXPECT_GT(group.stats().host.current, 7 * rows / 2);
+    EXPECT_EQ(group.stats().rows.current, 0);
+    EXPECT_EQ(group.stats().gradient.current, 0);
+    EXPECT_EQ(group.stats().optimizer.current, 0);
+    EXPECT_EQ(group.stats().whole.current, 0);
   });
 }
 

@@ -2,6 +2,8 @@
 /// \file
 /// Training on the checked device: models that lie on a rank's device, their steps, and what has to be true of them.
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -9,10 +11,43 @@
 #include <string>
 #include <vector>
 
+#include "support/axes.h"
+#include "support/checked_device/caching_allocator.h"
 #include "support/checked_device/checked_device.h"
 #include "support/small_net.h"
 
 namespace fsdp::test::checked {
+
+inline c10::impl::VirtualGuardImpl streams() { return c10::impl::VirtualGuardImpl(kType); }
+inline c10::Stream current_stream_of(int rank) { return streams().getStream(device(rank)); }
+inline c10::Stream new_stream_of(int rank) { return streams().getNewStream(device(rank), 0); }
+
+inline c10::Event recorded_on(const c10::Stream& stream) {
+  c10::Event event(kType);
+  event.record(stream);
+  return event;
+}
+/// `then` comes after what `first` has been given.
+inline void order(const c10::Stream& first, const c10::Stream& then) { recorded_on(first).block(then); }
+
+inline FullyShardOptions on_host(FullyShardOptions options = {}, bool is_pinned = true) {
+  options.offload_policy = CPUOffloadPolicy{is_pinned};
+  return options;
+}
+
+/// Rows lie in host memory.
+class CheckedOffload : public CheckedDevice {
+ protected:
+  void TearDown() override {
+    CachingAllocator::get().set_limit(std::nullopt);
+    CheckedDevice::TearDown();
+  }
+};
+
+/// A rank's inputs and targets, on its device.
+struct Share {
+  torch::Tensor x, y;
+};
 
 /// A model with how its inputs and targets look. What it computes is Training's.
 template <class M>
@@ -22,18 +57,60 @@ struct DeviceTraining : Training<M> {
   bool is_built_on_device = true;
 
   void finish() {
-    this->loss = [*this](M& model, const Batch& batch) { return loss_of(model, inputs(batch), targets(batch)); };
+    this->steps = 3;
+    this->loss = [*this](M& model, const Batch& batch) { return loss_of(model, {inputs(batch), targets(batch)}); };
   }
-  static torch::Tensor loss_of(M& model, const torch::Tensor& x, const torch::Tensor& y) {
-    return (model.forward(x) - y).square().mean();
+  static torch::Tensor loss_of(M& model, const Share& share) {
+    return (model.forward(share.x) - share.y).square().mean();
   }
+  Share share_of(int step, c10::ScalarType dtype = torch::kDouble) const {
+    const Batch batch{step, rank() * this->samples_per_rank, this->samples_per_rank};
+    const auto there = [&](const torch::Tensor& of) {
+      return of.to(device(rank()), of.is_floating_point() ? dtype : of.scalar_type());
+    };
+    return {there(inputs(batch)), there(targets(batch))};
+  }
+  torch::Tensor forward(M& model, const Group& group, const Share& share) const {
+    const Label label("forward");
+    const ForwardScope scope(group);
+    return loss_of(model, share);
+  }
+  torch::Tensor forward(M& model, const Group& group, int step) const { return forward(model, group, share_of(step)); }
 };
 
-inline DeviceTraining<SmallNetImpl> small_net(const FullyShardOptions& options = {}) {
-  DeviceTraining<SmallNetImpl> training{small_net_training(options), {}, {}, true};
-  training.inputs = [](const Batch& batch) { return samples(batch, {5}); };
-  training.targets = [](const Batch& batch) { return samples(batch, {3}); };
+/// On the numbers that depend on the sample only: so many for a sample, and so many targets.
+template <class M>
+DeviceTraining<M> device_training(std::function<std::shared_ptr<M>()> build, std::function<Group(M&)> shard,
+                                  int64_t inputs, int64_t targets) {
+  DeviceTraining<M> training;
+  training.build = std::move(build);
+  training.shard = std::move(shard);
+  training.inputs = [inputs](const Batch& batch) { return samples(batch, {inputs}); };
+  training.targets = [targets](const Batch& batch) { return samples(batch, {targets}); };
   training.finish();
+  return training;
+}
+
+/// The layers are groups, and the rest is the outermost one.
+template <class M>
+Group shard_layers(M& net, const FullyShardOptions& options = {}) {
+  for (auto& layer : *net.layers) fully_shard(*layer, options);
+  return fully_shard(static_cast<torch::nn::Module&>(net), options);
+}
+
+inline DeviceTraining<SmallNetImpl> small_net(const FullyShardOptions& options = {}) {
+  const auto training = small_net_training(options);
+  return device_training<SmallNetImpl>(training.build, training.shard, 5, 3);
+}
+
+/// Over both axes.
+inline DeviceTraining<SmallNetImpl> small_net_over(Axes axes, const FullyShardOptions& options = {}) {
+  auto training = small_net();
+  training.shard = [=](SmallNetImpl& net) {
+    const auto placement = placement_over(axes);
+    for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), options);
+    return shard_over(placement, module_tree(net), options);
+  };
   return training;
 }
 
@@ -54,14 +131,9 @@ struct EvenNetImpl : torch::nn::Module {
 };
 
 inline DeviceTraining<EvenNetImpl> even_net(const FullyShardOptions& options = {}) {
-  DeviceTraining<EvenNetImpl> training;
-  training.build = [] { return std::make_shared<EvenNetImpl>(); };
-  training.shard = [options](EvenNetImpl& net) {
-    for (auto& layer : *net.layers) fully_shard(*layer, options);
-    return fully_shard(static_cast<torch::nn::Module&>(net), options);
-  };
+  auto training = device_training<EvenNetImpl>([] { return std::make_shared<EvenNetImpl>(); },
+                                               [=](EvenNetImpl& net) { return shard_layers(net, options); }, 0, 24);
   training.inputs = [](const Batch& batch) { return labels(batch, {4}, 24); };
-  training.targets = [](const Batch& batch) { return samples(batch, {24}); };
   training.finish();
   return training;
 }
@@ -75,21 +147,14 @@ inline void alone(int rank, const std::function<void()>& act) {
 
 inline void expect_host_waits(size_t expected) {
   const auto waits = take_host_waits();
-  if (waits.size() == expected) return;
-  ADD_FAILURE() << "the host waits " << waits.size() << " times, expected " << expected;
-  for (const auto& wait : waits) ADD_FAILURE() << "a wait: " << wait;
+  EXPECT_EQ(waits.size(), expected) << "waits of the host:\n" << c10::Join("\n", waits);
 }
 
 template <class M>
-torch::Tensor run_step(const DeviceTraining<M>&, M& model, const Group& group, torch::optim::Optimizer& optimizer,
-                       const torch::Tensor& x, const torch::Tensor& y) {
+torch::Tensor run_step(const DeviceTraining<M>& training, M& model, const Group& group,
+                       torch::optim::Optimizer& optimizer, const Share& share) {
   optimizer.zero_grad();
-  torch::Tensor loss;
-  {
-    const Label label("forward");
-    ForwardScope scope(group);
-    loss = DeviceTraining<M>::loss_of(model, x, y);
-  }
+  const auto loss = training.forward(model, group, share);
   {
     const Label label("backward");
     loss.backward();
@@ -99,18 +164,10 @@ torch::Tensor run_step(const DeviceTraining<M>&, M& model, const Group& group, t
   return loss.detach();
 }
 
-template <class M>
-void expect_equal(M& model, const Outcome& expected, double tolerance) {
-  const auto parameters = model.parameters();
-  ASSERT_EQ(parameters.size(), expected.parameters.size());
-  for (size_t i = 0; i < parameters.size(); ++i)
-    EXPECT_LT(relative_difference(expected.parameters[i], full_tensor(parameters[i]).cpu()), tolerance)
-        << "parameter " << i;
-}
-
 /// What `fn(model, group, rank)` does with a model that lies on the rank's device.
 template <class M, class Fn>
 void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn) {
+  SCOPED_TRACE("world " + std::to_string(world));
   std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
   for (int rank = 0; rank < world; ++rank) models.push_back(build_model(training));
   run_ranks(world, [&](int rank) {
@@ -121,32 +178,30 @@ void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn) {
   });
 }
 
-/// `host_waits`: of each rank in each step.
+/// Steps equal those of the unsharded model, without a violation. `host_waits`: of each rank in each step.
 template <class M>
-void expect_steps_are_ordered(const DeviceTraining<M>& training, int world,
-                              const std::function<void(const Group&, int rank)>& after_step = {},
-                              size_t host_waits = 0) {
-  SCOPED_TRACE("world " + std::to_string(world));
+void expect_steps_are_ordered(const DeviceTraining<M>& training, int world, size_t host_waits = 0,
+                              const std::function<void(const Group&, int rank)>& after_step = {}) {
   const auto expected = train_unsharded(training, world);
   on_ranks(training, world, [&](M& model, const Group& group, int rank) {
     auto optimizer = training.optimizer(model.parameters());
-    std::vector<torch::Tensor> x, y, losses;
-    for (int step = 0; step < training.steps; ++step) {
-      const Batch batch{step, rank * training.samples_per_rank, training.samples_per_rank};
-      x.push_back(training.inputs(batch).to(device(rank)));
-      y.push_back(training.targets(batch).to(device(rank)));
-    }
-    for (size_t step = 0; step < x.size(); ++step) {
+    std::vector<Share> shares;
+    std::vector<torch::Tensor> losses;
+    for (int step = 0; step < training.steps; ++step) shares.push_back(training.share_of(step));
+    for (size_t step = 0; step < shares.size(); ++step) {
       if (step == 1) alone(rank, [] { take_host_waits(); });
-      losses.push_back(run_step(training, model, group, *optimizer, x[step], y[step]));
+      losses.push_back(run_step(training, model, group, *optimizer, shares[step]));
       if (after_step) after_step(group, rank);
     }
-    alone(rank, [&] { expect_host_waits(host_waits * static_cast<size_t>(world) * (x.size() - 1)); });
+    alone(rank, [&] { expect_host_waits(host_waits * static_cast<size_t>(world) * (shares.size() - 1)); });
     const auto mean = torch::stack(losses);
     default_process_group()->communicator().all_reduce(mean, ReduceOp::kSum, {"losses", {}})->wait();
     EXPECT_LT(relative_difference(torch::tensor(expected.losses, torch::kDouble), mean.cpu() / world),
               training.tolerance);
-    expect_equal(model, expected, training.tolerance);
+    const auto parameters = model.parameters();
+    ASSERT_EQ(parameters.size(), expected.parameters.size());
+    for (size_t i = 0; i < parameters.size(); ++i)
+      EXPECT_LT(relative_difference(expected.parameters[i], full_tensor(parameters[i]).cpu()), training.tolerance) << i;
   });
 }
 

@@ -1,7 +1,5 @@
 // Micro-batches whose reductions outlive their backward.
 
-#include <gmock/gmock.h>
-
 #include <future>
 
 #include "strategies/micro_batches.h"
@@ -15,25 +13,19 @@ using torch::Tensor;
 TEST(IsLastBackward, AMicroBatchEndsWithoutTheRanksThatHaveYetToReduceIt) {
   std::promise<void> rank_0_went_on;
   auto signal = rank_0_went_on.get_future().share();
-  torch::manual_seed(7);
-  auto oracle = std::make_shared<SmallNetImpl>(11, 1);
+  const auto oracle = make_small_net(11, 1);
   for (int micro : {0, 1}) small_net_loss(*oracle, {micro, 0, 4}).backward();
   run_thread_ranks(2, [&](int rank) {
-    auto net = build_alike([] { return std::make_shared<SmallNetImpl>(11, 1); });
+    const auto net = make_small_net(11, 1);
     const auto group = shard_blocks(*net, {.reshard_after_forward = Reshard::never()});
     for (int micro : {0, 1}) {
       group.set_is_last_backward(micro == 1);
-      Tensor loss;
-      {
-        const ForwardScope scope(group);
-        loss = small_net_loss(*net, {micro, rank * 2, 2});
-      }
+      const auto loss = loss_of_rank(group, *net, micro);
       if (micro == 0 && rank == 1) signal.wait();
       loss.backward();
       if (micro == 0 && rank == 0) rank_0_went_on.set_value();
     }
-    for (size_t i = 0; i < net->parameters().size(); ++i)
-      EXPECT_LT(relative_difference(oracle->parameters()[i].grad(), full_grad(net->parameters()[i])), 1e-5) << i;
+    expect_gradients_equal(*oracle, *net, 1e-5);
   });
 }
 
@@ -50,11 +42,11 @@ TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
   for (const bool syncs_last : {false, true})
     for (const ShardedRun& run : {ShardedRun{Strategy::kFullShard, {}}, ShardedRun{Strategy::kShardGradOp, {2, 2}},
                                   ShardedRun{Strategy::kReplicate, {}}}) {
-      SCOPED_TRACE(c10::str(run.strategy, " ", c10::Join(" x ", run.shape), syncs_last ? ", one reduction" : ""));
+      SCOPED_TRACE(text_of(run.strategy, run.shape) + (syncs_last ? ", one reduction" : ""));
       Program<SmallNetImpl> program;
-      program.build = [] { return std::make_shared<SmallNetImpl>(11, 3); };
+      program.build = [] { return std::make_shared<SmallNetImpl>(11, 2); };
       program.shard = [&](SmallNetImpl& net, const FullyShardOptions&) {
-        shard_blocks(net, options_for(run.strategy, run.shape));
+        shard_blocks(net, in_small_buckets(run.strategy, run.shape));
       };
       program.run = [&](SmallNetImpl& net, const Role& role) {
         auto optimizer = sgd(net.parameters());
@@ -70,7 +62,9 @@ TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
             ahead.push_back(role.whole(net, [&] { return small_net_loss(net, role.batch(4 * step + micro)) / 4; }));
             losses.push_back(ahead.back().detach());
           };
-          const auto backward = [&](int micro) {
+          forward(0);
+          forward(1);
+          for (int micro = 0; micro < 4; ++micro) {
             if (role.is_sharded()) {
               const bool is_last = micro == 3;
               const auto group = group_of(net);
@@ -79,27 +73,27 @@ TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
               group.set_requires_gradient_sync(is_last || !syncs_last);
             }
             ahead[static_cast<size_t>(micro)].backward();
-          };
-          forward(0);
-          forward(1);
-          for (int micro = 0; micro < 4; ++micro) {
-            backward(micro);
             if (micro + 2 < 4) forward(micro + 2);
           }
           optimizer.step();
         }
         return losses;
       };
-      expect_equals_unsharded(program, {run.ranks()});
+      expect_equals_unsharded(program, {ranks_of(run.shape)});
     }
 }
 
 // The branch takes part in the first of two backwards alone, and another model's backward comes between them.
 TEST(IsLastBackward, FinishesWhatTheLastOneDoesNotReachAndAddsToWhatWasThere) {
   run_thread_ranks(2, [](int rank) {
-    auto net = build_alike([] { return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)); });
-    auto other = build_alike([] { return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4), nn::Linear(4, 4)); });
-    auto oracle = build_alike([] { return nn::Sequential(nn::Linear(4, 4), nn::Linear(4, 4)); });
+    const auto layers = [](int count) {
+      return build_alike([=] {
+        nn::Sequential made;
+        for (int i = 0; i < count; ++i) made->push_back(nn::Linear(4, 4));
+        return made;
+      });
+    };
+    auto net = layers(2), other = layers(3), oracle = layers(2);
     for (auto* model : {&net, &other})
       for (const auto& layer : **model) fully_shard(*layer.ptr());
     const auto group = fully_shard(*net), others = fully_shard(*other);
@@ -110,27 +104,14 @@ TEST(IsLastBackward, FinishesWhatTheLastOneDoesNotReachAndAddsToWhatWasThere) {
     };
     const auto step = [&](bool both, bool is_last) {
       group.set_is_last_backward(is_last);
-      Tensor loss;
-      {
-        const ForwardScope scope(group);
-        loss = loss_of(net, x(rank), both);
-      }
-      loss.backward();
+      backward(group, [&] { return loss_of(net, x(rank), both); });
       for (int r = 0; r < 2; ++r) (loss_of(oracle, x(r), both) / 2).backward();
     };
     step(true, true);
     step(true, false);
-    {
-      Tensor loss;
-      {
-        const ForwardScope scope(others);
-        loss = other->forward(x(rank)).sum();
-      }
-      loss.backward();
-    }
+    backward(others, [&] { return other->forward(x(rank)).sum(); });
     step(false, true);
-    for (size_t i = 0; i < net->parameters().size(); ++i)
-      EXPECT_LT(relative_difference(oracle->parameters()[i].grad(), full_grad(net->parameters()[i])), 1e-5) << i;
+    expect_gradients_equal(*oracle, *net, 1e-5);
   });
 }
 
@@ -140,7 +121,7 @@ TEST(IsLastBackward, NothingReadsGradientsUntilThenAndResetIterStateDropsWhatIsI
       OneWeight net;
       const auto group = fully_shard(net);
       group.set_is_last_backward(false);
-      backward_of(group, net, gradient_of(rank, 0));
+      backward_of(group, net, gradient_of(rank));
       expect_nothing_reads_gradients(group, net, "set_is_last_backward(true)");
       group.reset_iter_state();
       group.set_is_last_backward(true);
@@ -151,20 +132,15 @@ TEST(IsLastBackward, NothingReadsGradientsUntilThenAndResetIterStateDropsWhatIsI
 
 // Also for groups whose reductions an earlier one had to wait for, because too many were in flight.
 TEST(IsLastBackward, TheHookOfCompleteGradientsIsCalledInItAlone) {
-  run_thread_ranks(2, [](int rank) {
-    auto net = build_alike([] { return std::make_shared<SmallNetImpl>(11, 4); });
+  run_thread_ranks(2, [](int) {
+    const auto net = make_small_net(11, 4);
     const auto group = shard_blocks(*net);
     std::vector<int> calls(net->blocks->size());
     for (size_t i = 0; i < calls.size(); ++i)
       group_of(*net->blocks[i]).set_post_accumulate_grad_hook([&calls, i](const auto&) { ++calls[i]; });
     for (int micro = 0; micro < 6; ++micro) {
       group.set_is_last_backward(micro % 3 == 2);
-      Tensor loss;
-      {
-        const ForwardScope scope(group);
-        loss = small_net_loss(*net, {micro, rank * 2, 2});
-      }
-      loss.backward();
+      loss_of_rank(group, *net, micro).backward();
       EXPECT_THAT(calls, testing::Each((micro + 1) / 3));
     }
     for (const auto& block : *net->blocks) group_of(*block).set_post_accumulate_grad_hook({});
@@ -175,7 +151,7 @@ TEST(IsLastBackward, TheHookOfCompleteGradientsIsCalledInItAlone) {
 TEST(IsLastBackward, ARankWithoutDataTakesPart) {
   run_thread_ranks(4, [](int rank) {
     OneWeight net;
-    const auto group = fully_shard(net, options_for(Strategy::kFullShard, {2, 2}));
+    const auto group = fully_shard(net, in_small_buckets(Strategy::kFullShard, {2, 2}));
     for (int step = 0; step < 2; ++step) {
       net.zero_grad();
       join(group, rank < 3, [&] {

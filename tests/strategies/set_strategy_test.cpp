@@ -1,35 +1,34 @@
 // A model that moves to another strategy between steps trains on as if it had had that one from the beginning.
 
-#include <gmock/gmock.h>
 #include <malloc.h>
 
-#include "support/small_net.h"
+#include "strategies/steps.h"
 
-namespace fsdp::test {
+namespace fsdp::test::strategies {
 namespace {
 
 using testing::HasSubstr;
 using torch::Tensor;
 
-constexpr Strategy kAllStrategies[] = {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer,
-                                    Strategy::kReplicate};
-
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>;
 
-std::unique_ptr<torch::optim::Optimizer> fused_adamw(std::vector<Tensor> parameters) {
-  return std::make_unique<optim::AdamW>(std::move(parameters), torch::optim::AdamWOptions(1e-2).amsgrad(true));
+template <class Optimizer, class... Options>
+MakeOptimizer made_of(Options... options) {
+  return [=](std::vector<Tensor> parameters) { return std::make_unique<Optimizer>(std::move(parameters), options...); };
 }
 
-// Where a model moves before a step; no mesh: one axis.
+const auto kFusedAdamW = made_of<optim::AdamW>(torch::optim::AdamWOptions(1e-2).amsgrad(true));
+
+// Where a model moves before a step.
 struct Move {
   Strategy strategy;
-  std::vector<int> mesh = {};
+  Shape mesh = {};
 };
 
 struct MovingRun {
   int world = 2;
   std::vector<Move> moves;  // one before each step
-  MakeOptimizer optimizer = fused_adamw;
+  MakeOptimizer optimizer = kFusedAdamW;
   c10::ScalarType dtype = torch::kFloat;
   bool accumulates = false;  // gradients of two steps
 };
@@ -38,24 +37,16 @@ struct MovingRun {
 std::vector<Tensor> train(const MovingRun& run, bool moves) {
   std::vector<Tensor> trained;
   run_thread_ranks(run.world, [&](int rank) {
-    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
+    const auto net = make_small_net(11, 1);
     net->to(run.dtype);
-    const auto on_mesh = [](const Move& move) {
-      std::optional<DeviceMesh> mesh;
-      if (!move.mesh.empty()) mesh = init_device_mesh(move.mesh, {"replicate", "shard"});
-      return mesh;
-    };
     const auto& first = run.moves.front();
-    const auto group = shard_blocks(*net, {.strategy = first.strategy, .mesh = on_mesh(first)});
+    const auto group = shard_blocks(*net, options_for(first.strategy, first.mesh));
     const auto optimizer = run.optimizer(net->parameters());
     const auto same = net->head->weight;
     int step = 0;
-    for (const auto& move : run.moves) {
-      if (moves && step > 0) set_strategy(group, *optimizer, move.strategy, on_mesh(move));
-      ForwardScope scope(group);
-      const auto loss = small_net_loss(*net, {step, rank * 2, 2});
-      scope.close();
-      loss.backward();
+    for (const auto& [strategy, mesh] : run.moves) {
+      if (moves && step > 0) set_strategy(group, *optimizer, strategy, options_for(strategy, mesh).mesh);
+      loss_of_rank(group, *net, step).backward();
       if (!run.accumulates || step % 2 == 1) {
         clip_grad_norm_(group, 0.05);
         optimizer->step();
@@ -71,10 +62,18 @@ std::vector<Tensor> train(const MovingRun& run, bool moves) {
   return trained;
 }
 
-void expect_same_bits_as_without_moves(const MovingRun& run) {
+// To the same bits in fp32; in fp64 what is summed or stepped in another order may round otherwise.
+void expect_as_without_moves(const MovingRun& run) {
   const auto expected = train(run, false), found = train(run, true);
   ASSERT_EQ(expected.size(), found.size());
-  for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << "parameter " << i;
+  for (size_t i = 0; i < found.size(); ++i) {
+    SCOPED_TRACE(c10::str("parameter ", i));
+    if (run.dtype == torch::kFloat) {
+      EXPECT_TRUE(torch::equal(expected[i], found[i]));
+    } else {
+      expect_close(expected[i], found[i], 1e-10);
+    }
+  }
 }
 
 // From each strategy to each other one.
@@ -87,170 +86,150 @@ const std::vector<Move> kAllMoves{{Strategy::kFullShard},      {Strategy::kRepli
 TEST(SetStrategy, TrainsOnToTheSameBits) {
   for (const int world : worlds_up_to(3)) {
     SCOPED_TRACE(c10::str(world, " ranks"));
-    expect_same_bits_as_without_moves({.world = world, .moves = kAllMoves});
+    expect_as_without_moves({.world = world, .moves = kAllMoves});
   }
 }
 
-TEST(SetStrategy, MovesGradientsThatAccumulate) {
-  expect_same_bits_as_without_moves({.moves = kAllMoves, .accumulates = true});
-}
+TEST(SetStrategy, MovesGradientsThatAccumulate) { expect_as_without_moves({.moves = kAllMoves, .accumulates = true}); }
 
+// Sums over two axes round otherwise than those over one.
 TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
   std::vector<Move> moves;
-  for (const auto strategy : kAllStrategies)
-    for (const auto& mesh : std::vector<std::vector<int>>{{2, 2}, {}, {1, 4}, {4, 1}})
-      moves.push_back({strategy, mesh});
-  // Sums over two axes round otherwise than those over one.
-  const MovingRun run{.world = 4, .moves = moves, .dtype = torch::kDouble};
-  const auto expected = train(run, false), found = train(run, true);
-  ASSERT_EQ(expected.size(), found.size());
-  for (size_t i = 0; i < found.size(); ++i) expect_close(expected[i], found[i], 1e-10);
-}
-
-template <class Optimizer, class... Options>
-MakeOptimizer made_of(Options... options) {
-  return [=](std::vector<Tensor> parameters) { return std::make_unique<Optimizer>(std::move(parameters), options...); };
-}
-
-TEST(SetStrategy, MovesTheStateOfFlatOptimizersToTheSameBits) {
-  const torch::optim::AdamOptions adam(1e-2);
-  const std::vector<MakeOptimizer> optimizers{
-      made_of<optim::Adam>(adam),
-      made_of<optim::RMSprop>(torch::optim::RMSpropOptions(1e-3).eps(1e-4).momentum(0.9).centered(true)),
-      made_of<optim::Adagrad>(torch::optim::AdagradOptions(1e-2).initial_accumulator_value(0.1)),
-      made_of<optim::Adam>(adam, optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true})};
-  for (size_t i = 0; i < optimizers.size(); ++i) {
-    SCOPED_TRACE(c10::str("optimizer ", i));
-    expect_same_bits_as_without_moves(
-        {.moves = {{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}},
-         .optimizer = optimizers[i]});
-  }
+  for (const auto strategy : kStrategies)
+    for (const auto& mesh : std::vector<Shape>{{2, 2}, {}, {1, 4}, {4, 1}}) moves.push_back({strategy, mesh});
+  expect_as_without_moves({.world = 4, .moves = moves, .dtype = torch::kDouble});
 }
 
 TEST(SetStrategy, MovesTheStateOfEveryOptimizerThatIsElementByElement) {
-  const std::vector<MakeOptimizer> optimizers{
-      made_of<optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9)),
-      made_of<optim::Adadelta>(optim::AdadeltaOptions(1.0)),
-      made_of<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9)),
-      made_of<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2)),
-      made_of<torch::optim::Adam>(torch::optim::AdamOptions(1e-2).amsgrad(true)),
-      made_of<torch::optim::RMSprop>(torch::optim::RMSpropOptions(1e-2).momentum(0.9).centered(true)),
-      made_of<torch::optim::Adagrad>(torch::optim::AdagradOptions(1e-2))};
-  for (size_t i = 0; i < optimizers.size(); ++i) {
-    SCOPED_TRACE(c10::str("optimizer ", i));
-    // LibTorch's round the last elements of a tensor otherwise than the others.
-    const MovingRun run{.moves = {{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}},
-                        .optimizer = optimizers[i],
-                        .dtype = torch::kDouble};
-    const auto expected = train(run, false), found = train(run, true);
-    ASSERT_EQ(expected.size(), found.size());
-    for (size_t p = 0; p < found.size(); ++p) expect_close(expected[p], found[p], 1e-10);
+  using namespace torch::optim;  // NOLINT(google-build-using-namespace)
+  struct Case {
+    const char* name;
+    c10::ScalarType dtype;  // in fp32, to the same bits
+    MakeOptimizer optimizer;
+  };
+  const auto rms = RMSpropOptions(1e-2).momentum(0.9).centered(true);
+  const auto momentum = SGDOptions(0.05).momentum(0.9);
+  const optim::StateOptions low{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
+  const Case cases[] = {
+      {"optim::Adam", torch::kFloat, made_of<optim::Adam>(AdamOptions(1e-2))},
+      {"optim::RMSprop", torch::kFloat, made_of<optim::RMSprop>(RMSpropOptions(rms).lr(1e-3).eps(1e-4))},
+      {"optim::Adagrad", torch::kFloat, made_of<optim::Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.1))},
+      {"optim::Adam, low", torch::kFloat, made_of<optim::Adam>(AdamOptions(1e-2), low)},
+      {"optim::SGD", torch::kDouble, made_of<optim::SGD>(momentum)},
+      {"optim::Adadelta", torch::kDouble, made_of<optim::Adadelta>(optim::AdadeltaOptions(1.0))},
+      // LibTorch's round the last elements of a tensor otherwise than the others.
+      {"SGD", torch::kDouble, made_of<SGD>(momentum)},
+      {"AdamW", torch::kDouble, made_of<AdamW>(AdamWOptions(1e-2))},
+      {"Adam", torch::kDouble, made_of<Adam>(AdamOptions(1e-2).amsgrad(true))},
+      {"RMSprop", torch::kDouble, made_of<RMSprop>(rms)},
+      {"Adagrad", torch::kDouble, made_of<Adagrad>(AdagradOptions(1e-2))}};
+  for (const auto& [name, dtype, optimizer] : cases) {
+    SCOPED_TRACE(name);
+    expect_as_without_moves({.moves = {{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}},
+                             .optimizer = optimizer,
+                             .dtype = dtype});
   }
+}
+
+// A model with its optimizer on one of two ranks.
+struct Trained {
+  std::shared_ptr<SmallNetImpl> net = make_small_net();
+  Group group;
+  std::unique_ptr<torch::optim::Optimizer> optimizer = kFusedAdamW(net->parameters());
+
+  explicit Trained(Strategy strategy = Strategy::kFullShard) : group(shard_blocks(*net, {.strategy = strategy})) {}
+  void move(Strategy to) { set_strategy(group, *optimizer, to); }
+  void step(int number) {
+    loss_of_rank(group, *net, number).backward();
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+};
+
+void on_two_ranks(const std::function<void(int rank)>& act, const char* backend = "") {
+  run_thread_ranks(2, act, {.backend = backend});
+}
+
+// Calls `see` with what is about to be gathered.
+void set_all_gather(const Group& group, std::function<void(const Tensor& input)> see) {
+  group.set_custom_all_gather([see = std::move(see)](Communicator& ranks, const Tensor& output, const Tensor& input,
+                                                     std::span<const int64_t> offsets, Tag tag) {
+    see(input);
+    return ranks.all_gather(output, input, offsets, std::move(tag));
+  });
 }
 
 // What a rank holds, as if it had been sharded so.
 TEST(SetStrategy, LeavesEachRankWithWhatTheStrategyHolds) {
-  run_thread_ranks(2, [](int) {
-    const auto build = [] { return build_alike([] { return std::make_shared<SmallNetImpl>(); }); };
-    const auto moved = build();
-    const auto group = shard_blocks(*moved);
-    const auto optimizer = fused_adamw(moved->parameters());
+  on_two_ranks([](int) {
+    Trained moved;
     for (const auto strategy : {Strategy::kReplicate, Strategy::kFullShard}) {
-      set_strategy(group, *optimizer, strategy);
-      const auto before = group.stats().rows.current;
-      const auto other = build();
-      const auto rows = shard_blocks(*other, {.strategy = strategy}).stats();
-      EXPECT_EQ(group.stats().rows_numel, rows.rows_numel);
+      moved.move(strategy);
+      const auto before = moved.group.stats().rows.current;
+      const Trained other(strategy);
+      const auto rows = other.group.stats();
+      EXPECT_EQ(moved.group.stats().rows_numel, rows.rows_numel);
       EXPECT_EQ(rows.rows.current - before, before);
-      EXPECT_EQ(group.stats().whole.current, 0);
+      EXPECT_EQ(moved.group.stats().whole.current, 0);
     }
   });
 }
 
 TEST(SetStrategy, OfABlockLeavesTheOthersAndKeepsHooksAndCustomCollectives) {
-  run_thread_ranks(2,
-                   [](int rank) {
-                     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-                     const auto group = shard_blocks(*net, {.strategy = Strategy::kReplicate});
-                     const auto optimizer = fused_adamw(net->parameters());
-                     const auto block = group_of(*net->blocks[1]);
-                     int gathers = 0, hooks = 0;
-                     block.set_all_reduce_hook([&](const Tensor&) { ++hooks; });
-                     block.set_custom_all_gather([&](Communicator& ranks, const Tensor& output, const Tensor& input,
-                                                     std::span<const int64_t> offsets, Tag tag) {
-                       ++gathers;
-                       return ranks.all_gather(output, input, offsets, std::move(tag));
-                     });
-                     const auto step = [&](int number) {
-                       ForwardScope scope(group);
-                       const auto loss = small_net_loss(*net, {number, rank * 2, 2});
-                       scope.close();
-                       loss.backward();
-                       optimizer->step();
-                       optimizer->zero_grad();
-                     };
-                     step(0);
-                     set_strategy(block, *optimizer, Strategy::kShardGradOp);
-                     gathers = hooks = 0;
-                     step(1);
-                     EXPECT_EQ(gathers, 1);
-                     EXPECT_EQ(hooks, 1);
-                     EXPECT_LT(block.stats().rows_numel, block.stats().parameter_numel);
-                     EXPECT_EQ(local_rows(net->head->weight).count, 3) << "another group's";
-                   },
-                   {.backend = "gloo"});
+  on_two_ranks(
+      [](int) {
+        Trained model(Strategy::kReplicate);
+        const auto block = group_of(*model.net->blocks[1]);
+        int gathers = 0, hooks = 0;
+        block.set_all_reduce_hook([&](const Tensor&) { ++hooks; });
+        set_all_gather(block, [&](const Tensor&) { ++gathers; });
+        model.step(0);
+        set_strategy(block, *model.optimizer, Strategy::kShardGradOp);
+        gathers = hooks = 0;
+        model.step(1);
+        EXPECT_EQ(gathers, 1);
+        EXPECT_EQ(hooks, 1);
+        EXPECT_LT(block.stats().rows_numel, block.stats().parameter_numel);
+        EXPECT_EQ(local_rows(model.net->head->weight).count, 3) << "another group's";
+      },
+      "gloo");
 }
 
-// What a step costs on this rank, by counts and bytes that a strategy decides on.
-struct StepCost {
-  int64_t gathers = 0, whole_in_scope = 0, whole_after_forward = 0, whole_after_backward = 0, whole_after_step = 0;
-  bool operator==(const StepCost&) const = default;
-  friend std::ostream& operator<<(std::ostream& out, const StepCost& cost) {
-    return out << cost.gathers << " gathers; whole bytes: " << cost.whole_in_scope << " in the scope, "
-               << cost.whole_after_forward << " after it, " << cost.whole_after_backward << " after backward, "
-               << cost.whole_after_step << " after the step";
-  }
-};
-
-// A rank counts the bytes of all its models: only of what this one adds.
-StepCost cost_of_step(SmallNetImpl& net, const Group& group, torch::optim::Optimizer& optimizer, int64_t others) {
-  StepCost cost;
-  const auto whole = [&] { return group.stats().whole.current - others; };
-  const auto before = group.stats().gathers;
-  {
-    ForwardScope scope(group);
-    const auto loss = small_net_loss(net, {0, rank() * 2, 2});
-    cost.whole_in_scope = whole();
-    scope.close();
-    cost.whole_after_forward = whole();
-    loss.backward();
-  }
-  cost.whole_after_backward = whole();
-  optimizer.step();
-  optimizer.zero_grad();
-  cost.whole_after_step = whole();
-  cost.gathers = group.stats().gathers - before;
-  return cost;
-}
+// What a step costs on this rank, by counts and bytes that a strategy decides on: gathers, and bytes of whole
+// parameters in the scope, after it, after backward and after the step.
+using StepCost = std::array<int64_t, 5>;
 
 // Of the first step of a model that had another strategy before. Like one that is new, it predicts nothing yet.
 StepCost cost_after(Strategy from, Strategy to) {
-  const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-  const auto group = shard_blocks(*net, {.strategy = from});
-  const auto others = group.stats().whole.current;
-  const auto optimizer = fused_adamw(net->parameters());
+  Trained model(from);
+  const auto others = model.group.stats().whole.current;  // a rank counts the bytes of all its models
   if (from != to) {
-    cost_of_step(*net, group, *optimizer, others);
-    set_strategy(group, *optimizer, to);
+    model.step(0);
+    model.move(to);
   }
-  return cost_of_step(*net, group, *optimizer, others);
+  const auto whole = [&] { return model.group.stats().whole.current - others; };
+  StepCost cost{-model.group.stats().gathers};
+  {
+    ForwardScope scope(model.group);
+    const auto loss = small_net_loss(*model.net, {0, rank() * 2, 2});
+    cost[1] = whole();
+    scope.close();
+    cost[2] = whole();
+    loss.backward();
+  }
+  cost[3] = whole();
+  model.optimizer->step();
+  model.optimizer->zero_grad();
+  cost[4] = whole();
+  cost[0] += model.group.stats().gathers;
+  return cost;
 }
 
 TEST(SetStrategy, CostsWhatTheNewStrategyCosts) {
-  run_thread_ranks(2, [](int) {
-    for (const auto to : kAllStrategies) {
+  on_two_ranks([](int) {
+    for (const auto to : kStrategies) {
       const auto expected = cost_after(to, to);
-      for (const auto from : kAllStrategies) EXPECT_EQ(cost_after(from, to), expected) << from << " to " << to;
+      for (const auto from : kStrategies) EXPECT_EQ(cost_after(from, to), expected) << from << " to " << to;
     }
   });
 }
@@ -258,54 +237,37 @@ TEST(SetStrategy, CostsWhatTheNewStrategyCosts) {
 // What lies between two parameters in memory is stepped and gathered with them.
 TEST(SetStrategy, MovesGradientsWithNothingBetweenThem) {
   mallopt(M_PERTURB, 0x80);  // new memory is full of large numbers
-  run_thread_ranks(2,
-                   [](int rank) {
-                     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-                     const auto group = shard_blocks(*net, {.strategy = Strategy::kReplicate});
-                     optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.05));
-                     ForwardScope scope(group);
-                     const auto loss = small_net_loss(*net, {0, rank * 2, 2});
-                     scope.close();
-                     loss.backward();
-                     set_strategy(group, optimizer, Strategy::kFullShard);
-                     optimizer.step();
-                     double largest = 0;
-                     group.set_custom_all_gather([&](Communicator& ranks, const Tensor& output, const Tensor& input,
-                                                     std::span<const int64_t> offsets, Tag tag) {
-                       if (input.numel() > 0) largest = std::max(largest, input.abs().max().item<double>());
-                       return ranks.all_gather(output, input, offsets, std::move(tag));
-                     });
-                     const ForwardScope reads(group);
-                     small_net_loss(*net, {1, rank * 2, 2});
-                     EXPECT_GT(largest, 0);
-                     EXPECT_LT(largest, 10);
-                   },
-                   {.backend = "gloo"});
+  on_two_ranks(
+      [](int) {
+        Trained model(Strategy::kReplicate);
+        optim::SGD optimizer(model.net->parameters(), torch::optim::SGDOptions(0.05));
+        loss_of_rank(model.group, *model.net, 0).backward();
+        set_strategy(model.group, optimizer, Strategy::kFullShard);
+        optimizer.step();
+        double largest = 0;
+        set_all_gather(model.group, [&](const Tensor& input) {
+          if (input.numel() > 0) largest = std::max(largest, input.abs().max().item<double>());
+        });
+        loss_of_rank(model.group, *model.net, 1);
+        EXPECT_GT(largest, 0);
+        EXPECT_LT(largest, 10);
+      },
+      "gloo");
   mallopt(M_PERTURB, 0);
 }
 
-template <class Act>
-std::string usage_error_of(const Act& act) {
-  try {
-    act();
-  } catch (const UsageError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
-
 TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
-  run_thread_ranks(2, [](int) {
-    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-    const auto group = shard_blocks(*net);
-    const auto optimizer = fused_adamw(net->parameters());
+  on_two_ranks([](int) {
+    Trained model;
+    const auto& group = model.group;
     const auto refusal = [&](torch::optim::Optimizer& of, std::optional<DeviceMesh> mesh = {}) {
-      return usage_error_of([&] { set_strategy(group, of, Strategy::kReplicate, mesh); });
+      return message_of<UsageError>([&] { set_strategy(group, of, Strategy::kReplicate, mesh); });
     };
+    constexpr const char* kOpen = "a scope, a backward or a LocalRows open";
     const auto forward = [&] {
       const ForwardScope scope(group);
-      const auto loss = small_net_loss(*net, {0, 0, 2});
-      EXPECT_THAT(refusal(*optimizer), HasSubstr("a scope, a backward or a LocalRows open"));
+      const auto loss = small_net_loss(*model.net, {0, 0, 2});
+      EXPECT_THAT(refusal(*model.optimizer), HasSubstr(kOpen));
       return loss;
     };
     const auto loss = forward();
@@ -313,15 +275,14 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
       const auto local = group.no_sync();
       loss.backward();
     }
-    EXPECT_THAT(refusal(*optimizer), HasSubstr("wait for their reduction"));
+    EXPECT_THAT(refusal(*model.optimizer), HasSubstr("wait for their reduction"));
     group.reset_iter_state();
     {
       const LocalRows rows(group);
-      EXPECT_THAT(refusal(*optimizer), HasSubstr("a scope, a backward or a LocalRows open"));
+      EXPECT_THAT(refusal(*model.optimizer), HasSubstr(kOpen));
     }
-    const auto some = fused_adamw(net->head->parameters());
-    EXPECT_THAT(refusal(*some), HasSubstr("is not the optimizer's"));
-    auto lbfgs = optim::LBFGS(net->parameters(), torch::optim::LBFGSOptions(1e-3).max_iter(1));
+    EXPECT_THAT(refusal(*kFusedAdamW(model.net->head->parameters())), HasSubstr("is not the optimizer's"));
+    auto lbfgs = optim::LBFGS(model.net->parameters(), torch::optim::LBFGSOptions(1e-3).max_iter(1));
     lbfgs.step([&] {
       lbfgs.zero_grad();
       auto value = forward();
@@ -331,119 +292,88 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
     EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element by element"));
     auto leaf = torch::ones({1}, torch::requires_grad());
     const auto elsewhere = leaf * 2;
-    elsewhere.register_hook(
-        [&](const Tensor&) { EXPECT_THAT(refusal(*optimizer), HasSubstr("a scope, a backward or a LocalRows open")); });
+    elsewhere.register_hook([&](const Tensor&) { EXPECT_THAT(refusal(*model.optimizer), HasSubstr(kOpen)); });
     elsewhere.backward();
     const auto alone = default_process_group()->split({{0}, {1}}, "alone");
-    EXPECT_THAT(refusal(*optimizer, init_device_mesh({}, {}, alone)),
+    EXPECT_THAT(refusal(*model.optimizer, init_device_mesh({}, {}, alone)),
                 HasSubstr("expected a mesh of the model's 2 ranks"));
-    set_strategy(group, *optimizer, Strategy::kReplicate);
+    model.move(Strategy::kReplicate);
     forward().backward();
-    optimizer->step();
+    model.optimizer->step();
   });
 }
 
 TEST(SetStrategy, IsRefusedWhereTheOptimizerHasStateFromBeforeSharding) {
-  run_thread_ranks(2, [](int) {
-    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-    const auto optimizer = made_of<torch::optim::AdamW>(torch::optim::AdamWOptions(1e-2))(net->parameters());
+  on_two_ranks([](int) {
+    const auto net = make_small_net();
+    torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
     small_net_loss(*net, {0, 0, 2}).backward();
-    optimizer->step();
-    optimizer->zero_grad();
+    optimizer.step();
+    optimizer.zero_grad();
     const auto group = shard_blocks(*net);
-    EXPECT_THAT(usage_error_of([&] { set_strategy(group, *optimizer, Strategy::kReplicate); }),
+    EXPECT_THAT(message_of<UsageError>([&] { set_strategy(group, optimizer, Strategy::kReplicate); }),
                 HasSubstr("expected those of this rank's rows"));
   });
 }
 
 TEST(SetStrategy, LeavesTheModelAsItWasIfItThrowsOnTheWay) {
-  run_thread_ranks(2,
-                   [](int rank) {
-                     const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-                     const auto group = shard_blocks(*net);
-                     const auto optimizer = fused_adamw(net->parameters());
-                     bool fails = false;
-                     group_of(*net->blocks[1])
-                         .set_custom_all_gather([&](Communicator& ranks, const Tensor& output, const Tensor& input,
-                                                    std::span<const int64_t> offsets, Tag tag) {
-                           if (fails) throw std::runtime_error("the user's own");
-                           return ranks.all_gather(output, input, offsets, std::move(tag));
-                         });
-                     const auto step = [&](int number) {
-                       ForwardScope scope(group);
-                       const auto loss = small_net_loss(*net, {number, rank * 2, 2});
-                       scope.close();
-                       loss.backward();
-                       optimizer->step();
-                       optimizer->zero_grad();
-                     };
-                     step(0);
-                     std::vector<Tensor> before;
-                     for (const auto& parameter : net->parameters()) before.push_back(full_tensor(parameter));
-                     const auto rows = group.stats();
-                     fails = true;
-                     EXPECT_THROW(set_strategy(group, *optimizer, Strategy::kReplicate), std::runtime_error);
-                     fails = false;
-                     EXPECT_EQ(group.stats().rows_numel, rows.rows_numel);
-                     EXPECT_EQ(group.stats().rows.current, rows.rows.current);
-                     EXPECT_EQ(group.stats().whole.current, 0);
-                     const auto parameters = net->parameters();
-                     for (size_t i = 0; i < before.size(); ++i)
-                       EXPECT_TRUE(before[i].equal(full_tensor(parameters[i])));
-                     step(1);
-                     set_strategy(group, *optimizer, Strategy::kReplicate);
-                     step(2);
-                   },
-                   {.backend = "gloo"});
+  on_two_ranks(
+      [](int) {
+        Trained model;
+        bool fails = false;
+        set_all_gather(group_of(*model.net->blocks[1]), [&](const Tensor&) {
+          if (fails) throw std::runtime_error("the user's own");
+        });
+        model.step(0);
+        const auto parameters = model.net->parameters();
+        std::vector<Tensor> before;
+        for (const auto& parameter : parameters) before.push_back(full_tensor(parameter));
+        const auto rows = model.group.stats();
+        fails = true;
+        EXPECT_THROW(model.move(Strategy::kReplicate), std::runtime_error);
+        fails = false;
+        EXPECT_EQ(model.group.stats().rows_numel, rows.rows_numel);
+        EXPECT_EQ(model.group.stats().rows.current, rows.rows.current);
+        EXPECT_EQ(model.group.stats().whole.current, 0);
+        for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].equal(full_tensor(parameters[i])));
+        model.step(1);
+        model.move(Strategy::kReplicate);
+        model.step(2);
+      },
+      "gloo");
 }
 
 TEST(SetStrategy, IsAMismatchWhereRanksAskForDifferentOnesOrHaveOtherState) {
-  for (const auto* differs : {"strategy", "gradients", "state"}) {
+  for (const std::string differs : {"strategy", "gradients", "state"}) {
     SCOPED_TRACE(differs);
-    run_thread_ranks(2, [&](int rank) {
-      const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-      const auto group = shard_blocks(*net);
-      const auto optimizer = fused_adamw(net->parameters());
-      const auto weight = net->head->weight;
-      auto strategy = Strategy::kReplicate;
-      if (rank == 0 && differs == std::string("strategy")) strategy = Strategy::kShardGradOp;
-      if (rank == 0 && differs == std::string("gradients")) weight.mutable_grad() = torch::zeros_like(weight);
-      if (rank == 0 && differs == std::string("state")) {
+    on_two_ranks([&](int rank) {
+      Trained model;
+      const auto weight = model.net->head->weight;
+      const bool is_other = rank == 0;
+      if (is_other && differs == "gradients") weight.mutable_grad() = torch::zeros_like(weight);
+      if (is_other && differs == "state") {
         auto state = std::make_unique<torch::optim::AdamWParamState>();
         state->exp_avg(torch::zeros_like(weight)).exp_avg_sq(torch::zeros_like(weight));
-        optimizer->state()[weight.unsafeGetTensorImpl()] = std::move(state);
+        model.optimizer->state()[weight.unsafeGetTensorImpl()] = std::move(state);
       }
-      EXPECT_THROW(set_strategy(group, *optimizer, strategy), Mismatch);
+      EXPECT_THROW(model.move(is_other && differs == "strategy" ? Strategy::kShardGradOp : Strategy::kReplicate),
+                   Mismatch);
     });
   }
 }
 
 TEST(SetStrategy, EndsViewsAndGraphsFromBefore) {
-  run_thread_ranks(2, [](int rank) {
-    const auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-    const auto group = shard_blocks(*net);
-    const auto optimizer = fused_adamw(net->parameters());
-    ForwardScope scope(group);
-    const auto loss = small_net_loss(*net, {0, rank * 2, 2});
-    scope.close();
-    const auto view = net->head->weight.detach();
-    set_strategy(group, *optimizer, Strategy::kReplicate);
-    try {
-      view.clone();
-      ADD_FAILURE() << "a view of rows that are elsewhere now";
-    } catch (const c10::Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("or fsdp::set_strategy"));
-    }
-    try {
-      loss.backward();
-      ADD_FAILURE() << "a graph that read other memory";
-    } catch (const c10::Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("forward again after it"));
-    }
-    group.reset_iter_state();
-    EXPECT_EQ(full_tensor(net->head->weight).sizes(), torch::IntArrayRef({3, 11}));
+  on_two_ranks([](int) {
+    Trained model;
+    const auto loss = loss_of_rank(model.group, *model.net, 0);
+    const auto view = model.net->head->weight.detach();
+    model.move(Strategy::kReplicate);
+    EXPECT_THAT([&] { view.clone(); }, testing::ThrowsMessage<c10::Error>(HasSubstr("or fsdp::set_strategy")));
+    EXPECT_THAT([&] { loss.backward(); }, testing::ThrowsMessage<c10::Error>(HasSubstr("forward again after it")));
+    model.group.reset_iter_state();
+    EXPECT_EQ(full_tensor(model.net->head->weight).sizes(), torch::IntArrayRef({3, 11}));
   });
 }
 
 }  // namespace
-}  // namespace fsdp::test
+}  // namespace fsdp::test::strategies

@@ -18,8 +18,8 @@ namespace {
 constexpr size_t kRound = 512;
 constexpr const char* kKeepAdvice = "Keep the tensor until the stream that it was made on has waited for the other one";
 
-std::pair<uint64_t, size_t> shelf_of(const c10::Stream& stream, size_t bytes) {
-  return {Timeline::get().index_of(stream), bytes};
+std::tuple<c10::DeviceIndex, c10::StreamId, size_t> shelf_of(const c10::Stream& stream, size_t bytes) {
+  return {stream.device_index(), stream.id(), bytes};
 }
 
 }  // namespace
@@ -162,6 +162,7 @@ void CachingAllocator::forget_uses() {
   std::lock_guard lock(device_mutex());
   return_recorded();
   for (auto& [begin, block] : blocks_) block->history.clear();
+  Timeline::get().forget();
 }
 
 }  // namespace fsdp::test::checked

@@ -9,7 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "support/checked_device/access_history.h"
@@ -36,7 +36,7 @@ class CachingAllocator : public c10::Allocator {
   /// Notes the use of [begin, begin + bytes) by a tensor of `device`; `known`: what `access` comes after. Under
   /// device_mutex().
   void note(const char* begin, size_t bytes, c10::Device device, Access access, const VectorClock& known);
-  /// What was used until now conflicts with nothing.
+  /// What was used until now, or given to any stream, is over.
   void forget_uses();
 
  private:
@@ -47,9 +47,9 @@ class CachingAllocator : public c10::Allocator {
   Block* block_at(const void* address);
 
   std::map<const char*, std::unique_ptr<Block>> blocks_;
-  std::map<std::pair<uint64_t, size_t>, std::vector<Block*>> spare_;  // by stream and bytes
-  std::vector<Block*> recorded_;                                      // given back, on their way to spare_
-  std::map<c10::DeviceIndex, size_t> held_;                           // bytes that were not given back
+  std::map<std::tuple<c10::DeviceIndex, c10::StreamId, size_t>, std::vector<Block*>> spare_;  // by stream and bytes
+  std::vector<Block*> recorded_;             // given back, on their way to spare_
+  std::map<c10::DeviceIndex, size_t> held_;  // bytes that were not given back
   std::optional<size_t> limit_;
 };
 

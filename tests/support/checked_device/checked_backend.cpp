@@ -38,7 +38,7 @@ void combine(const at::Tensor& total, const at::Tensor& other, const c10d::Reduc
 
 // As NCCL's.
 void require_known(at::ScalarType dtype) {
-  constexpr at::ScalarType kKnown[]{at::kByte, at::kChar,  at::kBool,   at::kInt,   at::kLong,
+  constexpr at::ScalarType kKnown[]{at::kByte, at::kChar,  at::kBool,   at::kInt,     at::kLong,
                                     at::kHalf, at::kFloat, at::kDouble, at::kBFloat16};
   TORCH_CHECK(std::ranges::find(kKnown, dtype) != std::end(kKnown), "the backend does not know the dtype ", dtype);
 }

@@ -32,7 +32,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   // Of the CPU's kind, as operators are.
   const std::vector<at::Generator> generators_ = [] {
     std::vector<at::Generator> generators;
-    for (int i = 0; i < DeviceGuardImpl::kDevices; ++i) generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
+    for (int i = 0; i < DeviceGuardImpl::kDevices; ++i)
+      generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
     return generators;
   }();
 };
@@ -75,6 +76,7 @@ std::vector<Violation> CheckedDevice::violations() {
 
 void run_ranks(int ranks, const std::function<void(int rank)>& fn) {
   install();
+  CachingAllocator::get().forget_uses();  // of ranks that have ended
   ThreadRanksOptions options;
   options.backend = "gloo";
   options.device_backend = &device_backend_of;

@@ -24,7 +24,8 @@ at::Tensor CpuAliases::of(const at::Tensor& tensor) {
   auto place = memories_.find(impl);
   if (place == memories_.end()) {
     void* address = impl->_mutable_data_ptr_no_checks().get();
-    c10::Storage on_cpu(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), static_cast<int64_t>(impl->nbytes()),
+    c10::Storage on_cpu(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                              static_cast<int64_t>(impl->nbytes()),
                                                               c10::DataPtr(address, c10::kCPU), c10::GetCPUAllocator(),
                                                               /*resizable=*/true));
     place = memories_.emplace(impl, Memory{tensor.storage(), std::move(on_cpu), address}).first;

@@ -12,7 +12,7 @@
 namespace fsdp::test::checked {
 namespace {
 
-constexpr size_t kRound = 64;
+constexpr size_t kAlignment = 64;
 constexpr const char* kWaitAdvice = "Let the host wait for an event that is recorded behind the copy";
 
 }  // namespace
@@ -27,8 +27,8 @@ c10::DeleterFnPtr HostMemory::raw_deleter() const { return &give_back; }
 void HostMemory::copy_data(void* to, const void* from, std::size_t bytes) const { default_copy_data(to, from, bytes); }
 
 c10::DataPtr HostMemory::allocate(size_t bytes) {
-  const size_t rounded = std::max(kRound, (bytes + kRound - 1) / kRound * kRound);
-  auto* block = static_cast<char*>(std::aligned_alloc(kRound, rounded));
+  const size_t rounded = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+  auto* block = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
   std::memset(block, 0xff, rounded);
   const std::lock_guard lock(device_mutex());
   blocks_.emplace(block, rounded);
@@ -74,8 +74,8 @@ HostMemory::Bytes HostMemory::take_bytes() {
 
 void HostMemory::bring(const char* begin, size_t bytes, const VectorClock& known) {
   std::erase_if(under_way_, [&](Copy& copy) {
-    const bool is_brought = copy.writes && copy.begin < begin + bytes && begin < copy.begin + copy.values.size() &&
-                            known.knows(copy.stamp);
+    const bool is_brought =
+        copy.writes && copy.begin < begin + bytes && begin < copy.begin + copy.values.size() && known.knows(copy.stamp);
     if (is_brought) settle(copy);
     return is_brought;
   });

@@ -58,8 +58,8 @@ class HostMemory : public c10::Allocator {
   Bytes bytes_;
 };
 
-/// The allocator behind `pinned_memory(true)`. As LibTorch's own for accelerators it hands memory out again when the copies
-/// that use it are over, so the host may give it back before.
+/// The allocator behind `pinned_memory(true)`. As LibTorch's own for accelerators it hands memory out again when the
+/// copies that use it are over, so the host may give it back before.
 class CachingHostMemory : public c10::Allocator {
  public:
   static CachingHostMemory& get();

@@ -176,9 +176,8 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
   const Stamp stamp = note_operation(name, stream, operands);
   if (!to_host && !from_host) return to;
   const auto& on_host = to_host ? to : from;
-  const bool is_pinned =
-      on_host.is_non_overlapping_and_dense() && from.strides() == to.strides() && from.dtype() == to.dtype() &&
-      HostMemory::get().is_pinned(on_host.const_data_ptr());
+  const bool is_pinned = on_host.is_non_overlapping_and_dense() && from.strides() == to.strides() &&
+                         from.dtype() == to.dtype() && HostMemory::get().is_pinned(on_host.const_data_ptr());
   if (non_blocking && is_pinned)
     note_beside(on_host, to_host, stamp, place_of(name, stream));
   else if (to_host || !non_blocking)

@@ -19,15 +19,23 @@ VectorClock& Timeline::of_this_thread() {
 }
 
 size_t Timeline::index_of(const c10::Stream& stream) {
-  const auto [place, is_new] = indices_.emplace(stream, clocks_.size());
-  if (is_new) clocks_.emplace_back();
+  const auto [place, is_new] = indices_.emplace(stream, first_ + clocks_.size());
+  if (is_new) clocks_.emplace_back(first_);
   return place->second;
 }
 
+VectorClock& Timeline::clock_of(const c10::Stream& stream) { return clocks_[index_of(stream) - first_]; }
+
 Stamp Timeline::launch(const c10::Stream& stream) {
-  const size_t index = index_of(stream);
-  clocks_[index].join(of_this_thread());
-  return clocks_[index].advance(index);
+  auto& clock = clock_of(stream);
+  clock.join(of_this_thread());
+  return clock.advance(index_of(stream));
+}
+
+void Timeline::forget() {
+  first_ += clocks_.size();
+  indices_.clear();
+  clocks_.clear();
 }
 
 }  // namespace fsdp::test::checked

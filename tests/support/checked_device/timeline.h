@@ -25,14 +25,19 @@ class Timeline {
   /// The calling thread gives the stream something to do.
   Stamp launch(const c10::Stream& stream);
   /// What the stream knows of when its next operation begins.
-  const VectorClock& of(const c10::Stream& stream) { return clocks_[index_of(stream)]; }
+  const VectorClock& of(const c10::Stream& stream) { return clock_of(stream); }
   /// What the stream is given from now on comes after all that `clock` knows.
-  void make_wait(const c10::Stream& stream, const VectorClock& clock) { clocks_[index_of(stream)].join(clock); }
+  void make_wait(const c10::Stream& stream, const VectorClock& clock) { clock_of(stream).join(clock); }
   /// What the calling thread has waited for.
   static VectorClock& of_this_thread();
-  size_t index_of(const c10::Stream& stream);
+  /// All that streams were given is over. Clocks have an entry for each stream since then, so they stay short.
+  void forget();
 
  private:
+  size_t index_of(const c10::Stream& stream);
+  VectorClock& clock_of(const c10::Stream& stream);
+
+  size_t first_ = 0;  // the number of the first stream since `forget`; numbers are not used again
   std::unordered_map<c10::Stream, size_t> indices_;
   std::deque<VectorClock> clocks_;
 };

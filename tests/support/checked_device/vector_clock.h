@@ -15,22 +15,42 @@ struct Stamp {
   uint64_t time = 0;
 };
 
-/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows.
+/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. Of streams that
+/// are numbered below `first` everything is over: they belong to tests that have ended, see Timeline::forget.
 class VectorClock {
  public:
-  bool knows(Stamp stamp) const { return stamp.stream < times_.size() && times_[stamp.stream] >= stamp.time; }
-  /// The next operation of the stream.
+  VectorClock() = default;
+  explicit VectorClock(size_t first) : first_(first) {}
+
+  bool knows(Stamp stamp) const {
+    if (stamp.stream < first_) return true;
+    const size_t place = stamp.stream - first_;
+    return place < times_.size() && times_[place] >= stamp.time;
+  }
+  /// The next operation of the stream, which is none of those that are over.
   Stamp advance(size_t stream) {
-    if (stream >= times_.size()) times_.resize(stream + 1);
-    return {stream, ++times_[stream]};
+    const size_t place = stream - first_;
+    if (place >= times_.size()) times_.resize(place + 1);
+    return {stream, ++times_[place]};
   }
   /// From now on it knows what `other` knows.
   void join(const VectorClock& other) {
-    if (other.times_.size() > times_.size()) times_.resize(other.times_.size());
-    for (size_t i = 0; i < other.times_.size(); ++i) times_[i] = std::max(times_[i], other.times_[i]);
+    forget_below(other.first_);
+    const size_t skipped = first_ - other.first_, count = other.times_.size();
+    if (count <= skipped) return;
+    if (count - skipped > times_.size()) times_.resize(count - skipped);
+    for (size_t i = skipped; i < count; ++i) times_[i - skipped] = std::max(times_[i - skipped], other.times_[i]);
   }
 
  private:
+  void forget_below(size_t first) {
+    if (first <= first_) return;
+    const auto gone = static_cast<std::ptrdiff_t>(std::min(first - first_, times_.size()));
+    times_.erase(times_.begin(), times_.begin() + gone);
+    first_ = first;
+  }
+
+  size_t first_ = 0;
   std::vector<uint64_t> times_;
 };
 

@@ -1,0 +1,211 @@
+// Steps on the checked device equal those of the unsharded model on the CPU, without a violation. With rows on the
+// device the host never waits; with rows in host memory it waits once in a step, at the end of backward, for the copies
+// of all gradients.
+
+#include "checked_device/training.h"
+
+namespace fsdp::test::checked {
+namespace {
+
+class CheckedTraining : public CheckedDevice {};
+
+// One rank, which exchanges nothing, and three, among which hardly anything divides evenly.
+constexpr int kWorlds[] = {1, 3};
+
+// Calls `expect(options, host_waits)` for rows on the device and in host memory.
+template <class Expect>
+void wherever_rows_lie(const FullyShardOptions& options, const Expect& expect) {
+  for (const bool offloads : {false, true}) {
+    SCOPED_TRACE(offloads ? "rows in host memory" : "rows on the device");
+    expect(offloads ? on_host(options) : options, size_t{offloads});
+  }
+}
+
+template <class Optimizer, class Options>
+auto maker(const Options& options) {
+  return [options](auto parameters) { return std::make_unique<Optimizer>(parameters, options); };
+}
+
+void set_event(const Group& group, int rank) { group.set_post_optim_event(recorded_on(current_stream_of(rank))); }
+
+TEST_F(CheckedTraining, StepsOfABlockwiseNetAreOrderedHoweverLongWholeParametersStay) {
+  for (const auto& reshard : std::vector<std::optional<Reshard>>{std::nullopt, Reshard::always(), Reshard::never()})
+    wherever_rows_lie({.reshard_after_forward = reshard}, [&](const FullyShardOptions& options, size_t waits) {
+      for (const int world : {1, 2, 3})
+        if (world == 3 || !reshard) expect_steps_are_ordered(small_net(options), world, waits);
+    });
+}
+
+TEST_F(CheckedTraining, StepsOfAnEvenNetOverTheBackendsOwnCollectivesAreOrdered) {
+  wherever_rows_lie({}, [](const FullyShardOptions& options, size_t waits) {
+    for (const int world : {1, 2, 3}) expect_steps_are_ordered(even_net(options), world, waits);
+  });
+}
+
+TEST_F(CheckedTraining, StepsOfEveryStrategyAreOrdered) {
+  for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
+    wherever_rows_lie({.strategy = strategy, .bucket_cap_bytes = 300},
+                      [](const FullyShardOptions& options, size_t waits) {
+                        expect_steps_are_ordered(small_net(options), waits > 0 ? 3 : 2, waits);
+                      });
+  expect_steps_are_ordered(small_net(on_host({.strategy = Strategy::kReplicate})), 1, 1);
+}
+
+TEST_F(CheckedTraining, StepsOverBothAxesAndAmongNeighboursAreOrdered) {
+  for (const Axes axes : {Axes{1, 2}, Axes{2, 2}}) {
+    // Several buckets of each group, with one rank a replica.
+    wherever_rows_lie({.bucket_cap_bytes = 300}, [&](const FullyShardOptions& options, size_t waits) {
+      expect_steps_are_ordered(small_net_over(axes, options), axes.ranks(), waits);
+    });
+    auto even = even_net();
+    even.shard = [=](EvenNetImpl& net) {
+      const auto placement = placement_over(axes);
+      for (auto& layer : *net.layers) shard_over(placement, module_tree(*layer), {.bucket_cap_bytes = 300});
+      return shard_over(placement, module_tree(net), {.bucket_cap_bytes = 300});
+    };
+    expect_steps_are_ordered(even, axes.ranks());
+  }
+  expect_steps_are_ordered(small_net(on_host({.reshard_after_forward = Reshard::within(2)})), 4, 1);
+}
+
+TEST_F(CheckedTraining, StepsOfTheFusedOptimizersAreOrdered) {
+  wherever_rows_lie({}, [](const FullyShardOptions& options, size_t waits) {
+    auto training = small_net(options);
+    training.optimizer = maker<optim::AdamW>(torch::optim::AdamWOptions(1e-2));
+    for (const int world : kWorlds) expect_steps_are_ordered(training, world, waits);
+    training.optimizer = maker<optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
+    expect_steps_are_ordered(training, 3, waits);
+  });
+}
+
+TEST_F(CheckedTraining, StepsOfMixedPrecisionAreOrdered) {
+  for (const auto& policy : {MixedPrecisionPolicy{.param_dtype = torch::kBFloat16},
+                             MixedPrecisionPolicy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat}}) {
+    auto training = small_net({.mp_policy = policy});
+    training.optimizer = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1));  // Adam makes a step of a rounding
+    training.tolerance = 0.1;  // that the bits are right is tested on the CPU
+    for (const int world : kWorlds) expect_steps_are_ordered(training, world);
+  }
+}
+
+TEST_F(CheckedTraining, GathersThatFollowTheOptimizersEventAreOrdered) {
+  for (const int world : kWorlds) {
+    expect_steps_are_ordered(small_net({.reshard_after_forward = Reshard::always()}), world, 0, set_event);
+    expect_steps_are_ordered(small_net(on_host()), world, 1, set_event);
+  }
+  expect_steps_are_ordered(even_net(), 3, 0, set_event);
+  expect_steps_are_ordered(small_net_over({2, 2}), 4, 0, set_event);
+}
+
+TEST_F(CheckedOffload, SomeGroupsMayHaveTheirRowsOnTheHostAndOthersNot) {
+  for (const int world : {1, 2})
+    for (const bool is_root : {false, true}) {
+      auto training = small_net();
+      training.shard = [=](SmallNetImpl& net) {
+        for (auto& block : *net.blocks) fully_shard(*block, is_root ? FullyShardOptions() : on_host());
+        return fully_shard(static_cast<torch::nn::Module&>(net), is_root ? on_host() : FullyShardOptions());
+      };
+      expect_steps_are_ordered(training, world, 1);
+    }
+}
+
+// A model that was built on the CPU goes there from host memory, row by row.
+TEST_F(CheckedOffload, AModelThatWasBuiltOnTheCPUComputesOnTheProcessGroupsDevice) {
+  for (const int world : kWorlds) {
+    auto training = small_net(on_host());
+    training.is_built_on_device = false;
+    expect_steps_are_ordered(training, world, 1);
+  }
+}
+
+// Four groups, each gathered once and reduced once.
+TEST_F(CheckedOffload, WithoutPinnedMemoryTheHostWaitsForEachCopy) {
+  const auto options = on_host({.reshard_after_forward = Reshard::never()}, /*is_pinned=*/false);
+  for (const int world : kWorlds) expect_steps_are_ordered(small_net(options), world, 8);
+}
+
+// Layers side by side, in turns on the caller's stream and on another one, on which their nodes run in backward too.
+struct ForkedNetImpl : torch::nn::Module {
+  torch::nn::ModuleList layers;
+  bool begins_aside = false;
+  std::optional<c10::Stream> aside;
+  ForkedNetImpl() {
+    register_module("layers", layers);
+    for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(5, 3));
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    torch::Tensor sum = x.new_zeros({3});
+    for (size_t i = 0; i < layers->size(); ++i) sum = sum + run(*layers[i]->as<torch::nn::Linear>(), x, i % 2 == 1);
+    return sum;
+  }
+  torch::Tensor run(torch::nn::LinearImpl& layer, const torch::Tensor& x, bool is_odd) {
+    if (x.is_cpu() || is_odd == begins_aside) return layer.forward(x);
+    const auto own = streams().getStream(x.device());
+    if (!aside) aside = streams().getNewStream(x.device(), 0);
+    order(own, *aside);
+    torch::Tensor result;
+    {
+      const c10::StreamGuard guard(*aside);
+      result = layer.forward(x);
+    }
+    order(*aside, own);
+    streams().recordDataPtrOnStream(x.storage().data_ptr(), *aside);
+    streams().recordDataPtrOnStream(result.storage().data_ptr(), own);
+    return result;
+  }
+};
+
+DeviceTraining<ForkedNetImpl> forked_net(bool begins_aside, bool is_one_group) {
+  return device_training<ForkedNetImpl>(
+      [=] {
+        auto net = std::make_shared<ForkedNetImpl>();
+        net->begins_aside = begins_aside;
+        return net;
+      },
+      [=](ForkedNetImpl& net) {
+        return is_one_group ? fully_shard(static_cast<torch::nn::Module&>(net)) : shard_layers(net);
+      },
+      5, 3);
+}
+
+TEST_F(CheckedTraining, GradientsThatArriveOnTwoStreamsAreReducedAfterBoth) {
+  for (const int world : kWorlds)
+    for (const bool begins_aside : {false, true})
+      for (const bool is_one_group : {false, true}) {
+        SCOPED_TRACE(c10::str(begins_aside ? "reduced aside, " : "", is_one_group ? "one group" : "a group each"));
+        expect_steps_are_ordered(forked_net(begins_aside, is_one_group), world);
+      }
+}
+
+TEST_F(CheckedTraining, GradientsThatAccumulateOnStreamsInTurnsAreOrdered) {
+  for (const int world : kWorlds) {
+    const auto training = forked_net(/*begins_aside=*/false, /*is_one_group=*/true);
+    on_ranks(training, world, [&](ForkedNetImpl& net, const Group& group, int) {
+      const auto share = training.share_of(0);
+      for (int step = 0; step < 6; ++step, net.begins_aside = !net.begins_aside) {
+        group.set_requires_gradient_sync(step % 3 != 0);
+        training.forward(net, group, share).backward();
+      }
+      EXPECT_GT(clip_grad_norm_(group, 1e-3), 0);
+    });
+  }
+}
+
+// What is kept of the micro-batches within the replica, and reductions that outlive their backward.
+TEST_F(CheckedTraining, MicroBatchesOverBothAxesAreOrdered) {
+  const auto training = small_net_over({2, 2});
+  on_ranks(training, 4, [&](SmallNetImpl& net, const Group& group, int) {
+    auto optimizer = training.optimizer(net.parameters());
+    for (int step = 0; step < 6; ++step) {
+      group.set_requires_all_reduce(step % 3 == 2);
+      group.set_is_last_backward(step % 3 == 2);
+      training.forward(net, group, step).backward();
+      if (step % 3 != 2) continue;
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test::checked
