@@ -117,7 +117,8 @@ void Run::run_list(const std::vector<Statement>& statements) {
 
 int Run::scope_of(const Statement& s) {
   const auto covers = [&](int open) { return is_within(program_.model(s), s.node, open); };
-  return std::ranges::any_of(state(s).scopes, covers) ? -1 : s.entry == Entry::kScope ? s.at : s.node;
+  if (std::ranges::any_of(state(s).scopes, covers)) return -1;
+  return s.kind != Kind::kScope && s.entry == Entry::kScope ? s.at : s.node;
 }
 
 std::unique_ptr<torch::optim::Optimizer> Run::make_optimizer(const Statement& s, std::vector<Tensor> tensors) {

@@ -114,7 +114,7 @@ class Run {
     double tolerance = 0;  // how far its numbers may be from those of the sharded run
   };
   ModelState& state(const Statement& s) { return states_[static_cast<size_t>(s.model)]; }
-  /// The group whose scope the forward opens; -1 if one around its module is open.
+  /// The group whose scope the statement opens, a kScope or a forward; -1 if one around its module is open.
   int scope_of(const Statement& statement);
 
   /// Before a statement.
