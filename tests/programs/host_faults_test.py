@@ -21,7 +21,8 @@ import tempfile
 import time
 import uuid
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "launcher"))
+for folder in ("launcher", "process"):
+    sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / folder))
 
 from fsdprun_case import FSDPRUN, MARKER, marked_processes  # noqa: E402  (takes the first argument)
 from comm_hosts_test import Hosts, NOT_PERMITTED, is_permitted  # noqa: E402
