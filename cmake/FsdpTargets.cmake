@@ -21,6 +21,11 @@ if(FSDP_SANITIZE MATCHES thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # LibTorch's headers have a fence (PyObjectSlot.h), which ThreadSanitizer does not model; fsdp has none.
   target_compile_options(fsdp_private_settings INTERFACE -Wno-tsan)
 endif()
+# A shared library exports what public headers declare; one that suites are built with exports everything, since suites
+# look inside.
+if(BUILD_SHARED_LIBS AND (NOT FSDP_BUILD_TESTS OR FSDP_TESTS STREQUAL programs))
+  set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+endif()
 # The linker of LLVM takes a tenth of the time of the system's. g++ cannot use it for code with its own link-time
 # optimization, which fsdp does not use.
 find_program(FSDP_LLD ld.lld)
@@ -63,7 +68,6 @@ function(fsdp_layer name)
   add_library(${name} OBJECT ${ARGN})
   set_property(GLOBAL APPEND PROPERTY FSDP_LAYERS ${name})
   target_link_libraries(${name} PRIVATE fsdp_settings fsdp_private_settings)
-  set_target_properties(${name} PROPERTIES CXX_VISIBILITY_PRESET ${FSDP_VISIBILITY})
   fsdp_compile_in_batches(${name})
   target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
 endfunction()

@@ -29,9 +29,9 @@ for program in "$@"; do ln -s "{programs}/$program" build/release/bin/ || exit 1
 
 
 def commands():
-    """The lines of the first indented block under 'Try it'."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Try it\n")[1].split("\n## ")[0]
-    block = re.search(r"(?:^    .*\n)+", section, re.MULTILINE)[0]
+    """The lines of the indented block that trains, draws and exports."""
+    blocks = re.findall(r"(?:^    .*\n)+", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    block, = [block for block in blocks if "scripts/plot" in block]
     return [line.strip() for line in block.splitlines()]
 
 
