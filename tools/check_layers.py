@@ -29,7 +29,7 @@ FOLDERS = {name.split("/")[0] for name in LEVEL}
 
 # A public header include/fsdp/<name>.h belongs where <name>.cpp or <name>.h lies; these are named otherwise.
 PUBLIC_HEADERS = {
-    "layout": "export version",
+    "layout": "version",
     "comm/core": "backend error communicator",
     "comm/group": "collectives process_group",
     "launch": "spawn",

@@ -4,7 +4,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fsdp/cast.h>
-#include <fsdp/export.h>
 
 #include <functional>
 #include <memory>
@@ -16,7 +15,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup memory
 /// \{
@@ -187,3 +187,4 @@ decltype(auto) activation_checkpoint(Fn&& fn, Inputs&&... inputs) {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

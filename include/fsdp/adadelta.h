@@ -2,14 +2,13 @@
 /// \file
 /// Adadelta, which torch::optim does not have: options, state and files.
 
-#include <fsdp/export.h>
 #include <torch/arg.h>
 #include <torch/optim/optimizer.h>
 
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
-namespace optim {
+#pragma GCC visibility push(default)
+namespace fsdp::optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -63,5 +62,5 @@ class AdadeltaBase : public torch::optim::Optimizer {
 
 /// \}
 
-}  // namespace optim
-}  // namespace fsdp
+}  // namespace fsdp::optim
+#pragma GCC visibility pop

@@ -2,7 +2,6 @@
 /// \file
 /// Whether sharding pays for a model.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 
@@ -10,7 +9,8 @@
 #include <iosfwd>
 #include <optional>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup memory
 /// \{
@@ -50,3 +50,4 @@ std::ostream& operator<<(std::ostream& out, const Advice& advice);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

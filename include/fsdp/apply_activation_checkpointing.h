@@ -3,7 +3,6 @@
 /// Activation checkpointing of a model's parts by their types, without a change of the model.
 
 #include <fsdp/activation_checkpoint.h>
-#include <fsdp/export.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/any.h>
 
@@ -13,7 +12,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup memory
 /// \{
@@ -106,3 +106,4 @@ int64_t apply_activation_checkpointing(torch::nn::Module& root, const Checkpoint
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

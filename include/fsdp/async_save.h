@@ -3,12 +3,12 @@
 /// Checkpoints that are written while training goes on.
 
 #include <fsdp/checkpoint.h>
-#include <fsdp/export.h>
 
 #include <memory>
 #include <string>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup checkpoints
 /// \{
@@ -71,3 +71,4 @@ void async_save_checkpoint(AsyncSave& saving, const std::string& folder, torch::
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

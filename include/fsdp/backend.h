@@ -3,14 +3,14 @@
 /// Backends of c10d that carry tensors.
 
 #include <c10/core/Device.h>
-#include <fsdp/export.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
 #include <functional>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup communication
 /// \{
@@ -30,3 +30,4 @@ struct DeviceBackend {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -3,7 +3,6 @@
 /// What Trainer sees of a user's data: the batches of an epoch, one after another.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 
 #include <cstdint>
 #include <memory>
@@ -12,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
-namespace detail {
+#pragma GCC visibility push(default)
+namespace fsdp::detail {
 
 template <class Data>
 decltype(auto) range_of_epoch(Data& data, int64_t epoch) {
@@ -106,5 +105,5 @@ class MicroBatchesOf final : public MicroBatches {
   std::vector<std::remove_const_t<typename EpochOfBatches<Data>::Batch>> taken_;
 };
 
-}  // namespace detail
-}  // namespace fsdp
+}  // namespace fsdp::detail
+#pragma GCC visibility pop

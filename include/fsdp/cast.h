@@ -4,7 +4,6 @@
 /// module's arguments and results, by its MixedPrecisionPolicy.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 
 #include <concepts>
 #include <functional>
@@ -18,7 +17,8 @@ namespace c10 {
 struct IValue;
 }
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup precision
 /// \{
@@ -176,3 +176,4 @@ decltype(auto) call_with_casts(const Group& group, const Forward& forward, Args&
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

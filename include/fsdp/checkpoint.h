@@ -3,7 +3,6 @@
 /// Checkpoints: what training needs to go on, in files that any number of ranks can read. docs/checkpoints.md has the
 /// format.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -14,7 +13,8 @@
 #include <string>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup checkpoints
 /// \{
@@ -111,3 +111,4 @@ LoadedCheckpoint load_checkpoint(const std::string& folder, torch::nn::Module& m
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

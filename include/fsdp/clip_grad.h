@@ -2,10 +2,10 @@
 /// \file
 /// Gradient clipping over all ranks.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup optimizers
 /// \{
@@ -51,3 +51,4 @@ double clip_coefficient(double total_norm, double max_norm);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -3,7 +3,6 @@
 /// A second set of values for a sharded model, e.g. the moving average of its weights.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <memory>
@@ -11,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup values
 /// \{
@@ -75,3 +75,4 @@ Clone clone(const Group& model);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,12 +2,12 @@
 /// \file
 /// Numbers and decisions that are the same on every rank: metrics, early stopping, what rank 0 read.
 
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <memory>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup communication
 /// \{
@@ -47,3 +47,4 @@ at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGro
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -7,7 +7,6 @@
 /// the same bits; only a backend's own reduction of equal slices (NCCL) has its own order.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 
 #include <cstdint>
 #include <functional>
@@ -19,7 +18,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup communication
 /// \{
@@ -237,3 +237,4 @@ class Communicator {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

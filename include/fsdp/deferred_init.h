@@ -2,13 +2,13 @@
 /// \file
 /// Models that are built without memory, because whole they may be larger than what a rank has.
 
-#include <fsdp/export.h>
 #include <torch/nn/module.h>
 
 #include <memory>
 #include <utility>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup values
 /// \{
@@ -73,3 +73,4 @@ void materialize(torch::nn::Module& module);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,7 +2,6 @@
 /// \file
 /// Ranks in a grid whose axes have names.
 
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <initializer_list>
@@ -12,7 +11,8 @@
 #include <string_view>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup ranks
 /// \{
@@ -109,3 +109,4 @@ std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

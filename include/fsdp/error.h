@@ -10,11 +10,11 @@
 ///     }
 
 #include <c10/util/Exception.h>
-#include <fsdp/export.h>
 
 #include <string>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup ranks
 /// \{
@@ -57,3 +57,4 @@ class PeerLost : public Error {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

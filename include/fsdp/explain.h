@@ -2,7 +2,6 @@
 /// \file
 /// What a step will cost, before the first one.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 
@@ -11,7 +10,8 @@
 #include <string>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup observing
 /// \{
@@ -59,3 +59,4 @@ std::ostream& operator<<(std::ostream& out, const Explanation& explanation);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,7 +2,6 @@
 /// \file
 /// What the element-wise optimizers of fsdp::optim have in common: steps and state that are flat.
 
-#include <fsdp/export.h>
 #include <fsdp/scaled_step.h>
 #include <torch/optim/optimizer.h>
 
@@ -10,8 +9,8 @@
 #include <optional>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
-namespace optim {
+#pragma GCC visibility push(default)
+namespace fsdp::optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -106,5 +105,5 @@ class Flat : public Torchs, public FlatOptimizer {
 
 /// \}
 
-}  // namespace optim
-}  // namespace fsdp
+}  // namespace fsdp::optim
+#pragma GCC visibility pop

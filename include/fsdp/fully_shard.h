@@ -3,7 +3,6 @@
 /// `fully_shard`: what turns an ordinary module into a sharded one.
 
 #include <fsdp/error.h>
-#include <fsdp/export.h>
 #include <fsdp/options.h>
 #include <fsdp/sharded.h>
 #include <torch/nn/module.h>
@@ -13,7 +12,8 @@
 #include <memory>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -103,3 +103,4 @@ Sharded<M&> handle_of(M& module) {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

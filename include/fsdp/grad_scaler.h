@@ -3,7 +3,6 @@
 /// Scaling of losses, so that gradients of fp16 do not vanish.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
@@ -12,7 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup precision
 /// \{
@@ -133,3 +133,4 @@ class GradScaler {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

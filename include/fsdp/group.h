@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
-#include <fsdp/export.h>
 #include <fsdp/group_collectives.h>
 
 #include <cstdint>
@@ -14,7 +13,8 @@
 #include <string>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -219,3 +219,4 @@ std::ostream& operator<<(std::ostream& out, const Group& group);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -3,14 +3,14 @@
 /// What a group's rows are gathered with and its gradients reduced with: the place for other bytes on the wire.
 
 #include <fsdp/communicator.h>
-#include <fsdp/export.h>
 
 #include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup communication
 /// \{
@@ -44,3 +44,4 @@ std::shared_ptr<Work> followed_by(std::shared_ptr<Work> work, const at::Tensor& 
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <fsdp/export.h>
 #include <torch/data/datasets/base.h>
 #include <torch/data/example.h>
 
@@ -12,8 +11,8 @@
 #include <optional>
 #include <string>
 
-namespace fsdp FSDP_EXPORT {
-namespace data {
+#pragma GCC visibility push(default)
+namespace fsdp::data {
 
 /// \addtogroup data
 /// \{
@@ -80,5 +79,5 @@ class ImageDataset : public torch::data::datasets::BatchDataset<ImageDataset, to
 
 /// \}
 
-}  // namespace data
-}  // namespace fsdp
+}  // namespace fsdp::data
+#pragma GCC visibility pop

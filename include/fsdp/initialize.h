@@ -2,12 +2,12 @@
 /// \file
 /// Values for parameters that are sharded already.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <functional>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup values
 /// \{
@@ -33,3 +33,4 @@ void initialize(const Group& model, const std::function<void()>& init);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,12 +2,12 @@
 /// \file
 /// Steps that some ranks have no data for.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <functional>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -53,3 +53,4 @@ bool join(const Group& model, bool has_data, const std::function<void()>& step, 
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,11 +2,10 @@
 /// \file
 /// LBFGS over all rows of all ranks.
 
-#include <fsdp/export.h>
 #include <torch/optim/lbfgs.h>
 
-namespace fsdp FSDP_EXPORT {
-namespace optim {
+#pragma GCC visibility push(default)
+namespace fsdp::optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -44,5 +43,5 @@ class LBFGS : public torch::optim::LBFGS {
 
 /// \}
 
-}  // namespace optim
-}  // namespace fsdp
+}  // namespace fsdp::optim
+#pragma GCC visibility pop

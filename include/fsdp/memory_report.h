@@ -2,7 +2,6 @@
 /// \file
 /// Where a rank's bytes go.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <iosfwd>
@@ -14,7 +13,8 @@ namespace torch::optim {
 class Optimizer;
 }
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup memory
 /// \{
@@ -92,3 +92,4 @@ class [[nodiscard]] RecordActivations {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,7 +2,6 @@
 /// \file
 /// What a rank held at each moment.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <cstdint>
@@ -11,7 +10,8 @@
 #include <string_view>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup memory
 /// \{
@@ -59,3 +59,4 @@ MemoryTimeline memory_timeline(const Group& model);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -4,14 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup observing
 /// \{
@@ -40,3 +40,4 @@ class RunningSums {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

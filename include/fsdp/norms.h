@@ -3,12 +3,12 @@
 /// Norms and sums of sharded tensors over all ranks.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup optimizers
 /// \{
@@ -47,3 +47,4 @@ double sum(const Group& model);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

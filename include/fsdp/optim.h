@@ -3,7 +3,6 @@
 /// Optimizers that update flat memory. What is true of all but LBFGS says `Flat`.
 
 #include <fsdp/adadelta.h>
-#include <fsdp/export.h>
 #include <fsdp/flat_optimizer.h>
 #include <fsdp/lbfgs.h>
 #include <torch/optim/adagrad.h>
@@ -12,8 +11,8 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-namespace fsdp FSDP_EXPORT {
-namespace optim {
+#pragma GCC visibility push(default)
+namespace fsdp::optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -93,5 +92,5 @@ class Adadelta : public Flat<AdadeltaBase, AdadeltaOptions> {
 
 /// \}
 
-}  // namespace optim
-}  // namespace fsdp
+}  // namespace fsdp::optim
+#pragma GCC visibility pop

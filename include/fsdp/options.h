@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/device_mesh.h>
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 #include <fsdp/wrap_policy.h>
 
@@ -15,7 +14,8 @@
 #include <string>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -169,3 +169,4 @@ struct FullyShardOptions {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -4,14 +4,14 @@
 /// of scopes alike; any thread. An undefined tensor is a UsageError.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -66,3 +66,4 @@ at::Tensor full_grad(const at::Tensor& parameter);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -4,7 +4,6 @@
 
 #include <fsdp/backend.h>
 #include <fsdp/communicator.h>
-#include <fsdp/export.h>
 #include <fsdp/traffic.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -14,7 +13,8 @@
 #include <string>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup ranks
 /// \{
@@ -154,3 +154,4 @@ void barrier();
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

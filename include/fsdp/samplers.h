@@ -2,7 +2,6 @@
 /// \file
 /// Which samples of a data set a rank sees.
 
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 #include <torch/data/samplers/base.h>
 
@@ -12,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
-namespace data {
+#pragma GCC visibility push(default)
+namespace fsdp::data {
 
 /// \addtogroup data
 /// \{
@@ -78,5 +77,5 @@ class DistributedSampler : public torch::data::samplers::Sampler<> {
 
 /// \}
 
-}  // namespace data
-}  // namespace fsdp
+}  // namespace fsdp::data
+#pragma GCC visibility pop

@@ -2,15 +2,14 @@
 /// \file
 /// Metrics of a run in files: JSON lines, TensorBoard.
 
-#include <fsdp/export.h>
-
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup observing
 /// \{
@@ -57,3 +56,4 @@ class ScalarLog {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -3,11 +3,10 @@
 /// Steps that multiply gradients on the way, so that unscaling and clipping need no pass of their own.
 
 #include <ATen/core/Tensor.h>
-#include <fsdp/export.h>
 #include <torch/optim/optimizer.h>
 
-namespace fsdp FSDP_EXPORT {
-namespace optim {
+#pragma GCC visibility push(default)
+namespace fsdp::optim {
 
 /// \addtogroup optimizers
 /// \{
@@ -38,5 +37,5 @@ class ScaledStep {
 
 /// \}
 
-}  // namespace optim
-}  // namespace fsdp
+}  // namespace fsdp::optim
+#pragma GCC visibility pop

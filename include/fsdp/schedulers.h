@@ -2,12 +2,12 @@
 /// \file
 /// The state of learning-rate schedulers, which LibTorch does not save.
 
-#include <fsdp/export.h>
 #include <torch/optim/schedulers/lr_scheduler.h>
 
 #include <string>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup checkpoints
 /// \{
@@ -30,3 +30,4 @@ void load_state(torch::optim::LRScheduler& scheduler, const std::string& state);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -3,12 +3,12 @@
 /// Stretches of a program in which parameters are whole, or may be treated as rows. Guards belong to one thread and
 /// close last in, first out.
 
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
 #include <memory>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -109,3 +109,4 @@ inline SummonFullParams summon_full_params(const Group& model, const SummonOptio
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -3,7 +3,6 @@
 /// torch::save and torch::load of sharded models and of their optimizers, in the same format.
 
 #include <fsdp/checkpoint.h>
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -11,7 +10,8 @@
 #include <string>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup checkpoints
 /// \{
@@ -60,3 +60,4 @@ void load(torch::optim::Optimizer& optimizer, const std::string& path);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

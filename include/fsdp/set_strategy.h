@@ -3,14 +3,14 @@
 /// Another strategy for a model in training.
 
 #include <fsdp/device_mesh.h>
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/options.h>
 #include <torch/optim/optimizer.h>
 
 #include <optional>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -40,3 +40,4 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -3,7 +3,6 @@
 /// A sharded module that can be called.
 
 #include <fsdp/cast.h>
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <fsdp/scopes.h>
 #include <torch/csrc/jit/api/module.h>
@@ -18,7 +17,8 @@ class OutputArchive;
 class InputArchive;
 }  // namespace torch::serialize
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -81,3 +81,4 @@ torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive&, Shar
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,12 +2,11 @@
 /// \file
 /// Ranks started from inside a program.
 
-#include <fsdp/export.h>
-
 #include <chrono>
 #include <functional>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup ranks
 /// \{
@@ -40,3 +39,4 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

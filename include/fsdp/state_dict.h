@@ -6,7 +6,6 @@
 /// UsageError. For training that goes on see checkpoint.h.
 
 #include <fsdp/checkpoint.h>
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
@@ -16,7 +15,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup checkpoints
 /// \{
@@ -94,3 +94,4 @@ std::vector<std::string> load_safetensors(const std::string& path, torch::nn::Mo
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,7 +2,6 @@
 /// \file
 /// Batch normalization over the batches of all ranks.
 
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/pimpl.h>
@@ -11,7 +10,8 @@
 #include <iosfwd>
 #include <memory>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup training
 /// \{
@@ -71,3 +71,4 @@ TORCH_MODULE(SyncBatchNorm);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -4,10 +4,10 @@
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
-#include <fsdp/export.h>
 #include <fsdp/group.h>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup values
 /// \{
@@ -43,3 +43,4 @@ void to(const Group& model, c10::ScalarType dtype);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

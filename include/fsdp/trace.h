@@ -2,7 +2,6 @@
 /// \file
 /// What ranks do, moment by moment, as a file for Perfetto or chrome://tracing.
 
-#include <fsdp/export.h>
 #include <fsdp/process_group.h>
 
 #include <cstddef>
@@ -12,7 +11,8 @@
 #include <string_view>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup observing
 /// \{
@@ -95,3 +95,4 @@ class [[nodiscard]] TraceSpan {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,12 +2,11 @@
 /// \file
 /// How much data a rank exchanged with others, over which kind of link.
 
-#include <fsdp/export.h>
-
 #include <cstdint>
 #include <iosfwd>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup communication
 /// \{
@@ -52,3 +51,4 @@ Traffic traffic();
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

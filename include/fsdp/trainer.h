@@ -7,7 +7,6 @@
 #include <fsdp/async_save.h>
 #include <fsdp/batches.h>
 #include <fsdp/error.h>
-#include <fsdp/export.h>
 #include <fsdp/fully_shard.h>
 #include <fsdp/metrics.h>
 #include <fsdp/trainer_options.h>
@@ -19,7 +18,8 @@
 #include <utility>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup training
 /// \{
@@ -216,3 +216,4 @@ class Trainer {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -5,7 +5,6 @@
 #include <ATen/core/Tensor.h>
 #include <fsdp/apply_activation_checkpointing.h>
 #include <fsdp/checkpoint.h>
-#include <fsdp/export.h>
 #include <fsdp/grad_scaler.h>
 #include <fsdp/options.h>
 
@@ -15,7 +14,8 @@
 #include <string>
 #include <vector>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup training
 /// \{
@@ -142,3 +142,4 @@ struct TrainerCallbacks {
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop

@@ -2,7 +2,6 @@
 /// \file
 /// Which submodules become groups of their own.
 
-#include <fsdp/export.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
@@ -10,7 +9,8 @@
 #include <string>
 #include <utility>
 
-namespace fsdp FSDP_EXPORT {
+#pragma GCC visibility push(default)
+namespace fsdp {
 
 /// \addtogroup sharding
 /// \{
@@ -68,3 +68,4 @@ AutoWrapPolicy size_based_auto_wrap_policy(int64_t min_numel);
 /// \}
 
 }  // namespace fsdp
+#pragma GCC visibility pop
