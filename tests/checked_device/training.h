@@ -49,7 +49,7 @@ struct Share {
   torch::Tensor x, y;
 };
 
-/// A model with how its inputs and targets look. What it computes is Training's.
+/// A model, and what its inputs and targets look like. Training says what it computes.
 template <class M>
 struct DeviceTraining : Training<M> {
   std::function<torch::Tensor(const Batch&)> inputs, targets;

@@ -17,7 +17,7 @@ class Census {
   /// A program that ran to its end.
   void add(const Program& program);
   std::string table() const;
-  /// What never took place, a line for each.
+  /// Lists the classes that never took place, one to a line.
   std::string missing() const;
 
  private:

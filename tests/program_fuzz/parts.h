@@ -78,7 +78,7 @@ inline torch::Tensor input_of(at::IntArrayRef sizes, const Call& call) {
   return torch::sin(numbers_of(sizes) * (0.9 + 0.1 * static_cast<double>(call.seed)) + call.rank);
 }
 
-/// What a parameter of these whole sizes is overwritten or multiplied with.
+/// The tensor that a parameter of these whole sizes is overwritten with or multiplied by.
 inline torch::Tensor whole_operand(at::IntArrayRef sizes, double value, torch::Dtype dtype) {
   return torch::cos(numbers_of(sizes) * 0.7 + value).to(dtype);
 }

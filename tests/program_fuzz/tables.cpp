@@ -12,7 +12,7 @@ using torch::Tensor;
      [[maybe_unused]] const Call& call) -> Tensor { return __VA_ARGS__; },                     \
       #__VA_ARGS__
 
-// In the order of Cell.
+// The rows stand in the order of Cell.
 const std::array<CellInfo, kCells> kCellTable{{
     {"sequence", 20, {}, FORMULA(h)},
     {"linear", 30, {{kWidth, kWidth}, {kWidth}}, FORMULA(torch::tanh(torch::linear(h, p[0], p[1])))},

@@ -43,11 +43,7 @@ TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
     for (const ShardedRun& run : {ShardedRun{Strategy::kFullShard, {}}, ShardedRun{Strategy::kShardGradOp, {2, 2}},
                                   ShardedRun{Strategy::kReplicate, {}}}) {
       SCOPED_TRACE(text_of(run.strategy, run.shape) + (syncs_last ? ", one reduction" : ""));
-      Program<SmallNetImpl> program;
-      program.build = [] { return std::make_shared<SmallNetImpl>(11, 2); };
-      program.shard = [&](SmallNetImpl& net, const FullyShardOptions&) {
-        shard_blocks(net, in_small_buckets(run.strategy, run.shape));
-      };
+      auto program = small_net_program(run);
       program.run = [&](SmallNetImpl& net, const Role& role) {
         auto optimizer = sgd(net.parameters());
         Values losses;

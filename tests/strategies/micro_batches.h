@@ -19,15 +19,21 @@ struct ShardedRun {
   Shape shape;
 };
 
+/// A small net of which each block is a group, sharded as `run` says; what it runs is up to the caller.
+inline Program<SmallNetImpl> small_net_program(const ShardedRun& run) {
+  Program<SmallNetImpl> program;
+  program.build = [] { return std::make_shared<SmallNetImpl>(11, 2); };
+  program.shard = [run](SmallNetImpl& net, const FullyShardOptions&) {
+    shard_blocks(net, in_small_buckets(run.strategy, run.shape));
+  };
+  return program;
+}
+
 /// Three micro-batches a step; `before` sees each one's number before its forward.
 template <class Before>
 void expect_micro_batches_equal_the_unsharded_run(const ShardedRun& run, const Before& before) {
   SCOPED_TRACE(text_of(run.strategy, run.shape));
-  Program<SmallNetImpl> program;
-  program.build = [] { return std::make_shared<SmallNetImpl>(11, 2); };
-  program.shard = [&](SmallNetImpl& net, const FullyShardOptions&) {
-    shard_blocks(net, in_small_buckets(run.strategy, run.shape));
-  };
+  auto program = small_net_program(run);
   program.run = [&](SmallNetImpl& net, const Role& role) {
     auto optimizer = sgd(net.parameters());
     Values losses;

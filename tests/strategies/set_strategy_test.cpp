@@ -150,7 +150,7 @@ void on_two_ranks(const std::function<void(int rank)>& act, const char* backend 
   run_thread_ranks(2, act, {.backend = backend});
 }
 
-// Calls `see` with what is about to be gathered.
+// Calls `see` with the input of each all-gather before it begins.
 void set_all_gather(const Group& group, std::function<void(const Tensor& input)> see) {
   group.set_custom_all_gather([see = std::move(see)](Communicator& ranks, const Tensor& output, const Tensor& input,
                                                      std::span<const int64_t> offsets, Tag tag) {

@@ -65,7 +65,7 @@ TEST(Strategies, OfGroupsOfOneModelMayDifferAndSoMayTheirMeshes) {
   expect_training_equals_unsharded(training, 4);
 }
 
-// Per step of two micro-batches, over Gloo: 4 groups.
+// What a step of two micro-batches costs over Gloo with 4 groups.
 struct Counts {
   int64_t gathers, whole_after_backward, whole_after_step;
 };
