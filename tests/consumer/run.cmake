@@ -1,5 +1,6 @@
 # Uses fsdp as other projects do: installs the build in BUILD_DIR into PREFIX, builds and runs programs against it, then
-# builds fsdp from SOURCE inside another project, by add_subdirectory and by FetchContent, as a shared library.
+# builds fsdp from SOURCE inside another project, by add_subdirectory and by FetchContent, as a shared library. All of it
+# by CXX, the users' compiler, with fsdp's own warnings as errors.
 set(_here "${CMAKE_CURRENT_LIST_DIR}")
 set(_work "${PREFIX}-consumer")
 file(REMOVE_RECURSE "${PREFIX}" "${_work}")
@@ -13,29 +14,30 @@ function(step name)
   message(STATUS "consumer: ${name}: done")
 endfunction()
 
-function(build name source compiler)
+function(build name source)
   step("configuring ${name}" ${CMAKE_COMMAND} -S "${source}" -B "${_work}/${name}" -G "${GENERATOR}"
-       -D "CMAKE_CXX_COMPILER=${compiler}" -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" ${ARGN})
+       -D "CMAKE_CXX_COMPILER=${CXX}" -D "CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" ${ARGN})
   step("building ${name}" ${CMAKE_COMMAND} --build "${_work}/${name}")
 endfunction()
 
 step("installing" ${CMAKE_COMMAND} --install "${BUILD_DIR}" --prefix "${PREFIX}")
-build(programs "${_here}" "${CXX}" -D "CMAKE_PREFIX_PATH=${PREFIX}")
+build(programs "${_here}" -D "CMAKE_PREFIX_PATH=${PREFIX}")
 step("main" "${_work}/programs/main" "${_work}/programs/libplugin.so")
 step("training" "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_work}/programs/training")
 step("from_python" "${_work}/programs/from_python")
 step("from_python over gloo" "${PREFIX}/bin/fsdprun" --nproc_per_node 2 "${_work}/programs/from_python" gloo)
-build(quickstart "${SOURCE}/examples/quickstart" "${CXX}" -D "CMAKE_PREFIX_PATH=${PREFIX}")
+build(quickstart "${SOURCE}/examples/quickstart" -D "CMAKE_PREFIX_PATH=${PREFIX}")
 step("quickstart" "${_work}/quickstart/quickstart")
 
 # One binary folder serves both ways, so fsdp is compiled once. Its libraries are installed as a shared one.
-set(_shared -D BUILD_SHARED_LIBS=ON -D FSDP_INSTALL=ON -D "FSDP=${SOURCE}" -D "FSDP_TORCH=${TORCH}")
+set(_shared -D FSDP_WARNINGS_AS_ERRORS=ON -D BUILD_SHARED_LIBS=ON -D FSDP_INSTALL=ON -D "FSDP=${SOURCE}" -D "FSDP_TORCH=${TORCH}")
 foreach(_way add_subdirectory FetchContent)
-  build(from_source "${_here}/from_source" "${LIBRARY_CXX}" ${_shared} -D "WAY=${_way}")
+  build(from_source "${_here}/from_source" ${_shared} -D "WAY=${_way}")
   step("quickstart by ${_way}" "${_work}/from_source/quickstart/quickstart")
 endforeach()
+step("public headers" ${CMAKE_COMMAND} --build "${_work}/from_source" --target fsdp_public_headers)
 step("installing the shared library" ${CMAKE_COMMAND} --install "${_work}/from_source" --prefix "${PREFIX}-shared")
-build(programs "${_here}" "${CXX}" -D "CMAKE_PREFIX_PATH=${PREFIX}-shared" -D "fsdp_DIR=${PREFIX}-shared/lib/cmake/fsdp")
+build(programs "${_here}" -D "CMAKE_PREFIX_PATH=${PREFIX}-shared" -D "fsdp_DIR=${PREFIX}-shared/lib/cmake/fsdp")
 step("main over the shared library" "${_work}/programs/main" "${_work}/programs/libplugin.so" shared)
 
 # With an older standard the first and only thing to read is what to do about it.

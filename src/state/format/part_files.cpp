@@ -44,24 +44,26 @@ void PartWriter::leave(std::string_view text) const { write_text(text_path(folde
 
 std::string await_part(const std::string& folder, int number, const std::stop_token& stop) {
   const auto lock = open_lock(folder, number);
+  const auto path = text_path(folder, number);
   std::mutex mutex;
   std::condition_variable_any looks;
   std::unique_lock waiting(mutex);
   // Not a lock that blocks: nothing would end that while the writer stands still.
-  while (!lock.try_lock(LOCK_SH)) {
-    if (errno != EWOULDBLOCK && errno != EINTR)
+  for (;;) {
+    const bool ended = lock.try_lock(LOCK_SH);
+    if (!ended && errno != EWOULDBLOCK && errno != EINTR)
       throw FormatError(lock_path(folder, number) + ": cannot see whether it is locked: " +
                         std::generic_category().message(errno) + ". Check that the folder is still there");
-    looks.wait_for(waiting, stop, kBetweenLooks, [] { return false; });
+    // A text has its name once it is whole, also where the system has yet to take the lock back.
+    if (std::filesystem::exists(path)) return text_of_file(path, kMostPartBytes);
+    if (ended)
+      throw FormatError(folder + ": writer " + std::to_string(number) +
+                        " ended before its rows were written. The checkpoint was given up, earlier ones are complete");
     if (stop.stop_requested())
       throw FormatError(folder + ": writer " + std::to_string(number) +
                         " has not written its rows, and waiting was ended. Earlier checkpoints are complete");
+    looks.wait_for(waiting, stop, kBetweenLooks, [] { return false; });
   }
-  const auto path = text_path(folder, number);
-  if (!std::filesystem::exists(path))
-    throw FormatError(folder + ": writer " + std::to_string(number) +
-                      " ended before its rows were written. The checkpoint was given up, earlier ones are complete");
-  return text_of_file(path, kMostPartBytes);
 }
 
 void remove_parts(const std::string& folder, int count) {

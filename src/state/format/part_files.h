@@ -26,8 +26,8 @@ class PartWriter {
   FileLock lock_;
 };
 
-/// Waits until a writer has ended and returns what it left. Throws FormatError if it left nothing, or if `stop` is
-/// requested meanwhile.
+/// Waits until a writer has left its text and returns that. Throws FormatError if the writer ended without one, or if
+/// `stop` is requested meanwhile.
 std::string await_part(const std::string& folder, int number, const std::stop_token& stop);
 /// Removes what writers 0 to `count` - 1 left.
 void remove_parts(const std::string& folder, int count);
