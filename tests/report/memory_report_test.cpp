@@ -12,7 +12,6 @@
 #include <sstream>
 
 #include "support/disk_folder.h"
-#include "support/recomputed.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
@@ -250,21 +249,6 @@ TEST(MemoryReport, WhatACheckpointKeepsIsThatOfTheGroupThatItReads) {
     EXPECT_EQ(report.all.activation.current, 2 * kActivation);
     x.sum().backward();
     EXPECT_EQ(memory_report(chain.group).groups[1].bytes.activation.current, 0);
-  });
-}
-
-TEST(RecordActivations, CountsWhatACheckpointComputesAgainInBackward) {
-  run_thread_ranks(1, [](int) {
-    Chain chain;
-    chain.input.requires_grad_();
-    const RecordActivations recording(chain.group);
-    ForwardScope scope(chain.group);
-    const auto output = recomputed(*chain.layers, chain.input);
-    EXPECT_EQ(chain.held(), kActivation) << "the output";
-    chain.group.reset_peak_stats();
-    output.sum().backward();
-    EXPECT_GE(chain.peak(), 3 * kActivation) << "the output and the results of tanh, again";
-    EXPECT_LE(chain.peak(), 4 * kActivation + 4 * kFloat);
   });
 }
 

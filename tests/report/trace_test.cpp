@@ -89,17 +89,6 @@ TEST(Trace, HasEachGatherReductionPrefetchAndWaitOfAStepByGroup) {
   });
 }
 
-TEST(Trace, OfRanksThatShareMemoryHasReductionsAndNoGathers) {
-  run_thread_ranks(2, {.backend = "shm"}, [](int) {
-    TracedModel model;
-    const Trace trace;
-    model.step();
-    const auto events = trace.events();
-    EXPECT_TRUE(events_named(events, "all_gather").empty());
-    EXPECT_EQ(static_cast<int64_t>(events_named(events, "reduce_scatter").size()), TracedNet::kGroups);
-  });
-}
-
 TEST(Trace, KeepsTheNewestEventsRecordsWhileItLivesAndMarksWhatEndsByAnException) {
   run_thread_ranks(2, [](int) {
     const Trace all;

@@ -1,7 +1,6 @@
 // What a rank holds at most, by class of bytes: the bounds of docs/architecture.md.
 
 #include "runtime/cost_net.h"
-#include "support/recomputed.h"
 
 namespace fsdp::test {
 namespace {
@@ -90,13 +89,30 @@ TEST(Cost, GradientsThatAccumulateStayWithinTheirRowsTheRootAndThreeGroups) {
   });
 }
 
+// Runs a block again in backward, with a backward of its own inside the outer one, as users write it themselves.
+struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, SmallBlockImpl* block) {
+    context->save_for_backward({x});
+    context->saved_data["block"] = reinterpret_cast<int64_t>(block);
+    return block->forward(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto x = context->get_saved_variables()[0].detach().requires_grad_();
+    const torch::AutoGradMode recording(true);
+    auto* block = reinterpret_cast<SmallBlockImpl*>(context->saved_data["block"].toInt());
+    torch::autograd::backward({block->forward(x)}, gradients);
+    return {x.grad(), Tensor()};
+  }
+};
+
 TEST(Cost, WholeGradientsOfRecomputedBlocksStayWithinTheRootAndThreeGroups) {
   on_cost_ranks(3, kWide, [](const CostRank& on) {
     expect_gradients_within_three_groups(on, [&](int step) {
       on.net.zero_grad();
       ForwardScope scope(on.group);
       auto h = torch::tanh(on.net.first(on.input(step)));
-      for (int64_t i = 0; i < kDepth; ++i) h = recomputed(on.block_at(i), h);
+      for (int64_t i = 0; i < kDepth; ++i) h = RecomputedBlock::apply(h, &on.block_at(i));
       on.net.head(h).sum().backward();
     });
     for (const auto& parameter : on.net.parameters()) EXPECT_TRUE(parameter.grad().defined());

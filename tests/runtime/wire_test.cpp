@@ -90,16 +90,6 @@ TEST(LowPrecisionOnTheWire, MayBeTheFirstStepOfAReductionOverReplicasToo) {
   });
 }
 
-TEST(LowPrecisionOnTheWire, OfOneRankAloneIsAMismatch) {
-  const auto step = [](int rank) {
-    Powers net;
-    const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
-    if (rank == 0) group.set_custom_reduce_scatter(reduce_in_bf16);
-    in_scope(group, [&] { return net.weight.sum(); }).backward();
-  };
-  EXPECT_THROW(run_thread_ranks(2, step, {.backend = "gloo"}), Mismatch);
-}
-
 TEST(SummonedByRank0Only, AreWholeThereAndRowsElsewhere) {
   for (const auto* backend : {"gloo", "shm"})
     on_cost_ranks(3, {.backend = backend}, [](const CostRank& on) {
