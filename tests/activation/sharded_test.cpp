@@ -180,7 +180,7 @@ TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheI
   std::array<std::vector<std::string>, 2> gathers, reductions;
   for (bool checkpoints : {false, true}) {
     Recorded recorded(kWorld);
-    run_thread_ranks(kWorld, recorded.options, [&](int r) {
+    run_thread_ranks_with(kWorld, recorded.options, [&](int r) {
       const ShardedNet sharded;
       for (int step = 0; step < 2; ++step) {
         sharded.net->zero_grad();

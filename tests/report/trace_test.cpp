@@ -51,7 +51,7 @@ std::multiset<std::string> traced_groups(const std::vector<TraceEvent>& events) 
 }
 
 TEST(Trace, HasEachGatherReductionPrefetchAndWaitOfAStepByGroup) {
-  run_thread_ranks(2, {.backend = "gloo"}, [](int) {
+  run_thread_ranks_with(2, {.backend = "gloo"}, [](int) {
     TracedModel model;
     model.step();
     model.step();  // from which on the order is known
@@ -152,7 +152,7 @@ TEST(TraceJson, TracksHaveOneThingAtATimeAndAreAsFewAsMayBe) {
 TEST(Explain, SaysWhatAStepMovesAndBoundsWhatItHolds) {
   for (const auto strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-    run_thread_ranks(2, {.backend = "gloo"}, [&](int) {
+    run_thread_ranks_with(2, {.backend = "gloo"}, [&](int) {
       SCOPED_TRACE(c10::str(strategy));
       TracedModel model(strategy);
       const auto told = explain(model.group);

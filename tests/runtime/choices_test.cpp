@@ -91,7 +91,7 @@ TEST(Advice, IsASentence) {
 // What rank 0 of `world` is told of a net of 4 blocks.
 std::string hint_of(int world, const std::function<Group(SmallNetImpl&)>& shard, int64_t least_bytes = 0) {
   std::string hint;
-  run_thread_ranks(world, {.backend = "gloo"}, [&](int rank) {
+  run_thread_ranks_with(world, {.backend = "gloo"}, [&](int rank) {
     const auto net = alike_small_net(torch::kFloat, 12, 4);
     const auto group = shard(*net);
     if (rank == 0) hint = large_group_hint(GroupView::of(group), least_bytes);
@@ -123,7 +123,7 @@ struct Warnings : c10::WarningHandler {
 };
 
 TEST(OneLargeGroup, IsToldOnceOnTheFirstRank) {
-  run_thread_ranks(2, {.backend = "gloo"}, [](int rank) {
+  run_thread_ranks_with(2, {.backend = "gloo"}, [](int rank) {
     Warnings warnings;
     const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
     torch::nn::ModuleList net;

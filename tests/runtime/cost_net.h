@@ -71,7 +71,7 @@ struct CostRank {
 inline void on_cost_ranks(int world, const CostOptions& options, const std::function<void(const CostRank&)>& body) {
   Recorded recorded(world);
   recorded.options.backend = options.backend;
-  run_thread_ranks(world, recorded.options, [&](int rank) { body(CostRank(rank, recorded, options)); });
+  run_thread_ranks_with(world, recorded.options, [&](int rank) { body(CostRank(rank, recorded, options)); });
 }
 inline void on_cost_ranks(int world, const std::function<void(const CostRank&)>& body) {
   on_cost_ranks(world, {}, body);

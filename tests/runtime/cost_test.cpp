@@ -155,7 +155,7 @@ TEST(CostOfMany, GroupsAreShardedAndGradientsHaveTheirNormInOneCollective) {
   ranks.wrap = [&](std::shared_ptr<Communicator> inner, int r) {
     return std::make_shared<AskedCommunicator>(std::move(inner), of_ranks[static_cast<size_t>(r)]);
   };
-  run_thread_ranks(2, ranks, [&](int r) {
+  run_thread_ranks_with(2, ranks, [&](int r) {
     auto& asked = of_ranks[static_cast<size_t>(r)];
     torch::nn::Sequential net;
     for (int i = 0; i < kGroups; ++i) net->push_back(torch::nn::Linear(4, 4));

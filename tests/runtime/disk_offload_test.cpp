@@ -67,10 +67,19 @@ TEST(DiskOffload, TrainsToTheSameBitsWithEveryStrategyAndClippedGradients) {
   }
 }
 
-TEST(DiskOffload, CountsBytesOnDiskAndLeavesNothingInTheFolder) {
+TEST(DiskOffload, CountsBytesOnDiskBeyondTheLimitAndLeavesNothingInTheFolder) {
   const DiskFolder folder;
   run_thread_ranks(2, [&](int) {
-    const auto net = alike_small_net(), limited = alike_small_net();
+    {
+      const auto net = alike_small_net();
+      int64_t of_a_block = 0;
+      for (const auto& parameter : net->blocks[0]->parameters()) of_a_block += parameter.numel() * 4 * 4;
+      const auto stats = shard_blocks(*net, on_disk(folder, of_a_block)).stats();
+      EXPECT_GT(stats.rows.current, stats.disk.current)
+          << "two of the three blocks fit at two ranks, half of each; what is left is too little for the root";
+      EXPECT_GT(stats.disk.current, 0);
+    }
+    const auto net = alike_small_net();
     const auto group = shard_blocks(*net, on_disk(folder));
     const auto rows = group.stats().disk.current;
     EXPECT_GT(rows, 0);
@@ -85,12 +94,6 @@ TEST(DiskOffload, CountsBytesOnDiskAndLeavesNothingInTheFolder) {
     optimizer.zero_grad();
     EXPECT_LE(group.stats().disk.current, 3 * rows);
     EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-    // Two of the three blocks fit at two ranks, half of each; what is left is too little for the root.
-    int64_t of_a_block = 0;
-    for (const auto& parameter : limited->blocks[0]->parameters()) of_a_block += parameter.numel() * 4 * 4;
-    const auto stats = shard_blocks(*limited, on_disk(folder, of_a_block)).stats();
-    EXPECT_GT(stats.rows.current, stats.disk.current);
-    EXPECT_GT(stats.disk.current, 0);
   });
 }
 
@@ -134,9 +137,9 @@ TEST(DiskOffload, OfAnotherFolderALimitBelowZeroOrBesideTheOtherOffloadIsRefused
   run_thread_ranks(2, [&](int r) {
     for (const auto& [options, words] : refusals) {
       const auto net = alike_small_net();
-      EXPECT_THAT(
-          [&, o = options] { fully_shard(*net, o); },
-          testing::ThrowsMessage<UsageError>(AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] fully_shard: ")), words)));
+      const auto shard = [&net, &o = options] { fully_shard(*net, o); };
+      EXPECT_THAT(shard, testing::ThrowsMessage<UsageError>(
+                             AllOf(HasSubstr(c10::str("[fsdp rank ", r, "/2] fully_shard: ")), words)));
       EXPECT_EQ(net->first->weight.size(0), 11) << "it was not sharded";
     }
     barrier();

@@ -46,7 +46,7 @@ void run_with_a_failing_call(int at, const std::function<void(int rank, TwoDtype
     return make_faulty_communicator(std::move(inner),
                                     {.kind = Fault::Kind::kThrow, .at = kCallsBefore + at, .lane = "main"});
   };
-  run_thread_ranks(2, {.backend = "gloo", .wrap = wrap}, [&](int r) {
+  run_thread_ranks_with(2, {.backend = "gloo", .wrap = wrap}, [&](int r) {
     TwoDtypesOnRank rank;
     body(r, rank);
   });
@@ -112,7 +112,7 @@ void expect_no_memory(TwoDtypesOnRank& rank, const std::function<void()>& act) {
 
 TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitFor) {
   const PoorCpu poor;
-  run_thread_ranks(2, {.backend = "gloo"}, [](int r) {
+  run_thread_ranks_with(2, {.backend = "gloo"}, [](int r) {
     TwoDtypesOnRank rank;
     if (r == 0) {
       expect_no_memory(rank, [&] { rank.evaluate(); });
@@ -125,7 +125,7 @@ TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitF
 
 TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
   const PoorCpu poor;
-  run_thread_ranks(2, {.backend = "shm"}, [](int r) {
+  run_thread_ranks_with(2, {.backend = "shm"}, [](int r) {
     TwoDtypesOnRank rank;
     const auto summon = [&] { const auto whole = summon_full_params(rank.group); };
     if (r == 0)

@@ -22,6 +22,8 @@ Extent extent_at(int64_t first, int64_t numel, Recipe recipe = {}) {
 // testing::Test has a member of the type's name.
 Run run(size_t first, size_t count, int64_t numel) { return {first, count, numel}; }
 
+using AllRuns = std::vector<Run>;
+
 TEST(Runs, NeighboursShareARunAcrossThePaddingBetweenThem) {
   EXPECT_THAT(plan_runs(std::vector{extent_at(0, 10), extent_at(16, 5), extent_at(32, 16)}),
               ElementsAre(run(0, 3, 48)));
@@ -34,14 +36,14 @@ TEST(Runs, OfThreeExtentsSideBySideBeginWhereOneLiesOrIsTreatedOtherwise) {
   struct Case {
     const char* change;
     std::function<void(Extents&)> make;
-    std::vector<Run> runs;
+    AllRuns runs;
   };
   const auto each = [](const std::function<void(Extent&)>& change) {
     return [=](Extents& extents) {
       for (auto& extent : extents) change(extent);
     };
   };
-  const std::vector<Run> all{run(0, 3, 24)}, three{run(0, 1, 8), run(1, 1, 8), run(2, 1, 8)};
+  const AllRuns all{run(0, 3, 24)}, three{run(0, 1, 8), run(1, 1, 8), run(2, 1, 8)};
   const std::vector<Case> cases{
       {"rows elsewhere at the same distances", each([](Extent& extent) { extent.spots[0].first += 64; }), all},
       {"memory of their own", each([](Extent& extent) { extent.spots[1].block = 0; }), three},

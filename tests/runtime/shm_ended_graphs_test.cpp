@@ -101,7 +101,7 @@ TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) 
 
 // Steps whose losses, and graphs that never run, live on; accumulation and evaluation between.
 TEST(EndedGraphs, AllOfWhichEveryRankKeepsDoNotHoldUpTraining) {
-  run_thread_ranks(kReaders, {.backend = "shm"}, [](int rank) {
+  run_thread_ranks_with(kReaders, {.backend = "shm"}, [](int rank) {
     const auto net = shm_net();
     const auto group = shard_blocks(*net);
     auto optimizer = sgd(net->parameters());

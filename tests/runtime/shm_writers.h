@@ -102,7 +102,7 @@ struct Reader {
 };
 
 inline void run_readers(int world, const std::function<void(int rank, Reader&)>& run, bool is_frozen = false) {
-  run_thread_ranks(world, {.backend = "shm"}, [&](int rank) {
+  run_thread_ranks_with(world, {.backend = "shm"}, [&](int rank) {
     Reader reader(is_frozen);
     run(rank, reader);
   });

@@ -90,7 +90,7 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
     // A scope that opens inside another thread's meets nobody. So ranks may wait for each other, which is found after
     // the timeout: the thread that joins the other one might do what they wait for.
     options.timeout = std::chrono::seconds(test_backend() == "shm" ? 1 : 5);
-    run_thread_ranks(world, options, [&](int) {
+    run_thread_ranks_with(world, options, [&](int) {
       const auto net = alike_small_net(torch::kDouble);
       auto group = shard_blocks(*net);
       for (auto& round : all) {

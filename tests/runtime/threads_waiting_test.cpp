@@ -45,7 +45,7 @@ void forward_of(Model& model) { model(torch::ones({1, 3})); }
 TEST(Threads, ReadStatisticsAndUseAnotherModelWhileTheirRankWaitsForALatePeer) {
   FirstCollective first[2];
   std::latch has_acted{1};
-  run_thread_ranks(2, announcing(first), [&](int r) {
+  run_thread_ranks_with(2, announcing(first), [&](int r) {
     auto model = new_model(), other = new_model();
     barrier();
     if (r == 1) {
@@ -80,7 +80,7 @@ std::string mismatch_of(const Act& act) {
 TEST(Threads, LearnThatACollectiveOfAnotherThreadFailed) {
   std::vector<std::string> errors(3);
   std::latch rank_0_waits{1};
-  run_thread_ranks(2, {.timeout = std::chrono::seconds(20)}, [&](int r) {
+  run_thread_ranks_with(2, {.timeout = std::chrono::seconds(20)}, [&](int r) {
     const auto group = default_process_group();
     std::thread waiting;
     if (r == 0)
@@ -105,7 +105,7 @@ std::vector<std::string> run_two_models(bool likewise, const Use& prepare_one, c
                                         const Use& use_other) {
   std::vector<std::string> errors(4);
   FirstCollective first[2];
-  run_thread_ranks(2, announcing(first), [&](int r) {
+  run_thread_ranks_with(2, announcing(first), [&](int r) {
     auto one = new_model(), other = new_model();
     prepare_one(one);
     barrier();

@@ -118,7 +118,7 @@ TEST(Adapters, AloneAreReducedAndHaveGradients) {
   for (const auto cut : kCuts) {
     SCOPED_TRACE(c10::str("cut ", static_cast<int>(cut)));
     Recorded recorded(2);
-    run_thread_ranks(2, recorded.options, [&](int r) {
+    run_thread_ranks_with(2, recorded.options, [&](int r) {
       const auto net = build_alike([] { return std::make_shared<AdaptedNet>(); });
       shard_adapted(*net, cut, {});
       recorded.clear(r);

@@ -43,9 +43,9 @@ struct LowGather {
 };
 
 TEST(LowPrecisionOnTheWire, TakesFewerBytesAndRoundsWhatTravelsOnly) {
-  for (const auto& [dtype, factor, rounding] :
-       {LowGather{torch::kBFloat16, 2, 0.05}, LowGather{torch::kFloat8_e4m3fn, 4, 0.07}})
+  for (const auto& low_gather : {LowGather{torch::kBFloat16, 2, 0.05}, LowGather{torch::kFloat8_e4m3fn, 4, 0.07}})
     on_cost_ranks(3, {.backend = "gloo"}, [=](const CostRank& on) {
+      const auto& [dtype, factor, rounding] = low_gather;
       const auto weight_in_a_scope = [&] {
         return in_scope(on.group, [&] { return on.net.first->weight.detach().clone(); });
       };

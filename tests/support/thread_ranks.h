@@ -38,8 +38,9 @@ struct ThreadRanksOptions {
 ///
 ///     run_thread_ranks(3, [](int rank) { fsdp::barrier(); });
 void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options = {});
-inline void run_thread_ranks(int world_size, const ThreadRanksOptions& options,
-                             const std::function<void(int rank)>& fn) {
+/// The same with the options first, so that a long `fn` is the last argument.
+inline void run_thread_ranks_with(int world_size, const ThreadRanksOptions& options,
+                                  const std::function<void(int rank)>& fn) {
   run_thread_ranks(world_size, fn, options);
 }
 
