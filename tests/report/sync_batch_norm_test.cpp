@@ -87,7 +87,7 @@ void expect_equals_joined(const Trial& trial) {
   run_thread_ranks(static_cast<int>(trial.samples.size()), [&](int) {
     const auto norm = build_norm<Norm>(trial);
     const auto oracle = build_norm<Oracle>(trial);
-    EXPECT_EQ(convert_sync_batchnorm(*norm), std::is_same_v<Norm, Oracle> ? 1 : 0);
+    EXPECT_EQ(convert_sync_batchnorm(*norm), (std::is_same_v<Norm, Oracle> ? 1 : 0));
     expect_rank_equals_joined(*norm, *oracle, trial);
   });
 }

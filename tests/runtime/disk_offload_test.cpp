@@ -22,7 +22,7 @@ FullyShardOptions on_disk(const DiskFolder& folder, int64_t limit = 0) {
 Training<SmallNetImpl> training_with(const FullyShardOptions& options, const MakeOptimizer& optimizer = nullptr) {
   auto training = small_net_training(options);
   training.dtype = torch::kFloat;
-  training.steps = 3;
+  training.steps = 2;
   training.optimizer = [](auto parameters) {
     return std::make_unique<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2).weight_decay(0.1));
   };
@@ -32,11 +32,9 @@ Training<SmallNetImpl> training_with(const FullyShardOptions& options, const Mak
 
 TEST(DiskOffload, TrainsToTheSameBits) {
   const DiskFolder folder;
-  for (int world : worlds_up_to(4)) {
-    const auto expected = train_on_thread_ranks(training_with({}), world);
-    for (const int64_t limit : {0, 3000})
-      expect_same_bits(expected, train_on_thread_ranks(training_with(on_disk(folder, limit)), world));
-  }
+  for (int world : worlds_up_to(4))
+    expect_same_bits(train_on_thread_ranks(training_with({}), world),
+                     train_on_thread_ranks(training_with(on_disk(folder)), world));
 }
 
 TEST(DiskOffload, TrainsToTheSameBitsWithEveryOptimizer) {

@@ -132,13 +132,6 @@ TEST(StartOver, AfterRanksRanDifferentOperations) {
   });
 }
 
-TEST(StartOver, AfterAForwardOnOneRankWhileTheOthersComputed) {
-  expect_survived([](SgdRank& t) {
-    if (t.rank == 0) return expect_told([&] { t.forward(0); }, 1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20 * t.rank));
-  });
-}
-
 TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
   // Rank 1 had one scope and one optimizer step less.
   expect_survived([](SgdRank& t) {
