@@ -98,8 +98,8 @@ TEST(FlightRecorder, KeepsTheNewestOperationsAndWritesNothingWithoutAFailure) {
 
 TEST(FlightRecorder, ThatCannotBeMadeIsAnErrorThatNamesTheFile) {
   setenv(kFlightRecorderVariable, "/missing/folder/flight.json", 1);
-  const auto open = [] { open_timeline({.rank = 1, .world_size = 2}); };
-  EXPECT_THAT(open, testing::ThrowsMessage<UsageError>(
+  const auto join = [] { open_timeline({.rank = 1, .world_size = 2}); };
+  EXPECT_THAT(join, testing::ThrowsMessage<UsageError>(
                         HasSubstr("FSDP_FLIGHT_RECORDER: '/missing/folder/flight.json.rank1' cannot be written")));
   unsetenv(kFlightRecorderVariable);
 }

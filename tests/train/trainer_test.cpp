@@ -45,29 +45,35 @@ struct Fit {
   bool run(const auto& data, const auto& loss) { return trainer.fit(model, optimizer, data, loss); }
 };
 
-// Rank 0's.
-Left train_by_trainer(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
+// What `train` leaves on rank 0.
+Left left_of(int world, const std::function<Left()>& train) {
   Left left;
   run_thread_ranks(world, [&](int r) {
-    Fit fit(options, dtype);
-    Left own;
-    fit.trainer.add({.on_step_end = [&](const StepReport& report) { own.losses.push_back(report.mean_loss()); }});
-    EXPECT_TRUE(fit.run(batches_of, loss_of_batch));
-    own.values = whole_values(*fit.model.module());
-    if (r == 0) left = own;
+    auto own = train();
+    if (r == 0) left = std::move(own);
   });
   return left;
 }
 
+Left train_by_trainer(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
+  return left_of(world, [&] {
+    Fit fit(options, dtype);
+    Left left;
+    fit.trainer.add({.on_step_end = [&](const StepReport& report) { left.losses.push_back(report.mean_loss()); }});
+    EXPECT_TRUE(fit.run(batches_of, loss_of_batch));
+    left.values = whole_values(*fit.model.module());
+    return left;
+  });
+}
+
 Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
-  Left left;
-  run_thread_ranks(world, [&](int r) {
+  return left_of(world, [&] {
     SmallModel model = fully_shard(alike_small_net(dtype), options.sharding);
     auto optimizer = adamw(model);
     GradScalerOptions scaling = options.scaler;
     scaling.enabled = options.precision == Precision::kFloat16;
     GradScaler scaler(scaling);
-    Left own;
+    Left left;
     for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
       const auto batches = batches_of(epoch);
       for (size_t first = 0; first < batches.size(); first += static_cast<size_t>(options.accumulate)) {
@@ -86,13 +92,12 @@ Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dty
         }
         scaler.step(optimizer);
         scaler.update();
-        own.losses.push_back(mean(sum));
+        left.losses.push_back(mean(sum));
       }
     }
-    own.values = whole_values(*model.module());
-    if (r == 0) left = own;
+    left.values = whole_values(*model.module());
+    return left;
   });
-  return left;
 }
 
 void expect_same_left(const Left& expected, const Left& found) {
@@ -193,8 +198,7 @@ TEST(Trainer, CallsCallbacksInTheirOrder) {
 // Trains with checkpoints in `folder`, and ends by `ending` after step `last`; 0: at the end of two epochs.
 Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool async,
                   const std::function<void(Trainer&)>& ending) {
-  Left left;
-  run_thread_ranks(world, [&](int r) {
+  return left_of(world, [&] {
     Fit fit({.epochs = 2,
              .save = {.folder = folder.path(), .every = 4, .keep = 1, .async = async},
              .resume = folder.path()});
@@ -209,10 +213,8 @@ Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool a
                  .on_save = [&](SaveOptions& options) { options.states["schedule"] = state_of(schedule); },
                  .on_epoch_end = [&](const TrainingPlace&) { schedule.step(); }});
     EXPECT_EQ(fit.run(batches_of, loss_of_batch), last == 0);
-    const auto values = whole_values(*fit.model.module());
-    if (r == 0) left.values = values;
+    return Left{{}, whole_values(*fit.model.module())};
   });
-  return left;
 }
 
 // By `stop`, or by a signal to one rank, which ends all after the step; a checkpoint of it is there.
@@ -242,8 +244,7 @@ struct Noise : torch::data::Dataset<Noise> {
 };
 
 Left train_on_noise(const std::string& folder, int64_t steps) {
-  Left left;
-  run_thread_ranks(1, [&](int) {
+  return left_of(1, [&] {
     Fit fit({.seed = 3, .epochs = 2, .steps = steps, .save = {.folder = folder}, .resume = folder}, torch::kFloat);
     const auto data = [](int64_t) {
       return torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
@@ -252,9 +253,8 @@ Left train_on_noise(const std::string& folder, int64_t steps) {
     fit.run(data, [](SmallModel& net, const torch::data::Example<>& batch) {
       return torch::mse_loss(torch::dropout(net(batch.data), 0.5, net->is_training()), batch.target);
     });
-    left.values = whole_values(*fit.model.module());
+    return Left{{}, whole_values(*fit.model.module())};
   });
-  return left;
 }
 
 TEST(Trainer, DataThatDrawsRandomNumbersDrawsTheSameWhereTrainingGoesOn) {
