@@ -160,6 +160,22 @@ TEST(Cost, FrozenBlocksAreFreedAsSoonAsBackwardGoesOn) {
   });
 }
 
+TEST(Cost, LowPrecisionHalvesWholeParametersAndTheirGradientsBesideTheSameRows) {
+  std::array<GroupStats, 2> of;
+  for (const bool is_low : {false, true}) {
+    CostOptions options{.dim = 64, .backend = "gloo"};
+    if (is_low) options.sharding.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16};
+    on_cost_ranks(2, options, [&](const CostRank& on) {
+      on.group.reset_peak_stats();
+      on.train(0);
+      if (on.rank == 0) of[is_low] = on.group.stats();
+    });
+  }
+  EXPECT_EQ(of[false].rows.current, of[true].rows.current);
+  EXPECT_EQ(of[false].whole.peak, 2 * of[true].whole.peak);
+  EXPECT_LT(of[true].gradient.peak, of[false].gradient.peak);
+}
+
 TEST(Cost, EvaluationLeavesNothingWhole) {
   on_cost_ranks(2, [](const CostRank& on) {
     torch::NoGradGuard no_grad;

@@ -47,6 +47,12 @@ TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
   });
 }
 
+TEST(Training, Float32StaysWithinItsRounding) {
+  auto training = steps_of_blocks();
+  in_float32(training);
+  expect_training_equals_unsharded(training, 3);
+}
+
 TEST(Training, GivesTheSameBitsInTwoRunsAndOverSharedMemoryAndGloo) {
   auto training = steps_of_blocks();
   training.dtype = torch::kFloat;
