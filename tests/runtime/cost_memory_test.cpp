@@ -160,20 +160,25 @@ TEST(Cost, FrozenBlocksAreFreedAsSoonAsBackwardGoesOn) {
   });
 }
 
-TEST(Cost, LowPrecisionHalvesWholeParametersAndTheirGradientsBesideTheSameRows) {
-  std::array<GroupStats, 2> of;
-  for (const bool is_low : {false, true}) {
-    CostOptions options{.dim = 64, .backend = "gloo"};
-    if (is_low) options.sharding.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16};
-    on_cost_ranks(2, options, [&](const CostRank& on) {
-      on.group.reset_peak_stats();
-      on.train(0);
-      if (on.rank == 0) of[is_low] = on.group.stats();
-    });
-  }
-  EXPECT_EQ(of[false].rows.current, of[true].rows.current);
-  EXPECT_EQ(of[false].whole.peak, 2 * of[true].whole.peak);
-  EXPECT_LT(of[true].gradient.peak, of[false].gradient.peak);
+TEST(Cost, LowPrecisionTakesHalfTheBytesBesideTheSameRows) {
+  const auto measure = [](int) {
+    std::array<int64_t, 2> rows{}, whole{}, gradient{};
+    for (const bool is_low : {false, true}) {
+      const auto net = build_alike([] { return std::make_shared<torch::nn::LinearImpl>(64, 64); });
+      FullyShardOptions options;
+      if (is_low) options.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16};
+      auto model = fully_shard(torch::nn::Linear(net), options);
+      model.reset_peak_stats();
+      model(torch::ones({2, 64})).sum().backward();
+      whole[is_low] = model.stats().whole.peak;
+      gradient[is_low] = model.stats().gradient.peak;
+      rows[is_low] = model.stats().rows.current;
+    }
+    EXPECT_EQ(rows[0], rows[1]);
+    EXPECT_EQ(whole[0], 2 * whole[1]);
+    EXPECT_LT(gradient[1], gradient[0]);
+  };
+  run_thread_ranks(2, measure, {.backend = "gloo"});
 }
 
 TEST(Cost, EvaluationLeavesNothingWhole) {
