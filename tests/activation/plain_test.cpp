@@ -30,32 +30,25 @@ TEST(ActivationCheckpoint, ResultsAndGradientsHaveTheBitsOfThePlainCall) {
       });
 }
 
-TEST(ActivationCheckpoint, WhatIsMadeOnTheWayIsNotKept) {
+TEST(ActivationCheckpoint, WhatIsMadeOnTheWayIsNotKeptAndInputsGoWithBackward) {
   auto block = block_of();
-  const auto x = input();
   for (bool checkpoints : {false, true}) {
-    Memory hidden = memory_of(x);
+    auto x = input().detach();
+    const auto kept = memory_of(x);
+    Memory hidden = kept;
     const auto part = [&hidden, &block](const torch::Tensor& h) {
       const auto between = block->in(h);
       hidden = memory_of(between);
       return block->out(torch::gelu(between));
     };
     const auto result = checkpoints ? activation_checkpoint(part, x) : part(x);
+    x.reset();
     EXPECT_EQ(hidden.expired(), checkpoints);
+    EXPECT_FALSE(kept.expired());
     result.sum().backward();
     EXPECT_TRUE(hidden.expired());
+    EXPECT_TRUE(kept.expired()) << "though the result is still there";
   }
-}
-
-TEST(ActivationCheckpoint, InputsGoWithBackward) {
-  auto block = block_of();
-  auto x = torch::randn({4, 6});
-  const auto kept = memory_of(x);
-  auto result = activation_checkpoint(block, std::move(x));
-  x.reset();
-  EXPECT_FALSE(kept.expired());
-  result.sum().backward();
-  EXPECT_TRUE(kept.expired()) << "though the result is still there";
 }
 
 TEST(ActivationCheckpoint, PartsInsidePartsHaveTheBitsOfThePlainCall) {
@@ -66,36 +59,24 @@ TEST(ActivationCheckpoint, PartsInsidePartsHaveTheBitsOfThePlainCall) {
     ++inner_calls;
     return torch::tanh(other(h));
   };
+  Memory between = memory_of(x);
   const auto outer = [&](const torch::Tensor& h) {
     ++outer_calls;
-    return torch::tanh(activation_checkpoint(inner, torch::sin(block(h))));
+    const auto made = torch::sin(block(h));
+    between = memory_of(made);
+    return torch::tanh(activation_checkpoint(inner, made));
   };
   torch::tanh(inner(torch::sin(block(x)))).sum().backward();
   auto expected = take_gradients(*block, x);
   const auto expected_inside = take_gradients(*other, x);
   inner_calls = 0;
-  activation_checkpoint(outer, x).sum().backward();
+  const auto result = activation_checkpoint(outer, x);
+  EXPECT_TRUE(between.expired()) << "the outer part computes the inner one's input again";
+  result.sum().backward();
   expect_equal_bits(expected, take_gradients(*block, x));
   expect_equal_bits(expected_inside, take_gradients(*other, x));
   EXPECT_EQ(outer_calls, 2);
   EXPECT_EQ(inner_calls, 3) << "forward, the outer part again, the inner part again";
-}
-
-// The inner part's input belongs to the outer part, which computes it again.
-TEST(ActivationCheckpoint, APartInsideAnotherOneKeepsNoInputOfItsOwn) {
-  auto block = block_of();
-  const auto x = input();
-  Memory between = memory_of(x);
-  const auto result = activation_checkpoint(
-      [&](const torch::Tensor& h) {
-        const auto made = torch::sin(h);
-        between = memory_of(made);
-        return activation_checkpoint(block, made);
-      },
-      x);
-  EXPECT_TRUE(between.expired());
-  result.sum().backward();
-  EXPECT_TRUE(x.grad().defined());
 }
 
 TEST(ActivationCheckpoint, DropoutDrawsTheSameNumbersAgainAndLeavesTheGeneratorWhereItWas) {
@@ -114,22 +95,6 @@ TEST(ActivationCheckpoint, DropoutDrawsTheSameNumbersAgainAndLeavesTheGeneratorW
   const auto expected = run(false, {});
   for (const auto& options : {CheckpointOptions{}, kKeepsAll}) expect_equal_bits(expected, run(true, options));
   EXPECT_FALSE(torch::equal(expected[0], run(true, {.preserve_rng_state = false})[0])) << "the test sees another mask";
-}
-
-TEST(ActivationCheckpoint, AutocastIsAsItWasInForward) {
-  auto block = block_of();
-  const auto x = input();
-  expect_same_either_way([&](bool checkpoints) {
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    at::autocast::set_autocast_dtype(at::kCPU, torch::kBFloat16);
-    const auto result = call(checkpoints, {}, block, x);
-    at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    result.sum().backward();
-    EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
-    EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
-    return take_gradients(*block, x);
-  });
 }
 
 struct Pair {
@@ -179,16 +144,6 @@ TEST(ActivationCheckpoint, WithoutAGradientNothingIsKeptNorComputedAgain) {
   EXPECT_EQ(calls, 2);
 }
 
-TEST(ActivationCheckpoint, GradOfSomeInputsAndDoubleBackwardAreThoseOfThePlainCall) {
-  auto block = block_of();
-  const auto x = input();
-  expect_same_either_way([&](bool checkpoints) {
-    const auto sum = call(checkpoints, {}, block, x).square().sum();
-    torch::autograd::grad({sum}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0].square().sum().backward();
-    return take_gradients(*block, x);
-  });
-}
-
 TEST(ActivationCheckpoint, AGraphThatIsKeptIsComputedAgainForEachBackwardAndKeepsNothingBetweenThem) {
   auto block = block_of();
   const auto x = input();
@@ -209,15 +164,6 @@ TEST(ActivationCheckpoint, AGraphThatIsKeptIsComputedAgainForEachBackwardAndKeep
   both.backward();
   expect_equal_bits(expected, take_gradients(*block, x));
   EXPECT_EQ(calls, 3);
-}
-
-TEST(ActivationCheckpoint, APartIsUsedInsideAndOutsideOfOneForward) {
-  auto block = block_of();
-  const auto x = input();
-  expect_same_either_way([&](bool checkpoints) {
-    block(call(checkpoints, {}, block, block(x))).square().sum().backward();
-    return take_gradients(*block, x);
-  });
 }
 
 TEST(ActivationCheckpoint, WhatFollowsTheLastTensorThatIsWantedIsNotComputedAgain) {
@@ -249,12 +195,41 @@ struct Doubled : torch::autograd::Function<Doubled> {
   }
 };
 
-TEST(ActivationCheckpoint, WhatAFunctionOfTheUsersSavesIsComputedAgain) {
+TEST(ActivationCheckpoint, StepsOfManyKindsHaveTheBitsOfThePlainOnes) {
+  auto block = block_of();
   const auto x = input();
-  expect_same_either_way([&](bool checkpoints) {
-    call(checkpoints, {}, [](const torch::Tensor& h) { return Doubled::apply(h.sin()); }, x).sum().backward();
-    return std::vector{std::exchange(x.mutable_grad(), torch::Tensor())};
-  });
+  const std::map<std::string, std::function<void(bool checkpoints)>> steps{
+      {"a double backward",
+       [&](bool checkpoints) {
+         const auto sum = call(checkpoints, {}, block, x).square().sum();
+         torch::autograd::grad({sum}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0]
+             .square()
+             .sum()
+             .backward();
+       }},
+      {"inside and outside of a part",
+       [&](bool checkpoints) { block(call(checkpoints, {}, block, block(x))).square().sum().backward(); }},
+      {"a function of the user's that saves",
+       [&](bool checkpoints) {
+         call(checkpoints, {}, [](const torch::Tensor& h) { return Doubled::apply(h.sin()); }, x).sum().backward();
+       }},
+      {"autocast as it was in forward", [&](bool checkpoints) {
+         at::autocast::set_autocast_enabled(at::kCPU, true);
+         at::autocast::set_autocast_dtype(at::kCPU, torch::kBFloat16);
+         const auto result = call(checkpoints, {}, block, x);
+         at::autocast::clear_cache();
+         at::autocast::set_autocast_enabled(at::kCPU, false);
+         result.sum().backward();
+         EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+         EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+       }}};
+  for (const auto& [name, step] : steps) {
+    SCOPED_TRACE(name);
+    expect_same_either_way([&, take = step](bool checkpoints) {
+      take(checkpoints);
+      return take_gradients(*block, x);
+    });
+  }
 }
 
 TEST(ActivationCheckpoint, RunningStatisticsTakeABatchOnce) {

@@ -3,9 +3,8 @@
 #include <fsdp/activation_checkpoint.h>
 #include <gmock/gmock.h>
 
-#include "runtime/cost_net.h"
-#include "runtime/param_group.h"
-#include "support/axes.h"
+#include "support/recorded_ranks.h"
+#include "support/small_net.h"
 
 namespace fsdp::test {
 namespace {
@@ -44,53 +43,36 @@ void expect_bits_of_the_plain_steps(const Training<M>& expected, const Training<
   run_thread_ranks(world, [&](int) { expect_same_bits(outcome_of(expected), outcome_of(training)); });
 }
 
-template <class M>
-void expect_bits_on_ranks(const Training<M>& expected, const Training<M>& training) {
-  for (int world : {2, 3}) expect_bits_of_the_plain_steps(expected, training, world);
-}
-
 void expect_bits_with_options(const FullyShardOptions& options, int world) {
   expect_bits_of_the_plain_steps(training_with(plain, options), training_with(computed_again, options), world);
 }
 
 TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsInEveryWorldAndStrategy) {
   for (int world : worlds_up_to(4)) expect_bits_with_options({}, world);
-  for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate}) {
-    SCOPED_TRACE(c10::str(strategy));
+  for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
     expect_bits_with_options({.strategy = strategy}, 3);
-  }
-}
-
-TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsHoweverWholeParametersStay) {
   for (const auto& reshard : {Reshard::always(), Reshard::never(), Reshard::within(2)})
     expect_bits_with_options({.reshard_after_forward = reshard}, 4);
 }
 
-TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsOverBothAxes) {
-  const auto over_axes = [](const Wrap& wrap) {
-    auto training = training_with(wrap);
-    training.shard = [](SmallNetImpl& net) {
-      const auto placement = placement_over({2, 2});
-      for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), {});
-      return shard_over(placement, module_tree(net), {});
+TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsOverBothAxesAndWithMixedPrecision) {
+  auto expected = training_with(plain), training = training_with(computed_again);
+  for (auto* over_axes : {&expected, &training})
+    over_axes->shard = [](SmallNetImpl& net) {
+      return shard_blocks(net, {.mesh = init_device_mesh({2, 2}, {"replicate", "shard"})});
     };
-    return training;
-  };
-  expect_bits_of_the_plain_steps(over_axes(plain), over_axes(computed_again), 4);
-}
-
-TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsWithMixedPrecision) {
-  const FullyShardOptions options{
-      .mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat}};
-  auto expected = training_with(plain, options), training = training_with(computed_again, options);
+  expect_bits_of_the_plain_steps(expected, training, 4);
+  const FullyShardOptions low{.mp_policy =
+                                  MixedPrecisionPolicy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat}};
+  expected = training_with(plain, low), training = training_with(computed_again, low);
   in_float32(expected), in_float32(training);
-  expect_bits_on_ranks(expected, training);
+  expect_bits_of_the_plain_steps(expected, training, 3);
 }
 
 // Groups inside groups, of which a part computes two again, and parts inside it one each.
 TEST(ActivationSharded, PartsInsidePartsOverGroupsInsideGroupsHaveTheBitsOfThePlainSteps) {
-  const auto nested = [](const Wrap& wrap) {
-    auto training = training_with(wrap);
+  const auto nested = [](bool checkpoints) {
+    auto training = training_with(plain);
     training.shard = [](SmallNetImpl& net) {
       for (auto& block : *net.blocks) {
         fully_shard(*block->as<SmallBlock>()->in);
@@ -98,29 +80,19 @@ TEST(ActivationSharded, PartsInsidePartsOverGroupsInsideGroupsHaveTheBitsOfThePl
       }
       return fully_shard(static_cast<torch::nn::Module&>(net));
     };
-    training.loss = [wrap](SmallNetImpl& net, const Batch& batch) {
-      const auto x = samples(batch, {5}, torch::kDouble);
-      const auto part = [&net, wrap](const torch::Tensor& h) {
-        return run_blocks(net, torch::tanh(net.first(h)), wrap);
+    training.loss = [=](SmallNetImpl& net, const Batch& batch) {
+      const auto part = [&](const torch::Tensor& h) {
+        return run_blocks(net, torch::tanh(net.first(h)), checkpoints ? computed_again : plain);
       };
-      const auto h =
-          wrap == nullptr ? run_blocks(net, torch::tanh(net.first(x)), plain) : activation_checkpoint(part, x);
-      return torch::mse_loss(net.head(h), samples(batch, {3}, torch::kDouble));
+      const auto x = samples(batch, {5});
+      return torch::mse_loss(net.head(checkpoints ? activation_checkpoint(part, x) : part(x)), samples(batch, {3}));
     };
     return training;
   };
-  expect_bits_on_ranks(nested({}), nested(computed_again));
+  expect_bits_of_the_plain_steps(nested(false), nested(true), 3);
 }
 
 torch::Tensor twice(SmallBlock block, const torch::Tensor& x) { return block(torch::tanh(block(block(x)))); }
-
-torch::Tensor twice_and_once_again(SmallBlock block, const torch::Tensor& x) {
-  return block(torch::tanh(activation_checkpoint(block, block(x))));
-}
-
-TEST(ActivationSharded, ABlockInsideAndOutsideOfAPartHasTheBitsOfThePlainSteps) {
-  expect_bits_on_ranks(training_with(twice), training_with(twice_and_once_again));
-}
 
 // A block's slope, as of an energy.
 torch::Tensor slope_at(SmallBlock block, const torch::Tensor& x) {
@@ -128,25 +100,27 @@ torch::Tensor slope_at(SmallBlock block, const torch::Tensor& x) {
                                /*create_graph=*/true)[0];
 }
 
-TEST(ActivationSharded, BlocksThatDifferentiateInsideHaveTheBitsOfThePlainSteps) {
-  const auto slopes_again = [](SmallBlock block, const torch::Tensor& x) {
-    return activation_checkpoint([block](const torch::Tensor& h) { return slope_at(block, h); }, x);
+TEST(ActivationSharded, PartsOfOtherKindsHaveTheBitsOfThePlainSteps) {
+  struct Kind {
+    const char* name;
+    Wrap expected, again;
   };
-  expect_bits_on_ranks(training_with(slope_at), training_with(slopes_again));
-}
-
-TEST(ActivationSharded, KeptProductsHaveTheBitsOfThePlainSteps) {
-  const auto selective = [](SmallBlock block, const torch::Tensor& x) {
-    return activation_checkpoint({.keeps_results = is_product}, block, x);
-  };
-  expect_bits_on_ranks(training_with(plain), training_with(selective));
-}
-
-TEST(ActivationSharded, AHandleIsCalledAgain) {
-  const auto handle_again = [](SmallBlock block, const torch::Tensor& x) {
-    return activation_checkpoint(Sharded<SmallBlock>(block, group_of(*block)), x);
-  };
-  expect_bits_on_ranks(training_with(plain), training_with(handle_again));
+  const Kind kinds[] = {
+      {"a block inside and outside of a part", twice,
+       [](SmallBlock block, const auto& x) { return block(torch::tanh(activation_checkpoint(block, block(x)))); }},
+      {"a block that differentiates inside", slope_at,
+       [](SmallBlock block, const auto& x) {
+         return activation_checkpoint([block](const torch::Tensor& h) { return slope_at(block, h); }, x);
+       }},
+      {"kept products", plain,
+       [](SmallBlock block, const auto& x) { return activation_checkpoint({.keeps_results = is_product}, block, x); }},
+      {"a handle", plain, [](SmallBlock block, const auto& x) {
+         return activation_checkpoint(Sharded<SmallBlock>(block, group_of(*block)), x);
+       }}};
+  for (const auto& [name, expected, again] : kinds) {
+    SCOPED_TRACE(name);
+    expect_bits_of_the_plain_steps(training_with(expected), training_with(again), 3);
+  }
 }
 
 struct TiedNetImpl : torch::nn::Module {
@@ -171,12 +145,12 @@ TEST(ActivationSharded, TiedWeightsHaveTheBitsOfThePlainSteps) {
     };
     return tied;
   };
-  expect_bits_on_ranks(training(false), training(true));
+  expect_bits_of_the_plain_steps(training(false), training(true), 3);
 }
 
 // A model in double precision, whose blocks are groups.
 struct ShardedNet {
-  std::shared_ptr<SmallNetImpl> net = build_alike([] { return build_model(small_net_training()); });
+  std::shared_ptr<SmallNetImpl> net = alike_small_net(torch::kDouble);
   Group group = shard_blocks(*net);
 
   torch::Tensor loss(int step, const Wrap& wrap) const {
@@ -196,46 +170,38 @@ TEST(ActivationSharded, MicroBatchesAndAccumulationHaveTheBitsOfThePlainOnes) {
     for (const auto& parameter : sharded.net->parameters()) outcome.parameters.push_back(full_grad(parameter));
     return outcome;
   };
-  for (int world : worlds_up_to(3))
-    run_thread_ranks(world, [&](int) { expect_same_bits(gradients_with(plain), gradients_with(computed_again)); });
+  run_thread_ranks(3, [&](int) { expect_same_bits(gradients_with(plain), gradients_with(computed_again)); });
 }
 
 // What forward keeps is each block's input, and backward gathers as often and holds as much as without.
 TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheInputs) {
-  for (int world : {2, 3}) {
-    std::array<GroupStats, 2> stats;
-    std::array<std::vector<std::string>, 2> gathers, reductions;
-    for (bool checkpoints : {false, true}) {
-      Recorded recorded(world);
-      run_thread_ranks(
-          world,
-          [&](int r) {
-            const ShardedNet sharded;
-            for (int step = 0; step < 3; ++step) {
-              sharded.net->zero_grad();
-              sharded.group.reset_peak_stats();
-              recorded.clear(r);
-              const auto loss = sharded.loss(step, checkpoints ? computed_again : plain);
-              EXPECT_EQ(sharded.group.stats().activation.current, checkpoints ? 3 * 2 * 11 * 8 : 0);
-              loss.backward();
-              EXPECT_EQ(sharded.group.stats().activation.current, 0);
-            }
-            if (r != 0) return;
-            stats[checkpoints] = sharded.group.stats();
-            gathers[checkpoints] = recorded.subjects(r, "all_gather");
-            reductions[checkpoints] = recorded.subjects(r, "reduce_scatter");
-            int64_t whole_bytes = 0;
-            for (const auto& parameter : sharded.net->parameters())
-              whole_bytes += c10::multiply_integers(global_sizes(parameter)) * 8;
-            EXPECT_LT(stats[checkpoints].whole.peak, whole_bytes);
-          },
-          recorded.options);
-    }
-    EXPECT_EQ(gathers[0], gathers[1]);
-    EXPECT_EQ(reductions[0], reductions[1]);
-    EXPECT_EQ(stats[0].whole.peak, stats[1].whole.peak);
-    EXPECT_EQ(stats[0].gradient.peak, stats[1].gradient.peak);
+  constexpr int kWorld = 3;
+  std::array<GroupStats, 2> stats;
+  std::array<std::vector<std::string>, 2> gathers, reductions;
+  for (bool checkpoints : {false, true}) {
+    Recorded recorded(kWorld);
+    run_thread_ranks_with(kWorld, recorded.options, [&](int r) {
+      const ShardedNet sharded;
+      for (int step = 0; step < 2; ++step) {
+        sharded.net->zero_grad();
+        sharded.group.reset_peak_stats();
+        recorded.clear(r);
+        const auto loss = sharded.loss(step, checkpoints ? computed_again : plain);
+        EXPECT_EQ(sharded.group.stats().activation.current, checkpoints ? 3 * 2 * 11 * 8 : 0);
+        loss.backward();
+        EXPECT_EQ(sharded.group.stats().activation.current, 0);
+      }
+      if (r != 0) return;
+      stats[checkpoints] = sharded.group.stats();
+      gathers[checkpoints] = recorded.subjects(r, "all_gather");
+      reductions[checkpoints] = recorded.subjects(r, "reduce_scatter");
+      EXPECT_LT(stats[checkpoints].whole.peak, stats[checkpoints].parameter_numel * 8);
+    });
   }
+  EXPECT_EQ(gathers[0], gathers[1]);
+  EXPECT_EQ(reductions[0], reductions[1]);
+  EXPECT_EQ(stats[0].whole.peak, stats[1].whole.peak);
+  EXPECT_EQ(stats[0].gradient.peak, stats[1].gradient.peak);
 }
 
 // As of a mask that all blocks take.

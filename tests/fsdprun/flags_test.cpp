@@ -30,17 +30,6 @@ std::string refusal_of(const Arguments& arguments) {
   return "accepted";
 }
 
-TEST(Flags, DefaultsAreOneRankOnAFreePort) {
-  const Flags flags = parse({});
-  EXPECT_EQ(flags.nodes, (NodeRange{.least = 1, .most = 1}));
-  EXPECT_EQ(flags.processes_per_node, "1");
-  EXPECT_EQ(flags.meeting_place, (MeetingPlace{.host = "127.0.0.1", .port = 0}));
-  EXPECT_EQ(flags.max_restarts, 0);
-  EXPECT_TRUE(flags.redirects.is_empty());
-  EXPECT_TRUE(flags.tee.is_empty());
-  EXPECT_FALSE(flags.shown_local_ranks);
-}
-
 TEST(Flags, UnderscoresAndDashesAreTheSame) {
   EXPECT_EQ(parse({"--nproc-per-node", "3"}).processes_per_node, "3");
   EXPECT_EQ(parse({"--nproc_per_node=auto"}).processes_per_node, "auto");
@@ -59,6 +48,7 @@ TEST(Flags, EverythingAfterTheProgramBelongsToIt) {
 
 TEST(Flags, NodesMeetAtTorchrunsPlaces) {
   const std::vector<std::pair<Arguments, MeetingPlace>> places{
+      {{}, {.host = "127.0.0.1", .port = 0}},
       {{"--master-port", "1234"}, {.host = "127.0.0.1", .port = 1234}},
       {{"--master-port", "1234", "--standalone"}, {.host = "127.0.0.1", .port = 0}},
       {{"--nnodes=2", "--master-addr=head"}, {.host = "head", .port = 29500}},
@@ -67,19 +57,15 @@ TEST(Flags, NodesMeetAtTorchrunsPlaces) {
        {.host = "head", .port = 29400, .numbers_nodes_by_arrival = true}},
       {{"--rdzv-endpoint=[::1]:77"}, {.host = "::1", .port = 77}},
       {{"--rdzv-endpoint=[::1]"}, {.host = "::1", .port = 29500}}};
-  for (const auto& [arguments, place] : places) EXPECT_EQ(parse(arguments).meeting_place, place) << arguments.front();
+  for (const auto& [arguments, place] : places)
+    EXPECT_EQ(parse(arguments).meeting_place, place) << testing::PrintToString(arguments);
 }
 
-TEST(Flags, NodesAreANumberOrARange) {
+TEST(Flags, NodesAreANumberOrARangeAndWaitForOthersAsTorchrunIsTold) {
   EXPECT_EQ(parse({"--nnodes=3:3", "--node-rank=2"}).nodes, (NodeRange{.least = 3, .most = 3}));
-  EXPECT_EQ(parse({"--nnodes=1:3", "--rdzv-backend=c10d", "--rdzv-endpoint=head"}).nodes,
-            (NodeRange{.least = 1, .most = 3}));
-}
-
-TEST(Flags, HowLongNodesWaitForOthersIsTorchrunsSetting) {
-  EXPECT_EQ(parse({}).join_timeout, std::chrono::seconds(600));
-  EXPECT_EQ(parse({}).last_call_timeout, std::chrono::seconds(30));
-  const Flags flags = parse({"--rdzv-conf", "join_timeout=7,last_call_timeout=0"});
+  const Flags flags = parse({"--nnodes=1:3", "--rdzv-backend=c10d", "--rdzv-endpoint=head", "--rdzv-conf",
+                             "join_timeout=7,last_call_timeout=0"});
+  EXPECT_EQ(flags.nodes, (NodeRange{.least = 1, .most = 3}));
   EXPECT_EQ(flags.join_timeout, std::chrono::seconds(7));
   EXPECT_EQ(flags.last_call_timeout, std::chrono::seconds(0));
 }

@@ -98,12 +98,9 @@ TEST(FlightRecorder, KeepsTheNewestOperationsAndWritesNothingWithoutAFailure) {
 
 TEST(FlightRecorder, ThatCannotBeMadeIsAnErrorThatNamesTheFile) {
   setenv(kFlightRecorderVariable, "/missing/folder/flight.json", 1);
-  try {
-    open_timeline({.rank = 1, .world_size = 2});
-    FAIL() << "no error";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("FSDP_FLIGHT_RECORDER: '/missing/folder/flight.json.rank1' cannot be written"));
-  }
+  const auto join = [] { open_timeline({.rank = 1, .world_size = 2}); };
+  EXPECT_THAT(join, testing::ThrowsMessage<UsageError>(
+                        HasSubstr("FSDP_FLIGHT_RECORDER: '/missing/folder/flight.json.rank1' cannot be written")));
   unsetenv(kFlightRecorderVariable);
 }
 

@@ -20,16 +20,13 @@ namespace {
 constexpr int64_t kFloat = sizeof(float);
 
 struct Trained {
-  std::shared_ptr<SmallNetImpl> net = build_alike([] { return std::make_shared<SmallNetImpl>(16); });
+  std::shared_ptr<SmallNetImpl> net = alike_small_net(torch::kFloat, 16);
   Group group = shard_blocks(*net);
   optim::AdamW optimizer{net->parameters()};
 
   void step(torch::optim::Optimizer& by) const {
     by.zero_grad();
-    {
-      ForwardScope scope(group);
-      small_net_loss(*net, {0, rank() * 2, 2}).backward();
-    }
+    own_loss(*net, group, 0).backward();
     by.step();
   }
   void step() { step(optimizer); }
@@ -44,7 +41,7 @@ int64_t sum_over_groups(const MemoryReport& report, ByteCount ByteCounts::* coun
   return sum;
 }
 
-TEST(MemoryReport, OfAllGroupsIsTheSumOfEach) {
+TEST(MemoryReport, OfAllGroupsIsTheSumOfEachAndIsPrintedAsATableAndAsJson) {
   on_ranks_with_copies([](int rank) {
     Trained trained;
     const auto& group = trained.group;
@@ -64,6 +61,16 @@ TEST(MemoryReport, OfAllGroupsIsTheSumOfEach) {
     EXPECT_GT(report.groups[0].bytes.whole.current, 0) << "the root, which unshard() asked for";
     EXPECT_EQ(report.groups[1].bytes.whole.current, 0);
     EXPECT_GT(report.groups[1].bytes.whole.peak, 0);
+    std::ostringstream table;
+    table << report;
+    EXPECT_THAT(table.str(), testing::StartsWith(c10::str("rank ", rank, " of 2")));
+    EXPECT_THAT(table.str(), testing::HasSubstr("\nblocks.0 "));
+    EXPECT_THAT(table.str(), testing::HasSubstr("optimizer\n"));
+    EXPECT_THAT(table.str(), testing::Not(testing::HasSubstr("disk"))) << "which has nothing";
+    const auto json = nlohmann::json::parse(report.to_json());
+    EXPECT_EQ(json["all"]["rows"]["current"], report.all.rows.current);
+    EXPECT_EQ(json["groups"][1]["name"], "blocks.0");
+    EXPECT_EQ(json["groups"][1]["gradient"]["peak"], report.groups[1].bytes.gradient.peak);
     group.reset_peak_stats();
     EXPECT_EQ(memory_report(group).groups[1].bytes.whole.peak, 0);
   });
@@ -79,25 +86,6 @@ TEST(MemoryReport, FindsTheStateOfLibTorchsOptimizers) {
     const auto report = memory_report(group, optimizer);
     EXPECT_EQ(report.all.optimizer.current, 2 * kFloat * group.stats().rows_numel);
     EXPECT_EQ(report.all.optimizer.current, sum_over_groups(report, &ByteCounts::optimizer));
-  });
-}
-
-TEST(MemoryReport, IsPrintedAsATableAndAsJson) {
-  run_thread_ranks(2, [](int rank) {
-    Trained trained;
-    const auto& group = trained.group;
-    trained.step();
-    const auto report = memory_report(group, trained.optimizer);
-    std::ostringstream table;
-    table << report;
-    EXPECT_THAT(table.str(), testing::StartsWith(c10::str("rank ", rank, " of 2")));
-    EXPECT_THAT(table.str(), testing::HasSubstr("\nblocks.0 "));
-    EXPECT_THAT(table.str(), testing::HasSubstr("optimizer\n"));
-    EXPECT_THAT(table.str(), testing::Not(testing::HasSubstr("disk"))) << "which has nothing";
-    const auto json = nlohmann::json::parse(report.to_json());
-    EXPECT_EQ(json["all"]["rows"]["current"], report.all.rows.current);
-    EXPECT_EQ(json["groups"][1]["name"], "blocks.0");
-    EXPECT_EQ(json["groups"][1]["gradient"]["peak"], report.groups[1].bytes.gradient.peak);
   });
 }
 
@@ -135,8 +123,9 @@ TEST(MemoryTimeline, HasEveryChangeOfEachGroup) {
   });
 }
 
-TEST(MemoryTimeline, EndsWhereItGoesAndIsOneAtATime) {
-  run_thread_ranks(2, [](int) {
+TEST(MemoryTimeline, IsOneAtATimeEndsWhereItGoesAndIsWrittenAsJson) {
+  const DiskFolder folder;
+  run_thread_ranks(2, [&](int rank) {
     Trained trained;
     const auto& group = trained.group;
     {
@@ -145,26 +134,17 @@ TEST(MemoryTimeline, EndsWhereItGoesAndIsOneAtATime) {
       const auto before = timeline.events().size();
       trained.step();
       EXPECT_GT(timeline.events().size(), before) << "the refused one did not take its place";
+      const auto path = c10::str(folder.path(), "/memory.", rank, ".json");
+      timeline.write(path);
+      const auto json = nlohmann::json::parse(std::ifstream(path));
+      EXPECT_EQ(json["rank"], rank);
+      EXPECT_EQ(json["events"].size(), timeline.events().size());
+      EXPECT_EQ(json["events"][0]["class"], "rows");
+      EXPECT_EQ(json["events"][0]["bytes"], timeline.events()[0].bytes);
+      EXPECT_THROW(timeline.write(folder.path() + "/not/there.json"), Error);
     }
     trained.step();
     EXPECT_EQ(memory_timeline(group).events().front().nanoseconds, 0);
-  });
-}
-
-TEST(MemoryTimeline, IsWrittenAsJson) {
-  const DiskFolder folder;
-  run_thread_ranks(2, [&](int rank) {
-    const Trained trained;
-    const auto& group = trained.group;
-    const auto timeline = memory_timeline(group);
-    const auto path = c10::str(folder.path(), "/memory.", rank, ".json");
-    timeline.write(path);
-    const auto json = nlohmann::json::parse(std::ifstream(path));
-    EXPECT_EQ(json["rank"], rank);
-    EXPECT_EQ(json["events"].size(), timeline.events().size());
-    EXPECT_EQ(json["events"][0]["class"], "rows");
-    EXPECT_EQ(json["events"][0]["bytes"], timeline.events()[0].bytes);
-    EXPECT_THROW(timeline.write(folder.path() + "/not/there.json"), Error);
   });
 }
 
@@ -193,11 +173,7 @@ TEST(RecordActivations, CountsWhatForwardHoldsUntilBackwardHasUsedIt) {
     Chain chain;
     for (int step = 0; step < 2; ++step) {
       const RecordActivations recording(chain.group);
-      torch::Tensor output;
-      {
-        ForwardScope scope(chain.group);
-        output = chain.layers->forward(chain.input);
-      }
+      auto output = in_scope(chain.group, [&] { return chain.layers->forward(chain.input); });
       EXPECT_EQ(chain.held(), 2 * kActivation) << "the results of tanh";
       const auto loss = output.sum();
       output.reset();
@@ -206,17 +182,11 @@ TEST(RecordActivations, CountsWhatForwardHoldsUntilBackwardHasUsedIt) {
     }
     EXPECT_EQ(chain.held(), 0);
     EXPECT_EQ(chain.peak(), 3 * kActivation) << "and what goes into the second tanh";
-  });
-}
-
-TEST(RecordActivations, SeesWhatIsNotRecordedOnlyForAMoment) {
-  run_thread_ranks(1, [](int) {
-    Chain chain;
     const torch::NoGradGuard no_grad;
     const RecordActivations recording(chain.group);
     ForwardScope scope(chain.group);
     const auto output = chain.layers->forward(chain.input);
-    EXPECT_EQ(chain.held(), kActivation) << "the output";
+    EXPECT_EQ(chain.held(), kActivation) << "the output, where nothing is recorded";
   });
 }
 
@@ -248,12 +218,9 @@ TEST(RecordActivations, OfWhatBackwardComputesAgainAreThoseOfTheGroupsThatItRead
   run_thread_ranks(2, [](int) {
     Chain chain(/*own_groups=*/{0, 2});
     chain.input.requires_grad_();
-    torch::Tensor loss;
     const RecordActivations recording(chain.group);
-    {
-      ForwardScope scope(chain.group);
-      loss = activation_checkpoint([&](const torch::Tensor& x) { return chain.layers->forward(x); }, chain.input).sum();
-    }
+    const auto part = [&](const torch::Tensor& x) { return chain.layers->forward(x); };
+    const auto loss = in_scope(chain.group, [&] { return activation_checkpoint(part, chain.input).sum(); });
     chain.group.reset_peak_stats();
     loss.backward();
     const auto report = memory_report(chain.group);
@@ -282,38 +249,6 @@ TEST(MemoryReport, WhatACheckpointKeepsIsThatOfTheGroupThatItReads) {
     EXPECT_EQ(report.all.activation.current, 2 * kActivation);
     x.sum().backward();
     EXPECT_EQ(memory_report(chain.group).groups[1].bytes.activation.current, 0);
-  });
-}
-
-// Runs a chain again in backward, as activation checkpointing does.
-struct Again : torch::autograd::Function<Again> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x, int64_t chain) {
-    context->save_for_backward({x});
-    context->saved_data["chain"] = chain;
-    return reinterpret_cast<torch::nn::SequentialImpl*>(chain)->forward(x);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list gradients) {
-    auto x = context->get_saved_variables()[0].detach().requires_grad_();
-    const torch::AutoGradMode recording(true);
-    auto* chain = reinterpret_cast<torch::nn::SequentialImpl*>(context->saved_data["chain"].toInt());
-    torch::autograd::backward({chain->forward(x)}, gradients);
-    return {x.grad(), torch::Tensor()};
-  }
-};
-
-TEST(RecordActivations, CountsWhatACheckpointComputesAgainInBackward) {
-  run_thread_ranks(1, [](int) {
-    Chain chain;
-    chain.input.requires_grad_();
-    const RecordActivations recording(chain.group);
-    ForwardScope scope(chain.group);
-    const auto output = Again::apply(chain.input, reinterpret_cast<int64_t>(chain.layers.get()));
-    EXPECT_EQ(chain.held(), kActivation) << "the output";
-    chain.group.reset_peak_stats();
-    output.sum().backward();
-    EXPECT_GE(chain.peak(), 3 * kActivation) << "the output and the results of tanh, again";
-    EXPECT_LE(chain.peak(), 4 * kActivation + 4 * kFloat);
   });
 }
 

@@ -11,8 +11,8 @@
 #include <set>
 
 #include "report/trace_json.h"
-#include "support/disk_folder.h"
 #include "strategies/equal_groups_net.h"
+#include "support/disk_folder.h"
 
 namespace fsdp::test {
 namespace {
@@ -51,62 +51,45 @@ std::multiset<std::string> traced_groups(const std::vector<TraceEvent>& events) 
 }
 
 TEST(Trace, HasEachGatherReductionPrefetchAndWaitOfAStepByGroup) {
-  run_thread_ranks(
-      2,
-      [](int) {
-        TracedModel model;
-        model.step();
-        model.step();  // from which on the order is known
-        const auto before = model.group.stats();
-        const Trace trace;
-        model.step();
-        const auto events = trace.events();
-        const auto after = model.group.stats();
-        const auto gathers = events_named(events, "all_gather"), reductions = events_named(events, "reduce_scatter");
-        EXPECT_EQ(static_cast<int64_t>(gathers.size()), after.gathers - before.gathers);
-        EXPECT_EQ(static_cast<int64_t>(reductions.size()), after.reductions - before.reductions);
-        for (const auto& collective : gathers) {
-          EXPECT_TRUE(collective.is_communication);
-          EXPECT_EQ(static_cast<int64_t>(collective.bytes), TracedNet::kGroupBytes);
-        }
-        const auto names = traced_groups(reductions);
-        EXPECT_THAT(names, IsSupersetOf({std::string("layers.0"), std::string("layers.3")}));
-        EXPECT_EQ(traced_groups(events_named(events, "reduce")), names);
-        EXPECT_EQ(static_cast<int64_t>(names.size()), TracedNet::kGroups);
-        // All that follow the first one of a pass are gathered ahead.
-        EXPECT_GE(static_cast<int64_t>(events_named(events, "prefetch").size()), 2 * (TracedNet::kLayers - 1));
-        EXPECT_FALSE(events_named(events, "wait for all_gather").empty());
-        EXPECT_FALSE(events_named(events, "wait for reduction").empty());
-        ASSERT_EQ(events_named(events, "optimizer step").size(), 1u);
-        ASSERT_EQ(events_named(events, "forward").size(), 1u);
-        ASSERT_EQ(events_named(events, "backward").size(), 1u);
-        const auto forward = events_named(events, "forward")[0], backward = events_named(events, "backward")[0],
-                   optimizer = events_named(events, "optimizer step")[0];
-        EXPECT_LE(forward.end_ns, backward.begin_ns);
-        EXPECT_LE(backward.end_ns, optimizer.begin_ns);
-        for (const auto& event : events) {
-          EXPECT_LE(event.begin_ns, event.end_ns) << event.name << ' ' << event.group;
-          EXPECT_FALSE(event.has_failed);
-        }
-      },
-      {.backend = "gloo"});
+  run_thread_ranks_with(2, {.backend = "gloo"}, [](int) {
+    TracedModel model;
+    model.step();
+    model.step();  // from which on the order is known
+    const auto before = model.group.stats();
+    const Trace trace;
+    model.step();
+    const auto events = trace.events();
+    const auto after = model.group.stats();
+    const auto gathers = events_named(events, "all_gather"), reductions = events_named(events, "reduce_scatter");
+    EXPECT_EQ(static_cast<int64_t>(gathers.size()), after.gathers - before.gathers);
+    EXPECT_EQ(static_cast<int64_t>(reductions.size()), after.reductions - before.reductions);
+    for (const auto& collective : gathers) {
+      EXPECT_TRUE(collective.is_communication);
+      EXPECT_EQ(static_cast<int64_t>(collective.bytes), TracedNet::kGroupBytes);
+    }
+    const auto names = traced_groups(reductions);
+    EXPECT_THAT(names, IsSupersetOf({std::string("layers.0"), std::string("layers.3")}));
+    EXPECT_EQ(traced_groups(events_named(events, "reduce")), names);
+    EXPECT_EQ(static_cast<int64_t>(names.size()), TracedNet::kGroups);
+    // All that follow the first one of a pass are gathered ahead.
+    EXPECT_GE(static_cast<int64_t>(events_named(events, "prefetch").size()), 2 * (TracedNet::kLayers - 1));
+    EXPECT_FALSE(events_named(events, "wait for all_gather").empty());
+    EXPECT_FALSE(events_named(events, "wait for reduction").empty());
+    ASSERT_EQ(events_named(events, "optimizer step").size(), 1u);
+    ASSERT_EQ(events_named(events, "forward").size(), 1u);
+    ASSERT_EQ(events_named(events, "backward").size(), 1u);
+    const auto forward = events_named(events, "forward")[0], backward = events_named(events, "backward")[0],
+               optimizer = events_named(events, "optimizer step")[0];
+    EXPECT_LE(forward.end_ns, backward.begin_ns);
+    EXPECT_LE(backward.end_ns, optimizer.begin_ns);
+    for (const auto& event : events) {
+      EXPECT_LE(event.begin_ns, event.end_ns) << event.name << ' ' << event.group;
+      EXPECT_FALSE(event.has_failed);
+    }
+  });
 }
 
-TEST(Trace, OfRanksThatShareMemoryHasReductionsAndNoGathers) {
-  run_thread_ranks(
-      2,
-      [](int) {
-        TracedModel model;
-        const Trace trace;
-        model.step();
-        const auto events = trace.events();
-        EXPECT_TRUE(events_named(events, "all_gather").empty());
-        EXPECT_EQ(static_cast<int64_t>(events_named(events, "reduce_scatter").size()), TracedNet::kGroups);
-      },
-      {.backend = "shm"});
-}
-
-TEST(Trace, KeepsTheNewestEventsAndRecordsWhileItLives) {
+TEST(Trace, KeepsTheNewestEventsRecordsWhileItLivesAndMarksWhatEndsByAnException) {
   run_thread_ranks(2, [](int) {
     const Trace all;
     {
@@ -117,21 +100,13 @@ TEST(Trace, KeepsTheNewestEventsAndRecordsWhileItLives) {
       EXPECT_THAT(turns, ElementsAre("6", "7", "8", "9"));
     }
     EXPECT_EQ(events_named(all.events(), "turn").size(), 10u);
-    { const TraceSpan span("turn"); }
-    EXPECT_EQ(events_named(all.events(), "turn").size(), 11u);
-  });
-}
-
-TEST(Trace, MarksWhatEndsByAnException) {
-  run_thread_ranks(1, [](int) {
-    const Trace trace;
     try {
       const TraceSpan span("throws");
       throw std::runtime_error("");
     } catch (const std::runtime_error&) {
     }
-    ASSERT_EQ(trace.events().size(), 1u);
-    EXPECT_TRUE(trace.events()[0].has_failed);
+    ASSERT_EQ(all.events().size(), 11u);
+    EXPECT_TRUE(all.events().back().has_failed);
   });
 }
 
@@ -160,7 +135,7 @@ TEST(Trace, OfAllRanksIsOneFileWithAProcessForEach) {
   ASSERT_EQ(names.size(), 3u);
   for (const auto& [rank, of_rank] : names)
     EXPECT_THAT(of_rank, IsSupersetOf({std::string("reduce_scatter layers.0"), std::string("reduce layers.0")}));
-  constexpr double kRounding = 5e-4;  // microseconds
+  constexpr double kRounding = 5e-4;       // microseconds
   for (auto& [track, intervals] : tracks)  // what overlaps on a track lies one inside the other, or viewers cut it
     for (const auto& [begin, end] : intervals)
       for (const auto& [other_begin, other_end] : intervals)
@@ -177,36 +152,33 @@ TEST(TraceJson, TracksHaveOneThingAtATimeAndAreAsFewAsMayBe) {
 TEST(Explain, SaysWhatAStepMovesAndBoundsWhatItHolds) {
   for (const auto strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-    run_thread_ranks(
-        2,
-        [&](int) {
-          SCOPED_TRACE(c10::str(strategy));
-          TracedModel model(strategy);
-          const auto told = explain(model.group);
-          ASSERT_EQ(static_cast<int64_t>(told.groups.size()), TracedNet::kGroups);
-          EXPECT_EQ(told.groups[1].strategy, strategy);
-          EXPECT_EQ(told.groups[1].name, "layers.0");
-          model.step();
-          model.group.reset_peak_stats();
-          const auto before = model.group.stats();
-          const auto sent = traffic();
-          model.step();
-          const auto after = model.group.stats();
-          EXPECT_EQ(told.rows, after.rows.peak);
-          EXPECT_EQ(told.optimizer, after.optimizer.peak);
-          EXPECT_LE(after.whole.peak, told.whole);
-          EXPECT_LE(after.gradient.peak, told.gradient);
-          EXPECT_GE(2 * after.gradient.peak, told.gradient);
-          const auto gathers = after.gathers - before.gathers;
-          EXPECT_LE(gathers, told.gathers);
-          EXPECT_GE(2 * gathers, told.gathers);
-          EXPECT_EQ(after.reductions - before.reductions, told.reduce_scatters + told.all_reduces);
-          const auto links = traffic() - sent;
-          const auto moved = links.inside_host.sent + links.between_hosts.sent;
-          EXPECT_LE(moved, told.gathers_bytes + told.reduce_scatters_bytes + told.all_reduces_bytes);
-          EXPECT_GE(3 * moved, 2 * (told.gathers_bytes + told.reduce_scatters_bytes + told.all_reduces_bytes));
-        },
-        {.backend = "gloo"});
+    run_thread_ranks_with(2, {.backend = "gloo"}, [&](int) {
+      SCOPED_TRACE(c10::str(strategy));
+      TracedModel model(strategy);
+      const auto told = explain(model.group);
+      ASSERT_EQ(static_cast<int64_t>(told.groups.size()), TracedNet::kGroups);
+      EXPECT_EQ(told.groups[1].strategy, strategy);
+      EXPECT_EQ(told.groups[1].name, "layers.0");
+      model.step();
+      model.group.reset_peak_stats();
+      const auto before = model.group.stats();
+      const auto sent = traffic();
+      model.step();
+      const auto after = model.group.stats();
+      EXPECT_EQ(told.rows, after.rows.peak);
+      EXPECT_EQ(told.optimizer, after.optimizer.peak);
+      EXPECT_LE(after.whole.peak, told.whole);
+      EXPECT_LE(after.gradient.peak, told.gradient);
+      EXPECT_GE(2 * after.gradient.peak, told.gradient);
+      const auto gathers = after.gathers - before.gathers;
+      EXPECT_LE(gathers, told.gathers);
+      EXPECT_GE(2 * gathers, told.gathers);
+      EXPECT_EQ(after.reductions - before.reductions, told.reduce_scatters + told.all_reduces);
+      const auto links = traffic() - sent;
+      const auto moved = links.inside_host.sent + links.between_hosts.sent;
+      EXPECT_LE(moved, told.gathers_bytes + told.reduce_scatters_bytes + told.all_reduces_bytes);
+      EXPECT_GE(3 * moved, 2 * (told.gathers_bytes + told.reduce_scatters_bytes + told.all_reduces_bytes));
+    });
 }
 
 }  // namespace

@@ -1,20 +1,24 @@
-// What is chosen or advised from a few facts: the roles of a mesh's axes, the groups on disk, a better strategy.
+// What is chosen or advised from a few facts: the roles of a mesh's axes, the groups on disk, a better strategy,
+// smaller groups.
 
-#include <fsdp/error.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <sstream>
 
 #include "api/advice_choice.h"
 #include "api/disk_choice.h"
+#include "api/large_group_hint.h"
 #include "api/placement_choice.h"
+#include "support/small_net.h"
 
 namespace fsdp::test {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using Names = std::vector<std::string>;
 using enum Strategy;
 
@@ -33,32 +37,12 @@ TEST(AxisRoles, OfOneAxisAreThoseOfTheStrategyAndOfTwoThoseOfTheirNames) {
   EXPECT_EQ(roles_of(kReplicate, {"replicate", "shard"}), (AxisRoles{.replicate = {"shard", "replicate"}}));
 }
 
-void expect_axes_refused(Strategy strategy, const Names& axes, const std::vector<std::string>& parts) {
-  try {
-    roles_of(strategy, axes);
-    ADD_FAILURE() << "no error";
-  } catch (const UsageError& error) {
-    for (const auto& part : parts) EXPECT_THAT(error.what_without_backtrace(), HasSubstr(part));
-  }
-}
-
-TEST(AxisRoles, AreRefusedToOtherAxes) {
-  for (const auto& axes : {Names{}, Names{"dp", "shard"}, Names{"stage", "replicate", "shard"}})
-    for (const auto strategy : {kFullShard, kReplicate})
-      expect_axes_refused(strategy, axes,
-                          {"here: ", "mesh: expected one axis, or the axes 'replicate' and 'shard'",
-                           axes.empty() ? "found ''" : axes.front()});
-  for (const auto strategy : kSharding)
-    expect_axes_refused(strategy, {"replicate"}, {"named 'replicate', but k", " shards"});
-}
-
 TEST(DiskChoice, KeepsInMemoryWhatFitsInOrder) {
   const std::vector<int64_t> bytes{40, 30, 50, 20};
   EXPECT_THAT(choose_on_disk(bytes, 0, 140), ElementsAre(false, false, false, false));
   EXPECT_THAT(choose_on_disk(bytes, 0, 139), ElementsAre(false, false, false, true));
   EXPECT_THAT(choose_on_disk(bytes, 0, 90), ElementsAre(false, false, true, false));
   EXPECT_THAT(choose_on_disk(bytes, 60, 90), ElementsAre(true, false, true, true));
-  EXPECT_THAT(choose_on_disk(bytes, 0, 0), ElementsAre(true, true, true, true));
 }
 
 // For a model of 800 MB on 4 ranks with AdamW. Replicated it has 800 of rows, 300 + 600 of gradients and 1600 of state,
@@ -102,6 +86,57 @@ TEST(Advice, IsASentence) {
       "20 % of the time a rank waits for others, and holds at most 1000 MB with kFullShard. kReplicate would move "
       "two thirds of the bytes and hold 3300 MB; 2300 MB are to spare.\n4 % of the time a rank waits for others, "
       "and holds at most 1000 MB with kFullShard. Nothing else would serve better.");
+}
+
+// What rank 0 of `world` is told of a net of 4 blocks.
+std::string hint_of(int world, const std::function<Group(SmallNetImpl&)>& shard, int64_t least_bytes = 0) {
+  std::string hint;
+  run_thread_ranks_with(world, {.backend = "gloo"}, [&](int rank) {
+    const auto net = alike_small_net(torch::kFloat, 12, 4);
+    const auto group = shard(*net);
+    if (rank == 0) hint = large_group_hint(GroupView::of(group), least_bytes);
+  });
+  return hint;
+}
+
+Group shard_whole(SmallNetImpl& net) { return fully_shard(static_cast<torch::nn::Module&>(net)); }
+
+TEST(OneLargeGroup, IsToldTheBytesAtStakeAndWhatCouldBeGroups) {
+  EXPECT_THAT(hint_of(2, shard_whole),
+              AllOf(HasSubstr("[fsdp rank 0/2]"), HasSubstr("'SmallNet' is one group"), HasSubstr("all 0.02 MB"),
+                    HasSubstr("4 modules of type SmallBlock at most 0.01 MB")));
+}
+
+TEST(OneLargeGroup, IsToldNothingWhereNothingIsAtStake) {
+  EXPECT_THAT(hint_of(2, shard_whole, 1 << 20), IsEmpty()) << "it is small";
+  EXPECT_THAT(hint_of(1, shard_whole), IsEmpty()) << "nothing is gathered";
+  EXPECT_THAT(hint_of(2, [](SmallNetImpl& net) { return shard_blocks(net); }), IsEmpty()) << "it has several groups";
+  const auto stays = [](SmallNetImpl& net) {
+    return fully_shard(static_cast<torch::nn::Module&>(net), {.strategy = Strategy::kShardGradOp});
+  };
+  EXPECT_THAT(hint_of(2, stays), IsEmpty()) << "all of it is meant to be whole";
+}
+
+struct Warnings : c10::WarningHandler {
+  void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
+  std::vector<std::string> messages;
+};
+
+TEST(OneLargeGroup, IsToldOnceOnTheFirstRank) {
+  run_thread_ranks_with(2, {.backend = "gloo"}, [](int rank) {
+    Warnings warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    torch::nn::ModuleList net;
+    for (int i = 0; i < 3; ++i)
+      net->push_back(torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(1750, 1750).bias(false))));
+    for (auto& parameter : net->parameters()) parameter.detach().zero_();
+    const auto model = fully_shard(*net);
+    for (int i = 0; i < 2; ++i) ForwardScope(model).close();
+    if (rank == 0)
+      EXPECT_THAT(warnings.messages, ElementsAre(HasSubstr("3 modules of type Sequential")));
+    else
+      EXPECT_THAT(warnings.messages, IsEmpty());
+  });
 }
 
 }  // namespace

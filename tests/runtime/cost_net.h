@@ -40,10 +40,7 @@ struct CostRank {
   SmallBlockImpl& block_at(int64_t i) const { return *net.blocks[static_cast<size_t>(i)]->as<SmallBlock>(); }
   Group group_at(int64_t i) const { return group_of(block_at(i)); }
   torch::Tensor input(int step) const { return samples({step, rank * 2, 2}, {5}, torch::kFloat); }
-  torch::Tensor forward(int step) const {
-    ForwardScope scope(group);
-    return small_net_loss(net, {step, rank * 2, 2});
-  }
+  torch::Tensor forward(int step) const { return own_loss(net, group, step); }
   void train(int step) const { forward(step).backward(); }
 
   void clear() const { recorded.clear(rank); }
@@ -65,17 +62,19 @@ struct CostRank {
 
  private:
   static std::shared_ptr<SmallNetImpl> make(const CostOptions& options) {
-    auto net = build_alike([&] { return std::make_shared<SmallNetImpl>(options.dim, kDepth); });
+    auto net = alike_small_net(torch::kFloat, options.dim, kDepth);
     if (options.prepare) options.prepare(*net);
     return net;
   }
 };
 
-inline void on_cost_ranks(int world, const std::function<void(const CostRank&)>& body,
-                          const CostOptions& options = {}) {
+inline void on_cost_ranks(int world, const CostOptions& options, const std::function<void(const CostRank&)>& body) {
   Recorded recorded(world);
   recorded.options.backend = options.backend;
-  run_thread_ranks(world, [&](int rank) { body(CostRank(rank, recorded, options)); }, recorded.options);
+  run_thread_ranks_with(world, recorded.options, [&](int rank) { body(CostRank(rank, recorded, options)); });
+}
+inline void on_cost_ranks(int world, const std::function<void(const CostRank&)>& body) {
+  on_cost_ranks(world, {}, body);
 }
 
 }  // namespace fsdp::test

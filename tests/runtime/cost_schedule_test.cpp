@@ -9,7 +9,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 void on_two_ranks(const FullyShardOptions& sharding, const std::function<void(const CostRank&)>& body) {
-  on_cost_ranks(2, body, {.sharding = sharding, .backend = "gloo"});
+  on_cost_ranks(2, {.sharding = sharding, .backend = "gloo"}, body);
 }
 
 TEST(CostOfASchedule, AGroupThatWasReshardedByHandIsGatheredAgainInBackward) {
@@ -62,14 +62,12 @@ TEST(CostOfASchedule, ABackwardListIsGatheredWhileItsGroupIsUsed) {
     on.group_at(2).set_modules_to_backward_prefetch({on.group_at(1), on.group_at(0)});
     on.group_at(1).set_modules_to_backward_prefetch({on.group_at(0)});
     std::vector<std::string> in_last_block;
-    torch::Tensor loss;
-    {
-      const ForwardScope scope(on.group);
+    const auto loss = in_scope(on.group, [&] {
       auto h = torch::tanh(on.net.first(torch::ones({2, 5})));
       for (int64_t i = 0; i < 3; ++i) h = on.block_at(i).forward(h);
       h.register_hook([&](const torch::Tensor&) { in_last_block = on.gathered(); });
-      loss = on.net.head(on.block_at(3).forward(h)).sum();
-    }
+      return on.net.head(on.block_at(3).forward(h)).sum();
+    });
     for (const int64_t i : {2, 3}) on.group_at(i).reshard();
     on.clear();
     loss.backward();
@@ -82,15 +80,13 @@ TEST(CostOfASchedule, WhileAGroupAroundThemIsReadTheNextTwoAreGathered) {
   on_two_ranks({}, [](const CostRank& on) {
     std::vector<std::string> in_first, in_head;
     const auto step = [&] {
-      torch::Tensor loss;
-      {
-        const ForwardScope scope(on.group);
+      const auto loss = in_scope(on.group, [&] {
         auto h = torch::tanh(on.net.first(torch::ones({2, 5})));
         in_first = on.gathered();
         for (int64_t i = 0; i < kDepth; ++i) h = on.block_at(i).forward(h);
         h.register_hook([&](const torch::Tensor&) { in_head = on.gathered(); });
-        loss = on.net.head(h).sum();
-      }
+        return on.net.head(h).sum();
+      });
       on.clear();
       loss.backward();
       on.clear();
@@ -117,54 +113,43 @@ TEST(CostOfASchedule, AGroupWithoutParametersIsUnshardedByNothing) {
 }
 
 TEST(GatheredAhead, IsWhatFitsIntoTheLimit) {
+  int64_t numel = 0;
+  for (const auto& parameter : SmallBlockImpl(12).parameters()) numel += parameter.numel();
+  const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
   for (const int64_t blocks : {0, 2, 3}) {
     SCOPED_TRACE(c10::str("room for ", blocks, " blocks"));
-    int64_t numel = 0;
-    for (const auto& parameter : SmallBlockImpl(12).parameters()) numel += parameter.numel();
-    const int64_t bytes = numel * static_cast<int64_t>(sizeof(float));
-    on_two_ranks({.reshard_after_forward = Reshard::always(), .max_prefetched_bytes = blocks * (bytes + bytes / 4)},
-                 [&](const CostRank& on) {
-                   for (int step = 0; step < 3; ++step) {
-                     on.clear();
-                     on.group.reset_peak_stats();
-                     torch::Tensor loss;
-                     {
-                       ForwardScope scope(on.group);
-                       auto h = torch::tanh(on.net.first(on.input(step)));
-                       for (int64_t i = 0; i < kDepth; ++i) {
-                         h = on.block_at(i).forward(h);
-                         const auto last = std::min(kDepth - 1, i + (step == 0 ? 0 : blocks));
-                         EXPECT_EQ(on.recorded.subjects(on.rank, "all_gather").back(), c10::str("blocks.", last))
-                             << "after block " << i;
-                       }
-                       loss = on.net.head(h).square().mean();
-                     }
-                     loss.backward();
-                     EXPECT_LE(on.group.stats().whole.peak, on.root + (1 + blocks) * on.block);
-                     if (step > 0) {
-                       EXPECT_EQ(on.group.stats().whole.peak, on.root + (1 + blocks) * on.block);
-                     }
-                   }
-                 });
+    const FullyShardOptions sharding{.reshard_after_forward = Reshard::always(),
+                                     .max_prefetched_bytes = blocks * (bytes + bytes / 4)};
+    on_two_ranks(sharding, [&](const CostRank& on) {
+      for (int step = 0; step < 2; ++step) {
+        on.clear();
+        on.group.reset_peak_stats();
+        const auto loss = in_scope(on.group, [&] {
+          auto h = torch::tanh(on.net.first(on.input(step)));
+          for (int64_t i = 0; i < kDepth; ++i) {
+            h = on.block_at(i).forward(h);
+            const auto last = std::min(kDepth - 1, i + (step == 0 ? 0 : blocks));
+            EXPECT_EQ(on.recorded.subjects(on.rank, "all_gather").back(), c10::str("blocks.", last))
+                << "after block " << i;
+          }
+          return on.net.head(h).square().mean();
+        });
+        loss.backward();
+        EXPECT_LE(on.group.stats().whole.peak, on.root + (1 + blocks) * on.block);
+        if (step > 0) {
+          EXPECT_EQ(on.group.stats().whole.peak, on.root + (1 + blocks) * on.block);
+        }
+      }
+    });
   }
 }
 
-TEST(GatheredAhead, WithinALimitTrainsAsTheUnshardedModel) {
+TEST(GatheredAhead, WithinALimitTrainsAsTheUnshardedModelAndOfANegativeOneIsRefused) {
   FullyShardOptions options{.reshard_after_forward = Reshard::always(), .max_prefetched_bytes = 20'000};
   expect_training_equals_unsharded(small_net_training(options), 2);
-}
-
-TEST(GatheredAhead, ANegativeLimitIsRefused) {
-  run_thread_ranks(1, [](int) {
-    SmallNet net;
-    try {
-      fully_shard(net, {.max_prefetched_bytes = -1});
-      ADD_FAILURE() << "no error";
-    } catch (const UsageError& error) {
-      EXPECT_THAT(error.what_without_backtrace(),
-                  testing::HasSubstr("max_prefetched_bytes: expected 0 or more, found -1"));
-    }
-  });
+  const auto refused = [] { run_thread_ranks(1, [](int) { fully_shard(SmallNet(), {.max_prefetched_bytes = -1}); }); };
+  EXPECT_THAT(refused, testing::ThrowsMessage<UsageError>(
+                           testing::HasSubstr("max_prefetched_bytes: expected 0 or more, found -1")));
 }
 
 }  // namespace

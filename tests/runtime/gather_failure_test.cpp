@@ -46,11 +46,10 @@ void run_with_a_failing_call(int at, const std::function<void(int rank, TwoDtype
     return make_faulty_communicator(std::move(inner),
                                     {.kind = Fault::Kind::kThrow, .at = kCallsBefore + at, .lane = "main"});
   };
-  const auto run = [&](int r) {
+  run_thread_ranks_with(2, {.backend = "gloo", .wrap = wrap}, [&](int r) {
     TwoDtypesOnRank rank;
     body(r, rank);
-  };
-  run_thread_ranks(2, run, {.backend = "gloo", .wrap = wrap});
+  });
 }
 
 TEST(AGatherThatThrows, BetweenTwoBuffersHoldsNoMemoryAndMayBeTriedAgain) {
@@ -76,10 +75,14 @@ TEST(AGatherThatThrows, StillTellsTheOtherRanksOfWritesWhenItIsTriedAgain) {
   });
 }
 
-// Has no memory for blocks of `bytes` in the thread that says so.
-class PoorAllocator : public c10::Allocator {
+// The allocator of this process while it lives; it has no memory for blocks of the size that a thread says.
+class PoorCpu : public c10::Allocator {
  public:
-  explicit PoorAllocator(c10::Allocator& rich) : rich_(rich) {}
+  PoorCpu() { c10::SetAllocator(c10::kCPU, this, kPriority); }
+  ~PoorCpu() override { c10::SetAllocator(c10::kCPU, &rich_, kPriority); }
+  PoorCpu(const PoorCpu&) = delete;
+  PoorCpu& operator=(const PoorCpu&) = delete;
+
   c10::DataPtr allocate(size_t bytes) override {
     TORCH_CHECK(bytes != refused, "no memory");
     return rich_.allocate(bytes);
@@ -89,60 +92,41 @@ class PoorAllocator : public c10::Allocator {
     default_copy_data(target, source, bytes);
   }
 
-  static thread_local size_t refused;
-
- private:
-  c10::Allocator& rich_;
-};
-thread_local size_t PoorAllocator::refused = SIZE_MAX;
-
-// The allocator of this process lacks memory while it lives.
-class PoorCpu {
- public:
-  PoorCpu() { c10::SetAllocator(c10::kCPU, &poor_, kPriority); }
-  ~PoorCpu() { c10::SetAllocator(c10::kCPU, &rich_, kPriority); }
+  inline static thread_local size_t refused = SIZE_MAX;
 
  private:
   static constexpr uint8_t kPriority = 100;
   c10::Allocator& rich_ = *c10::GetAllocator(c10::kCPU);
-  PoorAllocator poor_{rich_};
 };
-
-size_t second_buffer_bytes(TwoDtypesOnRank& rank) {
-  auto& flats = param_groups(rank.group).front()->flats();
-  EXPECT_EQ(flats.size(), 2);
-  EXPECT_NE(flats[0].whole().bytes(), flats[1].whole().bytes());
-  return flats[1].whole().bytes();
-}
 
 // While `act` runs on this rank there is memory for the first buffer only.
 void expect_no_memory(TwoDtypesOnRank& rank, const std::function<void()>& act) {
-  PoorAllocator::refused = second_buffer_bytes(rank);
+  auto& flats = param_groups(rank.group).front()->flats();
+  EXPECT_EQ(flats.size(), 2);
+  EXPECT_NE(flats[0].whole().bytes(), flats[1].whole().bytes());
+  PoorCpu::refused = flats[1].whole().bytes();
   EXPECT_THAT(act, testing::ThrowsMessage<c10::Error>(testing::HasSubstr("no memory")));
-  PoorAllocator::refused = SIZE_MAX;
+  PoorCpu::refused = SIZE_MAX;
   EXPECT_EQ(rank.group.stats().whole.current, 0);
 }
 
 TEST(AGatherThatThrows, ForLackOfMemoryOnOneRankHasBegunNothingThatItsPeersWaitFor) {
   const PoorCpu poor;
-  const auto evaluate = [](int r) {
+  run_thread_ranks_with(2, {.backend = "gloo"}, [](int r) {
     TwoDtypesOnRank rank;
-    second_buffer_bytes(rank);
     if (r == 0) {
       expect_no_memory(rank, [&] { rank.evaluate(); });
       EXPECT_EQ(rank.group.stats().gathers, 0);
     }
     EXPECT_EQ(rank.evaluate(), kSum);
     rank.expect_nothing_whole();
-  };
-  run_thread_ranks(2, evaluate, {.backend = "gloo"});
+  });
 }
 
 TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
   const PoorCpu poor;
-  const auto summon_and_evaluate = [](int r) {
+  run_thread_ranks_with(2, {.backend = "shm"}, [](int r) {
     TwoDtypesOnRank rank;
-    second_buffer_bytes(rank);
     const auto summon = [&] { const auto whole = summon_full_params(rank.group); };
     if (r == 0)
       expect_no_memory(rank, summon);
@@ -151,8 +135,7 @@ TEST(SummonFullParams, ThatLacksMemoryForASecondBufferHoldsNone) {
     EXPECT_EQ(rank.group.stats().whole.current, 0);
     EXPECT_EQ(rank.evaluate(), kSum);
     rank.expect_nothing_whole();
-  };
-  run_thread_ranks(2, summon_and_evaluate, {.backend = "shm"});
+  });
 }
 
 }  // namespace

@@ -10,11 +10,7 @@ namespace fsdp::test {
 
 constexpr int64_t kJoinSamples = 2;  // of a rank in a step
 
-inline std::shared_ptr<SmallNetImpl> double_small_net() {
-  auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-  net->to(torch::kDouble);
-  return net;
-}
+inline std::shared_ptr<SmallNetImpl> double_small_net() { return alike_small_net(torch::kDouble); }
 
 inline const std::vector<FullyShardOptions> kJoinOptions{{},
                                                          {.strategy = Strategy::kShardGradOp},

@@ -154,18 +154,14 @@ TEST(Join, FollowsABackwardInsideAnother) {
 
 TEST(Join, ScalesTheUsersDivisorForTheStepAlone) {
   run_thread_ranks(2, [&](int rank) {
-    const auto net = double_small_net();
-    const auto group = fully_shard(static_cast<torch::nn::Module&>(*net));
-    group.set_gradient_divide_factor(4);
-    const auto step = [&] {
-      const ForwardScope scope(group);
-      net->head->forward(torch::ones({1, 11}, torch::kDouble)).sum().backward();
-    };
+    const JoinRank on;
+    on.group.set_gradient_divide_factor(4);
     const auto gradient_of_join = [&](bool has_data) {
-      join(group, has_data, step, {.divide_by_initial_world_size = false});
-      const auto gradient = full_grad(net->head->weight);
-      net->head->weight.mutable_grad() = Tensor();
-      return gradient[0][0].item<double>();
+      on.net.zero_grad();
+      on.join_alone(has_data, [&] {
+        in_scope(on.group, [&] { return on.net.head->forward(torch::ones({1, 11}, torch::kDouble)).sum(); }).backward();
+      });
+      return full_grad(on.net.head->weight)[0][0].item<double>();
     };
     EXPECT_EQ(gradient_of_join(rank == 0), 1 / (4 * 0.5));
     EXPECT_EQ(gradient_of_join(true), 2.0 / 4);
@@ -176,39 +172,23 @@ struct Counter : torch::nn::Module {
   Tensor weight = register_parameter("weight", torch::ones({4})), count = register_buffer("count", torch::zeros({2}));
 };
 
-TEST(Join, TakesBuffersFromTheFirstRankThatHasData) {
+TEST(Join, TakesTheBuffersOfTheModuleWhoseScopeOpensFromTheFirstRankThatHasData) {
   run_thread_ranks(3, [](int rank) {
-    Counter net;
-    net.count.fill_(rank + 1);
-    const auto group = fully_shard(static_cast<torch::nn::Module&>(net), {.strategy = Strategy::kReplicate});
-    const auto step = [&] {
-      const ForwardScope scope(group);
-      (net.weight.sum() * net.count).sum().backward();
-    };
-    join(group, rank > 0, step);
-    EXPECT_TRUE(net.count.equal(torch::full({2}, 2.0)));
-    net.count.fill_(rank + 1);
-    join(group, true, step);
-    EXPECT_TRUE(net.count.equal(torch::ones({2})));
-  });
-}
-
-TEST(Join, TakesTheBuffersOfTheModuleWhoseScopeOpens) {
-  run_thread_ranks(2, [](int rank) {
     torch::nn::Module net;
     const auto first = net.register_module("first", std::make_shared<Counter>());
     const auto second = net.register_module("second", std::make_shared<Counter>());
-    for (const auto& counter : {first, second}) {
-      counter->count.fill_(rank);
+    for (const auto& counter : {first, second})
       fully_shard(static_cast<torch::nn::Module&>(*counter), {.strategy = Strategy::kReplicate});
-    }
     const auto group = fully_shard(net, {.strategy = Strategy::kReplicate});
-    join(group, rank == 1, [&] {
-      const ForwardScope scope(group_of(*second));
-      second->weight.sum().backward();
-    });
-    EXPECT_TRUE(first->count.equal(torch::full({2}, static_cast<double>(rank))));
-    EXPECT_TRUE(second->count.equal(torch::ones({2})));
+    for (const int first_with_data : {1, 0}) {
+      for (const auto& counter : {first, second}) counter->count.fill_(rank);
+      join(group, rank >= first_with_data, [&] {
+        const ForwardScope scope(group_of(*second));
+        (second->weight.sum() * second->count).sum().backward();
+      });
+      EXPECT_TRUE(first->count.equal(torch::full({2}, static_cast<double>(rank))));
+      EXPECT_TRUE(second->count.equal(torch::full({2}, static_cast<double>(first_with_data))));
+    }
   });
 }
 

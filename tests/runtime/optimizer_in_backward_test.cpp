@@ -8,18 +8,31 @@
 namespace fsdp::test {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::ThrowsMessage;
 using torch::Tensor;
+
+using Maker = std::function<std::shared_ptr<torch::optim::Optimizer>(const std::vector<Tensor>&)>;
+
+template <class Optimizer, class Options>
+Maker maker(Options options) {
+  return [options](const std::vector<Tensor>& parameters) { return std::make_shared<Optimizer>(parameters, options); };
+}
 
 // One optimizer for each group, which steps in backward.
 class SteppersInBackward {
  public:
-  template <class Make>
-  SteppersInBackward(SmallNetImpl& net, const Make& make) {
-    for (const auto& block : *net.blocks) add(group_of(*block), block->parameters(), make);
-    auto others = net.first->parameters();
-    others.push_back(net.head->weight);
-    add(group_of(net), others, make);
+  SteppersInBackward(SmallNetImpl& net, const Maker& make) {
+    const auto add = [&](const Group& group, const std::vector<Tensor>& parameters) {
+      group.set_post_accumulate_grad_hook([optimizer = make(parameters)](const std::vector<Tensor>&) {
+        optimizer->step();
+        optimizer->zero_grad();
+      });
+      groups_.push_back(group);
+    };
+    for (const auto& block : *net.blocks) add(group_of(*block), block->parameters());
+    add(group_of(net), {net.first->weight, net.first->bias, net.head->weight});
   }
   ~SteppersInBackward() {
     for (const auto& group : groups_) group.set_post_accumulate_grad_hook({});
@@ -28,36 +41,24 @@ class SteppersInBackward {
   SteppersInBackward& operator=(const SteppersInBackward&) = delete;
 
  private:
-  template <class Make>
-  void add(const Group& group, const std::vector<Tensor>& parameters, const Make& make) {
-    auto* optimizer = optimizers_.emplace_back(make(parameters)).get();
-    group.set_post_accumulate_grad_hook([optimizer](const std::vector<Tensor>&) {
-      optimizer->step();
-      optimizer->zero_grad();
-    });
-    groups_.push_back(group);
-  }
-
-  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
   std::vector<Group> groups_;
 };
 
-template <class Optimizer, class Options>
-auto maker(Options options) {
-  return [options](const std::vector<Tensor>& parameters) { return std::make_unique<Optimizer>(parameters, options); };
-}
-
-template <class Unsharded, class InBackward, class Options>
-Program<SmallNetImpl> stepping_in_backward(const Options& options, int micro_batches = 1) {
+Program<SmallNetImpl> program_of(const std::function<Values(SmallNetImpl&, const Role&)>& run) {
   Program<SmallNetImpl> program;
   program.build = [] { return std::make_shared<SmallNetImpl>(); };
   program.shard = [](SmallNetImpl& net, const FullyShardOptions& sharding) { shard_blocks(net, sharding); };
-  program.run = [=](SmallNetImpl& net, const Role& role) {
+  program.run = run;
+  return program;
+}
+
+Program<SmallNetImpl> stepping_in_backward(const Maker& unsharded, const Maker& in_backward, int micro_batches = 1) {
+  return program_of([=](SmallNetImpl& net, const Role& role) {
     std::optional<SteppersInBackward> steppers;
-    Unsharded whole(net.parameters(), options);
-    if (role.is_sharded()) steppers.emplace(net, maker<InBackward>(options));
+    const auto whole = unsharded(net.parameters());
+    if (role.is_sharded()) steppers.emplace(net, in_backward);
     Values losses;
-    for (int step = 0; step < 4; ++step) {
+    for (int step = 0; step < 3; ++step) {
       for (int i = 0; i < micro_batches; ++i) {
         if (role.is_sharded()) group_of(net).set_requires_gradient_sync(i + 1 == micro_batches);
         auto loss = role.whole(net, [&] { return small_net_loss(net, role.batch(micro_batches * step + i)); });
@@ -67,33 +68,29 @@ Program<SmallNetImpl> stepping_in_backward(const Options& options, int micro_bat
       if (role.is_sharded()) {
         for (const auto& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
       } else {
-        whole.step();
-        whole.zero_grad();
+        whole->step();
+        whole->zero_grad();
       }
     }
     return losses;
-  };
-  return program;
+  });
 }
 
 TEST(OptimizerInBackward, EqualsAStepAfterIt) {
-  const auto options = torch::optim::SGDOptions(0.05).momentum(0.9);
-  expect_equals_unsharded(stepping_in_backward<torch::optim::SGD, torch::optim::SGD>(options));
+  const auto sgd = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
+  expect_equals_unsharded(stepping_in_backward(sgd, sgd));
   // A fused one, and with micro-batches, of which the last one steps.
   const torch::optim::AdamWOptions adamw(1e-2);
-  expect_equals_unsharded(stepping_in_backward<torch::optim::AdamW, optim::AdamW>(adamw), worlds_up_to(3));
-  expect_equals_unsharded(stepping_in_backward<torch::optim::SGD, torch::optim::SGD>(options, 3), {2});
+  expect_equals_unsharded(stepping_in_backward(maker<torch::optim::AdamW>(adamw), maker<optim::AdamW>(adamw)), {3});
+  expect_equals_unsharded(stepping_in_backward(sgd, sgd, 3), {2});
 }
 
 // A rank of a net of blocks, which counts the calls of a hook.
 struct HookRank {
   explicit HookRank(int64_t dim = 11, int64_t depth = 3)
-      : net(build_alike([&] { return std::make_shared<SmallNetImpl>(dim, depth); })), group(shard_blocks(*net)) {}
+      : net(alike_small_net(torch::kFloat, dim, depth)), group(shard_blocks(*net)) {}
 
-  Tensor loss() const {
-    ForwardScope scope(group);
-    return small_net_loss(*net, {0, rank() * 2, 2});
-  }
+  Tensor loss() const { return own_loss(*net, group, 0); }
   int calls_in_a_backward() {
     calls = 0;
     loss().backward();
@@ -113,15 +110,6 @@ void on_two_hook_ranks(const std::function<void(HookRank&)>& body) {
   });
 }
 
-void expect_backward_refused(const std::function<void()>& backward, const std::vector<std::string>& parts) {
-  try {
-    backward();
-    ADD_FAILURE() << "no error";
-  } catch (const UsageError& error) {
-    for (const auto& part : parts) EXPECT_THAT(error.what_without_backtrace(), HasSubstr(part));
-  }
-}
-
 TEST(OptimizerInBackward, HoldsTheGradientsOfAFewGroupsOnly) {
   run_thread_ranks(2, [](int) {
     const HookRank on(24, 10);
@@ -131,9 +119,7 @@ TEST(OptimizerInBackward, HoldsTheGradientsOfAFewGroupsOnly) {
       loss.backward();
       return on.group.stats().gradient.peak;
     };
-    int64_t block = 0;
-    for (const auto& parameter : (*on.net->blocks)[0]->parameters())
-      block += c10::multiply_integers(global_sizes(parameter)) * static_cast<int64_t>(sizeof(float));
+    const auto block = group_of(*(*on.net->blocks)[0]).stats().parameter_numel * static_cast<int64_t>(sizeof(float));
     const int64_t ordinary = peak();
     for (auto& parameter : on.net->parameters()) parameter.mutable_grad().reset();
     const SteppersInBackward steppers(*on.net, maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
@@ -164,27 +150,24 @@ TEST(AHookOfCompleteGradients, SeesRowsAndTheirGradientsAndOtherGroupsWhole) {
   });
 }
 
-TEST(AHookOfCompleteGradients, IsNotCalledForWhatIsNotReduced) {
+TEST(AHookOfCompleteGradients, IsCalledForWhatIsReducedOutsideScopes) {
   on_two_hook_ranks([](HookRank& on) {
+    on.group.set_all_reduce_hook([](const Tensor&) { ADD_FAILURE() << "this hook was taken away"; });
+    on.group.set_all_reduce_hook({});
     on.group.set_post_accumulate_grad_hook(on.counts);
     {
       const auto no_sync = on.group.no_sync();
       EXPECT_EQ(on.calls_in_a_backward(), 0);
     }
     EXPECT_EQ(on.calls_in_a_backward(), 1);
-  });
-}
-
-TEST(AHookOfCompleteGradients, IsRefusedWhereItsGroupIsInAScope) {
-  on_two_hook_ranks([](HookRank& on) {
-    on.group.set_post_accumulate_grad_hook(on.counts);
-    expect_backward_refused(
-        [&] {
-          ForwardScope scope(on.group);
-          small_net_loss(*on.net, {0, 0, 2}).backward();
-        },
-        {c10::str("[fsdp rank ", rank(), "/2] backward"), "set_post_accumulate_grad_hook",
-         "Close the scope before backward"});
+    const auto backward_in_a_scope = [&] {
+      ForwardScope scope(on.group);
+      small_net_loss(*on.net, {0, 0, 2}).backward();
+    };
+    EXPECT_THAT(backward_in_a_scope,
+                ThrowsMessage<UsageError>(AllOf(HasSubstr(c10::str("[fsdp rank ", rank(), "/2] backward")),
+                                                HasSubstr("set_post_accumulate_grad_hook"),
+                                                HasSubstr("Close the scope before backward"))));
     on.group.reset_iter_state();
     EXPECT_EQ(on.calls_in_a_backward(), 1);
   });
@@ -194,13 +177,11 @@ TEST(AHookOfCompleteGradients, IsRefusedWhereItsGroupIsInAScope) {
 TEST(AHookOfCompleteGradients, LeavesAutogradGradInAScopeAlone) {
   on_two_hook_ranks([](HookRank& on) {
     on.group.set_post_accumulate_grad_hook(on.counts);
-    Tensor loss;
-    {
-      ForwardScope scope(on.group);
+    const auto loss = in_scope(on.group, [&] {
       const auto x = samples({0, rank() * 2, 2}, {5}, torch::kFloat).requires_grad_();
       const auto y = on.net->forward(x).square().mean();
-      loss = y + torch::autograd::grad({y}, {x}, {}, true, true)[0].square().sum();
-    }
+      return y + torch::autograd::grad({y}, {x}, {}, true, true)[0].square().sum();
+    });
     EXPECT_EQ(on.calls, 0);
     loss.backward();
     EXPECT_EQ(on.calls, 1);
@@ -214,20 +195,17 @@ TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError
     fully_shard(*net->head);
     const auto group = shard_blocks(*net);
     const auto head = group_of(*net->head);
-    const auto backward = [&] {
-      Tensor loss;
-      {
-        ForwardScope scope(group);
-        auto h = torch::tanh(net->first->forward(samples({0, rank() * 2, 2}, {5}, torch::kFloat)));
-        h.register_hook([&](const Tensor& gradient) { return gradient * net->head->weight.square().sum(); });
-        for (auto& block : *net->blocks) h = block->as<SmallBlock>()->forward(h);
-        loss = net->head->forward(h).square().mean();
-      }
-      loss.backward();
+    const auto loss = [&] {
+      auto h = torch::tanh(net->first->forward(samples({0, rank() * 2, 2}, {5}, torch::kFloat)));
+      h.register_hook([&](const Tensor& gradient) { return gradient * net->head->weight.square().sum(); });
+      for (auto& block : *net->blocks) h = block->as<SmallBlock>()->forward(h);
+      return net->head->forward(h).square().mean();
     };
+    const auto backward = [&] { in_scope(group, loss).backward(); };
     backward();
     head.set_post_accumulate_grad_hook([](const std::vector<Tensor>&) {});
-    expect_backward_refused(backward, {"are read after their gradients were handed to the hook"});
+    EXPECT_THAT(backward,
+                ThrowsMessage<UsageError>(HasSubstr("are read after their gradients were handed to the hook")));
     group.reset_iter_state();
     head.set_post_accumulate_grad_hook({});
     backward();
@@ -237,15 +215,15 @@ TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError
 Tensor clamped(const Tensor& gradient) { return gradient.clamp(-0.01, 0.01); }
 
 TEST(AnAllReduceHook, GetsReducedGradientsAndMayChangeThem) {
-  Program<SmallNetImpl> program;
-  program.build = [] { return std::make_shared<SmallNetImpl>(); };
-  program.shard = [](SmallNetImpl& net, const FullyShardOptions& options) {
-    shard_blocks(net, options);
-    const auto clamp = [](const Tensor& rows) { rows.copy_(clamped(rows)); };
-    for (const auto& block : *net.blocks) group_of(*block).set_all_reduce_hook(clamp);
-    group_of(net).set_all_reduce_hook(clamp);
-  };
-  program.run = [](SmallNetImpl& net, const Role& role) {
+  const auto train_clamped = [](SmallNetImpl& net, const Role& role) {
+    const auto clamp = [](const Tensor& rows) {
+      EXPECT_EQ(rows.dim(), 1);
+      rows.copy_(clamped(rows));
+    };
+    if (role.is_sharded()) {
+      for (const auto& block : *net.blocks) group_of(*block).set_all_reduce_hook(clamp);
+      group_of(net).set_all_reduce_hook(clamp);
+    }
     auto optimizer = sgd(net.parameters());
     Values losses;
     for (int step = 0; step < 3; ++step) {
@@ -259,7 +237,7 @@ TEST(AnAllReduceHook, GetsReducedGradientsAndMayChangeThem) {
     }
     return losses;
   };
-  expect_equals_unsharded(program, worlds_up_to(3));
+  expect_equals_unsharded(program_of(train_clamped), worlds_up_to(3));
 }
 
 // What replicas do if they are told so by hand.
@@ -279,18 +257,6 @@ TEST(AnAllReduceHook, MayCommunicate) {
     return group;
   };
   expect_training_equals_unsharded(training, 4);
-}
-
-TEST(AnAllReduceHook, IsTakenAwayByNone) {
-  on_two_hook_ranks([](HookRank& on) {
-    on.group.set_all_reduce_hook([&](const Tensor& rows) {
-      ++on.calls;
-      EXPECT_EQ(rows.dim(), 1);
-    });
-    EXPECT_EQ(on.calls_in_a_backward(), 1);
-    on.group.set_all_reduce_hook({});
-    EXPECT_EQ(on.calls_in_a_backward(), 0);
-  });
 }
 
 }  // namespace

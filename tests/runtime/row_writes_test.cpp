@@ -22,12 +22,7 @@ Extent extent_at(int64_t first, int64_t numel, Recipe recipe = {}) {
 // testing::Test has a member of the type's name.
 Run run(size_t first, size_t count, int64_t numel) { return {first, count, numel}; }
 
-// Three extents of 8 elements side by side, changed by `change`.
-std::vector<Run> runs_of_three(const std::function<void(std::vector<Extent>&)>& change) {
-  std::vector<Extent> extents{extent_at(0, 8), extent_at(8, 8), extent_at(16, 8)};
-  change(extents);
-  return plan_runs(extents);
-}
+using AllRuns = std::vector<Run>;
 
 TEST(Runs, NeighboursShareARunAcrossThePaddingBetweenThem) {
   EXPECT_THAT(plan_runs(std::vector{extent_at(0, 10), extent_at(16, 5), extent_at(32, 16)}),
@@ -36,39 +31,33 @@ TEST(Runs, NeighboursShareARunAcrossThePaddingBetweenThem) {
   EXPECT_THAT(plan_runs(std::vector<Extent>(3)), IsEmpty());
 }
 
-TEST(Runs, OtherMemoryMayBeginElsewhereAsLongAsDistancesAreTheRows) {
-  EXPECT_THAT(runs_of_three([](auto& extents) {
-                for (auto& extent : extents) extent.spots[0].first += 64;
-              }),
-              ElementsAre(run(0, 3, 24)));
-}
-
-TEST(Runs, AnotherRecipeStartsARun) {
-  EXPECT_THAT(runs_of_three([](auto& extents) { extents[1].recipe = extents[2].recipe = {1, 0, 0}; }),
-              ElementsAre(run(0, 1, 8), run(1, 2, 16)));
-}
-
-TEST(Runs, RowsThatAreLeftAloneAreInNoRun) {
-  EXPECT_THAT(runs_of_three([](auto& extents) { extents[1] = Extent(); }), ElementsAre(run(0, 1, 8), run(2, 1, 8)));
-}
-
-TEST(Runs, OfOneExtentAloneAreThoseThatLieOtherwise) {
-  const std::vector<std::pair<const char*, std::function<void(Extent&)>>> changes{
-      {"its gradient in another block", [](Extent& extent) { extent.spots[1].block = 9; }},
-      {"its gradient at another distance", [](Extent& extent) { extent.spots[1].first = 100; }},
-      {"its state in another block", [](Extent& extent) { extent.spots[2].block = 9; }},
-      {"a state less", [](Extent& extent) { extent.spots.pop_back(); }}};
-  for (const auto& it : changes)
-    EXPECT_THAT(runs_of_three([&](auto& extents) { it.second(extents[1]); }),
-                ElementsAre(run(0, 1, 8), run(1, 1, 8), run(2, 1, 8)))
-        << it.first;
-}
-
-TEST(Runs, MemoryOfItsOwnIsNeverJoinedWhateverItsAddress) {
-  EXPECT_THAT(runs_of_three([](auto& extents) {
-                for (auto& extent : extents) extent.spots[1].block = 0;
-              }),
-              ElementsAre(run(0, 1, 8), run(1, 1, 8), run(2, 1, 8)));
+TEST(Runs, OfThreeExtentsSideBySideBeginWhereOneLiesOrIsTreatedOtherwise) {
+  using Extents = std::vector<Extent>;
+  struct Case {
+    const char* change;
+    std::function<void(Extents&)> make;
+    AllRuns runs;
+  };
+  const auto each = [](const std::function<void(Extent&)>& change) {
+    return [=](Extents& extents) {
+      for (auto& extent : extents) change(extent);
+    };
+  };
+  const AllRuns all{run(0, 3, 24)}, three{run(0, 1, 8), run(1, 1, 8), run(2, 1, 8)};
+  const std::vector<Case> cases{
+      {"rows elsewhere at the same distances", each([](Extent& extent) { extent.spots[0].first += 64; }), all},
+      {"memory of their own", each([](Extent& extent) { extent.spots[1].block = 0; }), three},
+      {"another recipe", [](Extents& e) { e[1].recipe = e[2].recipe = {1, 0, 0}; }, {run(0, 1, 8), run(1, 2, 16)}},
+      {"rows left alone", [](Extents& e) { e[1] = Extent(); }, {run(0, 1, 8), run(2, 1, 8)}},
+      {"a gradient in another block", [](Extents& e) { e[1].spots[1].block = 9; }, three},
+      {"a gradient at another distance", [](Extents& e) { e[1].spots[1].first = 100; }, three},
+      {"a state in another block", [](Extents& e) { e[1].spots[2].block = 9; }, three},
+      {"a state less", [](Extents& e) { e[1].spots.pop_back(); }, three}};
+  for (const auto& it : cases) {
+    Extents extents{extent_at(0, 8), extent_at(8, 8), extent_at(16, 8)};
+    it.make(extents);
+    EXPECT_EQ(plan_runs(extents), it.runs) << it.change;
+  }
 }
 
 using Slots = std::vector<std::optional<size_t>>;

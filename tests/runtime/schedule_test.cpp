@@ -1,8 +1,12 @@
-// What is needed next, on integers.
+// What is needed next, which gradients are yet to come and which whole groups may be freed, on integers.
 
 #include "runtime/schedule.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
+
+#include "runtime/backward_tasks.h"
+#include "runtime/expectations.h"
+#include "runtime/residents.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -45,16 +49,10 @@ TEST(ReadOrder, PredictsWhatFollowedInTheLastPass) {
                     {"the same again", {{1, 2, 3}}, {1, 2, 3}, {2, 3, 0}},
                     {"a group that is not known", {{1, 2, 3}}, {1, 9, 2}, {2, 0, 3}},
                     {"it is known now", {{1, 2, 3}, {1, 9, 2}}, {1, 9, 2}, {9, 2, 0}},
-                    {"passes that read nothing", {{1, 2}, {}, {}}, {1, 2}, {2, 0}}});
-}
-
-TEST(ReadOrder, PredictsAGroupThatIsReadSeveralTimes) {
-  expect_predicted({{"between others", {{1, 2, 1, 3, 1}}, {1, 2, 1, 3, 1}, {2, 1, 3, 1, 0}},
-                    {"again at once: once", {{1, 1, 2, 2, 2, 3}}, {1, 1, 2, 3, 3}, {2, 2, 3, 0, 0}}});
-}
-
-TEST(ReadOrder, FindsItsPlaceAgainWhenGroupsAreSkipped) {
-  expect_predicted({{"2 and 3", {{1, 2, 3, 4, 5}}, {1, 4, 5}, {2, 5, 0}}});
+                    {"passes that read nothing", {{1, 2}, {}, {}}, {1, 2}, {2, 0}},
+                    {"several times, between others", {{1, 2, 1, 3, 1}}, {1, 2, 1, 3, 1}, {2, 1, 3, 1, 0}},
+                    {"several times at once count once", {{1, 1, 2, 2, 2, 3}}, {1, 1, 2, 3, 3}, {2, 2, 3, 0, 0}},
+                    {"2 and 3 are skipped", {{1, 2, 3, 4, 5}}, {1, 4, 5}, {2, 5, 0}}});
 }
 
 TEST(ReadOrder, PredictsLaterRoundsOfOnePass) {
@@ -93,6 +91,146 @@ TEST(ReadOrder, RemembersABoundedNumberOfReads) {
   EXPECT_EQ(Ids(predictions.end() - 4, predictions.end()), Ids({2, 3, 4, 1}));
   for (int pass = 0; pass < 1000; ++pass) note_all(order, round);
   EXPECT_LE(order.size(), 100);
+}
+
+TEST(Turn, ComesInTheReverseOrderOfFirstReadsBucketByBucketAndLastWithoutARead) {
+  const std::set<Turn> turns{{false, 1, 10}, {false, 3, 30, 1}, {true, 0, 40},
+                             {false, 2, 20}, {true, 0, 50},     {false, 3, 30, 0}};
+  std::vector<std::pair<GroupId, size_t>> order;
+  for (const auto& turn : turns) order.emplace_back(turn.group, turn.bucket);
+  EXPECT_EQ(order, (std::vector<std::pair<GroupId, size_t>>{{30, 0}, {30, 1}, {20, 0}, {10, 0}, {50, 0}, {40, 0}}));
+}
+
+using enum GradientSource;
+
+Expectations expecting(const std::vector<GradientSource>& sources) {
+  Expectations expectations;
+  expectations.begin(sources.size());
+  for (size_t slot = 0; slot < sources.size(); ++slot) expectations.expect(slot, sources[slot]);
+  return expectations;
+}
+
+TEST(Expectations, AreCompleteWhenEachSlotHasItsGradientHoweverOftenOthersCome) {
+  auto expectations = expecting({kTask, kNone, kTask});
+  for (int i = 0; i < 3; ++i) expectations.arrive(0, kTask);
+  expectations.arrive(1, kTask);
+  EXPECT_FALSE(expectations.is_complete());
+  expectations.arrive(2, kTask);
+  EXPECT_TRUE(expectations.is_complete());
+  EXPECT_TRUE(expectations.expects_any()) << "the backward gave some";
+}
+
+TEST(Expectations, OfAForwardThatRunsAgainAreMetByABackwardInsideOnly) {
+  auto expectations = expecting({kTask, kInside});
+  EXPECT_FALSE(expectations.awaits_recomputation_only());
+  expectations.arrive(1, kTask);
+  expectations.arrive(0, kInside);
+  EXPECT_FALSE(expectations.awaits_recomputation_only()) << "the outermost task has yet to give slot 0 its gradient";
+  expectations.arrive(0, kTask);
+  EXPECT_TRUE(expectations.awaits_recomputation_only());
+  EXPECT_FALSE(expectations.is_complete());
+  expectations.arrive(1, kInside);
+  EXPECT_TRUE(expectations.is_complete());
+  EXPECT_FALSE(expectations.awaits_recomputation_only());
+  expectations.begin(2);
+  EXPECT_TRUE(expectations.is_complete()) << "nothing is expected";
+  EXPECT_FALSE(expectations.expects_any());
+}
+
+// 1 has 2 and 3; 2 has 4 and 5; 6 is a model of its own.
+Kinship family() { return Kinship({{1, {}}, {2, {1}}, {3, {1}}, {4, {2}}, {5, {2}}, {6, {}}}); }
+
+TEST(Kinship, RelatesAGroupToItselfToThoseAroundItAndToThoseInsideIt) {
+  const auto kinship = family();
+  for (GroupId group : {1, 2, 3, 4, 5, 6}) EXPECT_TRUE(kinship.are_related(group, group)) << group;
+  for (GroupId group : {2, 3, 4, 5}) EXPECT_TRUE(kinship.are_related(1, group) && kinship.are_related(group, 1));
+  EXPECT_TRUE(kinship.are_related(4, 2) && kinship.are_related(2, 5));
+  EXPECT_FALSE(kinship.are_related(2, 3) || kinship.are_related(4, 5) || kinship.are_related(4, 3));
+  for (GroupId group : {1, 2, 3, 4, 5}) EXPECT_FALSE(kinship.are_related(6, group)) << group;
+}
+
+TEST(Kinship, RelatesAGroupInTwoModelsToBothAndTakesOneWhoseParentIsGoneForAnOutermostOne) {
+  // 3, with 4 inside it, is in 1 and in 2, which is in 5. The parent of 6 and 7 is gone.
+  const Kinship kinship({{1, {}}, {2, {5}}, {3, {1, 2}}, {4, {3}}, {5, {}}, {6, {9}}, {7, {9}}, {8, {6}}});
+  for (GroupId around : {1, 2, 5})
+    for (GroupId shared : {3, 4})
+      EXPECT_TRUE(kinship.are_related(around, shared) && kinship.are_related(shared, around))
+          << around << ' ' << shared;
+  EXPECT_FALSE(kinship.are_related(1, 2));
+  EXPECT_TRUE(kinship.are_related(6, 8));
+  EXPECT_FALSE(kinship.are_related(6, 7));
+}
+
+void note_reads(Residents& residents, const Kinship& kinship, const Ids& groups) {
+  for (GroupId group : groups) residents.note(group, kinship.span_of(group));
+}
+
+TEST(Residents, AreApartUnlessOneIsInsideTheOtherAndWithinTheGroupsAroundThemUnlessTheyAreKept) {
+  const auto kinship = family();
+  Residents residents;
+  note_reads(residents, kinship, {1, 2, 3, 4, 5, 6});
+  const std::map<GroupId, Ids> apart{{1, {6}}, {2, {3, 6}}, {3, {2, 4, 5, 6}}, {4, {3, 5, 6}}, {6, {1, 2, 3, 4, 5}}};
+  for (const auto& [group, others] : apart) EXPECT_EQ(residents.apart_from(kinship.span_of(group)), others) << group;
+  residents.keep(5);
+  const std::map<GroupId, Ids> within{{1, {1, 2, 3, 4}}, {2, {2, 4}}, {5, {}}, {6, {6}}};
+  for (const auto& [group, others] : within)
+    EXPECT_THAT(residents.within(kinship.span_of(group)), testing::UnorderedElementsAreArray(others)) << group;
+}
+
+TEST(Residents, ComeInTheOrderInWhichTheyWereReadLast) {
+  const auto kinship = family();
+  Residents residents;
+  note_reads(residents, kinship, {5, 4, 2, 4, 3});
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 2, 4, 3}));
+  residents.forget(2);
+  residents.forget(2);
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 4, 3}));
+  note_reads(residents, kinship, {2});
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 4, 3, 2}));
+}
+
+TEST(Residents, ThatAreKeptAreLeftOutUntilTheyAreReconsideredOrForgotten) {
+  const auto kinship = family();
+  Residents residents;
+  note_reads(residents, kinship, {3, 4, 5});
+  residents.keep(3);
+  residents.keep(4);
+  note_reads(residents, kinship, {3});
+  residents.move(kinship);
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5}));
+  residents.reconsider(3);
+  residents.reconsider(1);  // is not in memory
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 3}));
+  residents.forget(4);
+  note_reads(residents, kinship, {4});
+  EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 3, 4}));
+}
+
+TEST(Residents, MoveWithTheModulesAroundThem) {
+  Residents residents;
+  note_reads(residents, Kinship({{1, {}}, {2, {}}, {3, {}}}), {1, 2, 3});
+  const Kinship kinship({{1, {}}, {2, {}}, {3, {1}}});
+  residents.move(kinship);
+  EXPECT_EQ(residents.apart_from(kinship.span_of(3)), Ids({2}));
+  EXPECT_EQ(residents.apart_from(kinship.span_of(2)), Ids({1, 3}));
+}
+
+// Each looks at none of the others, or this would take minutes.
+TEST(Residents, OfManyInAChainOrManyThatAreKeptNoneIsLookedAt) {
+  constexpr GroupId kMany = 100'000;
+  for (const bool is_chain : {true, false}) {
+    Parents parents{{1, {}}};
+    for (GroupId group = 2; group <= kMany; ++group)
+      parents[group] = is_chain ? std::vector{group - 1} : std::vector<GroupId>();
+    const Kinship kinship(std::move(parents));
+    EXPECT_EQ(kinship.are_related(1, kMany) && kinship.are_related(kMany, kMany / 2), is_chain);
+    Residents residents;
+    for (GroupId group = 1; group <= kMany; ++group) {
+      ASSERT_EQ(residents.apart_from(kinship.span_of(group)), Ids()) << group;
+      residents.note(group, kinship.span_of(group));
+      if (!is_chain) residents.keep(group);
+    }
+  }
 }
 
 }  // namespace

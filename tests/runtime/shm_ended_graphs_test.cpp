@@ -9,44 +9,39 @@ namespace {
 
 using torch::Tensor;
 
-void drop(Reader&, Tensor y, Writers& writers) {
-  writers.expect_waiting();
-  y.reset();
-  writers.expect_writing();
+Tensor forward(Reader& reader) { return reader.forward(); }
+
+// With its graph kept or not.
+Tensor after_backward(Reader& reader, bool is_kept) {
+  auto y = reader.forward();
+  y.backward({}, is_kept);
+  return y;
 }
 
 TEST(EndedGraphs, ThatAreDroppedLetPeersWrite) {
-  run_against_writers([](Reader& reader) { return reader.forward(); }, drop);
-  run_against_writers([](Reader& reader) { return reader.forward(); }, drop, /*is_frozen=*/true);
+  const auto drop = [](Reader&, Tensor y, Writers& writers) {
+    writers.expect_waiting();
+    y.reset();
+    writers.expect_writing();
+  };
+  run_against_writers(forward, drop);
+  run_against_writers(forward, drop, /*is_frozen=*/true);
   run_against_writers(own_forward, drop);
-  run_against_writers(
-      [](Reader& reader) {
-        auto y = reader.forward();
-        y.backward({}, /*retain_graph=*/true);
-        return y;
-      },
-      drop);
+  run_against_writers([](Reader& reader) { return after_backward(reader, /*is_kept=*/true); }, drop);
 }
 
 TEST(EndedGraphs, ThatWereConsumedLetPeersWriteThoughTheirLossesAreHeld) {
   const auto expect_writing = [](Reader&, const Tensor&, Writers& writers) { writers.expect_writing(); };
-  run_against_writers(
-      [](Reader& reader) {
-        auto y = reader.forward();
-        y.backward();
-        return y;
-      },
-      expect_writing);
+  run_against_writers([](Reader& reader) { return after_backward(reader, /*is_kept=*/false); }, expect_writing);
   std::array<Tensor, kReaders> held;
-  run_against_writers(
-      [&](Reader& reader) {
-        const auto [y, other] = reader.two_outputs();
-        other.backward();
-        y.backward();
-        held[static_cast<size_t>(rank())] = other;
-        return y;
-      },
-      expect_writing);
+  const auto both_backward = [&](Reader& reader) {
+    const auto [y, other] = reader.two_outputs();
+    other.backward();
+    y.backward();
+    held[static_cast<size_t>(rank())] = other;
+    return y;
+  };
+  run_against_writers(both_backward, expect_writing);
 }
 
 // The graph that ran keeps the accumulators alive.
@@ -62,13 +57,12 @@ TEST(EndedGraphs, BesideOneThatRanAndIsHeldLetPeersWriteOnceTheRankWaits) {
 }
 
 TEST(EndedGraphs, AreThoseWhoseRowsTheRankItselfWrites) {
-  run_against_writers([](Reader& reader) { return reader.forward(); },
-                      [](Reader& reader, const Tensor&, Writers& writers) {
-                        writers.expect_waiting();
-                        write_rows(reader.net);
-                        reader.has_written = true;
-                        writers.expect_writing();
-                      });
+  run_against_writers(forward, [](Reader& reader, const Tensor&, Writers& writers) {
+    writers.expect_waiting();
+    write_rows(reader.net);
+    reader.has_written = true;
+    writers.expect_writing();
+  });
 }
 
 // The peers make the write when rank 0, which made it before them, is in a backward that may wait for them.
@@ -107,30 +101,24 @@ TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) 
 
 // Steps whose losses, and graphs that never run, live on; accumulation and evaluation between.
 TEST(EndedGraphs, AllOfWhichEveryRankKeepsDoNotHoldUpTraining) {
-  run_thread_ranks(kReaders,
-                   [](int rank) {
-                     const auto net = shm_net();
-                     const auto group = shard_blocks(*net);
-                     auto optimizer = sgd(net->parameters());
-                     Values kept;
-                     for (int step = 0; step < 4; ++step) {
-                       optimizer.zero_grad();
-                       for (int part = 0; part < 2; ++part) {
-                         {
-                           ForwardScope scope(group);
-                           kept.push_back(small_net_loss(*net, {2 * step + part, rank * 2, 2}));
-                         }
-                         kept.back().backward();
-                         ForwardScope scope(group);
-                         if (rank != step % kReaders) kept.push_back(small_net_loss(*net, {step, rank * 2, 2}));
-                       }
-                       optimizer.step();
-                       torch::NoGradGuard no_grad;
-                       ForwardScope scope(group);
-                       EXPECT_TRUE(std::isfinite(small_net_loss(*net, {step, rank * 2, 2}).item<double>()));
-                     }
-                   },
-                   {.backend = "shm"});
+  run_thread_ranks_with(kReaders, {.backend = "shm"}, [](int rank) {
+    const auto net = shm_net();
+    const auto group = shard_blocks(*net);
+    auto optimizer = sgd(net->parameters());
+    Values kept;
+    for (int step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      for (int part = 0; part < 2; ++part) {
+        kept.push_back(own_loss(*net, group, 2 * step + part));
+        kept.back().backward();
+        ForwardScope scope(group);
+        if (rank != step % kReaders) kept.push_back(small_net_loss(*net, {step, rank * 2, 2}));
+      }
+      optimizer.step();
+      torch::NoGradGuard no_grad;
+      EXPECT_TRUE(std::isfinite(own_loss(*net, group, step).item<double>()));
+    }
+  });
 }
 
 }  // namespace

@@ -6,17 +6,16 @@ namespace fsdp::test {
 namespace {
 
 using torch::Tensor;
-using torch::autograd::AutogradContext;
 using torch::autograd::grad;
-using torch::autograd::variable_list;
 
 // The same as OwnLinear for a weight that was transposed before.
 struct OwnProduct : torch::autograd::Function<OwnProduct> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight) {
     context->save_for_backward({x, weight});
     return torch::matmul(x, weight);
   }
-  static variable_list backward(AutogradContext* context, variable_list gradients) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
     const auto saved = context->get_saved_variables();
     return {torch::matmul(gradients[0], saved[1].t()), torch::matmul(saved[0].t(), gradients[0])};
   }
@@ -27,10 +26,20 @@ Tensor output_of_a_view(SmallNetImpl& net, const Tensor& x) {
   return OwnProduct::apply(x, net.first->weight.t()).sum();
 }
 
-Tensor then_unrecorded(Reader& reader, const Tensor& y) {
+void read_unrecorded(Reader& reader, const Tensor&) {
   torch::NoGradGuard no_grad;
   reader.forward();
-  return y;
+}
+
+// The output of a forward, after which `act` runs.
+std::function<Tensor(Reader&)> forward_then(
+    const std::function<void(Reader&, const Tensor&)>& act,
+    Tensor (*forward)(Reader&) = [](Reader& r) { return r.forward(); }) {
+  return [=](Reader& reader) {
+    auto y = forward(reader);
+    act(reader, y);
+    return y;
+  };
 }
 
 // A graph, what happens before its backward, and the same output of the unsharded model.
@@ -42,7 +51,7 @@ struct LiveGraph {
 };
 
 const LiveGraph kLiveGraphs[] = {
-    {"AfterAScopeThatRecordedNothing", [](Reader& reader) { return then_unrecorded(reader, reader.forward()); }},
+    {"AfterAScopeThatRecordedNothing", forward_then(read_unrecorded)},
     {"AfterTheBackwardOfAnotherOneOfItsScope",
      [](Reader& reader) {
        const auto [y, other] = reader.two_outputs();
@@ -50,29 +59,11 @@ const LiveGraph kLiveGraphs[] = {
        return y;
      }},
     {"AfterASecondForwardAndItsBackward",
-     [](Reader& reader) {
-       auto y = reader.forward();
-       reader.forward().backward();
-       return y;
-     }},
-    {"AfterASecondForwardWasDropped",
-     [](Reader& reader) {
-       auto y = reader.forward();
-       reader.forward();
-       return y;
-     }},
+     forward_then([](Reader& reader, const Tensor&) { reader.forward().backward(); })},
+    {"AfterASecondForwardWasDropped", forward_then([](Reader& reader, const Tensor&) { reader.forward(); })},
     {"AfterSummonFullParams",
-     [](Reader& reader) {
-       auto y = reader.forward();
-       const auto whole = summon_full_params(reader.group);
-       return y;
-     }},
-    {"AfterABackwardThatKeptIt",
-     [](Reader& reader) {
-       auto y = reader.forward();
-       y.backward({}, /*retain_graph=*/true);
-       return y;
-     }},
+     forward_then([](Reader& reader, const Tensor&) { const auto whole = summon_full_params(reader.group); })},
+    {"AfterABackwardThatKeptIt", forward_then([](Reader&, const Tensor& y) { y.backward({}, /*retain_graph=*/true); })},
     {"OfCustomFunctions", own_forward, own_output},
     // The only way from both to the parameter is one node, which the first backward runs.
     {"OfACustomFunctionThatSharesAViewWithAnotherOne",
@@ -88,10 +79,8 @@ const LiveGraph kLiveGraphs[] = {
        return y;
      },
      output_of_a_view},
-    {"OfCustomFunctionsOnFrozenParameters", [](Reader& reader) { return then_unrecorded(reader, own_forward(reader)); },
-     own_output, /*is_frozen=*/true},
-    {"OfFrozenParameters", [](Reader& reader) { return then_unrecorded(reader, reader.forward()); }, plain_output,
-     /*is_frozen=*/true},
+    {"OfCustomFunctionsOnFrozenParameters", forward_then(read_unrecorded, own_forward), own_output, /*is_frozen=*/true},
+    {"OfFrozenParameters", forward_then(read_unrecorded), plain_output, /*is_frozen=*/true},
 };
 
 class LiveGraphs : public testing::TestWithParam<LiveGraph> {};
@@ -123,7 +112,7 @@ TEST(LiveGraphs, BesideOneThatRanAndIsHeldReadOnWhileTheRankWaits) {
     if (rank != 0) ran.reset(), left.reset();
     if (rank == 0) ranks.recv(message, 2, {"message", {}})->wait();
     if (rank == 2) {
-      writers.expect_waiting(std::chrono::milliseconds(400));
+      writers.expect_waiting(std::chrono::milliseconds(250));
       ranks.send(message, 0, {"message", {}})->wait();
     }
     left.reset();

@@ -2,21 +2,12 @@
 /// \file
 /// One rank reads rows that its peers, with whom it shares memory, are about to write.
 
-#include <fsdp/fsdp.h>
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <condition_variable>
-#include <functional>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "comm/core/fault_point.h"
 #include "support/small_net.h"
-#include "support/thread_ranks.h"
 
 namespace fsdp::test {
 
@@ -76,7 +67,7 @@ inline double sum_of_parameters(const SmallNetImpl& net) {
 }
 
 inline std::shared_ptr<SmallNetImpl> shm_net(bool is_frozen = false) {
-  auto net = build_alike([] { return std::make_shared<SmallNetImpl>(12, 2); });
+  auto net = alike_small_net(torch::kFloat, 12, 2);
   for (auto& parameter : net->parameters()) parameter.set_requires_grad(!is_frozen);
   return net;
 }
@@ -111,12 +102,10 @@ struct Reader {
 };
 
 inline void run_readers(int world, const std::function<void(int rank, Reader&)>& run, bool is_frozen = false) {
-  run_thread_ranks(world,
-                   [&](int rank) {
-                     Reader reader(is_frozen);
-                     run(rank, reader);
-                   },
-                   {.backend = "shm"});
+  run_thread_ranks_with(world, {.backend = "shm"}, [&](int rank) {
+    Reader reader(is_frozen);
+    run(rank, reader);
+  });
 }
 
 // Runs `before` on every rank, then writes the rows on all ranks but 0, which runs `meanwhile` at that time and writes
@@ -125,20 +114,18 @@ inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& bef
                                 const std::function<void(Reader&, torch::Tensor, Writers&)>& meanwhile,
                                 bool is_frozen = false) {
   Writers writers;
-  run_readers(
-      kReaders,
-      [&](int rank, Reader& reader) {
-        auto y = before(reader);
-        is_writer = rank != 0;
-        if (is_writer)
-          write_rows(reader.net);
-        else
-          meanwhile(reader, std::move(y), writers);
-        is_writer = false;
-        if (rank == 0 && !reader.has_written) write_rows(reader.net);
-        reader.forward().backward();
-      },
-      is_frozen);
+  const auto run = [&](int rank, Reader& reader) {
+    auto y = before(reader);
+    is_writer = rank != 0;
+    if (is_writer)
+      write_rows(reader.net);
+    else
+      meanwhile(reader, std::move(y), writers);
+    is_writer = false;
+    if (rank == 0 && !reader.has_written) write_rows(reader.net);
+    reader.forward().backward();
+  };
+  run_readers(kReaders, run, is_frozen);
 }
 
 // x times a weight, out of autograd's sight.

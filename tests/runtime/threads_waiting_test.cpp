@@ -6,7 +6,7 @@
 #include <latch>
 #include <thread>
 
-#include "support/decorator.h"
+#include "support/interrupted.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
@@ -17,21 +17,6 @@ using testing::HasSubstr;
 using Act = std::function<void()>;
 using Model = Sharded<torch::nn::Linear>;
 using Use = std::function<void(Model&)>;
-
-// Calls `say` before each collective, under the rank's lock.
-class Announcing : public Decorator {
- public:
-  Announcing(std::shared_ptr<Communicator> inner, std::string lane, Act say)
-      : Decorator(std::move(inner), std::move(lane)), say_(std::move(say)) {}
-
- private:
-  void before(Operation, uint64_t, Tag&) override { say_(); }
-  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string& name) override {
-    return std::make_shared<Announcing>(std::move(duplicate), name, say_);
-  }
-
-  const Act say_;
-};
 
 // The first collective of a rank after it was armed.
 struct FirstCollective {
@@ -44,7 +29,7 @@ ThreadRanksOptions announcing(FirstCollective (&first)[2]) {
   ThreadRanksOptions options;
   options.timeout = std::chrono::seconds(20);
   options.wrap = [&first](std::shared_ptr<Communicator> inner, int rank) {
-    return std::make_shared<Announcing>(std::move(inner), "main", [&it = first[rank]] {
+    return std::make_shared<Interrupted>(std::move(inner), [&it = first[rank]] {
       if (it.is_armed.exchange(false)) it.begins.count_down();
     });
   };
@@ -56,36 +41,27 @@ Model new_model() {
 }
 void forward_of(Model& model) { model(torch::ones({1, 3})); }
 
-// On rank 0 another thread runs `act` while the rank waits for rank 1 to open the model, which does so afterwards.
-void run_while_a_rank_waits(const std::function<void(Model& model, Model& other)>& act) {
+// On rank 0 another thread acts while the rank waits for rank 1 to open the model, which does so afterwards.
+TEST(Threads, ReadStatisticsAndUseAnotherModelWhileTheirRankWaitsForALatePeer) {
   FirstCollective first[2];
   std::latch has_acted{1};
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto model = new_model(), other_model = new_model();
-        barrier();
-        if (r == 1) {
-          has_acted.wait();
-          return forward_of(model);
-        }
-        auto thread = thread_of_rank([&] {
-          first[0].begins.wait();
-          act(model, other_model);
-          has_acted.count_down();
-        });
-        first[0].is_armed = true;
-        EXPECT_NO_THROW(forward_of(model));
-        thread.join();
-      },
-      announcing(first));
-}
-
-TEST(Threads, ReadStatisticsAndUseAnotherModelWhileTheirRankWaitsForALatePeer) {
-  run_while_a_rank_waits([](Model& model, Model&) { EXPECT_EQ(model.stats().parameter_numel, 16); });
-  run_while_a_rank_waits([](Model&, Model& other) {
-    const torch::NoGradGuard no_grad;
-    other->weight.mul_(2);
+  run_thread_ranks_with(2, announcing(first), [&](int r) {
+    auto model = new_model(), other = new_model();
+    barrier();
+    if (r == 1) {
+      has_acted.wait();
+      return forward_of(model);
+    }
+    auto thread = thread_of_rank([&] {
+      first[0].begins.wait();
+      EXPECT_EQ(model.stats().parameter_numel, 16);
+      const torch::NoGradGuard no_grad;
+      other->weight.mul_(2);
+      has_acted.count_down();
+    });
+    first[0].is_armed = true;
+    EXPECT_NO_THROW(forward_of(model));
+    thread.join();
   });
 }
 
@@ -104,7 +80,7 @@ std::string mismatch_of(const Act& act) {
 TEST(Threads, LearnThatACollectiveOfAnotherThreadFailed) {
   std::vector<std::string> errors(3);
   std::latch rank_0_waits{1};
-  const auto use = [&](int r) {
+  run_thread_ranks_with(2, {.timeout = std::chrono::seconds(20)}, [&](int r) {
     const auto group = default_process_group();
     std::thread waiting;
     if (r == 0)
@@ -119,8 +95,7 @@ TEST(Threads, LearnThatACollectiveOfAnotherThreadFailed) {
     errors[static_cast<size_t>(r)] =
         mismatch_of([&] { group->reductions().all_reduce(torch::ones({2 + r}), ReduceOp::kSum, {"sum", {}})->wait(); });
     if (waiting.joinable()) waiting.join();
-  };
-  run_thread_ranks(2, use, {.timeout = std::chrono::seconds(20)});
+  });
   EXPECT_THAT(errors, Each(HasSubstr("ranks disagree about the next collective")));
 }
 
@@ -130,26 +105,23 @@ std::vector<std::string> run_two_models(bool likewise, const Use& prepare_one, c
                                         const Use& use_other) {
   std::vector<std::string> errors(4);
   FirstCollective first[2];
-  run_thread_ranks(
-      2,
-      [&](int r) {
-        auto one = new_model(), other = new_model();
-        prepare_one(one);
-        barrier();
-        const bool one_is_first = r == 0 || likewise;
-        const auto use = [&](int index, bool is_one) {
-          errors[static_cast<size_t>(2 * r + index)] = mismatch_of([&] { is_one ? use_one(one) : use_other(other); });
-        };
-        first[r].is_armed = true;
-        auto first_thread = thread_of_rank([&] { use(0, one_is_first); });
-        auto second_thread = thread_of_rank([&] {
-          first[r].begins.wait();
-          use(1, !one_is_first);
-        });
-        first_thread.join();
-        second_thread.join();
-      },
-      announcing(first));
+  run_thread_ranks_with(2, announcing(first), [&](int r) {
+    auto one = new_model(), other = new_model();
+    prepare_one(one);
+    barrier();
+    const bool one_is_first = r == 0 || likewise;
+    const auto use = [&](int index, bool is_one) {
+      errors[static_cast<size_t>(2 * r + index)] = mismatch_of([&] { is_one ? use_one(one) : use_other(other); });
+    };
+    first[r].is_armed = true;
+    auto first_thread = thread_of_rank([&] { use(0, one_is_first); });
+    auto second_thread = thread_of_rank([&] {
+      first[r].begins.wait();
+      use(1, !one_is_first);
+    });
+    first_thread.join();
+    second_thread.join();
+  });
   return errors;
 }
 

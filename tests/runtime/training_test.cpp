@@ -1,38 +1,39 @@
-// Sharded training against the unsharded oracle: the ways to group and to reshard.
+// Sharded training against the unsharded oracle: the ways to group and to reshard, adapters beside frozen weights
+// (LoRA).
 
+#include "support/recorded_ranks.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
 namespace {
 
-Training<SmallNetImpl> five_steps(std::optional<Reshard> reshard = std::nullopt) {
+Training<SmallNetImpl> steps_of_blocks(std::optional<Reshard> reshard = std::nullopt) {
   FullyShardOptions options;
   options.reshard_after_forward = reshard;
   auto training = small_net_training(options);
-  training.steps = 5;
+  training.steps = 3;
   return training;
 }
 
 TEST(Training, BlocksAndRootEqualTheUnshardedRun) {
-  for (int world : worlds_up_to(8)) expect_training_equals_unsharded(five_steps(), world);
+  for (int world : worlds_up_to(8)) expect_training_equals_unsharded(steps_of_blocks(), world);
 }
 
 TEST(Training, ReshardAlwaysOrNeverEqualsTheUnshardedRun) {
-  for (int world : worlds_up_to(3))
-    for (const auto& reshard : {Reshard::always(), Reshard::never()})
-      expect_training_equals_unsharded(five_steps(reshard), world);
+  for (const auto& reshard : {Reshard::always(), Reshard::never()})
+    expect_training_equals_unsharded(steps_of_blocks(reshard), 3);
 }
 
 TEST(Training, OneGroupEqualsTheUnshardedRun) {
-  auto training = five_steps();
+  auto training = steps_of_blocks();
   training.shard = [](SmallNetImpl& net) { return fully_shard(static_cast<torch::nn::Module&>(net)); };
-  for (int world : worlds_up_to(4)) expect_training_equals_unsharded(training, world);
+  expect_training_equals_unsharded(training, 3);
 }
 
 TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
-  auto one = five_steps(), other = five_steps();
+  auto one = steps_of_blocks(), other = steps_of_blocks();
   other.build = [] { return std::make_shared<SmallNetImpl>(/*dim=*/7, /*depth=*/2); };
-  other.steps = 6;
+  other.steps = 4;
   const std::vector<Training<SmallNetImpl>> trainings{one, other};
   std::vector<Outcome> expected;
   for (const auto& training : trainings) expected.push_back(train_unsharded(training, 2));
@@ -47,19 +48,93 @@ TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
 }
 
 TEST(Training, Float32StaysWithinItsRounding) {
-  auto training = five_steps();
+  auto training = steps_of_blocks();
   in_float32(training);
-  for (int world : worlds_up_to(4)) expect_training_equals_unsharded(training, world);
+  expect_training_equals_unsharded(training, 3);
 }
 
 TEST(Training, GivesTheSameBitsInTwoRunsAndOverSharedMemoryAndGloo) {
-  auto training = five_steps();
+  auto training = steps_of_blocks();
   training.dtype = torch::kFloat;
   for (int world : worlds_up_to(8)) {
     SCOPED_TRACE("world " + std::to_string(world));
     const auto expected = train_on_thread_ranks(training, world, {.backend = "gloo"});
     for (const auto* backend : {"gloo", "shm"})
       expect_same_bits(expected, train_on_thread_ranks(training, world, {.backend = backend}));
+  }
+}
+
+// y = base(x) + b(a(x)): the base is frozen, the adapter trains.
+struct AdaptedImpl : torch::nn::Module {
+  torch::nn::Linear base, down, up;
+  explicit AdaptedImpl(int64_t dim = 6)
+      : base(dim, dim),
+        down(torch::nn::LinearOptions(dim, 2).bias(false)),
+        up(torch::nn::LinearOptions(2, dim).bias(false)) {
+    register_module("base", base);
+    register_module("down", down);
+    register_module("up", up);
+    for (auto& parameter : base->parameters()) parameter.requires_grad_(false);
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::tanh(base->forward(x) + up->forward(down->forward(x)));
+  }
+};
+TORCH_MODULE(Adapted);
+
+struct AdaptedNet : torch::nn::Module {
+  torch::nn::ModuleList layers;
+  AdaptedNet() {
+    register_module("layers", layers);
+    for (int i = 0; i < 3; ++i) layers->push_back(Adapted());
+  }
+  torch::Tensor forward(torch::Tensor x) {
+    for (auto& layer : *layers) x = layer->as<Adapted>()->forward(x);
+    return x;
+  }
+};
+
+enum class Cut { kOneGroup, kEachLayer, kAdaptersApart };
+constexpr Cut kCuts[] = {Cut::kOneGroup, Cut::kEachLayer, Cut::kAdaptersApart};
+
+void shard_adapted(AdaptedNet& net, Cut cut, const FullyShardOptions& options) {
+  if (cut != Cut::kOneGroup)
+    for (auto& layer : *net.layers) {
+      auto& adapted = *layer->as<Adapted>();
+      if (cut == Cut::kAdaptersApart) fully_shard({adapted.down.get(), adapted.up.get()}, options);
+      fully_shard(adapted, options);
+    }
+  fully_shard(net, options);
+}
+
+TEST(Adapters, BesideAFrozenBaseEqualTheUnshardedRun) {
+  for (const auto cut : kCuts) {
+    SCOPED_TRACE(c10::str("cut ", static_cast<int>(cut)));
+    auto program =
+        regression<AdaptedNet>([] { return std::make_shared<AdaptedNet>(); },
+                               [](AdaptedNet& net, const Batch& batch) { return net.forward(samples(batch, {6})); });
+    program.shard = [cut](AdaptedNet& net, const FullyShardOptions& options) { shard_adapted(net, cut, options); };
+    expect_equals_unsharded(program, {3});
+    expect_equals_unsharded(program, {2}, {.reshard_after_forward = Reshard::always()});
+  }
+}
+
+TEST(Adapters, AloneAreReducedAndHaveGradients) {
+  for (const auto cut : kCuts) {
+    SCOPED_TRACE(c10::str("cut ", static_cast<int>(cut)));
+    Recorded recorded(2);
+    run_thread_ranks_with(2, recorded.options, [&](int r) {
+      const auto net = build_alike([] { return std::make_shared<AdaptedNet>(); });
+      shard_adapted(*net, cut, {});
+      recorded.clear(r);
+      const auto x = samples({0, r * 2, 2}, {6}, torch::kFloat);
+      in_scope(group_of(*net), [&] { return net->forward(x).square().mean(); }).backward();
+      const uint64_t adapters = 3 * (2 * 6 + 6 * 2) * sizeof(float);
+      EXPECT_LE(recorded.log(r).bytes("reduce_scatter"), adapters + adapters / 2) << "padding included";
+      EXPECT_EQ(recorded.count(r, "reduce_scatter"), cut == Cut::kOneGroup ? 1 : 3) << "frozen groups reduce nothing";
+      for (const auto& parameter : net->named_parameters())
+        EXPECT_EQ(parameter.value().grad().defined(), parameter.key().find("base") == std::string::npos);
+    });
   }
 }
 

@@ -27,16 +27,6 @@ std::shared_ptr<Work> reduce_in_bf16(Communicator& ranks, const Tensor& output, 
                      [=] { output.copy_(low); });
 }
 
-void use_bf16(const Group& group) {
-  group.set_custom_all_gather(gather_in(torch::kBFloat16));
-  group.set_custom_reduce_scatter(reduce_in_bf16);
-}
-
-Tensor weight_in_a_scope(const CostRank& on) {
-  const ForwardScope scope(on.group);
-  return on.net.first->weight.detach().clone();
-}
-
 // The bytes that a step gathers and those that it reduces.
 std::pair<uint64_t, uint64_t> bytes_of_a_step(const CostRank& on) {
   on.clear();
@@ -46,45 +36,40 @@ std::pair<uint64_t, uint64_t> bytes_of_a_step(const CostRank& on) {
   return {log.bytes("all_gather"), log.bytes("reduce_scatter")};
 }
 
-TEST(Bf16OnTheWire, HalvesTheBytesAndRoundsWhatTravelsOnly) {
-  for (const int world : {2, 3})
-    on_cost_ranks(world,
-                  [](const CostRank& on) {
-                    const auto whole = full_tensor(on.net.first->weight);
-                    const auto full = bytes_of_a_step(on);
-                    std::vector<Tensor> gradients;
-                    for (const auto& parameter : on.net.parameters()) gradients.push_back(full_grad(parameter));
-                    for (int64_t i = 0; i < kDepth; ++i) use_bf16(on.group_at(i));
-                    use_bf16(on.group);
-                    const auto low = bytes_of_a_step(on);
-                    EXPECT_EQ(low.first * 2, full.first);
-                    EXPECT_EQ(low.second * 2, full.second);
-                    EXPECT_TRUE(torch::equal(full_tensor(on.net.first->weight), whole)) << "rows are as they were";
-                    EXPECT_TRUE(torch::equal(weight_in_a_scope(on), whole.to(torch::kBFloat16).to(torch::kFloat)));
-                    for (size_t i = 0; i < gradients.size(); ++i)
-                      EXPECT_LT(relative_difference(gradients[i], full_grad(on.net.parameters()[i])), 0.05);
-                    on.group.set_custom_all_gather({});
-                    EXPECT_TRUE(torch::equal(weight_in_a_scope(on), whole));
-                  },
-                  {.backend = "gloo"});
-}
+struct LowGather {
+  c10::ScalarType dtype;  // weights of this size need no scale in fp8
+  uint64_t factor;        // of bytes that it spares
+  double rounding;
+};
 
-// Weights of this size need no scale.
-TEST(Fp8OnTheWire, QuartersTheBytesOfGathers) {
-  on_cost_ranks(2,
-                [](const CostRank& on) {
-                  const auto whole = full_tensor(on.net.first->weight);
-                  const auto full = bytes_of_a_step(on).first;
-                  const auto gather = gather_in(torch::kFloat8_e4m3fn);
-                  for (int64_t i = 0; i < kDepth; ++i) on.group_at(i).set_custom_all_gather(gather);
-                  on.group.set_custom_all_gather(gather);
-                  EXPECT_EQ(bytes_of_a_step(on).first * 4, full);
-                  EXPECT_TRUE(torch::equal(full_tensor(on.net.first->weight), whole)) << "rows are as they were";
-                  const auto found = weight_in_a_scope(on);
-                  EXPECT_TRUE(torch::equal(found, whole.to(torch::kFloat8_e4m3fn).to(torch::kFloat)));
-                  EXPECT_LT(relative_difference(whole, found), 0.07);  // a rounding is 1/16 at most
-                },
-                {.backend = "gloo"});
+TEST(LowPrecisionOnTheWire, TakesFewerBytesAndRoundsWhatTravelsOnly) {
+  for (const auto& low_gather : {LowGather{torch::kBFloat16, 2, 0.05}, LowGather{torch::kFloat8_e4m3fn, 4, 0.07}})
+    on_cost_ranks(3, {.backend = "gloo"}, [=](const CostRank& on) {
+      const auto& [dtype, factor, rounding] = low_gather;
+      const auto weight_in_a_scope = [&] {
+        return in_scope(on.group, [&] { return on.net.first->weight.detach().clone(); });
+      };
+      const auto whole = full_tensor(on.net.first->weight);
+      const auto full = bytes_of_a_step(on);
+      std::vector<Tensor> gradients;
+      for (const auto& parameter : on.net.parameters()) gradients.push_back(full_grad(parameter));
+      std::vector<Group> groups{on.group};
+      for (int64_t i = 0; i < kDepth; ++i) groups.push_back(on.group_at(i));
+      for (const auto& group : groups) {
+        group.set_custom_all_gather(gather_in(dtype));
+        group.set_custom_reduce_scatter(reduce_in_bf16);
+      }
+      const auto low = bytes_of_a_step(on);
+      EXPECT_EQ(low.first * factor, full.first);
+      EXPECT_EQ(low.second * 2, full.second);
+      EXPECT_TRUE(torch::equal(full_tensor(on.net.first->weight), whole)) << "rows are as they were";
+      EXPECT_TRUE(torch::equal(weight_in_a_scope(), whole.to(dtype).to(torch::kFloat)));
+      EXPECT_LT(relative_difference(whole, weight_in_a_scope()), rounding);
+      for (size_t i = 0; i < gradients.size() && dtype == torch::kBFloat16; ++i)
+        EXPECT_LT(relative_difference(gradients[i], full_grad(on.net.parameters()[i])), rounding);
+      on.group.set_custom_all_gather({});
+      EXPECT_TRUE(torch::equal(weight_in_a_scope(), whole));
+    });
 }
 
 // Numbers that bf16 has, so that nothing is rounded; a parameter that no rank used keeps no gradient.
@@ -93,63 +78,45 @@ struct Powers : torch::nn::Module {
          unused = register_parameter("unused", torch::ones({4}));
 };
 
-TEST(Bf16OnTheWire, MayBeTheFirstStepOfAReductionOverReplicasToo) {
+TEST(LowPrecisionOnTheWire, MayBeTheFirstStepOfAReductionOverReplicasToo) {
   run_thread_ranks(4, [](int rank) {
     Powers net;
     const auto group = shard_over(placement_over({2, 2}), module_tree(net), {});
-    use_bf16(group);
-    {
-      ForwardScope scope(group);
-      (net.weight * (rank + 1)).sum().backward();
-    }
+    group.set_custom_all_gather(gather_in(torch::kBFloat16));
+    group.set_custom_reduce_scatter(reduce_in_bf16);
+    in_scope(group, [&] { return (net.weight * (rank + 1)).sum(); }).backward();
     EXPECT_TRUE(torch::equal(full_grad(net.weight), torch::full({5, 3}, 2.5)));
     EXPECT_FALSE(net.unused.grad().defined());
   });
 }
 
-TEST(Bf16OnTheWire, OfOneRankAloneIsAMismatch) {
-  EXPECT_THROW(run_thread_ranks(2,
-                                [](int rank) {
-                                  Powers net;
-                                  const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
-                                  if (rank == 0) group.set_custom_reduce_scatter(reduce_in_bf16);
-                                  ForwardScope scope(group);
-                                  net.weight.sum().backward();
-                                },
-                                {.backend = "gloo"}),
-               Mismatch);
-}
-
 TEST(SummonedByRank0Only, AreWholeThereAndRowsElsewhere) {
   for (const auto* backend : {"gloo", "shm"})
-    on_cost_ranks(3,
-                  [](const CostRank& on) {
-                    std::vector<Tensor> expected;
-                    for (const auto& parameter : on.net.parameters()) expected.push_back(full_tensor(parameter));
-                    const int64_t all = on.root + kDepth * on.block, largest = std::max(on.root, on.block);
-                    on.group.reset_peak_stats();
-                    {
-                      auto whole = summon_full_params(on.group, {.rank0_only = true});
-                      torch::NoGradGuard no_grad;
-                      for (size_t i = 0; i < expected.size(); ++i) {
-                        const auto parameter = on.net.parameters()[i];
-                        if (on.rank == 0) {
-                          EXPECT_TRUE(torch::equal(parameter.detach(), expected[i]));
-                          parameter.zero_();
-                        } else {
-                          EXPECT_EQ(parameter.size(0), local_rows(parameter).count);
-                        }
-                      }
-                      EXPECT_EQ(on.group.stats().whole.current, on.rank == 0 ? all : 0);
-                      EXPECT_THROW(whole.write_back(), UsageError);
-                    }
-                    EXPECT_LE(on.group.stats().whole.peak, on.rank == 0 ? all : largest);
-                    for (size_t i = 0; i < expected.size(); ++i)
-                      EXPECT_TRUE(torch::equal(full_tensor(on.net.parameters()[i]), expected[i]))
-                          << "nothing was written";
-                    on.train(0);
-                  },
-                  {.backend = backend});
+    on_cost_ranks(3, {.backend = backend}, [](const CostRank& on) {
+      std::vector<Tensor> expected;
+      for (const auto& parameter : on.net.parameters()) expected.push_back(full_tensor(parameter));
+      const int64_t all = on.root + kDepth * on.block, largest = std::max(on.root, on.block);
+      on.group.reset_peak_stats();
+      {
+        auto whole = summon_full_params(on.group, {.rank0_only = true});
+        torch::NoGradGuard no_grad;
+        for (size_t i = 0; i < expected.size(); ++i) {
+          const auto parameter = on.net.parameters()[i];
+          if (on.rank == 0) {
+            EXPECT_TRUE(torch::equal(parameter.detach(), expected[i]));
+            parameter.zero_();
+          } else {
+            EXPECT_EQ(parameter.size(0), local_rows(parameter).count);
+          }
+        }
+        EXPECT_EQ(on.group.stats().whole.current, on.rank == 0 ? all : 0);
+        EXPECT_THROW(whole.write_back(), UsageError);
+      }
+      EXPECT_LE(on.group.stats().whole.peak, on.rank == 0 ? all : largest);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(torch::equal(full_tensor(on.net.parameters()[i]), expected[i])) << "nothing was written";
+      on.train(0);
+    });
 }
 
 }  // namespace

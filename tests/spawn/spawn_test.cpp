@@ -83,12 +83,7 @@ TEST_F(Spawn, EveryRankRunsInAProcessOfItsOwnWithItsEnvironment) {
 TEST_F(Spawn, RanksShareATokenThatNobodyElseKnows) {
   std::set<std::string> tokens;
   for (int job = 0; job < 2; ++job) {
-    spawn(
-        [this](int rank) {
-          const std::string token = std::getenv("FSDP_JOB_TOKEN");
-          token.copy(shared_->text + 100 * rank, 99);
-        },
-        2);
+    spawn([this](int rank) { std::string(std::getenv("FSDP_JOB_TOKEN")).copy(shared_->text + 100 * rank, 99); }, 2);
     EXPECT_EQ(std::string(shared_->text), std::string(shared_->text + 100));
     tokens.insert(shared_->text);
   }
@@ -148,21 +143,22 @@ TEST_F(Spawn, TheCauseIsReportedRatherThanTheLostPeer) {
   EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: the cause");
 }
 
-TEST_F(Spawn, TheFirstFailureEndsTheOthers) {
+TEST_F(Spawn, TheFirstFailureEndsTheOthersWhichAreAskedBeforeTheyAreKilled) {
   const std::string error = error_of(
       [this](int rank) {
-        shared_->pids[rank] = getpid();
-        if (rank != 2) {
-          for (;;) pause();
+        if (rank == 0) {
+          static Shared* shared = shared_;
+          signal(SIGTERM, [](int) { _exit(shared->sum = 7); });
         }
-        while (__atomic_load_n(&shared_->pids[0], __ATOMIC_SEQ_CST) == 0 ||
-               __atomic_load_n(&shared_->pids[1], __ATOMIC_SEQ_CST) == 0) {
-          usleep(1000);
-        }
+        __atomic_store_n(&shared_->pids[rank], getpid(), __ATOMIC_SEQ_CST);
+        while (rank != 2) pause();
+        for (const int other : {0, 1})
+          while (__atomic_load_n(&shared_->pids[other], __ATOMIC_SEQ_CST) == 0) usleep(1000);
         throw Error("enough");
       },
-      3, {.peer_grace = 0s});
+      3, {.peer_grace = 10ms});
   EXPECT_EQ(error, "fsdp::spawn: rank 2 failed: enough");
+  EXPECT_EQ(shared_->sum, 7);
   for (const int rank : {0, 1}) EXPECT_EQ(kill(shared_->pids[rank], 0), -1) << rank;
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child was left";
 }
@@ -185,22 +181,6 @@ TEST_F(Spawn, SurvivorsSayWhomTheyLost) {
     EXPECT_EQ(error, "fsdp::spawn: rank 1 was killed by SIGKILL.");
     EXPECT_NE(std::string(shared_->text).find("rank 1"), std::string::npos) << backend << ": " << shared_->text;
   }
-}
-
-TEST_F(Spawn, SurvivorsAreAskedToEndBeforeTheyAreKilled) {
-  error_of(
-      [this](int rank) {
-        if (rank == 0) {
-          static Shared* shared = shared_;
-          signal(SIGTERM, [](int) { _exit(shared->sum = 7); });
-          __atomic_store_n(&shared_->pids[0], getpid(), __ATOMIC_SEQ_CST);
-          for (;;) pause();
-        }
-        while (__atomic_load_n(&shared_->pids[0], __ATOMIC_SEQ_CST) == 0) usleep(1000);
-        throw Error("enough");
-      },
-      2, {.peer_grace = 10ms});
-  EXPECT_EQ(shared_->sum, 7);
 }
 
 TEST_F(Spawn, RanksShareTheProcessors) {

@@ -38,6 +38,15 @@ struct SmallNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(SmallNet);
 
+inline std::shared_ptr<SmallNetImpl> alike_small_net(c10::ScalarType dtype = torch::kFloat, int64_t dim = 11,
+                                                     int64_t depth = 3) {
+  return build_alike([&] {
+    auto net = std::make_shared<SmallNetImpl>(dim, depth);
+    net->to(dtype);
+    return net;
+  });
+}
+
 /// Each block one group, the rest the root's.
 inline Group shard_blocks(SmallNetImpl& net, const FullyShardOptions& options = {}) {
   for (auto& block : *net.blocks) fully_shard(*block, options);
@@ -47,6 +56,12 @@ inline Group shard_blocks(SmallNetImpl& net, const FullyShardOptions& options = 
 inline torch::Tensor small_net_loss(SmallNetImpl& net, const Batch& batch) {
   auto dtype = net.head->weight.scalar_type();
   return torch::mse_loss(net.forward(samples(batch, {5}, dtype)), samples(batch, {3}, dtype));
+}
+
+/// The loss of this rank's two samples of a step, in a scope.
+inline torch::Tensor own_loss(SmallNetImpl& net, const Group& group, int step) {
+  const ForwardScope scope(group);
+  return small_net_loss(net, {step, rank() * 2, 2});
 }
 
 inline Training<SmallNetImpl> small_net_training(const FullyShardOptions& options = {}) {

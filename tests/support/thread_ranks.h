@@ -38,6 +38,11 @@ struct ThreadRanksOptions {
 ///
 ///     run_thread_ranks(3, [](int rank) { fsdp::barrier(); });
 void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options = {});
+/// The same with the options first, so that a long `fn` is the last argument.
+inline void run_thread_ranks_with(int world_size, const ThreadRanksOptions& options,
+                                  const std::function<void(int rank)>& fn) {
+  run_thread_ranks(world_size, fn, options);
+}
 
 /// A thread of the calling thread's rank: `act` has its default process group.
 std::thread thread_of_rank(std::function<void()> act);

@@ -24,7 +24,7 @@ namespace fsdp::test {
 namespace {
 
 TEST(RunningSums, AreTheSumsOverBatchesAndRanksAlsoOfARankThatAddedNothing) {
-  for (int world : {1, 2, 3}) {
+  for (int world : {1, 3}) {
     run_thread_ranks(world, [&](int rank) {
       RunningSums sums(2, torch::kCPU);
       for (int batch = 0; batch < rank; ++batch) sums.add({torch::tensor(0.5F), torch::tensor(10)});
@@ -32,14 +32,11 @@ TEST(RunningSums, AreTheSumsOverBatchesAndRanksAlsoOfARankThatAddedNothing) {
       EXPECT_THAT(sums.over_ranks(), testing::ElementsAre(0.5 * batches, 10.0 * batches));
     });
   }
-}
-
-TEST(RunningSums, KeepNoGraphAndRefuseAnotherNumberOfScalars) {
-  RunningSums sums(1, torch::kCPU);
+  RunningSums alone(1, torch::kCPU);
   const auto loss = torch::ones({}).requires_grad_() * 2;
-  sums.add({loss});
-  EXPECT_EQ(loss.use_count(), 1U);
-  EXPECT_THROW(sums.add({loss, loss}), UsageError);
+  alone.add({loss});
+  EXPECT_EQ(loss.use_count(), 1U) << "no graph is kept";
+  EXPECT_THROW(alone.add({loss, loss}), UsageError);
 }
 
 std::vector<nlohmann::json> json_lines(const std::string& path) {
@@ -49,7 +46,7 @@ std::vector<nlohmann::json> json_lines(const std::string& path) {
   return lines;
 }
 
-TEST(ScalarLog, WritesALineOfJsonForEachStepOnRank0) {
+TEST(ScalarLog, WritesALineOfJsonForEachStepOnRank0BehindARunThatGoesOn) {
   const DiskFolder folder;
   const auto path = folder.path() + "/metrics.jsonl";
   run_thread_ranks(2, [&](int rank) {
@@ -65,17 +62,11 @@ TEST(ScalarLog, WritesALineOfJsonForEachStepOnRank0) {
   EXPECT_EQ(lines[0]["lr"], 1e-3);
   EXPECT_TRUE(lines[1]["loss"].is_null());
   EXPECT_LE(lines[0]["seconds"].get<double>(), lines[1]["seconds"].get<double>());
-}
-
-TEST(ScalarLog, OfARunThatGoesOnIsBehindTheOneBeforeAndOfANewOneBeginsAnew) {
-  const DiskFolder folder;
-  const auto path = folder.path() + "/metrics.jsonl";
   run_thread_ranks(1, [&](int) {
+    ScalarLog({.json_lines = path, .appends = true}).write(3, {});
+    EXPECT_EQ(json_lines(path).size(), 3u);
     ScalarLog({.json_lines = path}).write(1, {});
-    ScalarLog({.json_lines = path, .appends = true}).write(2, {});
-    EXPECT_EQ(json_lines(path).size(), 2u);
-    ScalarLog({.json_lines = path}).write(1, {});
-    EXPECT_EQ(json_lines(path).size(), 1u);
+    EXPECT_EQ(json_lines(path).size(), 1u) << "of a new run";
     EXPECT_FALSE(ScalarLog(ScalarLogOptions{}).is_on());
     EXPECT_THROW(ScalarLog({.json_lines = folder.path() + "/missing/metrics.jsonl"}), Error);
   });

@@ -21,9 +21,7 @@ TEST(CosineSchedule, RisesInEqualStepsAndFallsAlongHalfACosineToTheFloor) {
     EXPECT_GT(cosine_learning_rate(kSchedule, step), cosine_learning_rate(kSchedule, step + 1));
   EXPECT_NEAR(cosine_learning_rate(kSchedule, 8), (0.4 + 0.04) / 2, 1e-15);
   for (const int64_t step : {12, 1000}) EXPECT_NEAR(cosine_learning_rate(kSchedule, step), 0.04, 1e-15);
-}
-
-TEST(CosineSchedule, NeedsNoWarmUpAndMayBeAllWarmUp) {
+  // Without a warm-up, and as nothing but one.
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 0, .steps = 5}, 0), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 5}, 4), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 2}, 1), 0.4);
@@ -41,9 +39,10 @@ LoadedCheckpoint saved_at(const TrainingPlace& place, int64_t ranks) {
   return saved_by(ranks, place.step, {{"trainer", state_of(place)}});
 }
 
-TEST(TrainingPlace, IsThatOfTheSavedTrainingWithAsManyRanks) {
+TEST(TrainingPlace, IsThatOfTheSavedTrainingWithAsManyRanksOrOfTheStepsWhereThereWasNoTrainer) {
   const TrainingPlace place{.epoch = 2, .batches = 7, .step = 31};
   EXPECT_EQ(place_in(saved_at(place, 3), 3, 2), place) << "also after an odd batch at an epoch's end";
+  EXPECT_EQ(place_in(saved_by(1, 5, {}), 1, 2), (TrainingPlace{.epoch = 0, .batches = 10, .step = 5}));
 }
 
 TEST(TrainingPlace, WithOtherRanksIsAsFarInTheEpochToTheStep) {
@@ -53,10 +52,6 @@ TEST(TrainingPlace, WithOtherRanksIsAsFarInTheEpochToTheStep) {
   EXPECT_EQ(place_in(saved_at(place, 2), 1, 4).batches, 16);
   EXPECT_EQ(place_in(saved_at(place, 2), 1, 4).epoch, 1);
   EXPECT_EQ(place_in(saved_at(place, 2), 1, 4).step, 20);
-}
-
-TEST(TrainingPlace, OfACheckpointOfNoTrainerIsThatOfItsSteps) {
-  EXPECT_EQ(place_in(saved_by(1, 5, {}), 1, 2), (TrainingPlace{.epoch = 0, .batches = 10, .step = 5}));
 }
 
 TEST(TrainingPlace, OfAnotherTextIsAnError) {

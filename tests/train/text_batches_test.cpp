@@ -33,26 +33,21 @@ torch::Tensor joined(TextBatchesOptions options, int64_t step) {
   return torch::cat(parts);
 }
 
-TEST(TextBatches, RanksAndMicroBatchesSeeWhatOneRankSeesInOneBatch) {
+TEST(TextBatches, RanksAndMicroBatchesSeeWhatOneRankSeesInOneBatchAndTargetsAreTheTokensThatFollow) {
   for (const int64_t epochs : {0, 2}) {
     for (const int64_t step : {0, 1, 3}) {
       const auto whole = joined({.sequences = 12, .epochs = epochs, .steps = 9}, step);
       const TextBatchesOptions dealt{.sequences = 2, .micro_batches = 2, .epochs = epochs, .steps = 9, .world_size = 3};
       EXPECT_TRUE(torch::equal(joined(dealt, step), whole)) << epochs << " epochs, step " << step;
       EXPECT_EQ(batches_of(dealt).tokens_per_step(), 36);
+      const auto batch = batches_of(dealt).training(step, 0);
+      EXPECT_EQ(batch.inputs.sizes(), (std::vector<int64_t>{2, kSeq}));
+      EXPECT_TRUE(torch::equal(batch.targets, batch.inputs + 1));
     }
   }
 }
 
-TEST(TextBatches, TargetsAreTheTokensThatFollow) {
-  for (const int64_t epochs : {0, 1}) {
-    const auto batch = batches_of({.sequences = 4, .epochs = epochs, .steps = 1}).training(0, 0);
-    EXPECT_EQ(batch.inputs.sizes(), (std::vector<int64_t>{4, kSeq}));
-    EXPECT_TRUE(torch::equal(batch.targets, batch.inputs + 1));
-  }
-}
-
-TEST(TextBatches, APassSeesEachSequenceOnceAndThePassesDifferInOrder) {
+TEST(TextBatches, AnEpochSeesEachSequenceOnceInAnOrderOfItsOwnAndEndsAfterItsLastStep) {
   const auto batches = batches_of({.sequences = 8, .epochs = 2});
   ASSERT_EQ(batches.steps(), 8);  // four for each epoch; one sequence is left out
   std::vector<std::vector<int64_t>> orders;
@@ -67,13 +62,8 @@ TEST(TextBatches, APassSeesEachSequenceOnceAndThePassesDifferInOrder) {
     orders.push_back(order);
   }
   EXPECT_NE(orders[0], orders[1]);
-}
-
-TEST(TextBatches, AnEpochEndsAfterItsLastStep) {
-  const auto batches = batches_of({.sequences = 8, .epochs = 2});
-  EXPECT_EQ(batches.ended_epoch(3), 0);
-  EXPECT_EQ(batches.ended_epoch(4), 1);
-  EXPECT_EQ(batches.ended_epoch(8), 2);
+  const std::pair<int64_t, int64_t> ends[] = {{3, 0}, {4, 1}, {8, 2}};
+  for (const auto& [step, ended] : ends) EXPECT_EQ(batches.ended_epoch(step), ended);
   EXPECT_EQ(batches_of({.steps = 4}).ended_epoch(4), 0);
 }
 

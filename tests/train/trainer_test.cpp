@@ -11,12 +11,6 @@ namespace {
 
 using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
 
-std::shared_ptr<SmallNetImpl> alike_net(c10::ScalarType dtype = torch::kDouble) {
-  auto net = build_alike([] { return std::make_shared<SmallNetImpl>(); });
-  net->to(dtype);
-  return net;
-}
-
 constexpr int64_t kSamples = 2;
 
 // Five batches of this rank, others in each epoch.
@@ -47,33 +41,39 @@ struct Fit {
   optim::AdamW optimizer;
 
   explicit Fit(const TrainerOptions& options = {}, c10::ScalarType dtype = torch::kDouble)
-      : trainer(options), model(trainer.shard(alike_net(dtype))), optimizer(adamw(model)) {}
+      : trainer(options), model(trainer.shard(alike_small_net(dtype))), optimizer(adamw(model)) {}
   bool run(const auto& data, const auto& loss) { return trainer.fit(model, optimizer, data, loss); }
 };
 
-// Rank 0's.
-Left train_by_trainer(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
+// What `train` leaves on rank 0.
+Left left_of(int world, const std::function<Left()>& train) {
   Left left;
   run_thread_ranks(world, [&](int r) {
-    Fit fit(options, dtype);
-    Left own;
-    fit.trainer.add({.on_step_end = [&](const StepReport& report) { own.losses.push_back(report.mean_loss()); }});
-    EXPECT_TRUE(fit.run(batches_of, loss_of_batch));
-    own.values = whole_values(*fit.model.module());
-    if (r == 0) left = own;
+    auto own = train();
+    if (r == 0) left = std::move(own);
   });
   return left;
 }
 
+Left train_by_trainer(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
+  return left_of(world, [&] {
+    Fit fit(options, dtype);
+    Left left;
+    fit.trainer.add({.on_step_end = [&](const StepReport& report) { left.losses.push_back(report.mean_loss()); }});
+    EXPECT_TRUE(fit.run(batches_of, loss_of_batch));
+    left.values = whole_values(*fit.model.module());
+    return left;
+  });
+}
+
 Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dtype = torch::kDouble) {
-  Left left;
-  run_thread_ranks(world, [&](int r) {
-    SmallModel model = fully_shard(alike_net(dtype), options.sharding);
+  return left_of(world, [&] {
+    SmallModel model = fully_shard(alike_small_net(dtype), options.sharding);
     auto optimizer = adamw(model);
     GradScalerOptions scaling = options.scaler;
     scaling.enabled = options.precision == Precision::kFloat16;
     GradScaler scaler(scaling);
-    Left own;
+    Left left;
     for (int64_t epoch = 0; epoch < options.epochs; ++epoch) {
       const auto batches = batches_of(epoch);
       for (size_t first = 0; first < batches.size(); first += static_cast<size_t>(options.accumulate)) {
@@ -92,13 +92,12 @@ Left train_by_hand(int world, const TrainerOptions& options, c10::ScalarType dty
         }
         scaler.step(optimizer);
         scaler.update();
-        own.losses.push_back(mean(sum));
+        left.losses.push_back(mean(sum));
       }
     }
-    own.values = whole_values(*model.module());
-    if (r == 0) left = own;
+    left.values = whole_values(*model.module());
+    return left;
   });
-  return left;
 }
 
 void expect_same_left(const Left& expected, const Left& found) {
@@ -108,19 +107,15 @@ void expect_same_left(const Left& expected, const Left& found) {
 
 TEST(Trainer, TrainsAsTheLoopByHandToTheBit) {
   for (const int world : worlds_up_to(3)) {
-    SCOPED_TRACE(world);
     const auto left = train_by_trainer(world, {.epochs = 2});
     expect_same_left(train_by_hand(world, {.epochs = 2}), left);
     EXPECT_EQ(left.losses.size(), 10U);
   }
-}
-
-TEST(Trainer, AccumulatesAndClipsAsTheLoopByHandAlsoWhatIsLeftAtAnEpochsEnd) {
   const TrainerOptions options{.epochs = 2, .accumulate = 2, .max_grad_norm = 0.01};
   const auto left = train_by_trainer(2, options);
   expect_same_left(train_by_hand(2, options), left);
   EXPECT_EQ(left.losses.size(), 6U) << "of two, two and one batch in each epoch";
-  EXPECT_NE(left.losses, train_by_trainer(2, {.epochs = 2, .accumulate = 2}).losses);
+  EXPECT_NE(left.losses, train_by_trainer(2, {.epochs = 2, .accumulate = 2}).losses) << "gradients were clipped";
 }
 
 TEST(Trainer, ScalesLossesOfFp16AsTheLoopByHand) {
@@ -138,9 +133,10 @@ TEST(Trainer, StrategiesAndMeshesAreOptionsAndTrainToTheSameBits) {
     expect_same_left(expected, train_by_trainer(4, {.sharding = {.strategy = strategy}}));
   run_thread_ranks(4, [](int) {
     const auto rows = [](const auto& model) { return model.stats().rows_numel; };
-    const auto by_hand = fully_shard(alike_net(), {.mesh = init_device_mesh({2, 2}, {"replicate", "shard"})});
-    EXPECT_EQ(rows(Trainer({.mesh_shape = {2, 2}}).shard(alike_net())), rows(by_hand));
-    EXPECT_LT(rows(Trainer({.mesh_shape = {4}}).shard(alike_net())), rows(by_hand));
+    const auto by_hand =
+        fully_shard(alike_small_net(torch::kDouble), {.mesh = init_device_mesh({2, 2}, {"replicate", "shard"})});
+    EXPECT_EQ(rows(Trainer({.mesh_shape = {2, 2}}).shard(alike_small_net(torch::kDouble))), rows(by_hand));
+    EXPECT_LT(rows(Trainer({.mesh_shape = {4}}).shard(alike_small_net(torch::kDouble))), rows(by_hand));
   });
 }
 
@@ -159,27 +155,17 @@ TEST(Trainer, AutocastHoldsInTheLossAndInTestsAlone) {
   });
 }
 
-struct CountedImpl : torch::nn::Module {
-  torch::nn::Linear linear{5, 5};
-  int calls = 0;
-  CountedImpl() { register_module("linear", linear); }
-  Tensor forward(const Tensor& x) {
-    ++calls;
-    return linear->forward(x);
-  }
-};
-TORCH_MODULE(Counted);
-
 TEST(Trainer, ActivationCheckpointingByTypesIsAnOption) {
   run_thread_ranks(2, [](int) {
-    Trainer trainer({.activation_checkpointing = activation_checkpointing_of<CountedImpl>()});
-    const Counted counted = build_alike([] { return Counted(); });
-    torch::nn::Sequential net(counted, torch::nn::Tanh());
+    Trainer trainer({.activation_checkpointing = activation_checkpointing_of<torch::nn::FunctionalImpl>()});
+    int calls = 0;
+    const torch::nn::Functional counted([&](const Tensor& x) { return ++calls, torch::tanh(x); });
+    torch::nn::Sequential net(build_alike([] { return torch::nn::Linear(5, 5); }), counted);
     auto model = trainer.shard(net);
     torch::optim::SGD optimizer(model->parameters(), 0.1);
     trainer.fit(model, optimizer, std::vector<int>{1},
                 [](auto& sequential, int) { return sequential(torch::ones({2, 5})).square().mean(); });
-    EXPECT_EQ(counted->calls, 2) << "once in forward, once in backward";
+    EXPECT_EQ(calls, 2) << "once in forward, once in backward";
   });
 }
 
@@ -212,8 +198,7 @@ TEST(Trainer, CallsCallbacksInTheirOrder) {
 // Trains with checkpoints in `folder`, and ends by `ending` after step `last`; 0: at the end of two epochs.
 Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool async,
                   const std::function<void(Trainer&)>& ending) {
-  Left left;
-  run_thread_ranks(world, [&](int r) {
+  return left_of(world, [&] {
     Fit fit({.epochs = 2,
              .save = {.folder = folder.path(), .every = 4, .keep = 1, .async = async},
              .resume = folder.path()});
@@ -228,10 +213,8 @@ Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool a
                  .on_save = [&](SaveOptions& options) { options.states["schedule"] = state_of(schedule); },
                  .on_epoch_end = [&](const TrainingPlace&) { schedule.step(); }});
     EXPECT_EQ(fit.run(batches_of, loss_of_batch), last == 0);
-    const auto values = whole_values(*fit.model.module());
-    if (r == 0) left.values = values;
+    return Left{{}, whole_values(*fit.model.module())};
   });
-  return left;
 }
 
 // By `stop`, or by a signal to one rank, which ends all after the step; a checkpoint of it is there.
@@ -261,8 +244,7 @@ struct Noise : torch::data::Dataset<Noise> {
 };
 
 Left train_on_noise(const std::string& folder, int64_t steps) {
-  Left left;
-  run_thread_ranks(1, [&](int) {
+  return left_of(1, [&] {
     Fit fit({.seed = 3, .epochs = 2, .steps = steps, .save = {.folder = folder}, .resume = folder}, torch::kFloat);
     const auto data = [](int64_t) {
       return torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
@@ -271,9 +253,8 @@ Left train_on_noise(const std::string& folder, int64_t steps) {
     fit.run(data, [](SmallModel& net, const torch::data::Example<>& batch) {
       return torch::mse_loss(torch::dropout(net(batch.data), 0.5, net->is_training()), batch.target);
     });
-    left.values = whole_values(*fit.model.module());
+    return Left{{}, whole_values(*fit.model.module())};
   });
-  return left;
 }
 
 TEST(Trainer, DataThatDrawsRandomNumbersDrawsTheSameWhereTrainingGoesOn) {
@@ -286,7 +267,7 @@ TEST(Trainer, DataThatDrawsRandomNumbersDrawsTheSameWhereTrainingGoesOn) {
 TEST(Trainer, TestAddsUpOverBatchesAndRanksWithoutGradientsAndPredictKeepsTheOrder) {
   run_thread_ranks(3, [](int r) {
     Trainer trainer;
-    auto model = trainer.shard(alike_net());
+    auto model = trainer.shard(alike_small_net(torch::kDouble));
     model->train();
     const auto sums = trainer.test(model, batches_of, [](SmallModel& net, const Batch& batch) -> std::vector<Tensor> {
       EXPECT_FALSE(net->is_training());
@@ -301,11 +282,11 @@ TEST(Trainer, TestAddsUpOverBatchesAndRanksWithoutGradientsAndPredictKeepsTheOrd
   });
 }
 
+// Rank 0's.
 std::string error_of_fit(const auto& data, const auto& loss) {
   std::string message;
   run_thread_ranks(2, [&](int r) {
-    Fit fit;
-    const auto error = error_of<UsageError>([&] { fit.run(data, loss); });
+    const auto error = error_of<UsageError>([&] { Fit().run(data, loss); });
     if (r == 0) message = error;
   });
   return message;

@@ -1,0 +1,51 @@
+// The list of a group's rows: what lies where.
+
+#include <gtest/gtest.h>
+
+#include "api/group_view.h"
+#include "runtime/compat.h"
+#include "runtime/param_group.h"
+#include "support/oracle.h"
+
+namespace fsdp::test {
+namespace {
+
+// In memory 'b' comes first and 'a' last: only so do equal slices cut no row of them.
+struct OutOfOrder : torch::nn::Module {
+  torch::Tensor frozen = register_parameter("frozen", torch::ones({2, 2}), /*requires_grad=*/false);
+  torch::Tensor a = register_parameter("a", torch::ones({4, 16}));
+  torch::Tensor b = register_parameter("b", torch::ones({8, 48}));
+  torch::Tensor c = register_parameter("c", torch::ones({3, 40}));
+};
+
+TEST(ListOfRows, IsInTheOrderOfMemoryAndHasEveryParameterWithItsGlobalSizes) {
+  for (int world : worlds_up_to(3))
+    run_thread_ranks(world, [&](int) {
+      OutOfOrder net;
+      std::map<std::string, torch::Tensor> parameters;
+      for (const auto& item : net.named_parameters()) parameters[item.key()] = item.value();
+      const auto group = fully_shard(static_cast<torch::nn::Module&>(net));
+      auto& params = param_groups(group).front()->params();
+      std::set<std::string> names;
+      std::map<const void*, uintptr_t> last_of_buffer;
+      for (const auto& rows : params.list_rows()) {
+        names.insert(rows.name);
+        const auto& parameter = parameters.at(rows.name);
+        EXPECT_TRUE(rows.parameter.is_same(parameter));
+        EXPECT_EQ(rows.sizes, global_sizes(parameter));
+        EXPECT_EQ((LocalRowRange{rows.range.first, rows.range.count}), local_rows(parameter));
+        EXPECT_EQ(rows.values.numel(), rows.range.count * rows.row_numel());
+        if (rows.values.numel() == 0) continue;
+        const auto begin = reinterpret_cast<uintptr_t>(rows.values.const_data_ptr());
+        EXPECT_EQ(begin, reinterpret_cast<uintptr_t>(parameter.const_data_ptr()));
+        auto& last = last_of_buffer[memory::buffer_of(rows.values).get()];
+        EXPECT_GT(begin, last) << rows.name;
+        last = begin;
+      }
+      EXPECT_EQ(names.size(), parameters.size());
+      EXPECT_LE(last_of_buffer.size(), 2U) << "what trains, and what is frozen";
+    });
+}
+
+}  // namespace
+}  // namespace fsdp::test
