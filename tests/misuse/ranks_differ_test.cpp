@@ -252,14 +252,6 @@ TEST(OnOneRankOnly, AGroupThatOnlySomeRanksReachIsAnErrorOnAll) {
       {.timeout = std::chrono::seconds(3)});
 }
 
-TEST(ARankThatLeft, IsLostToAForwardOfTheOthers) {
-  run_thread_ranks(3, [&](int r) {
-    auto model = fully_shard(linear_alike());
-    if (r == 1) return;
-    expect_error<PeerLost>([&] { model(one_row()); }, {reading("Linear"), "rank 1 has left"});
-  });
-}
-
 TEST(AfterAMismatch, EveryFurtherStepFailsAtOnceWithTheSameError) {
   run_thread_ranks(2, [](int r) {
     auto model = fully_shard(linear_alike());
