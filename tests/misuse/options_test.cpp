@@ -20,12 +20,12 @@ struct BadOptions {
 // Every rank refuses the options that it makes, leaves the module as it was, and can use the process group afterwards.
 void expect_options_refused(int world, const std::function<std::vector<BadOptions>()>& make) {
   run_thread_ranks(world, [&](int) {
-    for (auto& [options, words] : make()) {
-      SCOPED_TRACE(words[0]);
+    for (auto& bad : make()) {
+      SCOPED_TRACE(bad.words[0]);
       nn::Linear linear(4, 3);
-      words.emplace_back(options.mp_policy ? "@fully_shard: MixedPrecisionPolicy::"
-                                           : "@fully_shard: FullyShardOptions");
-      expect_error([&] { fully_shard(*linear, options); }, words);
+      bad.words.emplace_back(bad.options.mp_policy ? "@fully_shard: MixedPrecisionPolicy::"
+                                                   : "@fully_shard: FullyShardOptions");
+      expect_error([&] { fully_shard(*linear, bad.options); }, bad.words);
       EXPECT_EQ(linear->weight.size(0), 3) << "it was sharded";
     }
     barrier();
