@@ -15,15 +15,12 @@ void expect_no_gradients(const nn::Module& net) {
 
 // The slopes are taken outside the scope: backward goes through the parameters again for each of them.
 TEST(ZooAutograd, HigherDerivativesOutsideTheScopeEqualTheUnshardedRun) {
-  expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
-    const auto third_derivative = [&](int step) {
-      auto x = samples(role.batch(step), {4}).requires_grad_();
-      auto y = role.whole(net, [&] { return net.forward(x).sum(); });
-      for (int i = 0; i < 2; ++i) y = grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0].pow(2).sum();
-      return backward_of(y / static_cast<double>(role.batch(step).count));
-    };
-    return descend(net.parameters(), third_derivative, /*steps=*/2);
-  });
+  expect_same_sharded<ThreeLayers>(stepping<ThreeLayers>([](ThreeLayers& net, const Role& role, int step) {
+    auto x = samples(role.batch(step), {4}).requires_grad_();
+    auto y = role.whole(net, [&] { return net.forward(x).sum(); });
+    for (int i = 0; i < 2; ++i) y = grad({y}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0].pow(2).sum();
+    return backward_of(y / static_cast<double>(role.batch(step).count));
+  }));
 }
 
 TEST(ZooAutograd, GradGivesThisRanksWholeGradientsAndLeavesThoseOfParametersAlone) {
@@ -66,34 +63,26 @@ TEST(ZooAutograd, BackwardsOverOneForwardAddTheirGradientsAndReduceTheirInputsOn
 }
 
 TEST(ZooAutograd, SeveralForwardsBeforeOneBackwardEqualTheUnshardedRun) {
-  expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      auto loss = torch::zeros({}, torch::kDouble);
-      for (int part = 0; part < 3; ++part) loss = loss + scoped_loss(net, role, 3 * step + part);
-      return backward_of(loss);
-    });
-  });
+  expect_same_sharded<ThreeLayers>(stepping<ThreeLayers>([](ThreeLayers& net, const Role& role, int step) {
+    return backward_of(scoped_loss(net, role, 3 * step) + scoped_loss(net, role, 3 * step + 1));
+  }));
 }
 
 TEST(ZooAutograd, BackwardInsideTheScopeEqualsTheUnshardedRun) {
-  expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      return role.whole(net, [&] {
-        auto value = backward_of(loss_of(net, role.batch(step)));
-        return value + backward_of(loss_of(net, role.batch(step + 40)));  // parameters are still whole
-      });
+  expect_same_sharded<ThreeLayers>(stepping<ThreeLayers>([](ThreeLayers& net, const Role& role, int step) {
+    return role.whole(net, [&] {
+      auto value = backward_of(loss_of(net, role.batch(step)));
+      return value + backward_of(loss_of(net, role.batch(step + 40)));  // parameters are still whole
     });
-  });
+  }));
 }
 
 TEST(ZooAutograd, BackwardOnAnotherThreadEqualsTheUnshardedRun) {
-  expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      auto loss = scoped_loss(net, role, step);
-      std::thread([&] { loss.backward(); }).join();
-      return loss.detach();
-    });
-  });
+  expect_same_sharded<ThreeLayers>(stepping<ThreeLayers>([](ThreeLayers& net, const Role& role, int step) {
+    auto loss = scoped_loss(net, role, step);
+    std::thread([&] { loss.backward(); }).join();
+    return loss.detach();
+  }));
 }
 
 struct FrozenNet : nn::Module {

@@ -175,13 +175,12 @@ INSTANTIATE_TEST_SUITE_P(Zoo, ZooAutogradLosses, testing::ValuesIn(kLossCases),
                          [](const auto& row) { return std::string(row.param.name); });
 
 TEST(ZooWholeSizes, AHookOnTheOutputThatAsksForSizesEqualsTheUnshardedRun) {
-  expect_same_of_net_that(Trains::kAll, [](ThreeLayers& net, const Role& role) {
-    return train(net, role, [](ThreeLayers& m, const Batch& batch) {
-      auto y = m.forward(samples(batch, {4}));
-      y.register_hook([w = m.in->weight](const Tensor& gradient) { return gradient / w.size(0); });
-      return distance_from_targets(y, batch);
-    });
-  });
+  expect_same_of_net_that(
+      Trains::kAll, fitting<ThreeLayers>([](ThreeLayers& m, const Batch& batch) {
+        auto y = m.forward(samples(batch, {4}));
+        y.register_hook([w = m.in->weight](const Tensor& gradient) { return gradient / w.size(0); });
+        return distance_from_targets(y, batch);
+      }));
 }
 
 // Nothing in its graph leads to a parameter that trains.
@@ -206,11 +205,9 @@ struct ScaleByRows : torch::autograd::Function<ScaleByRows> {
 };
 
 TEST(ZooWholeSizes, AFunctionOfTheLossThatAsksAFrozenParameterForItsSizesEqualsTheUnshardedRun) {
-  expect_same_of_net_that(Trains::kFirst, [](ThreeLayers& net, const Role& role) {
-    return train(net, role, [](ThreeLayers& m, const Batch& batch) {
-      return ScaleByRows::apply(loss_of(m, batch), m.out->weight);
-    });
-  });
+  expect_same_of_net_that(Trains::kFirst, fitting<ThreeLayers>([](ThreeLayers& m, const Batch& batch) {
+                            return ScaleByRows::apply(loss_of(m, batch), m.out->weight);
+                          }));
 }
 
 // Nothing else reads a parameter, and none trains; a later scope records nothing.

@@ -74,26 +74,20 @@ TEST(ZooGroups, PoliciesWrapBySizeTypeAndName) {
 }
 
 TEST(ZooGroups, OfASizeBasedPolicyEqualTheUnshardedRun) {
-  expect_same_sharded<GroupsNet>(
-      [](GroupsNet& net, const Role& role) {
-        return train(net, role, [](GroupsNet& m, const Batch& batch) {
-          return torch::nll_loss(m.forward(samples(batch, {1, 10, 10})), labels(batch, {1}, 10).squeeze(1));
-        });
-      },
-      [&](nn::Module& net, FullyShardOptions options) {
-        options.auto_wrap_policy = size_based_auto_wrap_policy(500);
-        fully_shard(net, options);
-      });
+  expect_same_sharded<GroupsNet>(fitting<GroupsNet>([](GroupsNet& m, const Batch& batch) {
+                                   return torch::nll_loss(m.forward(samples(batch, {1, 10, 10})),
+                                                          labels(batch, {1}, 10).squeeze(1));
+                                 }),
+                                 [&](nn::Module& net, FullyShardOptions options) {
+                                   options.auto_wrap_policy = size_based_auto_wrap_policy(500);
+                                   fully_shard(net, options);
+                                 });
 }
 
 void expect_same_deep(const std::function<void(Deep&, const FullyShardOptions&)>& shard) {
   expect_same_sharded<Deep>(
-      [](Deep& net, const Role& role) {
-        const auto loss = [](Deep& m, const Batch& batch) {
-          return distance_from_targets(m.forward(samples(batch, {8})), batch);
-        };
-        return train(net, role, loss);
-      },
+      fitting<Deep>(
+          [](Deep& m, const Batch& batch) { return distance_from_targets(m.forward(samples(batch, {8})), batch); }),
       [&](nn::Module& net, const FullyShardOptions& options) { shard(dynamic_cast<Deep&>(net), options); });
 }
 

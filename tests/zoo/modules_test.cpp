@@ -19,10 +19,8 @@ template <class Impl>
 AnyProgram fitted(std::function<std::shared_ptr<Impl>()> build, Forward<Impl> forward,
                   Shard shard = shard_children_then_root) {
   auto program = program_of<Impl>(
-      [=](Impl& model, const Role& role) {
-        const auto loss = [&](Impl& m, const Batch& batch) { return distance_from_targets(forward(m, batch), batch); };
-        return train(model, role, loss, /*steps=*/2);
-      },
+      fitting<Impl>([=](Impl& m, const Batch& batch) { return distance_from_targets(forward(m, batch), batch); },
+                    /*steps=*/2),
       std::move(shard));
   program.build = build;
   program.largest_world = 8;

@@ -4,7 +4,6 @@
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>
 #include <ATen/functorch/TensorWrapper.h>
-#include <torch/csrc/autograd/function_hook.h>
 
 #include "zoo/zoo.h"
 
@@ -79,8 +78,7 @@ Tensor in_place(const Tensor& h, const Tensor& w, const Tensor&) {
 }
 
 AnyProgram through(Middle middle) {
-  auto program = program_of<Between>(
-      [](Between& net, const Role& role) { return train(net, role, loss_of<Between>, /*steps=*/2); });
+  auto program = program_of<Between>(fitting<Between>(loss_of<Between>, /*steps=*/2));
   program.build = [middle] { return std::make_shared<Between>(middle); };
   return program;
 }
@@ -97,29 +95,6 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ZooOperatorsOf,
                                          ZooCase{"SeveralResults", through(several_results)},
                                          ZooCase{"InPlace", through(in_place)}),
                          name_of_case);
-
-// Nodes that read a view have no edge to the parameter: what they are to show before they run, a hook tells.
-TEST(ZooOperators, HookEachNodeOfTheirsOnceAndNoNodeOfAnother) {
-  run_thread_ranks(1, [](int) {
-    nn::Linear linear(4, 4);
-    const auto model = fully_shard(linear);
-    const ForwardScope scope(model);
-    const auto hooks = [](const Tensor& result) { return result.grad_fn()->pre_hooks().size(); };
-    const auto w = linear->weight.t();
-    EXPECT_EQ(hooks(w * 2), 1);
-    EXPECT_EQ(hooks(torch::cat({w, w})), 1);
-    EXPECT_EQ(hooks(w.chunk(2)[1]), 1);
-    EXPECT_EQ(hooks(std::get<0>(torch::max(w, 1))), 1);
-    auto y = torch::ones({4, 4}, torch::requires_grad()) * 1;
-    EXPECT_EQ(hooks(y.mul_(w)), 1);
-    const auto before = hooks(w);
-    EXPECT_TRUE(torch::dropout(w, 0.5, /*train=*/false).is_same(w));
-    EXPECT_EQ(hooks(w), before);
-    y = torch::ones({4, 4}, torch::requires_grad()) * 1;
-    const torch::NoGradGuard no_grad;
-    EXPECT_EQ(hooks(y.add_(w)), 0);
-  });
-}
 
 namespace functorch = at::functorch;
 // One level of a transform while it lives.
@@ -157,18 +132,6 @@ void expect_same_computed(const std::function<Tensor(nn::LinearImpl& in, nn::Lin
 }
 
 Tensor three_points() { return torch::linspace(-1, 1, 12, torch::kDouble).view({3, 4}); }
-
-TEST(ZooTransforms, VmapOverInputsOrTheRowsOfAParameterEqualsTheUnshardedRun) {
-  expect_same_computed([](nn::LinearImpl& in, nn::LinearImpl& out) {
-    const auto level = Level::vmap(3);
-    return value_of(out.forward(torch::tanh(in.forward(level.batched(three_points())))));
-  });
-  expect_same_computed([](nn::LinearImpl& in, nn::LinearImpl& out) {
-    const auto level = Level::vmap(6);
-    const auto row = level.batched(in.weight);
-    return value_of(torch::dot(row, three_points()[1]) * out.bias.sum());
-  });
-}
 
 TEST(ZooTransforms, GradientsOfEachSampleEqualTheUnshardedRun) {
   expect_same_computed([](nn::LinearImpl& in, nn::LinearImpl& out) {

@@ -33,39 +33,32 @@ void expect_same_in_order(Run<OrderNet> run) { expect_same_sharded<OrderNet>(std
 
 TEST(ZooOrder, BlocksInAnotherOrderEachStepLeftOutOrRepeatedEqualTheUnshardedRun) {
   const std::vector<Order> orders{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}, {2}, {0, 0, 3, 0}, {}, {1, 2, 1, 2, 3}};
-  expect_same_in_order([&](OrderNet& net, const Role& role) {
-    const auto backward = [&](int step) {
-      return backward_of(
-          role.whole(net, [&] { return net.loss(role.batch(step), orders[static_cast<size_t>(step)]); }));
-    };
-    return descend(net.parameters(), backward, static_cast<int>(orders.size()));
-  });
+  const auto loss = [&](OrderNet& net, const Batch& batch) {
+    return net.loss(batch, orders[static_cast<size_t>(batch.step)]);
+  };
+  expect_same_in_order(fitting<OrderNet>(loss, static_cast<int>(orders.size())));
 }
 
 TEST(ZooOrder, AForwardThatIsDroppedAndAnEvaluationBeforeBackwardEqualTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      scoped_loss(net, role, step + 30);  // recorded, then dropped
-      auto loss = scoped_loss(net, role, step);
-      torch::NoGradGuard no_grad;
-      auto evaluated = role.whole(net, [&] { return net.loss(role.batch(step + 20), {1, 2}); });
-      torch::AutoGradMode with_grad(true);
-      return backward_of(loss) + 3 * evaluated;
-    });
-  });
+  expect_same_in_order(stepping<OrderNet>([](OrderNet& net, const Role& role, int step) {
+    scoped_loss(net, role, step + 30);  // recorded, then dropped
+    auto loss = scoped_loss(net, role, step);
+    torch::NoGradGuard no_grad;
+    auto evaluated = role.whole(net, [&] { return net.loss(role.batch(step + 20), {1, 2}); });
+    torch::AutoGradMode with_grad(true);
+    return backward_of(loss) + 3 * evaluated;
+  }));
 }
 
 TEST(ZooOrder, PartOfForwardWithoutGradEqualsTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    return train(net, role, [](OrderNet& m, const Batch& batch) {
-      Tensor target;
-      {
-        torch::NoGradGuard no_grad;
-        target = m.forward(samples(batch, {4}) * 0.5, {3, 1});
-      }
-      return torch::mse_loss(m.forward(samples(batch, {4}), {0, 1, 2}), target);
-    });
-  });
+  expect_same_in_order(fitting<OrderNet>([](OrderNet& m, const Batch& batch) {
+    Tensor target;
+    {
+      torch::NoGradGuard no_grad;
+      target = m.forward(samples(batch, {4}) * 0.5, {3, 1});
+    }
+    return torch::mse_loss(m.forward(samples(batch, {4}), {0, 1, 2}), target);
+  }));
 }
 
 // Every rank acts on its share by `act`, with its part of the gradients, which it then has.
@@ -173,31 +166,26 @@ TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
 
 // One operator takes parameters of three groups, then a penalty takes all.
 TEST(ZooOrder, OperatorsOnParametersOfSeveralGroupsEqualTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    return train(net, role, [](OrderNet& m, const Batch& batch) {
-      auto three = torch::cat({m.block(0).weight, m.block(2).weight, m.block(3).weight});
-      auto h = torch::linear(m.in->forward(samples(batch, {4})), three);
-      h = torch::einsum("bi,ij,jk->bk", {h.slice(1, 0, 6), m.block(1).weight, m.out->weight.t()});
-      auto loss = distance_from_targets(h, batch);
-      for (const auto& parameter : m.parameters()) loss = loss + 0.01 * (parameter * parameter).sum();
-      return loss;
-    });
-  });
+  expect_same_in_order(fitting<OrderNet>([](OrderNet& m, const Batch& batch) {
+    auto three = torch::cat({m.block(0).weight, m.block(2).weight, m.block(3).weight});
+    auto h = torch::linear(m.in->forward(samples(batch, {4})), three);
+    h = torch::einsum("bi,ij,jk->bk", {h.slice(1, 0, 6), m.block(1).weight, m.out->weight.t()});
+    auto loss = distance_from_targets(h, batch);
+    for (const auto& parameter : m.parameters()) loss = loss + 0.01 * (parameter * parameter).sum();
+    return loss;
+  }));
 }
 
 TEST(ZooOrder, GradientsChangedByHandBeforeTheStepEqualTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    descend(net.parameters(), [&](int step) {
-      auto loss = learn(net, role, step);
-      torch::NoGradGuard no_grad;
-      for (auto& parameter : net.parameters()) {
-        parameter.grad().mul_(0.5).clamp_(-0.1, 0.1);
-        parameter.mutable_grad() = parameter.grad() + parameter * 0.01;
-      }
-      return loss;
-    });
-    return Values{role.gradient(net.in->weight)};
-  });
+  expect_same_in_order(stepping<OrderNet>([](OrderNet& net, const Role& role, int step) {
+    auto loss = learn(net, role, step);
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : net.parameters()) {
+      parameter.grad().mul_(0.5).clamp_(-0.1, 0.1);
+      parameter.mutable_grad() = parameter.grad() + parameter * 0.01;
+    }
+    return loss;
+  }));
 }
 
 TEST(ZooOrder, WholeParametersKeptForBackwardOrAfterItEqualTheUnshardedRun) {

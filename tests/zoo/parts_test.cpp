@@ -88,18 +88,16 @@ TEST(ZooParts, WhoseOutputIsUsedInSomeStepsOnlyEqualTheUnshardedRun) {
 
 // A child before the model that it is in, and after it.
 TEST(ZooParts, CalledAloneBeforeAndAfterTheModelEqualTheUnshardedRun) {
-  expect_same_of_parts([](PartsNet& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      auto sum = torch::zeros({}, torch::kDouble);
-      const auto alone = [&] { return net.in->forward(samples(role.batch(3 * step), {4})).square().mean(); };
-      for (const bool is_alone : {true, false, true}) {
-        sum += backward_of(is_alone ? role.whole(*net.in, alone)
-                                    : role.whole(net, [&] { return net.forward(role.batch(3 * step + 1)); }));
-        EXPECT_EQ(net.in->weight.size(0), local_rows(net.in->weight).count) << "rows after backward";
-      }
-      return sum;
-    });
-  });
+  expect_same_of_parts(stepping<PartsNet>([](PartsNet& net, const Role& role, int step) {
+    auto sum = torch::zeros({}, torch::kDouble);
+    const auto alone = [&] { return net.in->forward(samples(role.batch(3 * step), {4})).square().mean(); };
+    for (const bool is_alone : {true, false, true}) {
+      sum += backward_of(is_alone ? role.whole(*net.in, alone)
+                                  : role.whole(net, [&] { return net.forward(role.batch(3 * step + 1)); }));
+      EXPECT_EQ(net.in->weight.size(0), local_rows(net.in->weight).count) << "rows after backward";
+    }
+    return sum;
+  }));
 }
 
 TEST(ZooParts, OfWhichSomeWaitForTheirReductionEqualTheUnshardedRun) {

@@ -65,12 +65,6 @@ Tensor scoped_loss(M& net, const Role& role, int step = 0) {
   return role.whole(net, [&] { return loss_of(net, role.batch(step)); });
 }
 
-/// A few steps of SGD on that.
-template <class M>
-AnyProgram trained(Shard shard = shard_children_then_root) {
-  return program_of<M>([](M& net, const Role& role) { return train(net, role, loss_of<M>); }, std::move(shard));
-}
-
 /// Leaves the gradients of `loss`, and gives its value.
 inline Tensor backward_of(const Tensor& loss) {
   loss.backward();
@@ -98,6 +92,24 @@ template <class Backward>
 Values descend(const std::vector<Tensor>& parameters, const Backward& backward, int steps = 3) {
   auto optimizer = sgd(parameters);
   return descend_by(optimizer, backward, steps);
+}
+
+/// The programs of these: steps of SGD with what `backward` leaves, or on `loss`.
+template <class M>
+Run<M> stepping(std::function<Tensor(M&, const Role&, int step)> backward, int steps = 3) {
+  return [=](M& net, const Role& role) {
+    return descend(net.parameters(), [&](int step) { return backward(net, role, step); }, steps);
+  };
+}
+template <class M>
+Run<M> fitting(std::function<Tensor(M&, const Batch&)> loss, int steps = 3) {
+  return [=](M& net, const Role& role) { return train(net, role, loss, steps); };
+}
+
+/// A few steps of SGD on `loss_of`.
+template <class M>
+AnyProgram trained(Shard shard = shard_children_then_root) {
+  return program_of<M>(fitting<M>(loss_of<M>), std::move(shard));
 }
 
 /// Acts as each rank whose part `role` plays, on its share of the batch: that one, or unsharded all of them, each with
