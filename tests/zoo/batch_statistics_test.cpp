@@ -6,12 +6,6 @@
 namespace fsdp::test {
 namespace {
 
-Values copies_of(const Values& tensors) {
-  Values copies;
-  for (const auto& tensor : tensors) copies.push_back(tensor.clone());
-  return copies;
-}
-
 void swap_values(const Values& left, const Values& right) {
   const torch::NoGradGuard no_grad;
   for (size_t i = 0; i < left.size(); ++i) {

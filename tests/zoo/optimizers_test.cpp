@@ -56,8 +56,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ZooSteps, AMeanOfPastRowsIsThatOfTheUnshardedModelsParameters) {
   expect_same_sharded<ScaledNet>(
       [](ScaledNet& net, const Role& role) {
-        std::vector<Tensor> means;
-        for (const auto& parameter : net.parameters()) means.push_back(parameter.detach().clone());
+        const auto means = copies_of(net.parameters());
         for (int step = 0; step < 3; ++step) {
           descend(net.parameters(), [&](int) { return learn(net, role, step); }, /*steps=*/1);
           const torch::NoGradGuard no_grad;

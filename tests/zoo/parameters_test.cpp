@@ -101,7 +101,7 @@ void shard_every_child(nn::Module& m, const FullyShardOptions& options) {
 // the root have none of their own.
 TEST(ZooParameters, HooksFromBeforeAndAfterShardingEqualTheUnshardedRun) {
   const auto add_hook = [](const Tensor& parameter, double factor) {
-    parameter.register_hook([factor, sizes = parameter.sizes().vec(),
+    parameter.register_hook([factor, sizes = global_sizes(parameter),
                              weak = c10::weak_intrusive_ptr(parameter.getIntrusivePtr())](const Tensor& gradient) {
       EXPECT_EQ(gradient.sizes(), sizes);
       EXPECT_EQ(Tensor(weak.lock()).sizes(), sizes);
@@ -110,7 +110,7 @@ TEST(ZooParameters, HooksFromBeforeAndAfterShardingEqualTheUnshardedRun) {
   };
   auto program = program_of<Hollow>(
       [&](Hollow& net, const Role& role) {
-        role.whole(net, [&] { add_hook(net.in->weight, 2.0); });
+        add_hook(net.in->weight, 2.0);
         return train(net, role, loss_of<Hollow>);
       },
       shard_every_child);

@@ -63,12 +63,7 @@ TEST(StartValues, OfRank0AreEveryRanksWhereAskedFor) {
       torch::manual_seed(7 + r);
       models.push_back(std::make_shared<StartMixed>());
     }
-    const auto copies = [](const std::vector<Tensor>& tensors) {
-      std::vector<Tensor> clones;
-      for (const auto& tensor : tensors) clones.push_back(tensor.detach().clone());
-      return clones;
-    };
-    const auto parameters = copies(models[0]->parameters()), buffers = copies(models[0]->buffers());
+    const auto parameters = copies_of(models[0]->parameters()), buffers = copies_of(models[0]->buffers());
     run_thread_ranks(3, [&](int r) {
       auto& model = *models[static_cast<size_t>(r)];
       const auto own = model.own.detach().clone();

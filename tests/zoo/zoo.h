@@ -126,6 +126,12 @@ inline Values gradients_of(const nn::Module& net, const Role& role) {
   return gradients;
 }
 
+inline Values copies_of(const Values& tensors) {
+  Values copies;
+  for (const auto& tensor : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
 inline void append(Values& values, const Values& more) { values.insert(values.end(), more.begin(), more.end()); }
 
 inline void set_trainable(nn::Module& module, bool trainable) {
