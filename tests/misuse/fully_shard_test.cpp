@@ -4,6 +4,7 @@
 #include <torch/script.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
+#include <array>
 #include <optional>
 
 #include "misuse/net.h"
@@ -128,20 +129,33 @@ struct AroundALayer : nn::Module {
   nn::Linear layer = register_module("layer", nn::Linear(4, 4));
 };
 
-// The graph of the first module lives on, and an optimizer would keep its parameters, and with them its groups.
+TEST(FullyShard, OfAModelWhereOneWasWhoseGraphLivesOn) {
+  run_thread_ranks(2, [](int) {
+    alignas(AroundALayer) std::array<std::byte, sizeof(AroundALayer)> place;
+    Tensor y;
+    for (int round = 0; round < 3; ++round) {
+      const auto model = build_alike([&] {
+        return std::shared_ptr<AroundALayer>(new (place.data()) AroundALayer,
+                                             [](AroundALayer* gone) { gone->~AroundALayer(); });
+      });
+      fully_shard(*model->layer);
+      auto group = fully_shard(*model);
+      ForwardScope scope(group);
+      y = model->layer->forward(torch::ones({1, 4})).sum();
+      EXPECT_TRUE(y.requires_grad());
+    }
+  });
+}
+
+// The optimizer keeps the first module's parameters, and with them its groups.
 TEST(FullyShard, OfANewModuleAtTheAddressOfOneThatIsGoneWorks) {
   run_thread_ranks(2, [](int) {
-    std::optional<AroundALayer> place;
+    std::optional<MisuseNetImpl> net;
     std::vector<Tensor> kept;
-    for (int round = 0; round < 3; ++round) {
-      auto& model = *build_alike([&] { return &place.emplace(); });
-      fully_shard(*model.layer);
-      auto group = fully_shard(static_cast<nn::Module&>(model));
-      EXPECT_EQ(group.stats().groups, 2);
-      const ForwardScope scope(group);
-      for (const auto& parameter : model.parameters()) kept.push_back(parameter);
-      kept.push_back(model.layer->forward(torch::ones({1, 4})).sum());
-      EXPECT_TRUE(kept.back().requires_grad());
+    for (int again = 0; again < 3; ++again) {
+      build_alike([&] { return &net.emplace(); });
+      EXPECT_EQ(shard(*net).stats().groups, 4);
+      for (const auto& parameter : net->parameters()) kept.push_back(parameter);
     }
   });
 }
