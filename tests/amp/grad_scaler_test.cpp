@@ -34,8 +34,8 @@ TEST(GradScaler, TrainsToTheBitsOfTrainingWithoutIt) {
     SCOPED_TRACE(c10::str(world, " ranks, ", strategy));
     run_thread_ranks(world, [&](int) {
       Scaled plain({.strategy = strategy}, make), scaled({.strategy = strategy}, make);
-      GradScaler scaler({.init_scale = 4096, .growth_interval = 2});
-      for (int step = 0; step < 4; ++step) plain.iterate(step), scaled.iterate(scaler, step);
+      GradScaler scaler({.init_scale = 4096, .growth_interval = 1});
+      for (int step = 0; step < 2; ++step) plain.iterate(step), scaled.iterate(scaler, step);
       EXPECT_EQ(scaler.get_scale(), 4096 * 4);
       const auto& optimizer = *plain.optimizer;
       EXPECT_TRUE(are_equal(plain.values(), scaled.values())) << typeid(optimizer).name();
@@ -53,20 +53,18 @@ TEST(GradScaler, AnInfOnOneRankSkipsTheStepOfAnyOptimizerOnAll) {
       if (has_decay) return std::make_unique<torch::optim::AdamW>(parameters, 0.05);
       return std::make_unique<torch::optim::Adam>(parameters, 0.05);
     });
-  for (const auto& make : all)
+  constexpr float kBad[]{kInf, -kInf, NAN};
+  for (size_t i = 0; i < all.size(); ++i)
     run_thread_ranks(3, [&](int) {
-      Scaled model({}, make);
+      Scaled model({}, all[i]);
       GradScaler scaler;
       const auto before = model.values();
-      double scale = 65536;
-      for (const float bad : {kInf, -kInf, NAN}) {
-        model.backward(scaler, 0);
-        model.plant(bad, 1);
-        EXPECT_FALSE(scaler.step(*model.optimizer).defined());
-        scaler.update();
-        EXPECT_TRUE(are_equal(before, model.values())) << bad;
-        EXPECT_EQ(scaler.get_scale(), scale /= 2) << bad;
-      }
+      model.backward(scaler, 0);
+      model.plant(kBad[i % 3], 1);
+      EXPECT_FALSE(scaler.step(*model.optimizer).defined());
+      scaler.update();
+      EXPECT_TRUE(are_equal(before, model.values())) << "optimizer " << i;
+      EXPECT_EQ(scaler.get_scale(), 32768);
       model.iterate(scaler, 1);
       EXPECT_FALSE(are_equal(before, model.values()));
       for (const auto& values : model.values()) EXPECT_TRUE(values.isfinite().all().item<bool>());

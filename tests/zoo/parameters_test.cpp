@@ -27,21 +27,27 @@ TEST(ZooParameters, ScalarsHugeRowsEmptyOnesAndFewerRowsThanRanksEqualTheUnshard
   }
 }
 
-TEST(ZooParameters, RanksHoldRowsThatTogetherAreTheParameter) {
-  for (int world : worlds_up_to(4))
-    run_thread_ranks(world, [&](int) {
-      const auto model = build_alike([] { return std::make_shared<Odd>(); });
-      std::vector<std::vector<int64_t>> sizes;
-      for (const auto& parameter : model->parameters()) sizes.push_back(parameter.sizes().vec());
-      fully_shard(static_cast<nn::Module&>(*model));
-      for (size_t i = 0; i < sizes.size(); ++i) {
-        auto parameter = model->parameters()[i];
-        EXPECT_EQ(global_sizes(parameter), sizes[i]);
-        EXPECT_EQ(parameter.size(0), local_rows(parameter).count);
-        auto total = mean_over_ranks(torch::tensor(static_cast<double>(parameter.size(0)), torch::kDouble)) * world;
-        EXPECT_EQ(total.item<double>(), sizes[i].empty() ? 1.0 : static_cast<double>(sizes[i][0]));
-      }
-    });
+TEST(ZooParameters, WholeTensorsGradientsRowsAndSizesAreThoseOfTheUnshardedModel) {
+  const auto whole_of = [](const Tensor& parameter, const Role& role) {
+    return role.is_sharded() ? full_tensor(parameter) : parameter.detach().clone();
+  };
+  expect_same_sharded<Odd>([&](Odd& net, const Role& role) {
+    learn(net, role);
+    Values values = gradients_of(net, role);
+    role.whole(net, [&] { values.push_back(whole_of(net.in->weight, role)); });
+    for (const auto& parameter : net.parameters()) {
+      values.push_back(whole_of(parameter, role));
+      EXPECT_FALSE(values.back().requires_grad());
+      auto sizes = global_sizes(parameter);
+      values.push_back(torch::tensor(sizes.empty() ? std::vector<int64_t>{1} : sizes).to(torch::kDouble));
+      auto rows = local_rows(parameter);
+      auto held = torch::zeros({sizes.empty() ? 1 : sizes[0]}, torch::kDouble);
+      EXPECT_EQ(rows.count, role.is_sharded() ? parameter.size(0) : held.size(0));
+      held.slice(0, rows.first, rows.first + rows.count).fill_(role.is_sharded() ? role.world : 1.0);
+      values.push_back(held);  // every row is held once
+    }
+    return values;
+  });
 }
 
 // Float and double weights and integer tables in one group.

@@ -103,19 +103,22 @@ TEST(ZooParts, CalledAloneBeforeAndAfterTheModelEqualTheUnshardedRun) {
 TEST(ZooParts, OfWhichSomeWaitForTheirReductionEqualTheUnshardedRun) {
   for (const bool root_waits : {true, false})
     expect_same_of_parts([=](PartsNet& net, const Role& role) {
-      descend(net.parameters(), [&](int step) {
-        for (int micro = 0; micro < 3; ++micro) {
-          if (role.is_sharded()) {
-            const auto waiting = root_waits ? group_of(net) : group_of(*net.in);
-            waiting.set_requires_gradient_sync(micro == 2, /*recurse=*/false);
-          }
-          role.whole(net, [&] { return net.forward(role.batch(3 * step + micro)); }).backward();
-          EXPECT_TRUE(net.head->weight.grad().defined());
-          EXPECT_EQ(net.scale.grad().defined(), !role.is_sharded() || !root_waits || micro == 2);
-          EXPECT_EQ(net.in->weight.grad().defined(), !role.is_sharded() || root_waits || micro == 2);
-        }
-        return Tensor();
-      });
+      descend(
+          net.parameters(),
+          [&](int step) {
+            for (int micro = 0; micro < 3; ++micro) {
+              if (role.is_sharded()) {
+                const auto waiting = root_waits ? group_of(net) : group_of(*net.in);
+                waiting.set_requires_gradient_sync(micro == 2, /*recurse=*/false);
+              }
+              role.whole(net, [&] { return net.forward(role.batch(3 * step + micro)); }).backward();
+              EXPECT_TRUE(net.head->weight.grad().defined());
+              EXPECT_EQ(net.scale.grad().defined(), !role.is_sharded() || !root_waits || micro == 2);
+              EXPECT_EQ(net.in->weight.grad().defined(), !role.is_sharded() || root_waits || micro == 2);
+            }
+            return Tensor();
+          },
+          /*steps=*/2);
       return Values{role.gradient(net.in->weight), role.gradient(net.scale)};
     });
 }

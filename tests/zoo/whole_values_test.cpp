@@ -7,10 +7,6 @@ namespace {
 
 void expect_same_values(Run<ScaledNet> run) { expect_same_sharded<ScaledNet>(std::move(run), shard_first_then_root); }
 
-Tensor whole_of(const Tensor& parameter, const Role& role) {
-  return role.is_sharded() ? full_tensor(parameter) : parameter.detach().clone();
-}
-
 // Above and below the norm, against torch's function on the unsharded model.
 TEST(ZooClipping, NormAndClippedGradientsEqualTorchsOnTheUnshardedModel) {
   expect_same_values([=](ScaledNet& net, const Role& role) {
@@ -100,62 +96,32 @@ TEST(ZooWholeValues, LocalRowsComputesOnTheRowsOfTheRank) {
   });
 }
 
-TEST(ZooWholeValues, WholeTensorsGradientsAndSizesAreThoseOfTheUnshardedModel) {
-  expect_same_values([](ScaledNet& net, const Role& role) {
-    learn(net, role);
-    Values values = gradients_of(net, role);
-    role.whole(net, [&] { values.push_back(whole_of(net.in->weight, role)); });
-    for (const auto& parameter : net.parameters()) {
-      values.push_back(whole_of(parameter, role));
-      EXPECT_FALSE(values.back().requires_grad());
-      auto sizes = global_sizes(parameter);
-      values.push_back(torch::tensor(sizes.empty() ? std::vector<int64_t>{1} : sizes).to(torch::kDouble));
-      auto rows = local_rows(parameter);
-      int64_t whole_rows = sizes.empty() ? 1 : sizes[0];
-      EXPECT_LE(rows.first + rows.count, whole_rows);
-      auto held = torch::zeros({whole_rows}, torch::kDouble);
-      held.slice(0, rows.first, rows.first + rows.count).fill_(role.is_sharded() ? role.world : 1.0);
-      values.push_back(held);  // every row is held once
-    }
-    EXPECT_FALSE(role.gradient(net.unused->weight).defined());
-    return values;
-  });
-}
-
 // The groups of ranks are those of the mesh, or of the options, themselves.
 using Groups = std::vector<std::shared_ptr<ProcessGroup>>;
 
-TEST(PlacementOf, AParameterIsTheAxesOfTheMeshThatItsRowsLieOn) {
-  run_thread_ranks(4, [](int) {
-    const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
-    auto net = build_alike([] { return std::make_shared<ScaledNet>(); });
-    const auto model = fully_shard(net, {.mesh = mesh});
-    const auto placement = placement_of(net->in->weight);
-    EXPECT_EQ(placement.ranks, mesh.laid_out());
-    EXPECT_EQ(placement.shard, mesh.process_group("shard"));
-    EXPECT_EQ(placement.replicate, Groups{mesh.process_group("replicate")});
-    const ForwardScope scope(model);
-    EXPECT_EQ(placement_of(net->in->weight).shard, placement.shard);
-  });
-}
-
-TEST(PlacementOf, AParameterWithoutAMeshIsOneAxis) {
-  run_thread_ranks(3, [](int rank) {
+TEST(PlacementOf, AParameterIsTheAxesThatItsRowsLieOn) {
+  run_thread_ranks(4, [](int rank) {
     const auto all = default_process_group();
-    auto net = build_alike([] { return std::make_shared<ScaledNet>(); });
+    const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
+    auto [meshed, net] = build_alike([] { return std::pair(nn::Linear(4, 6), std::make_shared<ScaledNet>()); });
+    const auto model = fully_shard(meshed, {.mesh = mesh});
     fully_shard(static_cast<nn::Module&>(*net->in));
     fully_shard(static_cast<nn::Module&>(*net->out), {.strategy = Strategy::kReplicate});
-    const auto sharded = placement_of(net->in->weight), replicated = placement_of(net->out->weight);
-    EXPECT_EQ(sharded.ranks, all);
-    EXPECT_EQ(sharded.shard, all);
-    EXPECT_EQ(sharded.replicate, Groups{});
-    EXPECT_EQ(replicated.ranks, all);
+    const auto expect = [](const Tensor& parameter, const Groups::value_type& ranks, const Groups::value_type& shard,
+                           const Groups& replicate) {
+      const auto found = placement_of(parameter);
+      EXPECT_EQ(found.ranks, ranks);
+      EXPECT_EQ(found.shard, shard);
+      EXPECT_EQ(found.replicate, replicate);
+    };
+    expect(meshed->weight, mesh.laid_out(), mesh.process_group("shard"), {mesh.process_group("replicate")});
+    expect(net->in->weight, all, all, {});
+    expect(net->scale, nullptr, nullptr, {});
+    const auto replicated = placement_of(net->out->weight);
+    expect(net->out->weight, all, replicated.shard, {all});
     EXPECT_EQ(replicated.shard->global_ranks(), std::vector{rank});
-    EXPECT_EQ(replicated.replicate, Groups{all});
-    const auto ordinary = placement_of(net->scale);
-    EXPECT_EQ(ordinary.ranks, nullptr);
-    EXPECT_EQ(ordinary.shard, nullptr);
-    EXPECT_EQ(ordinary.replicate, Groups{});
+    const ForwardScope scope(model);
+    expect(meshed->weight, mesh.laid_out(), mesh.process_group("shard"), {mesh.process_group("replicate")});
   });
 }
 
