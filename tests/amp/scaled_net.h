@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 
+#include "misuse/net.h"
 #include "optim/every_optimizer.h"
 #include "support/small_net.h"
 
@@ -56,12 +57,16 @@ struct Scaled {
   /// A whole iteration with the scaler, and without one.
   void iterate(GradScaler& scaler, int step) {
     backward(scaler, step);
-    scaler.step(*optimizer);
-    scaler.update();
+    this->step(scaler);
   }
   void iterate(int step) {
     forward(step).backward();
     optimizer->step();
+  }
+  /// What follows a backward.
+  void step(GradScaler& scaler) {
+    scaler.step(*optimizer);
+    scaler.update();
   }
   /// In one of that rank's rows.
   void plant(float value, int on_rank) {
@@ -85,14 +90,5 @@ inline bool are_equal(const std::vector<torch::Tensor>& left, const std::vector<
 
 /// Float parameters of each rank's own, that no model has.
 inline torch::Tensor plain_parameter() { return torch::ones({2}, torch::requires_grad()); }
-
-inline std::string message_of_call(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const UsageError& error) {
-    return error.what_without_backtrace();
-  }
-  return {};
-}
 
 }  // namespace fsdp::test

@@ -39,8 +39,7 @@ auto with_seed(const Build& build) {
   return build();
 }
 
-PROCESS_CASE(build_deferred) {
-  init_process_group({.backend = test_backend()});
+void build_deferred() {
   auto ordinary = with_seed([] { return SmallNet(); });
   const auto next = torch::rand({3});
   auto model = with_seed([] { return deferred_init([] { return SmallNet(); }); });
@@ -54,8 +53,7 @@ PROCESS_CASE(build_deferred) {
   expect_equal(ordinary, model);
 }
 
-PROCESS_CASE(initialise_after_sharding) {
-  init_process_group({.backend = test_backend()});
+void initialise_after_sharding() {
   auto ordinary = initialised_net();
   auto model = meta_init([] { return SmallNet(); });
   const auto group = shard_blocks(*model);
@@ -74,13 +72,10 @@ PROCESS_CASE(initialise_after_sharding) {
   expect_equal(ordinary, model);
 }
 
-PROCESS_CASE(initialise_in_fully_shard) {
-  init_process_group({.backend = test_backend()});
+void initialise_in_fully_shard() {
   auto model = meta_init([] { return SmallNet(); });
-  FullyShardOptions options;
-  options.param_init_fn = init_by_sizes;
   torch::manual_seed(9);
-  fully_shard(model, options);
+  fully_shard(model, {.param_init_fn = init_by_sizes});
   auto ordinary = SmallNet();
   torch::manual_seed(9);
   // Children come first, the last one before the others.
@@ -93,6 +88,13 @@ PROCESS_CASE(initialise_in_fully_shard) {
   expect_equal(ordinary, model);
 }
 
+PROCESS_CASE(initialise) {
+  init_process_group({.backend = test_backend()});
+  build_deferred();
+  initialise_after_sharding();
+  initialise_in_fully_shard();
+}
+
 PROCESS_CASE(initialise_from_two_seeds) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(20)});
   SmallNet net;
@@ -101,16 +103,13 @@ PROCESS_CASE(initialise_from_two_seeds) {
   initialize(group, [&] { init_by_sizes(*net->head); });
 }
 
-void expect_success(const std::string& name, const std::vector<int>& worlds = {3}) {
-  for (const int world : worlds) {
-    ProcessRanks ranks(name, {.world_size = world});
+// Built without memory, on the meta device and in fully_shard.
+TEST(DeferredProcesses, HaveTheValuesOfOrdinaryConstruction) {
+  for (const int world : {1, 3}) {
+    ProcessRanks ranks("initialise", {.world_size = world});
     for (int r = 0; r < world; ++r) EXPECT_EQ(ranks.wait(r).exit_code, 0) << ranks.wait(r).output;
   }
 }
-
-TEST(DeferredProcesses, HaveTheValuesOfOrdinaryConstruction) { expect_success("build_deferred", {1, 3}); }
-TEST(DeferredProcesses, InitialiseAShardedModelAsAnOrdinaryOne) { expect_success("initialise_after_sharding"); }
-TEST(DeferredProcesses, InitialiseModulesOnTheMetaDeviceInFullyShard) { expect_success("initialise_in_fully_shard"); }
 
 TEST(DeferredProcesses, FromTwoSeedsAreAMismatch) {
   ProcessRanks ranks("initialise_from_two_seeds", {.world_size = 2});

@@ -57,8 +57,8 @@ int64_t train(int layers, const FullyShardOptions& options) {
   }
   uint64_t bits = 0;
   for (const auto& parameter : net->parameters())
-    bits = bits * 31 +
-           static_cast<uint64_t>(full_tensor(parameter).view(torch::kInt).sum(torch::kLong).item<int64_t>());
+    bits =
+        bits * 31 + static_cast<uint64_t>(full_tensor(parameter).view(torch::kInt).sum(torch::kLong).item<int64_t>());
   return static_cast<int64_t>(bits);
 }
 

@@ -42,9 +42,8 @@ TEST(OperandsBesideRows, OfOtherSizesAreRefusedByEveryRank) {
       }
       expect_acts_refused(world, rows, acts, "fsdp::full_tensor");
     }
-}
 
-TEST(OperandsBesideRows, AreRefusedByTheirSizesOnARankThatHasAllRows) {
+  // By their sizes where a rank has all rows.
   expect_acts_refused(
       1, 2, {[](Tensor& p) { p.add_(torch::ones({3, 4})); }},
       "(expected an operand that fits the whole parameter's sizes [2, 4] or this rank's rows 0 to 2 of 2, sizes "
@@ -61,16 +60,15 @@ TEST(OperandsBesideRows, OfAParameterWithOtherRowsAreRefusedByEveryRank) {
     Tensor first = register_parameter("first", torch::zeros({3, 4}));
     Tensor p = register_parameter("q", torch::zeros({7, 4}));
   };
-  for (int world : {2, 3})
-    run_thread_ranks(world, [&](int) {
-      OneWeight model(7);
-      Wider average;
-      fully_shard(static_cast<nn::Module&>(model));
-      fully_shard(static_cast<nn::Module&>(average));
-      torch::NoGradGuard no_grad;
-      expect_error([&] { average.p.lerp_(model.p, 0.5); }, {"parameter 'q'", "found another sharded tensor of sizes"});
-      expect_error([&] { model.p.mul_(average.first); }, {"parameter 'p'"});
-    });
+  run_thread_ranks(3, [&](int) {
+    OneWeight model(7);
+    Wider average;
+    fully_shard(static_cast<nn::Module&>(model));
+    fully_shard(static_cast<nn::Module&>(average));
+    torch::NoGradGuard no_grad;
+    expect_error([&] { average.p.lerp_(model.p, 0.5); }, {"parameter 'q'", "found another sharded tensor of sizes"});
+    expect_error([&] { model.p.mul_(average.first); }, {"parameter 'p'"});
+  });
 }
 
 // With one row on each rank the rows would be broadcast to the whole tensor without a word.

@@ -9,79 +9,77 @@ namespace {
 
 namespace nn = torch::nn;
 
+using Options = FullyShardOptions;
+using Policy = MixedPrecisionPolicy;
+
 struct BadOptions {
-  std::function<FullyShardOptions()> make;  // on every rank
+  Options options;
   Words words;
 };
 
-// Every rank refuses the options, leaves the module as it was, and can use the process group afterwards.
-void expect_options_refused(int world, const std::vector<BadOptions>& all) {
+// Every rank refuses the options that it makes, leaves the module as it was, and can use the process group afterwards.
+void expect_options_refused(int world, const std::function<std::vector<BadOptions>()>& make) {
   run_thread_ranks(world, [&](int) {
-    for (const auto& bad : all) {
+    for (auto& bad : make()) {
       SCOPED_TRACE(bad.words[0]);
       nn::Linear linear(4, 3);
-      const auto options = bad.make();
-      auto words = bad.words;
-      words.emplace_back(options.mp_policy ? "@fully_shard: MixedPrecisionPolicy::"
-                                           : "@fully_shard: FullyShardOptions");
-      expect_error([&] { fully_shard(*linear, options); }, words);
+      bad.words.emplace_back(bad.options.mp_policy ? "@fully_shard: MixedPrecisionPolicy::"
+                                                   : "@fully_shard: FullyShardOptions");
+      expect_error([&] { fully_shard(*linear, bad.options); }, bad.words);
       EXPECT_EQ(linear->weight.size(0), 3) << "it was sharded";
     }
     barrier();
   });
 }
 
-using Options = FullyShardOptions;
-using Policy = MixedPrecisionPolicy;
+Options computing_in(Policy policy) { return {.mp_policy = std::move(policy)}; }
 
 TEST(Options, ThatCannotBeAreRefused) {
-  std::vector<BadOptions> all{
-      {[] { return Options{.offload_policy = CPUOffloadPolicy{}}; },
-       {"offload_policy", "is on the CPU", "only the disk tier means something"}},
-      {[] { return Options{.device = c10::Device(c10::kCUDA, 0)}; }, {"device", "found cuda:0", "cuda has 0 here"}},
-      {[] { return Options{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })}; },
-       {"auto_wrap_policy", "not what to wrap"}},
-      {[] { return Options{.ignored_params = {torch::ones({9, 9})}}; },
-       {"ignored_params", "sizes [9, 9]", "no parameter under Linear"}},
-      {[] { return Options{.ignored_params = {torch::Tensor()}}; }, {"ignored_params", "undefined"}},
-      {[] { return Options{.mesh = init_device_mesh(), .process_group = default_process_group()}; },
-       {"a mesh and a process_group", "Leave the process_group out"}},
-      {[] { return Options{.mp_policy = Policy{.param_dtype = torch::kChar}}; }, {"param_dtype", "found Char"}},
-      {[] { return Options{.mp_policy = Policy{.param_dtype = torch::kFloat8_e4m3fn}}; },
-       {"param_dtype", "Float8_e4m3fn"}},
-      {[] { return Options{.mp_policy = Policy{.reduce_dtype = torch::kInt}}; }, {"reduce_dtype", "found Int"}},
-      {[] { return Options{.mp_policy = Policy{.output_dtype = torch::kBool}}; }, {"output_dtype", "found Bool"}},
-      {[] {
-         return Options{.mp_policy = Policy{.keeps_precision = [](const nn::Module&, const auto&) { return true; }}};
-       },
-       {"Set param_dtype or reduce_dtype"}}};
-  for (const int ranks : {0, -1, 3, 4})
-    all.push_back({[=] { return Options{.reshard_after_forward = Reshard::within(ranks)}; },
-                   {"reshard_after_forward", "divides the 2 ranks", c10::str("found ", ranks)}});
-  for (const auto strategy : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer})
-    all.push_back({[=] { return Options{.strategy = strategy, .mesh = init_device_mesh({2}, {"replicate"})}; },
-                   {"its one axis is named 'replicate'", c10::str("but ", strategy, " shards")}});
-  for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-    all.push_back({[=] { return Options{.strategy = strategy, .reshard_after_forward = Reshard::always()}; },
-                   {"reshard_after_forward frees whole parameters", c10::str("with ", strategy, " they stay")}});
-  expect_options_refused(2, all);
+  const auto keeps_all = [](const nn::Module&, const auto&) { return true; };
+  expect_options_refused(2, [&] {
+    std::vector<BadOptions> all{
+        {{.offload_policy = CPUOffloadPolicy{}},
+         {"offload_policy", "is on the CPU", "only the disk tier means something"}},
+        {{.device = c10::Device(c10::kCUDA, 0)}, {"device", "found cuda:0", "cuda has 0 here"}},
+        {{.auto_wrap_policy = AutoWrapPolicy(nullptr, [](const WrapCandidate&) { return true; })},
+         {"auto_wrap_policy", "not what to wrap"}},
+        {{.ignored_params = {torch::ones({9, 9})}}, {"ignored_params", "sizes [9, 9]", "no parameter under Linear"}},
+        {{.ignored_params = {torch::Tensor()}}, {"ignored_params", "undefined"}},
+        {{.mesh = init_device_mesh(), .process_group = default_process_group()},
+         {"a mesh and a process_group", "Leave the process_group out"}},
+        {computing_in({.param_dtype = torch::kChar}), {"param_dtype", "found Char"}},
+        {computing_in({.param_dtype = torch::kFloat8_e4m3fn}), {"param_dtype", "Float8_e4m3fn"}},
+        {computing_in({.reduce_dtype = torch::kInt}), {"reduce_dtype", "found Int"}},
+        {computing_in({.output_dtype = torch::kBool}), {"output_dtype", "found Bool"}},
+        {computing_in({.keeps_precision = keeps_all}), {"Set param_dtype or reduce_dtype"}}};
+    for (const int ranks : {0, -1, 3, 4})
+      all.push_back({{.reshard_after_forward = Reshard::within(ranks)},
+                     {"reshard_after_forward", "divides the 2 ranks", c10::str("found ", ranks)}});
+    for (const auto strategy : {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer})
+      all.push_back({{.strategy = strategy, .mesh = init_device_mesh({2}, {"replicate"})},
+                     {"its one axis is named 'replicate'", c10::str("but ", strategy, " shards")}});
+    for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
+      all.push_back({{.strategy = strategy, .reshard_after_forward = Reshard::always()},
+                     {"reshard_after_forward frees whole parameters", c10::str("with ", strategy, " they stay")}});
+    return all;
+  });
 }
 
 TEST(AMesh, OfOtherAxesThanReplicateAndShardIsRefused) {
-  expect_options_refused(
-      4, {{[] { return Options{.mesh = init_device_mesh({1, 2, 2}, {"stage", "replicate", "shard"})}; },
-           {"expected one axis, or the axes 'replicate' and 'shard'", "found 'stage', 'replicate', 'shard'"}},
-          {[] { return Options{.mesh = init_device_mesh({2, 2}, {"dp", "tp"})}; }, {"found 'dp', 'tp'"}}});
-  expect_options_refused(8, {{[] {
-                                const auto mesh = init_device_mesh({2, 2, 2}, {"stage", "replicate", "shard"});
-                                return Options{.mesh = mesh[{"replicate", "shard"}]};
-                              },
-                              {"found one of 4 of 8", "Split them"}}});
+  expect_options_refused(4, [] {
+    return std::vector<BadOptions>{
+        {{.mesh = init_device_mesh({1, 2, 2}, {"stage", "replicate", "shard"})},
+         {"expected one axis, or the axes 'replicate' and 'shard'", "found 'stage', 'replicate', 'shard'"}},
+        {{.mesh = init_device_mesh({2, 2}, {"dp", "tp"})}, {"found 'dp', 'tp'"}}};
+  });
+  expect_options_refused(8, [] {
+    const auto mesh = init_device_mesh({2, 2, 2}, {"stage", "replicate", "shard"});
+    return std::vector<BadOptions>{{{.mesh = mesh[{"replicate", "shard"}]}, {"found one of 4 of 8", "Split them"}}};
+  });
 }
 
 TEST(Options, OfAListOrAScriptModuleThatWrapsAreRefused) {
-  FullyShardOptions wraps;
-  wraps.auto_wrap_policy = size_based_auto_wrap_policy(1);
+  const FullyShardOptions wraps{.auto_wrap_policy = size_based_auto_wrap_policy(1)};
   run_thread_ranks(2, [&](int) {
     nn::Linear a(2, 2), b(2, 2);
     expect_error([&] { fully_shard({a.get(), b.get()}, wraps); }, {"auto_wrap_policy", "found list of 2 modules"});
@@ -110,11 +108,9 @@ TEST(ReshardWithin, OneRankIsNeverAndAllAreAlways) {
     const auto gathers = [](Reshard reshard) {
       nn::Sequential net;
       for (int i = 0; i < 5; ++i) net->push_back(nn::Linear(nn::LinearOptions(4, 4).bias(false)));
-      FullyShardOptions options;
-      options.reshard_after_forward = reshard;
-      options.auto_wrap_policy = module_wrap_policy<nn::LinearImpl>();
-      options.sync_module_states = true;
-      auto model = fully_shard(net, options);
+      auto model = fully_shard(net, {.reshard_after_forward = reshard,
+                                     .auto_wrap_policy = module_wrap_policy<nn::LinearImpl>(),
+                                     .sync_module_states = true});
       model(torch::ones({2, 4})).sum().backward();
       return model.stats().gathers;
     };

@@ -34,27 +34,24 @@ struct Sharding {
 
 TEST(DifferentModelsAndOptions, AreFound) {
   const auto with = [](const Options& options) { fully_shard(*linear_alike(4, 3), options); };
+  const auto changed = [](void (*change)(nn::LinearImpl&, int rank)) {
+    return [=](int r) {
+      auto linear = linear_alike(4, 3);
+      change(*linear, r);
+      fully_shard(*linear);
+    };
+  };
   const auto half = torch::kHalf, bf16 = torch::kBFloat16;
   const std::vector<Sharding> all{
       {[](int r) { fully_shard(*nn::Linear(4, 3 + r)); }},
       {[](int r) { fully_shard(r == 0 ? *nn::Linear(4, 2) : *nn::Linear(2, 4)); }},
       {[](int r) { fully_shard(*nn::Linear(nn::LinearOptions(4, 3).bias(r == 0))); }},
-      {[](int r) {
-        nn::Linear linear(4, 3);
-        linear->to(r == 0 ? torch::kFloat : torch::kDouble);
-        fully_shard(*linear);
-      }},
-      {[](int r) {
-        nn::Linear linear(4, 3);
-        linear->bias.set_requires_grad(r == 0);
-        fully_shard(*linear);
-      }},
-      {[](int r) {
-        nn::Linear linear(nn::LinearOptions(4, 3).bias(false));
-        if (r == 1) linear->register_module("child", nn::Identity());
-        linear->register_parameter(r == 0 ? "alpha" : "beta", torch::ones({3}));
-        fully_shard(*linear);
-      }},
+      {changed([](auto& linear, int r) { linear.to(r == 0 ? torch::kFloat : torch::kDouble); })},
+      {changed([](auto& linear, int r) { linear.bias.set_requires_grad(r == 0); })},
+      {changed([](auto& linear, int r) {
+        if (r == 1) linear.register_module("child", nn::Identity());
+        linear.register_parameter(r == 0 ? "alpha" : "beta", torch::ones({3}));
+      })},
       {[=](int r) { with({.reshard_after_forward = r == 0 ? Reshard::always() : Reshard::never()}); }},
       {[=](int r) { with(r == 0 ? Options{.reshard_after_forward = Reshard::never()} : Options{}); }},
       {[=](int r) { with({.reshard_after_forward = r == 0 ? Reshard::always() : Reshard::within(2)}); }},
@@ -250,14 +247,6 @@ TEST(OnOneRankOnly, AGroupThatOnlySomeRanksReachIsAnErrorOnAll) {
       shares() ? they_run("reduce_scatter of '1'", "reduce_scatter of 'Sequential'")
                : Words{"rank 0: all_gather of '1'", "rank 1: all_gather of 'Sequential'", "that only some ranks run"},
       {.timeout = std::chrono::seconds(3)});
-}
-
-TEST(ARankThatLeft, IsLostToAForwardOfTheOthers) {
-  run_thread_ranks(3, [&](int r) {
-    auto model = fully_shard(linear_alike());
-    if (r == 1) return;
-    expect_error<PeerLost>([&] { model(one_row()); }, {reading("Linear"), "rank 1 has left"});
-  });
 }
 
 TEST(AfterAMismatch, EveryFurtherStepFailsAtOnceWithTheSameError) {

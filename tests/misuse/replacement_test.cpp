@@ -53,13 +53,23 @@ TEST(Replacement, OfAParametersMemoryIsRefused) {
   });
 }
 
-// Outside a scope the conversion is refused, inside what comes after it.
+// Outside a scope the conversion is refused, inside what comes after it. What printing converts gives no tensor to
+// train through.
 TEST(Replacement, ByAnotherTypeOrDeviceIsRefused) {
   const std::vector<std::function<void(const InTraining&)>> acts{[](auto& t) { t.net.to(torch::kFloat); },
                                                                  [](auto& t) { t.net.to(torch::kMeta); },
                                                                  [](auto& t) { t.net.to(torch::kCPU, torch::kFloat); }};
+  auto of_rows = refusal("aten::to", "up.weight", "fsdp::full_tensor(p).to(...)");
+  of_rows.emplace_back("p.detach().to(...)");
   expect_refused({{kInTraining, converted("words.weight"), acts},
-                  {kInScope | kInScopeUnrecorded, replaced("words.weight"), acts}});
+                  {kInScope | kInScopeUnrecorded, replaced("words.weight"), acts},
+                  {kInTraining,
+                   of_rows,
+                   {[](auto& t) { t.p.to(torch::kFloat); }, [](auto& t) { t.p.to(torch::kMeta); },
+                    [](auto& t) { t.p.to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true); }}},
+                  {kOutside, {"parameter 'up.weight'", "fsdp::ForwardScope"}, {[](auto& t) {
+                     t.p.to(torch::kCPU, torch::kDouble).sum().backward();
+                   }}}});
 }
 
 TEST(Clone, OfAShardedModuleOrParameterIsRefused) {
@@ -101,15 +111,6 @@ TEST(AConversion, ThatChangesNothingPasses) {
     t.net.to(torch::kDouble);
     t.net.to(torch::Device(torch::kCPU));
   });
-}
-
-TEST(AConversion, OfRowsIsRefusedAndNamesFullTensor) {
-  auto words = refusal("aten::to", "up.weight", "fsdp::full_tensor(p).to(...)");
-  words.emplace_back("p.detach().to(...)");
-  expect_refused({{kInTraining,
-                   words,
-                   {[](auto& t) { t.p.to(torch::kFloat); }, [](auto& t) { t.p.to(torch::kMeta); },
-                    [](auto& t) { t.p.to(torch::kDouble, /*non_blocking=*/false, /*copy=*/true); }}}});
 }
 
 // Warnings that are given once are given each time while it lives, in every thread.
@@ -154,12 +155,6 @@ TEST(Printing, AParameterOrItsGradientPrintsTheRowsAndSaysSo) {
       ForwardScope scope(model);
       EXPECT_EQ(printed(linear->weight), printed(full_tensor(linear->weight)));
     });
-}
-
-TEST(Printing, GivesNoTensorToTrainThrough) {
-  expect_refused({{kOutside, {"parameter 'up.weight'", "fsdp::ForwardScope"}, {[](auto& t) {
-                     t.p.to(torch::kCPU, torch::kDouble).sum().backward();
-                   }}}});
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-"""GPTs of Python's libraries beside ours. Run by tests of state_python_gpt_test.cpp.
+"""GPTs of Python's libraries beside ours. Run by tests of gpt_test.cpp.
 
-state_python_gpt.py torch FOLDER: loads FOLDER/model.safetensors into PyTorch's GPT, compares its logits with those in
+gpt.py torch FOLDER: loads FOLDER/model.safetensors into PyTorch's GPT, compares its logits with those in
 ours.safetensors, trains it and saves it as theirs.safetensors, and a step later as after.safetensors.
-state_python_gpt.py transformers FOLDER: saves GPT-2s of random values to FOLDER/ACTIVATION, their logits to
+gpt.py transformers FOLDER: saves GPT-2s of random values to FOLDER/ACTIVATION, their logits to
 FOLDER/ACTIVATION.safetensors.
 """
 

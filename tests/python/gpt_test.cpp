@@ -4,12 +4,12 @@
 #include <fsdp/state_dict.h>
 #include <gmock/gmock.h>
 
-#include <cstdlib>
 #include <fstream>
 
 #include "models/gpt2_folder.h"
-#include "support/small_net.h"
+#include "python/script.h"
 #include "state/files.h"
+#include "support/small_net.h"
 
 namespace fsdp::test {
 namespace {
@@ -17,15 +17,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr models::GPTConfig kConfig{.vocab = 61, .seq = 10, .dim = 24, .layers = 2, .heads = 3};
-
-bool has_python_modules(const std::string& names) {
-  const std::string find = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))";
-  return std::system((FSDP_TEST_PYTHON " -c '" + find + "' " + names + " >/dev/null 2>&1").c_str()) == 0;
-}
-
-int run_script(const std::string& what, const state::TemporaryFolder& folder) {
-  return std::system((FSDP_TEST_PYTHON " -B " FSDP_TEST_SOURCES "/python/gpt.py" " " + what + " " + folder.path()).c_str());
-}
 
 Group shard_blocks(models::GPTImpl& net) {
   for (auto& block : *net.blocks) fully_shard(*block);
@@ -60,8 +51,7 @@ void train_step(models::GPTImpl& net, const Group& group, const torch::Tensor& i
 }
 
 TEST(StatePython, PyTorchsGptHasTheLogitsOfOursAndWhatItSavesTrainsOnHere) {
-  if (!has_python_modules("safetensors torch"))
-    GTEST_SKIP() << "no safetensors beside torch in the virtual environment (scripts/setup installs it)";
+  FSDP_NEEDS_PYTHON("safetensors torch");
   const state::TemporaryFolder folder;
   Example ours(4, kConfig.seq + 1, kConfig.seq);
   torch::manual_seed(5);
@@ -74,7 +64,7 @@ TEST(StatePython, PyTorchsGptHasTheLogitsOfOursAndWhatItSavesTrainsOnHere) {
     save_safetensors(folder / "model.safetensors", group);
   });
   save_safetensors(folder / "ours.safetensors", ours);
-  ASSERT_EQ(run_script("torch", folder), 0);
+  ASSERT_EQ(run_script("gpt.py torch " + folder.path()), 0);
 
   models::GPTImpl after(kConfig);
   load_safetensors(folder / "after.safetensors", after);
@@ -90,10 +80,9 @@ TEST(StatePython, PyTorchsGptHasTheLogitsOfOursAndWhatItSavesTrainsOnHere) {
 }
 
 TEST(StatePython, AGpt2OfTransformersHasItsLogitsHereWholeAndSharded) {
-  if (!has_python_modules("safetensors transformers"))
-    GTEST_SKIP() << "no transformers in the virtual environment (scripts/setup installs it)";
+  FSDP_NEEDS_PYTHON("safetensors transformers");
   const state::TemporaryFolder folder;
-  ASSERT_EQ(run_script("transformers", folder), 0);
+  ASSERT_EQ(run_script("gpt.py transformers " + folder.path()), 0);
   for (const std::string activation : {"gelu_new", "gelu"}) {
     SCOPED_TRACE(activation);
     Example theirs(4, kConfig.seq, kConfig.seq);

@@ -1,6 +1,6 @@
 """The scales of torch.amp's GradScaler where gradients hold an inf in the steps marked 1.
 
-    python_scaler.py INIT_SCALE GROWTH_FACTOR BACKOFF_FACTOR GROWTH_INTERVAL 0010...
+    scaler.py INIT_SCALE GROWTH_FACTOR BACKOFF_FACTOR GROWTH_INTERVAL 0010...
 """
 
 import sys

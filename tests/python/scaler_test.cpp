@@ -11,9 +11,9 @@ namespace fsdp::test {
 namespace {
 
 std::vector<double> scales_of_torch(const GradScalerOptions& options, const std::string& infs) {
-  const auto command = c10::str(FSDP_TEST_PYTHON, " ", FSDP_TEST_SOURCES "/python/scaler.py", " ", options.init_scale, " ",
-                                options.growth_factor, " ", options.backoff_factor, " ", options.growth_interval, " ",
-                                infs, " 2>/dev/null");
+  const auto command = c10::str(FSDP_TEST_PYTHON, " ", FSDP_TEST_SOURCES "/python/scaler.py", " ", options.init_scale,
+                                " ", options.growth_factor, " ", options.backoff_factor, " ", options.growth_interval,
+                                " ", infs, " 2>/dev/null");
   std::vector<double> scales;
   FILE* output = popen(command.c_str(), "r");
   double scale = 0;
@@ -45,7 +45,8 @@ TEST(GradScaler, ScalesAreThoseOfTorchAmpOnPlantedInfs) {
   const GradScalerOptions doubling{.init_scale = 1024, .growth_interval = 3};
   if (scales_of_torch(doubling, "0").empty()) GTEST_SKIP() << "no torch in the virtual environment (scripts/setup)";
   for (const auto& options :
-       {doubling, GradScalerOptions{.init_scale = 10.1, .growth_factor = 1.7, .backoff_factor = 0.3, .growth_interval = 2}}) {
+       {doubling,
+        GradScalerOptions{.init_scale = 10.1, .growth_factor = 1.7, .backoff_factor = 0.3, .growth_interval = 2}}) {
     const auto expected = scales_of_torch(options, infs);
     ASSERT_EQ(expected.size(), infs.size());
     for (const int world : worlds_up_to(4)) EXPECT_EQ(scales_of_ours(options, infs, world), expected) << world;

@@ -1,6 +1,6 @@
-"""Opens what ranks wrote with Python's own readers: state_python.py checkpoint|archive PATH EXPECTED.
+"""Opens what ranks wrote with Python's own readers: state.py checkpoint|archive PATH EXPECTED.
 
-EXPECTED is JSON: for each parameter its sizes and all of its values. Run by a test of state_python_test.cpp.
+EXPECTED is JSON: for each parameter its sizes and all of its values. Run by a test of state_test.cpp.
 """
 
 import json

@@ -29,41 +29,24 @@ void shard_used_children(nn::Module& module, const FullyShardOptions& options) {
   fully_shard(module, options);
 }
 
-void expect_same_in_one_group_and_in_several(Run<AccumulationNet> run,
-                                             const std::function<void(AccumulationNet&)>& configure = {}) {
+void expect_same_in_one_group_and_in_several(const Run<AccumulationNet>& run) {
   for (auto* shard : {shard_as_one_group, shard_used_children}) {
     auto program = program_of<AccumulationNet>(run, shard);
-    program.build = [&] {
-      auto net = std::make_shared<AccumulationNet>();
-      if (configure) configure(*net);
-      return net;
-    };
     program.largest_world = 8;
     expect_equals_unsharded(program);
   }
 }
 
-// Three micro-batches per step; `before` sees the number of each before its forward.
-Values accumulate(AccumulationNet& net, const Role& role, const std::function<void(int)>& before) {
-  return descend(net.parameters(), [&](int step) {
-    auto sum = torch::zeros({}, torch::kDouble);
-    for (int micro = 0; micro < 3; ++micro) {
-      before(micro);
-      sum += backward_of(role.whole(net, [&] { return branches_loss(net, role.batch(3 * step + micro)) / 3; }));
-    }
-    return sum;
-  });
-}
-
-TEST(ZooAccumulation, MicroBatchesReducedEachTimeEqualTheUnshardedRun) {
-  expect_same_in_one_group_and_in_several(
-      [](AccumulationNet& net, const Role& role) { return accumulate(net, role, [](int) {}); });
-}
-
+// In every second step each of them is reduced.
 TEST(ZooAccumulation, MicroBatchesReducedWithTheLastEqualTheUnshardedRun) {
   expect_same_in_one_group_and_in_several([](AccumulationNet& net, const Role& role) {
-    return accumulate(net, role, [&](int micro) {
-      if (role.is_sharded()) group_of(net).set_requires_gradient_sync(micro == 2);
+    return descend(net.parameters(), [&](int step) {
+      auto sum = torch::zeros({}, torch::kDouble);
+      for (int micro = 0; micro < 3; ++micro) {
+        if (role.is_sharded()) group_of(net).set_requires_gradient_sync(step % 2 == 1 || micro == 2);
+        sum += backward_of(role.whole(net, [&] { return branches_loss(net, role.batch(3 * step + micro)) / 3; }));
+      }
+      return sum;
     });
   });
 }
@@ -71,12 +54,13 @@ TEST(ZooAccumulation, MicroBatchesReducedWithTheLastEqualTheUnshardedRun) {
 TEST(ZooAccumulation, NoSyncGuardKeepsWholeGradientsUntilTheNextBackward) {
   expect_same_in_one_group_and_in_several([](AccumulationNet& net, const Role& role) {
     descend(net.parameters(), [&](int step) {
+      const auto learn_left = [&] { learn_branches(net, role, 2 * step, true, false); };
       if (role.is_sharded()) {
-        auto guard = group_of(net).no_sync();
-        learn_branches(net, role, 2 * step, true, false);
+        const auto guard = group_of(net).no_sync();
+        learn_left();
         for (const auto& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
       } else {
-        learn_branches(net, role, 2 * step, true, false);
+        learn_left();
       }
       // The branch `left` got its gradient under the guard only; it is handed out all the same.
       return learn_branches(net, role, 2 * step + 1, false, true);
@@ -88,12 +72,14 @@ TEST(ZooAccumulation, NoSyncGuardKeepsWholeGradientsUntilTheNextBackward) {
 TEST(ZooAccumulation, ParameterUsedByNoRankKeepsItsGradient) {
   expect_same_in_one_group_and_in_several([](AccumulationNet& net, const Role& role) {
     auto optimizer = torch::optim::AdamW(net.parameters(), 0.01);
-    for (int step = 0; step < 2; ++step) {
-      optimizer.zero_grad();
-      learn_branches(net, role, step);
-      EXPECT_FALSE(net.never->weight.grad().defined());
-      optimizer.step();
-    }
+    descend_by(
+        optimizer,
+        [&](int step) {
+          auto loss = learn_branches(net, role, step);
+          EXPECT_FALSE(net.never->weight.grad().defined());
+          return loss;
+        },
+        /*steps=*/2);
     // A gradient of an earlier backward stays when the next one does not reach the parameter.
     learn_branches(net, role, 2, true, false);
     return Values{role.gradient(net.left->weight), role.gradient(net.right->weight), role.gradient(net.never->weight)};
@@ -118,17 +104,6 @@ TEST(ZooAccumulation, ParameterUsedBySomeRanksGetsTheirSumEverywhere) {
   expect_same_sharded<AccumulationNet>(run, shard_as_one_group);
 }
 
-TEST(ZooAccumulation, ParametersFrozenFromTheStartEqualTheUnshardedRun) {
-  expect_same_in_one_group_and_in_several(
-      [](AccumulationNet& net, const Role& role) {
-        return train(net, role, [](auto& m, const Batch& batch) { return branches_loss(m, batch); });
-      },
-      [](AccumulationNet& net) {
-        set_trainable(*net.in, false);
-        net.left->bias.set_requires_grad(false);
-      });
-}
-
 TEST(ZooAccumulation, ParametersFrozenAndUnfrozenBetweenStepsEqualTheUnshardedRun) {
   expect_same_in_one_group_and_in_several([](AccumulationNet& net, const Role& role) {
     const auto backward = [&](int step) {
@@ -138,16 +113,8 @@ TEST(ZooAccumulation, ParametersFrozenAndUnfrozenBetweenStepsEqualTheUnshardedRu
       EXPECT_EQ(net.in->weight.grad().defined(), step % 2 == 0);
       return loss;
     };
-    return descend(net.parameters(), backward, 6);
+    return descend(net.parameters(), backward, /*steps=*/5);
   });
-}
-
-TEST(ZooAccumulation, ModelWithNothingToTrainRunsForwardOnly) {
-  expect_same_in_one_group_and_in_several(
-      [](AccumulationNet& net, const Role& role) {
-        return Values{role.whole(net, [&] { return branches_loss(net, role.batch(0)); })};
-      },
-      [](AccumulationNet& net) { set_trainable(net, false); });
 }
 
 // autograd::grad reduces nothing outside its inputs, not even gradients that wait for their reduction.
@@ -156,10 +123,7 @@ TEST(ZooAccumulation, AutogradGradLeavesGradientsThatWaitAlone) {
     auto linear = build_alike([] { return nn::Linear(4, 3); });
     auto group = fully_shard(*linear);
     const auto x = torch::full({2, 4}, r + 1.0, torch::requires_grad());
-    const auto loss = [&] {
-      ForwardScope scope(group);
-      return linear->forward(x).square().sum();
-    };
+    const auto loss = [&] { return in_scope(group, [&] { return linear->forward(x).square().sum(); }); };
     {
       auto guard = group.no_sync();
       loss().backward();

@@ -16,50 +16,6 @@ struct GroupsNet : nn::Module {
   }
 };
 
-bool has_own_group(const nn::Module& module) {
-  try {
-    static_cast<void>(group_of(module));
-    return true;
-  } catch (const UsageError&) {
-    return false;
-  }
-}
-
-void expect_groups_by_policy(const AutoWrapPolicy& policy, const std::vector<std::string>& names) {
-  const auto shard = [&](nn::Module& net, FullyShardOptions options) {
-    options.auto_wrap_policy = policy;
-    auto model = fully_shard(dynamic_cast<GroupsNet&>(net), options);
-    EXPECT_EQ(model.stats().groups, static_cast<int64_t>(names.size()) + 1);
-    for (const auto& child : net.named_children())
-      EXPECT_EQ(has_own_group(*child.value()), std::ranges::count(names, child.key()) == 1) << child.key();
-  };
-  expect_same_sharded<GroupsNet>(
-      [](GroupsNet& net, const Role& role) {
-        const auto loss = [](GroupsNet& m, const Batch& batch) {
-          return torch::nll_loss(m.forward(samples(batch, {1, 10, 10})), labels(batch, {1}, 10).squeeze(1));
-        };
-        return train(net, role, loss);
-      },
-      shard);
-}
-
-TEST(ZooGroups, SizeBasedPolicyWrapsOnlyWhatIsLargeEnough) {
-  expect_groups_by_policy(size_based_auto_wrap_policy(500), {"fc1"});
-}
-
-TEST(ZooGroups, SizeBasedPolicyTakesModulesOfExactlyItsSize) {
-  expect_groups_by_policy(size_based_auto_wrap_policy(8 * 4 * 9 + 8), {"conv2", "fc1"});
-}
-
-TEST(ZooGroups, ModulePolicyWrapsTheTypesItNames) {
-  expect_groups_by_policy(module_wrap_policy<nn::LinearImpl>(), {"fc1", "fc2"});
-}
-
-TEST(ZooGroups, FunctionAsAPolicyDecidesByName) {
-  expect_groups_by_policy([](const WrapCandidate& candidate) { return candidate.name.starts_with("conv"); },
-                          {"conv1", "conv2"});
-}
-
 // Blocks in a list, each with layers of its own.
 struct Deep : nn::Module {
   nn::ModuleList blocks = register_module("blocks", nn::ModuleList());
@@ -75,29 +31,64 @@ struct Deep : nn::Module {
   }
 };
 
-void expect_same_deep(const std::function<void(Deep&, const FullyShardOptions&)>& shard) {
-  expect_same_sharded<Deep>(
-      [](Deep& net, const Role& role) {
-        const auto loss = [](Deep& m, const Batch& batch) {
-          return distance_from_targets(m.forward(samples(batch, {8})), batch);
-        };
-        return train(net, role, loss);
-      },
-      [&](nn::Module& net, const FullyShardOptions& options) { shard(dynamic_cast<Deep&>(net), options); });
+bool has_own_group(const nn::Module& module) {
+  try {
+    static_cast<void>(group_of(module));
+    return true;
+  } catch (const UsageError&) {
+    return false;
+  }
 }
 
-TEST(ZooGroups, SizeBasedPolicyKeepsListsAndAttentionTogether) {
-  auto net = std::make_shared<Deep>();
+struct PolicyCase {
+  AutoWrapPolicy policy;
+  std::vector<std::string> names;  // of the modules that it makes groups
+};
+
+// On one rank, which decides as several do.
+template <class M>
+void expect_groups_by(const std::vector<PolicyCase>& cases) {
   run_thread_ranks(1, [&](int) {
-    FullyShardOptions options;
-    options.auto_wrap_policy = size_based_auto_wrap_policy(70);
-    auto model = fully_shard(net, options);
-    EXPECT_FALSE(has_own_group(*net->blocks));
-    EXPECT_FALSE(has_own_group(*net->attention)) << "FSDP1 keeps it with its parent";
-    EXPECT_FALSE(has_own_group(*net->attention->out_proj.ptr()));
-    EXPECT_TRUE(has_own_group(*net->head));
-    EXPECT_EQ(model.stats().groups, 9);
+    for (const auto& [policy, names] : cases) {
+      auto net = std::make_shared<M>();
+      const Group group = fully_shard(static_cast<nn::Module&>(*net), {.auto_wrap_policy = policy});
+      std::vector<std::string> found;
+      for (const auto& module : net->named_modules({}, /*include_self=*/false))
+        if (has_own_group(*module.value())) found.push_back(module.key());
+      EXPECT_EQ(found, names);
+      EXPECT_EQ(group.stats().groups, static_cast<int64_t>(names.size()) + 1);
+    }
   });
+}
+
+TEST(ZooGroups, PoliciesWrapBySizeTypeAndName) {
+  const auto by_name = [](const WrapCandidate& candidate) { return candidate.name.starts_with("conv"); };
+  expect_groups_by<GroupsNet>({{size_based_auto_wrap_policy(500), {"fc1"}},
+                               {size_based_auto_wrap_policy(8 * 4 * 9 + 8), {"conv2", "fc1"}},  // exactly its size
+                               {module_wrap_policy<nn::LinearImpl>(), {"fc1", "fc2"}},
+                               {by_name, {"conv1", "conv2"}}});
+  // As in FSDP1 lists and attention stay with the modules around them.
+  expect_groups_by<Deep>(
+      {{size_based_auto_wrap_policy(70),
+        {"blocks.0.0", "blocks.0.2", "blocks.1.0", "blocks.1.2", "blocks.2.0", "blocks.2.2", "norm", "head"}}});
+}
+
+TEST(ZooGroups, OfASizeBasedPolicyEqualTheUnshardedRun) {
+  expect_same_sharded<GroupsNet>(fitting<GroupsNet>([](GroupsNet& m, const Batch& batch) {
+                                   return torch::nll_loss(m.forward(samples(batch, {1, 10, 10})),
+                                                          labels(batch, {1}, 10).squeeze(1));
+                                 }),
+                                 [&](nn::Module& net, FullyShardOptions options) {
+                                   options.auto_wrap_policy = size_based_auto_wrap_policy(500);
+                                   fully_shard(net, options);
+                                 });
+}
+
+void expect_same_deep(const std::function<void(Deep&, const FullyShardOptions&)>& shard) {
+  expect_same_sharded<Deep>(
+      fitting<Deep>(
+          [](Deep& m, const Batch& batch) { return distance_from_targets(m.forward(samples(batch, {8})), batch); }),
+      [&](nn::Module& net, const FullyShardOptions& options) { shard(dynamic_cast<Deep&>(net), options); });
 }
 
 TEST(ZooGroups, NestedGroupsEqualTheUnshardedRun) {
@@ -111,44 +102,24 @@ TEST(ZooGroups, NestedGroupsEqualTheUnshardedRun) {
   });
 }
 
-TEST(ZooGroups, ListOfModulesIsOneGroup) {
-  expect_same_deep([](Deep& m, const FullyShardOptions& options) {
-    auto tail = fully_shard(std::vector<nn::Module*>{m.norm.get(), m.head.get()}, options);
-    EXPECT_EQ(tail.stats().groups, 1);
-    EXPECT_EQ(tail.stats().parameter_numel, 2 * 72);
-    auto model = fully_shard(m, options);
-    EXPECT_EQ(model.stats().groups, 2);
-    EXPECT_EQ(param_groups(group_of(*m.norm)).front(), param_groups(group_of(*m.head)).front());
-  });
-}
-
-TEST(ZooGroups, TwoListsOfModulesAreTwoGroups) {
+TEST(ZooGroups, EachListOfModulesIsOneGroup) {
   expect_same_deep([](Deep& m, const FullyShardOptions& options) {
     std::vector<nn::Module*> blocks{m.blocks[0].get(), m.blocks[2].get()}, tail{m.norm.get(), m.head.get()};
     EXPECT_EQ(fully_shard(blocks, options).stats().parameter_numel, 4 * 72);
     EXPECT_EQ(fully_shard(tail, options).stats().parameter_numel, 2 * 72);
     EXPECT_EQ(fully_shard(m, options).stats().groups, 3);
+    EXPECT_EQ(param_groups(group_of(*m.norm)).front(), param_groups(group_of(*m.head)).front());
   });
 }
 
-TEST(ZooGroups, GroupWithoutParametersIsFoundAgainWhileThoseBelowItLive) {
+TEST(ZooGroups, GroupWithoutParametersIsFoundAgainWhileThoseBelowItLiveAndPrintsThem) {
   auto net = std::make_shared<Deep>();
   run_thread_ranks(1, [&](int) {
     for (const auto& child : net->children()) fully_shard(*child);
     fully_shard(static_cast<nn::Module&>(*net));
-    EXPECT_EQ(group_of(*net).stats().groups, 5);
-  });
-}
-
-TEST(ZooGroups, PrintingNamesGroupsAndShards) {
-  auto net = std::make_shared<Deep>();
-  run_thread_ranks(1, [&](int) {
-    fully_shard(*net->attention);
-    auto model = fully_shard(net);
-    std::ostringstream out;
-    out << model;
-    EXPECT_THAT(out.str(), testing::AllOf(testing::HasSubstr("2 groups"), testing::HasSubstr("in_proj_weight [24, 8]"),
-                                          testing::HasSubstr("group 'attention'")));
+    EXPECT_THAT(c10::str(group_of(*net)),
+                testing::AllOf(testing::HasSubstr("5 groups"), testing::HasSubstr("in_proj_weight [24, 8]"),
+                               testing::HasSubstr("group 'attention'")));
   });
 }
 
@@ -226,10 +197,10 @@ TEST(ZooGroups, AModuleThatIsNestedDeeperThanTheStackAllowsIsAskedAboutOnceAndSh
 
 TEST(ZooGroups, NestedGroupsShardedInsideOutHaveTheirNamesInTheOutermostModel) {
   run_thread_ranks(2, [&](int) {
-    Chain chain(40);
+    Chain chain(4);
     for (auto link = chain->links.rbegin(); link != chain->links.rend(); ++link) fully_shard(**link);
     auto model = fully_shard(chain);
-    EXPECT_EQ(model.stats().groups, 41);
+    EXPECT_EQ(model.stats().groups, 5);
     EXPECT_EQ(group_of(*chain->links[2]).name(), "u.u.u");
     EXPECT_THAT([&] { chain->links[2]->weight.sum(); },
                 testing::ThrowsMessage<UsageError>(testing::HasSubstr("'u.u.u.w'")));

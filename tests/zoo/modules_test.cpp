@@ -19,10 +19,8 @@ template <class Impl>
 AnyProgram fitted(std::function<std::shared_ptr<Impl>()> build, Forward<Impl> forward,
                   Shard shard = shard_children_then_root) {
   auto program = program_of<Impl>(
-      [=](Impl& model, const Role& role) {
-        return train(model, role,
-                     [&](Impl& m, const Batch& batch) { return distance_from_targets(forward(m, batch), batch); });
-      },
+      fitting<Impl>([=](Impl& m, const Batch& batch) { return distance_from_targets(forward(m, batch), batch); },
+                    /*steps=*/2),
       std::move(shard));
   program.build = build;
   program.largest_world = 8;
@@ -49,32 +47,24 @@ Tensor in_time(const Batch& batch, std::vector<int64_t> sizes) {
   return samples(batch, std::move(sizes)).transpose(0, 1);
 }
 
-AnyProgram convolution() { return of_inputs<nn::Conv2dImpl>({3, 6, 6}, nn::Conv2dOptions(3, 5, 3).padding(1)); }
-
 AnyProgram convolution_in_float32() {
-  auto program = convolution();
+  auto program = of_inputs<nn::Conv2dImpl>({3, 6, 6}, nn::Conv2dOptions(3, 5, 3).padding(1));
   program.dtype = torch::kFloat;
   program.tolerance = 5e-6;
   return program;
 }
 
-AnyProgram sequence_of_layers(Shard shard) {
+AnyProgram sequence_of_layers() {
   const auto build = [] {
     return nn::Sequential(nn::Linear(5, 9), nn::Tanh(), nn::LayerNorm(nn::LayerNormOptions({9})), nn::Linear(9, 4),
                           nn::Softplus(), nn::Linear(4, 3))
         .ptr();
   };
-  const auto forward = [](nn::SequentialImpl& m, const Batch& batch) { return m.forward(samples(batch, {5})); };
-  return fitted<nn::SequentialImpl>(build, forward, std::move(shard));
+  return fitted<nn::SequentialImpl>(
+      build, [](nn::SequentialImpl& m, const Batch& batch) { return m.forward(samples(batch, {5})); });
 }
 
 Tensor bilinear(nn::BilinearImpl& m, const Batch& batch) { return m.forward(samples(batch, {3}), samples(batch, {4})); }
-
-Tensor lstm_with_states(nn::LSTMImpl& m, const Batch& batch) {
-  auto hidden = samples(batch, {2}).unsqueeze(0), cell = samples(batch, {5}).unsqueeze(0);
-  auto [output, states] = m.forward(samples(batch, {4, 3}), std::make_tuple(hidden, cell));
-  return torch::cat({output.flatten(1), std::get<1>(states).squeeze(0)}, 1);
-}
 
 Tensor cell_in_a_loop(nn::GRUCellImpl& m, const Batch& batch) {
   auto state = torch::zeros({batch.count, 5}, torch::kDouble);
@@ -82,17 +72,17 @@ Tensor cell_in_a_loop(nn::GRUCellImpl& m, const Batch& batch) {
   return state;
 }
 
-Tensor self_attention(nn::MultiheadAttentionImpl& m, const Batch& batch) {
-  auto x = in_time(batch, {4, 6});
-  return std::get<0>(m.forward(x, x, x)).transpose(0, 1);
-}
-
 Tensor attention_to_others(nn::MultiheadAttentionImpl& m, const Batch& batch) {
   auto key = in_time(batch, {5, 3});
   return std::get<0>(m.forward(in_time(batch, {4, 6}), key, key + 1.0)).transpose(0, 1);
 }
 
-AnyProgram encoder(Shard shard) {
+void shard_layers(nn::Module& model, const FullyShardOptions& options) {
+  for (auto& layer : *dynamic_cast<nn::TransformerEncoderImpl&>(model).layers) fully_shard(*layer, options);
+  fully_shard(model, options);
+}
+
+AnyProgram encoder_with_a_group_per_layer() {
   const auto build = [] {
     auto layer = nn::TransformerEncoderLayer(nn::TransformerEncoderLayerOptions(6, 2).dim_feedforward(9).dropout(0.0));
     return nn::TransformerEncoder(nn::TransformerEncoderOptions(layer, 3)).ptr();
@@ -100,12 +90,7 @@ AnyProgram encoder(Shard shard) {
   const auto forward = [](nn::TransformerEncoderImpl& m, const Batch& batch) {
     return m.forward(in_time(batch, {4, 6})).transpose(0, 1);
   };
-  return fitted<nn::TransformerEncoderImpl>(build, forward, std::move(shard));
-}
-
-void shard_layers(nn::Module& model, const FullyShardOptions& options) {
-  for (auto& layer : *dynamic_cast<nn::TransformerEncoderImpl&>(model).layers) fully_shard(*layer, options);
-  fully_shard(model, options);
+  return fitted<nn::TransformerEncoderImpl>(build, forward, shard_layers);
 }
 
 Tensor masked_transformer(nn::TransformerImpl& m, const Batch& batch) {
@@ -132,12 +117,6 @@ struct Containers : nn::Module {
   }
 };
 
-AnyProgram containers(Shard shard) {
-  return fitted<Containers>([] { return std::make_shared<Containers>(); },
-                            [](Containers& m, const Batch& batch) { return m.forward(samples(batch, {4})); },
-                            std::move(shard));
-}
-
 void shard_contents(nn::Module& module, const FullyShardOptions& options) {
   auto& m = dynamic_cast<Containers&>(module);
   for (auto& linear : *m.list) fully_shard(*linear, options);
@@ -148,26 +127,22 @@ void shard_contents(nn::Module& module, const FullyShardOptions& options) {
 
 class ZooModules : public ZooTable {};
 
-TEST_P(ZooModules, EqualTheUnshardedRun) { expect_equals_unsharded(GetParam().program); }
+TEST_P(ZooModules, EqualTheUnshardedRun) { expect_same(); }
 
 INSTANTIATE_TEST_SUITE_P(
     Layers, ZooModules,
     testing::Values(
-        ZooCase{"Linear", of_inputs<nn::LinearImpl>({5}, nn::LinearOptions(5, 7))},
         ZooCase{"LinearWithoutBias", of_inputs<nn::LinearImpl>({3, 5}, nn::LinearOptions(5, 7).bias(false))},
         ZooCase{"Bilinear", called<nn::BilinearImpl>(nn::BilinearOptions(3, 4, 5), bilinear)},
         ZooCase{"Conv1d", of_inputs<nn::Conv1dImpl>({4, 9}, nn::Conv1dOptions(4, 6, 3).stride(2).padding(1).groups(2))},
-        ZooCase{"Conv2d", convolution()}, ZooCase{"Conv2dInFloat32", convolution_in_float32()},
-        ZooCase{"ConvTranspose1d", of_inputs<nn::ConvTranspose1dImpl>({3, 4}, nn::ConvTranspose1dOptions(3, 5, 2))},
+        ZooCase{"Conv2dInFloat32", convolution_in_float32()},
         ZooCase{"ConvTranspose2d",
                 of_inputs<nn::ConvTranspose2dImpl>({3, 4, 4}, nn::ConvTranspose2dOptions(3, 5, 3).stride(2))},
         ZooCase{"LayerNorm", of_inputs<nn::LayerNormImpl>({3, 5}, nn::LayerNormOptions({3, 5}))},
         ZooCase{"GroupNorm", of_inputs<nn::GroupNormImpl>({6, 4}, nn::GroupNormOptions(3, 6))},
         ZooCase{"PRelu", of_inputs<nn::PReLUImpl>({3, 5}, nn::PReLUOptions().num_parameters(3))},
-        ZooCase{"SequentialWithAGroupPerChild", sequence_of_layers(shard_children_then_root)},
-        ZooCase{"SequentialAsOneGroup", sequence_of_layers(shard_as_one_group)},
-        ZooCase{"ContainersOfModulesAndParameters", containers(shard_children_then_root)},
-        ZooCase{"ContainersWithGroupsInside", containers(shard_contents)}),
+        ZooCase{"SequentialWithAGroupPerChild", sequence_of_layers()},
+        ZooCase{"ContainersWithGroupsInside", trained<Containers>(shard_contents)}),
     name_of_case);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -176,27 +151,21 @@ INSTANTIATE_TEST_SUITE_P(
         ZooCase{
             "BidirectionalLstmOfTwoLayers",
             of_inputs<nn::LSTMImpl>({6, 3}, nn::LSTMOptions(3, 5).num_layers(2).bidirectional(true).batch_first(true))},
-        ZooCase{"LstmWithStatesAndProjection",
-                called<nn::LSTMImpl>(nn::LSTMOptions(3, 5).proj_size(2).batch_first(true), lstm_with_states)},
         ZooCase{
             "BidirectionalGruOfTwoLayers",
             of_inputs<nn::GRUImpl>({6, 3}, nn::GRUOptions(3, 5).num_layers(2).bidirectional(true).batch_first(true))},
         ZooCase{"Rnn", of_inputs<nn::RNNImpl>({6, 3}, nn::RNNOptions(3, 5).batch_first(true))},
         ZooCase{"GruCellInALoop", called<nn::GRUCellImpl>(nn::GRUCellOptions(3, 5), cell_in_a_loop)},
-        ZooCase{"SelfAttention",
-                called<nn::MultiheadAttentionImpl>(nn::MultiheadAttentionOptions(6, 2), self_attention)},
         ZooCase{
             "AttentionWithKeysOfTheirOwnSize",
             called<nn::MultiheadAttentionImpl>(nn::MultiheadAttentionOptions(6, 2).kdim(3).vdim(3).add_bias_kv(true),
                                                attention_to_others)},
-        ZooCase{"TransformerEncoderWithAGroupPerLayer", encoder(shard_layers)},
-        ZooCase{"TransformerEncoderAsOneGroup", encoder(shard_as_one_group)},
-        ZooCase{"TransformerWithMasks", called<nn::TransformerImpl>(nn::TransformerOptions(6, 2)
-                                                                        .num_encoder_layers(1)
-                                                                        .num_decoder_layers(2)
-                                                                        .dim_feedforward(7)
-                                                                        .dropout(0.0),
-                                                                    masked_transformer)}),
+        ZooCase{"TransformerEncoderWithAGroupPerLayer", encoder_with_a_group_per_layer()},
+        ZooCase{"TransformerWithMasks",
+                called<nn::TransformerImpl>(
+                    nn::TransformerOptions(6, 2).num_encoder_layers(1).num_decoder_layers(2).dim_feedforward(7).dropout(
+                        0.0),
+                    masked_transformer)}),
     name_of_case);
 
 // Weights and inputs in channels_last, through two convolutions.

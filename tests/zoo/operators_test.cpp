@@ -1,7 +1,9 @@
 // Operators of every kind of signature on parameters: numbers and tensors, lists, several results, elements by number,
-// in place.
+// in place; and functorch's transforms, which wrap tensors, inside a scope.
 
-#include <torch/csrc/autograd/function_hook.h>
+#include <ATen/functorch/BatchedTensorImpl.h>
+#include <ATen/functorch/DynamicLayer.h>
+#include <ATen/functorch/TensorWrapper.h>
 
 #include "zoo/zoo.h"
 
@@ -76,14 +78,14 @@ Tensor in_place(const Tensor& h, const Tensor& w, const Tensor&) {
 }
 
 AnyProgram through(Middle middle) {
-  auto program = trained<Between>();
+  auto program = program_of<Between>(fitting<Between>(loss_of<Between>, /*steps=*/2));
   program.build = [middle] { return std::make_shared<Between>(middle); };
   return program;
 }
 
 class ZooOperatorsOf : public ZooTable {};
 
-TEST_P(ZooOperatorsOf, EqualTheUnshardedRun) { expect_equals_unsharded(GetParam().program); }
+TEST_P(ZooOperatorsOf, EqualTheUnshardedRun) { expect_same(); }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, ZooOperatorsOf,
                          testing::Values(ZooCase{"Arithmetic", through(arithmetic)},
@@ -94,26 +96,55 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ZooOperatorsOf,
                                          ZooCase{"InPlace", through(in_place)}),
                          name_of_case);
 
-// Nodes that read a view have no edge to the parameter: what they are to show before they run, a hook tells.
-TEST(ZooOperators, HookEachNodeOfTheirsOnceAndNoNodeOfAnother) {
-  run_thread_ranks(1, [](int) {
-    nn::Linear linear(4, 4);
-    const auto model = fully_shard(linear);
-    const ForwardScope scope(model);
-    const auto hooks = [](const Tensor& result) { return result.grad_fn()->pre_hooks().size(); };
-    const auto w = linear->weight.t();
-    EXPECT_EQ(hooks(w * 2), 1);
-    EXPECT_EQ(hooks(torch::cat({w, w})), 1);
-    EXPECT_EQ(hooks(w.chunk(2)[1]), 1);
-    EXPECT_EQ(hooks(std::get<0>(torch::max(w, 1))), 1);
-    auto y = torch::ones({4, 4}, torch::requires_grad()) * 1;
-    EXPECT_EQ(hooks(y.mul_(w)), 1);
-    const auto before = hooks(w);
-    EXPECT_TRUE(torch::dropout(w, 0.5, /*train=*/false).is_same(w));
-    EXPECT_EQ(hooks(w), before);
-    y = torch::ones({4, 4}, torch::requires_grad()) * 1;
-    const torch::NoGradGuard no_grad;
-    EXPECT_EQ(hooks(y.add_(w)), 0);
+namespace functorch = at::functorch;
+// One level of a transform while it lives.
+class Level {
+ public:
+  static Level vmap(int64_t size) {
+    return Level(
+        functorch::initAndPushDynamicLayer(functorch::TransformType::Vmap, size, functorch::RandomnessType::Error));
+  }
+  static Level grad() {
+    return Level(functorch::initAndPushDynamicLayer(functorch::TransformType::Grad, std::nullopt, std::nullopt,
+                                                    /*prev_grad_mode=*/true));
+  }
+  ~Level() { functorch::popDynamicLayerAndDeleteMetadata(); }
+  Level(const Level&) = delete;
+  Level& operator=(const Level&) = delete;
+  Tensor batched(const Tensor& tensor) const { return functorch::makeBatched(tensor, 0, number_); }
+  Tensor wrapped(const Tensor& tensor) const { return functorch::makeTensorWrapper(tensor, number_).requires_grad_(); }
+
+ private:
+  explicit Level(int64_t number) : number_(number) {}
+  int64_t number_;
+};
+
+Tensor value_of(const Tensor& batched) { return functorch::unsafeGetBatchedImpl(batched)->value().detach().clone(); }
+
+// Two layers, each a group; `compute` gives a plain tensor.
+void expect_same_computed(const std::function<Tensor(nn::LinearImpl& in, nn::LinearImpl& out)>& compute) {
+  auto program = program_of<nn::SequentialImpl>([&](nn::SequentialImpl& both, const Role& role) {
+    return Values{role.whole(both, [&] { return compute(both.at<nn::LinearImpl>(0), both.at<nn::LinearImpl>(1)); })};
+  });
+  program.build = [] { return nn::Sequential(nn::Linear(4, 6), nn::Linear(6, 4)).ptr(); };
+  program.tolerance = 1e-12;
+  expect_equals_unsharded(program);
+}
+
+Tensor three_points() { return torch::linspace(-1, 1, 12, torch::kDouble).view({3, 4}); }
+
+TEST(ZooTransforms, GradientsOfEachSampleEqualTheUnshardedRun) {
+  expect_same_computed([](nn::LinearImpl& in, nn::LinearImpl& out) {
+    const auto samples = Level::vmap(3);
+    const auto x = samples.batched(three_points());
+    Tensor gradient;
+    {
+      const auto level = Level::grad();
+      const auto w = level.wrapped(in.weight);
+      const auto loss = out.forward(torch::tanh(torch::mv(w, x))).pow(2).sum();
+      gradient = functorch::maybeGetTensorWrapper(torch::autograd::grad({loss}, {w})[0])->value();
+    }
+    return value_of(gradient);
   });
 }
 

@@ -16,13 +16,7 @@ AnyProgram stepped(const MakeOptimizer& make, Shard shard = shard_first_then_roo
   return program_of<ScaledNet>(
       [make](ScaledNet& net, const Role& role) {
         auto optimizer = make(net);
-        Values losses;
-        for (int step = 0; step < 4; ++step) {
-          optimizer->zero_grad();
-          losses.push_back(learn(net, role, step));
-          optimizer->step();
-        }
-        return losses;
+        return descend_by(*optimizer, [&](int step) { return learn(net, role, step); });
       },
       std::move(shard));
 }
@@ -42,24 +36,19 @@ std::unique_ptr<optim::Optimizer> with_a_learning_rate_each(ScaledNet& net) {
 
 class ZooOptimizers : public ZooTable {};
 
-TEST_P(ZooOptimizers, EqualTheUnshardedRun) { expect_equals_unsharded(GetParam().program); }
+TEST_P(ZooOptimizers, EqualTheUnshardedRun) { expect_same(); }
 
 INSTANTIATE_TEST_SUITE_P(
     Zoo, ZooOptimizers,
-    testing::Values(ZooCase{"Sgd", stepped_by<optim::SGD>(SGDOptions(0.1))},
-                    ZooCase{"SgdWithMomentum", stepped_by<optim::SGD>(SGDOptions(0.1).momentum(0.9).dampening(0.1))},
-                    ZooCase{"SgdWithNesterovAndWeightDecay",
+    testing::Values(ZooCase{"SgdWithNesterovAndWeightDecay",
                             stepped_by<optim::SGD>(SGDOptions(0.1).momentum(0.9).nesterov(true).weight_decay(0.01))},
                     ZooCase{"Adagrad",
                             stepped_by<optim::Adagrad>(optim::AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.01))},
-                    ZooCase{"Adam", stepped_by<optim::Adam>(AdamOptions(0.01))},
                     ZooCase{"AdamWithAmsgradAndWeightDecay",
                             stepped_by<optim::Adam>(AdamOptions(0.01).amsgrad(true).weight_decay(0.01))},
-                    ZooCase{"AdamW", stepped_by<optim::AdamW>(AdamWOptions(0.01).weight_decay(0.1))},
-                    ZooCase{"AdamWWithAmsgrad", stepped_by<optim::AdamW>(AdamWOptions(0.01).amsgrad(true))},
                     ZooCase{"CenteredRmsprop",
                             stepped_by<optim::RMSprop>(optim::RMSpropOptions(0.01).centered(true).momentum(0.5))},
-                    ZooCase{"LearningRatesPerParameterGroupInsideOneShardedGroup",
+                    ZooCase{"AdamWWithLearningRatesPerParameterGroupInsideOneShardedGroup",
                             stepped(with_a_learning_rate_each, shard_as_one_group)}),
     name_of_case);
 
@@ -67,19 +56,15 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ZooSteps, AMeanOfPastRowsIsThatOfTheUnshardedModelsParameters) {
   expect_same_sharded<ScaledNet>(
       [](ScaledNet& net, const Role& role) {
-        optim::SGD optimizer(net.parameters(), 0.1);
-        std::vector<Tensor> means;
-        for (const auto& parameter : net.parameters()) means.push_back(parameter.detach().clone());
+        const auto means = copies_of(net.parameters());
         for (int step = 0; step < 3; ++step) {
-          optimizer.zero_grad();
-          learn(net, role, step);
-          optimizer.step();
+          descend(net.parameters(), [&](int) { return learn(net, role, step); }, /*steps=*/1);
           const torch::NoGradGuard no_grad;
           for (size_t i = 0; i < means.size(); ++i) means[i].mul_(0.9).add_(net.parameters()[i], 0.1);
         }
         const torch::NoGradGuard no_grad;
         for (size_t i = 0; i < means.size(); ++i) net.parameters()[i].copy_(means[i]);
-        return Values{role.whole(net, [&] { return loss_of(net, role.batch(3)); })};
+        return Values{scoped_loss(net, role, 3)};
       },
       shard_first_then_root);
 }
@@ -104,12 +89,7 @@ TEST(ZooSteps, OptimizerMadeBeforeShardingIsAsGoodAsOneMadeAfter) {
   const auto run = [](ScaledNet& net, const Role& role) {
     optim::Adam optimizer(net.parameters(), 0.01);
     if (role.is_sharded()) shard_first_then_root(net, {});
-    for (int step = 0; step < 4; ++step) {
-      optimizer.zero_grad();
-      learn(net, role, step);
-      optimizer.step();
-    }
-    return Values{};
+    return descend_by(optimizer, [&](int step) { return learn(net, role, step); });
   };
   expect_same_sharded<ScaledNet>(run, [](nn::Module&, const FullyShardOptions&) {});
 }

@@ -31,57 +31,34 @@ void shard_blocks_then_root(nn::Module& net, const FullyShardOptions& options) {
 
 void expect_same_in_order(Run<OrderNet> run) { expect_same_sharded<OrderNet>(std::move(run), shard_blocks_then_root); }
 
-// Step i takes the blocks in the order `orders[i]`.
-void expect_same_in_orders(const std::vector<Order>& orders) {
-  expect_same_in_order([&](OrderNet& net, const Role& role) {
-    const auto backward = [&](int step) {
-      return backward_of(
-          role.whole(net, [&] { return net.loss(role.batch(step), orders[static_cast<size_t>(step)]); }));
-    };
-    return descend(net.parameters(), backward, static_cast<int>(orders.size()));
-  });
+TEST(ZooOrder, BlocksInAnotherOrderEachStepLeftOutOrRepeatedEqualTheUnshardedRun) {
+  const std::vector<Order> orders{{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}, {2}, {0, 0, 3, 0}, {}, {1, 2, 1, 2, 3}};
+  const auto loss = [&](OrderNet& net, const Batch& batch) {
+    return net.loss(batch, orders[static_cast<size_t>(batch.step)]);
+  };
+  expect_same_in_order(fitting<OrderNet>(loss, static_cast<int>(orders.size())));
 }
 
-TEST(ZooOrder, BlocksInAnotherOrderEachStepEqualTheUnshardedRun) {
-  expect_same_in_orders({{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 0, 2}, {2, 0, 3, 1}});
-}
-
-TEST(ZooOrder, BlocksLeftOutAndRepeatedEqualTheUnshardedRun) {
-  expect_same_in_orders({{0, 1, 2, 3}, {2}, {0, 0, 3, 0}, {}, {1, 2, 1, 2, 3}});
-}
-
-TEST(ZooOrder, EvaluationBetweenForwardAndBackwardEqualsTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      auto loss = role.whole(net, [&] { return loss_of(net, role.batch(step)); });
-      torch::NoGradGuard no_grad;
-      auto evaluated = role.whole(net, [&] { return net.loss(role.batch(step + 20), {1, 2}); });
-      torch::AutoGradMode with_grad(true);
-      return backward_of(loss) + 3 * evaluated;
-    });
-  });
+TEST(ZooOrder, AForwardThatIsDroppedAndAnEvaluationBeforeBackwardEqualTheUnshardedRun) {
+  expect_same_in_order(stepping<OrderNet>([](OrderNet& net, const Role& role, int step) {
+    scoped_loss(net, role, step + 30);  // recorded, then dropped
+    auto loss = scoped_loss(net, role, step);
+    torch::NoGradGuard no_grad;
+    auto evaluated = role.whole(net, [&] { return net.loss(role.batch(step + 20), {1, 2}); });
+    torch::AutoGradMode with_grad(true);
+    return backward_of(loss) + 3 * evaluated;
+  }));
 }
 
 TEST(ZooOrder, PartOfForwardWithoutGradEqualsTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    return train(net, role, [](OrderNet& m, const Batch& batch) {
-      Tensor target;
-      {
-        torch::NoGradGuard no_grad;
-        target = m.forward(samples(batch, {4}) * 0.5, {3, 1});
-      }
-      return torch::mse_loss(m.forward(samples(batch, {4}), {0, 1, 2}), target);
-    });
-  });
-}
-
-TEST(ZooOrder, ForwardWithoutABackwardLeavesTrainingAlone) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      role.whole(net, [&] { return loss_of(net, role.batch(step + 30)); });  // recorded, then dropped
-      return learn(net, role, step);
-    });
-  });
+  expect_same_in_order(fitting<OrderNet>([](OrderNet& m, const Batch& batch) {
+    Tensor target;
+    {
+      torch::NoGradGuard no_grad;
+      target = m.forward(samples(batch, {4}) * 0.5, {3, 1});
+    }
+    return torch::mse_loss(m.forward(samples(batch, {4}), {0, 1, 2}), target);
+  }));
 }
 
 // Every rank acts on its share by `act`, with its part of the gradients, which it then has.
@@ -168,90 +145,72 @@ TEST(ZooOrder, AGroupReadTwiceInABackwardIsGatheredTheSameOnEveryRankWhicheverHa
     expect_same_gradients_of_shares<ReadTwice>(
         [](ReadTwice& net, const Role& role, bool is_first, const Batch& batch, double part) {
           const auto loss = [&] { return distance_from_targets(net.forward(samples(batch, {4}), is_first), batch); };
-          for (int pass = 0; pass < 3; ++pass) (role.whole(net, loss) * part).backward();
+          for (int pass = 0; pass < 2; ++pass) (role.whole(net, loss) * part).backward();
         },
         shard);
 }
 
 // As unsharded: what backward needs was changed after forward.
 TEST(ZooOrder, WriteBetweenForwardAndBackwardIsAutogradsError) {
-  for (int world : worlds_up_to(2))
-    run_thread_ranks(world, [&](int) {
-      auto model = fully_shard(build_alike([] { return std::make_shared<OrderNet>(); }));
-      auto loss = model(torch::ones({2, 4})).sum();
-      {
-        torch::NoGradGuard no_grad;
-        for (auto& parameter : model.parameters()) parameter.mul_(0.5);
-      }
-      EXPECT_THROW(loss.backward(), c10::Error);
-      model.reset_iter_state();
-    });
+  run_thread_ranks(2, [&](int) {
+    auto model = fully_shard(build_alike([] { return std::make_shared<OrderNet>(); }));
+    auto loss = model(torch::ones({2, 4})).sum();
+    {
+      torch::NoGradGuard no_grad;
+      for (auto& parameter : model.parameters()) parameter.mul_(0.5);
+    }
+    EXPECT_THROW(loss.backward(), c10::Error);
+    model.reset_iter_state();
+  });
 }
 
 // One operator takes parameters of three groups, then a penalty takes all.
 TEST(ZooOrder, OperatorsOnParametersOfSeveralGroupsEqualTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    return train(net, role, [](OrderNet& m, const Batch& batch) {
-      auto three = torch::cat({m.block(0).weight, m.block(2).weight, m.block(3).weight});
-      auto h = torch::linear(m.in->forward(samples(batch, {4})), three);
-      h = torch::einsum("bi,ij,jk->bk", {h.slice(1, 0, 6), m.block(1).weight, m.out->weight.t()});
-      auto loss = distance_from_targets(h, batch);
-      for (const auto& parameter : m.parameters()) loss = loss + 0.01 * (parameter * parameter).sum();
-      return loss;
-    });
-  });
+  expect_same_in_order(fitting<OrderNet>([](OrderNet& m, const Batch& batch) {
+    auto three = torch::cat({m.block(0).weight, m.block(2).weight, m.block(3).weight});
+    auto h = torch::linear(m.in->forward(samples(batch, {4})), three);
+    h = torch::einsum("bi,ij,jk->bk", {h.slice(1, 0, 6), m.block(1).weight, m.out->weight.t()});
+    auto loss = distance_from_targets(h, batch);
+    for (const auto& parameter : m.parameters()) loss = loss + 0.01 * (parameter * parameter).sum();
+    return loss;
+  }));
 }
 
 TEST(ZooOrder, GradientsChangedByHandBeforeTheStepEqualTheUnshardedRun) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    descend(net.parameters(), [&](int step) {
-      auto loss = learn(net, role, step);
-      torch::NoGradGuard no_grad;
-      for (auto& parameter : net.parameters()) {
-        parameter.grad().mul_(0.5).clamp_(-0.1, 0.1);
-        parameter.mutable_grad() = parameter.grad() + parameter * 0.01;
-      }
-      return loss;
+  expect_same_in_order(stepping<OrderNet>([](OrderNet& net, const Role& role, int step) {
+    auto loss = learn(net, role, step);
+    torch::NoGradGuard no_grad;
+    for (auto& parameter : net.parameters()) {
+      parameter.grad().mul_(0.5).clamp_(-0.1, 0.1);
+      parameter.mutable_grad() = parameter.grad() + parameter * 0.01;
+    }
+    return loss;
+  }));
+}
+
+TEST(ZooOrder, WholeParametersKeptForBackwardOrAfterItEqualTheUnshardedRun) {
+  const auto expect_same_configured = [](void (*configure)(OrderNet&)) {
+    expect_same_in_order([&](OrderNet& net, const Role& role) {
+      if (role.is_sharded()) configure(net);
+      return train(net, role, loss_of<OrderNet>);
     });
-    return Values{role.gradient(net.in->weight)};
-  });
-}
-
-// Hooks of the user on a parameter see whole gradients of this rank, before they are summed.
-TEST(ZooOrder, HooksOnParametersSeeWholeGradients) {
-  expect_same_in_order([](OrderNet& net, const Role& role) {
-    net.in->weight.register_hook([](const Tensor& gradient) {
-      EXPECT_EQ(gradient.sizes(), (std::vector<int64_t>{6, 4}));
-      return gradient * 2.0;
-    });
-    return train(net, role, loss_of<OrderNet>);
-  });
-}
-
-void expect_same_configured(const std::function<void(OrderNet&)>& configure) {
-  expect_same_in_order([&](OrderNet& net, const Role& role) {
-    if (role.is_sharded()) configure(net);
-    return train(net, role, loss_of<OrderNet>);
-  });
-}
-
-TEST(ZooOrder, WholeParametersKeptAfterBackwardAreRenewedAfterTheStep) {
+  };
   expect_same_configured([](OrderNet& net) { group_of(net).set_reshard_after_backward(false); });
-}
-
-TEST(ZooOrder, WholeParametersKeptForBackwardEqualTheUnshardedRun) {
   expect_same_configured([](OrderNet& net) {
     for (auto& block : *net.blocks) group_of(*block).set_unshard_in_backward(false);
   });
 }
 
 TEST(ZooOrder, PrefetchListsEvenUselessOnesEqualTheUnshardedRun) {
-  expect_same_configured([](OrderNet& net) {
-    auto group = [&](size_t i) { return group_of(net.block(i)); };
-    group(0).set_modules_to_forward_prefetch({group(1), group(3)});
-    group(1).set_modules_to_forward_prefetch({group(0)});
-    group(3).set_modules_to_backward_prefetch({group(1), group(0)});
-    group(0).set_modules_to_backward_prefetch({group(3)});
+  expect_same_in_order([](OrderNet& net, const Role& role) {
+    if (role.is_sharded()) {
+      auto group = [&](size_t i) { return group_of(net.block(i)); };
+      group(0).set_modules_to_forward_prefetch({group(1), group(3)});
+      group(1).set_modules_to_forward_prefetch({group(0)});
+      group(3).set_modules_to_backward_prefetch({group(1), group(0)});
+      group(0).set_modules_to_backward_prefetch({group(3)});
+    }
+    return train(net, role, loss_of<OrderNet>);
   });
 }
 

@@ -27,21 +27,27 @@ TEST(ZooParameters, ScalarsHugeRowsEmptyOnesAndFewerRowsThanRanksEqualTheUnshard
   }
 }
 
-TEST(ZooParameters, RanksHoldRowsThatTogetherAreTheParameter) {
-  for (int world : worlds_up_to(4))
-    run_thread_ranks(world, [&](int) {
-      const auto model = build_alike([] { return std::make_shared<Odd>(); });
-      std::vector<std::vector<int64_t>> sizes;
-      for (const auto& parameter : model->parameters()) sizes.push_back(parameter.sizes().vec());
-      fully_shard(static_cast<nn::Module&>(*model));
-      for (size_t i = 0; i < sizes.size(); ++i) {
-        auto parameter = model->parameters()[i];
-        EXPECT_EQ(global_sizes(parameter), sizes[i]);
-        EXPECT_EQ(parameter.size(0), local_rows(parameter).count);
-        auto total = mean_over_ranks(torch::tensor(static_cast<double>(parameter.size(0)), torch::kDouble)) * world;
-        EXPECT_EQ(total.item<double>(), sizes[i].empty() ? 1.0 : static_cast<double>(sizes[i][0]));
-      }
-    });
+TEST(ZooParameters, WholeTensorsGradientsRowsAndSizesAreThoseOfTheUnshardedModel) {
+  const auto whole_of = [](const Tensor& parameter, const Role& role) {
+    return role.is_sharded() ? full_tensor(parameter) : parameter.detach().clone();
+  };
+  expect_same_sharded<Odd>([&](Odd& net, const Role& role) {
+    learn(net, role);
+    Values values = gradients_of(net, role);
+    role.whole(net, [&] { values.push_back(whole_of(net.in->weight, role)); });
+    for (const auto& parameter : net.parameters()) {
+      values.push_back(whole_of(parameter, role));
+      EXPECT_FALSE(values.back().requires_grad());
+      auto sizes = global_sizes(parameter);
+      values.push_back(torch::tensor(sizes.empty() ? std::vector<int64_t>{1} : sizes).to(torch::kDouble));
+      auto rows = local_rows(parameter);
+      auto held = torch::zeros({sizes.empty() ? 1 : sizes[0]}, torch::kDouble);
+      EXPECT_EQ(rows.count, role.is_sharded() ? parameter.size(0) : held.size(0));
+      held.slice(0, rows.first, rows.first + rows.count).fill_(role.is_sharded() ? role.world : 1.0);
+      values.push_back(held);  // every row is held once
+    }
+    return values;
+  });
 }
 
 // Float and double weights and integer tables in one group.
@@ -72,18 +78,16 @@ TEST(ZooParameters, SeveralDtypesInOneGroupEqualTheUnshardedRun) {
 }
 
 TEST(ZooParameters, ModuleWithoutParametersCanBeShardedAndCalled) {
-  for (int world : worlds_up_to(3))
-    run_thread_ranks(world, [&](int) {
-      nn::Sequential net{nn::Tanh(), nn::Flatten()};
-      auto model = fully_shard(net);
-      auto x = torch::ones({2, 3}).requires_grad_();
-      model(x).sum().backward();
-      EXPECT_TRUE(x.grad().defined());
-      EXPECT_EQ(model.stats().parameter_numel, 0);
-      EXPECT_TRUE(model.parameters().empty());
-      EXPECT_EQ(clip_grad_norm_(model, 1.0), 0.0);
-      auto whole = summon_full_params(model);
-    });
+  run_thread_ranks(2, [&](int) {
+    auto model = fully_shard(nn::Sequential(nn::Tanh(), nn::Flatten()));
+    auto x = torch::ones({2, 3}).requires_grad_();
+    model(x).sum().backward();
+    EXPECT_TRUE(x.grad().defined());
+    EXPECT_EQ(model.stats().parameter_numel, 0);
+    EXPECT_TRUE(model.parameters().empty());
+    EXPECT_EQ(clip_grad_norm_(model, 1.0), 0.0);
+    auto whole = summon_full_params(model);
+  });
 }
 
 // A group without parameters between groups that have some.
@@ -99,39 +103,43 @@ void shard_every_child(nn::Module& m, const FullyShardOptions& options) {
   fully_shard(m, options);
 }
 
-TEST(ZooParameters, GroupsAndRootsWithoutParametersEqualTheUnshardedRun) {
-  expect_equals_unsharded(trained<Hollow>(shard_every_child));
-}
-
-TEST(ZooParameters, IgnoredParametersStayWholeAndAreNotReduced) {
-  for (int world : worlds_up_to(2))
-    run_thread_ranks(world, [&](int r) {
-      const auto net = build_alike([] { return std::make_shared<Hollow>(); });
-      auto model = fully_shard(net, {.ignored_params = {net->in->weight}});
-      EXPECT_EQ(net->in->weight.sizes(), (std::vector<int64_t>{5, 4}));
-      (model(torch::ones({2, 4})).sum() * (r + 1)).backward();
-      auto gradient = net->in->weight.grad();
-      EXPECT_EQ(gradient.sizes(), (std::vector<int64_t>{5, 4}));
-      expect_close(mean_over_ranks(gradient / (r + 1)) * (r + 1), gradient, 5e-6);
-      EXPECT_EQ(model.stats().parameter_numel, 5 + 12);
+// They see whole gradients of this rank before these are summed; the parameter is whole meanwhile, though groups and
+// the root have none of their own.
+TEST(ZooParameters, HooksFromBeforeAndAfterShardingEqualTheUnshardedRun) {
+  const auto add_hook = [](const Tensor& parameter, double factor) {
+    parameter.register_hook([factor, sizes = global_sizes(parameter),
+                             weak = c10::weak_intrusive_ptr(parameter.getIntrusivePtr())](const Tensor& gradient) {
+      EXPECT_EQ(gradient.sizes(), sizes);
+      EXPECT_EQ(Tensor(weak.lock()).sizes(), sizes);
+      return gradient * factor;
     });
-}
-
-// A hook from before sharding gets the whole gradient, and the parameter is whole meanwhile.
-TEST(ZooParameters, HooksFromBeforeShardingEqualTheUnshardedRun) {
-  auto program = trained<Hollow>();
-  program.build = [] {
+  };
+  auto program = program_of<Hollow>(
+      [&](Hollow& net, const Role& role) {
+        add_hook(net.in->weight, 2.0);
+        return train(net, role, loss_of<Hollow>);
+      },
+      shard_every_child);
+  program.build = [&] {
     auto net = std::make_shared<Hollow>();
     for (auto& parameter : net->parameters())
-      for (double factor : {0.5, 3.0})
-        parameter.register_hook(
-            [factor, weak = c10::weak_intrusive_ptr(parameter.getIntrusivePtr())](const Tensor& gradient) {
-              EXPECT_EQ(gradient.sizes(), Tensor(weak.lock()).sizes());
-              return gradient * factor;
-            });
+      for (double factor : {0.5, 3.0}) add_hook(parameter, factor);
     return net;
   };
   expect_equals_unsharded(program);
+}
+
+TEST(ZooParameters, IgnoredParametersStayWholeAndAreNotReduced) {
+  run_thread_ranks(2, [&](int r) {
+    const auto net = build_alike([] { return std::make_shared<Hollow>(); });
+    auto model = fully_shard(net, {.ignored_params = {net->in->weight}});
+    EXPECT_EQ(net->in->weight.sizes(), (std::vector<int64_t>{5, 4}));
+    (model(torch::ones({2, 4})).sum() * (r + 1)).backward();
+    auto gradient = net->in->weight.grad();
+    EXPECT_EQ(gradient.sizes(), (std::vector<int64_t>{5, 4}));
+    expect_close(mean_over_ranks(gradient / (r + 1)) * (r + 1), gradient, 5e-6);
+    EXPECT_EQ(model.stats().parameter_numel, 5 + 12);
+  });
 }
 
 // These give a view or a copy, as strides have it.

@@ -37,10 +37,11 @@ Tensor backward_in_chunks(PartsNet& net, const Role& role, const Batch& batch) {
   return sum;
 }
 
-void expect_same_in_chunks(int micro_batches, bool stays_whole = false) {
+// Over one micro-batch, over two while the list stays whole, and over three.
+TEST(ZooParts, OfAListCalledInScopesOfTheirOwnEqualTheUnshardedRun) {
   expect_same_of_parts([=](PartsNet& net, const Role& role) {
     const auto keep_whole = [&](bool keeps) {
-      if (!role.is_sharded() || !stays_whole) return;
+      if (!role.is_sharded()) return;
       const auto tail = group_of(*net.head);
       tail.set_reshard_after_forward(!keeps);
       tail.set_reshard_after_backward(!keeps);
@@ -48,24 +49,16 @@ void expect_same_in_chunks(int micro_batches, bool stays_whole = false) {
     };
     return descend(net.parameters(), [&](int step) {
       auto sum = torch::zeros({}, torch::kDouble);
-      for (int micro = 0; micro < micro_batches; ++micro) {
-        if (role.is_sharded()) group_of(net).set_requires_gradient_sync(micro + 1 == micro_batches);
-        keep_whole(true);
-        sum += backward_in_chunks(net, role, role.batch(micro_batches * step + micro));
-        keep_whole(false);
+      for (int micro = 0; micro <= step; ++micro) {
+        if (role.is_sharded()) group_of(net).set_requires_gradient_sync(micro == step);
+        if (step == 1) keep_whole(true);
+        sum += backward_in_chunks(net, role, role.batch(3 * step + micro));
+        if (step == 1) keep_whole(false);
       }
       EXPECT_FALSE(net.spare->weight.grad().defined());
       return sum;
     });
   });
-}
-
-TEST(ZooParts, OfAListCalledInScopesOfTheirOwnEqualTheUnshardedRun) { expect_same_in_chunks(1); }
-
-TEST(ZooParts, OfAListCalledInScopesOfTheirOwnOverMicroBatchesEqualTheUnshardedRun) { expect_same_in_chunks(3); }
-
-TEST(ZooParts, OfAListThatStaysWholeForTheirScopesEqualTheUnshardedRun) {
-  expect_same_in_chunks(2, /*stays_whole=*/true);
 }
 
 TEST(ZooParts, OfAListThatAreNeverCalledKeepNoGradient) {
@@ -95,36 +88,37 @@ TEST(ZooParts, WhoseOutputIsUsedInSomeStepsOnlyEqualTheUnshardedRun) {
 
 // A child before the model that it is in, and after it.
 TEST(ZooParts, CalledAloneBeforeAndAfterTheModelEqualTheUnshardedRun) {
-  expect_same_of_parts([](PartsNet& net, const Role& role) {
-    return descend(net.parameters(), [&](int step) {
-      auto sum = torch::zeros({}, torch::kDouble);
-      const auto alone = [&] { return net.in->forward(samples(role.batch(3 * step), {4})).square().mean(); };
-      for (const bool is_alone : {true, false, true}) {
-        sum += backward_of(is_alone ? role.whole(*net.in, alone)
-                                    : role.whole(net, [&] { return net.forward(role.batch(3 * step + 1)); }));
-        EXPECT_EQ(net.in->weight.size(0), local_rows(net.in->weight).count) << "rows after backward";
-      }
-      return sum;
-    });
-  });
+  expect_same_of_parts(stepping<PartsNet>([](PartsNet& net, const Role& role, int step) {
+    auto sum = torch::zeros({}, torch::kDouble);
+    const auto alone = [&] { return net.in->forward(samples(role.batch(3 * step), {4})).square().mean(); };
+    for (const bool is_alone : {true, false, true}) {
+      sum += backward_of(is_alone ? role.whole(*net.in, alone)
+                                  : role.whole(net, [&] { return net.forward(role.batch(3 * step + 1)); }));
+      EXPECT_EQ(net.in->weight.size(0), local_rows(net.in->weight).count) << "rows after backward";
+    }
+    return sum;
+  }));
 }
 
 TEST(ZooParts, OfWhichSomeWaitForTheirReductionEqualTheUnshardedRun) {
   for (const bool root_waits : {true, false})
     expect_same_of_parts([=](PartsNet& net, const Role& role) {
-      descend(net.parameters(), [&](int step) {
-        for (int micro = 0; micro < 3; ++micro) {
-          if (role.is_sharded()) {
-            const auto waiting = root_waits ? group_of(net) : group_of(*net.in);
-            waiting.set_requires_gradient_sync(micro == 2, /*recurse=*/false);
-          }
-          role.whole(net, [&] { return net.forward(role.batch(3 * step + micro)); }).backward();
-          EXPECT_TRUE(net.head->weight.grad().defined());
-          EXPECT_EQ(net.scale.grad().defined(), !role.is_sharded() || !root_waits || micro == 2);
-          EXPECT_EQ(net.in->weight.grad().defined(), !role.is_sharded() || root_waits || micro == 2);
-        }
-        return Tensor();
-      });
+      descend(
+          net.parameters(),
+          [&](int step) {
+            for (int micro = 0; micro < 3; ++micro) {
+              if (role.is_sharded()) {
+                const auto waiting = root_waits ? group_of(net) : group_of(*net.in);
+                waiting.set_requires_gradient_sync(micro == 2, /*recurse=*/false);
+              }
+              role.whole(net, [&] { return net.forward(role.batch(3 * step + micro)); }).backward();
+              EXPECT_TRUE(net.head->weight.grad().defined());
+              EXPECT_EQ(net.scale.grad().defined(), !role.is_sharded() || !root_waits || micro == 2);
+              EXPECT_EQ(net.in->weight.grad().defined(), !role.is_sharded() || root_waits || micro == 2);
+            }
+            return Tensor();
+          },
+          /*steps=*/2);
       return Values{role.gradient(net.in->weight), role.gradient(net.scale)};
     });
 }

@@ -17,6 +17,7 @@ using Shard = std::function<void(nn::Module&, const FullyShardOptions&)>;
 template <class M>
 using Run = std::function<Values(M&, const Role&)>;
 
+/// A program for two ranks as groups are by default, and for three that free whole parameters after every forward.
 template <class M>
 AnyProgram program_of(Run<M> run, Shard shard = shard_children_then_root) {
   AnyProgram program;
@@ -25,6 +26,7 @@ AnyProgram program_of(Run<M> run, Shard shard = shard_children_then_root) {
   program.run = [run = std::move(run)](nn::Module& model, const Role& role) {
     return run(dynamic_cast<M&>(model), role);
   };
+  program.smallest_world = 2;
   return program;
 }
 
@@ -34,13 +36,20 @@ void expect_same_sharded(Run<M> run, Shard shard = shard_children_then_root) {
   expect_equals_unsharded(program_of<M>(std::move(run), std::move(shard)));
 }
 
-/// A row of a table of programs.
+/// A row of a table of programs that differ in what a model is made of, which a world of three ranks shows.
 struct ZooCase {
   const char* name;
   AnyProgram program;
 };
 
-class ZooTable : public testing::TestWithParam<ZooCase> {};
+class ZooTable : public testing::TestWithParam<ZooCase> {
+ protected:
+  static void expect_same() {
+    auto program = GetParam().program;
+    program.smallest_world = 3;
+    expect_equals_unsharded(program);
+  }
+};
 
 inline std::string name_of_case(const testing::TestParamInfo<ZooCase>& info) { return info.param.name; }
 
@@ -50,10 +59,10 @@ Tensor loss_of(M& net, const Batch& batch) {
   return distance_from_targets(net.forward(samples(batch, {4})), batch);
 }
 
-/// Four steps of SGD on that.
+/// The loss of one step's batch, whose forward is in a scope.
 template <class M>
-AnyProgram trained(Shard shard = shard_children_then_root) {
-  return program_of<M>([](M& net, const Role& role) { return train(net, role, loss_of<M>); }, std::move(shard));
+Tensor scoped_loss(M& net, const Role& role, int step = 0) {
+  return role.whole(net, [&] { return loss_of(net, role.batch(step)); });
 }
 
 /// Leaves the gradients of `loss`, and gives its value.
@@ -62,16 +71,14 @@ inline Tensor backward_of(const Tensor& loss) {
   return loss.detach();
 }
 
-/// The backward of the loss of one step's batch, whose forward is in a scope.
 template <class M>
 Tensor learn(M& net, const Role& role, int step = 0) {
-  return backward_of(role.whole(net, [&] { return loss_of(net, role.batch(step)); }));
+  return backward_of(scoped_loss(net, role, step));
 }
 
-/// Steps of SGD with the gradients that `backward(step)` leaves; what that gives, in the order of steps.
-template <class Backward>
-Values descend(const std::vector<Tensor>& parameters, const Backward& backward, int steps = 4) {
-  auto optimizer = sgd(parameters);
+/// Steps of `optimizer` with the gradients that `backward(step)` leaves; what that gives, in the order of steps.
+template <class Optimizer, class Backward>
+Values descend_by(Optimizer& optimizer, const Backward& backward, int steps = 3) {
   Values values;
   for (int step = 0; step < steps; ++step) {
     optimizer.zero_grad();
@@ -79,6 +86,30 @@ Values descend(const std::vector<Tensor>& parameters, const Backward& backward, 
     optimizer.step();
   }
   return values;
+}
+
+template <class Backward>
+Values descend(const std::vector<Tensor>& parameters, const Backward& backward, int steps = 3) {
+  auto optimizer = sgd(parameters);
+  return descend_by(optimizer, backward, steps);
+}
+
+/// The programs of these: steps of SGD with what `backward` leaves, or on `loss`.
+template <class M>
+Run<M> stepping(std::function<Tensor(M&, const Role&, int step)> backward, int steps = 3) {
+  return [=](M& net, const Role& role) {
+    return descend(net.parameters(), [&](int step) { return backward(net, role, step); }, steps);
+  };
+}
+template <class M>
+Run<M> fitting(std::function<Tensor(M&, const Batch&)> loss, int steps = 3) {
+  return [=](M& net, const Role& role) { return train(net, role, loss, steps); };
+}
+
+/// A few steps of SGD on `loss_of`.
+template <class M>
+AnyProgram trained(Shard shard = shard_children_then_root) {
+  return program_of<M>(fitting<M>(loss_of<M>), std::move(shard));
 }
 
 /// Acts as each rank whose part `role` plays, on its share of the batch: that one, or unsharded all of them, each with
@@ -95,9 +126,23 @@ inline Values gradients_of(const nn::Module& net, const Role& role) {
   return gradients;
 }
 
+inline Values copies_of(const Values& tensors) {
+  Values copies;
+  for (const auto& tensor : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
+inline void append(Values& values, const Values& more) { values.insert(values.end(), more.begin(), more.end()); }
+
 inline void set_trainable(nn::Module& module, bool trainable) {
   for (auto& parameter : module.parameters()) parameter.set_requires_grad(trainable);
 }
+
+struct ThreeLayers : nn::Module {
+  nn::Linear in = register_module("in", nn::Linear(4, 6)), middle = register_module("middle", nn::Linear(6, 5));
+  nn::Linear out = register_module("out", nn::Linear(5, 3));
+  Tensor forward(const Tensor& x) { return out->forward(torch::tanh(middle->forward(torch::tanh(in->forward(x))))); }
+};
 
 /// Two layers, one that is not used, and a scalar.
 struct ScaledNet : nn::Module {
