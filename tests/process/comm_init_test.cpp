@@ -2,8 +2,6 @@
 
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <torch/torch.h>
@@ -12,8 +10,8 @@
 #include <cstdlib>
 #include <fstream>
 #include <iomanip>
-#include <iostream>
 #include <sstream>
+#include <thread>
 
 #include "process/expect_end.h"
 #include "support/backend.h"
@@ -33,15 +31,18 @@ c10d::TCPStoreOptions store_of_another() {
 }
 
 PROCESS_CASE(join_from_environment) {
-  init_process_group({.backend = test_backend()});
-  const at::Tensor tensor = at::full({3}, 1 << rank());
-  default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
-  TORCH_CHECK(tensor.eq((1 << world_size()) - 1).all().item<bool>());
-  TORCH_CHECK(local_rank() == rank());
-  // Ends without destroy_process_group().
+  for (int round = 0; round < 3; ++round) {
+    if (round > 0) destroy_process_group();  // The program ends without it.
+    init_process_group({.backend = test_backend()});
+    const at::Tensor tensor = at::full({3}, 1 << rank());
+    default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
+    TORCH_CHECK(tensor.eq((1 << world_size()) - 1).all().item<bool>());
+    TORCH_CHECK(local_rank() == rank());
+    barrier();
+  }
 }
 
-TEST(CommInit, TakesTheRanksFromTheEnvironment) {
+TEST(CommInit, TakesTheRanksFromTheEnvironmentAnyNumberOfTimes) {
   for (const int world_size : {1, 2}) {
     ProcessRanks ranks("join_from_environment", {.world_size = world_size});
     expect_ends(ranks, world_size, 0);
@@ -59,104 +60,79 @@ TEST(CommInit, UsesTheStoreOfTheLauncher) {
   }
 }
 
-// Prints "listens at ADDRESS" for each socket that listens at MASTER_PORT, as the kernel writes addresses.
-PROCESS_CASE(print_where_the_store_listens) {
-  init_process_group({.backend = test_backend()});
-  barrier();
-  std::ostringstream port;
-  port << ':' << std::hex << std::uppercase << std::setw(4) << std::setfill('0')
-       << std::stoi(std::getenv("MASTER_PORT"));
-  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream sockets(path);
-    std::string line, number, local, remote, state;
-    for (std::getline(sockets, line); std::getline(sockets, line);) {
-      std::istringstream(line) >> number >> local >> remote >> state;
-      if (rank() == 0 && state == "0A" && local.ends_with(port.str())) std::cout << "listens at " << local << std::endl;
-    }
-  }
-  barrier();
+// The variable is apples on rank 0 and pears on rank 1.
+PROCESS_CASE(join_with_another_variable) {
+  const bool is_first = std::getenv("RANK") == std::string("0");
+  setenv(std::getenv("VARIABLE"), is_first ? "apples" : "pears", /*overwrite=*/1);
+  init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(4)});
 }
 
-TEST(CommInit, HasTheStoreListenOnTheLoopbackDeviceForAnAddressThere) {
-  for (const char* host : {"127.0.0.1", "localhost"}) {
-    ProcessRanks ranks("print_where_the_store_listens", {.world_size = 2, .environment = {{"MASTER_ADDR", host}}});
-    expect_end(ranks, 0, 0, {"listens at "});
-    EXPECT_THAT(ranks.wait(0).output, testing::Not(HasSubstr("listens at 00000000")));
-  }
-}
+struct OtherJob {
+  std::string variable;
+  std::vector<std::string> parts;
+};
 
-PROCESS_CASE(join_again_and_again) {
-  for (int round = 0; round < 3; ++round) {
-    init_process_group({.backend = test_backend()});
-    barrier();
-    destroy_process_group();
-  }
-}
+class CommInitOfTwoJobs : public testing::TestWithParam<OtherJob> {};
 
-TEST(CommInit, MayFollowDestroyAnyNumberOfTimes) {
-  ProcessRanks ranks("join_again_and_again", {.world_size = 3});
-  expect_ends(ranks, 3, 0);
-}
-
-// What goes wrong is in the environment: a rank that is ABSENT, a VARIABLE that is apples on rank 0 and pears on the
-// others, or WORLDS that differ.
-PROCESS_CASE(join_wrongly) {
-  const std::string own_rank = std::getenv("RANK");
-  if (const char* absent = std::getenv("ABSENT"); absent != nullptr && absent == own_rank) return;
-  if (const char* variable = std::getenv("VARIABLE")) setenv(variable, own_rank == "0" ? "apples" : "pears", 1);
-  const char* seconds = std::getenv("TIMEOUT");
-  ProcessGroupOptions options{.backend = test_backend(),
-                              .timeout = std::chrono::seconds(seconds == nullptr ? 10 : std::stoi(seconds))};
-  if (std::getenv("WORLDS") != nullptr) {
-    options.rank = std::stoi(own_rank);
-    options.world_size = 2 + *options.rank;
-  }
-  init_process_group(options);
-  barrier();
-}
-
-TEST(CommInit, NamesWhatIsWrong) {
-  struct Mistake {
-    std::map<std::string, std::string> environment;
-    int world;
-    std::vector<int> told;  // the ranks that end with an error, in which the parts are
-    std::vector<std::string> parts;
-  };
-  const std::vector<Mistake> mistakes{
-      {{{"ABSENT", "1"}, {"TIMEOUT", "3"}}, 3, {0}, {"[fsdp rank 0/3] init_process_group", "missing: rank 1."}},
-      {{{"ABSENT", "0"}, {"TIMEOUT", "2"}}, 2, {1}, {}},
-      {{{"VARIABLE", "FSDP_JOB_TOKEN"}}, 2, {0, 1}, {"does not have this job's token"}},
-      {{{"WORLDS", "differ"}}, 2, {0}, {"rank 0 has world size 2", "rank 1 has world size 3"}}};
-  for (const auto& [environment, world, told, parts] : mistakes) {
-    SCOPED_TRACE(environment.begin()->first + "=" + environment.begin()->second);
-    ProcessRanks ranks("join_wrongly", {.world_size = world, .environment = environment});
-    for (const int rank : told) expect_end(ranks, rank, 1, parts);
-    if (told.front() == 1) {
-      EXPECT_THAT(ranks.wait(1).output, HasSubstr(c10::str("at 127.0.0.1:", ranks.port())));
-    }
-  }
-}
-
-// The one that comes second names both; the other one waits for it in vain.
-TEST(CommInit, RefusesARankOfAnotherRunNamingBoth) {
-  ProcessRanks ranks("join_wrongly",
-                     {.world_size = 2, .environment = {{"VARIABLE", "TORCHELASTIC_RUN_ID"}, {"TIMEOUT", "4"}}});
+// One rank may wait for the other in vain.
+TEST_P(CommInitOfTwoJobs, NamesWhatDiffers) {
+  const auto& [variable, parts] = GetParam();
+  ProcessRanks ranks("join_with_another_variable", {.world_size = 2, .environment = {{"VARIABLE", variable}}});
   expect_ends(ranks, 2, 1);
-  EXPECT_THAT(ranks.wait(0).output + ranks.wait(1).output, AllOf(HasSubstr("run 'apples'"), HasSubstr("run 'pears'")));
+  for (const auto& part : parts) EXPECT_THAT(ranks.wait(0).output + ranks.wait(1).output, HasSubstr(part));
 }
 
-// What init_process_group says to a rank whose store would be at this port.
-std::string error_at(int port, int own_rank) {
-  ProcessGroupOptions options{.backend = test_backend(), .timeout = std::chrono::seconds(1)};
-  options.rank = own_rank;
-  options.world_size = 2;
-  options.address = c10::str("127.0.0.1:", port);
+INSTANTIATE_TEST_SUITE_P(Variables, CommInitOfTwoJobs,
+                         testing::Values(OtherJob{"FSDP_JOB_TOKEN", {"does not have this job's token"}},
+                                         OtherJob{"TORCHELASTIC_RUN_ID", {"run 'apples'", "run 'pears'"}}));
+
+ProcessGroupOptions options_at(const std::string& address, int rank, std::chrono::seconds timeout) {
+  return {.backend = test_backend(), .timeout = timeout, .rank = rank, .world_size = 2, .address = address};
+}
+
+// What a rank is told that does not find the other one.
+std::string error_of(const ProcessGroupOptions& options) {
   try {
-    init_process_group(options);
+    new_process_group(options);
   } catch (const Error& error) {
     return error.what_without_backtrace();
   }
   return "no error";
+}
+
+std::string error_at(int port, int rank) {
+  return error_of(options_at(c10::str("127.0.0.1:", port), rank, std::chrono::seconds(1)));
+}
+
+TEST(CommInit, NamesTheRankThatIsMissing) {
+  const HeldPort port;
+  EXPECT_THAT(error_at(port.number(), 0),
+              AllOf(HasSubstr("[fsdp rank 0/2] init_process_group"), HasSubstr("missing: rank 1.")));
+}
+
+TEST(CommInit, NamesSettingsThatDiffer) {
+  const char* other_backend = test_backend() == "gloo" ? "shm" : "gloo";
+  struct Difference {
+    std::function<void(ProcessGroupOptions&)> on_rank_1;
+    std::vector<std::string> parts;
+  };
+  for (const auto& [change, parts] : std::vector<Difference>{
+           {[](auto& options) { options.world_size = 3; }, {"rank 0 has world size 2", "rank 1 has world size 3"}},
+           {[=](auto& options) { options.backend = other_backend; },
+            {"ranks disagree: ", c10::str("backend ", other_backend), "Start every rank with the same settings"}}}) {
+    const HeldPort port;
+    std::vector<std::string> told(2);
+    const auto join = [&, &change = change](int rank) {
+      auto options = options_at(c10::str("127.0.0.1:", port.number()), rank, std::chrono::seconds(2));
+      if (rank == 1) change(options);
+      told[static_cast<size_t>(rank)] = error_of(options);
+    };
+    std::thread other(join, 1);
+    join(0);
+    other.join();
+    for (const auto& part : parts) EXPECT_THAT(told[0], HasSubstr(part));
+    EXPECT_NE(told[1], "no error");
+  }
 }
 
 TEST(CommInit, NamesThePortThatIsTaken) {
@@ -164,21 +140,58 @@ TEST(CommInit, NamesThePortThatIsTaken) {
   EXPECT_THAT(error_at(store.getPort(), 0), HasSubstr(c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")));
 }
 
-// Whatever listens there never answers; LibTorch alone would wait for ever.
-TEST(CommInit, NamesTheAddressWhereAnotherProgramListens) {
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-  ASSERT_EQ(listen(listener, 8), 0);
-  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  const int port = ntohs(address.sin_port);
-  EXPECT_THAT(error_at(port, 1),
-              AllOf(HasSubstr("[fsdp rank 1/2] init_process_group"), HasSubstr(c10::str("at 127.0.0.1:", port)),
-                    HasSubstr("within 1.0 s"), HasSubstr("Is rank 0 running")));
-  // The listener stays open: LibTorch's attempt still waits for it.
+// Nobody listens, or a program that never answers, for which LibTorch alone would wait for ever.
+TEST(CommInit, NamesTheAddressWhereNoStoreIs) {
+  for (const bool somebody_listens : {false, true}) {
+    const HeldPort held;
+    const int port = held.number();
+    if (somebody_listens) {
+      // It stays open: LibTorch's attempt still waits for it.
+      const int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+      sockaddr_in address{};
+      address.sin_family = AF_INET;
+      address.sin_port = htons(static_cast<uint16_t>(port));
+      address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      ASSERT_EQ(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on), 0);
+      ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+      ASSERT_EQ(listen(listener, 8), 0);
+    }
+    EXPECT_THAT(error_at(port, 1),
+                AllOf(HasSubstr("[fsdp rank 1/2] init_process_group"), HasSubstr(c10::str("at 127.0.0.1:", port)),
+                      HasSubstr("within 1.0 s"), HasSubstr("Is rank 0 running")));
+  }
+}
+
+// As the kernel writes addresses.
+std::vector<std::string> addresses_that_listen_at(int port) {
+  std::ostringstream end;
+  end << ':' << std::hex << std::uppercase << std::setw(4) << std::setfill('0') << port;
+  std::vector<std::string> addresses;
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream sockets(path);
+    std::string line, number, local, remote, state;
+    for (std::getline(sockets, line); std::getline(sockets, line);) {
+      std::istringstream(line) >> number >> local >> remote >> state;
+      if (state == "0A" && local.ends_with(end.str())) addresses.push_back(local);
+    }
+  }
+  return addresses;
+}
+
+TEST(CommInit, HasTheStoreListenOnTheLoopbackDeviceForAnAddressThere) {
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    const HeldPort port;
+    const auto join = [&](int rank) {
+      return new_process_group(options_at(c10::str(host, ':', port.number()), rank, std::chrono::seconds(60)));
+    };
+    std::shared_ptr<ProcessGroup> second;
+    std::thread other([&] { second = join(1); });
+    const auto first = join(0);
+    other.join();
+    const auto addresses = addresses_that_listen_at(port.number());
+    EXPECT_THAT(addresses, testing::Not(testing::IsEmpty()));
+    for (const auto& address : addresses) EXPECT_FALSE(address.starts_with("00000000")) << address;
+  }
 }
 
 TEST(TheDefaultGroup, IsMadeOnce) {
