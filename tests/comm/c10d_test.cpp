@@ -21,7 +21,7 @@ namespace {
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 using CountsPtr = std::shared_ptr<CountingBackend::Counts>;
 
-constexpr std::chrono::seconds kTimeout{60};
+constexpr std::chrono::seconds kPatience{60};
 
 BackendPtr gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                 std::chrono::milliseconds timeout) {
@@ -37,7 +37,7 @@ BackendFactory counting(const CountsPtr& counts) {
 // No rank leaves before all are done.
 void run_c10d(int world_size, C10dOptions options, const std::function<void(Communicator& ranks)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  options.timeout = kTimeout;
+  options.timeout = kPatience;
   run_threads(world_size, [&](int rank) {
     auto own = options;
     own.ranks = {rank, world_size};
@@ -64,10 +64,10 @@ TEST(AHandshake, IsCompleteThoughAPeerLeftOnceItsFingerprintWasHere) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::barrier done(2);
   run_threads(2, [&](int rank) {
-    const auto backend = c10::make_intrusive<DesertedBackend>(gloo(store, rank, 2, kTimeout));
+    const auto backend = c10::make_intrusive<DesertedBackend>(gloo(store, rank, 2, kPatience));
     const auto transport = std::make_shared<Wire::Transport>();
     transport->backend = backend;
-    Handshake handshake(std::make_shared<Wire>(transport, kTimeout), rank, {1 - rank});
+    Handshake handshake(std::make_shared<Wire>(transport, kPatience), rank, {1 - rank});
     const auto meet = [&] { return handshake.exchange(make_fingerprint(Operation::kBarrier, {}), {}).peer; };
     EXPECT_EQ(meet(), -1);
     backend->peers_have_left = true;

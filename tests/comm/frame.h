@@ -25,11 +25,14 @@ std::string error_of(const Act& act) {
   return "no error";
 }
 
+inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+  for (const auto& part : parts) EXPECT_THAT(message, testing::HasSubstr(part));
+}
+
 /// Expects that `act` throws an `E` that says all the parts.
 template <class E = UsageError, class Act>
 void expect_error(const Act& act, const std::vector<std::string>& parts) {
-  const auto message = error_of<E>(act);
-  for (const auto& part : parts) EXPECT_THAT(message, testing::HasSubstr(part));
+  expect_parts(error_of<E>(act), parts);
 }
 
 /// Calls `fn` in a thread for each rank, without a process group.

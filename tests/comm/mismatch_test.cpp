@@ -35,7 +35,7 @@ void expect_error_of_ranks(int world, const std::function<void(int)>& fn, const 
   const auto act = [&](int rank) {
     const auto message = error_of<Mismatch>([&] { fn(rank); });
     met += message != "no error";
-    for (const auto& part : parts) EXPECT_THAT(message, HasSubstr(part)) << "rank " << rank;
+    expect_parts(message, parts);
   };
   run_thread_ranks(world, act, {.timeout = timeout});
   EXPECT_EQ(met, world);

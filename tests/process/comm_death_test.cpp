@@ -9,9 +9,10 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 #include <thread>
 
-#include "process/expect_end.h"
+#include "process/ranks.h"
 #include "support/backend.h"
 
 namespace fsdp::test {
@@ -39,11 +40,6 @@ void fork_a_child() {
   while (true) pause();
 }
 
-void wait_until_all_run(ProcessRanks& ranks, int world_size) {
-  for (int rank = 0; rank < world_size; ++rank)
-    ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
-}
-
 PROCESS_CASE(reduce_until_a_rank_dies) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(std::stoi(std::getenv("TIMEOUT")))});
   reduce("blocks.2");
@@ -66,13 +62,13 @@ class CommDeath : public testing::TestWithParam<Fate> {};
 
 TEST_P(CommDeath, IsNamedByEverySurvivor) {
   const auto& fate = GetParam();
-  ProcessRanks ranks("reduce_until_a_rank_dies",
-                     {.world_size = fate.world,
-                      .limit = std::chrono::seconds(50),
-                      .environment = {{"FORKS", std::to_string(fate.has_a_child ? fate.victim : -1)},
-                                      // Only silence is found by the timeout.
-                                      {"TIMEOUT", fate.signal == SIGSTOP ? "3" : "120"}}});
-  wait_until_all_run(ranks, fate.world);
+  std::vector<int> all(static_cast<size_t>(fate.world));
+  std::iota(all.begin(), all.end(), 0);
+  auto ranks = start_ranks("reduce_until_a_rank_dies", fate.world,
+                           {{"FORKS", std::to_string(fate.has_a_child ? fate.victim : -1)},
+                            // Only silence is found by the timeout.
+                            {"TIMEOUT", fate.signal == SIGSTOP ? "3" : "120"}});
+  wait_for_output(ranks, all, "running");
   ranks.kill(fate.victim, fate.signal);
   for (int rank = 0; rank < fate.world; ++rank)
     if (rank != fate.victim)
@@ -101,8 +97,8 @@ PROCESS_CASE(idle_while_a_rank_dies) {
 }
 
 TEST(CommDeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
-  ProcessRanks ranks("idle_while_a_rank_dies", {.world_size = 3});
-  wait_until_all_run(ranks, 3);
+  auto ranks = start_ranks("idle_while_a_rank_dies", 3);
+  wait_for_output(ranks, {0, 1, 2}, "running");
   ranks.kill(2);
   for (const int rank : {1, 0}) expect_end(ranks, rank, 0, {"PeerLost 2:"});
 }
@@ -122,7 +118,7 @@ PROCESS_CASE(fork_and_leave) {
 }
 
 TEST(AChildOfARank, DisturbsNobodyByItsExitAndHidesNoLeaving) {
-  ProcessRanks ranks("fork_and_leave", {.world_size = 2, .limit = std::chrono::seconds(40)});
+  auto ranks = start_ranks("fork_and_leave", 2);
   expect_end(ranks, 0, 0, {"PeerLost 1:"});
   expect_end(ranks, 1, 0);
 }
@@ -146,7 +142,7 @@ PROCESS_CASE(end_after_a_mismatch_of_two_ranks) {
 }
 
 TEST(TheHostOfTheStore, StaysUntilOthersHaveReadTheVerdict) {
-  ProcessRanks ranks("end_after_a_mismatch_of_two_ranks", {.world_size = 3});
+  auto ranks = start_ranks("end_after_a_mismatch_of_two_ranks", 3);
   for (int rank = 0; rank < 3; ++rank) {
     expect_end(ranks, rank, 0,
                {c10::str("Mismatch: [fsdp rank ", rank, "/3]"), "ranks disagree about the next collective"});

@@ -5,7 +5,7 @@
 #include <iostream>
 
 #include "misuse/net.h"
-#include "process/expect_end.h"
+#include "process/ranks.h"
 #include "support/axes.h"
 #include "support/backend.h"
 
@@ -91,9 +91,8 @@ class CommDeathInTraining : public testing::TestWithParam<Place> {};
 TEST_P(CommDeathInTraining, IsNamedByEverySurvivorWithinTheTimeout) {
   const auto& [place, world, victim, replicas] = GetParam();
   const bool has_replicas = *replicas != '\0';
-  ProcessRanks ranks("train_until_a_rank_dies",
-                     {.world_size = world,
-                      .environment = {{"PLACE", place}, {"VICTIM", std::to_string(victim)}, {"REPLICAS", replicas}}});
+  auto ranks = start_ranks("train_until_a_rank_dies", world,
+                           {{"PLACE", place}, {"VICTIM", std::to_string(victim)}, {"REPLICAS", replicas}});
   EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
   for (int r = 0; r < world; ++r) {
     if (r == victim) continue;

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "process/expect_end.h"
+#include "process/ranks.h"
 #include "support/oracle.h"
 
 namespace fsdp::test {
@@ -51,7 +51,7 @@ PROCESS_CASE(hold_whole_parameters) {
 }
 
 TEST(RanksOfAHost, HoldWholeParametersOnce) {
-  ProcessRanks ranks("hold_whole_parameters", {.world_size = 4});
+  auto ranks = start_ranks("hold_whole_parameters", 4);
   expect_ends(ranks, 4, 0);
 }
 

@@ -1,7 +1,7 @@
 // Programs that are started wrongly or whose ranks differ: an error and an exit code that is not 0, on every rank.
 
 #include "misuse/net.h"
-#include "process/expect_end.h"
+#include "process/ranks.h"
 #include "support/backend.h"
 
 namespace fsdp::test {
@@ -15,9 +15,8 @@ PROCESS_CASE(shard_a_linear) {
 
 // The suite Environment has all variables that can be wrong.
 TEST(FullyShard, WithoutAGroupOrAVariableOfOneEndsTheProgramAndNamesIt) {
-  ProcessRanks uninitialised("shard_a_linear", {.world_size = 1});
-  ProcessRanks without_address("shard_a_linear",
-                               {.world_size = 1, .environment = {{"INITS", "1"}, {"MASTER_ADDR", ""}}});
+  auto uninitialised = start_ranks("shard_a_linear", 1);
+  auto without_address = start_ranks("shard_a_linear", 1, {{"INITS", "1"}, {"MASTER_ADDR", ""}});
   expect_end(uninitialised, 0, 1, {"fsdp::init_process_group()"});
   expect_end(without_address, 0, 1, {"MASTER_ADDR", "init_process_group"});
 }
@@ -42,7 +41,7 @@ PROCESS_CASE(leave_in_the_middle_of_training) {
 }
 
 TEST(ARankThatEndsEarly, IsLostToTheOthers) {
-  ProcessRanks ranks("leave_in_the_middle_of_training", {.world_size = 2});
+  auto ranks = start_ranks("leave_in_the_middle_of_training", 2);
   expect_end(ranks, 1, 0);
   expect_end(ranks, 0, 1, {"[fsdp rank 0/2]", "rank 1"});
 }

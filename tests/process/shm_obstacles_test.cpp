@@ -25,7 +25,7 @@
 #include <thread>
 
 #include "comm/shm/links.h"
-#include "process/expect_end.h"
+#include "process/ranks.h"
 
 namespace fsdp::test {
 namespace {
@@ -129,7 +129,7 @@ class ShmObstacles : public testing::TestWithParam<ShmObstacle> {};
 TEST_P(ShmObstacles, AreNamedOnEveryRank) {
   const auto& obstacle = GetParam();
   if (obstacle.needs_root && geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  ProcessRanks ranks("shm_with_an_obstacle", {.world_size = 2, .environment = {{"OBSTACLE", obstacle.name}}});
+  auto ranks = start_ranks("shm_with_an_obstacle", 2, {{"OBSTACLE", obstacle.name}});
   expect_ends(ranks, 2, 1, obstacle.told);
 }
 
@@ -144,7 +144,7 @@ PROCESS_CASE(cpu_without_memfd) {
 }
 
 TEST(ShmWithoutMemory, TheBackendCpuDoesWithoutAndSaysWhy) {
-  ProcessRanks ranks("cpu_without_memfd", {.world_size = 2});
+  auto ranks = start_ranks("cpu_without_memfd", 2);
   expect_end(ranks, 1, 0);
   expect_end(ranks, 0, 0,
              {"fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: memfd_create failed"});
@@ -220,7 +220,7 @@ PROCESS_CASE(shm_with_intruders) {
 
 TEST(ShmLinks, ForeignAndSilentConnectionsArePassedOver) {
   const std::string place = testing::TempDir() + "/fsdp_intruders_" + std::to_string(getpid());
-  ProcessRanks ranks("shm_with_intruders", {.world_size = 3, .environment = {{"FSDP_TEST_PLACE", place}}});
+  auto ranks = start_ranks("shm_with_intruders", 3, {{"FSDP_TEST_PLACE", place}});
   expect_ends(ranks, 3, 0);
   std::remove(place.c_str());
 }
@@ -238,7 +238,7 @@ PROCESS_CASE(shm_leaves_nothing) {
 }
 
 TEST(ShmLinks, SegmentsAndSocketsLeaveNothing) {
-  ProcessRanks ranks("shm_leaves_nothing", {.world_size = 2});
+  auto ranks = start_ranks("shm_leaves_nothing", 2);
   std::set<std::string> names;
   for (int rank = 0; rank < 2; ++rank) {
     expect_end(ranks, rank, 0);
