@@ -12,7 +12,6 @@
 #include <set>
 #include <thread>
 
-#include "fault_trials/rank.h"
 #include "launch/variables.h"
 
 namespace fsdp::test {
