@@ -44,8 +44,7 @@ VARIABLES = ("RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD
 # Status, what the one line says, and the arguments; D stands for the test's folder.
 REFUSED = (
     (2, "unknown flag --bogus", "--bogus true"), (2, "--nproc-per-node is 'many'", "--nproc-per-node=many true"),
-    (2, "--nproc-per-node is '0'", "--nproc-per-node=0 true"), (2, "no program", "--standalone"),
-    (2, "-m is not supported", "-m module"), (127, "in no folder of PATH", "no-such-program"),
+    (2, "--nproc-per-node is '0'", "--nproc-per-node=0 true"), (127, "in no folder of PATH", "no-such-program"),
     (127, "there is no program", "./no-such-program"), (126, "not executable", "D/text"),
     (126, "cannot be executed: .*first line", "D/program"), (126, "is a folder", "D"),
     (1, "not an address of this host", "--master-addr=192.0.2.1 --master-port=29555 true"),
