@@ -31,7 +31,7 @@ TEST(MessageCode, IsThatOfTheStandardAndTokensDiffer) {
 }
 
 TEST(SignedStore, GivesWhatWasWrittenWithTheTokenForTheKeyAndRefusesAllElse) {
-  const auto plain = c10::make_intrusive<c10d::HashStore>();
+  const c10::intrusive_ptr<c10d::Store> plain = c10::make_intrusive<c10d::HashStore>();
   const auto own = make_signed_store(plain, "token");
   own->set("key", "value");
   own->set("empty", "");
