@@ -215,18 +215,6 @@ PROCESS_CASE(shm_with_intruders) {
     TORCH_CHECK(geteuid() != 0 || read(ready[0], &answer, 1) == 1);
   }
   init_process_group(kShm);
-  barrier();
-}
-
-TEST(ShmLinks, ForeignAndSilentConnectionsArePassedOver) {
-  const std::string place = testing::TempDir() + "/fsdp_intruders_" + std::to_string(getpid());
-  auto ranks = start_ranks("shm_with_intruders", 3, {{"FSDP_TEST_PLACE", place}});
-  expect_ends(ranks, 3, 0);
-  std::remove(place.c_str());
-}
-
-PROCESS_CASE(shm_leaves_nothing) {
-  init_process_group(kShm);
   torch::nn::Linear linear(64, 64);
   auto model = fully_shard(linear);
   model(torch::ones({1, 64})).sum().backward();
@@ -237,15 +225,17 @@ PROCESS_CASE(shm_leaves_nothing) {
     TORCH_CHECK(line.find("/dev/shm") == std::string::npos, "a file in /dev/shm: ", line);
 }
 
-TEST(ShmLinks, SegmentsAndSocketsLeaveNothing) {
-  auto ranks = start_ranks("shm_leaves_nothing", 2);
+TEST(ShmLinks, ForeignAndSilentConnectionsArePassedOverAndNothingIsLeft) {
+  const std::string place = testing::TempDir() + "/fsdp_intruders_" + std::to_string(getpid());
+  auto ranks = start_ranks("shm_with_intruders", 3, {{"FSDP_TEST_PLACE", place}});
   std::set<std::string> names;
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < 3; ++rank) {
     expect_end(ranks, rank, 0);
     std::istringstream lines(ranks.wait(rank).output);
     for (std::string line; std::getline(lines, line);)
       if (line.starts_with("left: ")) names.insert(line.substr(6));
   }
+  std::remove(place.c_str());
   EXPECT_FALSE(names.empty()) << "the ranks saw no socket of theirs";
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);)
