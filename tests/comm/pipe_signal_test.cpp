@@ -20,7 +20,7 @@ int write_to_nobody() {
   return error;
 }
 
-TEST(PipeSignal, EndsAProgramThatDoesNotBlockIt) {
+TEST(PipeSignalDeathTest, EndsAProgramThatDoesNotBlockIt) {
   const auto write_as_by_default = [] {
     signal(SIGPIPE, SIG_DFL);
     write_to_nobody();
