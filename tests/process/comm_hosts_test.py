@@ -89,11 +89,16 @@ class Rank:
         self.output.close()
 
 
-class RanksOfHosts(unittest.TestCase):
-    def start(self, case, sizes, closed=(), **variables):
-        """`closed`: a host and ports that it cannot reach."""
-        self.hosts = Hosts(len(sizes))
-        self.addCleanup(self.hosts.remove)
+class Job:
+    """Ranks of a case on hosts of these sizes. `closed`: a host and ports that it cannot reach."""
+
+    count = 0
+
+    def __init__(self, test, case, sizes, closed=(), **variables):
+        self.test = test
+        Job.count += 1
+        self.hosts = Hosts(len(sizes), f"j{Job.count}")
+        test.addCleanup(self.hosts.remove)
         if closed:
             self.hosts.close_ports(*closed)
         self.ranks = []
@@ -103,78 +108,65 @@ class RanksOfHosts(unittest.TestCase):
                        "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": 29500,
                        "NUMEL": NUMEL, "TIMEOUT_MS": 30_000} | variables
                 self.ranks.append(Rank(self.hosts.names[host], case, {name: str(value) for name, value in own.items()}))
-                self.addCleanup(self.ranks[-1].end)
+                test.addCleanup(self.ranks[-1].end)
 
-    def assert_ends(self, number, status, pattern):
-        process = self.ranks[number].process
-        process.wait(LIMIT_S)
-        output = self.ranks[number].text()
-        self.assertEqual(process.returncode, status, output)
-        self.assertRegex(output, pattern)
-
-    def survivors_say(self, dead, pattern):
-        for number in set(range(len(self.ranks))) - set(dead):
-            self.assert_ends(number, 1, pattern)
-
-    def start_for_ever(self, sizes, **variables):
-        self.start("exchange_for_ever", sizes, **variables)
+    def wait_until_all_run(self):
         deadline = time.monotonic() + LIMIT_S
         for rank in self.ranks:
             while "running" not in rank.text():
-                self.assertTrue(rank.process.poll() is None and time.monotonic() < deadline, rank.text())
+                self.test.assertTrue(rank.process.poll() is None and time.monotonic() < deadline, rank.text())
                 time.sleep(0.02)
 
+    def kill(self, *numbers):
+        for number in numbers:
+            self.ranks[number].process.send_signal(signal.SIGKILL)
 
-class Data(RanksOfHosts):
-    def test_crosses_between_hosts_once(self):
+    def assert_ends(self, numbers, status, pattern):
+        for number in numbers:
+            rank = self.ranks[number]
+            rank.process.wait(LIMIT_S)
+            self.test.assertEqual(rank.process.returncode, status, rank.text())
+            self.test.assertRegex(rank.text(), pattern)
+
+
+class BetweenHosts(unittest.TestCase):
+    def test_data_crosses_once(self):
         # What a host's ranks gather goes once to each other host, and so does what they sum for the rows there. What
         # goes beside it: how the ranks meet and connect, fingerprints, headers.
         sizes = [2, 1, 1]
-        self.start("exchange_between_hosts", sizes)
-        numbers = [host for host, size in enumerate(sizes) for _ in range(size)]
-        for rank in range(sum(sizes)):
-            self.assert_ends(rank, 0, r"hosts \D*" + r"\D+".join(map(str, numbers)) + r"\D*\n")
+        job = Job(self, "exchange_between_hosts", sizes)
+        job.assert_ends(range(4), 0, r"hosts \D*0\D+0\D+1\D+2\D*\n")
         for host, size in enumerate(sizes):
             share = size / sum(sizes)
             data = 4 * NUMEL * (share * (len(sizes) - 1) + 1 - share)
-            self.assertGreater(self.hosts.bytes_sent(host), data)
-            self.assertLess(self.hosts.bytes_sent(host), 1.05 * data + 1e6)
+            self.assertGreater(job.hosts.bytes_sent(host), data)
+            self.assertLess(job.hosts.bytes_sent(host), 1.05 * data + 1e6)
 
+    # What follows waits for timeouts, so that jobs may run at once.
 
-class Failures(RanksOfHosts):
-    def test_ranks_that_are_killed_are_named_on_every_host(self):
-        for sizes, dead, said in (([2, 1], [1], "rank 1 (has ended|is lost)"),
-                                  ([1, 2], [1, 2], "rank [12] (has ended|is lost)|ranks 1, 2 are lost")):
-            with self.subTest(sizes):
-                self.start_for_ever(sizes)
-                for rank in dead:
-                    self.ranks[rank].process.send_signal(signal.SIGKILL)
-                self.survivors_say(dead, said)
-                self.doCleanups()
-
-    def test_a_host_that_is_cut_off_is_named_by_the_others_and_names_the_host_of_the_store(self):
-        self.start_for_ever([1, 2], TIMEOUT_MS=4000)
-        self.hosts.cut_off(1)
-        self.survivors_say({1, 2}, "rank [12] is lost|ranks 1, 2 are lost")
-        self.survivors_say({0}, "rank 0, which hosts the rendezvous store, is lost")
+    def test_ranks_and_hosts_that_are_lost_are_named_on_every_host(self):
+        rank, host, link = (Job(self, "exchange_for_ever", sizes, TIMEOUT_MS=timeout)
+                            for sizes, timeout in (([2, 1], 30_000), ([1, 2], 30_000), ([1, 2], 6000)))
+        for job in (rank, host, link):
+            job.wait_until_all_run()
+        rank.kill(1)
+        host.kill(1, 2)
+        link.hosts.cut_off(1)
+        rank.assert_ends([0, 2], 1, "rank 1 (has ended|is lost)")
+        host.assert_ends([0], 1, "rank [12] (has ended|is lost)|ranks 1, 2 are lost")
+        link.assert_ends([0], 1, "rank [12] is lost|ranks 1, 2 are lost")
+        link.assert_ends([1, 2], 1, "rank 0, which hosts the rendezvous store, is lost")
 
     def test_hosts_that_cannot_meet_say_why(self):
-        wrong = (
-            ({"GLOO_SOCKET_IFNAME": "lo"}, ["could not connect the ranks over GLOO_SOCKET_IFNAME=lo"] * 2),
-            # The port of the store.
-            ({"closed": (1, "29500")},
-             [r"waited 2\.0 s for 2 ranks; missing: rank 1\.",
-              r"no connection to the rendezvous store at 10\.78\.0\.1:29500 within 2\.0 s"]),
-            # Ports between ranks.
-            ({"closed": (1, "29501-65534")},
-             [r"rank 1's connection failed: Gloo could not connect the ranks over 10\.78\.0\.2 "
-              r".*reach every rank's host on any port"] * 2))
-        for what, said in wrong:
-            with self.subTest(**what):
-                self.start("exchange_between_hosts", [1, 1], **{"TIMEOUT_MS": 2000} | what)
-                for rank, pattern in enumerate(said):
-                    self.assert_ends(rank, 1, pattern)
-                self.doCleanups()
+        # The ports of the store, and those between ranks.
+        interface, store, ranks = (
+            Job(self, "exchange_between_hosts", [1, 1], TIMEOUT_MS=3000, **what)
+            for what in ({"GLOO_SOCKET_IFNAME": "lo"}, {"closed": (1, "29500")}, {"closed": (1, "29501-65534")}))
+        interface.assert_ends([0, 1], 1, "could not connect the ranks over GLOO_SOCKET_IFNAME=lo")
+        store.assert_ends([0], 1, r"waited 3\.0 s for 2 ranks; missing: rank 1\.")
+        store.assert_ends([1], 1, r"no connection to the rendezvous store at 10\.78\.0\.1:29500 within 3\.0 s")
+        ranks.assert_ends([0, 1], 1, r"rank 1's connection failed: Gloo could not connect the ranks over 10\.78\.0\.2 "
+                                     r".*reach every rank's host on any port")
 
 
 if __name__ == "__main__":
