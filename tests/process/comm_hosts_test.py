@@ -27,7 +27,8 @@ def ip(*arguments):
 
 def is_permitted():
     name = f"fsdp{ID}t"
-    made = ip("netns", "add", name).returncode == 0 and ip("-n", name, "link", "add", "bridge", "type", "bridge").returncode == 0
+    steps = ("netns", "add", name), ("-n", name, "link", "add", "bridge", "type", "bridge")
+    made = all(ip(*step).returncode == 0 for step in steps)
     ip("netns", "del", name)
     return made
 
@@ -43,7 +44,8 @@ class Hosts:
         self.do("-n", self.switch, "link", "add", "bridge", "type", "bridge")
         self.do("-n", self.switch, "link", "set", "bridge", "up")
         for host, name in enumerate(self.names):
-            self.do("link", "add", "wire", "netns", name, "type", "veth", "peer", "name", f"port{host}", "netns", self.switch)
+            peer = ["peer", "name", f"port{host}", "netns", self.switch]
+            self.do("link", "add", "wire", "netns", name, "type", "veth", *peer)
             self.do("-n", self.switch, "link", "set", f"port{host}", "master", "bridge", "up")
             self.do("-n", name, "addr", "add", f"10.78.0.{host + 1}/24", "dev", "wire")
             for device in ("wire", "lo"):
@@ -63,9 +65,7 @@ class Hosts:
         self.do("-n", self.names[host], "rule", "add", "ipproto", "tcp", "dport", ports, "blackhole")
 
     def bytes_sent(self, host):
-        line = subprocess.run(["ip", "netns", "exec", self.names[host], "cat", "/sys/class/net/wire/statistics/tx_bytes"],
-                              capture_output=True, text=True, check=True)
-        return int(line.stdout)
+        return int(ip("netns", "exec", self.names[host], "cat", "/sys/class/net/wire/statistics/tx_bytes").stdout)
 
     def remove(self):
         for name in [self.switch, *self.names]:

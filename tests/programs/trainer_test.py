@@ -64,7 +64,8 @@ class Example(Runs):
         for number in (signal.SIGTERM, signal.SIGINT):  # the second ends what went on after the first
             self.read_until(process, r"epoch \d+ ends")
             self.assertNotIn("accuracy", self.send(process, number))
-            process = self.start(*self.train("broken", NEVER if number == signal.SIGTERM else self.epochs("broken") + 2))
+            epochs = NEVER if number == signal.SIGTERM else self.epochs("broken") + 2
+            process = self.start(*self.train("broken", epochs))
         self.assertIn("accuracy", self.end(process))
         self.run_to_end(*self.train("whole", self.epochs("broken")))
         self.assert_same_checkpoint("whole", "broken")

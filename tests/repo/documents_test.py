@@ -45,8 +45,8 @@ class Readme(unittest.TestCase):
 class FromPython(unittest.TestCase):
     def test_what_the_page_shows_is_in_a_program_that_runs(self):
         program = " ".join(read("tests/consumer/from_python.cpp").split())
-        # In backquotes in the right column.
-        shown = [piece for _, here in ROW.findall(read("docs/from_python.md")) for piece in re.findall(r"`([^`]+)`", here)]
+        rows = ROW.findall(read("docs/from_python.md"))
+        shown = [piece for _, right in rows for piece in re.findall(r"`([^`]+)`", right)]
         self.assertGreater(len(shown), 80)
         for piece in shown:
             self.assertIn(" ".join(piece.split()), program)
