@@ -90,7 +90,8 @@ TEST_P(CommDeathInTraining, IsNamedByEverySurvivorWithinTheTimeout) {
     if (!has_replicas) parts.insert(parts.end(), {"ast operations: ", "start all ranks again"});
     expect_end(ranks, r, 1, parts);
     // Ranks that share no axis with the lost one are told by those that do.
-    EXPECT_THAT(ranks.wait(r).output, testing::ContainsRegex(c10::str("rank ", victim, "(, [^.]*,)? (is lost|has ended)")));
+    EXPECT_THAT(ranks.wait(r).output,
+                testing::ContainsRegex(c10::str("rank ", victim, "(, [^.]*,)? (is lost|has ended)")));
   }
 }
 
