@@ -2,10 +2,11 @@
 
 #include <torch/torch.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <sstream>
 
 #include "comm/frame.h"
 
@@ -169,13 +170,11 @@ std::map<std::string, size_t> shared_segments() {
   std::map<std::string, size_t> segments;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    if (line.find("/memfd:fsdp") == std::string::npos) continue;
-    std::istringstream fields(line);
     size_t begin = 0, end = 0;
-    std::string access, offset, device, file;
-    fields >> std::hex >> begin;
-    fields.ignore(1) >> end >> access >> offset >> device >> file;
-    segments[file] += end - begin;
+    std::array<char, 32> file{};
+    if (line.find("/memfd:fsdp") == std::string::npos) continue;
+    if (std::sscanf(line.c_str(), "%zx-%zx %*s %*s %*s %31s", &begin, &end, file.data()) == 3)
+      segments[file.data()] += end - begin;
   }
   return segments;
 }
