@@ -43,20 +43,19 @@ inline void run_threads(int world_size, const std::function<void(int rank)>& fn)
 }
 
 /// As run_thread_ranks, but no rank leaves before all are done.
-inline void run_and_meet(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options = {}) {
-  const auto act = [&](int rank) {
+inline void run_and_meet(int world_size, const std::function<void(int rank)>& fn) {
+  run_thread_ranks(world_size, [&](int rank) {
     fn(rank);
     barrier();
-  };
-  run_thread_ranks(world_size, act, std::move(options));
+  });
 }
 
 /// The lane of this rank's default group for gathers and all that is waited for at once.
 inline Communicator& all_ranks() { return default_process_group()->communicator(); }
 
 /// A sum over all ranks, in place.
-inline void sum_up(Communicator& ranks, const at::Tensor& tensor, const std::string& subject = "w") {
-  ranks.all_reduce(tensor, ReduceOp::kSum, {subject, {}})->wait();
+inline void sum_up(Communicator& ranks, const at::Tensor& tensor) {
+  ranks.all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
 }
 
 /// The part of a flat tensor that belongs to the rank.
