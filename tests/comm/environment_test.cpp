@@ -2,19 +2,13 @@
 
 #include "comm/rendezvous/environment.h"
 
-#include <c10/util/StringUtil.h>
-#include <gmock/gmock.h>
-
 #include <map>
-#include <string>
-#include <vector>
 
-#include "comm/error_of.h"
+#include "comm/frame.h"
 
 namespace fsdp::test {
 namespace {
 
-using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
 std::string place_in(const Variables& variables) {
@@ -93,19 +87,18 @@ TEST(Environment, AVariableThatIsMissingOrWrongIsNamed) {
     mistakes.emplace_back(with(kTorchrun, {{"RANK", value}}), "RANK is '" + value + "', expected a whole number");
   for (const char* value : {"0", "65536", "-5", "80a"})
     mistakes.emplace_back(with(kTorchrun, {{"MASTER_PORT", value}}), "from 1 to 65535");
-  for (const auto& [variables, part] : mistakes)
-    EXPECT_THAT(error_of([of = variables] { place_in(of); }), HasSubstr(part));
+  for (const auto& [variables, part] : mistakes) expect_error([&of = variables] { place_in(of); }, {part});
 }
 
 TEST(Environment, TheFirstHostOfASlurmListIsFound) {
-  EXPECT_EQ(first_slurm_host("node1"), "node1");
-  EXPECT_EQ(first_slurm_host("a,b"), "a");
-  EXPECT_EQ(first_slurm_host("node[03-05,9],other7"), "node03");
-  EXPECT_EQ(first_slurm_host("node[9]"), "node9");
-  EXPECT_EQ(first_slurm_host("r[1-2]n[007-010]-ib,x"), "r1n007-ib");
-  for (const char* wrong : {"", ",a", "node[1", "node1]", "node[]", "node[a-b]"}) {
+  const std::vector<std::pair<std::string, std::string>> lists{{"node1", "node1"},
+                                                               {"a,b", "a"},
+                                                               {"node[03-05,9],other7", "node03"},
+                                                               {"node[9]", "node9"},
+                                                               {"r[1-2]n[007-010]-ib,x", "r1n007-ib"}};
+  for (const auto& [list, first] : lists) EXPECT_EQ(first_slurm_host(list), first);
+  for (const char* wrong : {"", ",a", "node[1", "node1]", "node[]", "node[a-b]"})
     EXPECT_EQ(first_slurm_host(wrong), std::nullopt) << wrong;
-  }
 }
 
 }  // namespace

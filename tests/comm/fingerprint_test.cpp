@@ -1,11 +1,13 @@
+// What ranks tell each other of an operation, and how they and their ranks are named.
+
 #include "comm/core/fingerprint.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <array>
-#include <functional>
-#include <vector>
+
+#include "comm/core/ranks.h"
+#include "comm/frame.h"
 
 namespace fsdp::test {
 namespace {
@@ -64,43 +66,53 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
     EXPECT_EQ(difference(pairs[i].of_rank_0, 0, pairs[i].of_rank_1, 1), pairs[i].difference) << "pair " << i;
 }
 
-TEST(Fingerprint, KeepsTheBeginningOfALongSubject) {
-  const auto fingerprint = barrier_of({std::string(1000, 'x'), {}});
-  EXPECT_GE(fingerprint.subject().size(), 100u);
-  EXPECT_EQ(fingerprint.text.back(), '\0');
-}
-
 TEST(Fingerprint, DescribesItselfInWords) {
+  const Tag counted{"w", {}, {1, "saved checkpoints"}}, none{"w", {}, {0, "saved checkpoints"}},
+      long_one{std::string(1000, 'x'), {}, {2, "saved checkpoints"}};
   auto half = gather_of("w");
   describe_data(half, at::zeros({2}, at::kHalf));
   half.device = static_cast<int8_t>(at::kCUDA);
+  const auto send = with_peer(Operation::kSend, 1);
   EXPECT_EQ(describe(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17)");
   EXPECT_EQ(describe_fully(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17), 32 bytes of Float, 3 votes");
   EXPECT_THAT(describe_fully(half, {}), testing::HasSubstr("4 bytes of Half on cuda"));
   EXPECT_EQ(describe(barrier_of({}), {}), "barrier (#0)");
-  EXPECT_EQ(describe_fully(barrier_of({"w", {}, {1, "saved checkpoints"}}), {}),
-            "barrier of 'w' (#0), saved checkpoints: 1");
-  EXPECT_EQ(describe_fully(barrier_of({"w", {}, {0, "saved checkpoints"}}), {}), "barrier of 'w' (#0)");
-  EXPECT_THAT(describe_fully(barrier_of({std::string(1000, 'x'), {}, {2, "saved checkpoints"}}), {}),
-              testing::HasSubstr("x' (#0), saved checkpoints: 2"));
-  const auto send = with_peer(Operation::kSend, 1);
+  EXPECT_EQ(describe_fully(barrier_of(counted), {}), "barrier of 'w' (#0), saved checkpoints: 1");
+  EXPECT_EQ(describe_fully(barrier_of(none), {}), "barrier of 'w' (#0)");
+  EXPECT_THAT(describe_fully(barrier_of(long_one), {}), testing::HasSubstr("x' (#0), saved checkpoints: 2"));
+  EXPECT_GE(barrier_of(long_one).subject().size(), 100u);
   EXPECT_EQ(describe(send, {0, 2}), "send of 'w' to rank 1 (#0)");
   EXPECT_EQ(describe(send, Ranks{1, 4}.in_subgroup("odd", {1, 3})), "send of 'w' to rank 3 (#0)");
 }
 
-TEST(Votes, SurvivePackingAndAreMergedByOr) {
-  const std::vector<uint8_t> votes{1, 0, 0, 1, 0, 0, 0, 0, 0, 1};
-  const auto bits = pack_votes(votes);
+TEST(Votes, TravelInsideTheFingerprintAsLongAsTheyFitAndAreMergedByOr) {
+  const auto bits = pack_votes(std::vector<uint8_t>{1, 0, 0, 1, 0, 0, 0, 0, 0, 1});
   EXPECT_THAT(bits, ElementsAre(0b1001, 0b10));
   std::vector<uint8_t> merged{0, 1, 0, 0, 0, 0, 0, 0, 0, 0};
   merge_votes(merged, bits);
   EXPECT_THAT(merged, ElementsAre(1, 1, 0, 1, 0, 0, 0, 0, 0, 1));
-}
-
-TEST(Votes, TravelInsideTheFingerprintAsLongAsTheyFit) {
   const size_t most = 8 * Fingerprint::kInlineVoteBytes;
   EXPECT_TRUE(barrier_of({"", std::vector<uint8_t>(most)}).votes_fit());
   EXPECT_FALSE(barrier_of({"", std::vector<uint8_t>(most + 1)}).votes_fit());
+}
+
+TEST(Ranks, OfASubgroupAreNamedByTheirGlobalNumbers) {
+  struct Named {
+    Ranks ranks;
+    int own, of_rank_0;
+    std::string where;
+  };
+  const std::vector<Named> groups{
+      {{1, 4}, 1, 0, "[fsdp rank 1/4] step: "},
+      {Ranks{5, 8}.in_subgroup("pairs", {2, 5}), 5, 2, "[fsdp rank 5/8, 'pairs' 1/2] step: "},
+      {Ranks{5, 8}.in_subgroup("upper", {3, 5, 7}).in_subgroup("outer", {5, 7}), 5, 5,
+       "[fsdp rank 5/8, 'outer' 0/2] step: "},
+      {Ranks{1, 2}.in_subgroup("again", {0, 1}), 1, 0, "[fsdp rank 1/2, 'again' 1/2] step: "}};
+  for (const auto& [ranks, own, of_rank_0, where] : groups) {
+    EXPECT_EQ(ranks.name(), own);
+    EXPECT_EQ(ranks.name_of(0), of_rank_0);
+    EXPECT_EQ(ranks.where("step"), where);
+  }
 }
 
 }  // namespace

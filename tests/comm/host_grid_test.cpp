@@ -1,11 +1,9 @@
 // Which rank stands for which on another host, and what the hosts of ranks call for.
 
-#include <gmock/gmock.h>
-
 #include <map>
 
 #include "comm/core/host_grid.h"
-#include "comm/error_of.h"
+#include "comm/frame.h"
 #include "comm/group/profile.h"
 
 namespace fsdp::test {
@@ -40,13 +38,6 @@ TEST(HostGrid, LetsEveryRankHaveOneDeputyOnEachHost) {
         EXPECT_EQ(HostGrid(hosts, rank).deputy_on(host), charged.at(rank)) << "rank " << rank << " on host " << host;
     }
   }
-}
-
-TEST(HostGrid, PairsTheRanksOfEqualHosts) {
-  const HostGrid grid(hosts_with({2, 2}), 1);
-  EXPECT_EQ(grid.deputy_on(1), 3);
-  EXPECT_EQ(grid.charges(1).begin, 3);
-  EXPECT_THAT(grid.others(), ElementsAre(1));
 }
 
 TEST(HostGrid, SaysWhichRankIsNotBesideTheOthersOfItsHost) {
@@ -88,10 +79,10 @@ TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
   EXPECT_EQ(choice("cpu", profiles).carrier, Carrier::kNetwork);
   EXPECT_THAT(choice("cpu", profiles).obstacle,
               HasSubstr("a process of user 8 (rank 2) beside one of user 7 (rank 1)"));
-  EXPECT_THAT(error_of([&] { choice("hierarchical", profiles); }),
-              HasSubstr("memory that the ranks of each host share: ranks of one user"));
-  EXPECT_THAT(error_of([&] { choice("shm", profiles); }),
-              HasSubstr("memory that all ranks share: rank 0 and rank 1 are on different hosts"));
+  expect_error([&] { choice("hierarchical", profiles); },
+               {"memory that the ranks of each host share: ranks of one user"});
+  expect_error([&] { choice("shm", profiles); },
+               {"memory that all ranks share: rank 0 and rank 1 are on different hosts"});
 }
 
 }  // namespace

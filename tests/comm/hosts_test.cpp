@@ -1,13 +1,12 @@
 // What goes between several hosts, some of which have more ranks than others, and what their ranks share.
 // CommCollectives has the results.
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <mutex>
 
-#include "support/thread_ranks.h"
+#include "comm/frame.h"
 
 namespace fsdp::test {
 namespace {
@@ -27,7 +26,7 @@ class Hosts : public testing::TestWithParam<std::vector<int>> {
     return offsets;
   }
   static void run(const std::function<void(int rank, Communicator& all)>& fn) {
-    run_thread_ranks(world_size(), [&](int rank) { fn(rank, default_process_group()->communicator()); },
+    run_thread_ranks(world_size(), [&](int rank) { fn(rank, all_ranks()); },
                      {.backend = "hierarchical", .hosts = GetParam()});
   }
 };
@@ -46,8 +45,7 @@ TEST_P(Hosts, GatherOnceIntoMemoryThatTheirRanksShare) {
         {
           const auto memory = is_alone ? c10::DataPtr() : buffers[0]->hold();
           const auto output = is_alone ? at::empty(offsets.back()) : at::from_blob(memory.get(), {offsets.back()});
-          all.all_gather(output, expected.slice(0, offsets[rank], offsets[rank + 1]).clone(), offsets, {"w", {}})
-              ->wait();
+          all.all_gather(output, part_of(expected, offsets, rank).clone(), offsets, {"w", {}})->wait();
           EXPECT_TRUE(output.equal(expected)) << "rank " << rank << ", step " << step;
           EXPECT_EQ((traffic() - before).inside_host, Traffic::Link{}) << "what lies there is not passed on";
         }
@@ -67,7 +65,7 @@ TEST_P(Hosts, SendEachByteToEveryOtherHostOnce) {
   const auto offsets = offsets_of(10'000);
   run([&](int rank, Communicator& all) {
     const auto values = random_values(rank, offsets.back());
-    const auto slice = values.slice(0, offsets[rank], offsets[rank + 1]).clone();
+    const auto slice = part_of(values, offsets, rank).clone();
     const auto before = traffic();
     all.all_gather(at::empty({offsets.back()}), slice, offsets, {"w", {}})->wait();
     const auto between = traffic();
@@ -102,39 +100,33 @@ TEST(HostsThatDiffer, SumLargeSlicesPartByPart) {
   expected.slice(0, kGapBegin, kGapEnd).zero_();
   const auto act = [&](int rank) {
     const auto own = values * (1 << rank), sum = at::zeros({offsets[rank + 1] - offsets[rank]});
-    default_process_group()
-        ->communicator()
+    all_ranks()
         .reduce_scatter(sum,
                         {{0, own.slice(0, 0, kGapBegin)},
                          {kGapEnd, own.slice(0, kGapEnd, kBorder)},
                          {kBorder, own.slice(0, kBorder)}},
                         offsets, 0.5, {"w", {}})
         ->wait();
-    EXPECT_TRUE(sum.equal(expected.slice(0, offsets[rank], offsets[rank + 1]))) << "rank " << rank;
+    EXPECT_TRUE(sum.equal(part_of(expected, offsets, rank))) << "rank " << rank;
   };
   run_thread_ranks(6, act, {.backend = "hierarchical", .hosts = {0, 0, 1, 2, 2, 2}});
 }
 
-TEST(HostsOfAGroup, AreOneOnOneMachine) {
-  run_thread_ranks(3, [](int) { EXPECT_THAT(default_process_group()->hosts(), testing::Each(0)); },
-                   {.backend = "gloo"});
-}
-
 TEST(HostsOfAGroup, AreThoseOfItsRanks) {
-  run_thread_ranks(4,
-                   [](int rank) {
-                     const auto all = default_process_group();
-                     EXPECT_THAT(all->hosts(), testing::ElementsAre(0, 0, 1, 1));
-                     const auto host = all->split({{0, 1}, {2, 3}}, "host"),
-                                across = all->split({{0, 2}, {1, 3}}, "across");
-                     EXPECT_THAT(host->hosts(), testing::ElementsAre(0, 0));
-                     EXPECT_THAT(across->hosts(), testing::ElementsAre(0, 1));
-                     const auto tensor = at::full({1000}, static_cast<float>(1 << rank));
-                     host->communicator().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
-                     across->communicator().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
-                     EXPECT_TRUE(tensor.eq(15).all().item<bool>());
-                   },
-                   {.backend = "hierarchical", .hosts = {0, 0, 1, 1}});
+  run_thread_ranks(2, [](int) { EXPECT_THAT(default_process_group()->hosts(), testing::Each(0)); },
+                   {.backend = "gloo"});
+  const auto act = [](int rank) {
+    const auto all = default_process_group();
+    const auto host = all->split({{0, 1}, {2, 3}}, "host"), across = all->split({{0, 2}, {1, 3}}, "across");
+    EXPECT_THAT(all->hosts(), testing::ElementsAre(0, 0, 1, 1));
+    EXPECT_THAT(host->hosts(), testing::ElementsAre(0, 0));
+    EXPECT_THAT(across->hosts(), testing::ElementsAre(0, 1));
+    const auto tensor = at::full({1000}, static_cast<float>(1 << rank));
+    sum_up(host->communicator(), tensor);
+    sum_up(across->communicator(), tensor);
+    EXPECT_TRUE(tensor.eq(15).all().item<bool>());
+  };
+  run_thread_ranks(4, act, {.backend = "hierarchical", .hosts = {0, 0, 1, 1}});
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 #include "comm/core/local_communicator.h"
 
-#include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <array>
 
-#include "comm/error_of.h"
+#include "comm/frame.h"
 
 namespace fsdp::test {
 namespace {
@@ -23,21 +23,16 @@ TEST(LocalCommunicator, CopiesWhatItGathersAndReduces) {
   EXPECT_TRUE(output.equal(input));
 }
 
-TEST(LocalCommunicator, KeepsItsOwnVotes) {
-  const auto work = make_local_communicator()->barrier({"", {1, 0, 1}});
+TEST(LocalCommunicator, KeepsItsOwnVotesAndMemoryAndHasNobodyToSendTo) {
+  const auto communicator = make_local_communicator();
+  const auto work = communicator->barrier({"", {1, 0, 1}});
   work->wait();
-  EXPECT_EQ(std::vector<uint8_t>(work->votes().begin(), work->votes().end()), (std::vector<uint8_t>{1, 0, 1}));
-}
-
-TEST(LocalCommunicator, SharesMemoryThatIsAligned) {
-  const auto memory = make_local_communicator()->share(100, at::kCPU, {});
+  EXPECT_TRUE(std::ranges::equal(work->votes(), std::array{1, 0, 1}));
+  const auto memory = communicator->share(100, at::kCPU, {});
   ASSERT_NE(memory, nullptr);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 64, 0u);
   EXPECT_EQ(static_cast<const char*>(memory->data())[99], 0);
-}
-
-TEST(LocalCommunicator, HasNobodyToSendTo) {
-  EXPECT_THROW((void)make_local_communicator()->send(at::zeros({1}), 0, {}), UsageError);
+  EXPECT_THROW((void)communicator->send(at::zeros({1}), 0, {}), UsageError);
 }
 
 }  // namespace

@@ -1,12 +1,8 @@
 #include "comm/group/membership.h"
 
-#include <gmock/gmock.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include <functional>
-#include <vector>
-
-#include "comm/error_of.h"
+#include "comm/frame.h"
 
 namespace fsdp::test {
 namespace {
@@ -20,9 +16,7 @@ TEST(Membership, TakesOptionsWithoutLookingAtTheEnvironment) {
   EXPECT_EQ(membership.rendezvous.host, "::1");
   EXPECT_EQ(membership.rendezvous.port, 29501);
   EXPECT_EQ(membership.backend, "gloo");
-}
-
-TEST(Membership, NeedsNoAddressWithAStoreOrAlone) {
+  // Alone, or with a store, there is no need of an address.
   EXPECT_EQ(resolve_membership({.rank = 0, .world_size = 1}).world_size(), 1);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   EXPECT_EQ(resolve_membership({.rank = 0, .world_size = 2, .store = store}).world_size(), 2);
@@ -46,7 +40,7 @@ TEST(Membership, RefusesWhatCannotBe) {
   for (const auto& [change, says] : changes) {
     ProcessGroupOptions options{.rank = 0, .world_size = 2, .address = "127.0.0.1:29500"};
     change(options);
-    EXPECT_THAT(error_of([&] { resolve_membership(options); }), testing::HasSubstr(says));
+    expect_error([&] { resolve_membership(options); }, {says});
   }
 }
 

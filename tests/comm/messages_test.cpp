@@ -1,22 +1,17 @@
 // Messages between two ranks, in patterns that programs use.
 
-#include <fsdp/error.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
-#include <sstream>
-#include <string>
 
-#include "support/thread_ranks.h"
+#include "comm/frame.h"
 
 namespace fsdp::test {
 namespace {
-
-Communicator& messages() { return default_process_group()->communicator(); }
 
 // What `from` sends `to` in message `number`.
 at::Tensor letter(int from, int to, int64_t bytes, int number = 0) {
@@ -35,11 +30,11 @@ struct Begun {
 
   void send(int peer, int64_t bytes, int number = 0) {
     outgoing.push_back(letter(rank(), peer, bytes, number));
-    works.push_back(messages().send(outgoing.back(), peer, {"letter", {}}));
+    works.push_back(all_ranks().send(outgoing.back(), peer, {"letter", {}}));
   }
   at::Tensor recv(int peer, int64_t bytes) {
     auto tensor = at::zeros({bytes}, at::kByte);
-    works.push_back(messages().recv(tensor, peer, {"letter", {}}));
+    works.push_back(all_ranks().recv(tensor, peer, {"letter", {}}));
     return tensor;
   }
   void wait() {
@@ -55,23 +50,23 @@ class CommMessages : public testing::TestWithParam<int> {
     std::vector<int64_t> sizes{0, 1, 256, 257, 1 << 20};
     // These take time and memory: by hand, with FSDP_TEST_LARGE_MESSAGES=1.
     if (std::getenv("FSDP_TEST_LARGE_MESSAGES") != nullptr) sizes = {64 << 20};
-    run_thread_ranks(world(), [&](int rank) {
+    run_and_meet(world(), [&](int rank) {
       for (const int64_t bytes : sizes) {
         SCOPED_TRACE(bytes);
         fn(rank, bytes);
       }
-      fsdp::barrier();
     });
   }
   static int world() { return GetParam(); }
+  static int next(int rank) { return (rank + 1) % world(); }
+  static int previous(int rank) { return (rank + world() - 1) % world(); }
 };
 
 TEST_P(CommMessages, SendRecvRoundARing) {
   run([](int rank, int64_t bytes) {
-    const int next = (rank + 1) % world(), previous = (rank + world() - 1) % world();
-    const auto mine = letter(rank, next, bytes), arrived = at::zeros({bytes}, at::kByte);
-    messages().send_recv(mine, next, arrived, previous, {"letter", {}})->wait();
-    expect_letter(arrived, previous, rank);
+    const auto mine = letter(rank, next(rank), bytes), arrived = at::zeros({bytes}, at::kByte);
+    all_ranks().send_recv(mine, next(rank), arrived, previous(rank), {"letter", {}})->wait();
+    expect_letter(arrived, previous(rank), rank);
   });
 }
 
@@ -93,25 +88,18 @@ TEST_P(CommMessages, EverybodyToEverybody) {
 TEST_P(CommMessages, APipelineBothWays) {
   constexpr int kBatches = 5;
   run([](int rank, int64_t bytes) {
-    const int last = world() - 1;
     Begun sent;
-    for (int batch = 0; batch < kBatches; ++batch) {
-      if (rank > 0) {
-        Begun wanted;
-        const auto arrived = wanted.recv(rank - 1, bytes);
-        wanted.wait();
-        expect_letter(arrived, rank - 1, rank, batch);
+    const auto is_there = [](int peer) { return peer >= 0 && peer < world(); };
+    for (const int step : {1, -1}) {
+      for (int batch = 0; batch < kBatches; ++batch) {
+        if (is_there(rank - step)) {
+          Begun wanted;
+          const auto arrived = wanted.recv(rank - step, bytes);
+          wanted.wait();
+          expect_letter(arrived, rank - step, rank, batch);
+        }
+        if (is_there(rank + step)) sent.send(rank + step, bytes, batch);
       }
-      if (rank < last) sent.send(rank + 1, bytes, batch);
-    }
-    for (int batch = 0; batch < kBatches; ++batch) {
-      if (rank < last) {
-        Begun wanted;
-        const auto arrived = wanted.recv(rank + 1, bytes);
-        wanted.wait();
-        expect_letter(arrived, rank + 1, rank, batch);
-      }
-      if (rank > 0) sent.send(rank - 1, bytes, batch);
     }
     sent.wait();
   });
@@ -120,13 +108,12 @@ TEST_P(CommMessages, APipelineBothWays) {
 TEST_P(CommMessages, ManyMessagesOfADirectionMeetInTheirOrderThoughAllAreSentFirst) {
   constexpr int kMany = 7;
   run([](int rank, int64_t bytes) {
-    const int next = (rank + 1) % world(), previous = (rank + world() - 1) % world();
     Begun begun;
     std::vector<at::Tensor> arrived;
-    for (int number = 0; number < kMany; ++number) begun.send(next, bytes, number);
-    for (int number = 0; number < kMany; ++number) arrived.push_back(begun.recv(previous, bytes));
+    for (int number = 0; number < kMany; ++number) begun.send(next(rank), bytes, number);
+    for (int number = 0; number < kMany; ++number) arrived.push_back(begun.recv(previous(rank), bytes));
     begun.wait();
-    for (int number = 0; number < kMany; ++number) expect_letter(arrived[number], previous, rank, number);
+    for (int number = 0; number < kMany; ++number) expect_letter(arrived[number], previous(rank), rank, number);
   });
 }
 
@@ -137,8 +124,8 @@ TEST(CommMessagesBesides, CollectivesWaitForNone) {
     Begun begun;
     if (rank == 0) begun.send(2, 1000);
     fsdp::barrier();
-    at::Tensor sum = at::ones({100});
-    messages().all_reduce(sum, ReduceOp::kSum, {"sum", {}})->wait();
+    const at::Tensor sum = at::ones({100});
+    sum_up(all_ranks(), sum);
     EXPECT_TRUE(sum.eq(3).all().item<bool>());
     const auto arrived = rank == 2 ? begun.recv(0, 1000) : at::Tensor();
     begun.wait();
@@ -148,12 +135,12 @@ TEST(CommMessagesBesides, CollectivesWaitForNone) {
 
 TEST(CommMessagesBesides, ADuplicateHasAnOrderOfItsOwn) {
   run_thread_ranks(2, [](int rank) {
-    const auto other = messages().duplicate("other");
+    const auto other = all_ranks().duplicate("other");
     const int peer = 1 - rank;
     const auto first = letter(rank, peer, 5000, 1), second = letter(rank, peer, 70, 2);
     const auto arrived = at::zeros({5000}, at::kByte), beside = at::zeros({70}, at::kByte);
-    const auto a = messages().send(first, peer, {}), b = other->send(second, peer, {});
-    const auto c = other->recv(beside, peer, {}), d = messages().recv(arrived, peer, {});
+    const auto a = all_ranks().send(first, peer, {}), b = other->send(second, peer, {});
+    const auto c = other->recv(beside, peer, {}), d = all_ranks().recv(arrived, peer, {});
     for (const auto& work : {c, b, d, a}) work->wait();
     expect_letter(arrived, peer, rank, 1);
     expect_letter(beside, peer, rank, 2);
@@ -168,9 +155,9 @@ TEST(CommMessagesBesides, TheyBeginAnewAfterAStartingOver) {
       const auto arrived = begun.recv(1 - rank, 300'000);
       begun.wait();
       expect_letter(arrived, 1 - rank, rank, round);
-      const auto dropped = rank == 0 ? messages().send(at::ones({4}), 1, {"never wanted", {}}) : nullptr;
+      const auto dropped = rank == 0 ? all_ranks().send(at::ones({4}), 1, {"never wanted", {}}) : nullptr;
       fsdp::barrier();
-      messages().start_over();
+      all_ranks().start_over();
       if (dropped) {
         EXPECT_THROW(dropped->wait(), Error);
       }
@@ -183,13 +170,11 @@ std::map<std::string, size_t> shared_segments() {
   std::map<std::string, size_t> segments;
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
-    if (line.find("/memfd:fsdp") == std::string::npos) continue;
-    std::istringstream fields(line);
     size_t begin = 0, end = 0;
-    std::string access, offset, device, file;
-    fields >> std::hex >> begin;
-    fields.ignore(1) >> end >> access >> offset >> device >> file;
-    segments[file] += end - begin;
+    std::array<char, 32> file{};
+    if (line.find("/memfd:fsdp") == std::string::npos) continue;
+    if (std::sscanf(line.c_str(), "%zx-%zx %*s %*s %*s %31s", &begin, &end, file.data()) == 3)
+      segments[file.data()] += end - begin;
   }
   return segments;
 }
@@ -225,13 +210,6 @@ TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
     EXPECT_EQ(beside, first);
   };
   run_thread_ranks(4, talk, {.backend = "shm", .wrap = {}});
-}
-
-TEST(CommMessagesBesides, VotesThatDoNotFitAreUsageErrors) {
-  run_thread_ranks(2, [](int rank) {
-    EXPECT_THROW((void)messages().send(at::ones({4}), 1 - rank, {"w", std::vector<uint8_t>(609)}), UsageError);
-    fsdp::barrier();
-  });
 }
 
 }  // namespace

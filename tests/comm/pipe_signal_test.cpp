@@ -20,7 +20,7 @@ int write_to_nobody() {
   return error;
 }
 
-TEST(PipeSignal, EndsAProgramThatDoesNotBlockIt) {
+TEST(PipeSignalDeathTest, EndsAProgramThatDoesNotBlockIt) {
   const auto write_as_by_default = [] {
     signal(SIGPIPE, SIG_DFL);
     write_to_nobody();
@@ -28,31 +28,22 @@ TEST(PipeSignal, EndsAProgramThatDoesNotBlockIt) {
   EXPECT_EXIT(write_as_by_default(), testing::KilledBySignal(SIGPIPE), "");
 }
 
-TEST(PipeSignal, BlockedTheWriteFailsAndNothingComesAfterwards) {
+TEST(PipeSignal, IsBlockedForThisThreadAndThoseThatItStartsUntilTheOutermostBlockEnds) {
   std::thread([] {
     {
-      const PipeSignalBlocked block;
+      const PipeSignalBlocked outer;
+      {
+        const PipeSignalBlocked inner;
+      }
       EXPECT_EQ(write_to_nobody(), EPIPE);
+      std::thread([] { EXPECT_EQ(write_to_nobody(), EPIPE); }).join();
     }
     sigset_t mask, pending;
     pthread_sigmask(SIG_SETMASK, nullptr, &mask);
     EXPECT_EQ(sigismember(&mask, SIGPIPE), 0);
     sigpending(&pending);
-    EXPECT_EQ(sigismember(&pending, SIGPIPE), 0);
+    EXPECT_EQ(sigismember(&pending, SIGPIPE), 0) << "it comes afterwards";
   }).join();
-}
-
-TEST(PipeSignal, ThreadsThatStartMeanwhileInheritTheBlock) {
-  const PipeSignalBlocked block;
-  std::thread([] { EXPECT_EQ(write_to_nobody(), EPIPE); }).join();
-}
-
-TEST(PipeSignal, StaysBlockedForWhoeverHadBlockedIt) {
-  const PipeSignalBlocked outer;
-  {
-    const PipeSignalBlocked inner;
-  }
-  EXPECT_EQ(write_to_nobody(), EPIPE);
 }
 
 }  // namespace

@@ -1,14 +1,12 @@
 // Proofs of a job's token in the store.
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <iomanip>
 #include <sstream>
 
 #include "comm/core/message_code.h"
-#include "comm/error_of.h"
+#include "comm/frame.h"
 #include "comm/rendezvous/signed_store.h"
 
 namespace fsdp::test {
@@ -32,36 +30,25 @@ TEST(MessageCode, IsThatOfTheStandardAndTokensDiffer) {
   EXPECT_NE(random_token(), random_token());
 }
 
-class SignedStoreTest : public testing::Test {
- protected:
-  c10::intrusive_ptr<c10d::Store> plain_ = c10::make_intrusive<c10d::HashStore>();
-  c10::intrusive_ptr<c10d::Store> own_ = make_signed_store(plain_, "token");
-};
+TEST(SignedStore, GivesWhatWasWrittenWithTheTokenForTheKeyAndRefusesAllElse) {
+  const c10::intrusive_ptr<c10d::Store> plain = c10::make_intrusive<c10d::HashStore>();
+  const auto own = make_signed_store(plain, "token");
+  own->set("key", "value");
+  own->set("empty", "");
+  EXPECT_EQ(make_signed_store(plain, "token")->get_to_str("key"), "value");
+  EXPECT_EQ(own->clone()->get_to_str("empty"), "");
+  EXPECT_EQ(own->compareSet("first", "", "a"), "a");
+  EXPECT_EQ(own->compareSet("first", "", "b"), "a");
+  EXPECT_EQ(own->compareSet("first", "a", "c"), "c");
+  EXPECT_EQ(own->add("count", 2), 2);
 
-TEST_F(SignedStoreTest, GivesWhatWasWrittenWithTheToken) {
-  own_->set("key", "value");
-  own_->set("empty", "");
-  EXPECT_EQ(make_signed_store(plain_, "token")->get_to_str("key"), "value");
-  EXPECT_EQ(own_->clone()->get_to_str("empty"), "");
-  EXPECT_EQ(own_->compareSet("first", "", "a"), "a");
-  EXPECT_EQ(own_->compareSet("first", "", "b"), "a");
-  EXPECT_EQ(own_->compareSet("first", "a", "c"), "c");
-  EXPECT_EQ(own_->add("count", 2), 2);
-}
-
-TEST_F(SignedStoreTest, RefusesWhatWasWrittenWithoutIt) {
-  plain_->set("short", "x");
-  plain_->set("plain", std::string(100, 'x'));
-  make_signed_store(plain_, "another")->set("other", "value");
-  for (const char* key : {"short", "plain", "other"})
-    EXPECT_THAT(error_of<Error>([&] { own_->get(key); }), testing::HasSubstr("FSDP_JOB_TOKEN")) << key;
-  EXPECT_THROW(own_->compareSet("other", "", "mine"), Error);
-}
-
-TEST_F(SignedStoreTest, RefusesAValueThatWasWrittenForAnotherKey) {
-  own_->set("mine", "value");
-  plain_->set("yours", plain_->get("mine"));
-  EXPECT_THROW(own_->get("yours"), Error);
+  plain->set("short", "x");
+  plain->set("plain", std::string(100, 'x'));
+  plain->set("copy", plain->get("key"));
+  make_signed_store(plain, "another")->set("other", "value");
+  for (const char* key : {"short", "plain", "copy", "other"})
+    expect_error<Error>([&] { own->get(key); }, {"FSDP_JOB_TOKEN"});
+  EXPECT_THROW(own->compareSet("other", "", "mine"), Error);
 }
 
 }  // namespace

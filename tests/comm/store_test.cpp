@@ -1,22 +1,15 @@
 // What becomes of ranks when the rendezvous store does not answer, and how much they ask of it.
 
-#include <fsdp/error.h>
-#include <fsdp/process_group.h>
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <future>
 #include <limits>
-#include <thread>
-#include <vector>
 
+#include "comm/frame.h"
 #include "comm/group/join.h"
 #include "support/stores.h"
-#include "support/thread_ranks.h"
 
 namespace fsdp::test {
 namespace {

@@ -1,4 +1,4 @@
-// The program that README.md shows in parts: seeds, data, metrics, saving and loading. tests/repo/readme_test.py
+// The program that README.md shows in parts: seeds, data, metrics, saving and loading. tests/repo/documents_test.py
 // compares the two.
 
 #include <fsdp/fsdp.h>

@@ -12,13 +12,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <map>
 #include <random>
 
-#include "fault_trials/rank.h"
+#include "fault_trials/trial.h"
+#include "support/disk_folder.h"
 
 namespace fsdp::test {
 namespace {
@@ -67,11 +67,10 @@ class Trials {
 
   // True if no trial went wrong, and if the faults of nearly all took place: how often a rank passes a point may vary.
   bool run_all() {
-    for (int i = 0; i < options_.kills; ++i) run_one(draw_fault(FaultKind::kKill));
-    for (int i = 0; i < options_.stops; ++i)
-      run_one(draw_fault(i % 2 == 0 ? FaultKind::kShortStop : FaultKind::kLongStop));
+    for (int i = 0; i < options_.kills; ++i) run_one(draw(FaultKind::kKill));
+    for (int i = 0; i < options_.stops; ++i) run_one(draw(i % 2 == 0 ? FaultKind::kShortStop : FaultKind::kLongStop));
     for (int i = 0; i < options_.mismatches; ++i)
-      run_one(draw_mismatch(static_cast<Divergence>(1 + i % (kDivergences - 1))));
+      run_one(draw(FaultKind::kDivergence, static_cast<Divergence>(1 + i % (kDivergences - 1))));
     print_summary();
     return failed_ == 0 && missed_ <= number_ / 10;
   }
@@ -90,36 +89,23 @@ class Trials {
 
   const Model& model_of(const Trial& trial) {
     const auto key = std::tuple(trial.backend, trial.world_size, trial.reshards);
-    auto found = models_.find(key);
-    if (found == models_.end()) {
-      found = models_.emplace(key, Model(trial)).first;
-      const bool sums_by_host = trial.backend == "hierarchical";
-      const uint64_t hash =
-          hashes_.emplace(std::pair(trial.world_size, sums_by_host), found->second.hash()).first->second;
-      TORCH_CHECK(found->second.hash() == hash, trial.describe(), ": other numbers than by another backend");
-    }
-    return found->second;
+    if (const auto found = models_.find(key); found != models_.end()) return found->second;
+    const auto& model = models_.emplace(key, trial).first->second;
+    const auto by = std::pair(trial.world_size, trial.backend == "hierarchical");
+    TORCH_CHECK(hashes_.emplace(by, model.hash()).first->second == model.hash(), trial.describe(),
+                ": other numbers than by another backend");
+    return model;
   }
 
-  Trial draw_trial(FaultKind kind) {
-    Trial trial{.kind = kind, .timeout = std::chrono::milliseconds(options_.timeout_ms)};
+  Trial draw(FaultKind kind, Divergence divergence = Divergence::kNone) {
+    Trial trial{.kind = kind, .divergence = divergence, .timeout = std::chrono::milliseconds(options_.timeout_ms)};
     trial.backend = pick(options_.backends);
     trial.world_size = pick(options_.world_sizes);
     trial.reshards = draw(0, 1) == 1;
     trial.victim = draw(0, trial.world_size - 1);
-    return trial;
-  }
-
-  Trial draw_fault(FaultKind kind) {
-    Trial trial = draw_trial(kind);
+    if (kind == FaultKind::kDivergence) return trial;
     trial.place = model_of(trial).draw_place(trial.victim, options_.points, random_);
     trial.stop = std::chrono::milliseconds(draw(1, options_.timeout_ms / 2));
-    return trial;
-  }
-
-  Trial draw_mismatch(Divergence divergence) {
-    Trial trial = draw_trial(FaultKind::kDivergence);
-    trial.divergence = divergence;
     return trial;
   }
 
@@ -162,22 +148,6 @@ class Trials {
   int failed_ = 0, missed_ = 0, number_ = 0;
 };
 
-// Of this program alone, so that what ranks leave there can be told.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "fsdp-fault-trials-XXXXXX").string()) {
-    TORCH_CHECK(mkdtemp(path_.data()) != nullptr, "cannot make ", path_);
-    setenv("TMPDIR", path_.c_str(), /*overwrite=*/1);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
- private:
-  std::string path_;
-};
-
 // The sockets of other programs on this machine are nothing that ranks left. Only root may have a network of its own;
 // for others what those programs open meanwhile counts as left behind.
 void take_own_network() {
@@ -211,7 +181,8 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   if (as_rank) return train_as_rank_of_a_host();
-  const TemporaryFolder folder;
+  const DiskFolder folder;  // of this program alone, so that what ranks leave there can be told
+  setenv("TMPDIR", folder.path().c_str(), /*overwrite=*/1);
   take_own_network();
   return Trials(options).run_all() ? 0 : 1;
 }

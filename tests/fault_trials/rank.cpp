@@ -1,4 +1,4 @@
-#include "fault_trials/rank.h"
+// A rank of a trial.
 
 #include <fsdp/error.h>
 #include <signal.h>
@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "comm/core/fault_point.h"
+#include "fault_trials/trial.h"
 #include "support/quiet_child.h"
 
 namespace fsdp::test {
@@ -29,6 +30,17 @@ void pass_fault_point(const char* point) {
   if (++fate.passages[point] == fate.place.passage && fate.place.point == point) fate.meet();
 }
 
+// Of the exception that is handled.
+std::string message_of_exception() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 void run_rank(const Trial& trial, int rank, int port, RankReport& report) {
   const TrainingPlan plan{trial.backend, rank,           trial.world_size, port,
                           trial.timeout, trial.reshards, trial.divergence, trial.victim};
@@ -39,14 +51,12 @@ void run_rank(const Trial& trial, int rank, int port, RankReport& report) {
   } catch (const PeerLost& error) {
     ending = Ending::kPeerLost;
     report.lost_rank = error.rank();
-    report.message.set(error.what_without_backtrace());
-  } catch (const Mismatch& error) {
+    report.message.set(message_of_exception());
+  } catch (const Mismatch&) {
     ending = Ending::kMismatch;
-    report.message.set(error.what_without_backtrace());
-  } catch (const c10::Error& error) {
-    report.message.set(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    report.message.set(error.what());
+    report.message.set(message_of_exception());
+  } catch (const std::exception&) {
+    report.message.set(message_of_exception());
   }
   const std::lock_guard lock(fate.mutex);
   for (auto point = report.points.begin(); const auto& [name, passages] : fate.passages) {
@@ -100,10 +110,8 @@ int train_as_rank_of_a_host() {
     for (const auto& [point, passages] : fate.passages) std::cout << "passed " << passages << " " << point << '\n';
     std::cout << "hash " << hash << std::endl;
     return 0;
-  } catch (const c10::Error& error) {
-    std::cout << error.what_without_backtrace() << std::endl;
-  } catch (const std::exception& error) {
-    std::cout << error.what() << std::endl;
+  } catch (const std::exception&) {
+    std::cout << message_of_exception() << std::endl;
   }
   return 1;
 }

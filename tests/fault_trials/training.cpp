@@ -171,44 +171,40 @@ void meet(const TrainingPlan& plan) {
 }  // namespace
 
 const char* name_of(Divergence divergence) {
-  constexpr std::array<const char*, kDivergences> kNames{"none",
-                                                         "another model",
-                                                         "other groups",
-                                                         "another dtype",
-                                                         "another size",
-                                                         "another order",
-                                                         "another operation",
-                                                         "a forward alone",
-                                                         "a backward alone",
-                                                         "an optimizer step alone",
-                                                         "a whole tensor alone",
-                                                         "a norm alone",
-                                                         "an exception alone"};
+  constexpr const char* kNames[kDivergences]{"none",
+                                             "another model",
+                                             "other groups",
+                                             "another dtype",
+                                             "another size",
+                                             "another order",
+                                             "another operation",
+                                             "a forward alone",
+                                             "a backward alone",
+                                             "an optimizer step alone",
+                                             "a whole tensor alone",
+                                             "a norm alone",
+                                             "an exception alone"};
   return kNames[static_cast<size_t>(divergence)];
 }
 
 uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch) {
   meet(plan);
-  uint64_t hash = 0;
   const Leave leave;
-  {
-    torch::manual_seed(7);
-    Trainee trainee(plan);
-    for (int step = 0; step < kSteps; ++step) {
-      if (step == kDivergentStep && plan.divergence != Divergence::kNone) {
-        try {
-          trainee.diverge();
-          throw std::runtime_error("nobody noticed that the ranks differ");
-        } catch (const Mismatch& error) {
-          tell_mismatch(error.what_without_backtrace());
-        }
-        trainee.start_over();
+  torch::manual_seed(7);
+  Trainee trainee(plan);
+  for (int step = 0; step < kSteps; ++step) {
+    if (step == kDivergentStep && plan.divergence != Divergence::kNone) {
+      try {
+        trainee.diverge();
+        throw std::runtime_error("nobody noticed that the ranks differ");
+      } catch (const Mismatch& error) {
+        tell_mismatch(error.what_without_backtrace());
       }
-      trainee.step(step);
+      trainee.start_over();
     }
-    hash = trainee.hash();
+    trainee.step(step);
   }
-  return hash;
+  return trainee.hash();
 }
 
 }  // namespace fsdp::test

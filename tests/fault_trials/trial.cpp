@@ -1,5 +1,6 @@
 #include "fault_trials/trial.h"
 
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -12,7 +13,6 @@
 #include <set>
 #include <thread>
 
-#include "fault_trials/rank.h"
 #include "launch/variables.h"
 
 namespace fsdp::test {

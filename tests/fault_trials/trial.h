@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "fault_trials/training.h"
+#include "launch/child.h"
 
 namespace fsdp::test {
 
@@ -80,6 +81,15 @@ struct TrialReport {
   std::shared_ptr<SharedReport> shared;
   std::vector<std::string> leftovers;  // of the ranks, after all of them ended
 };
+
+/// Forks a rank of a trial, which trains, meets its fault where it passes the place, and says in `report` how it ended.
+Child start_rank(const Trial& trial, int rank, int port, SharedReport& report);
+
+/// Trains as the rank that the launcher's variables name, over the backend "hierarchical", and prints "hash NUMBER",
+/// and how often it passed each fault point; a line for each. By the variables HOST_FAULT (rank, launcher or link),
+/// HOST_FAULT_RANK, HOST_FAULT_POINT and HOST_FAULT_PASSAGE a rank loses itself, its launcher, or its host's network
+/// where it passes the point so often. HOST_TIMEOUT_MS: of the process group. Returns the program's status.
+int train_as_rank_of_a_host();
 
 /// Runs the trial. This process must have one thread.
 TrialReport run(const Trial& trial);

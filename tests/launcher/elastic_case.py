@@ -1,9 +1,8 @@
 """A case that starts nodes of a job with --nnodes MIN:MAX, all of them on this host."""
 
 import pathlib
-import subprocess
 
-from fsdprun_case import LIMIT_S, FsdprunTest, marked_processes, wait_until
+from fsdprun_case import FsdprunTest, wait_until
 
 # A rank says where it is, and waits until the test lets ranks of its world end.
 RANK = ("echo $RANK/$WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE; touch $D/world$WORLD_SIZE.$RANK; "
@@ -23,8 +22,7 @@ class ElasticTest(FsdprunTest):
             if process.returncode is None:
                 process.kill()
             process.communicate()
-        # Ranks of a launcher that a test killed end after it.
-        self.assertTrue(wait_until(lambda: not marked_processes(self.marker), 10))
+        self.assert_all_end()
         super().tearDown()
 
     def node(self, nodes, *flags, script=RANK, last_call=0, join=60, ranks=1):
@@ -47,15 +45,7 @@ class ElasticTest(FsdprunTest):
         return [first, *(self.node(nodes, *flags, **options) for _ in range(count - 1))]
 
     def wait_for_world(self, ranks):
-        self.wait_for_files(*(f"world{ranks}.{rank}" for rank in range(ranks)))
+        self.take_files(*(f"world{ranks}.{rank}" for rank in range(ranks)))
 
     def let_end(self, ranks):
         (self.path / f"end{ranks}").touch()
-
-    def assert_end(self, *processes, status=0):
-        for process in processes:
-            try:
-                process.out, process.err = process.communicate(timeout=LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self.fail(f"{process.args} hangs")
-            self.assertEqual(process.returncode, status, process.err)

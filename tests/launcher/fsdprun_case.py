@@ -76,29 +76,36 @@ class FsdprunTest(unittest.TestCase):
         holder.bind(("127.0.0.1", 0))
         return holder.getsockname()[1]
 
-    def start(self, *arguments, **options):
-        options.setdefault("stdin", subprocess.DEVNULL)
-        options.setdefault("stdout", subprocess.PIPE)
-        options.setdefault("stderr", subprocess.PIPE)
-        options.setdefault("text", True)
-        return subprocess.Popen([FSDPRUN, *arguments], env=self.environment, **options)
+    def start(self, *arguments, prefix=(), **options):
+        """`prefix`: a command that becomes fsdprun."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([*prefix, FSDPRUN, *arguments], env=self.environment, **streams | options)
 
-    def run_ranks(self, *arguments, **options):
-        with self.start(*arguments, **options) as process:
+    def end(self, *processes, status=None):
+        """Reads what they print until they have ended, each with the status if one is given."""
+        for process in processes:
             try:
                 process.out, process.err = process.communicate(timeout=LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                raise
+                self.fail(f"{process.args} hangs")
+            if status is not None:
+                self.assertEqual(process.returncode, status, process.err)
+
+    def send(self, process, number, status=None):
+        """A signal that ends it."""
+        process.send_signal(number)
+        self.end(process, status=status)
+
+    def run_ranks(self, *arguments, **options):
+        with self.start(*arguments, **options) as process:
+            self.end(process)
         self.assertEqual(marked_processes(self.marker), [], "processes were left behind")
         return process
 
-    def shell(self, ranks, script, *flags):
-        return self.run_ranks(*flags, f"--nproc-per-node={ranks}", "sh", "-c", script)
-
     def check(self, ranks, script, *flags, status=0, out=None, err=()):
-        """Lines of the output, in any order, and patterns of the errors."""
-        result = self.shell(ranks, script, *flags)
+        """Runs a script of the shell; lines of the output, in any order, and patterns of the errors."""
+        result = self.run_ranks(*flags, f"--nproc-per-node={ranks}", "sh", "-c", script)
         self.assertEqual(result.returncode, status, result.err)
         if out is not None:
             self.assertEqual(sorted(result.out.splitlines()), sorted(out))
@@ -110,12 +117,19 @@ class FsdprunTest(unittest.TestCase):
         """Within this time, whoever holds its pipes; the parts are of its errors."""
         has_ended = wait_until(lambda: process.poll() is not None, seconds)
         process.kill()
-        _, process.err = process.communicate(timeout=LIMIT_S)
+        self.end(process)
         self.assertTrue(has_ended, process.args)
         self.assertEqual(process.returncode, status, process.err)
         for part in parts:
-            self.assertIn(part, process.err)
+            self.assertIn(part, process.err or "")
 
-    def wait_for_files(self, *names):
-        self.assertTrue(wait_until(lambda: all((self.path / name).exists() for name in names)),
-                        f"no {names}")
+    def assert_all_end(self, seconds=10):
+        """Ranks of a launcher that a test killed end after it."""
+        self.assertTrue(wait_until(lambda: not marked_processes(self.marker), seconds))
+
+    def take_files(self, *names):
+        """Waits until they are there, and removes them."""
+        paths = [self.path / name for name in names]
+        self.assertTrue(wait_until(lambda: all(path.exists() for path in paths)), f"no {names}")
+        for path in paths:
+            path.unlink()

@@ -6,7 +6,7 @@ import socket
 import time
 import unittest
 
-from fsdprun_case import LIMIT_S, FsdprunTest, marked_processes, wait_until
+from fsdprun_case import LIMIT_S, FsdprunTest, wait_until
 
 # Flags and the job's token of node 0, those of a node that is no part of the job, and what that one says.
 STRANGERS = (
@@ -26,22 +26,18 @@ class Nodes(FsdprunTest):
 
     def finish(self, *processes):
         """What each printed; all have to end well."""
-        for process in processes:
-            process.out, process.err = process.communicate(timeout=LIMIT_S)
-        self.assertEqual([process.returncode for process in processes], [0] * len(processes))
+        self.end(*processes, status=0)
         return [process.out for process in processes]
 
-    def terminate(self, *processes):
-        for process in processes:
-            process.terminate()
-            process.communicate(timeout=LIMIT_S)
-
     def test_numbered_nodes_of_different_sizes(self):
-        script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK"
+        script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK; echo $FSDP_JOB_TOKEN >$D/token$RANK"
         second, first = self.finish(*(self.start_node(number, f"--nproc-per-node={2 - number}", "sh", "-c", script)
                                       for number in (1, 0)))
         self.assertEqual(second, "[rank 2] 2/3 0/1 1\n")
         self.assertEqual(sorted(first.splitlines()), ["[rank 0] 0/3 0/2 0", "[rank 1] 1/3 1/2 0"])
+        token, *others = [(self.path / f"token{rank}").read_text().strip() for rank in range(3)]
+        self.assertGreaterEqual(len(token), 64)
+        self.assertEqual(others, [token] * 2)
 
     def test_nodes_numbered_by_arrival(self):
         flags = ["--nnodes=3", "--rdzv-backend=c10d", "--rdzv-id=job", f"--rdzv-endpoint=localhost:{self.held_port()}"]
@@ -62,7 +58,7 @@ class Nodes(FsdprunTest):
     def start_two_nodes(self, heartbeat_timeout):
         self.environment["PET_HEARTBEAT_TIMEOUT"] = str(heartbeat_timeout)
         processes = [self.start_node(number, "sh", "-c", "touch $D/$RANK; exec sleep 1000") for number in (0, 1)]
-        self.wait_for_files("0", "1")
+        self.take_files("0", "1")
         return processes
 
     def test_a_stopped_or_killed_launcher_of_another_node_is_found(self):
@@ -74,10 +70,7 @@ class Nodes(FsdprunTest):
                     self.assert_ends(processes[1 - lost], 1, f"node {lost}: {said}")
                 finally:
                     processes[lost].send_signal(signal.SIGCONT)
-                processes[lost].communicate(timeout=LIMIT_S)
-                self.assertEqual(processes[lost].returncode, -number if number == signal.SIGKILL else 1)
-                for name in "01":
-                    (self.path / name).unlink()
+                self.end(processes[lost], status=-number if number == signal.SIGKILL else 1)
 
     def test_signals_act_while_the_launcher_of_node_0_is_stopped(self):
         first, second = self.start_two_nodes(1000)
@@ -85,9 +78,8 @@ class Nodes(FsdprunTest):
         time.sleep(1)  # For the other to have asked it something.
         second.terminate()
         self.assert_ends(second, 128 + signal.SIGTERM)
-        first.kill()
-        first.communicate(timeout=LIMIT_S)
-        self.assertTrue(wait_until(lambda: not marked_processes(self.marker), 10))  # its ranks end after it
+        self.send(first, signal.SIGKILL)
+        self.assert_all_end()
 
     def listen_silently(self):
         """A listener whose connections the system accepts and nobody answers, and its port."""
@@ -127,9 +119,9 @@ class Nodes(FsdprunTest):
         self.assertEqual(process.err, "fsdprun: SIGTERM while waiting for other nodes\n")
 
     def test_node_0_may_come_later_than_the_heartbeat_timeout(self):
-        late = self.start_node(1, "--heartbeat-timeout=5", "true")
-        self.assertFalse(wait_until(lambda: late.poll() is not None, 6))
-        host = self.start_node(0, "--heartbeat-timeout=5", "true")
+        late = self.start_node(1, "--heartbeat-timeout=2", "true")
+        self.assertFalse(wait_until(lambda: late.poll() is not None, 3))
+        host = self.start_node(0, "--heartbeat-timeout=2", "true")
         self.finish(host, late)
         self.assertEqual((host.err, late.err), ("", ""))
 
@@ -143,20 +135,15 @@ class Nodes(FsdprunTest):
                     processes.append(self.start_node(number, f"--rdzv-id={run}", "true"))
                 self.assert_ends(processes[1], 1)
                 self.assertRegex(processes[1].err, said)
-                self.terminate(processes[0])
-
-    def test_nodes_share_a_token(self):
-        first, second = self.finish(*(self.start_node(number, "sh", "-c", "echo $FSDP_JOB_TOKEN") for number in (0, 1)))
-        self.assertEqual(first.split()[-1], second.split()[-1])
-        self.assertGreaterEqual(len(first.split()[-1]), 64)
+                self.send(processes[0], signal.SIGTERM)
 
     def test_two_nodes_with_one_number(self):
         host, *both = (self.start_node(number, "true", nodes=3) for number in (0, 1, 1))
         self.assertTrue(wait_until(lambda: any(process.poll() == 1 for process in both)))
-        loser = next(process for process in both if process.returncode == 1)
-        self.assertIn("two nodes have --node-rank 1", loser.communicate()[1])
-        both.remove(loser)
-        self.terminate(host, *both)
+        winner, loser = sorted(both, key=lambda process: process.returncode == 1)
+        self.assert_ends(loser, 1, "two nodes have --node-rank 1")
+        for process in (host, winner):
+            self.send(process, signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import pathlib
 import pty
 import signal
 import struct
@@ -9,8 +10,7 @@ import subprocess
 import termios
 import unittest
 
-from fsdprun_case import LIMIT_S, FsdprunTest, wait_until
-
+from fsdprun_case import FsdprunTest, marked_processes, wait_until
 
 # Ranks, what each runs, flags; the lines of the output and of the errors, in any order.
 SHOWN = (
@@ -44,28 +44,26 @@ class Output(FsdprunTest):
         while len(found) < len(expected):
             found += os.read(process.stdout.fileno(), 100)
         self.assertEqual(found, expected)
-        process.terminate()
-        process.communicate(timeout=LIMIT_S)
+        self.send(process, signal.SIGTERM)
+
+    def on_terminal(self, *command):
+        """What a terminal shows of it that has 100 columns."""
+        leader, follower = pty.openpty()
+        self.addCleanup(os.close, leader)
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+        process = self.start(*command, stdout=follower)
+        os.close(follower)
+        self.end(process, status=0)
+        return os.read(leader, 100)
 
     def test_one_rank_has_the_terminal(self):
-        leader, follower = pty.openpty()
-        process = self.start("sh", "-c", "[ -t 1 ] && echo yes", stdout=follower)
-        os.close(follower)
-        process.communicate(timeout=LIMIT_S)
-        self.assertEqual(os.read(leader, 100), b"yes\r\n")
-        os.close(leader)
-        self.assertEqual(process.returncode, 0)
+        self.assertEqual(self.on_terminal("sh", "-c", "[ -t 1 ] && echo yes"), b"yes\r\n")
 
     def test_ranks_of_a_launcher_on_a_terminal_know_its_columns(self):
-        script = "printf \"${FSDP_TERMINAL_COLUMNS-none}\\n\" >$D/columns.$RANK"
-        leader, follower = pty.openpty()
-        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-        process = self.start("--nproc-per-node=2", "--redirects=1:1", "sh", "-c", script, stdout=follower)
-        os.close(follower)
-        process.communicate(timeout=LIMIT_S)
-        os.close(leader)
+        script = "echo ${FSDP_TERMINAL_COLUMNS-none} >$D/columns.$RANK; echo"
+        self.on_terminal("--nproc-per-node=2", "--redirects=1:1", "sh", "-c", script)
         self.assertEqual([(self.path / f"columns.{rank}").read_text() for rank in (0, 1)], ["84\n", "none\n"])
-        self.shell(1, script)
+        self.check(1, script)
         self.assertEqual((self.path / "columns.0").read_text(), "none\n")
 
     def test_one_rank_reads_what_the_launcher_was_given_and_several_nothing(self):
@@ -87,18 +85,19 @@ class Output(FsdprunTest):
             self.assertEqual(self.logs(self.path / flag), files)
 
     def test_each_attempt_has_its_own_files(self):
-        self.shell(1, "echo $TORCHELASTIC_RESTART_COUNT; exit 1", "-r", "3", "--max-restarts=1",
-                   f"--log-dir={self.path}", "--rdzv-id=job")
+        self.check(1, "echo $TORCHELASTIC_RESTART_COUNT; exit 1", "-r", "3", "--max-restarts=1",
+                   f"--log-dir={self.path}", "--rdzv-id=job", status=1)
         for attempt in (0, 1):
             self.assertEqual(self.logs(self.path, attempt), {"0/stdout": f"{attempt}\n", "0/stderr": ""})
 
-    def test_files_and_their_folders_are_private(self):
+    def test_files_and_their_folders_are_private_and_the_name_of_a_job_leads_nowhere_else(self):
         previous = os.umask(0)
         try:
-            self.shell(1, "echo out", "-r", "3", f"--log-dir={self.path}/new", "--rdzv-id=job")
+            self.check(1, "echo out", "-r", "3", f"--log-dir={self.path}/new", "--rdzv-id=../../up")
         finally:
             os.umask(previous)
-        (job,) = (self.path / "new").glob("job_*")
+        job, = (self.path / "new").iterdir()
+        self.assertEqual(job.name.rsplit("_", 1)[0], "_.._.._up")
         paths = [job, *job.rglob("*")]
         self.assertEqual(len(paths), 5)
         for path in paths:
@@ -131,11 +130,6 @@ class Output(FsdprunTest):
                    f"--log-dir={self.path}", "--rdzv-id=job", status=1, err=["stdout.log cannot be made"])
         self.assertFalse((self.path / "target").exists())
 
-    def test_the_name_of_a_job_leads_nowhere_else(self):
-        self.shell(1, "echo out", "-r", "1", f"--log-dir={self.path}/logs", "--rdzv-id=../../up")
-        self.assertEqual([path.name.rsplit("_", 1)[0] for path in (self.path / "logs").iterdir()],
-                         ["_.._.._up"])
-
     def test_redirected_errors_are_still_summed_up(self):
         self.check(2, "echo the reason >&2; exit 4", "-r", "3", f"--log-dir={self.path}", status=4,
                    err=["  the reason\n"])
@@ -159,43 +153,36 @@ class Output(FsdprunTest):
 class UnreadOutput(FsdprunTest):
     """Nobody reads what the ranks print, or the terminal was stopped by Ctrl-S."""
 
-    FLOOD = "[ $RANK = 1 ] || { touch $D/0; exec yes; }; while [ ! -e $D/go ]; do sleep 0.05; done; exit 3"
-
-    def start_flood(self, *flags, **options):
-        process = self.start(*flags, "--nproc-per-node=2", "--shutdown-timeout=2", "sh", "-c", self.FLOOD, **options)
-        self.wait_for_files("0")
-        self.wait_until_blocked()
+    def start_flood(self, **options):
+        """Rank 0 prints without an end; rank 1 ends when it may."""
+        process = self.start("--nproc-per-node=2", "--shutdown-timeout=2", "sh", "-c",
+                             "[ $RANK = 1 ] || exec yes; while [ ! -e $D/go ]; do sleep 0.05; done; exit 3", **options)
+        self.assertTrue(wait_until(self.flood_is_blocked))
         return process
 
-    def wait_until_blocked(self):
-        """Until the rank that floods waits for somebody to read its pipe."""
-        def is_blocked():
-            for pid in os.listdir("/proc"):
-                try:
-                    with open(f"/proc/{pid}/comm", encoding="utf-8") as name:
-                        if name.read() != "yes\n":
-                            continue
-                    with open(f"/proc/{pid}/environ", "rb") as environ:
-                        if self.marker.encode() not in environ.read():
-                            continue
-                    with open(f"/proc/{pid}/wchan", encoding="utf-8") as place:
-                        return "pipe" in place.read()
-                except OSError:
-                    pass
-            return False
-        self.assertTrue(wait_until(is_blocked))
+    def flood_is_blocked(self):
+        """Whether the rank that prints waits for somebody to read its pipe."""
+        for pid in marked_processes(self.marker):
+            folder = pathlib.Path(f"/proc/{pid}")
+            try:
+                if (folder / "comm").read_text() == "yes\n":
+                    return "pipe" in (folder / "wchan").read_text()
+            except OSError:
+                pass
+        return False
+
+    def assert_ended(self, process, status):
+        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
+        self.assertEqual(process.returncode, status)
 
     def test_a_rank_that_ends_is_noticed_though_the_errors_may_go_unread_too(self):
-        for options, said in (({}, "rank 1"), ({"stderr": subprocess.STDOUT}, None)):
+        for options, said in (({}, "rank 1"), ({"stderr": subprocess.STDOUT}, "")):
             process = self.start_flood(**options)
             (self.path / "go").touch()
-            self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
-            self.assertEqual(process.returncode, 3)
-            if said:
-                self.assertIn(said, process.stderr.read())
-            process.communicate(timeout=LIMIT_S)
-            for name in ("go", "0"):
-                (self.path / name).unlink()
+            self.assert_ended(process, 3)
+            self.end(process)
+            self.assertIn(said, process.err or "")
+            (self.path / "go").unlink()
 
     def full_pipe(self):
         """A pipe that nobody reads and that has room for nothing."""
@@ -215,26 +202,20 @@ class UnreadOutput(FsdprunTest):
         for status, command in ((127, ["no-such-program"]), (1, ["-r", "3", f"--log-dir={self.path}/file", "true"]),
                                 (3, ["sh", "-c", "exit 3"])):
             process = self.start("--nproc-per-node=2", "--shutdown-timeout=1", *command, stderr=self.full_pipe())
-            has_ended = wait_until(lambda: process.poll() is not None, 30)
-            process.kill()
-            process.communicate(timeout=LIMIT_S)
-            self.assertTrue(has_ended, command)
-            self.assertEqual(process.returncode, status)
+            self.assert_ends(process, status)
 
     def test_signals_act(self):
         process = self.start_flood()
         process.send_signal(signal.SIGTERM)
-        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
-        self.assertEqual(process.returncode, 128 + signal.SIGTERM)
-        process.communicate(timeout=LIMIT_S)
+        self.assert_ended(process, 128 + signal.SIGTERM)
+        self.end(process)
 
     def test_a_stopped_terminal_stops_no_supervision(self):
         leader, follower = pty.openpty()
         termios.tcflow(follower, termios.TCOOFF)
         process = self.start_flood(stdout=follower, stderr=follower)
         (self.path / "go").touch()
-        self.assertTrue(wait_until(lambda: process.poll() is not None, 30))
-        self.assertEqual(process.returncode, 3)
+        self.assert_ended(process, 3)
         termios.tcflow(follower, termios.TCOON)
         os.close(follower)
         os.close(leader)
@@ -242,9 +223,8 @@ class UnreadOutput(FsdprunTest):
     def test_everything_arrives_once_somebody_reads(self):
         process = self.start("--nproc-per-node=2", "sh", "-c", "seq 1 40000; touch $D/$RANK", "--no-prefix")
         self.assertFalse(wait_until(lambda: (self.path / "0").exists() and process.poll() is not None, 1))
-        out, _ = process.communicate(timeout=LIMIT_S)
-        self.assertEqual(process.returncode, 0)
-        self.assertEqual(len(out.splitlines()), 80000)
+        self.end(process, status=0)
+        self.assertEqual(len(process.out.splitlines()), 80000)
 
 
 if __name__ == "__main__":

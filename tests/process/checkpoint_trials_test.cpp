@@ -12,8 +12,8 @@
 #include <iostream>
 #include <random>
 
+#include "process/ranks.h"
 #include "state/format/checkpoint_reader.h"
-#include "support/process_ranks.h"
 #include "support/saved_run.h"
 
 namespace fsdp::test {
@@ -84,10 +84,8 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
     const int world = 1 + trial % 3, victim = static_cast<int>(random() % static_cast<unsigned>(world + 1));
     const auto microseconds = std::to_string(20'000 + random() % 100'000);
     SCOPED_TRACE(c10::str("trial ", trial, ": of ", world, " ranks, ", victim, " ends after ", microseconds, " us"));
-    ProcessRanks ranks(
-        "save_until_killed",
-        {.world_size = world,
-         .environment = {{"FOLDER", folder}, {"VICTIM", std::to_string(victim)}, {"MICROSECONDS", microseconds}}});
+    auto ranks = start_ranks("save_until_killed", world,
+                             {{"FOLDER", folder}, {"VICTIM", std::to_string(victim)}, {"MICROSECONDS", microseconds}});
     for (int r = 0; r < world; ++r) {
       const bool is_victim = victim == r || victim == world;
       EXPECT_EQ(ranks.wait(r).signal, is_victim ? SIGALRM : 0) << ranks.wait(r).output;
@@ -165,7 +163,7 @@ PROCESS_CASE(save_to_small_disks) {
 
 TEST(CheckpointTrials, DisksThatAreFullOrReadOnlyAreErrorsAndTrainingGoesOn) {
   const TemporaryFolder folder;
-  ProcessRanks ranks("save_to_small_disks", {.world_size = 1, .environment = {{"FOLDER", folder.path()}}});
+  auto ranks = start_ranks("save_to_small_disks", 1, {{"FOLDER", folder.path()}});
   const auto& result = ranks.wait(0);
   if (result.output.find(kCannotMount) != std::string::npos) GTEST_SKIP() << "no right to mount a disk";
   EXPECT_EQ(result.exit_code, 0) << result.output;

@@ -1,4 +1,4 @@
-// Ranks that die or stay away, as the others see it. Times are bounds against hanging, not measurements.
+// Ranks that die, leave or stay away, as the others see it. Times are bounds against hanging, not measurements.
 
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
@@ -9,9 +9,10 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <numeric>
 #include <thread>
 
-#include "process/expect_end.h"
+#include "process/ranks.h"
 #include "support/backend.h"
 
 namespace fsdp::test {
@@ -61,23 +62,22 @@ class CommDeath : public testing::TestWithParam<Fate> {};
 
 TEST_P(CommDeath, IsNamedByEverySurvivor) {
   const auto& fate = GetParam();
-  ProcessRanks ranks("reduce_until_a_rank_dies",
-                     {.world_size = fate.world,
-                      .limit = std::chrono::seconds(50),
-                      .environment = {{"FORKS", std::to_string(fate.has_a_child ? fate.victim : -1)},
-                                      // Only silence is found by the timeout.
-                                      {"TIMEOUT", fate.signal == SIGSTOP ? "3" : "120"}}});
-  for (int rank = 0; rank < fate.world; ++rank)
-    ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
+  std::vector<int> all(static_cast<size_t>(fate.world));
+  std::iota(all.begin(), all.end(), 0);
+  auto ranks = start_ranks("reduce_until_a_rank_dies", fate.world,
+                           {{"FORKS", std::to_string(fate.has_a_child ? fate.victim : -1)},
+                            // Only silence is found by the timeout.
+                            {"TIMEOUT", fate.signal == SIGSTOP ? "3" : "120"}});
+  wait_for_output(ranks, all, "running");
   ranks.kill(fate.victim, fate.signal);
-  for (int rank = 0; rank < fate.world; ++rank) {
-    if (rank == fate.victim) continue;
-    expect_end(ranks, rank, 0, {c10::str("PeerLost ", fate.victim, ":"), "all_reduce(sum) of 'blocks.3'"});
-  }
+  for (int rank = 0; rank < fate.world; ++rank)
+    if (rank != fate.victim)
+      expect_end(ranks, rank, 0, {c10::str("PeerLost ", fate.victim, ":"), "all_reduce(sum) of 'blocks.3'"});
 }
 
+// Deaths without a child are also those of CommDeathInTraining.
 INSTANTIATE_TEST_SUITE_P(Ranks, CommDeath,
-                         testing::Values(Fate{"TheFirst", 3, 0, SIGKILL, false}, Fate{"TheLast", 3, 2, SIGKILL, false},
+                         testing::Values(Fate{"TheFirst", 3, 0, SIGKILL, false},
                                          Fate{"WithAChild", 3, 1, SIGKILL, true}, Fate{"Silent", 2, 1, SIGSTOP, false}),
                          [](const auto& fate) { return fate.param.name; });
 
@@ -97,41 +97,57 @@ PROCESS_CASE(idle_while_a_rank_dies) {
 }
 
 TEST(CommDeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
-  ProcessRanks ranks("idle_while_a_rank_dies", {.world_size = 3});
-  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(ranks.wait_for_output(rank, "running")) << ranks.wait(rank).output;
+  auto ranks = start_ranks("idle_while_a_rank_dies", 3);
+  wait_for_output(ranks, {0, 1, 2}, "running");
   ranks.kill(2);
   for (const int rank : {1, 0}) expect_end(ranks, rank, 0, {"PeerLost 2:"});
 }
 
+// Over Gloo a child cannot exit, whose threads it lacks, and keeps the connections of its rank.
 PROCESS_CASE(fork_and_leave) {
   init_process_group({.backend = "shm", .timeout = std::chrono::seconds(120)});
+  const pid_t child = fork();
+  if (child == 0) std::exit(0);  // Runs static destructors and what was registered to run at exit.
+  TORCH_CHECK(waitpid(child, nullptr, 0) == child);
   reduce("blocks.2");
   if (rank() == 1) {
     fork_a_child();
-    destroy_process_group();
-    return;
+    return destroy_process_group();
   }
   report_the_lost([] { reduce("blocks.3"); });
 }
 
-// Gloo does not say goodbye: its connections end with the child.
-TEST(ARankThatLeft, IsNoticedThoughAChildThatItForkedLivesOn) {
-  ProcessRanks ranks("fork_and_leave", {.world_size = 2, .limit = std::chrono::seconds(40)});
+TEST(AChildOfARank, DisturbsNobodyByItsExitAndHidesNoLeaving) {
+  auto ranks = start_ranks("fork_and_leave", 2);
   expect_end(ranks, 0, 0, {"PeerLost 1:"});
+  expect_end(ranks, 1, 0);
 }
 
-PROCESS_CASE(fork_a_child_that_exits) {
-  init_process_group({.backend = "shm", .timeout = std::chrono::seconds(30)});
-  const pid_t child = fork();
-  if (child == 0) std::exit(0);  // Runs static destructors and what was registered to run at exit.
-  TORCH_CHECK(waitpid(child, nullptr, 0) == child);
-  reduce("blocks.3");
+// Ranks 0 and 1 disagree about a message. Rank 2 waits for both and learns of it from the store alone, which ends with
+// the process of rank 0.
+PROCESS_CASE(end_after_a_mismatch_of_two_ranks) {
+  init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(30)});
+  auto& ranks = default_process_group()->communicator();
+  ranks.barrier({"together", {}})->wait();
+  try {
+    const auto message = at::zeros({3 + rank()});
+    if (rank() != 2) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    if (rank() == 0) ranks.send(message, 1, {"message", {}})->wait();
+    if (rank() == 1) ranks.recv(message, 0, {"message", {}})->wait();
+    ranks.barrier({"end", {}})->wait();
+  } catch (const Mismatch& error) {
+    std::cout << "Mismatch: " << error.what_without_backtrace() << std::endl;
+  }
+  if (rank() == 0) std::_Exit(EXIT_SUCCESS);
 }
 
-// Threads that Gloo has are missing in a child, which cannot exit.
-TEST(AChildOfARank, ThatExitsDisturbsNobody) {
-  ProcessRanks ranks("fork_a_child_that_exits", {.world_size = 2});
-  expect_ends(ranks, 2, 0);
+TEST(TheHostOfTheStore, StaysUntilOthersHaveReadTheVerdict) {
+  auto ranks = start_ranks("end_after_a_mismatch_of_two_ranks", 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    expect_end(ranks, rank, 0,
+               {c10::str("Mismatch: [fsdp rank ", rank, "/3]"), "ranks disagree about the next collective"});
+    EXPECT_THAT(ranks.wait(rank).output, testing::Not(testing::HasSubstr("is lost")));
+  }
 }
 
 }  // namespace

@@ -14,11 +14,9 @@ namespace {
 // By the variables of the test: how often and how much, and for how long ranks wait.
 int64_t number_of(const char* name) { return std::atoll(std::getenv(name)); }
 
-ProcessGroupOptions options() {
-  return {.backend = std::getenv("BACKEND"), .timeout = std::chrono::milliseconds(number_of("TIMEOUT_MS"))};
-}
+ProcessGroupOptions options() { return {.timeout = std::chrono::milliseconds(number_of("TIMEOUT_MS"))}; }
 
-// One all_gather, reduce_scatter and broadcast of NUMEL floats; every value is a sum of small integers.
+// One all_gather and one reduce_scatter of NUMEL floats; every value is a sum of small integers.
 PROCESS_CASE(exchange_between_hosts) {
   init_process_group(options());
   auto& all = default_process_group()->communicator();

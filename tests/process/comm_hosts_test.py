@@ -17,7 +17,7 @@ import unittest
 PROGRAM = ""
 NOT_PERMITTED = 77
 LIMIT_S = 60
-NUMEL = 4 << 20
+NUMEL = 1 << 20
 ID = os.getpid() % 100_000
 
 
@@ -27,7 +27,8 @@ def ip(*arguments):
 
 def is_permitted():
     name = f"fsdp{ID}t"
-    made = ip("netns", "add", name).returncode == 0 and ip("-n", name, "link", "add", "bridge", "type", "bridge").returncode == 0
+    steps = ("netns", "add", name), ("-n", name, "link", "add", "bridge", "type", "bridge")
+    made = all(ip(*step).returncode == 0 for step in steps)
     ip("netns", "del", name)
     return made
 
@@ -43,7 +44,8 @@ class Hosts:
         self.do("-n", self.switch, "link", "add", "bridge", "type", "bridge")
         self.do("-n", self.switch, "link", "set", "bridge", "up")
         for host, name in enumerate(self.names):
-            self.do("link", "add", "wire", "netns", name, "type", "veth", "peer", "name", f"port{host}", "netns", self.switch)
+            peer = ["peer", "name", f"port{host}", "netns", self.switch]
+            self.do("link", "add", "wire", "netns", name, "type", "veth", *peer)
             self.do("-n", self.switch, "link", "set", f"port{host}", "master", "bridge", "up")
             self.do("-n", name, "addr", "add", f"10.78.0.{host + 1}/24", "dev", "wire")
             for device in ("wire", "lo"):
@@ -63,9 +65,7 @@ class Hosts:
         self.do("-n", self.names[host], "rule", "add", "ipproto", "tcp", "dport", ports, "blackhole")
 
     def bytes_sent(self, host):
-        line = subprocess.run(["ip", "netns", "exec", self.names[host], "cat", "/sys/class/net/wire/statistics/tx_bytes"],
-                              capture_output=True, text=True, check=True)
-        return int(line.stdout)
+        return int(ip("netns", "exec", self.names[host], "cat", "/sys/class/net/wire/statistics/tx_bytes").stdout)
 
     def remove(self):
         for name in [self.switch, *self.names]:
@@ -73,9 +73,9 @@ class Hosts:
 
 
 class Rank:
-    def __init__(self, hosts, host, case, variables):
+    def __init__(self, host, case, variables):
         self.output = tempfile.TemporaryFile("w+", encoding="utf-8")
-        self.process = subprocess.Popen(["ip", "netns", "exec", hosts.names[host], PROGRAM], stdout=self.output,
+        self.process = subprocess.Popen(["ip", "netns", "exec", host, PROGRAM], stdout=self.output,
                                         stderr=subprocess.STDOUT,
                                         env=os.environ | variables | {"FSDP_TEST_CASE": case, "OMP_NUM_THREADS": "1"})
 
@@ -83,133 +83,90 @@ class Rank:
         self.output.seek(0)
         return self.output.read()
 
-    def wait(self):
-        self.process.wait(LIMIT_S)
-        return self.text()
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+        self.output.close()
 
 
-class HostsTest(unittest.TestCase):
-    def start(self, case, sizes, closed=(), of_host=None, **variables):
-        """`closed`: a host and ports that it cannot reach; `of_host`: by host, variables of its ranks alone."""
-        self.hosts = Hosts(len(sizes))
-        self.addCleanup(self.hosts.remove)
+class Job:
+    """Ranks of a case on hosts of these sizes. `closed`: a host and ports that it cannot reach."""
+
+    count = 0
+
+    def __init__(self, test, case, sizes, closed=(), **variables):
+        self.test = test
+        Job.count += 1
+        self.hosts = Hosts(len(sizes), f"j{Job.count}")
+        test.addCleanup(self.hosts.remove)
         if closed:
             self.hosts.close_ports(*closed)
         self.ranks = []
-        self.addCleanup(self.end)
         for host, size in enumerate(sizes):
             for local_rank in range(size):
                 own = {"RANK": len(self.ranks), "WORLD_SIZE": sum(sizes), "LOCAL_RANK": local_rank,
-                       "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": 29500, "BACKEND": "auto",
-                       "NUMEL": NUMEL, "TIMEOUT_MS": 30_000}
-                own |= variables | (of_host or {}).get(host, {})
-                self.ranks.append(Rank(self.hosts, host, case, {name: str(value) for name, value in own.items()}))
-
-    def end(self):
-        for rank in self.ranks:
-            rank.process.kill()
-            rank.process.wait()
-            rank.output.close()
-
-    def all_end_well(self):
-        return [(rank.wait(), self.assertEqual(rank.process.returncode, 0, rank.text()))[0] for rank in self.ranks]
+                       "LOCAL_WORLD_SIZE": size, "MASTER_ADDR": "10.78.0.1", "MASTER_PORT": 29500,
+                       "NUMEL": NUMEL, "TIMEOUT_MS": 30_000} | variables
+                self.ranks.append(Rank(self.hosts.names[host], case, {name: str(value) for name, value in own.items()}))
+                test.addCleanup(self.ranks[-1].end)
 
     def wait_until_all_run(self):
         deadline = time.monotonic() + LIMIT_S
         for rank in self.ranks:
             while "running" not in rank.text():
-                self.assertTrue(rank.process.poll() is None and time.monotonic() < deadline, rank.text())
+                self.test.assertTrue(rank.process.poll() is None and time.monotonic() < deadline, rank.text())
                 time.sleep(0.02)
 
+    def kill(self, *numbers):
+        for number in numbers:
+            self.ranks[number].process.send_signal(signal.SIGKILL)
 
-class Data(HostsTest):
-    def test_crosses_between_hosts_once(self):
+    def assert_ends(self, numbers, status, pattern):
+        for number in numbers:
+            rank = self.ranks[number]
+            rank.process.wait(LIMIT_S)
+            self.test.assertEqual(rank.process.returncode, status, rank.text())
+            self.test.assertRegex(rank.text(), pattern)
+
+
+class BetweenHosts(unittest.TestCase):
+    def test_data_crosses_once(self):
         # What a host's ranks gather goes once to each other host, and so does what they sum for the rows there. What
         # goes beside it: how the ranks meet and connect, fingerprints, headers.
-        for sizes in ([2, 2], [3, 1], [2, 2, 2], [1, 1]):
-            with self.subTest(sizes=sizes):
-                self.start("exchange_between_hosts", sizes)
-                outputs = self.all_end_well()
-                numbers = [str(host) for host, size in enumerate(sizes) for _ in range(size)]
-                for output in outputs:
-                    self.assertEqual(re.findall(r"\d+", output.split("hosts", 1)[1].splitlines()[0]), numbers)
-                for host, size in enumerate(sizes):
-                    share = size / sum(sizes)
-                    data = 4 * NUMEL * (share * (len(sizes) - 1) + 1 - share)
-                    self.assertLess(self.hosts.bytes_sent(host), 1.05 * data + 1e6)
-                self.doCleanups()
+        sizes = [2, 1, 1]
+        job = Job(self, "exchange_between_hosts", sizes)
+        job.assert_ends(range(4), 0, r"hosts \D*0\D+0\D+1\D+2\D*\n")
+        for host, size in enumerate(sizes):
+            share = size / sum(sizes)
+            data = 4 * NUMEL * (share * (len(sizes) - 1) + 1 - share)
+            self.assertGreater(job.hosts.bytes_sent(host), data)
+            self.assertLess(job.hosts.bytes_sent(host), 1.05 * data + 1e6)
 
-    def test_crosses_more_often_over_gloo_alone(self):
-        self.start("exchange_between_hosts", [2, 2], BACKEND="gloo")
-        self.all_end_well()
-        self.assertGreater(self.hosts.bytes_sent(0), 1.9 * 4 * NUMEL)
+    # What follows waits for timeouts, so that jobs may run at once.
 
-
-class Failures(HostsTest):
-    def survivors_say(self, dead, pattern):
-        for number, rank in enumerate(self.ranks):
-            if number in dead:
-                continue
-            output = rank.wait()
-            self.assertEqual(rank.process.returncode, 1, output)
-            self.assertRegex(output, pattern)
-
-    def test_a_rank_that_is_killed_is_named_on_every_host(self):
-        for dead in (1, 2):
-            with self.subTest(dead=dead):
-                self.start("exchange_for_ever", [2, 2])
-                self.wait_until_all_run()
-                self.ranks[dead].process.send_signal(signal.SIGKILL)
-                self.survivors_say({dead}, rf"rank {dead} (has ended|is lost)")
-                self.doCleanups()
-
-    def test_a_host_that_dies_is_named(self):
-        self.start("exchange_for_ever", [2, 2])
-        self.wait_until_all_run()
-        for rank in self.ranks[2:]:
-            rank.process.send_signal(signal.SIGKILL)
-        self.survivors_say({2, 3}, r"(rank [23] (has ended|is lost)|ranks 2, 3 are lost)")
-
-    def test_a_host_that_is_cut_off_is_named_by_the_others_and_names_the_host_of_the_store(self):
-        self.start("exchange_for_ever", [2, 2], TIMEOUT_MS=4000)
-        self.wait_until_all_run()
-        self.hosts.cut_off(1)
-        self.survivors_say({2, 3}, r"(rank [23] is lost|ranks 2, 3 are lost)")
-        self.survivors_say({0, 1}, r"rank 0, which hosts the rendezvous store, is lost")
-
-    def test_a_host_that_does_not_come_is_named(self):
-        self.start("exchange_between_hosts", [2, 2], TIMEOUT_MS=4000)
-        for rank in self.ranks[2:]:
-            rank.process.kill()
-        self.survivors_say({2, 3}, r"missing: rank 2, 3\.")
+    def test_ranks_and_hosts_that_are_lost_are_named_on_every_host(self):
+        rank, host, link = (Job(self, "exchange_for_ever", sizes, TIMEOUT_MS=timeout)
+                            for sizes, timeout in (([2, 1], 30_000), ([1, 2], 30_000), ([1, 2], 6000)))
+        for job in (rank, host, link):
+            job.wait_until_all_run()
+        rank.kill(1)
+        host.kill(1, 2)
+        link.hosts.cut_off(1)
+        rank.assert_ends([0, 2], 1, "rank 1 (has ended|is lost)")
+        host.assert_ends([0], 1, "rank [12] (has ended|is lost)|ranks 1, 2 are lost")
+        link.assert_ends([0], 1, "rank [12] is lost|ranks 1, 2 are lost")
+        link.assert_ends([1, 2], 1, "rank 0, which hosts the rendezvous store, is lost")
 
     def test_hosts_that_cannot_meet_say_why(self):
-        # Sizes of the hosts, what is wrong, and by ranks that do not say it: what the others say.
-        interface = "could not connect the ranks over GLOO_SOCKET_IFNAME="
-        wrong = (
-            ([1, 1], {"GLOO_SOCKET_IFNAME": "nosuch"}, {(): interface + "nosuch"}),
-            ([1, 1], {"GLOO_SOCKET_IFNAME": "lo"}, {(): interface + "lo"}),
-            # The port of the store.
-            ([2, 1], {"closed": (1, "29500")},
-             {(2,): r"waited 2\.0 s for 3 ranks; missing: rank 2\.",
-              (0, 1): r"no connection to the rendezvous store at 10\.78\.0\.1:29500 within 2\.0 s"}),
-            # Ports between ranks.
-            ([1, 1], {"closed": (1, "29501-65534")},
-             {(): r"rank 1's connection failed: Gloo could not connect the ranks over 10\.78\.0\.2 "
-                  r".*reach every rank's host on any port"}),
-            ([1, 1, 1], {"of_host": {2: {"BACKEND": "gloo"}}, "TIMEOUT_MS": 30_000},
-             {(2,): r"ranks disagree: rank \d has world size 3, backend cpu; "
-                    r"rank 2 has world size 3, backend gloo\. Start every rank with the same settings",
-              (0, 1): r"ranks disagree: rank 2 has world size 3, backend gloo; rank 0 has "}),
-            ([1, 1], {"of_host": {1: {"WORLD_SIZE": 3}}},
-             {(1,): r"rank 0 has world size 2, backend cpu; rank 1 has world size 3, backend cpu",
-              (0,): r"waited 2\.0 s for 3 ranks; missing: rank 2\."}))
-        for sizes, what, said in wrong:
-            with self.subTest(**what):
-                self.start("exchange_between_hosts", sizes, **{"TIMEOUT_MS": 2000} | what)
-                for silent, pattern in said.items():
-                    self.survivors_say(silent, pattern)
-                self.doCleanups()
+        # The ports of the store, and those between ranks.
+        interface, store, ranks = (
+            Job(self, "exchange_between_hosts", [1, 1], TIMEOUT_MS=3000, **what)
+            for what in ({"GLOO_SOCKET_IFNAME": "lo"}, {"closed": (1, "29500")}, {"closed": (1, "29501-65534")}))
+        interface.assert_ends([0, 1], 1, "could not connect the ranks over GLOO_SOCKET_IFNAME=lo")
+        store.assert_ends([0], 1, r"waited 3\.0 s for 2 ranks; missing: rank 1\.")
+        store.assert_ends([1], 1, r"no connection to the rendezvous store at 10\.78\.0\.1:29500 within 3\.0 s")
+        ranks.assert_ends([0, 1], 1, r"rank 1's connection failed: Gloo could not connect the ranks over 10\.78\.0\.2 "
+                                     r".*reach every rank's host on any port")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "comm/core/fault_point.h"
-#include "process/expect_end.h"
+#include "process/ranks.h"
 #include "support/small_net.h"
 
 namespace fsdp::test {
@@ -43,8 +43,8 @@ PROCESS_CASE(write_rows_that_rank_0_reads) {
 class ARankThatReads : public testing::TestWithParam<int> {};
 
 TEST_P(ARankThatReads, IsNamedByThoseThatWaitToWriteWhenASignalEndsOrStopsIt) {
-  ProcessRanks ranks("write_rows_that_rank_0_reads", {.world_size = 3});
-  for (int r : {1, 2}) ASSERT_TRUE(ranks.wait_for_output(r, "at the gate")) << ranks.wait(r).output;
+  auto ranks = start_ranks("write_rows_that_rank_0_reads", 3);
+  wait_for_output(ranks, {1, 2}, "at the gate");
   ranks.kill(0, GetParam());
   for (int r : {1, 2}) expect_end(ranks, r, 1, {"PeerLost 0:"});
 }

@@ -3,14 +3,12 @@
 #include <fsdp/fsdp.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
-#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 #include <algorithm>
 #include <array>
@@ -23,10 +21,11 @@
 #include <optional>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "comm/shm/links.h"
-#include "process/expect_end.h"
+#include "process/ranks.h"
 
 namespace fsdp::test {
 namespace {
@@ -67,10 +66,9 @@ void limit_open_files() {
 }
 
 void forbid_memfd() { make_fail(SYS_memfd_create, EPERM); }
-void become_another_user() { TORCH_CHECK(setuid(65534) == 0); }
 
 struct ShmObstacle {
-  std::string name;
+  const char* name;
   int rank;  // that meets it
   bool is_met_in_init;
   void (*arise)();
@@ -78,48 +76,46 @@ struct ShmObstacle {
   bool needs_root = false;
 };
 
-const std::vector<ShmObstacle>& shm_obstacles() {
-  static const std::vector<ShmObstacle> all{
-      {"address_space",
-       1,
-       false,
-       limit_address_space,
-       {"rank 1 cannot share memory for the rows of 'Linear'", "could not be mapped", "ulimit -v"}},
-      {"open_files", 1, false, limit_open_files, {"rank 1 cannot share memory", "ulimit -n"}},
-      // As the kernel says when a memory file system, or its control group, is full. Rank 0 makes segments.
-      {"memory",
-       0,
-       false,
-       [] { make_fail(SYS_fallocate, ENOSPC); },
-       {"rank 0 cannot share memory", "MiB for a shared segment: No space left on device", "Use a smaller model"}},
-      {"memfd",
-       1,
-       true,
-       forbid_memfd,
-       {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed", "A sandbox may forbid it",
-        "gloo"}},
-      {"unix_sockets",
-       1,
-       true,
-       [] { make_fail(SYS_socket, EPERM, AF_UNIX); },
-       {"rank 1: socket(AF_UNIX) failed: Operation not permitted", "A sandbox may forbid it", "gloo"}},
-      // Rank 1 hosts nothing else that has to be bound.
-      {"abstract_names",
-       1,
-       true,
-       [] { make_fail(SYS_bind, EPERM); },
-       {"rank 1: binding an abstract Unix socket failed: Operation not permitted", "gloo"}},
-      {"another_user",
-       1,
-       true,
-       become_another_user,
-       {"ranks of one user can share memory, found a process of user"},
-       /*needs_root=*/true}};
-  return all;
-}
+const ShmObstacle kShmObstacles[]{
+    {"address_space",
+     1,
+     false,
+     limit_address_space,
+     {"rank 1 cannot share memory for the rows of 'Linear'", "could not be mapped", "ulimit -v"}},
+    {"open_files", 1, false, limit_open_files, {"rank 1 cannot share memory", "ulimit -n"}},
+    // As the kernel says when a memory file system, or its control group, is full. Rank 0 makes segments.
+    {"memory",
+     0,
+     false,
+     [] { make_fail(SYS_fallocate, ENOSPC); },
+     {"rank 0 cannot share memory", "MiB for a shared segment: No space left on device", "Use a smaller model"}},
+    {"memfd",
+     1,
+     true,
+     forbid_memfd,
+     {"the backend \"shm\" needs memory that all ranks share: rank 1: memfd_create failed", "A sandbox may forbid it",
+      "gloo"}},
+    {"unix_sockets",
+     1,
+     true,
+     [] { make_fail(SYS_socket, EPERM, AF_UNIX); },
+     {"rank 1: socket(AF_UNIX) failed: Operation not permitted", "A sandbox may forbid it", "gloo"}},
+    // Rank 1 hosts nothing else that has to be bound.
+    {"abstract_names",
+     1,
+     true,
+     [] { make_fail(SYS_bind, EPERM); },
+     {"rank 1: binding an abstract Unix socket failed: Operation not permitted", "gloo"}},
+    {"another_user",
+     1,
+     true,
+     [] { TORCH_CHECK(setuid(65534) == 0); },
+     {"ranks of one user can share memory, found a process of user"},
+     /*needs_root=*/true}};
 
 PROCESS_CASE(shm_with_an_obstacle) {
-  const auto& obstacle = *std::ranges::find(shm_obstacles(), std::getenv("OBSTACLE"), &ShmObstacle::name);
+  const auto& obstacle =
+      *std::ranges::find(kShmObstacles, std::string_view(std::getenv("OBSTACLE")), &ShmObstacle::name);
   const bool is_met_here = obstacle.rank == own_rank();
   if (is_met_here && obstacle.is_met_in_init) obstacle.arise();
   init_process_group(kShm);
@@ -128,14 +124,17 @@ PROCESS_CASE(shm_with_an_obstacle) {
   fully_shard(linear);
 }
 
-TEST(ShmObstacles, AreNamedOnEveryRank) {
-  for (const auto& obstacle : shm_obstacles()) {
-    if (obstacle.needs_root && geteuid() != 0) continue;
-    SCOPED_TRACE(obstacle.name);
-    ProcessRanks ranks("shm_with_an_obstacle", {.world_size = 2, .environment = {{"OBSTACLE", obstacle.name}}});
-    expect_ends(ranks, 2, 1, obstacle.told);
-  }
+class ShmObstacles : public testing::TestWithParam<ShmObstacle> {};
+
+TEST_P(ShmObstacles, AreNamedOnEveryRank) {
+  const auto& obstacle = GetParam();
+  if (obstacle.needs_root && geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  auto ranks = start_ranks("shm_with_an_obstacle", 2, {{"OBSTACLE", obstacle.name}});
+  expect_ends(ranks, 2, 1, obstacle.told);
 }
+
+INSTANTIATE_TEST_SUITE_P(Machines, ShmObstacles, testing::ValuesIn(kShmObstacles),
+                         [](const auto& obstacle) { return obstacle.param.name; });
 
 PROCESS_CASE(cpu_without_memfd) {
   if (own_rank() == 1) forbid_memfd();
@@ -144,28 +143,11 @@ PROCESS_CASE(cpu_without_memfd) {
   TORCH_CHECK(default_process_group()->communicator().share(64, at::kCPU, {"test", {}}) == nullptr);
 }
 
-TEST(ShmObstacles, TheBackendCpuDoesWithoutAndSaysWhy) {
-  ProcessRanks ranks("cpu_without_memfd", {.world_size = 2});
+TEST(ShmWithoutMemory, TheBackendCpuDoesWithoutAndSaysWhy) {
+  auto ranks = start_ranks("cpu_without_memfd", 2);
   expect_end(ranks, 1, 0);
   expect_end(ranks, 0, 0,
              {"fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: memfd_create failed"});
-}
-
-PROCESS_CASE(shm_on_two_hosts) {
-  if (own_rank() == 1) TORCH_CHECK(unshare(CLONE_NEWNET) == 0);
-  auto options = kShm;
-  options.store = c10::make_intrusive<c10d::FileStore>(std::getenv("FSDP_TEST_STORE"), 2);
-  options.rank = own_rank();
-  options.world_size = 2;
-  init_process_group(options);
-}
-
-TEST(ShmObstacles, RanksOnTwoHostsAreRefused) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can make a network namespace";
-  const std::string store = testing::TempDir() + "/fsdp_two_hosts_" + std::to_string(getpid());
-  ProcessRanks ranks("shm_on_two_hosts", {.world_size = 2, .environment = {{"FSDP_TEST_STORE", store}}});
-  expect_ends(ranks, 2, 1, {"rank 0 and rank 1 are on different hosts"});
-  std::remove(store.c_str());
 }
 
 // The abstract names that this process' sockets have.
@@ -185,10 +167,6 @@ std::set<std::string> own_socket_names() {
     if (inodes.contains(inode) && name.starts_with("@")) names.insert(name);
   }
   return names;
-}
-
-void print_own_socket_names() {
-  for (const auto& name : own_socket_names()) std::cout << "left: " << name << std::endl;
 }
 
 // Connects to an abstract name and says `text`, or nothing. The connection stays open while the process lives.
@@ -237,37 +215,27 @@ PROCESS_CASE(shm_with_intruders) {
     TORCH_CHECK(geteuid() != 0 || read(ready[0], &answer, 1) == 1);
   }
   init_process_group(kShm);
-  barrier();
-}
-
-TEST(ShmLinks, ForeignAndSilentConnectionsArePassedOver) {
-  const std::string place = testing::TempDir() + "/fsdp_intruders_" + std::to_string(getpid());
-  ProcessRanks ranks("shm_with_intruders", {.world_size = 3, .environment = {{"FSDP_TEST_PLACE", place}}});
-  expect_ends(ranks, 3, 0);
-  std::remove(place.c_str());
-}
-
-PROCESS_CASE(shm_leaves_nothing) {
-  init_process_group(kShm);
   torch::nn::Linear linear(64, 64);
   auto model = fully_shard(linear);
   model(torch::ones({1, 64})).sum().backward();
-  print_own_socket_names();
+  for (const auto& name : own_socket_names()) std::cout << "left: " << name << std::endl;
   // Segments have no name either.
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);)
     TORCH_CHECK(line.find("/dev/shm") == std::string::npos, "a file in /dev/shm: ", line);
 }
 
-TEST(ShmObstacles, SegmentsAndSocketsLeaveNothing) {
-  ProcessRanks ranks("shm_leaves_nothing", {.world_size = 2});
+TEST(ShmLinks, ForeignAndSilentConnectionsArePassedOverAndNothingIsLeft) {
+  const std::string place = testing::TempDir() + "/fsdp_intruders_" + std::to_string(getpid());
+  auto ranks = start_ranks("shm_with_intruders", 3, {{"FSDP_TEST_PLACE", place}});
   std::set<std::string> names;
-  for (int rank = 0; rank < 2; ++rank) {
+  for (int rank = 0; rank < 3; ++rank) {
     expect_end(ranks, rank, 0);
     std::istringstream lines(ranks.wait(rank).output);
     for (std::string line; std::getline(lines, line);)
       if (line.starts_with("left: ")) names.insert(line.substr(6));
   }
+  std::remove(place.c_str());
   EXPECT_FALSE(names.empty()) << "the ranks saw no socket of theirs";
   std::ifstream sockets("/proc/net/unix");
   for (std::string line; std::getline(sockets, line);)

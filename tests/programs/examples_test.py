@@ -4,18 +4,16 @@
 """
 
 import json
-import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from program_case import ProgramTest
 
 PROGRAMS = pathlib.Path()
 PYTHON = ""
-TIMEOUT = 300
 RANKS = (1, 2, 3)
 READ_NETS = """
 import sys, torch
@@ -26,37 +24,13 @@ print(all(torch.allclose(net(x, 2), nets[0](x, 2), atol=1e-3) for net in nets))
 """
 
 
-def start(*command, **variables):
-    return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            errors="replace", env=os.environ | {"OMP_NUM_THREADS": "1"} | variables)
-
-
-def launch(example, *arguments, flags, **variables):
-    return start(PROGRAMS / "fsdprun", *flags, "--no-prefix", PROGRAMS / f"example_{example}", *arguments, **variables)
-
-
-class Examples(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def end(self, process):
-        self.addCleanup(process.kill)
-        output, _ = process.communicate(timeout=TIMEOUT)
-        self.assertEqual(process.returncode, 0, output)
-        return output
+class Examples(ProgramTest):
+    def launch(self, example, *arguments, flags, **variables):
+        return self.start(PROGRAMS / "fsdprun", *flags, "--no-prefix", PROGRAMS / f"example_{example}", *arguments,
+                          **variables)
 
     def run_ranks(self, ranks, example, *arguments):
-        return self.end(launch(example, *arguments, flags=["--nproc_per_node", ranks]))
-
-    def free_port(self):
-        """That nobody else is given until the test ends, and that fsdprun can listen on."""
-        holder = socket.socket()
-        self.addCleanup(holder.close)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        return holder.getsockname()[1]
+        return self.end(self.launch(example, *arguments, flags=["--nproc_per_node", ranks]))
 
     def losses(self, output):
         """By step."""
@@ -65,27 +39,21 @@ class Examples(unittest.TestCase):
         self.assertGreater(len(found), 3, output)
         return found
 
-    def assert_close(self, found, expected, relative=1e-3, absolute=1e-6):
-        self.assertEqual(found.keys(), expected.keys())
-        for key, value in expected.items():
-            self.assertAlmostEqual(found[key], value, delta=relative * abs(value) + absolute, msg=str(key))
-
     def assert_learns_alike(self, example, falls_below, arguments=lambda ranks: []):
         """With all RANKS; what they printed, by their number. `falls_below`: this part of the first loss."""
         outputs = {ranks: self.run_ranks(ranks, example, *arguments(ranks)) for ranks in RANKS}
         expected = self.losses(outputs[1])
         self.assertLess(expected[max(expected)], falls_below * expected[0])
         for output in outputs.values():
-            self.assert_close(self.losses(output), expected)
+            self.assert_close(self.losses(output), expected, 1e-3, 1e-6)
         return outputs
 
     def test_gan_learns_alike_and_its_points_get_where_they_belong(self):
         outputs = [self.run_ranks(ranks, "gan") for ranks in (1, 2)]
         for output in outputs:
-            self.assert_close(self.losses(output), self.losses(outputs[0]), relative=0.01)
+            self.assert_close(self.losses(output), self.losses(outputs[0]), 0.01)
             mean = [float(word) for word in re.findall(r"points (\S+) (\S+)$", output, re.MULTILINE)[-1]]
-            self.assertAlmostEqual(mean[0], 2, delta=0.3, msg=output)
-            self.assertAlmostEqual(mean[1], -1, delta=0.3, msg=output)
+            self.assert_close(mean, [2, -1], 0, 0.3)
 
     def test_lora_trains_and_saves_adapters_alone_which_go_on_from_an_unchanged_base(self):
         file = self.folder / "adapters"
@@ -108,7 +76,7 @@ class Examples(unittest.TestCase):
         self.assert_learns_alike("script_module", 0.1, arguments=lambda ranks: [files[ranks]])
         if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode != 0:
             self.skipTest(f"{PYTHON} has no torch")
-        output = self.end(start(PYTHON, "-c", READ_NETS, *files.values()))
+        output = self.run_to_end(PYTHON, "-c", READ_NETS, *files.values())
         shapes = {f"{block}.{name}": shape for block in ("first", "second")
                   for name, shape in (("weight", [16, 16]), ("bias", [16]))}
         self.assertEqual(output.splitlines()[-2:], [str(shapes), "True"])
@@ -117,13 +85,12 @@ class Examples(unittest.TestCase):
         one = self.assert_learns_alike("two_hosts", falls_below=0.01)[3]
         self.assertIn("DeviceMesh(replicate=1, shard=3)", one)
         self.assertEqual(set(self.sent_between_hosts(one)), {0}, one)
-        port = self.free_port()
-        hosts = [launch("two_hosts", flags=["--nnodes", 2, "--node-rank", node, "--master-addr", "127.0.0.1",
-                                            "--master-port", port, "--nproc-per-node", 2], FSDP_HOST=name)
+        meet = ["--nnodes", 2, "--master-addr", "127.0.0.1", "--master-port", self.held_port(), "--nproc-per-node", 2]
+        hosts = [self.launch("two_hosts", flags=[*meet, "--node-rank", node], FSDP_HOST=name)
                  for node, name in enumerate("ab")]
         output = [self.end(host) for host in hosts][0]
         self.assertIn("DeviceMesh(replicate=2, shard=2)", output)
-        self.assert_close(self.losses(output), self.losses(one))
+        self.assert_close(self.losses(output), self.losses(one), 1e-3, 1e-6)
         # The first rank has about half of the rows, whose gradients it sums with those of the other host.
         parameters = 4 * (128 * 256 + 256 + 256 * 128 + 128)
         for sent in self.sent_between_hosts(output):
@@ -145,7 +112,7 @@ class Examples(unittest.TestCase):
             found = {"right": int(right), "loss": float(loss)}
             self.assertGreater(found["right"], 40)
             expected = expected or found
-            self.assert_close(found, expected, absolute=2e-4)
+            self.assert_close(found, expected, 1e-3, 2e-4)
 
 
 if __name__ == "__main__":

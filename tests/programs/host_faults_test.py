@@ -25,7 +25,7 @@ for folder in ("launcher", "process"):
     sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / folder))
 
 from fsdprun_case import FSDPRUN, MARKER, marked_processes  # noqa: E402  (takes the first argument)
-from comm_hosts_test import Hosts, NOT_PERMITTED, is_permitted  # noqa: E402
+from comm_hosts_test import Hosts, NOT_PERMITTED, ip, is_permitted  # noqa: E402
 
 FAULTS = ("rank", "launcher", "link")
 HOSTS, RANKS_PER_HOST = 2, 2
@@ -81,9 +81,7 @@ class Trial:
     def sockets(self):
         found = []
         for name in self.hosts.names:
-            lines = subprocess.run(["ip", "netns", "exec", name, "cat", "/proc/net/unix"], capture_output=True, text=True,
-                                   check=True).stdout
-            found += re.findall(r"@fsdp\S*", lines)
+            found += re.findall(r"@fsdp\S*", ip("netns", "exec", name, "cat", "/proc/net/unix").stdout)
         return found
 
     def hashes(self):
@@ -159,7 +157,8 @@ def main():
     numbers = [n for n in range(1, len(drawn) + 1) if options.only in (None, n)]
     wrong = met = 0
     with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
-        for number, trial in zip(numbers, pool.map(lambda n: Trial(options.program, n, drawn[n - 1]), numbers)):
+        trials = pool.map(lambda n: Trial(options.program, n, drawn[n - 1]), numbers)
+        for number, trial in zip(numbers, trials):
             fault = drawn[number - 1]
             met += took_place(trial, fault)
             found = list(findings(trial, fault, hashes[0]))

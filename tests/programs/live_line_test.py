@@ -10,18 +10,16 @@ import re
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
 import threading
 import unittest
 
+from program_case import ENVIRONMENT, SMALL_GPT, TIMEOUT_S, ProgramTest, run
+
 GPT = MNIST = FSDPRUN = ""
 COLUMNS = 70
-TIMEOUT_S = 120
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
 ERASE_REST = "\x1b[K"
-OF_GPT = ("--no-cuda --dim 16 --layers 2 --heads 2 --seq 16 --steps 4 --eval-every 2 --warmup 1 --sample 0 "
-          "--log-seconds 0").split()
+OF_GPT = [*SMALL_GPT, "--no-cuda", *"--steps 4 --eval-every 2 --warmup 1".split()]
 OF_MNIST = "--no-cuda --train-samples 32 --test-samples 50 --batch-size 4 --test-batch-size 20 --epochs 2".split()
 
 
@@ -65,12 +63,7 @@ def screen_of(written):
     return lines
 
 
-class LiveLine(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class LiveLine(ProgramTest):
     def commands(self, program, words):
         return [program, *words], [FSDPRUN, "--nproc_per_node", "2", program, *words]
 
@@ -86,10 +79,9 @@ class LiveLine(unittest.TestCase):
             self.assertEqual(len([line for line in screen if re.fullmatch(rf"(\[rank 0\] )?{note}", line)]), 1, screen)
 
     def assert_plain(self, command, live_lines):
-        done = subprocess.run(command, cwd=self.folder, env=ENVIRONMENT, capture_output=True, text=True,
-                              timeout=TIMEOUT_S, check=True)
-        self.assertNotRegex(done.stdout, r"[\r\x1b]")
-        self.assertEqual(len(re.findall(r"^(?:\[rank 0\] )?step \d+/\d+  loss ", done.stdout, re.MULTILINE)), live_lines)
+        shown = run(*command, cwd=self.folder)
+        self.assertNotRegex(shown, r"[\r\x1b]")
+        self.assertEqual(len(re.findall(r"^(?:\[rank 0\] )?step \d+/\d+  loss ", shown, re.MULTILINE)), live_lines)
 
     def test_of_gpt(self):
         for command in self.commands(GPT, OF_GPT):

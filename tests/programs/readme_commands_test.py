@@ -12,8 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import unittest
+
+from program_case import ProgramTest, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -40,36 +41,26 @@ def python_has(*modules):
     return PYTHON.exists() and subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-class Commands(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.clone = pathlib.Path(folder.name)
-        shutil.copytree(ROOT / "scripts", self.clone / "scripts")
-        (self.clone / ".venv").symlink_to(PYTHON.parent.parent)
-        self.replace("setup", "#!/bin/sh\nmkdir -p build\n")
-        self.replace("build", SHOWS_PROGRAMS.format(programs=PROGRAMS))
-
-    def replace(self, script, text):
-        (self.clone / "scripts" / script).write_text(text, encoding="utf-8")
-
-    def run_line(self, line):
-        done = subprocess.run(["bash", "-c", line], cwd=self.clone, stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, errors="replace", timeout=240, check=False)
-        self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout}{done.stderr}")
-        return done.stdout
+class Commands(ProgramTest):
+    def make_clone(self):
+        scripts = self.folder / "scripts"
+        shutil.copytree(ROOT / "scripts", scripts)
+        (self.folder / ".venv").symlink_to(PYTHON.parent.parent)
+        (scripts / "setup").write_text("#!/bin/sh\nmkdir -p build\n", encoding="utf-8")
+        (scripts / "build").write_text(SHOWS_PROGRAMS.format(programs=PROGRAMS), encoding="utf-8")
 
     def test_train_draw_and_are_opened_by_python(self):
         if not python_has("matplotlib", "safetensors.torch"):
             self.skipTest("matplotlib or safetensors is missing: run scripts/setup")
         lines = commands()
         self.assertLessEqual(len(lines), MOST_COMMANDS)
-        output = [self.run_line(line) for line in lines]
-        metrics, = self.clone.glob("build/*.jsonl")
+        self.make_clone()
+        output = [run("bash", "-c", line, cwd=self.folder) for line in lines]
+        metrics, = self.folder.glob("build/*.jsonl")
         losses = [record["loss"] for record in map(json.loads, metrics.read_text(encoding="utf-8").splitlines())
                   if "loss" in record]
         self.assertLess(losses[-1], losses[0] - 0.5)
-        picture, = self.clone.glob("build/*.png")
+        picture, = self.folder.glob("build/*.png")
         self.assertTrue(picture.read_bytes().startswith(PNG))
         self.assertRegex(output[-1], r"blocks\.0\.\S+ .*\[\d+, \d+\]")
 
@@ -79,10 +70,7 @@ class Commands(unittest.TestCase):
         if not PYTHON.exists():
             named.remove("plot")
         for script in named:
-            done = subprocess.run([ROOT / "scripts" / script, "--help"], capture_output=True, text=True, timeout=60,
-                                  check=False)
-            self.assertEqual(done.returncode, 0, script)
-            self.assertRegex(done.stdout, rf"usage: scripts/{script}")
+            self.assertRegex(run(ROOT / "scripts" / script, "--help"), rf"usage: scripts/{script}")
 
 
 if __name__ == "__main__":

@@ -4,33 +4,19 @@
 """
 
 import os
-import pathlib
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import unittest
 
+from program_case import SMALL_GPT, TEXT, ProgramTest
+
 EXAMPLE = GPT = FSDPRUN = ""
-TIMEOUT = 120
 NEVER = 1_000_000  # steps or epochs, so many that only a signal ends a run
 
 
-class Runs(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
-    def start(self, command):
-        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                   errors="replace")
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.kill)
-        return process
-
+class Runs(ProgramTest):
     def read_until(self, process, pattern):
         """The match in the first line that has one."""
         seen = []
@@ -40,14 +26,10 @@ class Runs(unittest.TestCase):
                 return match
         return self.fail("".join(seen))
 
-    def end(self, process):
-        """What it still prints; it has to end well."""
-        rest = process.stdout.read()
-        self.assertEqual(process.wait(TIMEOUT), 0, rest)
-        return rest
-
-    def run_to_end(self, command):
-        return self.end(self.start(command))
+    def send(self, process, number):
+        """A signal after which it ends well; what it still prints."""
+        process.send_signal(number)
+        return self.end(process)
 
     def newest(self, run):
         return (self.folder / run / "latest").read_text(encoding="utf-8").strip()
@@ -71,63 +53,61 @@ class Example(Runs):
         return int(self.newest(run)[5:]) // 16
 
     def test_starts_its_ranks_and_learns(self):
-        output = self.run_to_end(self.train("run", 10))
+        output = self.run_to_end(*self.train("run", 10))
         self.assertEqual(re.findall(r"^epoch (\d+) ends with step (\d+)$", output, re.MULTILINE),
                          [(str(n), str(16 * n)) for n in range(1, 11)])
         self.assertGreater(float(re.search(r"accuracy (\S+) %", output)[1]), 90, output)
         self.assertEqual(self.newest("run"), "step-000000000160")
 
     def test_a_signal_to_the_program_ends_it_with_a_checkpoint_and_the_next_start_goes_on_bit_for_bit(self):
-        process = self.start(self.train("broken", NEVER))
+        process = self.start(*self.train("broken", NEVER))
         for number in (signal.SIGTERM, signal.SIGINT):  # the second ends what went on after the first
             self.read_until(process, r"epoch \d+ ends")
-            process.send_signal(number)
-            self.assertNotIn("accuracy", self.end(process))
-            process = self.start(self.train("broken", NEVER if number == signal.SIGTERM else self.epochs("broken") + 2))
+            self.assertNotIn("accuracy", self.send(process, number))
+            epochs = NEVER if number == signal.SIGTERM else self.epochs("broken") + 2
+            process = self.start(*self.train("broken", epochs))
         self.assertIn("accuracy", self.end(process))
-        self.run_to_end(self.train("whole", self.epochs("broken")))
+        self.run_to_end(*self.train("whole", self.epochs("broken")))
         self.assert_same_checkpoint("whole", "broken")
 
     def test_runs_under_a_launcher_with_as_many_ranks_and_refuses_others(self):
-        output = self.run_to_end([FSDPRUN, "--nproc_per_node", 2, *self.train("run", 1)])
+        output = self.run_to_end(FSDPRUN, "--nproc_per_node", 2, *self.train("run", 1))
         self.assertRegex(output, r"\[rank 0\] accuracy")
-        done = subprocess.run([FSDPRUN, "--nproc_per_node", "3", *map(str, self.train("run", 1))], capture_output=True,
-                              text=True, timeout=TIMEOUT, check=False)
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("the option devices: expected 3, the number of ranks there are, found 2", done.stderr)
+        refused = self.start(FSDPRUN, "--nproc_per_node", 3, *self.train("run", 1))
+        self.read_until(refused, "the option devices: expected 3, the number of ranks there are, found 2")
+        refused.communicate()
+        self.assertNotEqual(refused.returncode, 0)
 
 
 class Gpt(Runs):
     def setUp(self):
         super().setUp()
         self.text = self.folder / "text"
-        self.text.write_text("Row, row, row your boat, gently down the stream.\n" * 40, encoding="utf-8")
+        self.text.write_text(TEXT, encoding="utf-8")
 
     def train(self, run, steps, *words, restarts=0):
         # In a warm-up without an end, the learning rate does not depend on the number of steps.
         folder = self.folder / run
-        flags = (f"--text {self.text} --dim 16 --layers 2 --heads 2 --seq 16 --batch 2 --dropout 0.1 --sample 0 "
-                 f"--eval-every 0 --log-seconds 0 --lr 100 --warmup {NEVER} --steps {steps} --save {folder} "
-                 f"--save-every 10 --keep 1 --resume {folder}").split()
+        flags = (f"--text {self.text} --batch 2 --dropout 0.1 --eval-every 0 --lr 100 --warmup {NEVER} --steps {steps} "
+                 f"--save {folder} --save-every 10 --keep 1 --resume {folder}").split()
         script = f'echo $$ > {self.folder}/pid$RANK; exec "$@"'
-        return [FSDPRUN, "--nproc_per_node", 2, "--max-restarts", restarts, "sh", "-c", script, "gpt", GPT, *flags,
-                *words]
+        return [FSDPRUN, "--nproc_per_node", 2, "--max-restarts", restarts, "sh", "-c", script, "gpt", GPT,
+                *SMALL_GPT, *flags, *words]
 
     def assert_goes_on_as_whole(self, run, *words):
         last = int(self.newest(run)[5:]) + 3
-        output = self.run_to_end(self.train(run, last, *words))
+        output = self.run_to_end(*self.train(run, last, *words))
         self.assertRegex(output, rf"goes on after step {last - 3} from .*, saved by 2 ranks")
-        self.run_to_end(self.train("whole", last, *words))
+        self.run_to_end(*self.train("whole", last, *words))
         self.assert_same_checkpoint("whole", run)
 
     def test_a_signal_to_the_launcher_ends_the_step_saves_and_the_next_run_goes_on_bit_for_bit(self):
         for words in ([], ["--async-save", "--fp16", "--update-freq", 2]):
             with self.subTest(words):
                 run = f"run{len(words)}"
-                process = self.start(self.train(run, NEVER, *words))
+                process = self.start(*self.train(run, NEVER, *words))
                 self.read_until(process, rf"step 13/{NEVER} ")
-                process.send_signal(signal.SIGTERM)
-                output = self.end(process)
+                output = self.send(process, signal.SIGTERM)
                 step = int(self.newest(run)[5:])
                 self.assertGreaterEqual(step, 13)
                 self.assertIn(f"ended by a signal after step {step}; --resume {self.folder / run} goes on", output)
@@ -139,28 +119,28 @@ class Gpt(Runs):
         os.kill(int((self.folder / "pid1").read_text(encoding="utf-8")), number)
 
     def test_a_signal_to_one_rank_ends_all(self):
-        process = self.start(self.train("run", NEVER))
+        process = self.start(*self.train("run", NEVER))
         self.read_until(process, rf"step 3/{NEVER} ")
         self.kill_rank_1(signal.SIGTERM)
         self.assertIn("ended by a signal after step", self.end(process))
 
     def test_without_a_folder_to_save_to_a_signal_ends_it_at_once(self):
         command = self.train("run", NEVER)
-        process = self.start(command[:command.index("--save")])
+        process = self.start(*command[:command.index("--save")])
         self.read_until(process, rf"step 3/{NEVER} ")
         process.send_signal(signal.SIGTERM)
-        self.assertIn("SIGTERM: passed on", process.stdout.read())
-        self.assertNotEqual(process.wait(TIMEOUT), 0)
+        self.read_until(process, "SIGTERM: passed on")
+        process.communicate()
+        self.assertNotEqual(process.returncode, 0)
 
     def test_a_killed_rank_costs_no_bit_where_the_launcher_restarts(self):
-        process = self.start(self.train("run", NEVER, restarts=1))
+        process = self.start(*self.train("run", NEVER, restarts=1))
         self.read_until(process, "step 20: saved in ")
         self.kill_rank_1(signal.SIGKILL)
         start = int(self.read_until(process, r"goes on after step (\d+) from")[1])
         self.assertGreaterEqual(start, 20)
         self.read_until(process, rf"step {start + 3}/{NEVER} ")
-        process.send_signal(signal.SIGTERM)
-        self.end(process)
+        self.send(process, signal.SIGTERM)
         self.assert_goes_on_as_whole("run")
 
 

@@ -5,32 +5,22 @@
 
 import functools
 import json
-import os
 import pathlib
 import re
 import struct
-import subprocess
 import sys
-import tempfile
 import unittest
+
+from program_case import ProgramTest, run
 
 STEPS = WRAPPING = FSDPRUN = ""
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SOURCES = ROOT / "examples" / "tutorial"
-TIMEOUT = 120
 EPOCH = re.compile(r"epoch (\d+)  loss (\d\S+)$", re.MULTILINE)
 # Of the first line of a memory report: the columns' names, then what is held now and at most.
 REPORT = re.compile(r"rank 0 of 2 +(.*)\n(?:\[rank 0\] )?all +(.*)")
 UNITS = {"B": 1, "KiB": 1024, "MiB": 1024 ** 2}
 SAME = 1e-4  # of a loss: what rounding may do to it
-
-
-def run(command):
-    # One thread each: several that wait for one another in turns are slow where other programs run too.
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=TIMEOUT, check=False,
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def ranks_of(step, *words, as_hosts=False):
@@ -56,20 +46,14 @@ def peaks(output):
 
 @functools.cache
 def plain():
-    return losses(run([program("step0_plain")]))[1]
+    return losses(run(program("step0_plain")))[1]
 
 
-class Tutorial(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name) / "counting"
-
+class Tutorial(ProgramTest):
     def assert_losses(self, output, expected, epochs=(1, 2, 3, 4)):
         numbers, found = losses(output)
         self.assertEqual(numbers, list(epochs), output)
-        for ours, loss in zip(found, expected, strict=True):
-            self.assertAlmostEqual(ours, loss, delta=SAME * loss, msg=output)
+        self.assert_close(found, expected, SAME)
 
     def test_the_plain_loop_learns_to_count(self):
         self.assertEqual(len(plain()), 4)
@@ -77,24 +61,23 @@ class Tutorial(unittest.TestCase):
         self.assertLess(plain()[3], 0.5)
 
     def test_ranks_print_the_losses_of_the_plain_loop(self):
-        for command in (ranks_of("step1_ranks"), ranks_of("step2_sharded"), ranks_of("step3_wrapped", "calls"),
-                        [program("step2_sharded")]):  # the last one alone
-            with self.subTest(command):
-                self.assert_losses(run(command), plain())
+        for command in (ranks_of("step1_ranks"), ranks_of("step2_sharded"), [program("step2_sharded")]):
+            with self.subTest(command):  # the last one alone
+                self.assert_losses(run(*command), plain())
 
     def test_each_step_holds_less_than_the_one_before(self):
-        copied, shared, wrapped = (peaks(run(ranks_of(step, as_hosts=True)))
+        copied, shared, wrapped = (peaks(run(*ranks_of(step, as_hosts=True)))
                                    for step in ("step1_ranks", "step2_sharded", "step3_wrapped"))
         self.assertNotIn("whole", copied)
         for part in ("rows", "optimizer"):
             self.assertAlmostEqual(shared[part], copied[part] / 2, delta=0.04 * copied[part])
         self.assertAlmostEqual(shared["whole"], copied["rows"], delta=0.01 * copied["rows"])
         self.assertLess(wrapped["whole"], 0.6 * shared["whole"])
-        self.assertNotIn("whole", peaks(run(ranks_of("step2_sharded"))))  # in memory that both have
+        self.assertNotIn("whole", peaks(run(*ranks_of("step2_sharded"))))  # in memory that both have
 
     def test_three_ways_of_wrapping_make_the_same_groups(self):
         def groups(way):
-            output = run(ranks_of("step3_wrapped", way))
+            output = run(*ranks_of("step3_wrapped", way))
             self.assert_losses(output, plain())
             return re.findall(r"^\[rank 0\] (\S+ +\d+) +\S+ MB +\S+ MB +kFullShard$", output, re.MULTILINE)
 
@@ -104,24 +87,22 @@ class Tutorial(unittest.TestCase):
         self.assertEqual(by_size, calls)
 
     def test_a_training_goes_on_from_its_checkpoint_and_writes_one_file(self):
-        self.assert_losses(run(ranks_of("step4_checkpoint", self.folder, 2)), plain()[:2], epochs=(1, 2))
-        self.assert_losses(run(ranks_of("step4_checkpoint", self.folder, 4)), plain()[2:], epochs=(3, 4))
-        content = self.folder.with_suffix(".safetensors").read_bytes()
+        run_folder = self.folder / "counting"
+        self.assert_losses(run(*ranks_of("step4_checkpoint", run_folder, 2)), plain()[:2], epochs=(1, 2))
+        self.assert_losses(run(*ranks_of("step4_checkpoint", run_folder, 4)), plain()[2:], epochs=(3, 4))
+        content = run_folder.with_suffix(".safetensors").read_bytes()
         entries = json.loads(content[8:8 + struct.unpack("<Q", content[:8])[0]])
         self.assertEqual(entries["blocks.3.up.weight"]["shape"], [256, 64])
         self.assertEqual(len(set(entries) - {"__metadata__"}), 2 + 4 * 12 + 2 + 2)
 
     def test_low_precision_is_near_and_checkpointed_activations_are_few(self):
-        output = run(ranks_of("step5_memory", self.folder))
-        _, found = losses(output)
+        _, found = losses(run(*ranks_of("step5_memory", self.folder / "counting")))
         self.assertNotEqual(found, plain())
-        for ours, loss in zip(found, plain(), strict=True):
-            self.assertAlmostEqual(ours, loss, delta=0.02 * loss, msg=output)
+        self.assert_close(found, plain(), 0.02)
         # The trainer is told the same by options, starts its ranks itself, and goes on where it was.
-        of_trainer = self.folder.with_name("trainer")
-        first = run([program("step6_trainer"), of_trainer, 2])
-        self.assert_losses(first, found[:2], epochs=(1, 2))
-        self.assert_losses(run([program("step6_trainer"), of_trainer, 4]), found[2:], epochs=(3, 4))
+        trainer = program("step6_trainer"), self.folder / "trainer"
+        self.assert_losses(run(*trainer, 2), found[:2], epochs=(1, 2))
+        self.assert_losses(run(*trainer, 4), found[2:], epochs=(3, 4))
 
 
 class Page(unittest.TestCase):
@@ -139,7 +120,7 @@ class Page(unittest.TestCase):
 
 class Wrapping(unittest.TestCase):
     def test_of_a_hundred_layers_all_forty_or_two_are_whole(self):
-        rows = [line.strip("| ").split(" | ") for line in run([WRAPPING, 16, 3]).splitlines()[2:]]
+        rows = [line.strip("| ").split(" | ") for line in run(WRAPPING, 16, 3).splitlines()[2:]]
         found = {(backend, groups): (float(layers), int(gathers), int(reductions))
                  for backend, groups, _, layers, gathers, reductions, _ in rows}
         for groups, layers, gathers, reductions in (("1 of 100", 100, 1, 1), ("5 of 20", 40, 10, 5),

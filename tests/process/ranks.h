@@ -1,15 +1,22 @@
 #pragma once
 /// \file
-/// How ranks that are processes are expected to end.
+/// Ranks that are processes, and how they are expected to end.
 
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "support/process_ranks.h"
 
 namespace fsdp::test {
+
+inline ProcessRanks start_ranks(const std::string& case_name, int world_size,
+                                const std::map<std::string, std::string>& environment = {}) {
+  return ProcessRanks(case_name, {.world_size = world_size, .environment = environment, .forks = true});
+}
 
 /// Expects that the rank ended by itself with this code, and that what it printed has all the parts.
 inline void expect_end(ProcessRanks& ranks, int rank, int exit_code, const std::vector<std::string>& parts = {}) {
@@ -23,6 +30,10 @@ inline void expect_end(ProcessRanks& ranks, int rank, int exit_code, const std::
 inline void expect_ends(ProcessRanks& ranks, int world_size, int exit_code,
                         const std::vector<std::string>& parts = {}) {
   for (int rank = 0; rank < world_size; ++rank) expect_end(ranks, rank, exit_code, parts);
+}
+
+inline void wait_for_output(ProcessRanks& ranks, const std::vector<int>& of_ranks, const std::string& text) {
+  for (const int rank : of_ranks) ASSERT_TRUE(ranks.wait_for_output(rank, text)) << ranks.wait(rank).output;
 }
 
 }  // namespace fsdp::test

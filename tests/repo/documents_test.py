@@ -1,5 +1,4 @@
-"""README.md: its quickstart and its parts of tests/consumer/training.cpp are those that the test `consumer` runs, and its
-table of documents has a row for each page."""
+"""Code that documents show is that of programs which the test `consumer` runs; README.md names each page once."""
 
 import pathlib
 import re
@@ -8,6 +7,11 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BLOCK = re.compile(r"```cpp\n(.*?)```", re.DOTALL)
+ROW = re.compile(r"^\| (.*) \| (.*) \|$", re.MULTILINE)
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
 
 
 def without_indent(text):
@@ -16,14 +20,12 @@ def without_indent(text):
 
 class Readme(unittest.TestCase):
     def test_the_quickstart_stands_in_it_whole(self):
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
         for name in ("quickstart.cpp", "CMakeLists.txt"):
-            self.assertIn("\n" + (ROOT / "examples/quickstart" / name).read_text(encoding="utf-8") + "```", readme)
+            self.assertIn("\n" + read(f"examples/quickstart/{name}") + "```", read("README.md"))
 
     def test_parts_of_a_program_are_parts_of_one_that_runs(self):
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        section = readme.split("## Seeds, data, metrics, saving")[1].split("\n## ")[0]
-        program = without_indent((ROOT / "tests/consumer/training.cpp").read_text(encoding="utf-8"))
+        section = read("README.md").split("## Seeds, data, metrics, saving")[1].split("\n## ")[0]
+        program = without_indent(read("tests/consumer/training.cpp"))
         blocks = BLOCK.findall(section)
         self.assertGreaterEqual(len(blocks), 3)
         for block in map(without_indent, blocks):
@@ -33,13 +35,21 @@ class Readme(unittest.TestCase):
                 self.assertTrue(any(program[i : i + len(lines)] == lines for i in starts), part)
 
     def test_the_table_of_documents_has_each_page_once(self):
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        table = readme.split("## Documents")[1]
-        rows = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\) \|", table, re.MULTILINE)
+        rows = re.findall(r"^\| \[([^\]]+)\]\(([^)]+)\) \|", read("README.md").split("## Documents")[1], re.MULTILINE)
         for name, target in rows:
             self.assertEqual(name, target)
         pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".dox")]
         self.assertEqual(sorted(name for name, _ in rows if name.startswith("docs/")), sorted(pages))
+
+
+class FromPython(unittest.TestCase):
+    def test_what_the_page_shows_is_in_a_program_that_runs(self):
+        program = " ".join(read("tests/consumer/from_python.cpp").split())
+        rows = ROW.findall(read("docs/from_python.md"))
+        shown = [piece for _, right in rows for piece in re.findall(r"`([^`]+)`", right)]
+        self.assertGreater(len(shown), 80)
+        for piece in shown:
+            self.assertIn(" ".join(piece.split()), program)
 
 
 if __name__ == "__main__":

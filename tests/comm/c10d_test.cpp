@@ -1,0 +1,206 @@
+// The communicator over c10d: its handshake, the messages that small data takes, and a backend's own collectives, with
+// Gloo in NCCL's place.
+
+#include "comm/c10d/c10d_communicator.h"
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <array>
+#include <barrier>
+#include <stdexcept>
+
+#include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/handshake.h"
+#include "comm/frame.h"
+#include "support/counting_backend.h"
+
+namespace fsdp::test {
+namespace {
+
+using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
+using CountsPtr = std::shared_ptr<CountingBackend::Counts>;
+
+constexpr std::chrono::seconds kPatience{60};
+
+BackendPtr gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
+                std::chrono::milliseconds timeout) {
+  return make_gloo_backend(store, rank, world_size, timeout, "127.0.0.1");
+}
+
+BackendFactory counting(const CountsPtr& counts) {
+  return [counts](const auto& store, int rank, int world_size, auto timeout) {
+    return c10::make_intrusive<CountingBackend>(gloo(store, rank, world_size, timeout), counts);
+  };
+}
+
+// No rank leaves before all are done.
+void run_c10d(int world_size, C10dOptions options, const std::function<void(Communicator& ranks)>& fn) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  options.timeout = kPatience;
+  run_threads(world_size, [&](int rank) {
+    auto own = options;
+    own.ranks = {rank, world_size};
+    const auto ranks = make_c10d_communicator(store, std::move(own));
+    fn(*ranks);
+    ranks->barrier({})->wait();
+  });
+}
+
+// Refuses to receive once the peers have left, as Gloo does.
+class DesertedBackend : public CountingBackend {
+ public:
+  explicit DesertedBackend(BackendPtr inner) : CountingBackend(std::move(inner), std::make_shared<Counts>()) {}
+  ~DesertedBackend() override = default;
+
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override {
+    if (peers_have_left) throw std::runtime_error("Connection closed by peer");
+    return CountingBackend::recv(tensors, peer, tag);
+  }
+  bool peers_have_left = false;
+};
+
+TEST(AHandshake, IsCompleteThoughAPeerLeftOnceItsFingerprintWasHere) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::barrier done(2);
+  run_threads(2, [&](int rank) {
+    const auto backend = c10::make_intrusive<DesertedBackend>(gloo(store, rank, 2, kPatience));
+    const auto transport = std::make_shared<Wire::Transport>();
+    transport->backend = backend;
+    Handshake handshake(std::make_shared<Wire>(transport, kPatience), rank, {1 - rank});
+    const auto meet = [&] { return handshake.exchange(make_fingerprint(Operation::kBarrier, {}), {}).peer; };
+    EXPECT_EQ(meet(), -1);
+    backend->peers_have_left = true;
+    int differs = 1 - rank;
+    EXPECT_NO_THROW(differs = meet());
+    EXPECT_EQ(differs, -1);
+    EXPECT_THROW(meet(), std::runtime_error);
+    done.arrive_and_wait();
+  });
+}
+
+// Data of up to 256 bytes from one rank to another goes with the fingerprints.
+TEST(ASmallCollective, TakesOneMessageToEachPeer) {
+  constexpr int kWorld = 3;
+  struct Row {
+    const char* what;
+    std::function<std::shared_ptr<Work>(Communicator& ranks, int64_t numel)> begin;
+    std::array<int, kWorld> enclosed, beside;  // messages by rank of 64 floats for each peer and of 65
+  };
+  const auto offsets_of = [](int64_t numel) { return std::vector{int64_t{0}, numel, 2 * numel, 3 * numel}; };
+  const std::vector<Row> rows{
+      {"all_gather",
+       [&](Communicator& ranks, int64_t numel) {
+         return ranks.all_gather(at::empty({3 * numel}), at::ones({numel}), offsets_of(numel), {"w", {}});
+       },
+       {2, 2, 2},
+       {4, 4, 4}},
+      {"reduce_scatter",
+       [&](Communicator& ranks, int64_t numel) {
+         return ranks.reduce_scatter(at::empty({numel}), at::ones({3 * numel}), offsets_of(numel), {"w", {}});
+       },
+       {2, 2, 2},
+       {4, 4, 4}},
+      {"all_reduce",
+       [](Communicator& ranks, int64_t numel) {
+         return ranks.all_reduce(at::ones({numel}), ReduceOp::kSum, {"w", {}});
+       },
+       {2, 2, 2},
+       {6, 6, 6}},
+      {"broadcast",
+       [](Communicator& ranks, int64_t numel) { return ranks.broadcast(at::ones({numel}), 0, {"w", {}}); },
+       {2, 2, 2},
+       {4, 2, 2}},
+      // A fingerprint to each neighbour, and the data.
+      {"a ring of messages",
+       [](Communicator& ranks, int64_t numel) {
+         const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 2) % kWorld;
+         return ranks.send_recv(at::ones({numel}), next, at::empty({numel}), previous, {"w", {}});
+       },
+       {2, 2, 2},
+       {3, 3, 3}}};
+  std::array<CountsPtr, kWorld> counts;
+  for (auto& its : counts) its = std::make_shared<CountingBackend::Counts>();
+  C10dOptions options;
+  options.control = [&](const auto& store, int rank, int world_size, auto timeout) {
+    return counting(counts[static_cast<size_t>(rank)])(store, rank, world_size, timeout);
+  };
+  run_c10d(kWorld, options, [&](Communicator& ranks) {
+    const auto own = static_cast<size_t>(ranks.rank());
+    for (const auto& row : rows) {
+      for (const int64_t numel : {64, 65}) {
+        ranks.barrier({})->wait();
+        const int before = counts[own]->sends;
+        row.begin(ranks, numel)->wait();
+        EXPECT_EQ(counts[own]->sends - before, (numel == 64 ? row.enclosed : row.beside)[own]) << row.what;
+      }
+    }
+  });
+}
+
+TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
+  const auto made = std::make_shared<CountingBackend::Counts>();
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_threads(2, [&](int rank) {
+    const auto group = new_process_group(
+        {.device_backend = DeviceBackend{c10::kCPU, counting(made)}, .rank = rank, .world_size = 2, .store = store});
+    const at::Tensor own = at::full({3}, static_cast<float>(rank)), whole = at::zeros({6});
+    group->communicator().all_gather(whole, own, std::array<int64_t, 3>{0, 3, 6}, {"gather", {}})->wait();
+    EXPECT_EQ(whole[4].item<float>(), 1);
+    group->communicator().barrier({})->wait();
+  });
+  EXPECT_EQ(made->gathers, 2);
+  EXPECT_EQ(made->sends, 0);
+}
+
+// Small integers: every order of summation gives the same bits.
+TEST(NativeCollectives, GiveTheResultsOfMessages) {
+  C10dOptions native;
+  native.control = native.data = gloo;
+  for (const auto& offsets : std::vector<std::vector<int64_t>>{{0, 5, 10}, {0, 4, 8, 12}, {0, 0, 7, 9}, {0, 0, 0}}) {
+    SCOPED_TRACE(c10::str(offsets));
+    const int world_size = static_cast<int>(offsets.size()) - 1;
+    const int64_t numel = offsets.back();
+    run_c10d(world_size, native, [&](Communicator& ranks) {
+      const int rank = ranks.rank();
+      const at::Tensor ramp = at::arange(static_cast<double>(numel)), own = ramp + rank;
+      const at::Tensor sum = ramp * world_size + world_size * (world_size - 1) / 2, last = ramp + (world_size - 1);
+      const at::Tensor gathered = at::zeros({numel}), total = own.clone(), highest = own.clone(), sent = own.clone();
+      ranks.all_gather(gathered, part_of(ramp, offsets, rank).clone(), offsets, {"gather", {}})->wait();
+      EXPECT_TRUE(gathered.equal(ramp));
+      const at::Tensor reduced = at::zeros({offsets[rank + 1] - offsets[rank]});
+      ranks.reduce_scatter(reduced, own, offsets, {"reduce", {}})->wait();
+      EXPECT_TRUE(reduced.equal(part_of(sum, offsets, rank)));
+      sum_up(ranks, total);
+      EXPECT_TRUE(total.equal(sum));
+      ranks.all_reduce(highest, ReduceOp::kMax, {"max", {}})->wait();
+      EXPECT_TRUE(highest.equal(last));
+      ranks.broadcast(sent, world_size - 1, {"broadcast", {}})->wait();
+      EXPECT_TRUE(sent.equal(last));
+    });
+  }
+}
+
+struct BackendWithoutCollectives : c10d::Backend {
+  using c10d::Backend::Backend;
+  ~BackendWithoutCollectives() override = default;
+};
+
+TEST(DataDevice, HasTheDataOfTheCpuGoByMessagesAndRefusesOtherTensors) {
+  C10dOptions options;
+  options.control = gloo;
+  options.data = [](const auto&, int rank, int world_size, auto) {
+    return c10::make_intrusive<BackendWithoutCollectives>(rank, world_size);
+  };
+  options.data_device = c10::Device(c10::kCUDA, 0);
+  run_c10d(2, options, [](Communicator& ranks) {
+    const at::Tensor tensor = at::full({6}, ranks.rank() + 1.0);
+    sum_up(ranks, tensor);
+    EXPECT_TRUE(tensor.equal(at::full({6}, 3.0)));
+    expect_error([&] { ranks.broadcast(at::empty({6}, at::kMeta), 0, {"far", {}})->wait(); },
+                 {"this rank's tensors are on cuda:0 or the CPU, found one on meta"});
+  });
+}
+
+}  // namespace
+}  // namespace fsdp::test

@@ -1,0 +1,66 @@
+#pragma once
+/// \file
+/// The frame of tests of communicators: ranks, and what errors say.
+
+#include <fsdp/error.h>
+#include <gmock/gmock.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/thread_ranks.h"
+
+namespace fsdp::test {
+
+/// What the exception of type `E` says that `act` throws; "no error" if it throws none. Exceptions of other types pass.
+template <class E = UsageError, class Act>
+std::string error_of(const Act& act) {
+  try {
+    act();
+  } catch (const E& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
+  for (const auto& part : parts) EXPECT_THAT(message, testing::HasSubstr(part));
+}
+
+/// Expects that `act` throws an `E` that says all the parts.
+template <class E = UsageError, class Act>
+void expect_error(const Act& act, const std::vector<std::string>& parts) {
+  expect_parts(error_of<E>(act), parts);
+}
+
+/// Calls `fn` in a thread for each rank, without a process group.
+inline void run_threads(int world_size, const std::function<void(int rank)>& fn) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) threads.emplace_back(fn, rank);
+  for (auto& thread : threads) thread.join();
+}
+
+/// As run_thread_ranks, but no rank leaves before all are done.
+inline void run_and_meet(int world_size, const std::function<void(int rank)>& fn) {
+  run_thread_ranks(world_size, [&](int rank) {
+    fn(rank);
+    barrier();
+  });
+}
+
+/// The lane of this rank's default group for gathers and all that is waited for at once.
+inline Communicator& all_ranks() { return default_process_group()->communicator(); }
+
+/// A sum over all ranks, in place.
+inline void sum_up(Communicator& ranks, const at::Tensor& tensor) {
+  ranks.all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
+}
+
+/// The part of a flat tensor that belongs to the rank.
+inline at::Tensor part_of(const at::Tensor& flat, const std::vector<int64_t>& offsets, int rank) {
+  return flat.slice(0, offsets[rank], offsets[rank + 1]);
+}
+
+}  // namespace fsdp::test

@@ -1,0 +1,64 @@
+"""A case that runs programs, each with one thread, and has a folder for their files."""
+
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import unittest
+
+TIMEOUT_S = 300
+TEXT = "Row, row, row your boat, gently down the stream.\n" * 40
+# A very small model of gpt's, which prints a line for each step.
+SMALL_GPT = "--dim 16 --layers 2 --heads 2 --seq 16 --sample 0 --log-seconds 0".split()
+
+
+# Threads that wait for one another in turns are slow where other programs run too.
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def run(*command, **options):
+    """What it prints, without its errors; it has to end well."""
+    done = subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          errors="replace", timeout=TIMEOUT_S, check=False, env=ENVIRONMENT, **options)
+    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+class ProgramTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def start(self, *command, **variables):
+        process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace", env=ENVIRONMENT | variables)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        return process
+
+    def end(self, process):
+        """What it still prints; it has to end well."""
+        rest = process.stdout.read()
+        self.assertEqual(process.wait(TIMEOUT_S), 0, rest)
+        return rest
+
+    def run_to_end(self, *command, **variables):
+        return self.end(self.start(*command, **variables))
+
+    def held_port(self):
+        """A port that nobody else is given until the test ends, and that fsdprun can listen on."""
+        holder = socket.socket()
+        self.addCleanup(holder.close)
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        return holder.getsockname()[1]
+
+    def assert_close(self, found, expected, relative, absolute=0.0):
+        """Two lists, or dictionaries with the same keys."""
+        pairs = expected if isinstance(expected, dict) else dict(enumerate(expected))
+        found = found if isinstance(found, dict) else dict(enumerate(found))
+        self.assertEqual(found.keys(), pairs.keys())
+        for key, value in pairs.items():
+            self.assertAlmostEqual(found[key], value, delta=relative * abs(value) + absolute, msg=str(key))
