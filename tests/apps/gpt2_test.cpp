@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "support/error_text.h"
 #include "support/shared_data.h"
 #include "train/text/corpus.h"
 #include "train/tokenizers/gpt2_bpe.h"
@@ -61,13 +62,8 @@ TEST(Gpt2Bpe, GivesBackAnyBytes) {
 }
 
 TEST(Gpt2Bpe, NamesTheLineThatIsNoMerge) {
-  const auto error_of_merges = [](std::string_view merges) -> std::string {
-    try {
-      const Gpt2Bpe bpe(merges);
-    } catch (const std::invalid_argument& error) {
-      return error.what();
-    }
-    return {};
+  const auto error_of_merges = [](std::string_view merges) {
+    return test::text_of_error([&] { const Gpt2Bpe bpe(merges); });
   };
   EXPECT_THAT(error_of_merges("#version: 0.2\na b\nxy z\n"), ::testing::StartsWith("line 3 of the merges"));
   EXPECT_THAT(error_of_merges("ab\n"), ::testing::StartsWith("line 1 of the merges"));

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "apps/counted_memory.h"
+#include "support/counted_memory.h"
 
 namespace fsdp::test {
 namespace {

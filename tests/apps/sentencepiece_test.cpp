@@ -3,6 +3,7 @@
 #include <embedded_text.h>
 #include <gmock/gmock.h>
 
+#include "support/error_text.h"
 #include "train/tokenizers/sentencepiece.h"
 
 namespace fsdp::text {
@@ -30,13 +31,8 @@ TEST(SentencePiece, HasAsManyTokensAsAskedForAndGivesBackWhatWasEncoded) {
 
 TEST(SentencePiece, RefusesSizesThatTheTextDoesNotGive) {
   NEEDS_SENTENCEPIECE();
-  const auto error_of_size = [](int64_t size) -> std::string {
-    try {
-      train_sentencepiece("a short text\nof two lines\n", size);
-    } catch (const std::invalid_argument& error) {
-      return error.what();
-    }
-    return {};
+  const auto error_of_size = [](int64_t size) {
+    return test::text_of_error([&] { train_sentencepiece("a short text\nof two lines\n", size); });
   };
   EXPECT_THAT(error_of_size(10), ::testing::StartsWith("SentencePiece makes no vocabulary of 10 tokens of this text: "
                                                        "Vocabulary size is smaller"));

@@ -33,18 +33,16 @@ void on_hosts(const Hosts& hosts, const std::function<void(int)>& act, ThreadRan
   run_thread_ranks(static_cast<int>(hosts.size()), act, options);
 }
 
-// A run with a buffer, saved to and loaded from the disk of its rank's host.
+// A run that is saved to and loaded from the disk of its rank's host.
 struct HostRun : SavedRun {
   std::string folder;
 
   HostRun(const Disks& disks, const Hosts& hosts, const FullyShardOptions& options = {})
-      : SavedRun(options), folder(disks.of(hosts)) {
-    net->register_buffer("seen", torch::zeros({3}, torch::kLong));
-  }
+      : SavedRun(options), folder(disks.of(hosts)) {}
   void save(int64_t step, std::optional<int64_t> keep = std::nullopt) const {
-    save_checkpoint(folder, *net, &*optimizer, {.step = step, .keep = keep});
+    SavedRun::save(folder, {.step = step, .keep = keep});
   }
-  LoadedCheckpoint load() { return load_checkpoint(folder, *net, &*optimizer); }
+  LoadedCheckpoint load() { return SavedRun::load(folder); }
 };
 
 FullyShardOptions over(Strategy strategy, const std::vector<int>& mesh) {
@@ -59,7 +57,6 @@ std::unique_ptr<WholeState> save_on(const Disks& disks, const Hosts& hosts, Stra
   auto saved = std::make_unique<WholeState>();
   on_hosts(hosts, [&](int) {
     HostRun run(disks, hosts, over(strategy, mesh));
-    run.net->named_buffers()["seen"].fill_(7);
     for (const int step : {1, 2}) {
       run.train(step);
       run.save(step, keep);
@@ -85,7 +82,6 @@ TEST(StateDisks, EachHostsPartIsFoundAgainByAnyRanksThatSeeAllDisks) {
     std::vector<int> mesh = {};
   };
   for (const auto& [hosts, strategy, mesh] : {Saved{{0, 1}},
-                                              {{0, 0, 1, 1}},
                                               {{0, 0, 1, 1}, Strategy::kFullShard, {2, 2}},
                                               {{0, 1}, Strategy::kReplicate},
                                               {{0, 1, 2}, Strategy::kShardOptimizer}}) {
@@ -298,11 +294,10 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
   WholeState saved;
   on_hosts(hosts, [&](int r) {
     HostRun run(disks, hosts);
-    run.net->named_buffers()["seen"].fill_(7);
     AsyncSave saving;
     for (const int step : {1, 2}) {
       run.train(step);
-      async_save_checkpoint(saving, run.folder, *run.net, &*run.optimizer, {.step = step, .keep = 1});
+      async_save_checkpoint(saving, run.folder, *run.group, run.optimizer.get(), {.step = step, .keep = 1});
     }
     saved.add(run.rows());
     run.train(3);

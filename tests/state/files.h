@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "state/format/checkpoint_folder.h"
+#include "support/error_text.h"
 
 namespace fsdp::state {
+
+using test::text_of_error;
 
 /// A new folder that goes with this object.
 class TemporaryFolder {
@@ -32,16 +35,6 @@ class TemporaryFolder {
  private:
   std::string path_;
 };
-
-/// What `call` throws, as text; empty if nothing.
-inline std::string format_error_of(const auto& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
 
 inline std::string bytes_in_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

@@ -31,8 +31,8 @@ struct StateFolder : ::testing::Test {
 };
 
 TEST_F(StateFolder, TheNewestThatLatestNamesIsLoaded) {
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(folder / "none"); }), HasSubstr("no such folder"));
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(path); }), HasSubstr("expected a checkpoint, found none"));
+  EXPECT_THAT(text_of_error([&] { find_checkpoint(folder / "none"); }), HasSubstr("no such folder"));
+  EXPECT_THAT(text_of_error([&] { find_checkpoint(path); }), HasSubstr("expected a checkpoint, found none"));
   write_small_checkpoint(path, 1);
   write_small_checkpoint(path, 20);
   EXPECT_EQ(find_checkpoint(path), step(20));
@@ -143,7 +143,7 @@ TEST_F(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
         on_fault_point = [](const char* place) {
           if (std::string_view(place) == "checkpoint replaced") _exit(7);
         };
-      if (format_error_of([&] { write_small_checkpoint(path, 1); }) == "no rename") _exit(7);
+      if (text_of_error([&] { write_small_checkpoint(path, 1); }) == "no rename") _exit(7);
     });
     ASSERT_EQ(WEXITSTATUS(status), 7);
     const auto place = is_killed ? folder / "replaced-step-000000000001" : step(1);
@@ -183,14 +183,14 @@ TEST_F(StateFolder, ThatWasNotCompletedIsNoneAndGoesWithTheNextSave) {
   }
   EXPECT_THAT(complete_steps(path), IsEmpty());
   EXPECT_THAT(incomplete_names(path), ElementsAre(StartsWith("partial-step-000000000007.")));
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(path); }), HasSubstr("every save was interrupted"));
+  EXPECT_THAT(text_of_error([&] { find_checkpoint(path); }), HasSubstr("every save was interrupted"));
   write_small_checkpoint(path, 8);
   EXPECT_THAT(incomplete_names(path), IsEmpty());
 }
 
 TEST_F(StateFolder, TwoJobsDoNotWriteToOneFolder) {
   const FolderLock lock(path);
-  EXPECT_THAT(format_error_of([&] { FolderLock other(path); }),
+  EXPECT_THAT(text_of_error([&] { FolderLock other(path); }),
               HasSubstr(path + ": expected no other job that writes checkpoints here, found process " +
                         std::to_string(getpid()) + " on host '" + host_name() + "', which has locked"));
 }
