@@ -66,8 +66,8 @@ TEST(CollectiveCases, RightResultsPassWithFewerElementsThanRanksToo) {
 TEST(CollectiveCases, AResultThatDidNotArriveOrIsOfTheRoundBeforeIsFound) {
   run_thread_ranks(2, [](int rank) {
     for (const auto& collective : bench::collective_cases()) {
-      const auto before = exercise_of(64, /*round=*/0);
-      const Exercise now{before.communicator, before.first, before.second, /*round=*/1};
+      const auto before = exercise_of(64, /*round=*/2);
+      const Exercise now{before.communicator, before.first, before.second, /*round=*/3};
       collective.prepare(before);
       if (rank > 0) EXPECT_THROW(collective.verify(before), Error) << collective.name;
       collective.run(before);

@@ -51,7 +51,7 @@ struct AsyncRun : SavedRun {
   }
 };
 
-TEST(AsyncSaving, TrainingGoesOnWhileWhatWasCopiedIsWrittenAndThreadsCommunicateNothing) {
+TEST(AsyncSaving, TrainingGoesOnWhileWhatWasCopiedIsWritten) {
   const TemporaryFolder folder;
   const HeldWriters held;
   Recorded recorded(3);

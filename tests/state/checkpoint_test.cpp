@@ -131,16 +131,6 @@ TEST(StateCheckpoint, DamageAnywhereIsFound) {
   EXPECT_GT(found, number / 2) << "trials that nobody notices show nothing";
 }
 
-TEST(StateCheckpoint, FilesOfAnotherStepAreFound) {
-  const TemporaryFolder folder;
-  write_small_checkpoint(folder.path(), 1);
-  write_small_checkpoint(folder.path(), 2);
-  std::filesystem::copy_file(folder / "step-000000000002/" + kFirst, folder / "step-000000000001/" + kFirst,
-                             std::filesystem::copy_options::overwrite_existing);
-  EXPECT_THAT(problems_of(folder / "step-000000000001"),
-              ElementsAre(HasSubstr("entry 'weight': expected the checksum")));
-}
-
 TEST(StateCheckpoint, ManifestsNameFilesOfTheirFolderOnly) {
   for (const auto* name : {"../a", "/etc/passwd", "", ".", "..", ".a", "a/b", "a\\b"})
     EXPECT_FALSE(is_plain_name(name)) << name;

@@ -48,15 +48,7 @@ TEST(StateFiles, AreReadInPartsThatAreChecked) {
   EXPECT_THAT(error, HasSubstr("entry 'w' has no checksum for byte")) << "it ends before";
 }
 
-TEST(StateFiles, OfNoEntriesAndEmptyTensorsAreFiles) {
-  const TemporaryFolder folder;
-  SafetensorsWriter(folder / "none", {}, {{"format", "pt"}}).finish();
-  EXPECT_TRUE(SafetensorsFile(folder / "none").header().entries.empty());
-  SafetensorsWriter(folder / "empty", {{"e", Dtype::kInt64, {0, 4}}}, {}).finish();
-  EXPECT_EQ(SafetensorsFile(folder / "empty").entry("e").sizes, (std::vector<int64_t>{0, 4}));
-}
-
-TEST(StateFiles, HaveTheirNameWhenTheyAreComplete) {
+TEST(StateFiles, HaveTheirNameWhenTheyAreCompleteAndSayWhatIsWrongWithAPath) {
   const TemporaryFolder folder;
   {
     SafetensorsWriter writer(folder / "a", {{"w", Dtype::kUInt8, {4}}}, {});
@@ -64,12 +56,13 @@ TEST(StateFiles, HaveTheirNameWhenTheyAreComplete) {
     EXPECT_FALSE(std::filesystem::exists(folder / "a"));
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "what was written until then is gone";
-}
+  SafetensorsWriter(folder / "none", {}, {{"format", "pt"}}).finish();
+  EXPECT_TRUE(SafetensorsFile(folder / "none").header().entries.empty());
+  SafetensorsWriter(folder / "empty", {{"e", Dtype::kInt64, {0, 4}}}, {}).finish();
+  EXPECT_EQ(SafetensorsFile(folder / "empty").entry("e").sizes, (std::vector<int64_t>{0, 4}));
 
-TEST(StateFiles, SayWhatIsWrongWithAPath) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(text_of_error([&] { SafetensorsFile(folder / "none"); }),
-              HasSubstr("none: cannot open the file: No such file"));
+  EXPECT_THAT(text_of_error([&] { SafetensorsFile(folder / "a"); }),
+              HasSubstr("a: cannot open the file: No such file"));
   EXPECT_THAT(text_of_error([&] { SafetensorsFile{folder.path()}; }), HasSubstr("expected a regular file"));
   EXPECT_THAT(text_of_error([&] { SafetensorsWriter(folder / "no/a", {}, {}); }), HasSubstr("Check the path"));
   EXPECT_THAT(text_of_error([&] { write_text("/dev/full/x", ""); }), HasSubstr("/dev/full/x: cannot make the file"));

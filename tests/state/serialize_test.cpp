@@ -7,7 +7,7 @@
 namespace fsdp::test {
 namespace {
 
-TEST(Serialize, AModelsArchiveIsThatOfThePlainOneToTheByteAndAnyRanksTakeTheirRowsOfIt) {
+TEST(Serialize, AModelsArchiveIsThatOfThePlainOneToTheByte) {
   const auto plain = tied_net();
   std::ostringstream expected;
   torch::save(plain, expected);
