@@ -64,16 +64,6 @@ TEST(Words, OutsideOfTheVocabularyAreUnkWhichEveryVocabularyHas) {
   for (const auto* text : {"", " \n \n"}) EXPECT_THROW(Words{text}, std::invalid_argument);
 }
 
-TEST(Words, OfWikiTextAreAsManyAsWerePublished) {
-  FSDP_NEEDS_SHARED_DATA("wikitext-2");
-  const Corpus corpus = read_corpus(test::shared_data("wikitext-2"));
-  const Words words(corpus.training);
-  EXPECT_EQ(words.vocabulary_size(), 33278);
-  EXPECT_EQ(words.encode(corpus.training).size(), 2088628U);
-  EXPECT_EQ(words.encode(corpus.validation).size(), 217646U);
-  EXPECT_EQ(words.encode(read_text(test::shared_data("wikitext-2/test.txt"))).size(), 245569U);
-}
-
 TEST(Corpus, OfAFileHasNineTenthsForTraining) {
   const Corpus corpus = read_corpus(file_with("0123456789abcdefghij"));
   EXPECT_EQ(corpus.training, "0123456789abcdefgh");

@@ -99,7 +99,6 @@ TEST(StateDisks, EachHostsPartIsFoundAgainByAnyRanksThatSeeAllDisks) {
       }
     }
     EXPECT_EQ(files, state::read_manifest(state::find_checkpoint(disks.of_host(0))).files.size()) << "each once";
-    expect_loaded(*saved, disks, hosts);
     expect_loaded(*saved, disks, Hosts(hosts.rbegin(), hosts.rend()), {.strategy = Strategy::kShardGradOp});
     if (hosts.size() == 2) expect_loaded(*saved, disks, {1, 0, 0});
   }
@@ -231,7 +230,6 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
   };
   for (int attempt = 0; attempt < 2; ++attempt) {
     save_step_2(/*fails=*/true);
-    expect_loaded(*saved, disks, {0, 1});
     expect_loaded(*saved, disks, {1, 0});
     expect_loaded(*saved, disks, {0, 0, 1});
   }

@@ -198,7 +198,7 @@ TEST_F(StateFolder, SavingThatIsKilledAtAnyPointLeavesTheLastOneThatWasCompleted
   };
   save_one();
   std::mt19937 random(3);
-  for (int trial = 0; trial < 50; ++trial) {
+  for (int trial = 0; trial < 25; ++trial) {
     const auto microseconds = static_cast<useconds_t>(500 + random() % 10000);
     const auto status = status_of_process([&] {
       signal(SIGALRM, SIG_DFL);
