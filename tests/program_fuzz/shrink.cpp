@@ -89,6 +89,7 @@ class Simplifier {
         },
         [](Statement& s) { s.nodes.resize(s.nodes.empty() ? 0 : s.nodes.size() - 1); },
         [](Statement& s) { s.seed = 0; },
+        [](Statement& s) { s.rank = -1; },
     };
     for (size_t number = 0; number < in_order(program_).size(); ++number)
       for (const auto& change : changes)
