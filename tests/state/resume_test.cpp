@@ -10,19 +10,11 @@
 namespace fsdp::test {
 namespace {
 
-struct Shards {
+struct Shards : Layout {
   int world;
-  Strategy strategy = Strategy::kFullShard;
-  std::vector<int> mesh = {};
-  std::optional<c10::ScalarType> param_dtype = std::nullopt;
 
-  FullyShardOptions options() const {
-    FullyShardOptions options{.strategy = strategy};
-    if (param_dtype) options.mp_policy = MixedPrecisionPolicy{.param_dtype = param_dtype};
-    if (!mesh.empty()) options.mesh = init_device_mesh(mesh, {"replicate", "shard"});
-    return options;
-  }
-  std::string text() const { return c10::str(world, " ranks, ", strategy, ", a mesh of ", mesh.size(), " axes"); }
+  Shards(int ranks, const Layout& layout = {}) : Layout(layout), world(ranks) {}
+  std::string text() const { return c10::str(world, " ranks, ", Layout::text()); }
 };
 
 // Strategies and optimizers know nothing of each other: each is tried once.
@@ -30,17 +22,17 @@ TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
   const std::pair<Shards, MakeOptimizer> all[] = {
       {{1}, amsgrad},
       {{3}, [](auto p) { return made<torch::optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)); }},
-      {{3, Strategy::kShardOptimizer}, [](auto p) { return made<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); }},
-      {{2, Strategy::kReplicate},
+      {{3, {Strategy::kShardOptimizer}}, [](auto p) { return made<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); }},
+      {{2, {Strategy::kReplicate}},
        [](auto p) {
          return made<optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3).eps(1e-4).centered(true).momentum(0.9));
        }},
-      {{4, Strategy::kFullShard, {2, 2}},
+      {{4, {.mesh = {2, 2}}},
        [](auto p) {
          return made<optim::Adagrad>(p,
                                      torch::optim::AdagradOptions(1e-2).lr_decay(0.1).initial_accumulator_value(0.1));
        }},
-      {{3, Strategy::kFullShard, {}, torch::kBFloat16}, [](auto p) {
+      {{3, {.param_dtype = torch::kBFloat16}}, [](auto p) {
          return made<optim::AdamW>(p, torch::optim::AdamWOptions(1e-2),
                                    optim::StateOptions{.state_dtype = torch::kBFloat16, .stochastic_rounding = true});
        }}};
@@ -98,17 +90,17 @@ TEST(StateResume, StateOfMorePrecisionThanTheRowsKeepsItOnAnyRanks) {
 TEST(StateResume, AnyRanksStrategyAndMeshLoadWhatAnyOtherSaved) {
   std::vector<Shards> all{{1},
                           {3},
-                          {2, Strategy::kReplicate},
-                          {4, Strategy::kFullShard, {2, 2}},
-                          {2, Strategy::kFullShard, {}, torch::kBFloat16},
-                          {3, Strategy::kReplicate, {}, torch::kFloat},
-                          {3, Strategy::kShardOptimizer},
+                          {2, {Strategy::kReplicate}},
+                          {4, {.mesh = {2, 2}}},
+                          {2, {.param_dtype = torch::kBFloat16}},
+                          {3, {.strategy = Strategy::kReplicate, .param_dtype = torch::kFloat}},
+                          {3, {Strategy::kShardOptimizer}},
                           {2},
-                          {3, Strategy::kFullShard, {3, 1}}};
+                          {3, {.mesh = {3, 1}}}};
   for (const int world : worlds_up_to(8))
     if (world > 3)
-      for (const auto& shards : {Shards{world}, Shards{world, Strategy::kShardOptimizer},
-                                 Shards{world, Strategy::kFullShard, {2, world / 2}}})
+      for (const auto& shards :
+           {Shards{world}, Shards{world, {Strategy::kShardOptimizer}}, Shards{world, {.mesh = {2, world / 2}}}})
         all.push_back(shards);
   const TemporaryFolder folder;
   const auto folder_of = [&](size_t i) { return folder / std::to_string(i); };

@@ -64,6 +64,22 @@ inline std::shared_ptr<SmallNetImpl> tied_net(double factor = 1) {
   });
 }
 
+/// How the ranks of a run are sharded.
+struct Layout {
+  Strategy strategy = Strategy::kFullShard;
+  std::vector<int> mesh = {};
+  std::optional<c10::ScalarType> param_dtype = std::nullopt;
+
+  /// Collective.
+  FullyShardOptions options() const {
+    FullyShardOptions options{.strategy = strategy};
+    if (param_dtype) options.mp_policy = MixedPrecisionPolicy{.param_dtype = param_dtype};
+    if (!mesh.empty()) options.mesh = init_device_mesh(mesh, {"replicate", "shard"});
+    return options;
+  }
+  std::string text() const { return c10::str(strategy, ", a mesh of ", mesh.size(), " axes"); }
+};
+
 /// Ranks of which each has a run of its own.
 inline void run_ranks(int world, const std::function<void(SavedRun&)>& act, const ThreadRanksOptions& options = {}) {
   run_thread_ranks(
