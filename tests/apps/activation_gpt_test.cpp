@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "apps/counted_memory.h"
 #include "models/gpt.h"
+#include "support/counted_memory.h"
 
 namespace fsdp::test {
 namespace {

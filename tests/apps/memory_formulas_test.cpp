@@ -24,7 +24,8 @@ constexpr int64_t kLargest = kDim * std::max(kConfig.vocab, 4 * kDim);  // of wh
 
 struct Expected {
   double rows = 0, whole = 0, gradient = 0, optimizer = 0, activation = 0;
-  double held_by_forward = 0;  // of activations, when it has ended: without the scores, from which the loss was computed
+  double held_by_forward =
+      0;  // of activations, when it has ended: without the scores, from which the loss was computed
 };
 
 // Bytes of an element of rows, of whole values, gradients and activations, and of gradients while they are summed.
@@ -60,34 +61,34 @@ struct Measured {
 
 Measured measured(const FullyShardOptions& options, int world) {
   Measured found;
-  run_thread_ranks(
-      world,
-      [&](int rank) {
-        const auto net = build_alike([] { return std::make_shared<models::GPTImpl>(kConfig); });
-        for (auto& block : *net->blocks) fully_shard(*block, options);
-        const auto group = fully_shard(static_cast<torch::nn::Module&>(*net), options);
-        optim::AdamW optimizer(net->parameters());
-        for (int step = 0; step < 2; ++step) {
-          const auto tokens = labels({step, rank * kBatch, kBatch}, {kConfig.seq + 1}, kConfig.vocab);
-          const auto ids = tokens.narrow(1, 0, kConfig.seq).clone(), next = tokens.narrow(1, 1, kConfig.seq).clone();
-          optimizer.zero_grad();
-          group.reset_peak_stats();
-          {
-            const RecordActivations recording(group);
-            torch::Tensor loss;
-            {
-              ForwardScope scope(group);
-              loss = models::next_token_loss(net->forward(ids), next);
-            }
-            if (rank == 0) found.held_by_forward = memory_report(group).all.activation.current;
-            loss.backward();
-          }
-          optimizer.step();
-        }
-        const auto report = memory_report(group, optimizer);
-        if (rank == 0) found.counts = report.all;
-      },
-      {.backend = "gloo"});
+  run_thread_ranks(world,
+                   [&](int rank) {
+                     const auto net = build_alike([] { return std::make_shared<models::GPTImpl>(kConfig); });
+                     for (auto& block : *net->blocks) fully_shard(*block, options);
+                     const auto group = fully_shard(static_cast<torch::nn::Module&>(*net), options);
+                     optim::AdamW optimizer(net->parameters());
+                     for (int step = 0; step < 2; ++step) {
+                       const auto tokens = labels({step, rank * kBatch, kBatch}, {kConfig.seq + 1}, kConfig.vocab);
+                       const auto ids = tokens.narrow(1, 0, kConfig.seq).clone(),
+                                  next = tokens.narrow(1, 1, kConfig.seq).clone();
+                       optimizer.zero_grad();
+                       group.reset_peak_stats();
+                       {
+                         const RecordActivations recording(group);
+                         torch::Tensor loss;
+                         {
+                           ForwardScope scope(group);
+                           loss = models::next_token_loss(net->forward(ids), next);
+                         }
+                         if (rank == 0) found.held_by_forward = memory_report(group).all.activation.current;
+                         loss.backward();
+                       }
+                       optimizer.step();
+                     }
+                     const auto report = memory_report(group, optimizer);
+                     if (rank == 0) found.counts = report.all;
+                   },
+                   {.backend = "gloo"});
   return found;
 }
 
@@ -108,12 +109,14 @@ void expect_as_computed(const Expected& expected, const Measured& found, double 
 }
 
 TEST(MemoryFormulas, GiveWhatEachStrategyHolds) {
-  for (const auto strategy :
-       {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-    for (int world : {2, 4}) {
-      SCOPED_TRACE(c10::str(strategy, " on ", world, " ranks"));
-      expect_as_computed(expected_of(strategy, world, {}), measured({.strategy = strategy}, world));
-    }
+  for (const auto& [strategy, world] : {std::pair{Strategy::kFullShard, 2},
+                                        {Strategy::kFullShard, 4},
+                                        {Strategy::kShardGradOp, 2},
+                                        {Strategy::kShardOptimizer, 4},
+                                        {Strategy::kReplicate, 2}}) {
+    SCOPED_TRACE(c10::str(strategy, " on ", world, " ranks"));
+    expect_as_computed(expected_of(strategy, world, {}), measured({.strategy = strategy}, world));
+  }
 }
 
 // Where the processor does not multiply bf16, LibTorch's products hold an operand in fp32.

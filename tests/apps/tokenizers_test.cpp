@@ -4,6 +4,7 @@
 
 #include <fstream>
 
+#include "support/error_text.h"
 #include "support/shared_data.h"
 #include "train/text/corpus.h"
 #include "train/tokenizers/characters.h"
@@ -15,37 +16,24 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// What `call` throws, as text; empty if nothing.
-std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
 std::string file_with(std::string_view content) {
   const std::string path = ::testing::TempDir() + "text_corpus";
   std::ofstream(path, std::ios::binary) << content;
   return path;
 }
 
-TEST(Characters, AreNumberedByTheirCodes) {
+TEST(Characters, AreNumberedByTheirCodesAndGiveBackAnyBytes) {
   const Characters characters("abracadabra");
   EXPECT_EQ(characters.vocabulary_size(), 5);
   EXPECT_THAT(characters.encode("bad"), ElementsAre(1, 0, 3));
-}
-
-TEST(Characters, GiveBackAnyBytes) {
   const std::string text = "two\n\xff\xe2\x82\xac\t";
-  const Characters characters(text);
-  EXPECT_EQ(characters.decode(characters.encode(text)), text);
+  const Characters bytes(text);
+  EXPECT_EQ(bytes.decode(bytes.encode(text)), text);
 }
 
 TEST(Characters, RefuseWhatTheVocabularyDoesNotHave) {
   const Characters characters("abc");
-  EXPECT_THAT(error_of([&] { characters.encode("abz"); }), HasSubstr("byte 2 of the text has the code 122"));
+  EXPECT_THAT(test::text_of_error([&] { characters.encode("abz"); }), HasSubstr("byte 2 of the text has the code 122"));
   EXPECT_THROW(characters.decode(Tokens{3}), std::out_of_range);
   EXPECT_THROW(characters.decode(Tokens{-1}), std::out_of_range);
   EXPECT_THROW(Characters(""), std::invalid_argument);
@@ -57,14 +45,11 @@ TEST(Words, AreNumberedAsTheyComeAfterTheEndOfLine) {
   EXPECT_THAT(words.encode(" a rose is\ta  rose \n\nred\n"), ElementsAre(1, 2, 3, 1, 2, 0, 0, 4, 0));
 }
 
-TEST(Words, HaveAnEndOfLineForEachLineBreakOnly) {
-  const Words words("a b");
-  EXPECT_THAT(words.encode("a\nb"), ElementsAre(1, 0, 2));
-  EXPECT_THAT(words.encode("a\nb\n"), ElementsAre(1, 0, 2, 0));
-  EXPECT_THAT(words.encode(""), ElementsAre());
-}
-
-TEST(Words, DecodeToOneBlankBetweenWords) {
+TEST(Words, HaveAnEndOfLineForEachLineBreakOnlyAndDecodeToOneBlankBetweenThem) {
+  const Words letters("a b");
+  EXPECT_THAT(letters.encode("a\nb"), ElementsAre(1, 0, 2));
+  EXPECT_THAT(letters.encode("a\nb\n"), ElementsAre(1, 0, 2, 0));
+  EXPECT_THAT(letters.encode(""), ElementsAre());
   const Words words("a rose\n");
   EXPECT_EQ(words.decode(words.encode("a  rose \n\n rose\n")), "a rose\n\nrose\n");
   EXPECT_THROW(words.decode(Tokens{4}), std::out_of_range);
@@ -76,21 +61,7 @@ TEST(Words, OutsideOfTheVocabularyAreUnkWhichEveryVocabularyHas) {
   EXPECT_THAT(with.encode("a c b\n"), ElementsAre(1, 2, 3, 0));
   EXPECT_THAT(without.encode("a c b\n"), ElementsAre(1, 3, 2, 0));
   EXPECT_EQ(without.decode(without.encode("a c\n")), "a <unk>\n");
-}
-
-TEST(Words, NeedAText) {
-  EXPECT_THROW(Words(""), std::invalid_argument);
-  EXPECT_THROW(Words(" \n \n"), std::invalid_argument);
-}
-
-TEST(Words, OfWikiTextAreAsManyAsWerePublished) {
-  FSDP_NEEDS_SHARED_DATA("wikitext-2");
-  const Corpus corpus = read_corpus(test::shared_data("wikitext-2"));
-  const Words words(corpus.training);
-  EXPECT_EQ(words.vocabulary_size(), 33278);
-  EXPECT_EQ(words.encode(corpus.training).size(), 2088628U);
-  EXPECT_EQ(words.encode(corpus.validation).size(), 217646U);
-  EXPECT_EQ(words.encode(read_text(test::shared_data("wikitext-2/test.txt"))).size(), 245569U);
+  for (const auto* text : {"", " \n \n"}) EXPECT_THROW(Words{text}, std::invalid_argument);
 }
 
 TEST(Corpus, OfAFileHasNineTenthsForTraining) {
@@ -104,17 +75,18 @@ TEST(Corpus, OfAFolderHasAFileForEachPart) {
   std::filesystem::remove_all(folder);
   std::filesystem::create_directory(folder);
   std::ofstream(folder + "/train.txt") << "train";
-  EXPECT_THAT(error_of([&] { read_corpus(folder); }), HasSubstr("valid.txt': No such file"));
+  EXPECT_THAT(test::text_of_error([&] { read_corpus(folder); }), HasSubstr("valid.txt': No such file"));
   std::ofstream(folder + "/valid.txt") << "valid";
   EXPECT_EQ(read_corpus(folder).training, "train");
   EXPECT_EQ(read_corpus(folder).validation, "valid");
 }
 
 TEST(Corpus, NeedsAFileWithText) {
-  EXPECT_THAT(error_of([] { read_text("no such file"); }), HasSubstr("cannot read 'no such file': No such file"));
-  EXPECT_THAT(error_of([] { read_text(::testing::TempDir()); }), HasSubstr("Is a directory"));
-  EXPECT_THAT(error_of([] { read_text(file_with("")); }), HasSubstr("is empty"));
-  EXPECT_THAT(error_of([] { read_text(file_with(std::string_view("ab\0c", 4))); }),
+  EXPECT_THAT(test::text_of_error([] { read_text("no such file"); }),
+              HasSubstr("cannot read 'no such file': No such file"));
+  EXPECT_THAT(test::text_of_error([] { read_text(::testing::TempDir()); }), HasSubstr("Is a directory"));
+  EXPECT_THAT(test::text_of_error([] { read_text(file_with("")); }), HasSubstr("is empty"));
+  EXPECT_THAT(test::text_of_error([] { read_text(file_with(std::string_view("ab\0c", 4))); }),
               HasSubstr("is not a text: byte 2 is zero"));
 }
 

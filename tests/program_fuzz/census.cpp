@@ -1,4 +1,4 @@
-#include "program_fuzz/census.h"
+#include "program_fuzz/fuzz.h"
 
 #include <c10/util/StringUtil.h>
 
@@ -85,6 +85,7 @@ void Census::add_model(const Program& program, const Model& model) {
 void Census::add_statement(const Statement& s, const Rules& rules) {
   using enum Kind;
   const auto count_of = [&](Kind kind, bool holds, const char* name) { count(s.kind == kind && holds, name); };
+  const auto in_scope = [&](int model) { return !rules.state(model).scopes.empty(); };
   bool graph_lives = false;
   for (int slot = 0; slot < kSlots; ++slot) graph_lives |= rules.graph(slot).is_alive;
   const auto& graph = rules.graph(s.slot);
@@ -93,8 +94,8 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
   count(s.lag.rank >= 0 && !s.lag.inside, "a rank held up before a statement");
 
   count_of(kScope, s.node != 0, "scope: of a group inside its model");
-  count_of(kScope, rules.is_in_scope(s.model), "scope: in a scope of its model");
-  count_of(kScope, rules.is_in_scope(1 - s.model), "scope: in a scope of another model");
+  count_of(kScope, in_scope(s.model), "scope: in a scope of its model");
+  count_of(kScope, in_scope(1 - s.model), "scope: in a scope of another model");
   count_of(kScope, s.flag, "scope: closed early");
 
   const bool by_handle = s.entry == Entry::kHandleOf || (s.entry != Entry::kScope && s.node != 0);
@@ -103,7 +104,7 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
   count_of(kForward, s.entry == Entry::kCall && s.node == 0, "forward: model(x)");
   count_of(kForward, s.entry == Entry::kForward && s.node == 0, "forward: model.forward(x)");
   count_of(kForward, by_handle, "forward: handle_of");
-  count_of(kForward, rules.is_in_scope(s.model), "forward: in an open scope");
+  count_of(kForward, in_scope(s.model), "forward: in an open scope");
   count_of(kForward, s.node != 0, "forward: of a submodule");
   count_of(kForward, s.other >= 0, "forward: goes on from a graph");
   count_of(kForward, graph_lives, "forward: while another graph lives");
@@ -115,21 +116,21 @@ void Census::add_statement(const Statement& s, const Rules& rules) {
   count_of(kBackward, s.flag, "backward: graph retained");
   count_of(kBackward, s.other >= 0, "backward: of two graphs");
   count_of(kBackward, (graph.models | (s.other < 0 ? 0 : rules.graph(s.other).models)) == 3, "backward: of two models");
-  count_of(kBackward, rules.is_in_scope(0) || rules.is_in_scope(1), "backward: in a scope");
-  count_of(kBackward, rules.is_without_sync(0) || rules.is_without_sync(1), "backward: without synchronisation");
+  count_of(kBackward, in_scope(0) || in_scope(1), "backward: in a scope");
+  count_of(kBackward, rules.state(0).no_sync || rules.state(1).no_sync, "backward: without synchronisation");
   count_of(kBackward, graph.order > 1, "backward: double");
   for (int m = 0; m < kModels; ++m) {
+    const auto& its = rules.state(m);
     const bool takes_part = (graph.models & 1U << m) != 0;
-    const bool steps = takes_part && !rules.is_without_sync(m) && rules.steps_in_backward(m);
-    count_of(kBackward, takes_part && !rules.exists(m), "backward: after its model was dropped");
+    const bool steps = takes_part && !its.no_sync && !its.steppers.empty();
+    count_of(kBackward, takes_part && !its.exists, "backward: after its model was dropped");
     count_of(kBackward, steps, "backward: steps in it");
-    count_of(kBackward, steps && rules.has_waiting_gradients(m),
-             "backward: steps in it, without synchronisation before");
+    count_of(kBackward, steps && its.has_waiting_gradients, "backward: steps in it, without synchronisation before");
   }
 
   count_of(kScaledStep, s.flag, "GradScaler: an infinite gradient");
   count_of(kWriteRows, s.flag, "write rows: under LocalRows");
-  const bool of_all = rules.is_in_local_rows(s.model);
+  const bool of_all = rules.state(s.model).local_rows;
   count_of(kWriteOneRow, of_all, "write one row: by one rank under a LocalRows of all");
   count_of(kWriteOneRow, !of_all, "write one row: by one rank under a LocalRows of its own");
   count_of(kWriteOneRow, s.flag, "write one row: through a raw pointer");

@@ -1,4 +1,4 @@
-#include "program_fuzz/crew.h"
+#include "program_fuzz/fuzz.h"
 
 #include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
@@ -84,7 +84,7 @@ class CrewMember {
   bool is_rank() const { return number_ < world_size(); }
   int world_size() const { return programs_[0].world_size; }
   Member& self() { return member(number_); }
-  Member& member(int number) { return board_.members[static_cast<size_t>(number)]; }
+  Member& member(int number) { return item(board_.members, number); }
 
   void run_one(const Program& program, Meshes& meshes) {
     const Watch watch{[&](const Statement& statement) { begin(statement); }, [&](const Lag& lag) { hold_up(lag); }};
@@ -156,7 +156,7 @@ class Crew {
     });
   }
 
-  Member& member(int number) { return board_->members[static_cast<size_t>(number)]; }
+  Member& member(int number) { return item(board_->members, number); }
 
   // Until every member has finished that many programs; what kept one from it.
   std::optional<Finding> wait_for(size_t finished) {
@@ -182,7 +182,7 @@ class Crew {
 
   std::optional<Finding> find_crash(size_t finished) {
     for (int number = 0; number < size_; ++number) {
-      auto& process = processes_[static_cast<size_t>(number)];
+      auto& process = item(processes_, number);
       if (!process.is_running() || !process.has_ended()) continue;
       if (member(number).failed || member(number).finished >= finished) continue;
       return Finding{Wrong::kCrash, number, member(number).statement, process.status()->describe()};

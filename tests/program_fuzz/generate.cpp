@@ -1,4 +1,4 @@
-#include "program_fuzz/generate.h"
+#include "program_fuzz/fuzz.h"
 
 #include <algorithm>
 #include <optional>
@@ -30,7 +30,7 @@ class Generator {
       program_.statements.push_back(make);
     }
     draw_list(program_.statements, draw(4, 22));
-    program_.number_statements();
+    number_statements(program_);
     return program_;
   }
 
@@ -57,7 +57,7 @@ class Generator {
     if (chance(0.12)) model.host_limit_bytes = pick(std::vector<int64_t>{0, 2000});
     model.optimizer = static_cast<Optimizer>(draw(0, kOptimizers - 1));
     for (int i = 0; i <= count; ++i)
-      if (!may_recompute(model, i)) model.nodes[static_cast<size_t>(i)].recompute = Recompute::kNothing;
+      if (!may_recompute(model, i)) item(model.nodes, i).recompute = Recompute::kNothing;
     return model;
   }
 
@@ -131,7 +131,7 @@ class Generator {
     if (sources.empty()) return;
     const int source = pick(sources), parent = node.parent;
     const bool is_group = node.is_group;
-    node = model.nodes[static_cast<size_t>(source)];
+    node = item(model.nodes, source);
     node.parent = parent;
     const bool same = chance(0.4);
     node.is_group = is_group && !same;
@@ -191,7 +191,7 @@ class Generator {
   static std::vector<int> groups_around(const Model& model, int node = -1) {
     std::vector<int> groups{0};
     for (int i = 1; i < static_cast<int>(model.nodes.size()); ++i)
-      if (model.nodes[static_cast<size_t>(i)].is_group && (node < 0 || is_within(model, node, i))) groups.push_back(i);
+      if (item(model.nodes, i).is_group && (node < 0 || is_within(model, node, i))) groups.push_back(i);
     return groups;
   }
 

@@ -6,11 +6,7 @@
 #include <map>
 #include <random>
 
-#include "program_fuzz/census.h"
-#include "program_fuzz/crew.h"
-#include "program_fuzz/generate.h"
-#include "program_fuzz/print_cpp.h"
-#include "program_fuzz/shrink.h"
+#include "program_fuzz/fuzz.h"
 #include "program_fuzz/tables.h"
 
 namespace fsdp::test::fuzz {
@@ -87,8 +83,8 @@ class Fuzz {
     const auto at = static_cast<size_t>(finding.statement);
     const std::string who =
         finding.rank < program.world_size ? c10::str("rank ", finding.rank) : std::string("the unsharded run");
-    return c10::str(program.backend, ", ", program.world_size, " ranks: ", kWrongs[static_cast<size_t>(finding.wrong)],
-                    " on ", who, " in statement ", finding.statement, " (",
+    return c10::str(program.backend, ", ", program.world_size, " ranks: ", item(kWrongs, finding.wrong), " on ", who,
+                    " in statement ", finding.statement, " (",
                     at < order.size() ? info_of(order[at]->kind).name : "comparison at the end", "): ", finding.text);
   }
 
@@ -122,12 +118,6 @@ bool finds_what_is_planted(Options options) {
   return all;
 }
 
-Kind kind_named(const std::string& name) {
-  for (int kind = 0; kind < kKinds; ++kind)
-    if (name == info_of(static_cast<Kind>(kind)).name) return static_cast<Kind>(kind);
-  throw CLI::ValidationError("--without", "no statement is called '" + name + "'");
-}
-
 int main(int argc, char** argv) {
   Options options;
   bool planted = false;
@@ -150,6 +140,9 @@ int main(int argc, char** argv) {
     for (const auto& name : options.without) options.choice.without.push_back(kind_named(name));
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
+  } catch (const std::invalid_argument& error) {
+    std::cerr << "--without: " << error.what() << std::endl;
+    return 1;
   }
   return (planted ? finds_what_is_planted(options) : Fuzz(options).run()) ? 0 : 1;
 }

@@ -15,13 +15,13 @@ using torch::Tensor;
 NodeModule::NodeModule(const Program& program, const Model& model, int node,
                        const std::vector<std::shared_ptr<NodeModule>>& before, bool recomputes)
     : torch::nn::Module(c10::str("Node", node)),
-      spec_(model.nodes[static_cast<size_t>(node)]),
+      spec_(item(model.nodes, node)),
       dtype_(model.is_mixed ? torch::kFloat : spec_.dtype),
       recompute_(recomputes ? spec_.recompute : Recompute::kNothing),
       number_(node) {
   if (spec_.cell == Cell::kRunning) mean_ = register_buffer("mean", first_values({program.width}, spec_.dtype, node));
   if (spec_.tied_to >= 0) {
-    own_ = before[static_cast<size_t>(spec_.tied_to)]->own_;
+    own_ = item(before, spec_.tied_to)->own_;
     for (size_t i = 0; i < own_.size(); ++i) register_parameter(c10::str("p", i), own_[i], own_[i].requires_grad());
     return;
   }
@@ -61,10 +61,10 @@ Tensor NodeModule::run(const Tensor& h, const Call& call) {
 Net::Net(const Program& program, const Model& model, bool recomputes) {
   std::set<const void*> seen;
   for (int i = 0; i < static_cast<int>(model.nodes.size()); ++i) {
-    const auto& node = model.nodes[static_cast<size_t>(i)];
-    modules.push_back(node.same_as >= 0 ? modules[static_cast<size_t>(node.same_as)]
+    const auto& node = item(model.nodes, i);
+    modules.push_back(node.same_as >= 0 ? item(modules, node.same_as)
                                         : std::make_shared<NodeModule>(program, model, i, modules, recomputes));
-    if (node.parent >= 0) modules[static_cast<size_t>(node.parent)]->add_child(i, modules.back());
+    if (node.parent >= 0) item(modules, node.parent)->add_child(i, modules.back());
     for (const auto& tensor : modules.back()->parameters(/*recurse=*/false))
       if (seen.insert(tensor.unsafeGetTensorImpl()).second) parameters.push_back({tensor, node.is_ignored});
     if (node.same_as >= 0) continue;
@@ -73,11 +73,11 @@ Net::Net(const Program& program, const Model& model, bool recomputes) {
   // A parent has a lower number than its children; a module that stands twice may be below a group of a higher number.
   for (bool has_children : {false, true})
     for (int i = static_cast<int>(model.nodes.size()) - 1; i >= 0; --i) {
-      const auto& node = model.nodes[static_cast<size_t>(i)];
+      const auto& node = item(model.nodes, i);
       if ((i == 0 || node.is_group) && (node.cell == Cell::kSequence) == has_children) group_nodes.push_back(i);
     }
   for (int group : std::vector<int>(group_nodes.rbegin(), group_nodes.rend()))
-    for (const auto& tensor : modules[static_cast<size_t>(group)]->parameters())
+    for (const auto& tensor : item(modules, group)->parameters())
       for (auto& parameter : parameters)
         if (tensor.is_same(parameter.tensor)) parameter.owner = group;
 }
@@ -104,7 +104,7 @@ std::vector<Tensor> Net::owned_by(int group) const {
 
 std::vector<Tensor> Net::ignored_below(int node) const {
   std::vector<Tensor> some;
-  const auto below = modules[static_cast<size_t>(node)]->parameters();
+  const auto below = item(modules, node)->parameters();
   for (const auto& parameter : parameters)
     if (parameter.is_ignored &&
         std::ranges::any_of(below, [&](const Tensor& tensor) { return tensor.is_same(parameter.tensor); }))

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace fsdp::test::fuzz {
@@ -52,6 +53,8 @@ struct Node {
   Strategy strategy = Strategy::kFullShard;
   Recompute recompute = Recompute::kNothing;
   int shards = 0;  ///< on the axis "shard" of a mesh that has all ranks; 0: there is no mesh
+
+  bool operator==(const Node&) const = default;
 };
 
 enum class Optimizer : uint8_t { kSgd, kAdamW, kFusedSgd, kFusedAdamW, kFusedAdam, kFusedRmsprop, kFusedAdagrad };
@@ -64,6 +67,8 @@ struct Model {
   bool is_mixed = false;          ///< operators compute with parameters in fp32, gradients are summed in fp64
   int64_t host_limit_bytes = -1;  ///< of DiskOffloadPolicy; -1: there is none
   Optimizer optimizer = Optimizer::kSgd;
+
+  bool operator==(const Model&) const = default;
 };
 
 /// How a forward comes into the scope of its module.
@@ -127,6 +132,8 @@ struct Lag {
   int rank = -1;  ///< -1: nobody
   int ahead = 1;
   bool inside = false;  ///< after the scope of a forward has opened, in a kPause of a backward; else before
+
+  bool operator==(const Lag&) const = default;
 };
 
 struct Statement {
@@ -141,25 +148,77 @@ struct Statement {
   std::vector<Statement> body = {};
   Lag lag = {};
   int number = 0;  ///< place in the program, counted in the order of execution
+
+  bool operator==(const Statement&) const = default;
 };
 
 constexpr int kModels = 2, kSlots = 4;
+
+/// What a list has at a place, which may be a signed number or an enumerator.
+template <class List, class Place>
+auto& item(List& list, Place place) {
+  return list[static_cast<size_t>(place)];
+}
 
 struct Program {
   int world_size = 2;
   std::string backend = "shm";
   int64_t width = 3, samples = 2;
   std::vector<Model> models = std::vector<Model>(kModels);
-  std::vector<Statement> statements;
+  std::vector<Statement> statements = {};
 
-  const Model& model(const Statement& s) const { return models[static_cast<size_t>(s.model)]; }
-  const Node& node(const Statement& s) const { return model(s).nodes[static_cast<size_t>(s.node)]; }
-  void number_statements();
+  const Model& model(const Statement& s) const { return item(models, s.model); }
+  bool operator==(const Program&) const = default;
 };
 
+/// A member of a struct by its name, for who prints programs and who simplifies them.
+template <class Of, class Type>
+struct Field {
+  constexpr Field(const char* its_name, Type Of::* its_member) : name(its_name), member(its_member) {}
+  const char* name;
+  Type Of::* member;
+};
+
+// In the order of their declarations.
+inline constexpr std::tuple kFieldsOfNode{
+    Field("cell", &Node::cell),           Field("parent", &Node::parent),       Field("size", &Node::size),
+    Field("dtype", &Node::dtype),         Field("is_frozen", &Node::is_frozen), Field("is_ignored", &Node::is_ignored),
+    Field("is_hooked", &Node::is_hooked), Field("is_group", &Node::is_group),   Field("tied_to", &Node::tied_to),
+    Field("same_as", &Node::same_as),     Field("reshard", &Node::reshard),     Field("neighbours", &Node::neighbours),
+    Field("strategy", &Node::strategy),   Field("recompute", &Node::recompute), Field("shards", &Node::shards)};
+inline constexpr std::tuple kFieldsOfModel{Field("nodes", &Model::nodes),
+                                           Field("is_synced", &Model::is_synced),
+                                           Field("by_policy", &Model::by_policy),
+                                           Field("is_mixed", &Model::is_mixed),
+                                           Field("host_limit_bytes", &Model::host_limit_bytes),
+                                           Field("optimizer", &Model::optimizer)};
+inline constexpr std::tuple kFieldsOfLag{Field("rank", &Lag::rank), Field("ahead", &Lag::ahead),
+                                         Field("inside", &Lag::inside)};
+inline constexpr std::tuple kFieldsOfStatement{
+    Field("kind", &Statement::kind),   Field("model", &Statement::model), Field("node", &Statement::node),
+    Field("slot", &Statement::slot),   Field("other", &Statement::other), Field("rank", &Statement::rank),
+    Field("flag", &Statement::flag),   Field("entry", &Statement::entry), Field("at", &Statement::at),
+    Field("value", &Statement::value), Field("seed", &Statement::seed),   Field("nodes", &Statement::nodes),
+    Field("body", &Statement::body),   Field("lag", &Statement::lag)};
+inline constexpr std::tuple kFieldsOfProgram{
+    Field("world_size", &Program::world_size), Field("backend", &Program::backend),
+    Field("width", &Program::width),           Field("samples", &Program::samples),
+    Field("models", &Program::models),         Field("statements", &Program::statements)};
+
+/// Whether the node is `ancestor` or stands below it.
+inline bool is_within(const Model& model, int node, int ancestor) {
+  while (node > ancestor) node = item(model.nodes, node).parent;
+  return node == ancestor;
+}
 /// Whether the module gives the same when its forward runs again, and LibTorch frees what it was about to keep when
 /// that run ends: the latter is not so for a custom Function that saves last (docs/activation_checkpointing.md).
-bool may_recompute(const Model& model, int node);
+inline bool may_recompute(const Model& model, int node) {
+  for (int i = node; i < static_cast<int>(model.nodes.size()); ++i) {
+    const Cell cell = item(model.nodes, i).cell;
+    if (is_within(model, i, node) && (cell == Cell::kRunning || cell == Cell::kFunction)) return false;
+  }
+  return true;
+}
 /// Has no parameters of its own.
 inline bool is_bare(const Node& node) { return node.cell == Cell::kSequence || node.cell == Cell::kPause; }
 /// Whether the node's own parameter at this place trains.
@@ -167,13 +226,29 @@ inline bool has_trained(const Node& node, int place) {
   return !node.is_frozen && (node.cell != Cell::kAdapter || place > 0);
 }
 /// What the fully_shard call of a group's node is told: with a policy there is one call.
-const Node& options_of(const Model& model, int group);
+inline const Node& options_of(const Model& model, int group) { return item(model.nodes, model.by_policy ? 0 : group); }
 /// The ranks that rows are shared out over, or would be: kReplicate sums in the order of the other strategies.
-int shards_of(const Program& program, const Node& options);
-/// Whether the node is `ancestor` or stands below it.
-bool is_within(const Model& model, int node, int ancestor);
-bool has_body(Kind kind);
-/// Statements from the first to the last executed, bodies included.
-std::vector<const Statement*> in_order(const Program& program);
+inline int shards_of(const Program& program, const Node& options) {
+  return options.shards == 0 ? program.world_size : options.shards;
+}
+
+inline bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync || kind == Kind::kLocalRows; }
+/// Visits statements from the first to the last executed, bodies included.
+template <class Statements, class Visit>
+void for_each_statement(Statements& statements, const Visit& visit) {
+  for (auto& statement : statements) {
+    visit(statement);
+    for_each_statement(statement.body, visit);
+  }
+}
+inline std::vector<const Statement*> in_order(const Program& program) {
+  std::vector<const Statement*> order;
+  for_each_statement(program.statements, [&](const Statement& statement) { order.push_back(&statement); });
+  return order;
+}
+inline void number_statements(Program& program) {
+  int next = 0;
+  for_each_statement(program.statements, [&](Statement& statement) { statement.number = next++; });
+}
 
 }  // namespace fsdp::test::fuzz

@@ -11,31 +11,29 @@ constexpr int kDeepest = 3;
 
 bool has_node(const Model& model, int node) { return node >= 0 && static_cast<size_t>(node) < model.nodes.size(); }
 
+// The first parameter of the node may be written row by row.
+bool has_rows(const Model& model, int number) {
+  if (!has_node(model, number)) return false;
+  const auto& node = item(model.nodes, number);
+  return !is_bare(node) && node.size > 0 && !node.is_ignored;
+}
+
 // A policy is asked about modules that have elements no group inside them has taken.
 bool is_group_node(const Model& model, int number) {
   if (number == 0) return true;
-  if (!has_node(model, number)) return false;
-  const auto& node = model.nodes[static_cast<size_t>(number)];
-  return node.is_group && (!model.by_policy || (!node.is_ignored && node.size > 0 && !is_bare(node)));
+  return has_node(model, number) && item(model.nodes, number).is_group && (!model.by_policy || has_rows(model, number));
 }
 
 // A module that stands for another one, or has its parameters.
 int source_of(const Model& model, int number) {
-  const auto& node = model.nodes[static_cast<size_t>(number)];
+  const auto& node = item(model.nodes, number);
   return node.same_as >= 0 ? node.same_as : node.tied_to >= 0 ? node.tied_to : number;
 }
 
 bool has_replicas(const Program& program, const Model& model) {
-  return std::any_of(model.nodes.begin(), model.nodes.end(), [&](const Node& node) {
+  return std::ranges::any_of(model.nodes, [&](const Node& node) {
     return node.strategy == Strategy::kReplicate || shards_of(program, node) < program.world_size;
   });
-}
-
-// The first parameter of the node may be written row by row.
-bool has_rows(const Model& model, int number) {
-  if (!has_node(model, number)) return false;
-  const auto& node = model.nodes[static_cast<size_t>(number)];
-  return !is_bare(node) && node.size > 0 && !node.is_ignored;
 }
 
 uint32_t bit(int model) { return 1U << model; }
@@ -55,12 +53,12 @@ bool is_well_formed(const Program& program, const Model& model) {
     const auto& node = model.nodes[i];
     const int number = static_cast<int>(i);
     if (node.parent < 0 || node.parent >= number) return false;
-    if (model.nodes[static_cast<size_t>(node.parent)].cell != Cell::kSequence) return false;
+    if (item(model.nodes, node.parent).cell != Cell::kSequence) return false;
     if ((node.cell == Cell::kTable || node.cell == Cell::kLarge) && node.size < 1) return false;
     for (int source : {node.tied_to, node.same_as}) {
       if (source < 0) continue;
       if (source >= number || node.cell == Cell::kSequence) return false;
-      const auto& other = model.nodes[static_cast<size_t>(source)];
+      const auto& other = item(model.nodes, source);
       if (other.tied_to >= 0 || other.same_as >= 0 || other.cell != node.cell || other.size != node.size ||
           other.dtype != node.dtype || other.is_frozen != node.is_frozen || other.is_ignored != node.is_ignored)
         return false;
@@ -128,9 +126,8 @@ bool Rules::allow_otherwise(const Statement& s) const {
 }
 
 bool Rules::is_covered(int model, int node) const {
-  const auto& scopes = state(model).scopes;
-  return std::any_of(scopes.begin(), scopes.end(),
-                     [&](int at) { return is_within(program_.models[static_cast<size_t>(model)], node, at); });
+  return std::ranges::any_of(state(model).scopes,
+                             [&](int open) { return is_within(item(program_.models, model), node, open); });
 }
 
 // A rank that writes alone waits until no other reads, and cannot tell the others that their whole copies are stale.
@@ -138,23 +135,20 @@ bool Rules::is_at_rest(int model) const {
   if (state(model).may_keep || state(model).has_ended_early) return false;
   if (!state(model).has_read) return true;
   // Operators that read frozen parameters with gradients off may have been inside a custom Function.
-  return !state(model).was_frozen && std::none_of(graphs_.begin(), graphs_.end(), [&](const GraphState& graph) {
+  return !state(model).was_frozen && std::ranges::none_of(graphs_, [&](const GraphState& graph) {
     return graph.is_held && (graph.models & bit(model)) != 0;
   });
 }
 
 bool Rules::trains(int model, int node) const {
-  const auto& spec = program_.models[static_cast<size_t>(model)];
-  return !is_bare(spec.nodes[static_cast<size_t>(node)]) &&
-         spec.nodes[static_cast<size_t>(node)].cell != Cell::kUnused &&
-         !state(model).frozen.contains(source_of(spec, node));
+  const auto& spec = item(program_.models, model);
+  const auto& its = item(spec.nodes, node);
+  return !is_bare(its) && its.cell != Cell::kUnused && !state(model).frozen.contains(source_of(spec, node));
 }
 
 bool Rules::any_trains(int model) const {
-  const auto& nodes = program_.models[static_cast<size_t>(model)].nodes;
-  for (size_t node = 0; node < nodes.size(); ++node)
-    if (trains(model, static_cast<int>(node))) return true;
-  return false;
+  int node = 0;
+  return std::ranges::any_of(item(program_.models, model).nodes, [&](const Node&) { return trains(model, node++); });
 }
 
 bool Rules::allow_entry(const Statement& s) const {
@@ -168,7 +162,7 @@ bool Rules::allow_forward(const Statement& s) const {
   const auto& model = program_.model(s);
   if (!allow_entry(s)) return false;
   // The result depends on something that requires grad.
-  if (s.node > 0 && model.nodes[static_cast<size_t>(s.node)].cell == Cell::kTable) return false;
+  if (s.node > 0 && item(model.nodes, s.node).cell == Cell::kTable) return false;
   if (s.other < 0) return s.flag || (s.node == 0 && any_trains(s.model));
   return s.other != s.slot && graph(s.other).is_alive && graph(s.other).has_output;
 }
@@ -189,8 +183,8 @@ bool Rules::allow_backward(const Statement& s) const {
     if (!graph(slot).is_alive) return false;
     // Groups that a backward does not reach keep gradients that wait.
     for (int m = 0; m < kModels; ++m)
-      if ((graph(slot).models & bit(m)) != 0 &&
-          ((!graph(slot).is_of_root && state(m).has_waiting_gradients) || (steps_in_backward(m) && is_in_scope(m))))
+      if ((graph(slot).models & bit(m)) != 0 && ((!graph(slot).is_of_root && state(m).has_waiting_gradients) ||
+                                                 (!state(m).steppers.empty() && !state(m).scopes.empty())))
         return false;
   }
   return s.slot != s.other;
@@ -200,11 +194,11 @@ bool Rules::allow_backward(const Statement& s) const {
 bool Rules::allow_throw(const Statement& s) const {
   const auto& model = program_.model(s);
   if (s.rank >= program_.world_size || std::ranges::any_of(model.nodes, &Node::is_ignored) ||
-      steps_in_backward(s.model))
+      !state(s.model).steppers.empty())
     return false;
   if (s.node == 0 || !s.flag || !has_node(model, s.node)) return s.node == 0;
   // The output of its module requires grad, and is known by the node's number.
-  const auto& node = model.nodes[static_cast<size_t>(s.node)];
+  const auto& node = item(model.nodes, s.node);
   return node.cell != Cell::kTable && node.same_as < 0;
 }
 
@@ -227,7 +221,7 @@ void Rules::apply(const Statement& s) {
     case Kind::kBackward:
       return apply_backward(s);
     case Kind::kForget:
-      graphs_[static_cast<size_t>(s.slot)] = {};
+      item(graphs_, s.slot) = {};
       break;
     case Kind::kWriteOneRow:
       its.was_written_by_one = true;
@@ -269,7 +263,7 @@ void Rules::apply(const Statement& s) {
 
 void Rules::make(int model) {
   auto& made = state(model) = {.exists = true};
-  const auto& nodes = program_.models[static_cast<size_t>(model)].nodes;
+  const auto& nodes = item(program_.models, model).nodes;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].is_frozen) made.frozen.insert(static_cast<int>(i));
     made.was_frozen |= nodes[i].is_frozen || nodes[i].cell == Cell::kAdapter;
@@ -280,16 +274,20 @@ void Rules::make(int model) {
 
 void Rules::apply_forward(const Statement& s) {
   state(s.model).has_read = true;
-  GraphState made{.is_alive = true, .models = bit(s.model), .parts = {s.number}, .has_input = s.flag || s.other >= 0};
-  made.is_of_root = s.node == 0;
-  made.has_output = made.is_held = true;
+  GraphState made{.is_alive = true,
+                  .models = bit(s.model),
+                  .parts = {s.number},
+                  .has_input = s.flag || s.other >= 0,
+                  .is_of_root = s.node == 0,
+                  .has_output = true,
+                  .is_held = true};
   if (s.other >= 0) {
     const auto& source = graph(s.other);
     made.models |= source.models;
     made.parts.insert(source.parts.begin(), source.parts.end());
     made.is_of_root = made.is_of_root && source.is_of_root;
   }
-  graphs_[static_cast<size_t>(s.slot)] = made;
+  item(graphs_, s.slot) = made;
 }
 
 void Rules::apply_grad(const Statement& s) {
@@ -300,7 +298,7 @@ void Rules::apply_grad(const Statement& s) {
   made.parts.insert(s.number);
   made.has_output = false;
   ++made.order;
-  graphs_[static_cast<size_t>(s.other)] = made;
+  item(graphs_, s.other) = made;
 }
 
 void Rules::apply_backward(const Statement& s) {
@@ -308,10 +306,11 @@ void Rules::apply_backward(const Statement& s) {
   uint32_t models = 0;
   for (int slot : {s.slot, s.other})
     if (slot >= 0) models |= graph(slot).models;
-  for (int m = 0; m < kModels; ++m)
-    if ((models & bit(m)) != 0 && state(m).exists) state(m).has_waiting_gradients = state(m).no_sync;
-  for (int m = 0; m < kModels; ++m)
-    if ((models & bit(m)) != 0 && steps_in_backward(m) && !state(m).no_sync) note_write(m);
+  for (int m = 0; m < kModels; ++m) {
+    if ((models & bit(m)) == 0) continue;
+    if (state(m).exists) state(m).has_waiting_gradients = state(m).no_sync;
+    if (!state(m).steppers.empty() && !state(m).no_sync) note_write(m);
+  }
   if (s.flag) return;
   auto parts = graph(s.slot).parts;
   if (s.other >= 0) parts.insert(graph(s.other).parts.begin(), graph(s.other).parts.end());
@@ -333,7 +332,7 @@ void Rules::note_write_of_all_ranks(int model) {
   state(model).has_read = state(model).was_written_by_one = false;
 }
 
-void Rules::free_parts(std::set<int> parts) {
+void Rules::free_parts(const std::set<int>& parts) {
   for (auto& graph : graphs_)
     for (int part : graph.parts)
       if (parts.contains(part)) graph.is_alive = false;
@@ -342,19 +341,23 @@ void Rules::free_parts(std::set<int> parts) {
 void Rules::open(const Statement& s) {
   ++depth_;
   auto& its = state(s.model);
-  if (s.kind == Kind::kScope) its.scopes.push_back(s.node);
-  if (s.kind == Kind::kScope) its.has_read = true;
-  if (s.kind == Kind::kNoSync) its.no_sync = true;
-  if (s.kind == Kind::kLocalRows) its.local_rows = true;
-  if (s.kind == Kind::kLocalRows) note_write_of_all_ranks(s.model);
+  its.no_sync |= s.kind == Kind::kNoSync;
+  if (s.kind == Kind::kScope) {
+    its.scopes.push_back(s.node);
+    its.has_read = true;
+  }
+  if (s.kind == Kind::kLocalRows) {
+    its.local_rows = true;
+    note_write_of_all_ranks(s.model);
+  }
 }
 
 void Rules::close(const Statement& s) {
   --depth_;
   auto& its = state(s.model);
   if (s.kind == Kind::kScope) its.scopes.pop_back();
-  if (s.kind == Kind::kNoSync) its.no_sync = false;
-  if (s.kind == Kind::kLocalRows) its.local_rows = false;
+  its.no_sync &= s.kind != Kind::kNoSync;
+  its.local_rows &= s.kind != Kind::kLocalRows;
 }
 
 bool Rules::follow(const std::vector<Statement>& statements, const std::function<bool(const Statement&)>& visit) {

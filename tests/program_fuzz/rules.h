@@ -23,6 +23,20 @@ struct GraphState {
   int order = 1;            ///< 2: made by autograd::grad with create_graph, and so on
 };
 
+struct ModelState {
+  bool exists = false;
+  std::vector<int> scopes = {};  ///< nodes of the groups whose scopes are open
+  bool no_sync = false, local_rows = false;
+  bool has_waiting_gradients = false;  ///< of a backward without synchronisation
+  bool has_read = false;               ///< a scope opened after the last write of all ranks
+  bool may_keep = false;               ///< whole copies, which only writes of all ranks make stale
+  bool was_written_by_one = false;     ///< since the last write of all ranks: a copy that is left may be stale on one
+  std::set<int> frozen = {};           ///< nodes, of those that kFreeze may change
+  std::set<int> steppers = {};         ///< nodes of groups whose optimizers step in backward
+  bool was_frozen = false;             ///< a parameter, at some time
+  bool has_ended_early = false;        ///< a backward, whose graph LibTorch keeps until the thread runs another one
+};
+
 /// Follows a program. Statements are allowed, then applied; `open` and `close` are the two ends of one with a body.
 class Rules {
  public:
@@ -35,32 +49,13 @@ class Rules {
   /// Visits the statements, each as things are in front of it, until one is refused by `visit`. Whether none was.
   bool follow(const std::vector<Statement>& statements, const std::function<bool(const Statement&)>& visit);
 
-  const GraphState& graph(int slot) const { return graphs_[static_cast<size_t>(slot)]; }
-  bool exists(int model) const { return state(model).exists; }
-  bool is_in_scope(int model) const { return !state(model).scopes.empty(); }
+  const GraphState& graph(int slot) const { return item(graphs_, slot); }
+  const ModelState& state(int model) const { return item(states_, model); }
   /// Whether the scope of a group around the node is open.
   bool is_covered(int model, int node) const;
-  bool is_without_sync(int model) const { return state(model).no_sync; }
-  bool is_in_local_rows(int model) const { return state(model).local_rows; }
-  bool has_waiting_gradients(int model) const { return state(model).has_waiting_gradients; }
-  bool steps_in_backward(int model) const { return !state(model).steppers.empty(); }
 
  private:
-  struct ModelState {
-    bool exists = false;
-    std::vector<int> scopes = {};  // nodes of their groups
-    bool no_sync = false, local_rows = false;
-    bool has_waiting_gradients = false;  // of a backward without synchronisation
-    bool has_read = false;               // a scope opened after the last write of all ranks
-    bool may_keep = false;               // whole copies, which only writes of all ranks make stale
-    bool was_written_by_one = false;     // since the last write of all ranks: a copy that is left may be stale on one
-    std::set<int> frozen = {};           // nodes, of those that kFreeze may change
-    std::set<int> steppers = {};         // nodes of groups whose optimizers step in backward
-    bool was_frozen = false;             // a parameter, at some time
-    bool has_ended_early = false;        // a backward, whose graph LibTorch keeps until the thread runs another one
-  };
-  const ModelState& state(int model) const { return states_[static_cast<size_t>(model)]; }
-  ModelState& state(int model) { return states_[static_cast<size_t>(model)]; }
+  ModelState& state(int model) { return item(states_, model); }
   bool allow_otherwise(const Statement& statement) const;
   bool is_at_rest(int model) const;
   bool trains(int model, int node) const;
@@ -76,7 +71,7 @@ class Rules {
   void apply_backward(const Statement& statement);
   void note_write(int model);
   void note_write_of_all_ranks(int model);
-  void free_parts(std::set<int> parts);
+  void free_parts(const std::set<int>& parts);
 
   const Program& program_;
   std::array<GraphState, kSlots> graphs_;

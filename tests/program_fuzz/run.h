@@ -71,10 +71,10 @@ class Rank {
   /// Of a forward; what the rank brings to all_reduce and its kin, too, where it differs from rank to rank.
   torch::Tensor input(const Statement& s) const { return input_of({program_.samples, program_.width}, call(s)); }
   Call call(const Statement& s) const { return {number, s.seed, /*updates_buffers=*/true, &pause}; }
-  Graph& graph(int slot) { return graphs[static_cast<size_t>(slot)]; }
-  OfModel& of(const Statement& s) { return models[static_cast<size_t>(s.model)]; }
+  Graph& graph(int slot) { return item(graphs, slot); }
+  OfModel& of(const Statement& s) { return item(models, s.model); }
   Net& net(const Statement& s) { return *of(s).net; }
-  NodeModule& module(const Statement& s) { return *net(s).modules[static_cast<size_t>(s.node)]; }
+  NodeModule& module(const Statement& s) { return *item(net(s).modules, s.node); }
   /// What kWriteOneRow writes.
   torch::Tensor row_parameter(const Statement& s) { return module(s).parameters(/*recurse=*/false)[0]; }
   void record(const Statement& statement, Value value);
@@ -113,7 +113,7 @@ class Run {
     bool has_local_rows = false;
     double tolerance = 0;  // how far its numbers may be from those of the sharded run
   };
-  ModelState& state(const Statement& s) { return states_[static_cast<size_t>(s.model)]; }
+  ModelState& state(const Statement& s) { return item(states_, s.model); }
   /// The group whose scope the statement opens, a kScope or a forward; -1 if one around its module is open.
   int scope_of(const Statement& statement);
 

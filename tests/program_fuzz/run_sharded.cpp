@@ -41,12 +41,12 @@ class ShardedRun : public Run {
     GradScaler scaler = GradScaler({.init_scale = 1024});
   };
   Rank& rank() { return *ranks_[0]; }
-  Handle& handle(const Statement& s) { return handles_[static_cast<size_t>(s.model)]; }
+  Handle& handle(const Statement& s) { return item(handles_, s.model); }
   const Group& group(const Statement& s) { return *handle(s).group; }
   // The group of one node.
   Group group_at(const Statement& s, int node) {
     const auto made = handle(s).by_node.find(node);
-    return made != handle(s).by_node.end() ? made->second : group_of(*rank().net(s).modules[static_cast<size_t>(node)]);
+    return made != handle(s).by_node.end() ? made->second : group_of(*item(rank().net(s).modules, node));
   }
   const DeviceMesh& mesh_with(int shards) {
     if (!meshes_.contains(shards))
@@ -189,8 +189,8 @@ void ShardedRun::shard(const Statement& s) {
   }
   for (int node : net.group_nodes) {
     options.ignored_params = net.ignored_below(node);
-    choose(model.nodes[static_cast<size_t>(node)]);
-    handle(s).group = fully_shard(net.modules[static_cast<size_t>(node)], options);
+    choose(item(model.nodes, node));
+    handle(s).group = fully_shard(item(net.modules, node), options);
     handle(s).by_node.emplace(node, *handle(s).group);
   }
 }

@@ -14,7 +14,7 @@ using torch::Tensor;
 // What all_reduce and its kin make of the numbers of all ranks.
 Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
   if (s.kind == Kind::kAllGather) return torch::stack(numbers);
-  if (s.kind == Kind::kBroadcast) return numbers[static_cast<size_t>(s.rank)];
+  if (s.kind == Kind::kBroadcast) return item(numbers, s.rank);
   const bool is_maximum = s.kind == Kind::kAllReduce && s.flag;
   auto result = numbers[0];
   for (size_t rank = 1; rank < numbers.size(); ++rank)
@@ -40,10 +40,8 @@ class UnshardedRun : public Run {
     // By rank and parameter: gradients that wait for a backward with synchronisation, or for the sum.
     std::vector<std::vector<Tensor>> waiting;
   };
-  Reduction& reduction(const Statement& s) { return reductions_[static_cast<size_t>(s.model)]; }
-  std::vector<Tensor>& waiting(const Statement& s, const Rank& rank) {
-    return reduction(s).waiting[static_cast<size_t>(rank.number)];
-  }
+  Reduction& reduction(const Statement& s) { return item(reductions_, s.model); }
+  std::vector<Tensor>& waiting(const Statement& s, const Rank& rank) { return item(reduction(s).waiting, rank.number); }
 
   void within(const Statement& s, const std::function<void()>& body) override;
   void execute_otherwise(const Statement& s) override;
@@ -109,7 +107,7 @@ void UnshardedRun::execute_otherwise(const Statement& s) {
 void UnshardedRun::broadcast_buffers(const Statement& s, int node) {
   if (node < 0 || options_of(program_.model(s), node).strategy != Strategy::kReplicate) return;
   const torch::NoGradGuard no_grad;
-  const auto buffers_of = [&](Rank& rank) { return rank.net(s).modules[static_cast<size_t>(node)]->buffers(); };
+  const auto buffers_of = [&](Rank& rank) { return item(rank.net(s).modules, node)->buffers(); };
   const auto values = buffers_of(*ranks_[0]);
   for (auto& rank : ranks_) {
     auto buffers = buffers_of(*rank);

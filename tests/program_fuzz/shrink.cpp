@@ -1,4 +1,4 @@
-#include "program_fuzz/shrink.h"
+#include "program_fuzz/fuzz.h"
 
 #include <algorithm>
 #include <functional>
@@ -16,12 +16,6 @@ constexpr auto kPatience = std::chrono::minutes(4);
 constexpr size_t kRepeats = 4;
 constexpr int kLonger = 3;  // ranks are held up
 
-int count_statements(const std::vector<Statement>& statements) {
-  int count = 0;
-  for (const auto& statement : statements) count += 1 + count_statements(statement.body);
-  return count;
-}
-
 // Leaves out the statements with numbers in [first, last); the bodies of others stay. With `hoist` bodies take the
 // place of what is left out.
 void leave_out(std::vector<Statement>& statements, int first, int last, bool hoist) {
@@ -36,16 +30,10 @@ void leave_out(std::vector<Statement>& statements, int first, int last, bool hoi
   statements = std::move(kept);
 }
 
-void for_each_statement(std::vector<Statement>& statements, const std::function<void(Statement&)>& change) {
-  for (auto& statement : statements) {
-    change(statement);
-    for_each_statement(statement.body, change);
-  }
-}
-
+// Programs that are simpler by one change; great changes first.
 class Simplifier {
  public:
-  explicit Simplifier(const Program& program) : program_(program) { program_.number_statements(); }
+  explicit Simplifier(const Program& program) : program_(program) { number_statements(program_); }
 
   std::vector<Program> all() {
     if (program_.world_size > 2)
@@ -72,12 +60,12 @@ class Simplifier {
   void add(const std::function<void(Program&)>& change) {
     Program simpler = program_;
     change(simpler);
-    simpler.number_statements();
-    if (is_well_defined(simpler)) programs_.push_back(std::move(simpler));
+    number_statements(simpler);
+    if (!(simpler == program_) && is_well_defined(simpler)) programs_.push_back(std::move(simpler));
   }
 
   void leave_out_statements() {
-    const int count = count_statements(program_.statements);
+    const auto count = static_cast<int>(in_order(program_).size());
     for (int length = std::max(1, count / 2);; length /= 2) {
       for (int first = 0; first < count; first += length)
         for (bool hoist : {false, true})
@@ -86,56 +74,54 @@ class Simplifier {
     }
   }
 
-  void change_statement(int number, const std::function<void(Statement&)>& change) {
-    add([&](Program& p) {
-      for_each_statement(p.statements, [&](Statement& s) {
-        if (s.number == number) change(s);
-      });
-    });
-  }
-
   void simplify_statements() {
-    for (const auto* s : in_order(program_)) {
-      const auto change = [&](bool may, const std::function<void(Statement&)>& how) {
-        if (may) change_statement(s->number, how);
-      };
-      const bool is_forward = s->kind == Kind::kForward || s->kind == Kind::kEvaluate;
-      change(s->lag.rank >= 0, [](Statement& t) { t.lag = {}; });
-      change(s->lag.rank >= 0 && s->lag.inside, [](Statement& t) { t.lag.inside = false; });
-      change(s->flag && s->kind != Kind::kForward, [](Statement& t) { t.flag = false; });
-      change(s->other >= 0, [](Statement& t) { t.other = -1; });
-      change(s->kind == Kind::kGrad && s->node >= 0, [](Statement& t) { t.node = -1; });
-      change(s->at > 0, [](Statement& t) { t.at = 0; });
-      change(s->entry != Entry::kScope, [](Statement& t) { t.entry = Entry::kScope; });
-      change(s->node > 0 && (is_forward || s->kind == Kind::kScope || s->kind == Kind::kThrow),
-             [](Statement& t) { t.node = t.at = 0; });
-      change(!s->nodes.empty(), [](Statement& t) { t.nodes.pop_back(); });
-      change(s->seed != 0, [](Statement& t) { t.seed = 0; });
-    }
+    const std::function<void(Statement&)> changes[] = {
+        [](Statement& s) { s.lag = {}; },
+        [](Statement& s) { s.lag.inside = false; },
+        [](Statement& s) { s.flag = s.flag && s.kind == Kind::kForward; },
+        [](Statement& s) { s.other = -1; },
+        [](Statement& s) { s.at = 0; },
+        [](Statement& s) { s.entry = Entry::kScope; },
+        [](Statement& s) {
+          using enum Kind;
+          if (s.kind == kGrad) s.node = -1;
+          if (s.kind == kForward || s.kind == kEvaluate || s.kind == kScope || s.kind == kThrow) s.node = s.at = 0;
+        },
+        [](Statement& s) { s.nodes.resize(s.nodes.empty() ? 0 : s.nodes.size() - 1); },
+        [](Statement& s) { s.seed = 0; },
+        [](Statement& s) { s.rank = -1; },
+    };
+    for (size_t number = 0; number < in_order(program_).size(); ++number)
+      for (const auto& change : changes)
+        add([&](Program& p) {
+          for_each_statement(p.statements, [&](Statement& s) {
+            if (s.number == static_cast<int>(number)) change(s);
+          });
+        });
   }
 
   void leave_out_nodes() {
     for (int m = 0; m < kModels; ++m)
-      for (int node = static_cast<int>(program_.models[static_cast<size_t>(m)].nodes.size()) - 1; node > 0; --node)
+      for (int node = static_cast<int>(item(program_.models, m).nodes.size()) - 1; node > 0; --node)
         add([&](Program& p) { leave_out_node(p, m, node); });
   }
 
   // With all below it.
   static void leave_out_node(Program& p, int m, int node) {
-    auto& nodes = p.models[static_cast<size_t>(m)].nodes;
-    std::vector<int> places(nodes.size(), -1);
+    auto& nodes = item(p.models, m).nodes;
+    std::vector<int> places;
     std::vector<Node> kept;
-    for (size_t i = 0; i < nodes.size(); ++i) {
-      auto one = nodes[i];
-      if (static_cast<int>(i) == node || (one.parent >= 0 && places[static_cast<size_t>(one.parent)] < 0)) continue;
+    for (auto one : nodes) {
+      const int number = static_cast<int>(places.size());
+      const bool stays = number != node && (one.parent < 0 || item(places, one.parent) >= 0);
+      places.push_back(stays ? static_cast<int>(kept.size()) : -1);
       for (int* source : {&one.parent, &one.tied_to, &one.same_as})
-        if (*source >= 0) *source = places[static_cast<size_t>(*source)];
-      places[i] = static_cast<int>(kept.size());
-      kept.push_back(one);
+        if (*source >= 0) *source = item(places, *source);
+      if (stays) kept.push_back(one);
     }
     nodes = std::move(kept);
     const auto move = [&](int& place) {
-      if (place > 0) place = places[static_cast<size_t>(place)] < 0 ? 0 : places[static_cast<size_t>(place)];
+      if (place > 0) place = std::max(0, item(places, place));
     };
     for_each_statement(p.statements, [&](Statement& s) {
       if (s.model != m) return;
@@ -146,41 +132,28 @@ class Simplifier {
   }
 
   void simplify_models() {
-    if (program_.width > 2) add([](Program& p) { p.width = 2; });
-    if (program_.samples > 1) add([](Program& p) { p.samples = 1; });
-    for (size_t m = 0; m < kModels; ++m) {
-      const auto change_model = [&](auto member, auto value) {
-        if (program_.models[m].*member != value) add([&](Program& p) { p.models[m].*member = value; });
-      };
-      change_model(&Model::is_synced, false);
-      change_model(&Model::by_policy, false);
-      change_model(&Model::is_mixed, false);
-      change_model(&Model::host_limit_bytes, int64_t{-1});
-      change_model(&Model::optimizer, Optimizer::kSgd);
-      for (size_t i = 0; i < program_.models[m].nodes.size(); ++i) {
-        const auto& node = program_.models[m].nodes[i];
-        const auto change = [&](auto member, auto value) {
-          if (node.*member != value) add([&](Program& p) { p.models[m].nodes[i].*member = value; });
-        };
-        if (i > 0 && node.cell != Cell::kSequence && node.cell != Cell::kScale) change(&Node::cell, Cell::kLinear);
-        change(&Node::tied_to, -1);
-        change(&Node::same_as, -1);
-        change(&Node::dtype, c10::ScalarType::Double);
-        change(&Node::is_frozen, false);
-        change(&Node::is_hooked, false);
-        change(&Node::recompute, Recompute::kNothing);
-        change(&Node::is_ignored, false);
-        change(&Node::is_group, false);
-        change(&Node::reshard, WhenToReshard::kUnset);
-        if (node.strategy != Strategy::kFullShard)
-          add([&](Program& p) {
-            p.models[m].nodes[i].strategy = Strategy::kFullShard;
-            p.models[m].nodes[i].reshard = WhenToReshard::kUnset;
-          });
-        change(&Node::shards, 0);
-        change(&Node::size, int64_t{1});
+    add([](Program& p) { p.width = std::min<int64_t>(p.width, 2); });
+    add([](Program& p) { p.samples = 1; });
+    for (int m = 0; m < kModels; ++m) {
+      reset_fields(kFieldsOfModel, [m](Program& p) -> Model& { return item(p.models, m); });
+      for (int i = 0; i < static_cast<int>(item(program_.models, m).nodes.size()); ++i) {
+        const auto node_of = [m, i](Program& p) -> Node& { return item(item(p.models, m).nodes, i); };
+        const Cell cell = node_of(program_).cell;
+        if (i > 0 && cell != Cell::kSequence && cell != Cell::kScale)
+          add([&](Program& p) { node_of(p).cell = Cell::kLinear; });
+        reset_fields(kFieldsOfNode, node_of);
       }
     }
+  }
+
+  // One field after another of what `find` finds in a program gets its default.
+  template <class... Fields, class Find>
+  void reset_fields(const std::tuple<Fields...>& fields, const Find& find) {
+    const auto reset = [&](const auto& field) {
+      const std::remove_reference_t<decltype(find(program_))> plain{};
+      add([&](Program& p) { find(p).*field.member = plain.*field.member; });
+    };
+    std::apply([&](const auto&... field) { (reset(field), ...); }, fields);
   }
 
   Program program_;
@@ -194,8 +167,6 @@ std::optional<Finding> goes_wrong(const Program& program, Wrong wrong, const Cre
 
 }  // namespace
 
-std::vector<Program> simpler(const Program& program) { return Simplifier(program).all(); }
-
 std::optional<Shrunk> shrink(const Program& program, const Finding& finding, const CrewOptions& options) {
   const auto end = Clock::now() + kPatience;
   auto patient = options;
@@ -205,7 +176,7 @@ std::optional<Shrunk> shrink(const Program& program, const Finding& finding, con
   Shrunk shrunk{program, *first};
   for (bool found = true; found && Clock::now() < end;) {
     found = false;
-    for (auto& candidate : simpler(shrunk.program)) {
+    for (auto& candidate : Simplifier(shrunk.program).all()) {
       if (Clock::now() > end) break;
       const auto its = goes_wrong(candidate, finding.wrong, patient);
       if (!its) continue;

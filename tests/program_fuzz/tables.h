@@ -7,10 +7,10 @@
 
 #include <array>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "program_fuzz/parts.h"
-#include "program_fuzz/program.h"
+#include "program_fuzz/net.h"
 
 namespace fsdp::test::fuzz {
 
@@ -30,14 +30,13 @@ struct CellInfo {
   int weight;  ///< how often it is drawn
   std::vector<std::vector<int>> sizes;
   torch::Tensor (*compute)(const torch::Tensor& h, const Operands& p, const torch::Tensor& mean, const Call& call);
-  const char* formula;  ///< the same as C++
 };
 const CellInfo& info_of(Cell cell);
 /// Of the node's parameters.
 std::vector<std::vector<int64_t>> sizes_of(const Program& program, const Node& node);
 
 struct OptimizerInfo {
-  const char *name, *options;  ///< as C++
+  const char* name;
   std::unique_ptr<torch::optim::Optimizer> (*make)(std::vector<torch::Tensor>);
   std::unique_ptr<torch::optim::Optimizer> (*make_torchs)(std::vector<torch::Tensor>);
   bool is_fused;  ///< fsdp::optim's
@@ -61,11 +60,14 @@ struct KindInfo {
   const char* name;
   int weight;  ///< how often it is tried; what is not allowed where it would stand is drawn again
   unsigned needs;
-  /// The statement as C++; see Printer::meaning_of for what stands for what.
-  const char* cpp;
   double flag = 0.5;  ///< how probably it is set
   std::array<double, 3> values = {};
 };
 const KindInfo& info_of(Kind kind);
+
+/// What has this name. Throws std::invalid_argument if nothing has.
+Kind kind_named(const std::string& name);
+Cell cell_named(const std::string& name);
+Optimizer optimizer_named(const std::string& name);
 
 }  // namespace fsdp::test::fuzz

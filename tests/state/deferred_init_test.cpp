@@ -1,8 +1,7 @@
 // Models that are built without memory have the values of ordinary ones, bit for bit.
 
-#include <c10/util/ThreadLocalDebugInfo.h>
-
 #include "state/trainee.h"
+#include "support/counted_memory.h"
 
 namespace fsdp::test {
 namespace {
@@ -47,7 +46,7 @@ struct ManyInitsImpl : nn::Module {
 };
 TORCH_MODULE(ManyInits);
 
-std::vector<torch::Tensor> all_tensors(const nn::Module& module) {
+std::vector<Tensor> all_tensors(const nn::Module& module) {
   auto tensors = module.parameters();
   for (auto& buffer : module.buffers()) tensors.push_back(std::move(buffer));
   return tensors;
@@ -75,9 +74,8 @@ TEST(DeferredInit, HasNoMemoryThenTheValuesOfOrdinaryConstruction) {
   const auto next = torch::rand({5});
   auto model = deferred<ManyInits>();
   EXPECT_TRUE(torch::equal(next, torch::rand({5}))) << "random numbers go on as after ordinary construction";
-  for (const auto& item : model->named_parameters()) {
+  for (const auto& item : model->named_parameters())
     EXPECT_EQ(item.value().is_meta(), item.key() != "scalar") << item.key();  // torch::tensor is made as it is
-  }
   const auto before = all_tensors(*model);
   materialize(*model);
   const auto after = all_tensors(*model);
@@ -102,16 +100,6 @@ TEST(DeferredInit, IsShardedToTheBitsOfOrdinaryConstructionAtAnyWorldSize) {
   }
 }
 
-// What LibTorch's allocator for the CPU has given out on this thread.
-struct Allocated : c10::MemoryReportingInfoBase {
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    now += bytes;
-    peak = std::max(peak, now);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t now = 0, peak = 0;
-};
-
 TEST(DeferredInit, HoldsOneWholeParameterAtATime) {
   struct TallImpl : nn::Module {
     TallImpl() {
@@ -120,16 +108,15 @@ TEST(DeferredInit, HoldsOneWholeParameterAtATime) {
   };
   constexpr int64_t kLargest = 256 * 512 * 4;
   run_thread_ranks(2, [&](int) {
-    const auto allocated = std::make_shared<Allocated>();
-    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
+    const CountedMemory memory;
     const auto model = build_alike([] { return deferred_init([] { return std::make_shared<TallImpl>(); }); });
-    EXPECT_LT(allocated->now, kLargest / 2);
+    EXPECT_LT(memory.counts->now, kLargest / 2);
     barrier();  // computing draws from the generator that threads share
     const auto group = fully_shard(*model, {.strategy = Strategy::kFullShard});
     const auto rows = group.stats().rows.current;
     EXPECT_LE(rows, 6 * kLargest / 2 + 6 * 4096);
-    EXPECT_LT(allocated->peak, rows + 5 * kLargest / 4);
-    EXPECT_GT(allocated->peak, kLargest) << "the measure sees it";
+    EXPECT_LT(memory.counts->peak, rows + 5 * kLargest / 4);
+    EXPECT_GT(memory.counts->peak, kLargest) << "the measure sees it";
   });
 }
 
@@ -162,25 +149,21 @@ TEST(DeferredInit, OfTwoParametersOnOneMemoryIsRefusedAsOtherwise) {
 }
 
 TEST(DeferredInit, WhatIsWrittenAfterItIsAnErrorAsItWouldBeLost) {
-  const auto built = [] { return deferred_init(net_with_seen); };
-  const std::pair<const char*, std::function<void(SmallNetImpl&)>> writes[] = {
+  const torch::NoGradGuard no_grad;
+  const std::pair<const char*, void (*)(SmallNetImpl&)> writes[] = {
       {"first.weight", [](SmallNetImpl& net) { nn::init::ones_(net.first->weight); }},
-      {"head.weight",
-       [](SmallNetImpl& net) {
-         const torch::NoGradGuard no_grad;
-         net.head->weight[1].mul_(2);
-       }},
+      {"head.weight", [](SmallNetImpl& net) { net.head->weight[1].mul_(2); }},
       {"seen", [](SmallNetImpl& net) { net.named_buffers()["seen"].fill_(3); }},
   };
   for (const auto& [name, write] : writes) {
-    const auto net = built();
+    const auto net = deferred_init(net_with_seen);
     write(*net);
     const auto says = AllOf(HasSubstr(c10::str("'", name, "' was written after fsdp::deferred_init")),
                             HasSubstr("fsdp::initialize after fully_shard"));
     EXPECT_THAT(error_of([&] { materialize(*net); }), says);
     run_thread_ranks(1, [&](int) { EXPECT_THAT(error_of([&] { fully_shard(*net); }), says); });
   }
-  const auto read = built();
+  const auto read = deferred_init(net_with_seen);
   static_cast<void>(read->first->weight.sum());
   EXPECT_EQ(error_of([&] { materialize(*read); }), "");
 }

@@ -26,72 +26,62 @@ struct Disks {
   std::string of(const Hosts& hosts) const { return of_host(hosts[static_cast<size_t>(rank())]); }
 };
 
-// Ranks of several hosts cannot share memory.
-void on_hosts(const Hosts& hosts, const std::function<void(int)>& act, ThreadRanksOptions options = {}) {
-  options.backend = "gloo";
-  options.hosts = hosts;
-  run_thread_ranks(static_cast<int>(hosts.size()), act, options);
-}
-
-// A run with a buffer, saved to and loaded from the disk of its rank's host.
+// A run that is saved to and loaded from the disk of its rank's host.
 struct HostRun : SavedRun {
   std::string folder;
 
-  HostRun(const Disks& disks, const Hosts& hosts, const FullyShardOptions& options = {})
-      : SavedRun(options), folder(disks.of(hosts)) {
-    net->register_buffer("seen", torch::zeros({3}, torch::kLong));
-  }
+  HostRun(const FullyShardOptions& options, std::string its_folder)
+      : SavedRun(options), folder(std::move(its_folder)) {}
   void save(int64_t step, std::optional<int64_t> keep = std::nullopt) const {
-    save_checkpoint(folder, *net, &*optimizer, {.step = step, .keep = keep});
+    SavedRun::save(folder, {.step = step, .keep = keep});
   }
-  LoadedCheckpoint load() { return load_checkpoint(folder, *net, &*optimizer); }
+  LoadedCheckpoint load() { return SavedRun::load(folder); }
 };
 
-FullyShardOptions over(Strategy strategy, const std::vector<int>& mesh) {
-  FullyShardOptions options{.strategy = strategy};
-  if (!mesh.empty()) options.mesh = init_device_mesh(mesh, {"replicate", "shard"});
-  return options;
+// A run for each rank. Ranks of several hosts cannot share memory.
+void on_hosts(const Disks& disks, const Hosts& hosts, const std::function<void(HostRun&)>& act,
+              const Layout& layout = {}, ThreadRanksOptions options = {}) {
+  options.backend = "gloo";
+  options.hosts = hosts;
+  const auto act_on_rank = [&](int) {
+    HostRun run(layout.options(), disks.of(hosts));
+    act(run);
+  };
+  run_thread_ranks(static_cast<int>(hosts.size()), act_on_rank, options);
 }
 
 // Trains and saves steps 1 and 2, of which `keep` stay. Returns the state of step 2.
-std::unique_ptr<WholeState> save_on(const Disks& disks, const Hosts& hosts, Strategy strategy = Strategy::kFullShard,
-                                    const std::vector<int>& mesh = {}, std::optional<int64_t> keep = std::nullopt) {
+std::unique_ptr<WholeState> save_on(const Disks& disks, const Hosts& hosts, const Layout& layout = {},
+                                    std::optional<int64_t> keep = std::nullopt) {
   auto saved = std::make_unique<WholeState>();
-  on_hosts(hosts, [&](int) {
-    HostRun run(disks, hosts, over(strategy, mesh));
-    run.net->named_buffers()["seen"].fill_(7);
+  const auto save = [&](HostRun& run) {
     for (const int step : {1, 2}) {
       run.train(step);
       run.save(step, keep);
     }
     saved->add(run.rows());
-  });
+  };
+  on_hosts(disks, hosts, save, layout);
   return saved;
 }
 
-void expect_loaded(const WholeState& saved, const Disks& disks, const Hosts& hosts,
-                   const FullyShardOptions& options = {}) {
-  on_hosts(hosts, [&](int) {
-    HostRun run(disks, hosts, options);
+void expect_loaded(const WholeState& saved, const Disks& disks, const Hosts& hosts, const Layout& layout = {},
+                   const ThreadRanksOptions& options = {}) {
+  const auto load = [&](HostRun& run) {
     EXPECT_EQ(run.load().step, 2);
     EXPECT_EQ(saved.difference(run.rows()), "");
-  });
+  };
+  on_hosts(disks, hosts, load, layout, options);
 }
 
 TEST(StateDisks, EachHostsPartIsFoundAgainByAnyRanksThatSeeAllDisks) {
-  struct Saved {
-    Hosts hosts;
-    Strategy strategy = Strategy::kFullShard;
-    std::vector<int> mesh = {};
-  };
-  for (const auto& [hosts, strategy, mesh] : {Saved{{0, 1}},
-                                              {{0, 0, 1, 1}},
-                                              {{0, 0, 1, 1}, Strategy::kFullShard, {2, 2}},
-                                              {{0, 1}, Strategy::kReplicate},
-                                              {{0, 1, 2}, Strategy::kShardOptimizer}}) {
-    SCOPED_TRACE(c10::str(hosts.size(), " ranks, ", strategy));
+  for (const auto& [hosts, layout] : {std::pair<Hosts, Layout>{{0, 1}, {}},
+                                         {{0, 0, 1, 1}, {.mesh = {2, 2}}},
+                                         {{0, 1}, {Strategy::kReplicate}},
+                                         {{0, 1, 2}, {Strategy::kShardOptimizer}}}) {
+    SCOPED_TRACE(c10::str(hosts.size(), " ranks, ", layout.text()));
     const Disks disks;
-    const auto saved = save_on(disks, hosts, strategy, mesh, /*keep=*/1);
+    const auto saved = save_on(disks, hosts, layout, /*keep=*/1);
     size_t files = 0;
     for (int host = 0; host <= hosts.back(); ++host) {
       EXPECT_THAT(state::complete_steps(disks.of_host(host)), ElementsAre(2));
@@ -103,31 +93,25 @@ TEST(StateDisks, EachHostsPartIsFoundAgainByAnyRanksThatSeeAllDisks) {
       }
     }
     EXPECT_EQ(files, state::read_manifest(state::find_checkpoint(disks.of_host(0))).files.size()) << "each once";
-    expect_loaded(*saved, disks, hosts);
-    expect_loaded(*saved, disks, Hosts(hosts.rbegin(), hosts.rend()), {.strategy = Strategy::kShardGradOp});
+    expect_loaded(*saved, disks, Hosts(hosts.rbegin(), hosts.rend()), {Strategy::kShardGradOp});
     if (hosts.size() == 2) expect_loaded(*saved, disks, {1, 0, 0});
   }
 }
 
 TEST(StateDisks, WhatARankSeesIsNotSent) {
   const Disks disks;
-  const Hosts hosts{0, 1};
-  const auto saved = save_on(disks, hosts);
+  const auto saved = save_on(disks, {0, 1});
   Recorded recorded(2);
-  on_hosts(
-      hosts,
-      [&](int r) {
-        HostRun run(disks, hosts);
-        recorded.clear(r);
-        run.load();
-        EXPECT_EQ(saved->difference(run.rows()), "");
-      },
-      recorded.options);
-  for (const auto& log : recorded.logs) {
-    auto sent = log->entries();
-    std::erase_if(sent, [](const auto& entry) { return !entry.operation.starts_with("broadcast"); });
-    EXPECT_THAT(sent, SizeIs(1)) << "rank 0's buffer";
-  }
+  const auto load = [&](HostRun& run) {
+    recorded.clear(rank());
+    run.load();
+    const auto sent = recorded.log(rank()).entries();
+    EXPECT_EQ(std::ranges::count_if(sent, [](const auto& entry) { return entry.operation.starts_with("broadcast"); }),
+              1)
+        << "rank 0's buffer";
+    EXPECT_EQ(saved->difference(run.rows()), "");
+  };
+  on_hosts(disks, {0, 1}, load, {}, recorded.options);
 }
 
 TEST(StateDisks, AHostThatComesNewTakesWhatOthersSee) {
@@ -141,14 +125,11 @@ std::vector<std::string> errors_of_load(
     const Disks& disks, const Hosts& hosts, const ThreadRanksOptions& options = {},
     const std::function<void()>& before = [] {}) {
   std::vector<std::string> errors(hosts.size());
-  on_hosts(
-      hosts,
-      [&](int r) {
-        HostRun run(disks, hosts);
-        if (r == 1) before();
-        errors[static_cast<size_t>(r)] = error_of([&] { run.load(); });
-      },
-      options);
+  const auto load = [&](HostRun& run) {
+    if (rank() == 1) before();
+    errors[static_cast<size_t>(rank())] = error_of([&] { run.load(); });
+  };
+  on_hosts(disks, hosts, load, {}, options);
   return errors;
 }
 
@@ -165,7 +146,7 @@ TEST(StateDisks, AbsenceOfAHostsPartIsNamedOnEveryRank) {
 TEST(StateDisks, ASaveThatEndedBetweenTwoDisksIsNotTheNewest) {
   const Disks disks;
   const auto saved = save_on(disks, {0, 1});
-  on_hosts({0, 1}, [&](int) { HostRun(disks, {0, 1}).save(3); });
+  on_hosts(disks, {0, 1}, [](HostRun& run) { run.save(3); });
   fs::remove_all(disks.of_host(1) + "/step-000000000003");
   expect_loaded(*saved, disks, {0, 1});
   expect_loaded(*saved, disks, {1, 0});
@@ -174,10 +155,9 @@ TEST(StateDisks, ASaveThatEndedBetweenTwoDisksIsNotTheNewest) {
 TEST(StateDisks, AFailureOnOneLeavesNothingOnAny) {
   const Disks disks;
   const auto saved = save_on(disks, {0, 1});
-  on_hosts({0, 1}, [&](int r) {
-    HostRun run(disks, {0, 1});
+  on_hosts(disks, {0, 1}, [&](HostRun& run) {
     std::optional<state::FolderLock> other_job;
-    if (r == 1) other_job.emplace(disks.of_host(1));
+    if (rank() == 1) other_job.emplace(disks.of_host(1));
     barrier();
     expect_intact(
         run, [&] { run.save(3); },
@@ -223,19 +203,15 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
     for (const auto& name : state::incomplete_names(disks.of_host(1))) fs::remove_all(disks.of_host(1) + "/" + name);
   });
   const auto save_step_2 = [&](bool fails) {
-    on_hosts(
-        hosts,
-        [&](int r) {
-          HostRun run(disks, hosts);
-          // The ranks meet when the folder is made, when files are written, and when they are named; twice each time.
-          if (fails && r == 1) interrupted.countdown = 4;
-          EXPECT_EQ(error_of([&] { run.save(2); }).empty(), !fails);
-        },
-        options);
+    const auto save = [&](HostRun& run) {
+      // The ranks meet when the folder is made, when files are written, and when they are named; twice each time.
+      if (fails && rank() == 1) interrupted.countdown = 4;
+      EXPECT_EQ(error_of([&] { run.save(2); }).empty(), !fails);
+    };
+    on_hosts(disks, hosts, save, {}, options);
   };
   for (int attempt = 0; attempt < 2; ++attempt) {
     save_step_2(/*fails=*/true);
-    expect_loaded(*saved, disks, {0, 1});
     expect_loaded(*saved, disks, {1, 0});
     expect_loaded(*saved, disks, {0, 0, 1});
   }
@@ -248,8 +224,7 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
   for (const int host : {0, 1})
     EXPECT_THAT(names_below(disks.of_host(host)),
                 UnorderedElementsAre("lock", "latest", "step-000000000001", "step-000000000002"));
-  on_hosts(hosts, [&](int) {
-    HostRun run(disks, hosts);
+  on_hosts(disks, hosts, [&](HostRun& run) {
     run.load();
     EXPECT_NE(saved->difference(run.rows()), "");
   });
@@ -296,17 +271,15 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
   const Disks disks;
   const Hosts hosts{0, 1, 1};
   WholeState saved;
-  on_hosts(hosts, [&](int r) {
-    HostRun run(disks, hosts);
-    run.net->named_buffers()["seen"].fill_(7);
+  on_hosts(disks, hosts, [&](HostRun& run) {
     AsyncSave saving;
     for (const int step : {1, 2}) {
       run.train(step);
-      async_save_checkpoint(saving, run.folder, *run.net, &*run.optimizer, {.step = step, .keep = 1});
+      async_save_checkpoint(saving, run.folder, *run.group, run.optimizer.get(), {.step = step, .keep = 1});
     }
     saved.add(run.rows());
     run.train(3);
-    if (r == 0) {
+    if (rank() == 0) {
       EXPECT_THAT(state::complete_steps(disks.of_host(0)), ElementsAre(1));
     }
     saving.wait();

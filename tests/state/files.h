@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "state/format/checkpoint_folder.h"
+#include "support/error_text.h"
 
 namespace fsdp::state {
+
+using test::text_of_error;
 
 /// A new folder that goes with this object.
 class TemporaryFolder {
@@ -33,16 +36,6 @@ class TemporaryFolder {
   std::string path_;
 };
 
-/// What `call` throws, as text; empty if nothing.
-inline std::string format_error_of(const auto& call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return {};
-}
-
 inline std::string bytes_in_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream bytes;
@@ -60,10 +53,6 @@ inline std::vector<float> floats(size_t count, float first) {
   return values;
 }
 
-inline void write_floats(SafetensorsWriter& writer, const std::vector<float>& values) {
-  writer.write(std::as_bytes(std::span(values)));
-}
-
 /// A checkpoint of step `step` as two ranks write it: 'weight' [5, 3] in two parts, 'bias' [2] in one.
 inline void write_small_checkpoint(const std::string& folder, int64_t step, std::optional<int64_t> keep = std::nullopt,
                                    const std::string& extra = R"({"epoch": 3})") {
@@ -72,23 +61,22 @@ inline void write_small_checkpoint(const std::string& folder, int64_t step, std:
   Manifest manifest{.step = step, .world_size = 2, .versions = {{"fsdp", "0.1.0"}}, .extra = extra};
   auto& weight = manifest.model["weight"] = {Dtype::kFloat32, {5, 3}, {}};
   auto& bias = manifest.model["bias"] = {Dtype::kFloat32, {2}, {}};
+  const auto write = [&](const std::string& name, const std::vector<Entry>& entries,
+                         const std::vector<std::vector<float>>& values) {
+    SafetensorsWriter writer(path + "/" + name, entries, {{"format", "pt"}});
+    for (const auto& some : values) writer.write(std::as_bytes(std::span(some)));
+    const auto written = writer.finish();
+    manifest.files[name] = {written.bytes, written.header_checksum};
+    return written.checksums;
+  };
   const auto first = 100 * static_cast<float>(step);
-  {
-    SafetensorsWriter writer(path + "/model-00000-of-00002.safetensors", {{"weight", Dtype::kFloat32, {3, 3}}},
-                             {{"format", "pt"}});
-    write_floats(writer, floats(9, first));
-    auto written = writer.finish();
-    manifest.files["model-00000-of-00002.safetensors"] = {written.bytes, written.header_checksum};
-    weight.parts.push_back({"model-00000-of-00002.safetensors", 0, 3, written.checksums["weight"]});
-  }
-  SafetensorsWriter writer(path + "/model-00001-of-00002.safetensors",
-                           {{"weight", Dtype::kFloat32, {2, 3}}, {"bias", Dtype::kFloat32, {2}}}, {{"format", "pt"}});
-  write_floats(writer, floats(6, first + 9));
-  write_floats(writer, floats(2, -first));
-  auto written = writer.finish();
-  manifest.files["model-00001-of-00002.safetensors"] = {written.bytes, written.header_checksum};
-  weight.parts.push_back({"model-00001-of-00002.safetensors", 3, 2, written.checksums["weight"]});
-  bias.parts.push_back({"model-00001-of-00002.safetensors", 0, 2, written.checksums["bias"]});
+  const std::string files[] = {"model-00000-of-00002.safetensors", "model-00001-of-00002.safetensors"};
+  auto checksums = write(files[0], {{"weight", Dtype::kFloat32, {3, 3}}}, {floats(9, first)});
+  weight.parts.push_back({files[0], 0, 3, checksums["weight"]});
+  checksums = write(files[1], {{"weight", Dtype::kFloat32, {2, 3}}, {"bias", Dtype::kFloat32, {2}}},
+                    {floats(6, first + 9), floats(2, -first)});
+  weight.parts.push_back({files[1], 3, 2, checksums["weight"]});
+  bias.parts.push_back({files[1], 0, 2, checksums["bias"]});
   name_step(folder, manifest, lock);
   keep_newest(folder, step, keep, lock);
 }

@@ -41,38 +41,31 @@ TEST(StateFiles, AreReadInPartsThatAreChecked) {
     EXPECT_EQ(some[0], static_cast<float>(first));
     EXPECT_EQ(some.back(), static_cast<float>(first + some.size() - 1));
   }
-  const auto error = format_error_of([&] {
+  const auto error = text_of_error([&] {
     file.read_checked(file.entry("w"), written.checksums.at("w"), (values.size() - 1) * 4,
                       std::as_writable_bytes(std::span(some)));
   });
   EXPECT_THAT(error, HasSubstr("entry 'w' has no checksum for byte")) << "it ends before";
 }
 
-TEST(StateFiles, OfNoEntriesAndEmptyTensorsAreFiles) {
+TEST(StateFiles, HaveTheirNameWhenTheyAreCompleteAndSayWhatIsWrongWithAPath) {
   const TemporaryFolder folder;
+  {
+    SafetensorsWriter writer(folder / "a", {{"w", Dtype::kUInt8, {4}}}, {});
+    EXPECT_THAT(text_of_error([&] { writer.finish(); }), HasSubstr("entry 'w' was not written whole"));
+    EXPECT_FALSE(std::filesystem::exists(folder / "a"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "what was written until then is gone";
   SafetensorsWriter(folder / "none", {}, {{"format", "pt"}}).finish();
   EXPECT_TRUE(SafetensorsFile(folder / "none").header().entries.empty());
   SafetensorsWriter(folder / "empty", {{"e", Dtype::kInt64, {0, 4}}}, {}).finish();
   EXPECT_EQ(SafetensorsFile(folder / "empty").entry("e").sizes, (std::vector<int64_t>{0, 4}));
-}
 
-TEST(StateFiles, HaveTheirNameWhenTheyAreComplete) {
-  const TemporaryFolder folder;
-  {
-    SafetensorsWriter writer(folder / "a", {{"w", Dtype::kUInt8, {4}}}, {});
-    EXPECT_THAT(format_error_of([&] { writer.finish(); }), HasSubstr("entry 'w' was not written whole"));
-    EXPECT_FALSE(std::filesystem::exists(folder / "a"));
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "what was written until then is gone";
-}
-
-TEST(StateFiles, SayWhatIsWrongWithAPath) {
-  const TemporaryFolder folder;
-  EXPECT_THAT(format_error_of([&] { SafetensorsFile(folder / "none"); }),
-              HasSubstr("none: cannot open the file: No such file"));
-  EXPECT_THAT(format_error_of([&] { SafetensorsFile{folder.path()}; }), HasSubstr("expected a regular file"));
-  EXPECT_THAT(format_error_of([&] { SafetensorsWriter(folder / "no/a", {}, {}); }), HasSubstr("Check the path"));
-  EXPECT_THAT(format_error_of([&] { write_text("/dev/full/x", ""); }), HasSubstr("/dev/full/x: cannot make the file"));
+  EXPECT_THAT(text_of_error([&] { SafetensorsFile(folder / "a"); }),
+              HasSubstr("a: cannot open the file: No such file"));
+  EXPECT_THAT(text_of_error([&] { SafetensorsFile{folder.path()}; }), HasSubstr("expected a regular file"));
+  EXPECT_THAT(text_of_error([&] { SafetensorsWriter(folder / "no/a", {}, {}); }), HasSubstr("Check the path"));
+  EXPECT_THAT(text_of_error([&] { write_text("/dev/full/x", ""); }), HasSubstr("/dev/full/x: cannot make the file"));
 }
 
 TEST(StateFiles, ThatShrinkWhileTheyAreReadAreAnError) {
@@ -83,7 +76,7 @@ TEST(StateFiles, ThatShrinkWhileTheyAreReadAreAnError) {
   const SafetensorsFile file(folder / "a");
   std::filesystem::resize_file(folder / "a", file.bytes() - 1);
   std::byte out[4];
-  EXPECT_THAT(format_error_of([&] { file.read(file.entry("w"), 0, out); }), HasSubstr("found the end of the file"));
+  EXPECT_THAT(text_of_error([&] { file.read(file.entry("w"), 0, out); }), HasSubstr("found the end of the file"));
 }
 
 TEST(StateFiles, ChecksumsAreTheSameInPiecesOfAnySize) {

@@ -13,7 +13,6 @@
 #include "state/format/checkpoint_reader.h"
 #include "state/format/checksum.h"
 #include "state/format/format_error.h"
-#include "state/format/host_name.h"
 
 namespace fsdp::state {
 namespace {
@@ -31,8 +30,8 @@ struct StateFolder : ::testing::Test {
 };
 
 TEST_F(StateFolder, TheNewestThatLatestNamesIsLoaded) {
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(folder / "none"); }), HasSubstr("no such folder"));
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(path); }), HasSubstr("expected a checkpoint, found none"));
+  EXPECT_THAT(text_of_error([&] { find_checkpoint(folder / "none"); }), HasSubstr("no such folder"));
+  EXPECT_THAT(text_of_error([&] { find_checkpoint(path); }), HasSubstr("expected a checkpoint, found none"));
   write_small_checkpoint(path, 1);
   write_small_checkpoint(path, 20);
   EXPECT_EQ(find_checkpoint(path), step(20));
@@ -143,7 +142,7 @@ TEST_F(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
         on_fault_point = [](const char* place) {
           if (std::string_view(place) == "checkpoint replaced") _exit(7);
         };
-      if (format_error_of([&] { write_small_checkpoint(path, 1); }) == "no rename") _exit(7);
+      if (text_of_error([&] { write_small_checkpoint(path, 1); }) == "no rename") _exit(7);
     });
     ASSERT_EQ(WEXITSTATUS(status), 7);
     const auto place = is_killed ? folder / "replaced-step-000000000001" : step(1);
@@ -183,16 +182,9 @@ TEST_F(StateFolder, ThatWasNotCompletedIsNoneAndGoesWithTheNextSave) {
   }
   EXPECT_THAT(complete_steps(path), IsEmpty());
   EXPECT_THAT(incomplete_names(path), ElementsAre(StartsWith("partial-step-000000000007.")));
-  EXPECT_THAT(format_error_of([&] { find_checkpoint(path); }), HasSubstr("every save was interrupted"));
+  EXPECT_THAT(text_of_error([&] { find_checkpoint(path); }), HasSubstr("every save was interrupted"));
   write_small_checkpoint(path, 8);
   EXPECT_THAT(incomplete_names(path), IsEmpty());
-}
-
-TEST_F(StateFolder, TwoJobsDoNotWriteToOneFolder) {
-  const FolderLock lock(path);
-  EXPECT_THAT(format_error_of([&] { FolderLock other(path); }),
-              HasSubstr(path + ": expected no other job that writes checkpoints here, found process " +
-                        std::to_string(getpid()) + " on host '" + host_name() + "', which has locked"));
 }
 
 // Steps are the same again, smaller, as of runs that were rewound, or larger. Beside the folder, a file has the number
@@ -206,7 +198,7 @@ TEST_F(StateFolder, SavingThatIsKilledAtAnyPointLeavesTheLastOneThatWasCompleted
   };
   save_one();
   std::mt19937 random(3);
-  for (int trial = 0; trial < 50; ++trial) {
+  for (int trial = 0; trial < 25; ++trial) {
     const auto microseconds = static_cast<useconds_t>(500 + random() % 10000);
     const auto status = status_of_process([&] {
       signal(SIGALRM, SIG_DFL);

@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::string error_of_header(const std::string& json, uint64_t data_bytes = 8) {
-  return format_error_of([&] { parse_header(json, data_bytes, "a.safetensors"); });
+  return text_of_error([&] { parse_header(json, data_bytes, "a.safetensors"); });
 }
 
 TEST(StateHeader, IsReadAsItWasWritten) {
@@ -90,10 +90,10 @@ TEST(StateHeader, LengthIsThatOfBytesWhichAreThere) {
     return header_length(bytes, file_bytes, "a.safetensors");
   };
   EXPECT_EQ(length(16, 24), 16u);
-  EXPECT_THAT(format_error_of([&] { length(17, 24); }), HasSubstr("at most 16 bytes, found a length of 17"));
-  EXPECT_THAT(format_error_of([&] { length(~uint64_t{0}, 24); }), HasSubstr("18446744073709551615"));
-  EXPECT_THAT(format_error_of([&] { length(kMaxHeaderBytes + 1, uint64_t{1} << 40); }), HasSubstr("100000000"));
-  EXPECT_THAT(format_error_of([&] { length(0, 7); }), HasSubstr("found 7 bytes"));
+  EXPECT_THAT(text_of_error([&] { length(17, 24); }), HasSubstr("at most 16 bytes, found a length of 17"));
+  EXPECT_THAT(text_of_error([&] { length(~uint64_t{0}, 24); }), HasSubstr("18446744073709551615"));
+  EXPECT_THAT(text_of_error([&] { length(kMaxHeaderBytes + 1, uint64_t{1} << 40); }), HasSubstr("100000000"));
+  EXPECT_THAT(text_of_error([&] { length(0, 7); }), HasSubstr("found 7 bytes"));
 }
 
 TEST(StateHeader, AnyTextIsReadOrRefused) {

@@ -11,32 +11,20 @@ TEST(Serialize, AModelsArchiveIsThatOfThePlainOneToTheByte) {
   const auto plain = tied_net();
   std::ostringstream expected;
   torch::save(plain, expected);
+  const TemporaryFolder folder;
+  const auto path = folder / "model.pt";
   for (const auto& [world, strategy] :
        {std::pair{1, Strategy::kFullShard}, {3, Strategy::kFullShard}, {2, Strategy::kReplicate}}) {
-    const TemporaryFolder folder;
     run_thread_ranks(world, [&, of_ranks = strategy](int) {
-      const auto net = tied_net();
-      save(shard_blocks(*net, {.strategy = of_ranks}), folder / "model.pt");
+      const auto net = tied_net(), other = tied_net(2);
+      save(shard_blocks(*net, {.strategy = of_ranks}), path);
+      load(shard_blocks(*other, {.strategy = of_ranks}), path);
+      expect_same_values(whole_values(*plain), whole_values(*other));
     });
-    EXPECT_EQ(state::bytes_in_file(folder / "model.pt"), expected.str()) << world << strategy;
-    auto loaded = tied_net(2);
-    torch::load(loaded, folder / "model.pt");
-    expect_same_values(whole_values(*plain), whole_values(*loaded));
+    EXPECT_EQ(state::bytes_in_file(path), expected.str()) << world << strategy;
   }
-}
-
-TEST(Serialize, AShardedModelTakesItsRowsOfWhatTorchSaved) {
-  const TemporaryFolder folder;
-  const auto plain = tied_net();
-  torch::save(plain, folder / "model.pt");
-  for (const int world : {1, 3})
-    run_thread_ranks(world, [&](int) {
-      const auto net = tied_net(2);
-      load(shard_blocks(*net), folder / "model.pt");
-      expect_same_values(whole_values(*plain), whole_values(*net));
-    });
   const auto unsharded = tied_net(2);
-  load(*unsharded, folder / "model.pt");
+  load(*unsharded, path);
   expect_same_values(whole_values(*plain), whole_values(*unsharded));
 }
 
@@ -68,49 +56,44 @@ TEST(Serialize, WhatDoesNotFitChangesNothingOnAnyRank) {
 // What ranks saved goes on in a plain program as in the optimizer that was never saved, and what that saves on other
 // ranks, bit for bit.
 TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
-  struct Kind {
-    MakeOptimizer make, make_plain;
-  };
-  constexpr Kind kKinds[] = {
-      {[](std::vector<Tensor> p) { return made<optim::AdamW>(p, torch::optim::AdamWOptions(1e-2).amsgrad(true)); },
-       [](std::vector<Tensor> p) { return made<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.5)); }},
-      {[](std::vector<Tensor> p) { return made<optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)); },
-       [](std::vector<Tensor> p) { return made<torch::optim::SGD>(p, torch::optim::SGDOptions(0.5)); }},
-      {[](std::vector<Tensor> p) { return made<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3)); },
-       [](std::vector<Tensor> p) { return made<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(0.5)); }},
-      {[](std::vector<Tensor> p) { return made<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); },
-       [](std::vector<Tensor> p) { return made<torch::optim::Adam>(p, torch::optim::AdamOptions(0.5)); }},
-      {[](std::vector<Tensor> p) { return made<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2)); },
-       [](std::vector<Tensor> p) { return made<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.5)); }}};
+  const std::pair<MakeOptimizer, MakeOptimizer> kinds[] = {
+      {amsgrad, [](auto p) { return made<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.5)); }},
+      {[](auto p) { return made<optim::SGD>(p, torch::optim::SGDOptions(0.1).momentum(0.9)); },
+       [](auto p) { return made<torch::optim::SGD>(p, torch::optim::SGDOptions(0.5)); }},
+      {[](auto p) { return made<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(1e-3)); },
+       [](auto p) { return made<torch::optim::RMSprop>(p, torch::optim::RMSpropOptions(0.5)); }},
+      {[](auto p) { return made<optim::Adam>(p, torch::optim::AdamOptions(1e-2)); },
+       [](auto p) { return made<torch::optim::Adam>(p, torch::optim::AdamOptions(0.5)); }},
+      {[](auto p) { return made<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2)); },
+       [](auto p) { return made<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.5)); }}};
   constexpr int kWorld = 3;
-  for (const auto& [make, make_plain] : kKinds) {
+  for (const auto& [make, make_plain] : kinds) {
     const TemporaryFolder folder;
     std::vector<Tensor> after;
     run_thread_ranks(kWorld, [&, make = make](int r) {
-      Trainee trainee(FullyShardOptions{}, make);
-      for (int i = 0; i < 2; ++i) trainee.step(i);
-      save(*trainee.group, folder / "model.pt");
-      save(*trainee.optimizer, folder / "optimizer.pt");
-      trainee.step(2);
-      const auto values = trainee.values();
+      SavedRun run(FullyShardOptions{}, make);
+      for (int i = 0; i < 2; ++i) run.train(i);
+      save(*run.group, folder / "model.pt");
+      save(*run.optimizer, folder / "optimizer.pt");
+      run.train(2);
+      const auto values = run.values();
       if (r == 0) after = values;
     });
     const auto go_on = [&, make_plain = make_plain](const std::string& optimizer) {
-      Trainee plain(make_plain);
+      SavedRun plain(make_plain);
       torch::load(plain.net, folder / "model.pt");
       torch::load(*plain.optimizer, folder / optimizer);
       torch::save(*plain.optimizer, folder / "again.pt");
-      plain.step(2, kWorld);
+      plain.train(2, kWorld);
       return plain.values();
     };
     const auto plain = go_on("optimizer.pt");
-    ASSERT_EQ(plain.size(), after.size());
-    for (size_t i = 0; i < after.size(); ++i) EXPECT_TRUE(torch::allclose(after[i], plain[i], 1e-9, 1e-12)) << i;
+    expect_close_values(after, plain, 1e-9);
     run_thread_ranks(2, [&, make = make](int) {
-      Trainee trainee(FullyShardOptions{}, make);
-      load(*trainee.group, folder / "model.pt");
-      load(*trainee.optimizer, folder / "again.pt");
-      save(*trainee.optimizer, folder / "third.pt");
+      SavedRun run(FullyShardOptions{}, make);
+      load(*run.group, folder / "model.pt");
+      load(*run.optimizer, folder / "again.pt");
+      save(*run.optimizer, folder / "third.pt");
     });
     expect_same_values(plain, go_on("third.pt"));
   }
@@ -118,23 +101,23 @@ TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
 
 // torch::optim::Adagrad takes the state of every parameter for granted, ours has it of those that had a gradient.
 TEST(Serialize, TorchsAdagradGoesOnFromOursThatNeverSteppedAParameter) {
-  const MakeOptimizer make_ours = [](std::vector<Tensor> p) {
+  const MakeOptimizer make_ours = [](auto p) {
     return made<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2).initial_accumulator_value(0.1));
   };
-  const MakeOptimizer make_torchs = [](std::vector<Tensor> p) {
+  const MakeOptimizer make_torchs = [](auto p) {
     return made<torch::optim::Adagrad>(p, torch::optim::AdagradOptions(0.5));
   };
   for (const bool is_checkpoint : {false, true}) {
     const TemporaryFolder folder;
     run_thread_ranks(2, [&](int) {
-      Trainee ours(FullyShardOptions{}, make_ours), torchs(FullyShardOptions{}, make_torchs);
+      SavedRun ours(FullyShardOptions{}, make_ours), torchs(FullyShardOptions{}, make_torchs);
       const auto& head = ours.net->head->weight;
       head.set_requires_grad(false);
-      ours.step(0);
+      ours.train(0);
       head.set_requires_grad(true);
       EXPECT_FALSE(ours.optimizer->state().count(head.unsafeGetTensorImpl()));
       if (is_checkpoint) {
-        ours.save(folder.path(), {.step = 1});
+        ours.save(folder.path(), 1);
         torchs.load(folder.path());
       } else {
         save(*ours.group, folder / "model.pt");
@@ -142,11 +125,9 @@ TEST(Serialize, TorchsAdagradGoesOnFromOursThatNeverSteppedAParameter) {
         load(*torchs.group, folder / "model.pt");
         load(*torchs.optimizer, folder / "optimizer.pt");
       }
-      ours.step(1);
-      torchs.step(1);
-      const auto expected = ours.values(), found = torchs.values();
-      for (size_t i = 0; i < expected.size(); ++i)
-        EXPECT_TRUE(torch::allclose(expected[i], found[i], 1e-12, 1e-14)) << i;
+      ours.train(1);
+      torchs.train(1);
+      expect_close_values(ours.values(), torchs.values(), 1e-12);
     });
   }
 }

@@ -28,34 +28,68 @@ inline int trials(int few) {
   return number == nullptr ? few : std::atoi(number);
 }
 
-/// Sharded, or plain without options.
-struct SavedRun {
-  std::shared_ptr<SmallNetImpl> net = build_alike([] {
-    auto built = std::make_shared<SmallNetImpl>();
-    built->to(torch::kDouble);
-    return built;
-  });
-  std::optional<Group> group;
-  std::optional<optim::AdamW> optimizer;
+/// Whole parameters, sharded or not, then buffers. Collective if they are sharded.
+inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& module) {
+  std::vector<torch::Tensor> values;
+  for (const auto& parameter : module.parameters()) values.push_back(full_tensor(parameter));
+  for (const auto& buffer : module.buffers()) values.push_back(buffer.clone());
+  return values;
+}
 
-  SavedRun() { optimizer.emplace(net->parameters(), torch::optim::AdamWOptions(1e-2)); }
-  explicit SavedRun(const FullyShardOptions& options) : group(shard_blocks(*net, options)) {
-    optimizer.emplace(net->parameters(), torch::optim::AdamWOptions(1e-2));
+/// A SmallNet with a buffer.
+inline std::shared_ptr<SmallNetImpl> net_with_seen() {
+  auto net = std::make_shared<SmallNetImpl>();
+  net->register_buffer("seen", torch::ones({4}));
+  return net;
+}
+
+using MakeOptimizer = std::unique_ptr<torch::optim::Optimizer> (*)(std::vector<torch::Tensor>);
+
+template <class Optimizer>
+std::unique_ptr<torch::optim::Optimizer> made(const std::vector<torch::Tensor>& parameters, const auto&... options) {
+  return std::make_unique<Optimizer>(parameters, options...);
+}
+
+inline std::unique_ptr<torch::optim::Optimizer> amsgrad(std::vector<torch::Tensor> parameters) {
+  return made<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2).amsgrad(true));
+}
+
+/// A net and its optimizer: a rank's, or, without options, those of a program without ranks.
+struct SavedRun {
+  std::shared_ptr<SmallNetImpl> net = build_alike(net_with_seen);
+  std::optional<Group> group;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+
+  explicit SavedRun(MakeOptimizer make = amsgrad) {
+    net->to(torch::kDouble);
+    optimizer = make(net->parameters());
+  }
+  explicit SavedRun(const FullyShardOptions& options, MakeOptimizer make = amsgrad,
+                    c10::ScalarType dtype = torch::kDouble) {
+    net->to(dtype);
+    group = shard_blocks(*net, options);
+    optimizer = make(net->parameters());
   }
 
-  void train(int step) {
+  /// A program without ranks trains on the batches of `ranks` ranks.
+  void train(int step, int ranks = 1) {
+    const auto loss_of = [&](const Batch& batch) { return small_net_loss(*net, batch); };
     optimizer->zero_grad();
-    torch::Tensor loss;
-    {
-      ForwardScope scope(*group);
-      loss = small_net_loss(*net, {step, rank() * 2, 2});
-    }
+    const auto loss =
+        group ? in_scope(*group, [&] { return loss_of({step, rank() * 2, 2}); }) : loss_of({step, 0, 2 * ranks});
     loss.backward();
     optimizer->step();
+    net->named_buffers()["seen"].add_(1);
   }
-  void save(const std::string& folder, int64_t step) const {
-    save_checkpoint(folder, *group, &*optimizer, {.step = step});
+  void save(const std::string& folder, const SaveOptions& options = {}) const {
+    save_checkpoint(folder, *group, optimizer.get(), options);
   }
+  void save(const std::string& folder, int64_t step) const { save(folder, {.step = step}); }
+  LoadedCheckpoint load(const std::string& folder, const LoadOptions& options = {}) {
+    return group ? load_checkpoint(folder, *group, optimizer.get(), options)
+                 : load_checkpoint(folder, *net, optimizer.get(), options);
+  }
+  std::vector<torch::Tensor> values() const { return whole_values(*net); }
   /// This rank's rows of parameters, buffers and optimizer state.
   std::vector<StateEntry> rows() const {
     auto all = group ? state_dict(*group) : state_dict(*net);

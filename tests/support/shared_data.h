@@ -4,10 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 namespace fsdp::test {
+
+/// Whether this is the nightly run, which reads the largest files, too.
+inline bool reads_large_files() { return std::getenv("FSDP_TEST_MAX_WORLD") != nullptr; }
 
 inline std::string shared_data(const std::string& name) { return std::string(FSDP_TEST_DATA) + "/" + name; }
 
