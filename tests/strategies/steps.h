@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 
 #include <functional>
-#include <latch>
 #include <string>
 #include <vector>
 
@@ -43,15 +42,6 @@ inline FullyShardOptions options_for(Strategy strategy, const Shape& shape, Full
   options.strategy = strategy;
   if (!shape.empty()) options.mesh = init_device_mesh(shape, {"replicate", "shard"});
   return options;
-}
-
-template <class Act>
-void for_each_strategy_and_shape(const Act& act) {
-  for (const auto& shape : kShapes)
-    for (const auto strategy : kStrategies) {
-      SCOPED_TRACE(text_of(strategy, shape));
-      act(strategy, shape);
-    }
 }
 
 inline std::string text_of(Axes axes) { return c10::str(axes.shards, " x ", axes.replicas); }
@@ -123,23 +113,6 @@ inline torch::Tensor gradient_of(int rank, int micro = 0) {
 
 inline void backward_of(const Group& group, const OneWeight& net, const torch::Tensor& gradient) {
   backward(group, [&] { return (net.weight * gradient).sum(); });
-}
-
-/// What ranks say of a backward on both axes after `act` on each; all of them stay until each has an error.
-inline std::vector<std::string> errors_of_step(Axes axes,
-                                               const std::function<void(int rank, OneWeight&, const Group&)>& act) {
-  std::vector<std::string> errors(static_cast<size_t>(axes.ranks()));
-  std::latch have_ended(axes.ranks());
-  run_thread_ranks(axes.ranks(), [&](int rank) {
-    OneWeight net;
-    const auto group = shard_over(placement_over(axes), module_tree(net), {});
-    errors[static_cast<size_t>(rank)] = message_of([&] {
-      act(rank, net, group);
-      backward_of(group, net, gradient_of(rank));
-    });
-    have_ended.arrive_and_wait();
-  });
-  return errors;
 }
 
 }  // namespace fsdp::test::strategies
