@@ -75,7 +75,6 @@ TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
 
 // What operators do depends on strides: `view` refuses some, sums add in other orders.
 TEST_F(CheckedActivationInputs, AnInputInHostMemoryComesBackAsItLay) {
-  streams().setDevice(device(0));
   const auto weight = torch::ones({4, 6, 5}).to(device(0)).requires_grad_();
   const auto given = torch::randn({4, 6, 5}).to(device(0));
   const std::map<std::string, torch::Tensor> inputs{{"transposed", given.transpose(0, 2).contiguous().transpose(0, 2)},
@@ -97,7 +96,6 @@ TEST_F(CheckedActivationInputs, AnInputInHostMemoryComesBackAsItLay) {
 }
 
 TEST_F(CheckedActivationInputs, AnExpandedInputIsNotWrittenOutInHostMemory) {
-  streams().setDevice(device(0));
   const auto weight = torch::ones({64, 6}).to(device(0)).requires_grad_();
   const auto x = torch::randn({6}).to(device(0)).expand({64, 6});
   HostMemory::get().take_bytes();

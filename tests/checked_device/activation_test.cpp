@@ -12,13 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-class CheckedActivation : public CheckedDevice {
- protected:
-  void SetUp() override {
-    CheckedDevice::SetUp();
-    streams().setDevice(device(0));
-  }
-};
+class CheckedActivation : public CheckedDevice {};
 
 at::Tensor full(double value) { return at::full({4}, value, at::device(device(0)).dtype(at::kFloat)); }
 

@@ -17,11 +17,6 @@ using testing::SizeIs;
 
 class CheckedHostMemory : public CheckedDevice {
  protected:
-  void SetUp() override {
-    CheckedDevice::SetUp();
-    streams().setDevice(device(0));
-  }
-
   static at::Tensor pinned(double value) {
     auto data = HostMemory::get().allocate(4 * sizeof(float));
     c10::Storage storage(c10::Storage::use_byte_size_t(), 4 * sizeof(float), std::move(data));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "support/checked_device/vector_clock.h"
+#include "support/checked_device/timeline.h"
 
 namespace fsdp::test::checked {
 
