@@ -36,8 +36,8 @@ TEST_F(CheckedTraining, StepsOfABlockwiseNetAreOrderedHoweverLongWholeParameters
 }
 
 TEST_F(CheckedTraining, StepsOfAnEvenNetOverTheBackendsOwnCollectivesAreOrdered) {
-  wherever_rows_lie(
-      {}, [](const auto& options, size_t waits) { expect_steps_are_ordered(even_net(options), 3, waits); });
+  wherever_rows_lie({},
+                    [](const auto& options, size_t waits) { expect_steps_are_ordered(even_net(options), 3, waits); });
   expect_steps_are_ordered(even_net(), 2);
 }
 

@@ -21,11 +21,11 @@ struct Both {
   using Torchs = TorchsOptimizer;
   using Ours = OurOptimizer;
 };
-using AdamW = Both<torch::optim::AdamW, optim::AdamW>;
-using Adam = Both<torch::optim::Adam, optim::Adam>;
-using RMSprop = Both<torch::optim::RMSprop, optim::RMSprop>;
-using Adagrad = Both<torch::optim::Adagrad, optim::Adagrad>;
-using SGD = Both<torch::optim::SGD, optim::SGD>;
+using BothAdamW = Both<torch::optim::AdamW, optim::AdamW>;
+using BothAdam = Both<torch::optim::Adam, optim::Adam>;
+using BothRMSprop = Both<torch::optim::RMSprop, optim::RMSprop>;
+using BothAdagrad = Both<torch::optim::Adagrad, optim::Adagrad>;
+using BothSGD = Both<torch::optim::SGD, optim::SGD>;
 
 template <class Kind, class Parameters, class Options>
 std::unique_ptr<Optimizer> make_optimizer(bool ours, const Parameters& parameters, const Options& options) {
@@ -75,24 +75,25 @@ EqualityCase with_groups(const char* name, const Options& matrices, const Option
 }
 
 const std::vector<EqualityCase> kEqualityCases{
-    with<AdamW>("AdamW", AdamWOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0)),
-    with<Adam>("Adam", AdamOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
+    with<BothAdamW>("AdamW", AdamWOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0)),
+    with<BothAdam>("Adam", AdamOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
     // What fp32 rounds in a gradient that is nearly 0 is magnified by 1 / eps, and momentum adds it up; of the
     // difference of two means that are nearly equal it is more.
-    with<RMSprop>("RMSprop", RMSpropOptions(0.003).eps(0.1).centered(true).momentum(0.5).weight_decay(0.01)),
-    with<Adagrad>("Adagrad",
-                  AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2).eps(1e-6)),
-    with<SGD>("SGD", SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.01)),
-    with<SGD>("SGDNesterov", SGDOptions(0.1).momentum(0.9).nesterov(true)),
-    with_groups<AdamW>("AdamWGroups", AdamWOptions(0.02).weight_decay(0.1), AdamWOptions(0.01).weight_decay(0.001),
-                       AdamWOptions(0.003).amsgrad(true)),
-    with_groups<Adam>("AdamGroups", AdamOptions(0.02).weight_decay(0.1), AdamOptions(0.01),
-                      AdamOptions(0.003).amsgrad(true)),
-    with_groups<RMSprop>("RMSpropGroups", RMSpropOptions(0.003).eps(1e-4).momentum(0.9),
-                         RMSpropOptions(0.003).alpha(0.9), RMSpropOptions(0.001).eps(1e-4).centered(true)),
-    with_groups<Adagrad>("AdagradGroups", AdagradOptions(0.05).weight_decay(0.1), AdagradOptions(0.02).lr_decay(0.5),
-                         AdagradOptions(0.01).eps(1e-3)),
-    with_groups<SGD>("SGDGroups", SGDOptions(0.1).momentum(0.9), SGDOptions(0.05), SGDOptions(0.02).weight_decay(0.1))};
+    with<BothRMSprop>("RMSprop", RMSpropOptions(0.003).eps(0.1).centered(true).momentum(0.5).weight_decay(0.01)),
+    with<BothAdagrad>("Adagrad",
+                      AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2).eps(1e-6)),
+    with<BothSGD>("SGD", SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.01)),
+    with<BothSGD>("SGDNesterov", SGDOptions(0.1).momentum(0.9).nesterov(true)),
+    with_groups<BothAdamW>("AdamWGroups", AdamWOptions(0.02).weight_decay(0.1), AdamWOptions(0.01).weight_decay(0.001),
+                           AdamWOptions(0.003).amsgrad(true)),
+    with_groups<BothAdam>("AdamGroups", AdamOptions(0.02).weight_decay(0.1), AdamOptions(0.01),
+                          AdamOptions(0.003).amsgrad(true)),
+    with_groups<BothRMSprop>("RMSpropGroups", RMSpropOptions(0.003).eps(1e-4).momentum(0.9),
+                             RMSpropOptions(0.003).alpha(0.9), RMSpropOptions(0.001).eps(1e-4).centered(true)),
+    with_groups<BothAdagrad>("AdagradGroups", AdagradOptions(0.05).weight_decay(0.1),
+                             AdagradOptions(0.02).lr_decay(0.5), AdagradOptions(0.01).eps(1e-3)),
+    with_groups<BothSGD>("SGDGroups", SGDOptions(0.1).momentum(0.9), SGDOptions(0.05),
+                         SGDOptions(0.02).weight_decay(0.1))};
 
 class EveryOptimizer : public testing::TestWithParam<EqualityCase> {};
 
@@ -135,9 +136,8 @@ TEST(OptimEquality, AdadeltaGivesTheNumbersThatPythonGave) {
   for (const auto& python : kPythonsAdadelta) {
     const auto parameter = torch::tensor({1.0, -0.5, 0.25, 2.0}, python.dtype).requires_grad_();
     ParamGroups groups;
-    groups.emplace_back(
-        std::vector<torch::Tensor>{parameter},
-        std::make_unique<AdadeltaOptions>(AdadeltaOptions(0.7).rho(0.8).eps(1e-5).weight_decay(0.1)));
+    groups.emplace_back(std::vector<torch::Tensor>{parameter},
+                        std::make_unique<AdadeltaOptions>(AdadeltaOptions(0.7).rho(0.8).eps(1e-5).weight_decay(0.1)));
     optim::Adadelta optimizer(groups);
     for (int step = 1; step <= 3; ++step) {
       parameter.mutable_grad() = torch::tensor({0.5, -1.0, 0.0, 3.0}, python.dtype) * step;
@@ -160,7 +160,7 @@ TEST(OptimEquality, AnOptimizerMadeBeforeShardingAndAParameterGroupAddedLaterEqu
   program.shard = [](OptimNet&, const FullyShardOptions&) {};
   program.run = [](OptimNet& net, const Role& role) {
     std::vector<torch::Tensor> some{net.in->weight, net.scale}, others{net.in->bias, net.out->weight};
-    auto optimizer = make_optimizer<AdamW>(role.is_sharded(), some, AdamWOptions(0.02));
+    auto optimizer = make_optimizer<BothAdamW>(role.is_sharded(), some, AdamWOptions(0.02));
     if (role.is_sharded()) shard_in_two(net);
     for (int step = 0; step < 4; ++step) {
       if (step == 2) optimizer->add_param_group({others, std::make_unique<AdamWOptions>(0.005)});
@@ -196,7 +196,7 @@ TEST(OptimEquality, SeveralModelsTiedWeightsAndPlainTensorsInOneOptimizerEqualTo
     auto plain = nets.plain.to(torch::kDouble).requires_grad_();
     auto parameters = nets.parameters();
     parameters.push_back(plain);
-    auto optimizer = make_optimizer<SGD>(role.is_sharded(), parameters, SGDOptions(0.05).momentum(0.9));
+    auto optimizer = make_optimizer<BothSGD>(role.is_sharded(), parameters, SGDOptions(0.05).momentum(0.9));
     for (int step = 0; step < 3; ++step) {
       optimizer->zero_grad();
       const auto batch = role.batch(step);
@@ -228,11 +228,11 @@ void expect_bf16_as_torchs(const Options& options) {
 }
 
 TEST(OptimEquality, Bf16IsThatOfTorchsButForRoundings) {
-  expect_bf16_as_torchs<SGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
-  expect_bf16_as_torchs<AdamW>(AdamWOptions(0.01).weight_decay(0.1));
-  expect_bf16_as_torchs<Adam>(AdamOptions(0.01).weight_decay(0.1));
-  expect_bf16_as_torchs<RMSprop>(RMSpropOptions(0.01).momentum(0.5));
-  expect_bf16_as_torchs<Adagrad>(AdagradOptions(0.05).weight_decay(0.1));
+  expect_bf16_as_torchs<BothSGD>(SGDOptions(0.1).momentum(0.9).weight_decay(0.1));
+  expect_bf16_as_torchs<BothAdamW>(AdamWOptions(0.01).weight_decay(0.1));
+  expect_bf16_as_torchs<BothAdam>(AdamOptions(0.01).weight_decay(0.1));
+  expect_bf16_as_torchs<BothRMSprop>(RMSpropOptions(0.01).momentum(0.5));
+  expect_bf16_as_torchs<BothAdagrad>(AdagradOptions(0.05).weight_decay(0.1));
 }
 
 }  // namespace

@@ -61,10 +61,12 @@ TEST(GradientsThatWait, AreReadByNothingAndDroppedByResetIterState) {
     });
   };
   for (const auto axes : {Axes{1, 1}, Axes{3, 1}})
-    test(axes, [](const Group& group, bool is_last) { group.set_is_last_backward(is_last); },
-         "set_is_last_backward(true)");
-  test({2, 2}, [](const Group& group, bool reduces) { group.set_requires_all_reduce(reduces); },
-       "set_requires_all_reduce(true)");
+    test(
+        axes, [](const Group& group, bool is_last) { group.set_is_last_backward(is_last); },
+        "set_is_last_backward(true)");
+  test(
+      {2, 2}, [](const Group& group, bool reduces) { group.set_requires_all_reduce(reduces); },
+      "set_requires_all_reduce(true)");
 }
 
 TEST(RequiresAllReduce, MixesWithBackwardsThatKeepWholeGradientsAndWithGroupsThatDoOtherwise) {

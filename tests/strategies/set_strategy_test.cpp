@@ -274,7 +274,7 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
     });
     EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element by element"));
     torch::optim::AdamW unsharded(model.net->parameters(), torch::optim::AdamWOptions(1e-2));
-    give_state(unsharded, model.net->head->weight, torch::zeros({3, 11}));
+    give_state(unsharded, model.net->head->weight, torch::zeros({4, 11}));  // none has so many rows
     EXPECT_THAT(refusal(unsharded), HasSubstr("expected those of this rank's rows"));
     auto leaf = torch::ones({1}, torch::requires_grad());
     const auto elsewhere = leaf * 2;

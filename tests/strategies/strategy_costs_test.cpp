@@ -98,9 +98,9 @@ Column costs_of(Strategy strategy, const Shape& shape) {
     const auto plain = choose_placement(options);
     const auto own = rank == 0 ? log : std::make_shared<OperationLog>();
     const auto placement = recorded(plain, own);
-    const auto found = second_step(
-        [&](torch::nn::Module& module) { return shard_over(placement, module_tree(module), options); },
-        [&] { own->clear(); });
+    const auto found =
+        second_step([&](torch::nn::Module& module) { return shard_over(placement, module_tree(module), options); },
+                    [&] { own->clear(); });
     if (rank == 0) step = found;
   };
   run_thread_ranks(ranks_of(shape), run, {.backend = "gloo"});

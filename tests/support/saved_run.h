@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "support/small_net.h"
 #include "state/files.h"
+#include "support/small_net.h"
 
 namespace fsdp::test {
 

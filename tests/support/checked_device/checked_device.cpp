@@ -32,8 +32,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   // Of the CPU's kind, as operators are.
   const std::vector<at::Generator> generators_ = [] {
     std::vector<at::Generator> generators;
-    for (int i = 0; i < kDevices; ++i)
-      generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
+    for (int i = 0; i < kDevices; ++i) generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
     return generators;
   }();
 };
