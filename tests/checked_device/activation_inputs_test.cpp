@@ -23,54 +23,34 @@ torch::Tensor masked(const torch::Tensor& x) {
   return torch::sin(x * drawn_like(x));
 }
 
-torch::Tensor random_on(int index) {
-  streams().setDevice(device(index));
-  return torch::randn({64}).to(device(index)).requires_grad_();
-}
-
-void expect_equal(const std::vector<torch::Tensor>& expected, const std::vector<torch::Tensor>& found) {
-  ASSERT_EQ(expected.size(), found.size());
-  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
-}
-
-// The generator is that of the tensors' device, whichever the thread's current one is.
-TEST_F(CheckedActivationInputs, MasksAreThoseOfForwardOnADeviceThatIsNotTheCurrentOne) {
-  const auto x = random_on(1);
-  streams().setDevice(device(0));
-  const auto run = [&](const std::function<torch::Tensor(const torch::Tensor&)>& part) {
-    torch::manual_seed(11);
-    const auto result = part(x);
-    const c10::DeviceGuard guard(x.device());
-    const auto others = drawn_like(x);  // drawn in between
-    result.sum().backward();
-    return std::vector{std::exchange(x.mutable_grad(), {}).cpu(), others.cpu(), drawn_like(x).cpu()};
-  };
-  const auto expected = run(masked);
-  expect_equal(expected, run([](const torch::Tensor& h) { return activation_checkpoint(masked, h); }));
-  const auto other =
-      run([](const torch::Tensor& h) { return activation_checkpoint({.preserve_rng_state = false}, masked, h); });
-  EXPECT_FALSE(torch::equal(expected[0], other[0])) << "the test sees another mask";
-}
-
+// The generators are those of the tensors' devices, none of which is the thread's current one.
 TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
-  const std::vector<torch::Tensor> inputs{random_on(1), random_on(2)};
-  streams().setDevice(device(0));
+  std::vector<torch::Tensor> inputs;
+  for (const int index : {1, 2}) {
+    const c10::DeviceGuard guard(device(index));
+    inputs.push_back(torch::randn({64}).to(device(index)).requires_grad_());
+  }
   const auto part = [](const std::vector<torch::Tensor>& both) {
     return std::vector{masked(both[0]), masked(both[1])};
   };
-  const auto run = [&](bool checkpoints) {
+  const auto run = [&](const auto& call) {
     torch::manual_seed(12);
-    const auto results = checkpoints ? activation_checkpoint(part, inputs) : part(inputs);
-    std::vector<torch::Tensor> gradients;
+    const auto results = call();
+    std::vector<torch::Tensor> found;
     for (size_t i : {0, 1}) {
       const c10::DeviceGuard guard(inputs[i].device());
-      drawn_like(inputs[i]);
+      drawn_like(inputs[i]);  // in between
       results[i].sum().backward();
-      gradients.push_back(std::exchange(inputs[i].mutable_grad(), {}).cpu());
+      found.push_back(std::exchange(inputs[i].mutable_grad(), {}).cpu());
+      found.push_back(drawn_like(inputs[i]).cpu());
     }
-    return gradients;
+    return found;
   };
-  expect_equal(run(false), run(true));
+  const auto expected = run([&] { return part(inputs); });
+  const auto found = run([&] { return activation_checkpoint(part, inputs); });
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
+  const auto other = run([&] { return activation_checkpoint({.preserve_rng_state = false}, part, inputs); });
+  EXPECT_FALSE(torch::equal(expected[0], other[0])) << "the test sees another mask";
 }
 
 // What operators do depends on strides: `view` refuses some, sums add in other orders.

@@ -139,25 +139,5 @@ TEST_F(CheckedActivation, InputsThatCameForAnotherStreamComeAgain) {
   order(side, own);
 }
 
-TEST_F(CheckedActivation, APartThatDifferentiatesHasTheBitsOfThePlainCall) {
-  torch::manual_seed(4);
-  const auto x = torch::randn({4, 6}).to(device(0)).requires_grad_();
-  const auto w = torch::randn({6, 6}).to(device(0)).requires_grad_(), v = torch::randn({6, 6}).to(device(0));
-  const auto part = [&](const torch::Tensor& h) {
-    const auto energy = torch::tanh(torch::mm(h, w)).square().sum();
-    const auto slope = torch::autograd::grad({energy}, {h}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
-    return torch::tanh(torch::mm(torch::sin(slope), v));
-  };
-  const auto gradients_of = [&](const torch::Tensor& result) {
-    result.square().sum().backward();
-    return std::vector{std::exchange(x.mutable_grad(), {}).cpu(), std::exchange(w.mutable_grad(), {}).cpu()};
-  };
-  const auto expected = gradients_of(part(x));
-  for (const auto& options : {CheckpointOptions{}, CheckpointOptions{.keeps_results = is_product}}) {
-    const auto found = gradients_of(activation_checkpoint(options, part, x));
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::equal(expected[i], found[i])) << i;
-  }
-}
-
 }  // namespace
 }  // namespace fsdp::test::checked

@@ -7,7 +7,6 @@
 #include "api/group_view.h"
 #include "optim/every_optimizer.h"
 #include "optim/net.h"
-#include "optim/state_tensors.h"
 #include "runtime/param_group.h"
 
 namespace fsdp::test {
@@ -221,7 +220,7 @@ TEST(OptimMemory, ALoadedOptimizerGoesOnWithTheSameBits) {
   }
 }
 
-// Torch's steps, ours loads and saves, torch's loads again: what it has then is what it had.
+// Torch's steps, ours loads and saves, torch's loads again.
 template <class Torchs, class Ours, class Options>
 void expect_files_of_torchs(const Options& options) {
   run_thread_ranks(1, [&](int) {
@@ -237,29 +236,19 @@ void expect_files_of_torchs(const Options& options) {
     torch::save(ours, back);
     Torchs again(net->parameters(), Options(0.5));
     torch::load(again, back);
-    for (const auto& parameter : net->parameters()) {
-      auto* key = parameter.unsafeGetTensorImpl();
-      ASSERT_EQ(torchs.state().count(key), again.state().count(key));
-      if (!torchs.state().count(key)) continue;
-      const auto expected = optim::tensors_of(*torchs.state().at(key));
-      const auto found = optim::tensors_of(*again.state().at(key));
-      ASSERT_FALSE(expected.empty());
-      for (size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_EQ(expected[i]->defined(), found[i]->defined());
-        EXPECT_TRUE(!expected[i]->defined() || torch::equal(*expected[i], *found[i]));
-      }
-    }
-    EXPECT_EQ(again.param_groups()[0].options().get_lr(), torchs.param_groups()[0].options().get_lr());
-    // Both go on alike, also in what is counted.
+    // All go on alike, also in what is counted.
     const auto before = net->in->weight.detach().clone();
-    again.step();
-    const auto expected = net->in->weight.detach().clone();
-    {
-      torch::NoGradGuard no_grad;
-      net->in->weight.copy_(before);
-    }
-    ours.step();
-    EXPECT_LE(relative_difference(expected, net->in->weight.detach()), 1e-14);
+    const auto step_of = [&](torch::optim::Optimizer& by) {
+      {
+        const torch::NoGradGuard no_grad;
+        net->in->weight.copy_(before);
+      }
+      by.step();
+      return net->in->weight.detach().clone();
+    };
+    const auto expected = step_of(torchs);
+    EXPECT_TRUE(torch::equal(expected, step_of(again)));
+    EXPECT_LE(relative_difference(expected, step_of(ours)), 1e-14);
   });
 }
 

@@ -42,44 +42,59 @@ TEST(BothAxes, SumInTheOrderOfShardsThenOfReplicasAndMultiplyOnce) {
   }
 }
 
-// Of these, one parameter is used by one rank of the last replica alone, and a branch by that replica's ranks.
+// Of these, one parameter is used by one rank of the last replica alone in the first backward, another one by rank 1 in
+// the second, and a branch by the ranks of the last replica.
 struct Branches : nn::Module {
   Tensor everywhere = register_parameter("everywhere", torch::ones({5, 2}, torch::kDouble)),
-         once = register_parameter("once", torch::arange(6, torch::kDouble).view({3, 2})),
+         first = register_parameter("first", torch::arange(6, torch::kDouble).view({3, 2})),
+         second = register_parameter("second", torch::arange(3, torch::kDouble)),
+         scalar = register_parameter("scalar", torch::tensor(2.0, torch::kDouble)),
          never = register_parameter("never", torch::ones({3}, torch::kDouble));
   nn::Linear branch = register_module("branch", nn::Linear(nn::LinearOptions(2, 3).bias(false))),
              unused = register_module("unused", nn::Linear(2, 3));
 };
 
-TEST(BothAxes, GiveAGradientEverywhereToWhatOneReplicaAloneUsed) {
-  for (const auto axes : {Axes{2, 2}, Axes{1, 3}}) {
-    SCOPED_TRACE(text_of(axes));
-    run_thread_ranks(axes.ranks(), [&](int rank) {
-      const auto model = build_alike([] { return std::make_shared<Branches>(); });
-      auto& net = *model;
-      net.to(torch::kDouble);
-      const auto placement = placement_over(axes);
-      for (auto* part : {&net.branch, &net.unused})
-        shard_over(placement, module_tree(**part), {}).set_reduce_scatter_unused_params(true);
-      const auto group = shard_over(placement, module_tree(net), {});
-      for (int step = 1; step <= 2; ++step) {  // the second adds to what is there
-        backward(group, [&] {
-          auto loss = net.everywhere.sum();
-          if (rank == axes.ranks() - 1) loss = loss + net.once.square().sum();
-          if (rank / axes.shards == axes.replicas - 1)
-            loss = loss + net.branch->forward(torch::ones({1, 2}, torch::kDouble)).sum();
-          return loss;
-        });
-        const double share = static_cast<double>(step) / axes.ranks();
-        // Closely: memory that was not initialised often reads as a number near zero.
-        expect_close(torch::full({5, 2}, 1.0 * step, torch::kDouble), full_grad(net.everywhere), 1e-12);
-        expect_close(torch::arange(6, torch::kDouble).view({3, 2}) * 2 * share, full_grad(net.once), 1e-12);
-        expect_close(torch::full({3, 2}, share * axes.shards, torch::kDouble), full_grad(net.branch->weight), 1e-12);
-        EXPECT_FALSE(net.never.grad().defined());
-        EXPECT_FALSE(net.unused->bias.grad().defined());
-      }
+// Two backwards add up: reduced over both axes each, or kept within the replica until the second.
+void expect_gradients_everywhere(Axes axes, bool keeps, int rank) {
+  const auto model = build_alike([] { return std::make_shared<Branches>(); });
+  auto& net = *model;
+  net.to(torch::kDouble);
+  const auto placement = placement_over(axes);
+  for (auto* part : {&net.branch, &net.unused})
+    shard_over(placement, module_tree(**part), {}).set_reduce_scatter_unused_params(true);
+  const auto group = shard_over(placement, module_tree(net), {});
+  for (int step = 1; step <= 2; ++step) {
+    group.set_requires_all_reduce(step == 2 || !keeps);
+    backward(group, [&] {
+      auto loss = net.everywhere.sum() + net.scalar.square();
+      if (rank == axes.ranks() - 1 && step == 1) loss = loss + net.first.square().sum();
+      if (rank == 1 && step == 2) loss = loss + net.second.square().sum();
+      if (rank / axes.shards == axes.replicas - 1)
+        loss = loss + net.branch->forward(torch::ones({1, 2}, torch::kDouble)).sum();
+      return loss;
     });
+    if (step == 1 && keeps) continue;
+    // Closely: memory that was not initialised often reads as a number near zero.
+    const auto expect = [](const Tensor& expected, const Tensor& parameter) {
+      expect_close(expected, full_grad(parameter), 1e-12);
+    };
+    const double share = 1.0 / axes.ranks();
+    expect(torch::full({5, 2}, 1.0 * step, torch::kDouble), net.everywhere);
+    expect(torch::tensor(4.0 * step, torch::kDouble), net.scalar);
+    expect(torch::arange(6, torch::kDouble).view({3, 2}) * 2 * share, net.first);
+    if (step == 2) expect(torch::arange(3, torch::kDouble) * 2 * share, net.second);
+    expect(torch::full({3, 2}, share * step * axes.shards, torch::kDouble), net.branch->weight);
+    EXPECT_FALSE(net.never.grad().defined());
+    EXPECT_FALSE(net.unused->bias.grad().defined());
   }
+}
+
+TEST(BothAxes, GiveAGradientEverywhereToWhatOneReplicaAloneUsed) {
+  for (const auto axes : {Axes{2, 2}, Axes{1, 3}})
+    for (const bool keeps : {false, true}) {
+      SCOPED_TRACE(text_of(axes) + (keeps ? ", kept within the replica" : ""));
+      run_thread_ranks(axes.ranks(), [&](int rank) { expect_gradients_everywhere(axes, keeps, rank); });
+    }
 }
 
 TEST(BothAxes, TakeTheValuesOfRankZeroOfAllRanksAndAreSeenInWhatIsPrinted) {

@@ -109,44 +109,6 @@ TEST(RequiresAllReduce, SumsWhatWasKeptWithTheOwnersGradientAndDividesOnce) {
   });
 }
 
-// Each is used once in three micro-batches, by one rank alone.
-struct UsedOnce : torch::nn::Module {
-  Tensor by_rank_0_first = register_parameter("by_rank_0_first", torch::arange(6, torch::kDouble).view({3, 2})),
-         by_last_rank_second =
-             register_parameter("by_last_rank_second", torch::arange(10, torch::kDouble).view({5, 2})),
-         by_rank_1_last = register_parameter("by_rank_1_last", torch::arange(3, torch::kDouble)),
-         scalar = register_parameter("scalar", torch::tensor(2.0, torch::kDouble)),
-         never = register_parameter("never", torch::ones({4}, torch::kDouble));
-};
-
-TEST(RequiresAllReduce, GivesAGradientEverywhereToWhatOneRankUsedInOneMicroBatch) {
-  for (const Axes axes : {Axes{2, 2}, Axes{1, 3}}) {
-    SCOPED_TRACE(text_of(axes));
-    run_thread_ranks(axes.ranks(), [&](int rank) {
-      UsedOnce net;
-      const auto group = shard_over(placement_over(axes), module_tree(net), {});
-      for (int micro = 0; micro < 3; ++micro) {
-        group.set_requires_all_reduce(micro == 2);
-        backward(group, [&] {
-          auto loss = net.scalar.square();
-          if (rank == 0 && micro == 0) loss = loss + net.by_rank_0_first.square().sum();
-          if (rank == axes.ranks() - 1 && micro == 1) loss = loss + net.by_last_rank_second.square().sum();
-          if (rank == 1 && micro == 2) loss = loss + net.by_rank_1_last.square().sum();
-          return loss;
-        });
-      }
-      const auto expect_mean = [&](const Tensor& parameter, int uses) {
-        const auto expected = full_tensor(parameter) * (2.0 * uses / axes.ranks());
-        EXPECT_LT(relative_difference(expected, full_grad(parameter)), 1e-12);
-      };
-      for (const auto* once : {&net.by_rank_0_first, &net.by_last_rank_second, &net.by_rank_1_last})
-        expect_mean(*once, 1);
-      expect_mean(net.scalar, 3 * axes.ranks());
-      EXPECT_FALSE(net.never.grad().defined());
-    });
-  }
-}
-
 TEST(RequiresAllReduce, WithoutItNothingGoesOverTheReplicasAndRowsAreKept) {
   run_thread_ranks(4, [](int rank) {
     const RecordedAxes axes({2, 2});

@@ -28,12 +28,6 @@ std::map<std::string, std::function<void()>>& cases() {
   return all;
 }
 
-std::string make_folder() {
-  std::string pattern = std::filesystem::temp_directory_path() / "fsdp-ranks-XXXXXX";
-  TORCH_CHECK(mkdtemp(pattern.data()) != nullptr, "cannot make ", pattern);
-  return pattern;
-}
-
 }  // namespace
 
 ProcessCase::ProcessCase(const std::string& name, std::function<void()> run) {
@@ -56,17 +50,9 @@ int run_process_case() {
 }
 
 ProcessRanks::ProcessRanks(const std::string& case_name, ProcessRanksOptions options)
-    : options_(std::move(options)),
-      deadline_(std::chrono::steady_clock::now() + options_.limit),
-      folder_(make_folder()) {
+    : options_(std::move(options)), deadline_(std::chrono::steady_clock::now() + options_.limit) {
   TORCH_CHECK(cases().contains(case_name), "no case named ", case_name);
   for (int rank = 0; rank < options_.world_size; ++rank) start(rank, case_name);
-}
-
-ProcessRanks::~ProcessRanks() {
-  ranks_.clear();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
 }
 
 void ProcessRanks::start(int rank, const std::string& case_name) {
@@ -81,7 +67,7 @@ void ProcessRanks::start(int rank, const std::string& case_name) {
   for (const auto& [name, value] : options_.environment)
     variables[name] = value.empty() ? std::nullopt : std::optional(value);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-  const std::string path = folder_ + "/rank" + std::to_string(rank);
+  const std::string path = folder_.path() + "/rank" + std::to_string(rank);
   const Descriptor output(open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
   const Execution execution(program, {program}, environment_with(variables));
   ranks_.push_back({Child(execution.start({.out = output.number(), .err = output.number()})), path, {}});

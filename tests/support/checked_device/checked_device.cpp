@@ -26,7 +26,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
     return generators_[static_cast<size_t>(index < 0 ? device_guard().getDevice().index() : index)];
   }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &CachingHostMemory::get(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &HostMemory::caching(); }
 
  private:
   // Of the CPU's kind, as operators are.
