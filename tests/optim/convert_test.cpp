@@ -74,7 +74,7 @@ TEST(OptimConvert, RandomBitsAreThoseOfPhiloxWhereverAStretchBegins) {
 // The mean of elements that were 1, after steps that each ask for 1/200 of a unit in the last place.
 double sum_of_small_steps(const StateOptions& state, int64_t elements, int steps) {
   const auto parameter = torch::ones({elements}, torch::kBFloat16).requires_grad_();
-  SGD optimizer({parameter}, torch::SGDOptions(1.0 / 25600), state);
+  SGD optimizer({parameter}, torch::optim::SGDOptions(1.0 / 25600), state);
   for (int step = 0; step < steps; ++step) {
     parameter.mutable_grad() = -torch::ones({elements}, torch::kBFloat16);
     optimizer.step();
@@ -93,7 +93,7 @@ TEST(OptimRounding, ElementsParametersStepsAndSeedsHaveRandomNumbersOfTheirOwn) 
   const auto rounded = [](uint64_t seed, int steps, size_t which) {
     std::vector<torch::Tensor> parameters;
     for (int i = 0; i < 2; ++i) parameters.push_back(torch::ones({256}, torch::kBFloat16).requires_grad_());
-    SGD optimizer(parameters, torch::SGDOptions(1.0 / 256), {.stochastic_rounding = true, .seed = seed});
+    SGD optimizer(parameters, torch::optim::SGDOptions(1.0 / 256), {.stochastic_rounding = true, .seed = seed});
     for (int step = 0; step < steps; ++step) {
       const torch::NoGradGuard no_grad;
       for (const auto& parameter : parameters) {
