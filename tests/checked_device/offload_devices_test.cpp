@@ -15,27 +15,26 @@ using testing::ThrowsMessage;
 // Layers of 8 KiB each.
 struct DeepNetImpl : torch::nn::Module {
   static constexpr int64_t kDim = 32, kLayers = 16, kLayerBytes = kDim * kDim * 8;
-  torch::nn::ModuleList layers;
+  torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
   DeepNetImpl() {
-    register_module("layers", layers);
     for (int64_t i = 0; i < kLayers; ++i)
-      layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(kDim, kDim).bias(false)));
+      blocks->push_back(torch::nn::Linear(torch::nn::LinearOptions(kDim, kDim).bias(false)));
   }
   torch::Tensor forward(torch::Tensor x) {
-    for (auto& layer : *layers) x = x + torch::tanh(layer->as<torch::nn::Linear>()->forward(x));
+    for (auto& layer : *blocks) x = x + torch::tanh(layer->as<torch::nn::Linear>()->forward(x));
     return x;
   }
 };
 
 // Built on the CPU, whole on the rank's device.
 DeviceTraining<DeepNetImpl> deep_net_on_device(const FullyShardOptions& wanted) {
-  auto training = device_training<DeepNetImpl>([] { return std::make_shared<DeepNetImpl>(); },
-                                               [wanted](DeepNetImpl& net) {
-                                                 auto options = wanted;
-                                                 options.device = streams().getDevice();
-                                                 return shard_layers(net, options);
-                                               },
-                                               DeepNetImpl::kDim, DeepNetImpl::kDim);
+  const auto shard = [wanted](DeepNetImpl& net) {
+    auto options = wanted;
+    options.device = streams().getDevice();
+    return shard_all(net, options);
+  };
+  auto training = device_training<DeepNetImpl>([] { return std::make_shared<DeepNetImpl>(); }, shard, DeepNetImpl::kDim,
+                                               DeepNetImpl::kDim);
   training.is_built_on_device = false;
   return training;
 }

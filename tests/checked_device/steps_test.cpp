@@ -56,11 +56,7 @@ TEST_F(CheckedTraining, StepsOverBothAxesAndAmongNeighboursAreOrdered) {
     expect_steps_are_ordered(small_net_over({2, 2}, options), 4, waits);
   });
   auto even = even_net();
-  even.shard = [](EvenNetImpl& net) {
-    const auto placement = placement_over({2, 2});
-    for (auto& layer : *net.layers) shard_over(placement, module_tree(*layer), {});
-    return shard_over(placement, module_tree(net), {});
-  };
+  even.shard = [](EvenNetImpl& net) { return shard_blocks_over(placement_over({2, 2}), net); };
   expect_steps_are_ordered(even, 4);
   expect_steps_are_ordered(small_net(on_host({.reshard_after_forward = Reshard::within(2)})), 4, 1);
 }
@@ -122,16 +118,15 @@ TEST_F(CheckedOffload, WithoutPinnedMemoryTheHostWaitsForEachCopy) {
 
 // Layers side by side, in turns on the caller's stream and on another one, on which their nodes run in backward too.
 struct ForkedNetImpl : torch::nn::Module {
-  torch::nn::ModuleList layers;
+  torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
   bool begins_aside = false;
   std::optional<c10::Stream> aside;
   ForkedNetImpl() {
-    register_module("layers", layers);
-    for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(5, 3));
+    for (int i = 0; i < 4; ++i) blocks->push_back(torch::nn::Linear(5, 3));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     torch::Tensor sum = x.new_zeros({3});
-    for (size_t i = 0; i < layers->size(); ++i) sum = sum + run(*layers[i]->as<torch::nn::Linear>(), x, i % 2 == 1);
+    for (size_t i = 0; i < blocks->size(); ++i) sum = sum + run(*blocks[i]->as<torch::nn::Linear>(), x, i % 2 == 1);
     return sum;
   }
   torch::Tensor run(torch::nn::LinearImpl& layer, const torch::Tensor& x, bool is_odd) {
@@ -152,16 +147,15 @@ struct ForkedNetImpl : torch::nn::Module {
 };
 
 DeviceTraining<ForkedNetImpl> forked_net(bool begins_aside, bool is_one_group) {
-  return device_training<ForkedNetImpl>(
-      [=] {
-        auto net = std::make_shared<ForkedNetImpl>();
-        net->begins_aside = begins_aside;
-        return net;
-      },
-      [=](ForkedNetImpl& net) {
-        return is_one_group ? fully_shard(static_cast<torch::nn::Module&>(net)) : shard_layers(net);
-      },
-      5, 3);
+  const auto build = [=] {
+    auto net = std::make_shared<ForkedNetImpl>();
+    net->begins_aside = begins_aside;
+    return net;
+  };
+  const auto shard = [=](ForkedNetImpl& net) {
+    return is_one_group ? fully_shard(static_cast<torch::nn::Module&>(net)) : shard_all(net);
+  };
+  return device_training<ForkedNetImpl>(build, shard, 5, 3);
 }
 
 TEST_F(CheckedTraining, GradientsThatArriveOnTwoStreamsAreReducedAfterBoth) {

@@ -90,48 +90,42 @@ DeviceTraining<M> device_training(std::function<std::shared_ptr<M>()> build, std
   return training;
 }
 
-/// The layers are groups, and the rest is the outermost one.
+/// The blocks are groups, and the rest is the outermost one.
 template <class M>
-Group shard_layers(M& net, const FullyShardOptions& options = {}) {
-  for (auto& layer : *net.layers) fully_shard(*layer, options);
+Group shard_all(M& net, const FullyShardOptions& options = {}) {
+  for (auto& block : *net.blocks) fully_shard(*block, options);
   return fully_shard(static_cast<torch::nn::Module&>(net), options);
 }
 
 inline DeviceTraining<SmallNetImpl> small_net(const FullyShardOptions& options = {}, int64_t blocks = 2) {
   return device_training<SmallNetImpl>([=] { return std::make_shared<SmallNetImpl>(11, blocks); },
-                                       [=](SmallNetImpl& net) { return shard_blocks(net, options); }, 5, 3);
+                                       [=](SmallNetImpl& net) { return shard_all(net, options); }, 5, 3);
 }
 
 /// Over both axes.
 inline DeviceTraining<SmallNetImpl> small_net_over(Axes axes, const FullyShardOptions& options = {}) {
   auto training = small_net();
-  training.shard = [=](SmallNetImpl& net) {
-    const auto placement = placement_over(axes);
-    for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), options);
-    return shard_over(placement, module_tree(net), options);
-  };
+  training.shard = [=](SmallNetImpl& net) { return shard_blocks_over(placement_over(axes), net, options); };
   return training;
 }
 
 /// Divides evenly, so that the backend's own collectives carry it; the embedding's gradient is reduced first or last.
 struct EvenNetImpl : torch::nn::Module {
-  torch::nn::Embedding words{nullptr};
-  torch::nn::ModuleList layers;
+  torch::nn::Embedding words = register_module("words", torch::nn::Embedding(24, 12));
+  torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
   EvenNetImpl() {
-    words = register_module("words", torch::nn::Embedding(24, 12));
-    register_module("layers", layers);
-    for (int i = 0; i < 3; ++i) layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
+    for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(torch::nn::LinearOptions(12, 12).bias(false)));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     auto h = words->forward(x).sum(1);
-    for (auto& layer : *layers) h = torch::tanh(layer->as<torch::nn::Linear>()->forward(h));
+    for (auto& layer : *blocks) h = torch::tanh(layer->as<torch::nn::Linear>()->forward(h));
     return torch::linear(h, words->weight);  // tied
   }
 };
 
 inline DeviceTraining<EvenNetImpl> even_net(const FullyShardOptions& options = {}) {
   auto training = device_training<EvenNetImpl>([] { return std::make_shared<EvenNetImpl>(); },
-                                               [=](EvenNetImpl& net) { return shard_layers(net, options); }, 0, 24);
+                                               [=](EvenNetImpl& net) { return shard_all(net, options); }, 0, 24);
   training.inputs = [](const Batch& batch) { return labels(batch, {4}, 24); };
   training.finish();
   return training;

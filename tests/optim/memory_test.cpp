@@ -52,29 +52,25 @@ TEST(OptimMemory, NeighboursWithGradientsAndEqualOptionsTakeOneCall) {
 TEST(OptimMemory, AGradientThatLiesElsewhereIsARunOfItsOwnAndNoCopy) {
   run_thread_ranks(1, [&](int) {
     const auto net = optim_net();
-    auto group = shard_as_one(*net);
+    const auto group = shard_as_one(*net);
     optim::SGD optimizer(group.parameters(), SGDOptions(0.5));
     backward(*net, kAlone, 1);
-    auto expected = net->in->weight.detach() - 0.5 * 3.0;
-    net->in->weight.mutable_grad() = torch::full_like(net->in->weight.detach(), 3.0);
+    const auto& p = net->in->weight;
+    auto expected = p.detach() - 0.5 * 3.0;
+    p.mutable_grad() = torch::full_like(p.detach(), 3.0);
     EXPECT_EQ(calls_of_a_step(optimizer, "fsdp::optim::SGD"), 4);
-    EXPECT_EQ(relative_difference(expected, net->in->weight.detach()), 0.0);
+    EXPECT_EQ(relative_difference(expected, p.detach()), 0.0);
     EXPECT_EQ(calls_of_a_step(optimizer, "aten::copy_"), 0);
-  });
-}
 
-TEST(OptimMemory, GradientsInAnotherOrderOfMemoryAndSparseOnesAreStillRight) {
-  run_thread_ranks(1, [&](int) {
-    const auto net = optim_net();
-    shard_as_one(*net);
+    // In another order of memory, and sparse.
     auto plain = torch::zeros({4, 3}, torch::kDouble).requires_grad_();
-    optim::SGD optimizer({net->in->weight, plain}, SGDOptions(1.0));
-    auto gradient = samples({0, 0, 9}, {5});
-    auto expected = net->in->weight.detach() - gradient;
-    net->in->weight.mutable_grad() = gradient.t().contiguous().t();
+    optim::SGD of_two({p, plain}, SGDOptions(1.0));
+    const auto gradient = samples({0, 0, 9}, {5});
+    expected = p.detach() - gradient;
+    p.mutable_grad() = gradient.t().contiguous().t();
     plain.mutable_grad() = torch::eye(4, 3, torch::kDouble).to_sparse();
-    optimizer.step();
-    EXPECT_EQ(relative_difference(expected, net->in->weight.detach()), 0.0);
+    of_two.step();
+    EXPECT_EQ(relative_difference(expected, p.detach()), 0.0);
     EXPECT_TRUE(torch::equal(plain.detach(), -torch::eye(4, 3, torch::kDouble)));
   });
 }
@@ -261,24 +257,17 @@ TEST(OptimMemory, FilesAreThoseOfTorchsOptimizers) {
 }
 
 TEST(OptimMemory, AClosureIsEvaluatedWithRecordingAndItsLossReturned) {
-  run_thread_ranks(1, [&](int) {
-    const auto net = optim_net();
-    auto group = shard_as_one(*net);
-    optim::SGD optimizer(group.parameters(), SGDOptions(0.1));
-    torch::NoGradGuard no_grad;
-    torch::Tensor evaluated;
-    auto loss = optimizer.step([&] {
-      optimizer.zero_grad();
-      {
-        ForwardScope scope(group);
-        evaluated = net->loss({1, 0, 2});
-      }
-      evaluated.backward();
-      return evaluated;
-    });
-    EXPECT_TRUE(loss.is_same(evaluated));
-    EXPECT_TRUE(net->in->weight.grad().defined());
+  const auto parameter = torch::ones({3}).requires_grad_();
+  optim::SGD optimizer({parameter}, SGDOptions(0.1));
+  const torch::NoGradGuard no_grad;
+  torch::Tensor evaluated;
+  const auto loss = optimizer.step([&] {
+    evaluated = parameter.square().sum();
+    evaluated.backward();
+    return evaluated;
   });
+  EXPECT_TRUE(loss.is_same(evaluated));
+  EXPECT_TRUE(parameter.allclose(torch::full({3}, 0.8)));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include "optim/every_optimizer.h"
 #include "strategies/steps.h"
 
 namespace fsdp::test::strategies {
@@ -96,33 +97,22 @@ TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
 
 TEST(SetStrategy, MovesTheStateOfEveryOptimizerThatIsElementByElement) {
   using namespace torch::optim;  // NOLINT(google-build-using-namespace)
-  struct Case {
-    const char* name;
-    c10::ScalarType dtype;  // in fp32, to the same bits
-    MakeOptimizer optimizer;
-  };
-  const auto rms = RMSpropOptions(1e-2).momentum(0.9).centered(true);
-  const auto momentum = SGDOptions(0.05).momentum(0.9);
-  const optim::StateOptions low{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
-  const Case cases[] = {
-      {"optim::Adam", torch::kFloat, made_of<optim::Adam>(AdamOptions(1e-2))},
-      {"optim::RMSprop", torch::kFloat, made_of<optim::RMSprop>(RMSpropOptions(rms).lr(1e-3).eps(1e-4))},
-      {"optim::Adagrad", torch::kFloat, made_of<optim::Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.1))},
-      {"optim::Adam, low", torch::kFloat, made_of<optim::Adam>(AdamOptions(1e-2), low)},
-      {"optim::SGD", torch::kDouble, made_of<optim::SGD>(momentum)},
-      {"optim::Adadelta", torch::kDouble, made_of<optim::Adadelta>(optim::AdadeltaOptions(1.0))},
-      // LibTorch's round the last elements of a tensor otherwise than the others.
-      {"SGD", torch::kDouble, made_of<SGD>(momentum)},
-      {"AdamW", torch::kDouble, made_of<AdamW>(AdamWOptions(1e-2))},
-      {"Adam", torch::kDouble, made_of<Adam>(AdamOptions(1e-2).amsgrad(true))},
-      {"RMSprop", torch::kDouble, made_of<RMSprop>(rms)},
-      {"Adagrad", torch::kDouble, made_of<Adagrad>(AdagradOptions(1e-2))}};
-  for (const auto& [name, dtype, optimizer] : cases) {
+  const std::vector<Move> moves{{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}};
+  // LibTorch's round the last elements of a tensor otherwise than the others.
+  std::vector<std::pair<std::string, MakeOptimizer>> optimizers{
+      {"torch's SGD", made_of<SGD>(SGDOptions(0.05).momentum(0.9))},
+      {"torch's AdamW", made_of<AdamW>(AdamWOptions(1e-2))},
+      {"torch's Adam", made_of<Adam>(AdamOptions(1e-2).amsgrad(true))},
+      {"torch's RMSprop", made_of<RMSprop>(RMSpropOptions(1e-2).momentum(0.9).centered(true))},
+      {"torch's Adagrad", made_of<Adagrad>(AdagradOptions(1e-2))}};
+  for (const auto& ours : every_optimizer())
+    optimizers.emplace_back(ours.name, [&](auto parameters) { return ours.make(std::move(parameters), {}).torchs; });
+  for (const auto& [name, optimizer] : optimizers) {
     SCOPED_TRACE(name);
-    expect_as_without_moves({.moves = {{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}},
-                             .optimizer = optimizer,
-                             .dtype = dtype});
+    expect_as_without_moves({.moves = moves, .optimizer = optimizer, .dtype = torch::kDouble});
   }
+  const optim::StateOptions low{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
+  expect_as_without_moves({.moves = moves, .optimizer = made_of<optim::Adam>(AdamOptions(1e-2), low)});
 }
 
 // A model with its optimizer on one of two ranks.

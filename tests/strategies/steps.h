@@ -70,13 +70,6 @@ inline std::shared_ptr<SmallNetImpl> make_small_net(int64_t dim = 11, int64_t de
   return build_alike([=] { return std::make_shared<SmallNetImpl>(dim, depth); });
 }
 
-/// Each block one group, the rest the root's.
-inline Group shard_blocks_over(const runtime::Placement& placement, SmallNetImpl& net,
-                               const FullyShardOptions& options = {}) {
-  for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), options);
-  return shard_over(placement, module_tree(net), options);
-}
-
 /// Forward in a scope, and backward after it.
 template <class Loss>
 void backward(const Group& group, const Loss& loss) {

@@ -76,7 +76,9 @@ class AccessHistory {
         cell = cells_.emplace_hint(cell, at, Cell{gap_end, std::nullopt, {}});
       }
       auto& reads = cell->second.reads;
-      std::erase_if(reads, [&](const Access& read) { return read.stamp.stream == access.stamp.stream; });
+      std::erase_if(reads, [&](const Access& read) {
+        return read.stamp.epoch == access.stamp.epoch && read.stamp.stream == access.stamp.stream;
+      });
       reads.push_back(access);
       at = cell->second.end;
     }

@@ -14,49 +14,39 @@
 
 namespace fsdp::test::checked {
 
-/// The n-th operation of a stream; streams are numbered from 0, operations from 1.
+/// The n-th operation of a stream; epochs and streams are numbered from 0, operations from 1.
 struct Stamp {
+  uint64_t epoch = 0;
   size_t stream = 0;
   uint64_t time = 0;
 };
 
-/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. Of streams that
-/// are numbered below `first` everything is over: they belong to tests that have ended, see Timeline::forget.
+/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. Of earlier epochs
+/// everything is over: they belong to tests that have ended, see Timeline::forget.
 class VectorClock {
  public:
-  VectorClock() = default;
-  explicit VectorClock(size_t first) : first_(first) {}
+  explicit VectorClock(uint64_t epoch = 0) : epoch_(epoch) {}
 
   bool knows(Stamp stamp) const {
-    if (stamp.stream < first_) return true;
-    const size_t place = stamp.stream - first_;
-    return place < times_.size() && times_[place] >= stamp.time;
+    if (stamp.epoch != epoch_) return stamp.epoch < epoch_;
+    return stamp.stream < times_.size() && times_[stamp.stream] >= stamp.time;
   }
-  /// The next operation of the stream, which is none of those that are over.
+  /// The next operation of the stream.
   Stamp advance(size_t stream) {
-    const size_t place = stream - first_;
-    if (place >= times_.size()) times_.resize(place + 1);
-    return {stream, ++times_[place]};
+    if (stream >= times_.size()) times_.resize(stream + 1);
+    return {epoch_, stream, ++times_[stream]};
   }
   /// From now on it knows what `other` knows.
   void join(const VectorClock& other) {
-    forget_below(other.first_);
-    const size_t skipped = first_ - other.first_, count = other.times_.size();
-    if (count <= skipped) return;
-    if (count - skipped > times_.size()) times_.resize(count - skipped);
-    for (size_t i = skipped; i < count; ++i) times_[i - skipped] = std::max(times_[i - skipped], other.times_[i]);
+    if (other.epoch_ < epoch_) return;
+    if (other.epoch_ > epoch_) *this = VectorClock(other.epoch_);
+    if (times_.size() < other.times_.size()) times_.resize(other.times_.size());
+    for (size_t i = 0; i < other.times_.size(); ++i) times_[i] = std::max(times_[i], other.times_[i]);
   }
 
  private:
-  void forget_below(size_t first) {
-    if (first <= first_) return;
-    const auto gone = static_cast<std::ptrdiff_t>(std::min(first - first_, times_.size()));
-    times_.erase(times_.begin(), times_.begin() + gone);
-    first_ = first;
-  }
-
-  size_t first_ = 0;
-  std::vector<uint64_t> times_;
+  uint64_t epoch_;
+  std::vector<uint64_t> times_;  // by stream
 };
 
 /// Guards all that the device knows: its clocks, its blocks and what was found. Never destroyed: memory is given back
@@ -93,20 +83,20 @@ class Timeline {
   }
   /// All that streams were given is over. Clocks have an entry for each stream since then, so they stay short.
   void forget() {
-    first_ += clocks_.size();
+    ++epoch_;
     indices_.clear();
     clocks_.clear();
   }
 
  private:
   size_t index_of(const c10::Stream& stream) {
-    const auto [place, is_new] = indices_.emplace(stream, first_ + clocks_.size());
-    if (is_new) clocks_.emplace_back(first_);
+    const auto [place, is_new] = indices_.emplace(stream, clocks_.size());
+    if (is_new) clocks_.emplace_back(epoch_);
     return place->second;
   }
-  VectorClock& clock_of(const c10::Stream& stream) { return clocks_[index_of(stream) - first_]; }
+  VectorClock& clock_of(const c10::Stream& stream) { return clocks_[index_of(stream)]; }
 
-  size_t first_ = 0;  // the number of the first stream since `forget`; numbers are not used again
+  uint64_t epoch_ = 0;
   std::unordered_map<c10::Stream, size_t> indices_;
   std::deque<VectorClock> clocks_;
 };
