@@ -25,7 +25,8 @@ struct Stamp {
 /// everything is over: they belong to tests that have ended, see Timeline::forget.
 class VectorClock {
  public:
-  explicit VectorClock(uint64_t epoch = 0) : epoch_(epoch) {}
+  VectorClock() = default;
+  explicit VectorClock(uint64_t epoch) : epoch_(epoch) {}
 
   bool knows(Stamp stamp) const {
     if (stamp.epoch != epoch_) return stamp.epoch < epoch_;
@@ -45,7 +46,7 @@ class VectorClock {
   }
 
  private:
-  uint64_t epoch_;
+  uint64_t epoch_ = 0;
   std::vector<uint64_t> times_;  // by stream
 };
 
