@@ -24,7 +24,6 @@ class CheckedDeviceStreams : public CheckedDevice {
  protected:
   void SetUp() override {
     CheckedDevice::SetUp();
-    streams().setDevice(device(0));
     own.emplace(current_stream_of(0));
     side.emplace(new_stream_of(0));
     third.emplace(new_stream_of(0));
@@ -41,158 +40,120 @@ class CheckedDeviceStreams : public CheckedDevice {
     on(*side, [&] { tensor.mul_(2); });
     return tensor;
   }
-  void expect_violation(Fault fault, const std::string& first, const std::string& then) {
-    EXPECT_THAT(violations(),
-                ElementsAre(AllOf(Field(&Violation::fault, fault), Field(&Violation::text, HasSubstr(first)),
-                                  Field(&Violation::text, HasSubstr(then)))));
+  static testing::Matcher<std::vector<Violation>> one(Fault fault, const std::string& first, const std::string& then) {
+    return ElementsAre(AllOf(Field(&Violation::fault, fault), Field(&Violation::text, HasSubstr(first)),
+                             Field(&Violation::text, HasSubstr(then))));
+  }
+  void expect_right(const char* what, const std::function<void()>& act) {
+    CachingAllocator::get().forget_uses();
+    act();
+    EXPECT_THAT(violations(), IsEmpty()) << what;
   }
 
   std::optional<c10::Stream> own, side, third;
 };
 
-TEST_F(CheckedDeviceStreams, OperatorsGiveTheValuesOfTheCpu) {
-  const auto x = at::arange(6, at::kDouble).reshape({2, 3}), w = at::arange(12, at::kDouble).reshape({3, 4});
-  const auto there = [](const at::Tensor& tensor) { return tensor.to(device(0)); };
-  EXPECT_TRUE(at::equal((there(x).mm(there(w)).tanh() + 1).sum(0).cpu(), (x.mm(w).tanh() + 1).sum(0)));
-  auto grown = at::empty({0}, there(x).options());
-  at::add_out(grown, there(x), there(x));
-  EXPECT_TRUE(at::equal(grown.cpu(), x + x));
-  auto view = there(x);
-  view.t().select(0, 1).zero_();
-  EXPECT_EQ(view.sum().item<double>(), x.sum().item<double>() - 5);
-  EXPECT_TRUE(
-      at::equal(at::cat({there(x), there(x)}).index({at::tensor({1, 2})}).cpu(), at::cat({x, x}).slice(0, 1, 3)));
+TEST_F(CheckedDeviceStreams, WhatIsRightIsNoViolation) {
+  expect_right("order goes on through a third stream", [&] {
+    const auto tensor = ones();
+    order(*own, *third);
+    order(*third, *side);
+    on(*side, [&] { tensor.add_(1); });
+    order(*side, *own);
+  });
+  expect_right("other bytes of a block", [&] {
+    const auto tensor = ones(16), matrix = ones(16).view({4, 4});
+    for (const auto& [mine, others] : {std::pair(tensor.narrow(0, 0, 8), tensor.narrow(0, 8, 8)),
+                                       std::pair(matrix.narrow(1, 0, 2), matrix.narrow(1, 2, 2))}) {
+      order(*own, *side);
+      mine.mul_(2);
+      on(*side, [&, others = others] { others.mul_(3); });
+      order(*side, *own);
+    }
+  });
+  expect_right("a free once the stream of the tensor has waited", [&] {
+    auto tensor = written_aside();
+    order(*side, *own);
+    tensor.reset();
+  });
+  expect_right("a free of memory that a recorded stream holds back, and its next use", [&] {
+    auto tensor = written_aside();
+    const void* address = tensor.const_data_ptr();
+    streams().recordDataPtrOnStream(tensor.storage().data_ptr(), *side);
+    tensor.reset();
+    EXPECT_EQ(ones().const_data_ptr(), address);
+  });
+  expect_right("the same for a stream that the recorded one waited for", [&] {
+    auto tensor = written_aside();
+    order(*side, *third);
+    streams().recordDataPtrOnStream(tensor.storage().data_ptr(), *third);
+    tensor.reset();
+    ones();
+  });
+  expect_right("the memory of another stream is not handed out", [&] {
+    const void* address = ones().const_data_ptr();
+    on(*side, [&] { EXPECT_NE(ones().const_data_ptr(), address); });
+  });
 }
 
-TEST_F(CheckedDeviceStreams, AutogradRunsOnTheDeviceOfTheGraph) {
-  auto net = torch::nn::Linear(3, 2);
-  net->to(torch::kDouble);
-  const auto input = torch::arange(6, torch::kDouble).reshape({2, 3});
-  net->forward(input).pow(2).sum().backward();
-  const auto expected = net->weight.grad().clone();
-  net->zero_grad();
-  net->to(device(0));
-  net->forward(input.to(device(0))).pow(2).sum().backward();
-  EXPECT_TRUE(torch::allclose(net->weight.grad().cpu(), expected));
-}
-
-TEST_F(CheckedDeviceStreams, MemoryComesFullOfNan) {
-  EXPECT_TRUE(at::isnan(at::empty({3}, ones().options())).all().item<bool>());
-}
-
-TEST_F(CheckedDeviceStreams, AMissingWaitBeforeAReadIsFoundAndNamesBothPlaces) {
-  const auto tensor = ones();
+TEST_F(CheckedDeviceStreams, PlantedErrorsAreFoundAndNameBothPlaces) {
+  at::Tensor tensor;  // stays, so that it is not given back too early as well
+  const auto read_aside = [&] { on(*side, [&] { static_cast<void>(tensor + 1); }); };
+  const auto begin = [&] {
+    CachingAllocator::get().forget_uses();
+    tensor = ones();
+  };
+  begin();
   {
     const Label label("producer");
     tensor.mul_(2);
   }
-  const Label label("consumer");
-  on(*side, [&] { static_cast<void>(tensor + 1); });
-  expect_violation(Fault::kUnordered, "on stream 0 of checked:0, in 'producer'", "then aten::add");
-}
-
-TEST_F(CheckedDeviceStreams, AReadAfterAnEventIsRight) {
-  const auto tensor = ones();
-  order(*own, *side);
-  on(*side, [&] { static_cast<void>(tensor + 1); });
-  order(*side, *own);
-}
-
-TEST_F(CheckedDeviceStreams, AnEventThatCameTooEarlyOrdersNothing) {
-  const auto tensor = ones();
-  order(*own, *side);
-  tensor.mul_(2);
-  on(*side, [&] { tensor.add_(1); });
-  expect_violation(Fault::kUnordered, "aten::mul", "aten::add");
-}
-
-TEST_F(CheckedDeviceStreams, OrderGoesOnThroughAThirdStream) {
-  const auto tensor = ones();
-  order(*own, *third);
-  order(*third, *side);
-  on(*side, [&] { tensor.add_(1); });
-  order(*side, *own);
-}
-
-TEST_F(CheckedDeviceStreams, OtherBytesOfABlockAreNoConflict) {
-  const auto tensor = ones(16), matrix = ones(16).view({4, 4});
-  for (const auto& [mine, others] : {std::pair(tensor.narrow(0, 0, 8), tensor.narrow(0, 8, 8)),
-                                     std::pair(matrix.narrow(1, 0, 2), matrix.narrow(1, 2, 2))}) {
-    order(*own, *side);
-    mine.mul_(2);
-    {
-      const c10::StreamGuard guard(*side);
-      others.mul_(3);
-    }
-    order(*side, *own);
+  {
+    const Label label("consumer");
+    read_aside();
   }
-}
+  EXPECT_THAT(violations(), one(Fault::kUnordered, "on stream 0 of checked:0, in 'producer'", "then aten::add"));
 
-TEST_F(CheckedDeviceStreams, AnEarlyFreeOfATensorThatAnotherStreamUsesIsFound) {
-  auto tensor = written_aside();
-  const Label label("dropping");
-  tensor.reset();
-  expect_violation(Fault::kEarlyFree, "aten::mul", "then given back on stream 0 of checked:0, in 'dropping'");
-}
+  begin();
+  order(*own, *side);
+  tensor.mul_(2);  // after the event
+  read_aside();
+  EXPECT_THAT(violations(), one(Fault::kUnordered, "aten::mul", "aten::add"));
 
-TEST_F(CheckedDeviceStreams, AFreeIsRightOnceTheStreamOfTheTensorHasWaited) {
-  auto tensor = written_aside();
-  order(*side, *own);
-  tensor.reset();
-}
+  begin();
+  std::thread([&] { streams().synchronizeStream(*own); }).join();  // orders nothing for other threads
+  read_aside();
+  EXPECT_THAT(violations(), one(Fault::kUnordered, "fill_", "aten::add"));
 
-TEST_F(CheckedDeviceStreams, ARecordedStreamHoldsTheMemoryBack) {
-  auto tensor = written_aside();
-  const void* address = tensor.const_data_ptr();
-  streams().recordDataPtrOnStream(tensor.storage().data_ptr(), *side);
-  tensor.reset();
-  const auto next = ones();
-  EXPECT_EQ(next.const_data_ptr(), address);
-}
-
-TEST_F(CheckedDeviceStreams, ARecordedStreamHoldsTheMemoryBackForTheStreamsThatItWaitedFor) {
-  auto tensor = written_aside();
-  order(*side, *third);
-  streams().recordDataPtrOnStream(tensor.storage().data_ptr(), *third);
-  tensor.reset();
-  ones();
-}
-
-TEST_F(CheckedDeviceStreams, AReuseWhileAnotherStreamStillUsesTheMemoryIsFound) {
-  auto tensor = written_aside();
-  const void* address = tensor.const_data_ptr();
-  tensor.reset();
-  EXPECT_THAT(violations(), SizeIs(1));  // the early free
-  const Label label("again");
-  const auto next = ones();
-  ASSERT_EQ(next.const_data_ptr(), address) << "the stream has its block back at once";
-  expect_violation(Fault::kReuse, "aten::mul", "from allocation on stream 0 of checked:0, in 'again'");
-}
-
-TEST_F(CheckedDeviceStreams, AnotherStreamDoesNotGetTheMemory) {
-  const void* address = ones().const_data_ptr();
-  on(*side, [&] { EXPECT_NE(ones().const_data_ptr(), address); });
-}
-
-TEST_F(CheckedDeviceStreams, AnOperatorUnderAnotherCurrentDeviceIsFound) {
-  const auto tensor = ones();
-  const c10::DeviceGuard guard(device(1));
-  tensor.zero_();  // before most others LibTorch itself makes the device current
-  expect_violation(Fault::kWrongDevice, "checked:1 is the current device", "aten::zero_");
-}
-
-TEST_F(CheckedDeviceStreams, MemoryThatWasTakenUnderAnotherCurrentDeviceIsFound) {
+  begin();
   c10::DataPtr memory;
   {
     const c10::DeviceGuard guard(device(1));
+    tensor.zero_();  // before most others LibTorch itself makes the device current
     memory = c10::GetAllocator(kType)->allocate(64);
   }
-  const auto tensor = at::for_blob(memory.get(), {16})
-                          .options(at::TensorOptions().device(device(0)))
-                          .target_device(device(0))
-                          .make_tensor();
-  tensor.zero_();
-  expect_violation(Fault::kWrongDevice, "allocation on stream 0 of checked:1", "zero_");
+  EXPECT_THAT(violations(), one(Fault::kWrongDevice, "checked:1 is the current device", "aten::zero_"));
+  const auto options = at::TensorOptions().device(device(0));
+  at::for_blob(memory.get(), {16}).options(options).target_device(device(0)).make_tensor().zero_();
+  EXPECT_THAT(violations(), one(Fault::kWrongDevice, "allocation on stream 0 of checked:1", "zero_"));
+}
+
+TEST_F(CheckedDeviceStreams, AnEarlyFreeIsFoundAndThenAReuseOfTheMemory) {
+  auto tensor = written_aside();
+  const void* address = tensor.const_data_ptr();
+  {
+    const Label label("dropping");
+    tensor.reset();
+  }
+  EXPECT_THAT(violations(),
+              one(Fault::kEarlyFree, "aten::mul", "then given back on stream 0 of checked:0, in 'dropping'"));
+  const Label label("again");
+  ASSERT_EQ(ones().const_data_ptr(), address) << "the stream has its block back at once";
+  EXPECT_THAT(violations(), one(Fault::kReuse, "aten::mul", "from allocation on stream 0 of checked:0, in 'again'"));
+}
+
+TEST_F(CheckedDeviceStreams, MemoryComesFullOfNan) {
+  EXPECT_TRUE(at::isnan(at::empty({3}, ones().options())).all().item<bool>());
 }
 
 TEST_F(CheckedDeviceStreams, WaitsOfTheHostOrderAndCount) {
@@ -206,71 +167,36 @@ TEST_F(CheckedDeviceStreams, WaitsOfTheHostOrderAndCount) {
   EXPECT_THAT(take_host_waits(), ElementsAre(HasSubstr("copy to the host")));
 }
 
-TEST_F(CheckedDeviceStreams, AWaitOfOneThreadOrdersNothingForAnother) {
-  const auto tensor = ones();
-  std::thread([&] { streams().synchronizeStream(*own); }).join();
-  on(*side, [&] { tensor.add_(1); });
-  expect_violation(Fault::kUnordered, "fill_", "aten::add");
-}
-
 // Two ranks of the backend alone, each a thread with a device.
-void with_two_backends(const std::function<void(CheckedBackend&, int rank)>& fn) {
+void with_two_backends(const std::function<void(c10d::Backend&, int rank)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       streams().setDevice(device(rank));
-      CheckedBackend backend(*store, rank, 2, std::chrono::seconds(60), device(rank));
-      fn(backend, rank);
+      fn(*make_checked_backend(*store, rank, 2, std::chrono::seconds(60), device(rank)), rank);
     });
   for (auto& thread : threads) thread.join();
 }
 
-TEST_F(CheckedDeviceStreams, CollectivesOrderWhatTheCallersGive) {
-  with_two_backends([](CheckedBackend& backend, int rank) {
-    auto own_part = ones(4, rank) * (rank + 1), whole = at::zeros({8}, own_part.options());
-    backend._allgather_base(whole, own_part, {})->wait();
-    EXPECT_TRUE(at::equal(whole.cpu(), at::tensor({1, 1, 1, 1, 2, 2, 2, 2}, at::kFloat)));
-    backend._reduce_scatter_base(own_part, whole, {})->wait();
-    EXPECT_TRUE(at::equal(own_part.cpu(), at::full({4}, 2.0 * (rank + 1))));
-    std::vector<at::Tensor> one{own_part};
-    backend.allreduce(one, {})->wait();
-    EXPECT_TRUE(at::equal(own_part.cpu(), at::full({4}, 6.0)));
-    backend.broadcast(one, {})->wait();
-    std::vector<at::Tensor> sent{own_part.clone()}, received{at::zeros_like(own_part)};
-    backend.startCoalescing();
-    backend.send(sent, 1 - rank, 0);
-    backend.recv(received, 1 - rank, 0);
-    backend.endCoalescing()->wait();
-    EXPECT_TRUE(at::equal(received[0].cpu(), at::full({4}, 6.0)));
-    backend.barrier({})->wait();
-  });
-}
-
-TEST_F(CheckedDeviceStreams, AWaitWithATimeoutMakesTheHostWait) {
-  with_two_backends([](CheckedBackend& backend, int rank) {
+TEST_F(CheckedDeviceStreams, UsesWhileACollectiveIsUnderWayAreFoundAndAWaitWithATimeoutMakesTheHostWait) {
+  with_two_backends([](c10d::Backend& backend, int rank) {
     std::vector<at::Tensor> tensors{ones(4, rank)};
     backend.allreduce(tensors, {})->wait(std::chrono::seconds(1));
   });
   EXPECT_THAT(take_host_waits(), SizeIs(2));
-}
-
-TEST_F(CheckedDeviceStreams, AWriteWhileASendStillReadsIsFound) {
-  with_two_backends([](CheckedBackend& backend, int rank) {
+  with_two_backends([](c10d::Backend& backend, int rank) {
     std::vector<at::Tensor> tensors{ones(4, rank)};
     if (rank == 1) return void(backend.recv(tensors, 0, 0)->wait());
     const auto work = backend.send(tensors, 1, 0);
     tensors[0].mul_(2);  // before work->wait()
     work->wait();
   });
-  expect_violation(Fault::kUnordered, "send on stream", "then aten::mul");
-}
-
-TEST_F(CheckedDeviceStreams, AReadBeforeACollectiveWasWaitedForIsFound) {
-  with_two_backends([](CheckedBackend& backend, int rank) {
+  EXPECT_THAT(violations(), one(Fault::kUnordered, "send on stream", "then aten::mul"));
+  with_two_backends([](c10d::Backend& backend, int rank) {
     std::vector<at::Tensor> tensors{ones(4, rank)};
     const auto work = backend.allreduce(tensors, {});
-    const auto early = tensors[0] + rank;
+    static_cast<void>(tensors[0] + rank);
     work->wait();
   });
   EXPECT_THAT(violations(), SizeIs(2));

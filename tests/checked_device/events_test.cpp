@@ -18,7 +18,7 @@ TEST_F(CheckedEvents, GathersWaitForNothingThatFollowsTheOptimizersEvent) {
   const auto training = even_net();
   on_ranks(training, 2, [&](EvenNetImpl& net, const Group& group, int rank) {
     auto optimizer = training.optimizer(net.parameters());
-    const auto share = training.share_of(0);
+    const auto share = training.share_of();
     run_step(training, net, group, *optimizer, share);
     auto too_early = recorded_on(current_stream_of(rank));
     run_step(training, net, group, *optimizer, share);
@@ -39,7 +39,7 @@ TEST_F(CheckedEvents, AWriteEndsTheOptimizersEvent) {
     auto optimizer = training.optimizer(net.parameters());
     for (int step = 0; step < 3; ++step) {
       if (step == 0) group.set_post_optim_event(recorded_on(current_stream_of(rank)));
-      run_step(training, net, group, *optimizer, training.share_of(0));
+      run_step(training, net, group, *optimizer, training.share_of());
     }
   });
 }
@@ -63,11 +63,11 @@ TEST_F(CheckedEvents, AnOptimizersEventIsOneThatWasRecordedOnTheDevice) {
 
 // So it goes on beside what the current stream computes.
 TEST_F(CheckedOffload, ACopyToTheDeviceWaitsForNothingThatTheCurrentStreamWasGiven) {
-  for (const int world : {1, 3}) {
-    const auto training = small_net(on_host());
+  const auto training = small_net(on_host());
+  for (const int world : {1, 3})
     on_ranks(training, world, [&](SmallNetImpl& net, const Group& group, int rank) {
       auto optimizer = training.optimizer(net.parameters());
-      run_step(training, net, group, *optimizer, training.share_of(0));
+      run_step(training, net, group, *optimizer, training.share_of());
       const auto own = current_stream_of(rank);
       std::unique_lock lock(device_mutex());
       const Stamp computed = Timeline::get().launch(own);
@@ -81,37 +81,34 @@ TEST_F(CheckedOffload, ACopyToTheDeviceWaitsForNothingThatTheCurrentStreamWasGiv
       lock.unlock();
       whole.wait();
     });
-  }
 }
 
 TEST_F(CheckedSummon, ParametersMayLieInHostMemory) {
-  for (const int world : {1, 3})
-    for (const bool rank0_only : {false, true}) {
-      const auto training = small_net();
-      on_ranks(training, world, [&](SmallNetImpl& net, const Group& group, int rank) {
-        std::vector<torch::Tensor> values;
-        for (const auto& parameter : net.parameters()) values.push_back(full_tensor(parameter).cpu());
-        {
-          auto whole = summon_full_params(group, {.rank0_only = rank0_only, .offload_to_cpu = true});
-          const bool keeps = !rank0_only || rank == 0;
-          const torch::NoGradGuard no_grad;
-          for (size_t i = 0; i < values.size(); ++i) {
-            auto parameter = net.parameters()[i];
-            EXPECT_EQ(parameter.device(), keeps ? c10::Device(c10::kCPU) : device(rank));
-            if (!keeps) continue;
-            EXPECT_TRUE(torch::equal(parameter, values[i])) << i;
-            parameter.mul_(2);
-          }
-          if (!rank0_only) whole.write_back();
-        }
+  const auto training = small_net();
+  for (const auto& [world, rank0_only] : {std::pair(1, false), {3, false}, {3, true}})
+    on_ranks(training, world, [&, rank0_only = rank0_only](SmallNetImpl& net, const Group& group, int rank) {
+      std::vector<torch::Tensor> values;
+      for (const auto& parameter : net.parameters()) values.push_back(full_tensor(parameter).cpu());
+      {
+        auto whole = summon_full_params(group, {.rank0_only = rank0_only, .offload_to_cpu = true});
+        const bool keeps = !rank0_only || rank == 0;
+        const torch::NoGradGuard no_grad;
         for (size_t i = 0; i < values.size(); ++i) {
-          EXPECT_EQ(net.parameters()[i].device(), device(rank));
-          EXPECT_TRUE(torch::equal(full_tensor(net.parameters()[i]).cpu(), rank0_only ? values[i] : values[i] * 2));
+          auto parameter = net.parameters()[i];
+          EXPECT_EQ(parameter.device(), keeps ? c10::Device(c10::kCPU) : device(rank));
+          if (!keeps) continue;
+          EXPECT_TRUE(torch::equal(parameter, values[i])) << i;
+          parameter.mul_(2);
         }
-        auto optimizer = training.optimizer(net.parameters());
-        run_step(training, net, group, *optimizer, training.share_of(0));
-      });
-    }
+        if (!rank0_only) whole.write_back();
+      }
+      for (size_t i = 0; i < values.size(); ++i) {
+        EXPECT_EQ(net.parameters()[i].device(), device(rank));
+        EXPECT_TRUE(torch::equal(full_tensor(net.parameters()[i]).cpu(), rank0_only ? values[i] : values[i] * 2));
+      }
+      auto optimizer = training.optimizer(net.parameters());
+      run_step(training, net, group, *optimizer, training.share_of());
+    });
 }
 
 }  // namespace

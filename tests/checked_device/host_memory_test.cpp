@@ -17,11 +17,6 @@ using testing::SizeIs;
 
 class CheckedHostMemory : public CheckedDevice {
  protected:
-  void SetUp() override {
-    CheckedDevice::SetUp();
-    streams().setDevice(device(0));
-  }
-
   static at::Tensor pinned(double value) {
     auto data = HostMemory::get().allocate(4 * sizeof(float));
     c10::Storage storage(c10::Storage::use_byte_size_t(), 4 * sizeof(float), std::move(data));
@@ -34,17 +29,14 @@ class CheckedHostMemory : public CheckedDevice {
   }
 };
 
-TEST_F(CheckedHostMemory, ACopyBesideTheHostIsThereAfterAnEvent) {
-  const auto host = pinned(0);
+TEST_F(CheckedHostMemory, ACopyBesideTheHostIsThereAfterAnEventAndOthersAreWaitedFor) {
+  const auto host = pinned(0), blocking = pinned(0), pageable = at::zeros({4});
   host.copy_(on_device(3), /*non_blocking=*/true);
   EXPECT_TRUE(at::isnan(host).all().item<bool>());
   EXPECT_THAT(take_host_waits(), SizeIs(0));
   wait_for_all();
   expect_values(host, 3);
-}
-
-TEST_F(CheckedHostMemory, OtherCopiesAreWaitedFor) {
-  const auto blocking = pinned(0), pageable = at::zeros({4});
+  take_host_waits();
   blocking.copy_(on_device(3));
   pageable.copy_(on_device(3), /*non_blocking=*/true);
   EXPECT_THAT(take_host_waits(), SizeIs(2));
@@ -84,13 +76,11 @@ TEST_F(CheckedHostMemory, ACopyBackThatComesAfterTheCopyBringsTheValuesAndOneBes
   violations();  // `back` was written on another stream than it was made on, and the copy beside it
 }
 
-TEST_F(CheckedHostMemory, MemoryOfLibTorchsOwnKindMayGoUnderACopy) {
+TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFoundButForLibTorchsOwnKind) {
   auto host = at::empty({4}, at::device(at::kCPU).dtype(at::kFloat).pinned_memory(true));
   host.copy_(on_device(3), /*non_blocking=*/true);
   host.reset();
-}
-
-TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFound) {
+  EXPECT_THAT(violations(), IsEmpty());
   on_device(0).copy_(pinned(1), /*non_blocking=*/true);
   EXPECT_THAT(violations(), ElementsAre(Field(&Violation::fault, Fault::kEarlyFree)));
 }

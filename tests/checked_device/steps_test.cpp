@@ -9,9 +9,6 @@ namespace {
 
 class CheckedTraining : public CheckedDevice {};
 
-// One rank, which exchanges nothing, and three, among which hardly anything divides evenly.
-constexpr int kWorlds[] = {1, 3};
-
 // Calls `expect(options, host_waits)` for rows on the device and in host memory.
 template <class Expect>
 void wherever_rows_lie(const FullyShardOptions& options, const Expect& expect) {
@@ -26,116 +23,110 @@ auto maker(const Options& options) {
   return [options](auto parameters) { return std::make_unique<Optimizer>(parameters, options); };
 }
 
-void set_event(const Group& group, int rank) { group.set_post_optim_event(recorded_on(current_stream_of(rank))); }
-
+// One rank exchanges nothing, among three hardly anything divides evenly. Steps after the second one use memory of
+// gathers that were predicted.
 TEST_F(CheckedTraining, StepsOfABlockwiseNetAreOrderedHoweverLongWholeParametersStay) {
-  for (const auto& reshard : std::vector<std::optional<Reshard>>{std::nullopt, Reshard::always(), Reshard::never()})
-    wherever_rows_lie({.reshard_after_forward = reshard}, [&](const FullyShardOptions& options, size_t waits) {
-      for (const int world : {1, 2, 3})
-        if (world == 3 || !reshard) expect_steps_are_ordered(small_net(options), world, waits);
+  const std::optional<Reshard> unset, always = Reshard::always();
+  for (const auto& [reshard, world] : {std::pair(unset, 1), {unset, 3}, {always, 3}})
+    wherever_rows_lie({.reshard_after_forward = reshard}, [&, world = world](const auto& options, size_t waits) {
+      auto training = small_net(options, /*blocks=*/3);
+      training.steps = 4;
+      expect_steps_are_ordered(training, world, waits);
     });
 }
 
 TEST_F(CheckedTraining, StepsOfAnEvenNetOverTheBackendsOwnCollectivesAreOrdered) {
-  wherever_rows_lie({}, [](const FullyShardOptions& options, size_t waits) {
-    for (const int world : {1, 2, 3}) expect_steps_are_ordered(even_net(options), world, waits);
-  });
+  wherever_rows_lie({},
+                    [](const auto& options, size_t waits) { expect_steps_are_ordered(even_net(options), 3, waits); });
+  expect_steps_are_ordered(even_net(), 2);
 }
 
 TEST_F(CheckedTraining, StepsOfEveryStrategyAreOrdered) {
   for (const auto strategy : {Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})
-    wherever_rows_lie({.strategy = strategy, .bucket_cap_bytes = 300},
-                      [](const FullyShardOptions& options, size_t waits) {
-                        expect_steps_are_ordered(small_net(options), waits > 0 ? 3 : 2, waits);
-                      });
+    wherever_rows_lie({.strategy = strategy, .bucket_cap_bytes = 300}, [](const auto& options, size_t waits) {
+      expect_steps_are_ordered(small_net(options), waits > 0 ? 3 : 2, waits);
+    });
   expect_steps_are_ordered(small_net(on_host({.strategy = Strategy::kReplicate})), 1, 1);
 }
 
 TEST_F(CheckedTraining, StepsOverBothAxesAndAmongNeighboursAreOrdered) {
-  for (const Axes axes : {Axes{1, 2}, Axes{2, 2}}) {
-    // Several buckets of each group, with one rank a replica.
-    wherever_rows_lie({.bucket_cap_bytes = 300}, [&](const FullyShardOptions& options, size_t waits) {
-      expect_steps_are_ordered(small_net_over(axes, options), axes.ranks(), waits);
-    });
-    auto even = even_net();
-    even.shard = [=](EvenNetImpl& net) {
-      const auto placement = placement_over(axes);
-      for (auto& layer : *net.layers) shard_over(placement, module_tree(*layer), {.bucket_cap_bytes = 300});
-      return shard_over(placement, module_tree(net), {.bucket_cap_bytes = 300});
-    };
-    expect_steps_are_ordered(even, axes.ranks());
-  }
+  // Several buckets of each group, with one rank a replica.
+  expect_steps_are_ordered(small_net_over({1, 2}, {.bucket_cap_bytes = 300}), 2);
+  wherever_rows_lie({}, [&](const auto& options, size_t waits) {
+    expect_steps_are_ordered(small_net_over({2, 2}, options), 4, waits);
+  });
+  auto even = even_net();
+  even.shard = [](EvenNetImpl& net) { return shard_blocks_over(placement_over({2, 2}), net); };
+  expect_steps_are_ordered(even, 4);
   expect_steps_are_ordered(small_net(on_host({.reshard_after_forward = Reshard::within(2)})), 4, 1);
 }
 
 TEST_F(CheckedTraining, StepsOfTheFusedOptimizersAreOrdered) {
-  wherever_rows_lie({}, [](const FullyShardOptions& options, size_t waits) {
+  wherever_rows_lie({}, [](const auto& options, size_t waits) {
     auto training = small_net(options);
     training.optimizer = maker<optim::AdamW>(torch::optim::AdamWOptions(1e-2));
-    for (const int world : kWorlds) expect_steps_are_ordered(training, world, waits);
+    expect_steps_are_ordered(training, 2, waits);
     training.optimizer = maker<optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
-    expect_steps_are_ordered(training, 3, waits);
+    expect_steps_are_ordered(training, 1, waits);
   });
 }
 
 TEST_F(CheckedTraining, StepsOfMixedPrecisionAreOrdered) {
-  for (const auto& policy : {MixedPrecisionPolicy{.param_dtype = torch::kBFloat16},
-                             MixedPrecisionPolicy{.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat}}) {
+  for (const auto& [reduce, world] :
+       {std::pair(std::optional<at::ScalarType>(), 3), {torch::kFloat, 3}, {torch::kFloat, 1}}) {
+    const MixedPrecisionPolicy policy{.param_dtype = torch::kBFloat16, .reduce_dtype = reduce};
     auto training = small_net({.mp_policy = policy});
     training.optimizer = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1));  // Adam makes a step of a rounding
     training.tolerance = 0.1;  // that the bits are right is tested on the CPU
-    for (const int world : kWorlds) expect_steps_are_ordered(training, world);
+    expect_steps_are_ordered(training, world);
   }
 }
 
 TEST_F(CheckedTraining, GathersThatFollowTheOptimizersEventAreOrdered) {
-  for (const int world : kWorlds) {
-    expect_steps_are_ordered(small_net({.reshard_after_forward = Reshard::always()}), world, 0, set_event);
-    expect_steps_are_ordered(small_net(on_host()), world, 1, set_event);
-  }
+  const auto set_event = [](const Group& group, int rank) {
+    group.set_post_optim_event(recorded_on(current_stream_of(rank)));
+  };
+  expect_steps_are_ordered(small_net({.reshard_after_forward = Reshard::always()}), 3, 0, set_event);
+  for (const int world : {1, 3}) expect_steps_are_ordered(small_net(on_host()), world, 1, set_event);
   expect_steps_are_ordered(even_net(), 3, 0, set_event);
   expect_steps_are_ordered(small_net_over({2, 2}), 4, 0, set_event);
 }
 
 TEST_F(CheckedOffload, SomeGroupsMayHaveTheirRowsOnTheHostAndOthersNot) {
-  for (const int world : {1, 2})
-    for (const bool is_root : {false, true}) {
-      auto training = small_net();
-      training.shard = [=](SmallNetImpl& net) {
-        for (auto& block : *net.blocks) fully_shard(*block, is_root ? FullyShardOptions() : on_host());
-        return fully_shard(static_cast<torch::nn::Module&>(net), is_root ? on_host() : FullyShardOptions());
-      };
-      expect_steps_are_ordered(training, world, 1);
-    }
+  for (const bool is_root : {false, true}) {
+    auto training = small_net();
+    training.shard = [=](SmallNetImpl& net) {
+      for (auto& block : *net.blocks) fully_shard(*block, is_root ? FullyShardOptions() : on_host());
+      return fully_shard(static_cast<torch::nn::Module&>(net), is_root ? on_host() : FullyShardOptions());
+    };
+    expect_steps_are_ordered(training, 2, 1);
+  }
 }
 
 // A model that was built on the CPU goes there from host memory, row by row.
 TEST_F(CheckedOffload, AModelThatWasBuiltOnTheCPUComputesOnTheProcessGroupsDevice) {
-  for (const int world : kWorlds) {
-    auto training = small_net(on_host());
-    training.is_built_on_device = false;
-    expect_steps_are_ordered(training, world, 1);
-  }
+  auto training = small_net(on_host());
+  training.is_built_on_device = false;
+  expect_steps_are_ordered(training, 2, 1);
 }
 
-// Four groups, each gathered once and reduced once.
+// Three groups, each gathered once and reduced once.
 TEST_F(CheckedOffload, WithoutPinnedMemoryTheHostWaitsForEachCopy) {
   const auto options = on_host({.reshard_after_forward = Reshard::never()}, /*is_pinned=*/false);
-  for (const int world : kWorlds) expect_steps_are_ordered(small_net(options), world, 8);
+  expect_steps_are_ordered(small_net(options), 2, 6);
 }
 
 // Layers side by side, in turns on the caller's stream and on another one, on which their nodes run in backward too.
 struct ForkedNetImpl : torch::nn::Module {
-  torch::nn::ModuleList layers;
+  torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
   bool begins_aside = false;
   std::optional<c10::Stream> aside;
   ForkedNetImpl() {
-    register_module("layers", layers);
-    for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(5, 3));
+    for (int i = 0; i < 4; ++i) blocks->push_back(torch::nn::Linear(5, 3));
   }
   torch::Tensor forward(const torch::Tensor& x) {
     torch::Tensor sum = x.new_zeros({3});
-    for (size_t i = 0; i < layers->size(); ++i) sum = sum + run(*layers[i]->as<torch::nn::Linear>(), x, i % 2 == 1);
+    for (size_t i = 0; i < blocks->size(); ++i) sum = sum + run(*blocks[i]->as<torch::nn::Linear>(), x, i % 2 == 1);
     return sum;
   }
   torch::Tensor run(torch::nn::LinearImpl& layer, const torch::Tensor& x, bool is_odd) {
@@ -156,39 +147,36 @@ struct ForkedNetImpl : torch::nn::Module {
 };
 
 DeviceTraining<ForkedNetImpl> forked_net(bool begins_aside, bool is_one_group) {
-  return device_training<ForkedNetImpl>(
-      [=] {
-        auto net = std::make_shared<ForkedNetImpl>();
-        net->begins_aside = begins_aside;
-        return net;
-      },
-      [=](ForkedNetImpl& net) {
-        return is_one_group ? fully_shard(static_cast<torch::nn::Module&>(net)) : shard_layers(net);
-      },
-      5, 3);
+  const auto build = [=] {
+    auto net = std::make_shared<ForkedNetImpl>();
+    net->begins_aside = begins_aside;
+    return net;
+  };
+  const auto shard = [=](ForkedNetImpl& net) {
+    return is_one_group ? fully_shard(static_cast<torch::nn::Module&>(net)) : shard_all(net);
+  };
+  return device_training<ForkedNetImpl>(build, shard, 5, 3);
 }
 
 TEST_F(CheckedTraining, GradientsThatArriveOnTwoStreamsAreReducedAfterBoth) {
-  for (const int world : kWorlds)
-    for (const bool begins_aside : {false, true})
-      for (const bool is_one_group : {false, true}) {
-        SCOPED_TRACE(c10::str(begins_aside ? "reduced aside, " : "", is_one_group ? "one group" : "a group each"));
-        expect_steps_are_ordered(forked_net(begins_aside, is_one_group), world);
-      }
+  for (const bool begins_aside : {false, true})
+    for (const bool is_one_group : {false, true}) {
+      SCOPED_TRACE(c10::str(begins_aside ? "reduced aside, " : "", is_one_group ? "one group" : "a group each"));
+      expect_steps_are_ordered(forked_net(begins_aside, is_one_group), 2);
+    }
 }
 
 TEST_F(CheckedTraining, GradientsThatAccumulateOnStreamsInTurnsAreOrdered) {
-  for (const int world : kWorlds) {
-    const auto training = forked_net(/*begins_aside=*/false, /*is_one_group=*/true);
+  const auto training = forked_net(/*begins_aside=*/false, /*is_one_group=*/true);
+  for (const int world : {1, 3})
     on_ranks(training, world, [&](ForkedNetImpl& net, const Group& group, int) {
-      const auto share = training.share_of(0);
+      const auto share = training.share_of();
       for (int step = 0; step < 6; ++step, net.begins_aside = !net.begins_aside) {
         group.set_requires_gradient_sync(step % 3 != 0);
         training.forward(net, group, share).backward();
       }
       EXPECT_GT(clip_grad_norm_(group, 1e-3), 0);
     });
-  }
 }
 
 // What is kept of the micro-batches within the replica, and reductions that outlive their backward.
@@ -199,7 +187,7 @@ TEST_F(CheckedTraining, MicroBatchesOverBothAxesAreOrdered) {
     for (int step = 0; step < 6; ++step) {
       group.set_requires_all_reduce(step % 3 == 2);
       group.set_is_last_backward(step % 3 == 2);
-      training.forward(net, group, step).backward();
+      training.forward(net, group, training.share_of(step)).backward();
       if (step % 3 != 2) continue;
       optimizer->step();
       optimizer->zero_grad();

@@ -1,8 +1,8 @@
-// Numbers of other dtypes, and random bits for rounding.
+// Numbers of other dtypes, random bits, and bf16 numbers that are rounded by them: their mean over many steps.
 
+#include <fsdp/optim.h>
 #include <gtest/gtest.h>
-
-#include <ATen/ATen.h>
+#include <torch/torch.h>
 
 #include <cmath>
 #include <limits>
@@ -58,8 +58,11 @@ TEST(OptimConvert, StochasticRoundingKeepsWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(static_cast<float>(to[2])));
 }
 
-TEST(OptimConvert, RandomBitsOfAnElementDoNotDependOnWhereAStretchBegins) {
-  std::vector<uint16_t> all(1000);
+// The first known answer of the authors' implementation (Random123, kat_vectors): philox4x32 10, all zero.
+TEST(OptimConvert, RandomBitsAreThoseOfPhiloxWhereverAStretchBegins) {
+  std::vector<uint16_t> bits(8), all(1000);
+  fill_random(bits, 0, 0, 0);
+  EXPECT_EQ(bits, (std::vector<uint16_t>{0xe8d5, 0x6627, 0xc58d, 0xe169, 0xac4c, 0xbc57, 0xdbd8, 0x9b00}));
   fill_random(all, 3, 4, 0);
   for (const size_t first : {1, 7, 8, 501}) {
     std::vector<uint16_t> part(99);
@@ -68,19 +71,45 @@ TEST(OptimConvert, RandomBitsOfAnElementDoNotDependOnWhereAStretchBegins) {
   }
 }
 
-// The first known answer of the authors' implementation (Random123, kat_vectors): philox4x32 10, all zero.
-TEST(OptimConvert, RandomBitsAreThoseOfPhilox) {
-  std::vector<uint16_t> bits(8);
-  fill_random(bits, 0, 0, 0);
-  EXPECT_EQ(bits, (std::vector<uint16_t>{0xe8d5, 0x6627, 0xc58d, 0xe169, 0xac4c, 0xbc57, 0xdbd8, 0x9b00}));
+// The mean of elements that were 1, after steps that each ask for 1/200 of a unit in the last place.
+double sum_of_small_steps(const StateOptions& state, int64_t elements, int steps) {
+  const auto parameter = torch::ones({elements}, torch::kBFloat16).requires_grad_();
+  SGD optimizer({parameter}, torch::optim::SGDOptions(1.0 / 25600), state);
+  for (int step = 0; step < steps; ++step) {
+    parameter.mutable_grad() = -torch::ones({elements}, torch::kBFloat16);
+    optimizer.step();
+  }
+  return parameter.detach().to(torch::kDouble).mean().item<double>();
 }
 
-TEST(OptimConvert, RandomBitsAreEven) {
-  std::vector<uint16_t> bits(1 << 16);
-  fill_random(bits, 9, 1, 12345);
-  double mean = 0;
-  for (const auto value : bits) mean += value / static_cast<double>(bits.size());
-  EXPECT_NEAR(mean, 32767.5, 5 * 65536 / std::sqrt(12.0 * 65536));
+TEST(OptimRounding, SmallStepsAddUpWhenTheyAreRoundedStochasticallyAndAreLostOtherwise) {
+  // A unit is 1/128. 200 roundings of an element have a standard deviation of sqrt(200 (1/200) (199/200)) units, that
+  // is one at most, the mean of 10,000 elements 1/100 of it: 0.00008.
+  EXPECT_EQ(sum_of_small_steps({}, 100, 200), 1.0);
+  EXPECT_NEAR(sum_of_small_steps({.stochastic_rounding = true}, 10'000, 200), 1.0 + 1.0 / 128, 5 * 0.00008);
+}
+
+TEST(OptimRounding, ElementsParametersStepsAndSeedsHaveRandomNumbersOfTheirOwn) {
+  const auto rounded = [](uint64_t seed, int steps, size_t which) {
+    std::vector<torch::Tensor> parameters;
+    for (int i = 0; i < 2; ++i) parameters.push_back(torch::ones({256}, torch::kBFloat16).requires_grad_());
+    SGD optimizer(parameters, torch::optim::SGDOptions(1.0 / 256), {.stochastic_rounding = true, .seed = seed});
+    for (int step = 0; step < steps; ++step) {
+      const torch::NoGradGuard no_grad;
+      for (const auto& parameter : parameters) {
+        parameter.fill_(1);
+        parameter.mutable_grad() = -torch::ones({256}, torch::kBFloat16);
+      }
+      optimizer.step();
+    }
+    return parameters[which].detach().clone();
+  };
+  const auto one = rounded(1, 1, 0);
+  EXPECT_GT(one.to(torch::kFloat).std().item<double>(), 0) << "elements differ";
+  EXPECT_TRUE(torch::equal(one, rounded(1, 1, 0)));
+  EXPECT_FALSE(torch::equal(one, rounded(1, 1, 1))) << "of another parameter";
+  EXPECT_FALSE(torch::equal(one, rounded(1, 2, 0))) << "of another step";
+  EXPECT_FALSE(torch::equal(one, rounded(2, 1, 0))) << "of another seed";
 }
 
 }  // namespace

@@ -30,17 +30,14 @@ std::vector<double> wild_values(std::mt19937& random, size_t count) {
   return values;
 }
 
-TEST(OptimExactSum, OneValueComesBackAsItIs) {
+TEST(OptimExactSum, LosesNothing) {
   for (double value :
        {0.0, 1.0, 0.1, 3.0e300, Limits::max(), Limits::min(), Limits::denorm_min(), 5 * Limits::denorm_min()})
     EXPECT_EQ(sum_of({value}), value);
   EXPECT_EQ(ExactSum().value(), 0.0);
-}
-
-TEST(OptimExactSum, SmallAddendsAreNotLostBesideALargeOne) {
   std::vector<double> values{1e16};
   values.insert(values.end(), 1000, 1.0);
-  EXPECT_EQ(sum_of(values), 1e16 + 1000);
+  EXPECT_EQ(sum_of(values), 1e16 + 1000) << "small addends beside a large one";
   EXPECT_EQ(sum_of({1.0, Limits::denorm_min(), Limits::denorm_min()}), 1.0);
 }
 
@@ -48,7 +45,7 @@ TEST(OptimExactSum, EqualsIntegersThatADoubleHolds) {
   std::mt19937 random(1);
   ExactSum sum;
   int64_t expected = 0;
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     const auto value = static_cast<int64_t>(random());
     sum.add(std::ldexp(static_cast<double>(value), -200));
     expected += value;
@@ -59,7 +56,7 @@ TEST(OptimExactSum, EqualsIntegersThatADoubleHolds) {
 TEST(OptimExactSum, OrderAndPartsDoNotMatterToTheBits) {
   std::mt19937 random(2);
   int naive_sums_that_differ = 0;
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < 20; ++round) {
     auto values = wild_values(random, 500);
     std::erase_if(values, [](double value) { return value > 1e30; });  // they would hide all others
     const double expected = sum_of(values), naive = std::accumulate(values.begin(), values.end(), 0.0);
@@ -73,7 +70,7 @@ TEST(OptimExactSum, OrderAndPartsDoNotMatterToTheBits) {
     for (const auto& part : parts) joined.add(part);
     EXPECT_EQ(joined.value(), expected);
   }
-  EXPECT_GT(naive_sums_that_differ, 25);  // otherwise the test shows nothing
+  EXPECT_GT(naive_sums_that_differ, 10);  // otherwise the test shows nothing
 }
 
 TEST(OptimExactSum, WordsOfRanksAddUpAsDoubles) {
@@ -107,12 +104,16 @@ double signed_sum_of(const std::vector<double>& values) {
   return sum.value();
 }
 
-TEST(OptimSignedExactSum, SubtractsWithoutRounding) {
+TEST(OptimSignedExactSum, SubtractsWithoutRoundingAndKeepsWhatIsNotFinite) {
   EXPECT_EQ(signed_sum_of({1e300, 1.0, -1e300}), 1.0);
   EXPECT_EQ(signed_sum_of({1e300, -Limits::denorm_min(), -1e300}), -Limits::denorm_min());
   EXPECT_EQ(signed_sum_of({0.1, -0.1}), 0.0);
   EXPECT_EQ(signed_sum_of({-0.5, 2.0, -4.0}), -2.5);
   EXPECT_EQ(signed_sum_of({}), 0.0);
+  EXPECT_EQ(signed_sum_of({1.0, -Limits::infinity()}), -Limits::infinity());
+  EXPECT_EQ(signed_sum_of({1.0, Limits::infinity()}), Limits::infinity());
+  EXPECT_TRUE(std::isnan(signed_sum_of({Limits::infinity(), -Limits::infinity()})));
+  EXPECT_TRUE(std::isnan(signed_sum_of({1.0, std::nan("")})));
 }
 
 TEST(OptimSignedExactSum, OrderDoesNotMatterToTheBits) {
@@ -124,13 +125,6 @@ TEST(OptimSignedExactSum, OrderDoesNotMatterToTheBits) {
     std::ranges::shuffle(values, random);
     EXPECT_EQ(signed_sum_of(values), expected);
   }
-}
-
-TEST(OptimSignedExactSum, WhatIsNotFiniteStaysSo) {
-  EXPECT_EQ(signed_sum_of({1.0, -Limits::infinity()}), -Limits::infinity());
-  EXPECT_EQ(signed_sum_of({1.0, Limits::infinity()}), Limits::infinity());
-  EXPECT_TRUE(std::isnan(signed_sum_of({Limits::infinity(), -Limits::infinity()})));
-  EXPECT_TRUE(std::isnan(signed_sum_of({1.0, std::nan("")})));
 }
 
 }  // namespace

@@ -133,8 +133,7 @@ TEST(OptimFlat, OnePassOverAGroupGivesTheBitsOfOneForEachParameter) {
         net.leave_gradients(1);
         EXPECT_EQ(passes_of_a_step(made), 1) << "rank " << rank();
       };
-      for (const int world : worlds_up_to(4))
-        if (world != 3) expect_equal(expected, trained(optimizer, world, dtype, state, in_one_pass));
+      for (const int world : {1, 2}) expect_equal(expected, trained(optimizer, world, dtype, state, in_one_pass));
     }
 }
 
@@ -180,41 +179,30 @@ TEST(OptimFlat, ClippingByAFactorGivesTheBitsOfClippingGradients) {
   EXPECT_TRUE(std::isnan(clip_coefficient(std::nan(""), 1)));
 }
 
-// Torch's schedulers know torch::optim::Optimizer only.
-TEST(OptimFlat, SchedulersOfTorchSetTheRateOfEveryKind) {
-  using namespace torch::optim;
+// Torch's schedulers know torch::optim::Optimizer only. A rate of 0 writes the values that were there.
+TEST(OptimFlat, SchedulersOfTorchSetTheRateOfEveryKindThatAStepTakes) {
+  using torch::optim::ReduceLROnPlateauScheduler;
   for (const auto& optimizer : every_optimizer()) {
     SCOPED_TRACE(optimizer.name);
-    run_thread_ranks(1, [&](int) {
-      ShapesNet net(torch::kFloat);
-      fully_shard(static_cast<torch::nn::Module&>(net));
-      net.set_gradients(1);
-      auto first = optimizer.make(net.parameters(), {}), second = optimizer.make(net.parameters(), {});
-      const double lr = first.torchs->param_groups()[0].options().get_lr();
-      StepLR schedule(*first.torchs, /*step_size=*/2, /*gamma=*/0.5);  // its first step counts as none
-      ReduceLROnPlateauScheduler plateau(*second.torchs, ReduceLROnPlateauScheduler::min, /*factor=*/0.1,
-                                         /*patience=*/1);
-      for (const auto& [step_rate, plateau_rate] : {std::pair(1.0, 1.0), {1.0, 1.0}, {0.5, 0.1}, {0.5, 0.1}}) {
-        first.torchs->step();
-        schedule.step();
-        second.torchs->step();
-        plateau.step(1.0F);
-        EXPECT_EQ(first.torchs->param_groups()[0].options().get_lr(), lr * step_rate);
-        EXPECT_NEAR(second.torchs->param_groups()[0].options().get_lr(), lr * plateau_rate, 1e-7 * lr);
-      }
-    });
-  }
-}
-
-// A rate of 0 writes the rows that were there, so the rate is what a step reads.
-TEST(OptimFlat, AStepTakesTheRateOfItsTime) {
-  for (const auto& optimizer : every_optimizer()) {
-    SCOPED_TRACE(optimizer.name);
-    expect_equal(trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet&, AnyOptimizer&) {}),
-                 trained(optimizer, 2, torch::kFloat, {}, [](ShapesNet& net, AnyOptimizer& made) {
-                   made.torchs->param_groups()[0].options().set_lr(0);
-                   three_steps(net, made);
-                 }));
+    const auto parameter = torch::ones({5}).requires_grad_();
+    parameter.mutable_grad() = torch::ones({5});
+    auto first = optimizer.make({parameter}, {}), second = optimizer.make({parameter}, {});
+    auto& rate = first.torchs->param_groups()[0].options();
+    auto& other = second.torchs->param_groups()[0].options();
+    const double lr = rate.get_lr();
+    torch::optim::StepLR schedule(*first.torchs, /*step_size=*/2, /*gamma=*/0.5);  // its first step counts as none
+    ReduceLROnPlateauScheduler plateau(*second.torchs, ReduceLROnPlateauScheduler::min, /*factor=*/0.1, /*patience=*/1);
+    for (const auto& [step_rate, plateau_rate] : {std::pair(1.0, 1.0), {1.0, 1.0}, {0.5, 0.1}, {0.5, 0.1}}) {
+      first.torchs->step();
+      schedule.step();
+      plateau.step(1.0F);
+      EXPECT_EQ(rate.get_lr(), lr * step_rate);
+      EXPECT_NEAR(other.get_lr(), lr * plateau_rate, 1e-7 * lr);
+    }
+    const auto before = parameter.detach().clone();
+    rate.set_lr(0);
+    first.torchs->step();
+    EXPECT_TRUE(torch::equal(before, parameter.detach()));
   }
 }
 
@@ -252,18 +240,16 @@ TEST(OptimFlat, RowsOfWholeValuesInBf16AreSteppedInFp32) {
       three_steps(net, made);
     });
     const FullyShardOptions bf16{.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}};
-    expect_equal(expected, trained(
-                               optimizer, 2, torch::kFloat, {},
-                               [](ShapesNet& net, AnyOptimizer& made) {
-                                 net.precision = torch::kBFloat16;
-                                 for (int step = 1; step <= 3; ++step) {
-                                   net.leave_gradients(step);
-                                   EXPECT_EQ(net.parameters()[0].grad().scalar_type(), torch::kFloat);
-                                   made.torchs->step();
-                                   made.torchs->zero_grad();
-                                 }
-                               },
-                               bf16));
+    const auto leave_gradients = [](ShapesNet& net, AnyOptimizer& made) {
+      net.precision = torch::kBFloat16;
+      for (int step = 1; step <= 3; ++step) {
+        net.leave_gradients(step);
+        EXPECT_EQ(net.parameters()[0].grad().scalar_type(), torch::kFloat);
+        made.torchs->step();
+        made.torchs->zero_grad();
+      }
+    };
+    expect_equal(expected, trained(optimizer, 2, torch::kFloat, {}, leave_gradients, bf16));
   }
 }
 

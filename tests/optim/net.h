@@ -9,22 +9,16 @@
 namespace fsdp::test {
 
 struct OptimNet : torch::nn::Module {
-  torch::nn::Embedding embedding{17, 5};
-  torch::nn::LayerNorm norm{torch::nn::LayerNormOptions({5})};
-  torch::nn::Linear in{5, 9}, sometimes{9, 9}, never{2, 2}, out{9, 3};
-  torch::nn::Conv1d conv{torch::nn::Conv1dOptions(1, 2, 3)};
-  torch::Tensor scale, frozen;
-  OptimNet() {
-    register_module("embedding", embedding);
-    register_module("norm", norm);
-    register_module("in", in);
-    register_module("sometimes", sometimes);
-    register_module("never", never);
-    register_module("conv", conv);
-    register_module("out", out);
-    scale = register_parameter("scale", torch::tensor(1.5));
-    frozen = register_parameter("frozen", torch::full({3}, 0.5), /*requires_grad=*/false);
-  }
+  torch::nn::Embedding embedding = register_module("embedding", torch::nn::Embedding(17, 5));
+  torch::nn::LayerNorm norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({5})));
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(5, 9)),
+                    sometimes = register_module("sometimes", torch::nn::Linear(9, 9)),
+                    never = register_module("never", torch::nn::Linear(2, 2));
+  torch::nn::Conv1d conv = register_module("conv", torch::nn::Conv1d(torch::nn::Conv1dOptions(1, 2, 3)));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(9, 3));
+  torch::Tensor scale = register_parameter("scale", torch::tensor(1.5)),
+                frozen = register_parameter("frozen", torch::full({3}, 0.5), /*requires_grad=*/false);
+
   torch::Tensor forward(const torch::Tensor& ids, bool uses_sometimes) {
     auto h = torch::tanh(in->forward(norm->forward(embedding->forward(ids))));
     if (uses_sometimes) h = h + sometimes->forward(h);

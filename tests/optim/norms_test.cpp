@@ -94,8 +94,7 @@ TEST(GlobalSums, OfGradientsAreThoseOfTheWholeOnes) {
       auto loss = (net.parameters()[0] * (rank + 1)).sum() + net.parameters()[4].square().sum();
       loss.backward();
     }
-    std::vector<torch::Tensor> gradients;  // most of them undefined
-    std::vector<torch::Tensor> whole;
+    std::vector<torch::Tensor> gradients, whole;  // most of the gradients are undefined
     for (const auto& parameter : net.parameters()) {
       gradients.push_back(parameter.grad());
       if (parameter.grad().defined()) whole.push_back(full_grad(parameter).flatten());
@@ -108,7 +107,7 @@ TEST(GlobalSums, OfGradientsAreThoseOfTheWholeOnes) {
 }
 
 TEST(GlobalSums, OfOtherTensorsAreRefusedBeforeRanksMeet) {
-  run_thread_ranks(2, [](int) {
+  run_thread_ranks(2, [](int rank) {
     Wild net;
     net.shard();
     const auto p = net.parameters()[0];
@@ -116,10 +115,6 @@ TEST(GlobalSums, OfOtherTensorsAreRefusedBeforeRanksMeet) {
     expect_error([&] { fsdp::sum({p.detach().view({-1})}); }, {"@sum", "parameter 'p0'", "found a view"});
     expect_error([&] { fsdp::norm({p}, 0.0); }, {"expected p > 0 or infinity, found 0"});
     EXPECT_GT(fsdp::norm({p}), 0);
-  });
-  run_thread_ranks(2, [](int rank) {
-    Wild net;
-    net.shard();
     EXPECT_THROW(fsdp::norm(net.parameters(), rank == 0 ? 2.0 : 3.0), Mismatch);
   });
 }
@@ -148,12 +143,12 @@ TEST(OptimClipping, CoversTheModelsOwnParametersOnlyWhereTheGroupOfATiedOneHasMo
 }
 
 TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
-  for (double norm_type : {2.0, 3.0, kInfinity})
-    for (double bad : {kInfinity, std::nan("")})
-      run_thread_ranks(2, [&](int rank) {
+  run_thread_ranks(2, [&](int rank) {
+    Wild net;
+    const auto group = net.shard();
+    for (const double norm_type : {2.0, 3.0, kInfinity})
+      for (const double bad : {kInfinity, std::nan("")}) {
         SCOPED_TRACE(c10::str(norm_type, " ", bad));
-        Wild net;
-        const auto group = net.shard();
         for (auto& parameter : net.parameters())
           parameter.mutable_grad() = torch::full_like(parameter.detach(), rank == 1 ? bad : 1.0);
         EXPECT_FALSE(std::isfinite(get_total_norm(group, norm_type)));
@@ -162,12 +157,11 @@ TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
         EXPECT_EQ(std::isnan(norm), std::isnan(bad));
         EXPECT_FALSE(std::isfinite(norm));
         // As torch::nn::utils::clip_grad_norm_ leaves them.
-        if (rank == 1) return;
-        for (auto& parameter : net.parameters()) {
-          const bool becomes_nan = std::isnan(bad) && parameter.numel() > 0;
-          EXPECT_EQ(parameter.grad().isnan().any().item<bool>(), becomes_nan);
-        }
-      });
+        if (rank == 1) continue;
+        for (auto& parameter : net.parameters())
+          EXPECT_EQ(parameter.grad().isnan().any().item<bool>(), std::isnan(bad) && parameter.numel() > 0);
+      }
+  });
 }
 
 }  // namespace

@@ -36,35 +36,18 @@ TEST(Buckets, AreCutByTheseRules) {
     EXPECT_EQ(runtime::cut_buckets(slots, first_cap, cap), expected) << rule;
 }
 
-// All of the net in one group, over as many replicas as there are ranks. Of fp64 a block of SmallNet has 6 kB.
-Training<SmallNetImpl> replicated(int world, int64_t bucket_cap_bytes = 1000) {
-  auto training = small_net_training();
-  training.shard = [=](SmallNetImpl& net) {
-    return shard_over(placement_over({1, world}), module_tree(net), {.bucket_cap_bytes = bucket_cap_bytes});
-  };
-  training.steps = 3;
-  return training;
-}
-
-TEST(Buckets, TrainAsTheUnshardedModelOnTheJoinedBatch) {
-  for (const int world : {1, 2, 3}) expect_training_equals_unsharded(replicated(world), world);
-  auto inside_one_another = replicated(2);
-  inside_one_another.shard = [](SmallNetImpl& net) {
-    return shard_blocks_over(placement_over({1, 2}), net, {.bucket_cap_bytes = 1000});
-  };
-  expect_training_equals_unsharded(inside_one_another, 2);
-}
-
 TEST(Buckets, GiveTheBitsOfOneReductionAndOfFullSharding) {
   for (const char* backend : {"shm", "gloo"}) {
-    auto whole = small_net_training(), in_one = replicated(3, int64_t{1} << 30), cut = replicated(3);
-    for (auto* training : {&whole, &in_one, &cut}) {
-      training->dtype = torch::kFloat;
-      training->steps = 2;
+    auto training = small_net_training();
+    training.dtype = torch::kFloat;
+    training.steps = 2;
+    const auto sharded = train_on_thread_ranks(training, 3, {.backend = backend});
+    for (const int64_t bytes : {1 << 30, 1000}) {  // a block has 3 kB
+      training.shard = [=](SmallNetImpl& net) {
+        return shard_over(placement_over({1, 3}), module_tree(net), {.bucket_cap_bytes = bytes});
+      };
+      expect_same_bits(sharded, train_on_thread_ranks(training, 3, {.backend = backend}));
     }
-    const auto expected = train_on_thread_ranks(whole, 3, {.backend = backend});
-    expect_same_bits(expected, train_on_thread_ranks(in_one, 3, {.backend = backend}));
-    expect_same_bits(expected, train_on_thread_ranks(cut, 3, {.backend = backend}));
   }
 }
 
@@ -105,31 +88,19 @@ Sums sums_of_chain(const std::array<Tensor Layers::*, 4>& chain) {
   return sums;
 }
 
-void expect_four_in_order(const std::vector<OperationLog::Entry>& sums) {
-  ASSERT_THAT(sums, SizeIs(4));
-  EXPECT_THAT(sums, Each(Field(&OperationLog::Entry::bytes, Layers::kBytes)));
-  for (size_t bucket = 0; bucket < sums.size(); ++bucket)
-    EXPECT_THAT(sums[bucket].subject, HasSubstr(c10::str("(bucket ", bucket + 1, " of 4)")));
-}
-
+// They keep their order, and begin later where a model uses its parameters in another one.
 TEST(Buckets, AreSummedWhileBackwardGoesOnWithoutWaitingForOneAnother) {
-  run_thread_ranks(2, [](int) {
-    const auto sums = sums_of_chain({&Layers::first, &Layers::second, &Layers::once, &Layers::last});
-    EXPECT_EQ(sums.begun, 3);
-    expect_four_in_order(sums.all);
-  });
-}
-
-TEST(Buckets, KeepTheirOrderAndBeginLaterWhereAModelUsesItsParametersInAnother) {
-  run_thread_ranks(2, [](int) {
-    const auto sums = sums_of_chain({&Layers::last, &Layers::once, &Layers::second, &Layers::first});
-    EXPECT_EQ(sums.begun, 0);
-    expect_four_in_order(sums.all);
-  });
-}
-
-void expect_gradient(const Tensor& parameter, double expected) {
-  expect_close(torch::full_like(full_tensor(parameter), expected), full_grad(parameter), 1e-12);
+  const std::array<Tensor Layers::*, 4> in_order{&Layers::first, &Layers::second, &Layers::once, &Layers::last};
+  const std::array<Tensor Layers::*, 4> reversed{&Layers::last, &Layers::once, &Layers::second, &Layers::first};
+  for (const auto& [chain, begun] : {std::pair(in_order, 3u), {reversed, 0u}})
+    run_thread_ranks(2, [&, chain = chain, begun = begun](int) {
+      const auto sums = sums_of_chain(chain);
+      EXPECT_EQ(sums.begun, begun);
+      ASSERT_THAT(sums.all, SizeIs(4));
+      EXPECT_THAT(sums.all, Each(Field(&OperationLog::Entry::bytes, Layers::kBytes)));
+      for (size_t bucket = 0; bucket < 4; ++bucket)
+        EXPECT_THAT(sums.all[bucket].subject, HasSubstr(c10::str("(bucket ", bucket + 1, " of 4)")));
+    });
 }
 
 TEST(Buckets, GiveAGradientEverywhereToWhatOneRankAloneUsedAndNoneToWhatNobodyDid) {
@@ -141,30 +112,11 @@ TEST(Buckets, GiveAGradientEverywhereToWhatOneRankAloneUsedAndNoneToWhatNobodyDi
         const auto loss = (net.first * net.second).sum();
         return rank == 1 ? loss + net.once.sum() : loss;
       });
-      expect_gradient(net.first, 3.0 * step);
-      expect_gradient(net.second, 2.0 * step);
-      expect_gradient(net.once, step / 3.0);
+      for (const auto& [parameter, expected] :
+           {std::pair(net.first, 3.0 * step), {net.second, 2.0 * step}, {net.once, step / 3.0}})
+        expect_close(torch::full({128}, expected, torch::kDouble), full_grad(parameter), 1e-12);
       EXPECT_FALSE(net.last.grad().defined());
     }
-  });
-}
-
-TEST(Buckets, SumGradientsOfSeveralBackwardsAtOnceAfterNoSync) {
-  run_thread_ranks(2, [](int rank) {
-    Layers net;
-    const auto group = shard_over(placement_over({1, 2}), module_tree(net), {.bucket_cap_bytes = Layers::kBytes});
-    const auto backward_with = [&](double factor) {
-      backward(group, [&] { return (net.first * net.second).sum() * factor; });
-    };
-    {
-      const auto guard = group.no_sync();
-      backward_with(1.0 + rank);
-      backward_with(10.0);
-    }
-    EXPECT_FALSE(net.first.grad().defined());
-    backward_with(100.0);
-    expect_gradient(net.first, 3.0 * 111.5);
-    EXPECT_EQ(group.stats().reductions, 4);
   });
 }
 

@@ -51,23 +51,9 @@ void expect_micro_batches_equal_the_unsharded_run(const ShardedRun& run, const B
   expect_equals_unsharded(program, {ranks_of(run.shape)});
 }
 
-inline const std::vector<ShardedRun> kRuns{{Strategy::kFullShard, {}},          {Strategy::kFullShard, {2, 2}},
-                                           {Strategy::kShardOptimizer, {2, 2}}, {Strategy::kShardGradOp, {1, 3}},
-                                           {Strategy::kFullShard, {3, 1}},      {Strategy::kReplicate, {}}};
-
-/// What is refused while gradients wait, by which sentence.
-inline void expect_nothing_reads_gradients(const Group& group, OneWeight& net, const char* way_out) {
-  using testing::HasSubstr;
-  EXPECT_FALSE(net.weight.grad().defined());
-  torch::optim::SGD plain({net.weight}, 0.1);
-  optim::SGD fused({net.weight}, torch::optim::SGDOptions(0.1));
-  net.weight.mutable_grad() = torch::ones({local_rows(net.weight).count, 3});
-  EXPECT_THAT(message_of([&] { plain.step(); }), HasSubstr(way_out));
-  EXPECT_THAT(message_of([&] { fused.step(); }), HasSubstr(way_out));
-  EXPECT_THAT(message_of([&] { clip_grad_norm_(group, 1); }), HasSubstr(way_out));
-  EXPECT_THAT(message_of([&] { full_grad(net.weight); }),
-              testing::AllOf(HasSubstr(way_out), HasSubstr("full_grad"), HasSubstr("reset_iter_state()")));
-  net.weight.mutable_grad().reset();
-}
+inline const ShardedRun kRuns[]{{Strategy::kFullShard, {}},          {Strategy::kFullShard, {2, 2}},
+                                {Strategy::kShardOptimizer, {2, 2}}, {Strategy::kShardGradOp, {1, 3}},
+                                {Strategy::kFullShard, {3, 1}},      {Strategy::kReplicate, {}},
+                                {Strategy::kReplicate, {2, 2}}};
 
 }  // namespace fsdp::test::micro_batches

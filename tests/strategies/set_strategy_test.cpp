@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include "optim/every_optimizer.h"
 #include "strategies/steps.h"
 
 namespace fsdp::test::strategies {
@@ -66,14 +67,8 @@ std::vector<Tensor> train(const MovingRun& run, bool moves) {
 void expect_as_without_moves(const MovingRun& run) {
   const auto expected = train(run, false), found = train(run, true);
   ASSERT_EQ(expected.size(), found.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    SCOPED_TRACE(c10::str("parameter ", i));
-    if (run.dtype == torch::kFloat) {
-      EXPECT_TRUE(torch::equal(expected[i], found[i]));
-    } else {
-      expect_close(expected[i], found[i], 1e-10);
-    }
-  }
+  for (size_t i = 0; i < found.size(); ++i)
+    EXPECT_LE(relative_difference(expected[i], found[i]), run.dtype == torch::kFloat ? 0 : 1e-10) << i;
 }
 
 // From each strategy to each other one.
@@ -84,7 +79,7 @@ const std::vector<Move> kAllMoves{{Strategy::kFullShard},      {Strategy::kRepli
                                   {Strategy::kFullShard}};
 
 TEST(SetStrategy, TrainsOnToTheSameBits) {
-  for (const int world : worlds_up_to(3)) {
+  for (const int world : {1, 3}) {
     SCOPED_TRACE(c10::str(world, " ranks"));
     expect_as_without_moves({.world = world, .moves = kAllMoves});
   }
@@ -102,33 +97,22 @@ TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
 
 TEST(SetStrategy, MovesTheStateOfEveryOptimizerThatIsElementByElement) {
   using namespace torch::optim;  // NOLINT(google-build-using-namespace)
-  struct Case {
-    const char* name;
-    c10::ScalarType dtype;  // in fp32, to the same bits
-    MakeOptimizer optimizer;
-  };
-  const auto rms = RMSpropOptions(1e-2).momentum(0.9).centered(true);
-  const auto momentum = SGDOptions(0.05).momentum(0.9);
-  const optim::StateOptions low{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
-  const Case cases[] = {
-      {"optim::Adam", torch::kFloat, made_of<optim::Adam>(AdamOptions(1e-2))},
-      {"optim::RMSprop", torch::kFloat, made_of<optim::RMSprop>(RMSpropOptions(rms).lr(1e-3).eps(1e-4))},
-      {"optim::Adagrad", torch::kFloat, made_of<optim::Adagrad>(AdagradOptions(1e-2).initial_accumulator_value(0.1))},
-      {"optim::Adam, low", torch::kFloat, made_of<optim::Adam>(AdamOptions(1e-2), low)},
-      {"optim::SGD", torch::kDouble, made_of<optim::SGD>(momentum)},
-      {"optim::Adadelta", torch::kDouble, made_of<optim::Adadelta>(optim::AdadeltaOptions(1.0))},
-      // LibTorch's round the last elements of a tensor otherwise than the others.
-      {"SGD", torch::kDouble, made_of<SGD>(momentum)},
-      {"AdamW", torch::kDouble, made_of<AdamW>(AdamWOptions(1e-2))},
-      {"Adam", torch::kDouble, made_of<Adam>(AdamOptions(1e-2).amsgrad(true))},
-      {"RMSprop", torch::kDouble, made_of<RMSprop>(rms)},
-      {"Adagrad", torch::kDouble, made_of<Adagrad>(AdagradOptions(1e-2))}};
-  for (const auto& [name, dtype, optimizer] : cases) {
+  const std::vector<Move> moves{{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}};
+  // LibTorch's round the last elements of a tensor otherwise than the others.
+  std::vector<std::pair<std::string, MakeOptimizer>> optimizers{
+      {"torch's SGD", made_of<SGD>(SGDOptions(0.05).momentum(0.9))},
+      {"torch's AdamW", made_of<AdamW>(AdamWOptions(1e-2))},
+      {"torch's Adam", made_of<Adam>(AdamOptions(1e-2).amsgrad(true))},
+      {"torch's RMSprop", made_of<RMSprop>(RMSpropOptions(1e-2).momentum(0.9).centered(true))},
+      {"torch's Adagrad", made_of<Adagrad>(AdagradOptions(1e-2))}};
+  for (const auto& ours : every_optimizer())
+    optimizers.emplace_back(ours.name, [&](auto parameters) { return ours.make(std::move(parameters), {}).torchs; });
+  for (const auto& [name, optimizer] : optimizers) {
     SCOPED_TRACE(name);
-    expect_as_without_moves({.moves = {{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}},
-                             .optimizer = optimizer,
-                             .dtype = dtype});
+    expect_as_without_moves({.moves = moves, .optimizer = optimizer, .dtype = torch::kDouble});
   }
+  const optim::StateOptions low{.state_dtype = torch::kBFloat16, .stochastic_rounding = true};
+  expect_as_without_moves({.moves = moves, .optimizer = made_of<optim::Adam>(AdamOptions(1e-2), low)});
 }
 
 // A model with its optimizer on one of two ranks.
@@ -146,8 +130,12 @@ struct Trained {
   }
 };
 
-void on_two_ranks(const std::function<void(int rank)>& act, const char* backend = "") {
-  run_thread_ranks(2, act, {.backend = backend});
+void on_two_ranks(const std::function<void(int rank)>& act) { run_thread_ranks(2, act); }
+
+void give_state(torch::optim::Optimizer& optimizer, const Tensor& parameter, const Tensor& values) {
+  auto state = std::make_unique<torch::optim::AdamWParamState>();
+  state->exp_avg(values).exp_avg_sq(values.clone());
+  optimizer.state()[parameter.unsafeGetTensorImpl()] = std::move(state);
 }
 
 // Calls `see` with the input of each all-gather before it begins.
@@ -159,69 +147,54 @@ void set_all_gather(const Group& group, std::function<void(const Tensor& input)>
   });
 }
 
-// What a rank holds, as if it had been sharded so.
-TEST(SetStrategy, LeavesEachRankWithWhatTheStrategyHolds) {
-  on_two_ranks([](int) {
-    Trained moved;
-    for (const auto strategy : {Strategy::kReplicate, Strategy::kFullShard}) {
-      moved.move(strategy);
-      const auto before = moved.group.stats().rows.current;
-      const Trained other(strategy);
-      const auto rows = other.group.stats();
-      EXPECT_EQ(moved.group.stats().rows_numel, rows.rows_numel);
-      EXPECT_EQ(rows.rows.current - before, before);
-      EXPECT_EQ(moved.group.stats().whole.current, 0);
-    }
-  });
-}
-
 TEST(SetStrategy, OfABlockLeavesTheOthersAndKeepsHooksAndCustomCollectives) {
-  on_two_ranks(
-      [](int) {
-        Trained model(Strategy::kReplicate);
-        const auto block = group_of(*model.net->blocks[1]);
-        int gathers = 0, hooks = 0;
-        block.set_all_reduce_hook([&](const Tensor&) { ++hooks; });
-        set_all_gather(block, [&](const Tensor&) { ++gathers; });
-        model.step(0);
-        set_strategy(block, *model.optimizer, Strategy::kShardGradOp);
-        gathers = hooks = 0;
-        model.step(1);
-        EXPECT_EQ(gathers, 1);
-        EXPECT_EQ(hooks, 1);
-        EXPECT_LT(block.stats().rows_numel, block.stats().parameter_numel);
-        EXPECT_EQ(local_rows(model.net->head->weight).count, 3) << "another group's";
-      },
-      "gloo");
+  const auto act = [](int) {
+    Trained model(Strategy::kReplicate);
+    const auto block = group_of(*model.net->blocks[1]);
+    int gathers = 0, hooks = 0;
+    block.set_all_reduce_hook([&](const Tensor&) { ++hooks; });
+    set_all_gather(block, [&](const Tensor&) { ++gathers; });
+    model.step(0);
+    set_strategy(block, *model.optimizer, Strategy::kShardGradOp);
+    gathers = hooks = 0;
+    model.step(1);
+    EXPECT_EQ(gathers, 1);
+    EXPECT_EQ(hooks, 1);
+    EXPECT_LT(block.stats().rows_numel, block.stats().parameter_numel);
+    EXPECT_EQ(local_rows(model.net->head->weight).count, 3) << "another group's";
+  };
+  run_thread_ranks(2, act, {.backend = "gloo"});
 }
 
-// What a step costs on this rank, by counts and bytes that a strategy decides on: gathers, and bytes of whole
-// parameters in the scope, after it, after backward and after the step.
-using StepCost = std::array<int64_t, 5>;
+// What a strategy decides on: elements and bytes of rows, gathers of a step, and bytes of whole parameters in the
+// scope, after it, after backward and after the step.
+using Cost = std::array<int64_t, 7>;
 
-// Of the first step of a model that had another strategy before. Like one that is new, it predicts nothing yet.
-StepCost cost_after(Strategy from, Strategy to) {
+// On this rank, of the first step of a model that had another strategy before. Like a new model, it predicts nothing.
+Cost cost_after(Strategy from, Strategy to) {
+  const Trained other(to);  // a rank counts the bytes of all its models
+  const auto rows = other.group.stats().rows.current, whole_of_other = other.group.stats().whole.current;
   Trained model(from);
-  const auto others = model.group.stats().whole.current;  // a rank counts the bytes of all its models
   if (from != to) {
     model.step(0);
     model.move(to);
   }
-  const auto whole = [&] { return model.group.stats().whole.current - others; };
-  StepCost cost{-model.group.stats().gathers};
+  const auto stats = [&] { return model.group.stats(); };
+  const auto whole = [&] { return stats().whole.current - whole_of_other; };
+  Cost cost{stats().rows_numel, stats().rows.current - rows, -stats().gathers};
   {
     ForwardScope scope(model.group);
     const auto loss = small_net_loss(*model.net, {0, rank() * 2, 2});
-    cost[1] = whole();
+    cost[3] = whole();
     scope.close();
-    cost[2] = whole();
+    cost[4] = whole();
     loss.backward();
   }
-  cost[3] = whole();
+  cost[5] = whole();
   model.optimizer->step();
   model.optimizer->zero_grad();
-  cost[4] = whole();
-  cost[0] += model.group.stats().gathers;
+  cost[6] = whole();
+  cost[2] += stats().gathers;
   return cost;
 }
 
@@ -229,7 +202,8 @@ TEST(SetStrategy, CostsWhatTheNewStrategyCosts) {
   on_two_ranks([](int) {
     for (const auto to : kStrategies) {
       const auto expected = cost_after(to, to);
-      for (const auto from : kStrategies) EXPECT_EQ(cost_after(from, to), expected) << from << " to " << to;
+      for (const auto from : kStrategies)
+        if (from != to) EXPECT_EQ(cost_after(from, to), expected) << from << " to " << to;
     }
   });
 }
@@ -237,22 +211,21 @@ TEST(SetStrategy, CostsWhatTheNewStrategyCosts) {
 // What lies between two parameters in memory is stepped and gathered with them.
 TEST(SetStrategy, MovesGradientsWithNothingBetweenThem) {
   mallopt(M_PERTURB, 0x80);  // new memory is full of large numbers
-  on_two_ranks(
-      [](int) {
-        Trained model(Strategy::kReplicate);
-        optim::SGD optimizer(model.net->parameters(), torch::optim::SGDOptions(0.05));
-        loss_of_rank(model.group, *model.net, 0).backward();
-        set_strategy(model.group, optimizer, Strategy::kFullShard);
-        optimizer.step();
-        double largest = 0;
-        set_all_gather(model.group, [&](const Tensor& input) {
-          if (input.numel() > 0) largest = std::max(largest, input.abs().max().item<double>());
-        });
-        loss_of_rank(model.group, *model.net, 1);
-        EXPECT_GT(largest, 0);
-        EXPECT_LT(largest, 10);
-      },
-      "gloo");
+  const auto act = [](int) {
+    Trained model(Strategy::kReplicate);
+    optim::SGD optimizer(model.net->parameters(), torch::optim::SGDOptions(0.05));
+    loss_of_rank(model.group, *model.net, 0).backward();
+    set_strategy(model.group, optimizer, Strategy::kFullShard);
+    optimizer.step();
+    double largest = 0;
+    set_all_gather(model.group, [&](const Tensor& input) {
+      if (input.numel() > 0) largest = std::max(largest, input.abs().max().item<double>());
+    });
+    loss_of_rank(model.group, *model.net, 1);
+    EXPECT_GT(largest, 0);
+    EXPECT_LT(largest, 10);
+  };
+  run_thread_ranks(2, act, {.backend = "gloo"});
   mallopt(M_PERTURB, 0);
 }
 
@@ -290,6 +263,9 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
       return value;
     });
     EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element by element"));
+    torch::optim::AdamW unsharded(model.net->parameters(), torch::optim::AdamWOptions(1e-2));
+    give_state(unsharded, model.net->head->weight, torch::zeros({4, 11}));  // none has so many rows
+    EXPECT_THAT(refusal(unsharded), HasSubstr("expected those of this rank's rows"));
     auto leaf = torch::ones({1}, torch::requires_grad());
     const auto elsewhere = leaf * 2;
     elsewhere.register_hook([&](const Tensor&) { EXPECT_THAT(refusal(*model.optimizer), HasSubstr(kOpen)); });
@@ -303,63 +279,49 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
   });
 }
 
-TEST(SetStrategy, IsRefusedWhereTheOptimizerHasStateFromBeforeSharding) {
-  on_two_ranks([](int) {
-    const auto net = make_small_net();
-    torch::optim::AdamW optimizer(net->parameters(), torch::optim::AdamWOptions(1e-2));
-    small_net_loss(*net, {0, 0, 2}).backward();
-    optimizer.step();
-    optimizer.zero_grad();
-    const auto group = shard_blocks(*net);
-    EXPECT_THAT(message_of<UsageError>([&] { set_strategy(group, optimizer, Strategy::kReplicate); }),
-                HasSubstr("expected those of this rank's rows"));
-  });
-}
-
 TEST(SetStrategy, LeavesTheModelAsItWasIfItThrowsOnTheWay) {
-  on_two_ranks(
-      [](int) {
-        Trained model;
-        bool fails = false;
-        set_all_gather(group_of(*model.net->blocks[1]), [&](const Tensor&) {
-          if (fails) throw std::runtime_error("the user's own");
-        });
-        model.step(0);
-        const auto parameters = model.net->parameters();
-        std::vector<Tensor> before;
-        for (const auto& parameter : parameters) before.push_back(full_tensor(parameter));
-        const auto rows = model.group.stats();
-        fails = true;
-        EXPECT_THROW(model.move(Strategy::kReplicate), std::runtime_error);
-        fails = false;
-        EXPECT_EQ(model.group.stats().rows_numel, rows.rows_numel);
-        EXPECT_EQ(model.group.stats().rows.current, rows.rows.current);
-        EXPECT_EQ(model.group.stats().whole.current, 0);
-        for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].equal(full_tensor(parameters[i])));
-        model.step(1);
-        model.move(Strategy::kReplicate);
-        model.step(2);
-      },
-      "gloo");
+  const auto act = [](int) {
+    Trained model;
+    bool fails = false;
+    set_all_gather(group_of(*model.net->blocks[1]), [&](const Tensor&) {
+      if (fails) throw std::runtime_error("the user's own");
+    });
+    model.step(0);
+    const auto parameters = model.net->parameters();
+    std::vector<Tensor> before;
+    for (const auto& parameter : parameters) before.push_back(full_tensor(parameter));
+    const auto rows = model.group.stats();
+    fails = true;
+    EXPECT_THROW(model.move(Strategy::kReplicate), std::runtime_error);
+    fails = false;
+    EXPECT_EQ(model.group.stats().rows_numel, rows.rows_numel);
+    EXPECT_EQ(model.group.stats().rows.current, rows.rows.current);
+    EXPECT_EQ(model.group.stats().whole.current, 0);
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(before[i].equal(full_tensor(parameters[i])));
+    model.step(1);
+    model.move(Strategy::kReplicate);
+    model.step(2);
+  };
+  run_thread_ranks(2, act, {.backend = "gloo"});
 }
 
 TEST(SetStrategy, IsAMismatchWhereRanksAskForDifferentOnesOrHaveOtherState) {
-  for (const std::string differs : {"strategy", "gradients", "state"}) {
-    SCOPED_TRACE(differs);
+  const std::vector<std::function<Strategy(Trained&)>> differences{
+      [](Trained&) { return Strategy::kShardGradOp; },
+      [](Trained& model) {
+        model.net->head->weight.mutable_grad() = torch::zeros_like(model.net->head->weight);
+        return Strategy::kReplicate;
+      },
+      [](Trained& model) {
+        give_state(*model.optimizer, model.net->head->weight, torch::zeros_like(model.net->head->weight));
+        return Strategy::kReplicate;
+      }};
+  for (const auto& difference : differences)
     on_two_ranks([&](int rank) {
       Trained model;
-      const auto weight = model.net->head->weight;
-      const bool is_other = rank == 0;
-      if (is_other && differs == "gradients") weight.mutable_grad() = torch::zeros_like(weight);
-      if (is_other && differs == "state") {
-        auto state = std::make_unique<torch::optim::AdamWParamState>();
-        state->exp_avg(torch::zeros_like(weight)).exp_avg_sq(torch::zeros_like(weight));
-        model.optimizer->state()[weight.unsafeGetTensorImpl()] = std::move(state);
-      }
-      EXPECT_THROW(model.move(is_other && differs == "strategy" ? Strategy::kShardGradOp : Strategy::kReplicate),
-                   Mismatch);
+      const auto strategy = rank == 0 ? difference(model) : Strategy::kReplicate;
+      EXPECT_THROW(model.move(strategy), Mismatch);
     });
-  }
 }
 
 TEST(SetStrategy, EndsViewsAndGraphsFromBefore) {

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 
 #include <functional>
-#include <latch>
 #include <string>
 #include <vector>
 
@@ -45,15 +44,6 @@ inline FullyShardOptions options_for(Strategy strategy, const Shape& shape, Full
   return options;
 }
 
-template <class Act>
-void for_each_strategy_and_shape(const Act& act) {
-  for (const auto& shape : kShapes)
-    for (const auto strategy : kStrategies) {
-      SCOPED_TRACE(text_of(strategy, shape));
-      act(strategy, shape);
-    }
-}
-
 inline std::string text_of(Axes axes) { return c10::str(axes.shards, " x ", axes.replicas); }
 
 /// `placement`, which outlives it, with its collectives on all axes written down.
@@ -78,13 +68,6 @@ inline std::vector<OperationLog::Entry> reductions_in(const OperationLog& log) {
 
 inline std::shared_ptr<SmallNetImpl> make_small_net(int64_t dim = 11, int64_t depth = 3) {
   return build_alike([=] { return std::make_shared<SmallNetImpl>(dim, depth); });
-}
-
-/// Each block one group, the rest the root's.
-inline Group shard_blocks_over(const runtime::Placement& placement, SmallNetImpl& net,
-                               const FullyShardOptions& options = {}) {
-  for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), options);
-  return shard_over(placement, module_tree(net), options);
 }
 
 /// Forward in a scope, and backward after it.
@@ -123,23 +106,6 @@ inline torch::Tensor gradient_of(int rank, int micro = 0) {
 
 inline void backward_of(const Group& group, const OneWeight& net, const torch::Tensor& gradient) {
   backward(group, [&] { return (net.weight * gradient).sum(); });
-}
-
-/// What ranks say of a backward on both axes after `act` on each; all of them stay until each has an error.
-inline std::vector<std::string> errors_of_step(Axes axes,
-                                               const std::function<void(int rank, OneWeight&, const Group&)>& act) {
-  std::vector<std::string> errors(static_cast<size_t>(axes.ranks()));
-  std::latch have_ended(axes.ranks());
-  run_thread_ranks(axes.ranks(), [&](int rank) {
-    OneWeight net;
-    const auto group = shard_over(placement_over(axes), module_tree(net), {});
-    errors[static_cast<size_t>(rank)] = message_of([&] {
-      act(rank, net, group);
-      backward_of(group, net, gradient_of(rank));
-    });
-    have_ended.arrive_and_wait();
-  });
-  return errors;
 }
 
 }  // namespace fsdp::test::strategies

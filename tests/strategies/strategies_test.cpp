@@ -1,6 +1,6 @@
 // Every way to share the work, on every mesh: training as the unsharded model, and to the same bits.
 
-#include "strategies/micro_batches.h"
+#include "strategies/steps.h"
 
 namespace fsdp::test::strategies {
 namespace {
@@ -11,22 +11,16 @@ Training<SmallNetImpl> training_with(Strategy strategy, const Shape& shape) {
   auto training = small_net_training();
   training.shard = [=](SmallNetImpl& net) { return shard_blocks(net, options_for(strategy, shape)); };
   training.max_norm = 0.05;  // less than the first gradients'
+  training.steps = 3;
   return training;
 }
 
 TEST(Strategies, TrainAsTheUnshardedModelOnEveryMesh) {
-  for_each_strategy_and_shape([](Strategy strategy, const Shape& shape) {
-    expect_training_equals_unsharded(training_with(strategy, shape), ranks_of(shape));
-  });
-}
-
-// The other strategies train to the same bits, as the next test shows.
-TEST(Strategies, TrainAsTheUnshardedModelInFloat32OnEveryMesh) {
-  for (const auto& shape : kShapes) {
-    auto training = training_with(Strategy::kFullShard, shape);
-    in_float32(training);
-    expect_training_equals_unsharded(training, ranks_of(shape));
-  }
+  for (const auto& shape : kShapes)
+    for (const auto strategy : kStrategies) {
+      SCOPED_TRACE(text_of(strategy, shape));
+      expect_training_equals_unsharded(training_with(strategy, shape), ranks_of(shape));
+    }
 }
 
 TEST(Strategies, TrainToTheSameBitsAsOneAnotherAndAgain) {
@@ -36,7 +30,6 @@ TEST(Strategies, TrainToTheSameBitsAsOneAnotherAndAgain) {
       SCOPED_TRACE(text_of(strategy, shape));
       auto training = training_with(strategy, shape);
       training.dtype = torch::kFloat;
-      training.steps = 3;
       training.optimizer = [](auto parameters) {
         return std::make_unique<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2));
       };
@@ -44,13 +37,6 @@ TEST(Strategies, TrainToTheSameBitsAsOneAnotherAndAgain) {
       expect_same_bits(*expected, train_on_thread_ranks(training, ranks_of(shape)));
     }
   }
-}
-
-TEST(Strategies, AccumulateOverMicroBatchesOnEveryMesh) {
-  for_each_strategy_and_shape([](Strategy strategy, const Shape& shape) {
-    micro_batches::expect_micro_batches_equal_the_unsharded_run(
-        {strategy, shape}, [](const Group& group, int micro) { group.set_requires_gradient_sync(micro == 2); });
-  });
 }
 
 TEST(Strategies, OfGroupsOfOneModelMayDifferAndSoMayTheirMeshes) {
@@ -65,46 +51,39 @@ TEST(Strategies, OfGroupsOfOneModelMayDifferAndSoMayTheirMeshes) {
   expect_training_equals_unsharded(training, 4);
 }
 
-// What a step of two micro-batches costs over Gloo with 4 groups.
-struct Counts {
-  int64_t gathers, whole_after_backward, whole_after_step;
-};
-
-Counts counts_of(Strategy strategy) {
-  Counts counts{};
-  run_thread_ranks(2,
-                   [&](int rank) {
-                     const auto net = make_small_net();
-                     const auto group = shard_blocks(*net, {.strategy = strategy});
-                     auto optimizer = sgd(net->parameters());
-                     for (int step = 0; step < 3; ++step) {
-                       const auto gathers = group.stats().gathers;
-                       for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
-                         group.set_requires_gradient_sync(micro_batch == 1);
-                         loss_of_rank(group, *net, step).backward();
-                       }
-                       const auto after_backward = group.stats().whole.current;
-                       optimizer.step();
-                       if (rank != 0) continue;
-                       counts = {group.stats().gathers - gathers, after_backward, group.stats().whole.current};
-                     }
-                   },
-                   {.backend = "gloo"});
-  return counts;
-}
-
+// The third step of two micro-batches over Gloo, with 4 groups.
 TEST(Strategies, GatherAsOftenAndHoldAsLongAsTheySay) {
-  const auto full = counts_of(Strategy::kFullShard), grad_op = counts_of(Strategy::kShardGradOp),
-             state = counts_of(Strategy::kShardOptimizer), replicated = counts_of(Strategy::kReplicate);
-  EXPECT_EQ(full.gathers, 2 * (4 + 2));  // backward finds the outermost group and the last one whole
-  EXPECT_EQ(full.whole_after_backward, 0);
-  EXPECT_EQ(grad_op.gathers, 4);
-  EXPECT_GT(grad_op.whole_after_backward, 0);
-  EXPECT_EQ(grad_op.whole_after_step, 0);
-  EXPECT_EQ(state.gathers, 4);
-  EXPECT_EQ(state.whole_after_backward, grad_op.whole_after_backward);
-  EXPECT_EQ(state.whole_after_step, state.whole_after_backward);
-  EXPECT_EQ(replicated.gathers, 0);
+  struct Case {
+    Strategy strategy;
+    int64_t gathers;
+    bool holds_after_backward, holds_after_step;
+  };
+  for (const auto& [strategy, gathers, holds_after_backward, holds_after_step] :
+       {Case{Strategy::kFullShard, 2 * (4 + 2), false, false},  // backward finds the outermost and the last one whole
+        Case{Strategy::kShardGradOp, 4, true, false}, Case{Strategy::kShardOptimizer, 4, true, true},
+        Case{Strategy::kReplicate, 0, false, false}}) {
+    SCOPED_TRACE(strategy);
+    GroupStats before, backward, after;
+    const auto run = [&, strategy = strategy](int rank) {
+      const auto net = make_small_net();
+      const auto group = shard_blocks(*net, {.strategy = strategy});
+      auto optimizer = sgd(net->parameters());
+      for (int step = 0; step < 3; ++step) {
+        if (rank == 0) before = group.stats();
+        for (const bool is_last : {false, true}) {
+          group.set_requires_gradient_sync(is_last);
+          loss_of_rank(group, *net, step).backward();
+        }
+        if (rank == 0) backward = group.stats();
+        optimizer.step();
+        if (rank == 0) after = group.stats();
+      }
+    };
+    run_thread_ranks(2, run, {.backend = "gloo"});
+    EXPECT_EQ(after.gathers - before.gathers, gathers);
+    EXPECT_EQ(backward.whole.current > 0, holds_after_backward);
+    EXPECT_EQ(after.whole.current > 0, holds_after_step);
+  }
 }
 
 struct Counter : torch::nn::Module {
@@ -159,30 +138,29 @@ TEST(ReshardWithin, TrainsAsTheUnshardedModelOnBothMeshes) {
 }
 
 TEST(ReshardWithin, GathersInBackwardFromASecondShardAmongNeighbours) {
-  run_thread_ranks(4,
-                   [](int) {
-                     const auto net = make_small_net(16, 4);
-                     const auto group = shard_blocks(*net, {.reshard_after_forward = Reshard::within(2)});
-                     auto optimizer = sgd(net->parameters());
-                     for (int step = 0; step < 3; ++step) {
-                       const auto before = group.stats();
-                       const auto loss = loss_of_rank(group, *net, step);
-                       const auto forward = group.stats();
-                       EXPECT_EQ(forward.gathers - before.gathers, 5);
-                       EXPECT_EQ(forward.gathers_within, before.gathers_within) << "forward gathers rows";
-                       loss.backward();
-                       const auto backward = group.stats();
-                       EXPECT_EQ(backward.gathers_within - forward.gathers_within, backward.gathers - forward.gathers);
-                       EXPECT_GE(backward.gathers_within - forward.gathers_within, 3);
-                       EXPECT_EQ(backward.whole.current, 0) << "second shards go";
-                       optimizer.step();
-                       optimizer.zero_grad();
-                     }
-                     const torch::NoGradGuard no_grad;
-                     loss_of_rank(group, *net, 9);
-                     EXPECT_EQ(group.stats().whole.current, 0) << "an evaluation keeps none";
-                   },
-                   {.backend = "gloo"});
+  const auto run = [](int) {
+    const auto net = make_small_net(16, 4);
+    const auto group = shard_blocks(*net, {.reshard_after_forward = Reshard::within(2)});
+    auto optimizer = sgd(net->parameters());
+    for (int step = 0; step < 3; ++step) {
+      const auto before = group.stats();
+      const auto loss = loss_of_rank(group, *net, step);
+      const auto forward = group.stats();
+      EXPECT_EQ(forward.gathers - before.gathers, 5);
+      EXPECT_EQ(forward.gathers_within, before.gathers_within) << "forward gathers rows";
+      loss.backward();
+      const auto backward = group.stats();
+      EXPECT_EQ(backward.gathers_within - forward.gathers_within, backward.gathers - forward.gathers);
+      EXPECT_GE(backward.gathers_within - forward.gathers_within, 3);
+      EXPECT_EQ(backward.whole.current, 0) << "second shards go";
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const torch::NoGradGuard no_grad;
+    loss_of_rank(group, *net, 9);
+    EXPECT_EQ(group.stats().whole.current, 0) << "an evaluation keeps none";
+  };
+  run_thread_ranks(4, run, {.backend = "gloo"});
 }
 
 TEST(Strategies, AreAdvisedOnByWhatWasMeasured) {

@@ -28,4 +28,11 @@ inline runtime::Placement placement_over(Axes axes) {
   return {all, rows, {all->split(replicate, "replicate")}};
 }
 
+/// Each block of the net one group, the rest the root's.
+template <class Net>
+Group shard_blocks_over(const runtime::Placement& placement, Net& net, const FullyShardOptions& options = {}) {
+  for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), options);
+  return shard_over(placement, module_tree(net), options);
+}
+
 }  // namespace fsdp::test

@@ -6,6 +6,7 @@
 
 #include "comm/core/fingerprint.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -78,6 +79,24 @@ class Decorator : public Communicator {
  private:
   const std::shared_ptr<Communicator> inner_;
   const std::string lane_;
+};
+
+/// Calls a function before each call of its own and of its duplicates, with the name of the lane: "main", or the name
+/// given to duplicate().
+class Watched : public Decorator {
+ public:
+  using Watch = std::function<void(const std::string& lane, Operation operation, uint64_t bytes, Tag& tag)>;
+
+  Watched(std::shared_ptr<Communicator> inner, Watch watch, std::string lane = "main")
+      : Decorator(std::move(inner), std::move(lane)), watch_(std::move(watch)) {}
+
+ private:
+  void before(Operation operation, uint64_t bytes, Tag& tag) override { watch_(lane(), operation, bytes, tag); }
+  std::shared_ptr<Communicator> decorate(std::shared_ptr<Communicator> duplicate, const std::string& name) override {
+    return std::make_shared<Watched>(std::move(duplicate), watch_, name);
+  }
+
+  const Watch watch_;
 };
 
 }  // namespace fsdp

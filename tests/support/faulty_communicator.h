@@ -2,12 +2,14 @@
 /// \file
 /// A communicator that goes wrong on demand, for tests of what follows.
 
-#include <fsdp/communicator.h>
+#include <fsdp/error.h>
 
+#include <atomic>
 #include <chrono>
-#include <cstdint>
-#include <memory>
-#include <string>
+#include <thread>
+
+#include "comm/core/ranks.h"
+#include "support/decorator.h"
 
 namespace fsdp {
 
@@ -26,6 +28,19 @@ struct Fault {
 };
 
 /// Passes everything on to `inner` but for the call that `fault` describes. Duplicates share its count.
-std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner, Fault fault);
+inline std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner, const Fault& fault) {
+  const Ranks ranks{inner->rank(), inner->world_size()};
+  const auto calls = std::make_shared<std::atomic<int>>(0);
+  const auto watch = [=](const std::string& lane, Operation operation, uint64_t, Tag& tag) {
+    if ((!fault.lane.empty() && fault.lane != lane) || (*calls)++ != fault.at) return;
+    if (fault.kind == Fault::Kind::kThrow)
+      throw Error(c10::str(ranks.where(name_of(operation)), "injected fault in '", tag.subject, "'"));
+    if (fault.kind == Fault::Kind::kDelay)
+      std::this_thread::sleep_for(fault.delay);
+    else
+      tag.subject += " (injected fault)";
+  };
+  return std::make_shared<Watched>(std::move(inner), watch);
+}
 
 }  // namespace fsdp

@@ -154,34 +154,40 @@ inline void expect_same_outcome(const Outcome& expected, const Outcome& found, d
     EXPECT_LT(relative_difference(expected.parameters[i], found.parameters[i]), tolerance) << "parameter " << i;
 }
 
+/// Runs `act(model, rank)` on thread ranks. Each has a model that `build` makes here, since threads share the random
+/// state; it ends in its rank's thread, and its group with it.
+template <class Build, class Act>
+void run_with_models(int world, const Build& build, const Act& act, const ThreadRanksOptions& options = {}) {
+  std::vector<decltype(build())> models;
+  for (int rank = 0; rank < world; ++rank) models.push_back(build());
+  const auto run = [&](int rank) {
+    const auto model = std::move(models[static_cast<size_t>(rank)]);
+    act(*model, rank);
+  };
+  run_thread_ranks(world, run, options);
+}
+
 /// The oracle test: trains on `world` thread ranks and compares with the unsharded run.
 template <class M>
 void expect_training_equals_unsharded(const Training<M>& training, int world) {
   SCOPED_TRACE("world " + std::to_string(world));
-  auto expected = train_unsharded(training, world);
-  std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
-  for (int r = 0; r < world; ++r) models.push_back(build_model(training));
-  run_thread_ranks(world, [&](int r) {
-    const auto model = std::move(models[static_cast<size_t>(r)]);  // ends in its rank's thread, and its group with it
-    auto found = train_sharded(training, *model);
-    expect_same_outcome(expected, found, training.tolerance);
+  const auto expected = train_unsharded(training, world);
+  const auto build = [&] { return build_model(training); };
+  run_with_models(world, build, [&](M& model, int) {
+    expect_same_outcome(expected, train_sharded(training, model), training.tolerance);
   });
 }
 
 /// What rank 0 of `world` thread ranks is left with.
 template <class M>
 Outcome train_on_thread_ranks(const Training<M>& training, int world, const ThreadRanksOptions& options = {}) {
-  std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
-  for (int r = 0; r < world; ++r) models.push_back(build_model(training));
   Outcome outcome;
-  run_thread_ranks(
-      world,
-      [&](int r) {
-        const auto model = std::move(models[static_cast<size_t>(r)]);
-        auto found = train_sharded(training, *model);
-        if (r == 0) outcome = std::move(found);
-      },
-      options);
+  const auto build = [&] { return build_model(training); };
+  const auto train = [&](M& model, int rank) {
+    auto found = train_sharded(training, model);
+    if (rank == 0) outcome = std::move(found);
+  };
+  run_with_models(world, build, train, options);
   return outcome;
 }
 
@@ -281,12 +287,8 @@ void expect_equals_unsharded(const Program<M>& program, const std::vector<int>& 
     auto oracle = build();
     auto expected = program.run(*oracle, Role{world, -1, program.samples_per_rank});
     auto expected_parameters = parameters_of(*oracle);
-    std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
-    for (int r = 0; r < world; ++r) models.push_back(build());
-    run_thread_ranks(world, [&](int r) {
+    run_with_models(world, build, [&](M& model, int r) {
       SCOPED_TRACE("rank " + std::to_string(r) + " of " + std::to_string(world));
-      const auto owned = std::move(models[static_cast<size_t>(r)]);
-      auto& model = *owned;
       program.shard(model, options);
       auto found = program.run(model, Role{world, r, program.samples_per_rank});
       ASSERT_EQ(expected.size(), found.size());

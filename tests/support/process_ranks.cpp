@@ -36,12 +36,6 @@ bool has_one_thread() {
   return std::distance(begin(threads), end(threads)) == 1;
 }
 
-std::string make_folder() {
-  std::string pattern = std::filesystem::temp_directory_path() / "fsdp-ranks-XXXXXX";
-  TORCH_CHECK(mkdtemp(pattern.data()) != nullptr, "cannot make ", pattern);
-  return pattern;
-}
-
 }  // namespace
 
 ProcessCase::ProcessCase(const std::string& name, std::function<void()> run) {
@@ -64,17 +58,9 @@ int run_process_case() {
 }
 
 ProcessRanks::ProcessRanks(const std::string& case_name, ProcessRanksOptions options)
-    : options_(std::move(options)),
-      deadline_(std::chrono::steady_clock::now() + options_.limit),
-      folder_(make_folder()) {
+    : options_(std::move(options)), deadline_(std::chrono::steady_clock::now() + options_.limit) {
   TORCH_CHECK(cases().contains(case_name), "no case named ", case_name);
   for (int rank = 0; rank < options_.world_size; ++rank) start(rank, case_name);
-}
-
-ProcessRanks::~ProcessRanks() {
-  ranks_.clear();
-  std::error_code ignored;
-  std::filesystem::remove_all(folder_, ignored);
 }
 
 void ProcessRanks::start(int rank, const std::string& case_name) {
@@ -88,7 +74,7 @@ void ProcessRanks::start(int rank, const std::string& case_name) {
   if (std::getenv("OMP_NUM_THREADS") == nullptr) variables.emplace("OMP_NUM_THREADS", "1");
   for (const auto& [name, value] : options_.environment)
     variables[name] = value.empty() ? std::nullopt : std::optional(value);
-  const std::string path = folder_ + "/rank" + std::to_string(rank);
+  const std::string path = folder_.path() + "/rank" + std::to_string(rank);
   const Descriptor output(open(path.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
   if (options_.forks && has_one_thread()) {
     const auto run = [&]() -> int {

@@ -23,6 +23,7 @@
 
 #include "launch/child.h"
 #include "launch/variables.h"
+#include "support/disk_folder.h"
 
 namespace fsdp::test {
 
@@ -52,7 +53,6 @@ struct RankResult {
 class ProcessRanks {
  public:
   ProcessRanks(const std::string& case_name, ProcessRanksOptions options);
-  ~ProcessRanks();
   ProcessRanks(const ProcessRanks&) = delete;
   ProcessRanks& operator=(const ProcessRanks&) = delete;
 
@@ -75,7 +75,7 @@ class ProcessRanks {
 
   const ProcessRanksOptions options_;
   const std::chrono::steady_clock::time_point deadline_;
-  std::string folder_;
+  const DiskFolder folder_;
   HeldPort port_;
   std::vector<Rank> ranks_;
 };

@@ -2,13 +2,10 @@
 /// \file
 /// A communicator that writes down what is asked of it.
 
-#include <fsdp/communicator.h>
-
-#include <cstdint>
-#include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
+
+#include "support/decorator.h"
 
 namespace fsdp {
 
@@ -26,13 +23,30 @@ class OperationLog {
     bool operator==(const Entry&) const = default;
   };
 
-  void append(Entry entry);
-  std::vector<Entry> entries() const;
+  void append(Entry entry) {
+    std::lock_guard lock(mutex_);
+    entries_.push_back(std::move(entry));
+  }
+  std::vector<Entry> entries() const {
+    std::lock_guard lock(mutex_);
+    return entries_;
+  }
   /// Those of one operation.
-  std::vector<Entry> entries(const std::string& operation) const;
+  std::vector<Entry> entries(const std::string& operation) const {
+    auto entries = this->entries();
+    std::erase_if(entries, [&](const Entry& entry) { return entry.operation != operation; });
+    return entries;
+  }
   /// Of all its entries together.
-  uint64_t bytes(const std::string& operation) const;
-  void clear();
+  uint64_t bytes(const std::string& operation) const {
+    uint64_t bytes = 0;
+    for (const auto& entry : entries(operation)) bytes += entry.bytes;
+    return bytes;
+  }
+  void clear() {
+    std::lock_guard lock(mutex_);
+    entries_.clear();
+  }
 
  private:
   mutable std::mutex mutex_;
@@ -40,7 +54,12 @@ class OperationLog {
 };
 
 /// Passes everything on to `inner`; what it is asked goes to `log`. Its duplicates record into the same log.
-std::shared_ptr<Communicator> make_recording_communicator(std::shared_ptr<Communicator> inner,
-                                                          std::shared_ptr<OperationLog> log, std::string lane = "main");
+inline std::shared_ptr<Communicator> make_recording_communicator(std::shared_ptr<Communicator> inner,
+                                                                 std::shared_ptr<OperationLog> log) {
+  const auto watch = [log = std::move(log)](const std::string& lane, Operation operation, uint64_t bytes, Tag& tag) {
+    log->append({std::string(name_of(operation)), tag.subject, bytes, lane});
+  };
+  return std::make_shared<Watched>(std::move(inner), watch);
+}
 
 }  // namespace fsdp

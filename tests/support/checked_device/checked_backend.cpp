@@ -16,6 +16,8 @@
 
 #include "support/checked_device/cpu_aliases.h"
 #include "support/checked_device/device_guard.h"
+#include "support/checked_device/meeting_place.h"
+#include "support/checked_device/operation.h"
 
 namespace fsdp::test::checked {
 namespace {
@@ -43,10 +45,8 @@ void require_known(at::ScalarType dtype) {
   TORCH_CHECK(std::ranges::find(kKnown, dtype) != std::end(kKnown), "the backend does not know the dtype ", dtype);
 }
 
-}  // namespace
-
 // The tensors of Work that nobody waited for.
-struct CheckedBackend::Shelf {
+struct Shelf {
   std::mutex mutex;
   std::vector<std::pair<c10::Event, std::vector<at::Tensor>>> works;
 
@@ -55,7 +55,7 @@ struct CheckedBackend::Shelf {
   }
 };
 
-class CheckedBackend::CheckedWork : public c10d::Work {
+class CheckedWork : public c10d::Work {
  public:
   CheckedWork(c10::Device device, c10::Event finished, std::vector<at::Tensor> tensors, std::shared_ptr<Shelf> shelf)
       : device_(device), finished_(std::move(finished)), tensors_(std::move(tensors)), shelf_(std::move(shelf)) {}
@@ -84,128 +84,138 @@ class CheckedBackend::CheckedWork : public c10d::Work {
   const std::shared_ptr<Shelf> shelf_;
 };
 
-CheckedBackend::CheckedBackend(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout,
-                               c10::Device device)
-    : Backend(rank, size),
-      place_(MeetingPlace::enter(store, rank, size, timeout)),
-      timeout_(timeout),
-      device_(device),
-      stream_(c10::impl::VirtualGuardImpl(kType).getNewStream(device)),
-      shelf_(std::make_shared<Shelf>()) {}
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-CheckedBackend::~CheckedBackend() = default;
+class CheckedBackend : public c10d::Backend {
+ public:
+  CheckedBackend(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, c10::Device device)
+      : Backend(rank, size),
+        place_(MeetingPlace::enter(store, rank, timeout)),
+        timeout_(timeout),
+        device_(device),
+        stream_(c10::impl::VirtualGuardImpl(kType).getNewStream(device)) {}
 
-CheckedBackend::WorkPtr CheckedBackend::launch(const std::string& name, std::vector<Operand> operands,
-                                               const std::function<void()>& move_data) {
-  for (const auto& operand : operands) require_known(operand.tensor.scalar_type());
-  const c10::DeviceGuard guard(device_);
-  c10::Event given(kType), finished(kType);
-  given.record(current_stream(device_));
-  given.block(stream_);
-  note_operation(name, stream_, operands);
-  move_data();
-  finished.record(stream_);
-  std::vector<at::Tensor> tensors;
-  for (auto& operand : operands) tensors.push_back(std::move(operand.tensor));
-  return c10::make_intrusive<CheckedWork>(device_, std::move(finished), std::move(tensors), shelf_);
-}
-
-void CheckedBackend::post(const at::Tensor& tensor, int to) {
-  Bytes bytes(tensor.nbytes());
-  if (!bytes.empty()) std::memcpy(bytes.data(), tensor.const_data_ptr(), bytes.size());
-  place_->post(rank_, to, std::move(bytes));
-}
-
-void CheckedBackend::take(const at::Tensor& tensor, int from) {
-  const Bytes bytes = place_->take(from, rank_, timeout_);
-  TORCH_CHECK(bytes.size() == tensor.nbytes(), "expected ", tensor.nbytes(), " bytes from rank ", from, ", found ",
-              bytes.size());
-  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
-}
-
-CheckedBackend::WorkPtr CheckedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
-                                                        const c10d::AllgatherOptions&) {
-  return launch("all-gather", {{input, false}, {output, true}}, [&] {
-    for (int rank = 0; rank < size_; ++rank) post(input, rank);
-    for (int rank = 0; rank < size_; ++rank) take(output.narrow(0, rank * input.numel(), input.numel()), rank);
-  });
-}
-
-CheckedBackend::WorkPtr CheckedBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                                             const c10d::ReduceScatterOptions& options) {
-  return launch("reduce-scatter", {{input, false}, {output, true}}, [&] {
-    for (int rank = 0; rank < size_; ++rank) post(input.narrow(0, rank * output.numel(), output.numel()), rank);
-    take(output, 0);
-    for (int rank = 1; rank < size_; ++rank) {
-      Bytes bytes = place_->take(rank, rank_, timeout_);
-      combine(cpu_alias(output), as_cpu(bytes, output), options.reduceOp);
-    }
-  });
-}
-
-CheckedBackend::WorkPtr CheckedBackend::allreduce(std::vector<at::Tensor>& tensors,
-                                                  const c10d::AllreduceOptions& options) {
-  return launch("all-reduce", {{tensors[0], true}}, [&] {
-    for (int rank = 0; rank < size_; ++rank) post(tensors[0], rank);
-    take(tensors[0], 0);
-    for (int rank = 1; rank < size_; ++rank) {
-      Bytes bytes = place_->take(rank, rank_, timeout_);
-      combine(cpu_alias(tensors[0]), as_cpu(bytes, tensors[0]), options.reduceOp);
-    }
-  });
-}
-
-CheckedBackend::WorkPtr CheckedBackend::broadcast(std::vector<at::Tensor>& tensors,
-                                                  const c10d::BroadcastOptions& options) {
-  const int root = static_cast<int>(options.rootRank);
-  return launch("broadcast", {{tensors[0], rank_ != root}}, [&] {
-    if (rank_ != root) return take(tensors[0], root);
-    for (int rank = 0; rank < size_; ++rank)
-      if (rank != root) post(tensors[0], rank);
-  });
-}
-
-CheckedBackend::WorkPtr CheckedBackend::messages(const std::string& name, std::vector<Half> halves) {
-  if (is_coalescing_) {
-    coalesced_.insert(coalesced_.end(), halves.begin(), halves.end());
-    return nullptr;
+  const std::string getBackendName() const override { return "checked"; }
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override { is_coalescing_ = true; }
+  WorkPtr endCoalescing() override {
+    is_coalescing_ = false;
+    return messages("sends and receives", std::exchange(coalesced_, {}));
   }
-  std::vector<Operand> operands;
-  for (const auto& half : halves) operands.push_back(half.operand);
-  return launch(name, std::move(operands), [&] {
-    for (const auto& [operand, peer] : halves)
-      if (!operand.writes) post(operand.tensor, peer);
-    for (const auto& [operand, peer] : halves)
-      if (operand.writes) take(operand.tensor, peer);
-  });
-}
 
-CheckedBackend::WorkPtr CheckedBackend::send(std::vector<at::Tensor>& tensors, int to, int) {
-  return messages("send", {{{tensors[0], false}, to}});
-}
+  WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
+    return launch("all-gather", {{input, false}, {output, true}}, [&] {
+      for (int rank = 0; rank < size_; ++rank) post(input, rank);
+      for (int rank = 0; rank < size_; ++rank) take(output.narrow(0, rank * input.numel(), input.numel()), rank);
+    });
+  }
+  WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                               const c10d::ReduceScatterOptions& options) override {
+    return launch("reduce-scatter", {{input, false}, {output, true}}, [&] {
+      for (int rank = 0; rank < size_; ++rank) post(input.narrow(0, rank * output.numel(), output.numel()), rank);
+      take_reduced(output, options.reduceOp);
+    });
+  }
+  WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
+    return launch("all-reduce", {{tensors[0], true}}, [&] {
+      for (int rank = 0; rank < size_; ++rank) post(tensors[0], rank);
+      take_reduced(tensors[0], options.reduceOp);
+    });
+  }
+  WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
+    const int root = static_cast<int>(options.rootRank);
+    return launch("broadcast", {{tensors[0], rank_ != root}}, [&] {
+      if (rank_ != root) return take(tensors[0], root);
+      for (int rank = 0; rank < size_; ++rank)
+        if (rank != root) post(tensors[0], rank);
+    });
+  }
+  WorkPtr send(std::vector<at::Tensor>& tensors, int to, int) override {
+    return messages("send", {{{tensors[0], false}, to}});
+  }
+  WorkPtr recv(std::vector<at::Tensor>& tensors, int from, int) override {
+    return messages("recv", {{{tensors[0], true}, from}});
+  }
+  WorkPtr barrier(const c10d::BarrierOptions&) override {
+    return launch("barrier", {}, [&] {
+      for (int rank = 0; rank < size_; ++rank) place_->post(rank_, rank, {});
+      for (int rank = 0; rank < size_; ++rank) place_->take(rank, rank_, timeout_);
+    });
+  }
 
-CheckedBackend::WorkPtr CheckedBackend::recv(std::vector<at::Tensor>& tensors, int from, int) {
-  return messages("recv", {{{tensors[0], true}, from}});
-}
+ private:
+  // One half of a message.
+  struct Half {
+    Operand operand;
+    int peer;
+  };
 
-void CheckedBackend::startCoalescing() { is_coalescing_ = true; }
+  WorkPtr launch(const std::string& name, std::vector<Operand> operands, const std::function<void()>& move_data) {
+    for (const auto& operand : operands) require_known(operand.tensor.scalar_type());
+    const c10::DeviceGuard guard(device_);
+    c10::Event given(kType), finished(kType);
+    given.record(current_stream(device_));
+    given.block(stream_);
+    note_operation(name, stream_, operands);
+    move_data();
+    finished.record(stream_);
+    std::vector<at::Tensor> tensors;
+    for (auto& operand : operands) tensors.push_back(std::move(operand.tensor));
+    return c10::make_intrusive<CheckedWork>(device_, std::move(finished), std::move(tensors), shelf_);
+  }
+  WorkPtr messages(const std::string& name, std::vector<Half> halves) {
+    if (is_coalescing_) {
+      coalesced_.insert(coalesced_.end(), halves.begin(), halves.end());
+      return nullptr;
+    }
+    std::vector<Operand> operands;
+    for (const auto& half : halves) operands.push_back(half.operand);
+    return launch(name, std::move(operands), [&] {
+      for (const auto& [operand, peer] : halves)
+        if (!operand.writes) post(operand.tensor, peer);
+      for (const auto& [operand, peer] : halves)
+        if (operand.writes) take(operand.tensor, peer);
+    });
+  }
+  void post(const at::Tensor& tensor, int to) {
+    Bytes bytes(tensor.nbytes());
+    if (!bytes.empty()) std::memcpy(bytes.data(), tensor.const_data_ptr(), bytes.size());
+    place_->post(rank_, to, std::move(bytes));
+  }
+  void take(const at::Tensor& tensor, int from) {
+    const Bytes bytes = place_->take(from, rank_, timeout_);
+    TORCH_CHECK(bytes.size() == tensor.nbytes(), "expected ", tensor.nbytes(), " bytes from rank ", from, ", found ",
+                bytes.size());
+    if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  }
+  void take_reduced(const at::Tensor& tensor, const c10d::ReduceOp& op) {
+    take(tensor, 0);
+    for (int rank = 1; rank < size_; ++rank) {
+      Bytes bytes = place_->take(rank, rank_, timeout_);
+      combine(cpu_alias(tensor), as_cpu(bytes, tensor), op);
+    }
+  }
 
-CheckedBackend::WorkPtr CheckedBackend::endCoalescing() {
-  is_coalescing_ = false;
-  return messages("sends and receives", std::exchange(coalesced_, {}));
-}
+  const std::shared_ptr<MeetingPlace> place_;
+  const std::chrono::milliseconds timeout_;
+  const c10::Device device_;
+  const c10::Stream stream_;
+  const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
+  bool is_coalescing_ = false;
+  std::vector<Half> coalesced_;
+};
 
-CheckedBackend::WorkPtr CheckedBackend::barrier(const c10d::BarrierOptions&) {
-  return launch("barrier", {}, [&] {
-    for (int rank = 0; rank < size_; ++rank) place_->post(rank_, rank, {});
-    for (int rank = 0; rank < size_; ++rank) place_->take(rank, rank_, timeout_);
-  });
+}  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_checked_backend(c10d::Store& store, int rank, int size,
+                                                       std::chrono::milliseconds timeout, c10::Device device) {
+  return c10::make_intrusive<CheckedBackend>(store, rank, size, timeout, device);
 }
 
 DeviceBackend device_backend_of(int rank) {
   const c10::Device device(kType, static_cast<c10::DeviceIndex>(rank));
   return {device, [device](const auto& store, int own, int size, std::chrono::milliseconds timeout) {
-            return c10::make_intrusive<CheckedBackend>(*store, own, size, timeout, device);
+            return make_checked_backend(*store, own, size, timeout, device);
           }};
 }
 

@@ -10,7 +10,7 @@
 #include "support/checked_device/caching_allocator.h"
 #include "support/checked_device/device_guard.h"
 #include "support/checked_device/host_memory.h"
-#include "support/checked_device/operators.h"
+#include "support/checked_device/operation.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test::checked {
@@ -20,20 +20,19 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return DeviceGuardImpl::kDevices; }
+  c10::DeviceIndex deviceCount() const override { return kDevices; }
   at::Device getDeviceFromPtr(void* address) const override { return CachingAllocator::get().device_of(address); }
   bool isPinnedPtr(const void* address) const override { return HostMemory::get().is_pinned(address); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return generators_[static_cast<size_t>(index < 0 ? DeviceGuardImpl().getDevice().index() : index)];
+    return generators_[static_cast<size_t>(index < 0 ? device_guard().getDevice().index() : index)];
   }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &CachingHostMemory::get(); }
+  c10::Allocator* getPinnedMemoryAllocator() const override { return &HostMemory::caching(); }
 
  private:
   // Of the CPU's kind, as operators are.
   const std::vector<at::Generator> generators_ = [] {
     std::vector<at::Generator> generators;
-    for (int i = 0; i < DeviceGuardImpl::kDevices; ++i)
-      generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
+    for (int i = 0; i < kDevices; ++i) generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
     return generators;
   }();
 };
@@ -43,8 +42,8 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 void install() {
   static const bool is_installed = [] {
     c10::register_privateuse1_backend("checked");
-    at::RegisterPrivateUse1HooksInterface(new Hooks);  // kept for ever, as LibTorch wants both
-    static const c10::impl::DeviceGuardImplRegistrar guard(kType, new DeviceGuardImpl);
+    at::RegisterPrivateUse1HooksInterface(new Hooks);  // kept for ever, as LibTorch wants
+    static const c10::impl::DeviceGuardImplRegistrar guard(kType, &device_guard());
     c10::SetAllocator(kType, &CachingAllocator::get());
     register_operators();
     on_fault_point = &note_step;
@@ -57,6 +56,7 @@ c10::Device device(int index) { return {kType, static_cast<c10::DeviceIndex>(ind
 
 void CheckedDevice::SetUp() {
   install();
+  c10::impl::VirtualGuardImpl(kType).setDevice(device(0));
   CachingAllocator::get().forget_uses();
   HostMemory::get().forget_copies();
   take_violations();

@@ -35,7 +35,4 @@ class CpuAliases {
 /// One alias alone, for code that reads and writes in place. The tensor has to stay.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
-/// A tensor on `storage`, of the sizes of `model`; what it is made for decides its device.
-at::Tensor tensor_like(const at::Tensor& model, c10::Storage storage, c10::DispatchKey key);
-
 }  // namespace fsdp::test::checked

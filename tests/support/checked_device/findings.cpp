@@ -25,18 +25,8 @@ Findings& findings() {
 thread_local std::vector<std::string> t_labels;
 thread_local const char* t_step = nullptr;
 
-const char* name_of(Fault fault) {
-  switch (fault) {
-    case Fault::kUnordered:
-      return "unordered";
-    case Fault::kEarlyFree:
-      return "early free";
-    case Fault::kReuse:
-      return "reuse across streams";
-    default:
-      return "wrong device";
-  }
-}
+// By Fault.
+constexpr const char* kNames[] = {"unordered", "early free", "reuse across streams", "wrong device"};
 
 }  // namespace
 
@@ -53,7 +43,7 @@ std::string place_of(const std::string& operation, const c10::Stream& stream) {
 void note_step(const char* step) { t_step = step; }
 
 void report(Fault fault, const std::string& first, const std::string& then, const std::string& advice) {
-  const std::string text = c10::str(name_of(fault), ": ", first, "; then ", then, ". ", advice);
+  const std::string text = c10::str(kNames[static_cast<size_t>(fault)], ": ", first, "; then ", then, ". ", advice);
   std::lock_guard lock(findings().mutex);
   if (findings().known.insert(text).second) findings().violations.push_back({fault, text});
 }

@@ -22,10 +22,6 @@ HostMemory& HostMemory::get() {
   return *memory;
 }
 
-c10::DeleterFnPtr HostMemory::raw_deleter() const { return &give_back; }
-
-void HostMemory::copy_data(void* to, const void* from, std::size_t bytes) const { default_copy_data(to, from, bytes); }
-
 c10::DataPtr HostMemory::allocate(size_t bytes) {
   const size_t rounded = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   auto* block = static_cast<char*>(std::aligned_alloc(kAlignment, rounded));
@@ -81,10 +77,6 @@ void HostMemory::bring(const char* begin, size_t bytes, const VectorClock& known
   });
 }
 
-void HostMemory::forget_copies_of(const char* begin, size_t bytes) {
-  std::erase_if(under_way_, [&](const Copy& copy) { return copy.begin >= begin && copy.begin < begin + bytes; });
-}
-
 void HostMemory::settle(Copy& copy) {
   if (copy.writes)
     std::memcpy(copy.begin, copy.values.data(), copy.values.size());
@@ -106,31 +98,29 @@ void HostMemory::forget_copies() {
   under_way_.clear();
 }
 
-CachingHostMemory& CachingHostMemory::get() {
-  static auto* memory = new CachingHostMemory;
-  return *memory;
-}
-
-c10::DataPtr CachingHostMemory::allocate(size_t bytes) {
-  auto data = HostMemory::get().allocate(bytes);
-  auto* block = data.release_context();
-  return {block, block, &give_back, c10::kCPU};
-}
-
-c10::DeleterFnPtr CachingHostMemory::raw_deleter() const { return &give_back; }
-
-void CachingHostMemory::copy_data(void* to, const void* from, std::size_t bytes) const {
-  default_copy_data(to, from, bytes);
-}
-
-void CachingHostMemory::give_back(void* block) {
+void HostMemory::give_back_at_any_time(void* block) {
   {
     const std::lock_guard lock(device_mutex());
-    auto& memory = HostMemory::get();
     const auto* begin = static_cast<const char*>(block);
-    memory.forget_copies_of(begin, memory.blocks_.at(begin));
+    const auto* end = begin + get().blocks_.at(begin);
+    std::erase_if(get().under_way_, [&](const Copy& copy) { return copy.begin >= begin && copy.begin < end; });
   }
-  HostMemory::give_back(block);
+  give_back(block);
+}
+
+class HostMemory::Caching : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* block = get().allocate(bytes).release_context();
+    return {block, block, &give_back_at_any_time, c10::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back_at_any_time; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+c10::Allocator& HostMemory::caching() {
+  static auto* allocator = new Caching;
+  return *allocator;
 }
 
 }  // namespace fsdp::test::checked

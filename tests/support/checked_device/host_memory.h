@@ -8,20 +8,21 @@
 #include <string>
 #include <vector>
 
-#include "support/checked_device/vector_clock.h"
+#include "support/checked_device/timeline.h"
 
 namespace fsdp::test::checked {
 
 /// Finds what the host does too early: what a copy brings is there only once the host has waited for the copy, and is
 /// NaN before; what a copy takes must be the same until then, and the memory must not be given back. Thread safety: all
 /// of it, `read`, `write` and `settle` under device_mutex().
-class HostMemory : public c10::Allocator {
+class HostMemory {
  public:
   static HostMemory& get();
 
-  c10::DataPtr allocate(size_t bytes) override;
-  c10::DeleterFnPtr raw_deleter() const override;
-  void copy_data(void* to, const void* from, std::size_t bytes) const override;
+  c10::DataPtr allocate(size_t bytes);
+  /// The allocator behind `pinned_memory(true)`. As LibTorch's own for accelerators it hands memory out again when the
+  /// copies that use it are over, so the host may give it back before.
+  static c10::Allocator& caching();
   bool is_pinned(const void* address) const;
 
   /// A copy takes these bytes.
@@ -48,27 +49,14 @@ class HostMemory : public c10::Allocator {
     bool writes;
     std::string place;
   };
+  class Caching;
   void settle(Copy& copy);
   static void give_back(void* block);
-  void forget_copies_of(const char* begin, size_t bytes);
+  static void give_back_at_any_time(void* block);
 
-  friend class CachingHostMemory;
   std::map<const char*, size_t> blocks_;
   std::vector<Copy> under_way_;
   Bytes bytes_;
-};
-
-/// The allocator behind `pinned_memory(true)`. As LibTorch's own for accelerators it hands memory out again when the
-/// copies that use it are over, so the host may give it back before.
-class CachingHostMemory : public c10::Allocator {
- public:
-  static CachingHostMemory& get();
-  c10::DataPtr allocate(size_t bytes) override;
-  c10::DeleterFnPtr raw_deleter() const override;
-  void copy_data(void* to, const void* from, std::size_t bytes) const override;
-
- private:
-  static void give_back(void* block);
 };
 
 }  // namespace fsdp::test::checked

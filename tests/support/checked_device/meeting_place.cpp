@@ -7,43 +7,28 @@
 namespace fsdp::test::checked {
 namespace {
 
-// Places that not all ranks have entered yet.
-struct OpenPlaces {
-  struct Entry {
-    std::shared_ptr<MeetingPlace> place;
-    int expected;
-  };
-  std::mutex mutex;
-  std::map<int64_t, Entry> places;
-  int64_t last = 0;
-};
-
-OpenPlaces& open_places() {
-  static OpenPlaces instance;
-  return instance;
-}
+std::mutex open_mutex;
+std::map<std::string, std::weak_ptr<MeetingPlace>> open_places;  // by what the store says
 
 }  // namespace
 
-std::shared_ptr<MeetingPlace> MeetingPlace::enter(c10d::Store& store, int rank, int ranks,
-                                                  std::chrono::milliseconds timeout) {
-  auto& open = open_places();
+std::shared_ptr<MeetingPlace> MeetingPlace::enter(c10d::Store& store, int rank, std::chrono::milliseconds timeout) {
+  constexpr const char* kKey = "meeting place";
+  static int last = 0;
   if (rank == 0) {
-    auto place = std::make_shared<MeetingPlace>();
-    std::unique_lock lock(open.mutex);
-    const auto number = ++open.last;
-    if (ranks > 1) open.places[number] = {place, ranks - 1};
-    lock.unlock();
-    store.set("meeting place", std::to_string(number));
+    const auto place = std::make_shared<MeetingPlace>();
+    std::lock_guard lock(open_mutex);
+    std::erase_if(open_places, [](const auto& item) { return item.second.expired(); });
+    const auto name = std::to_string(++last);
+    open_places[name] = place;
+    store.set(kKey, name);
     return place;
   }
-  store.wait({"meeting place"}, timeout);
-  const auto number = std::stoll(store.get_to_str("meeting place"));
-  std::lock_guard lock(open.mutex);
-  const auto entry = open.places.find(number);
-  TORCH_CHECK(entry != open.places.end(), "rank ", rank, " came twice to a meeting place of ", ranks, " ranks");
-  auto place = entry->second.place;
-  if (--entry->second.expected == 0) open.places.erase(entry);
+  store.wait({kKey}, timeout);
+  const auto name = store.get_to_str(kKey);
+  std::lock_guard lock(open_mutex);
+  auto place = open_places[name].lock();
+  TORCH_CHECK(place != nullptr, "rank 0 has left the meeting place");
   return place;
 }
 

@@ -22,8 +22,7 @@ using Bytes = std::vector<std::byte>;
 class MeetingPlace {
  public:
   /// The same for all ranks that come with the same keys of a store. Collective.
-  static std::shared_ptr<MeetingPlace> enter(c10d::Store& store, int rank, int ranks,
-                                             std::chrono::milliseconds timeout);
+  static std::shared_ptr<MeetingPlace> enter(c10d::Store& store, int rank, std::chrono::milliseconds timeout);
 
   void post(int from, int to, Bytes message);
   /// Waits for the next message. Throws c10::Error when none comes in time.

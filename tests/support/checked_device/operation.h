@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a stream is given, with the memory that it reads and writes.
+/// What a stream is given, with the memory that it reads and writes; the operators.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "support/checked_device/vector_clock.h"
+#include "support/checked_device/timeline.h"
 
 namespace fsdp::test::checked {
 
@@ -23,5 +23,9 @@ Stamp note_operation(const std::string& name, const c10::Stream& stream, std::sp
 
 /// Notes that the host waits for the stream.
 void note_host_wait(const std::string& name, const c10::Stream& stream);
+
+/// Every operator runs its CPU kernel on the same memory, and notes what it reads and writes on the current stream of
+/// its operands' device, whose default generator it draws from. Once.
+void register_operators();
 
 }  // namespace fsdp::test::checked

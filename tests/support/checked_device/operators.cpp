@@ -1,4 +1,4 @@
-#include "support/checked_device/operators.h"
+#include "support/checked_device/operation.h"
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
@@ -24,7 +24,6 @@
 #include "support/checked_device/device_guard.h"
 #include "support/checked_device/findings.h"
 #include "support/checked_device/host_memory.h"
-#include "support/checked_device/operation.h"
 #include "support/checked_device/timeline.h"
 
 namespace fsdp::test::checked {

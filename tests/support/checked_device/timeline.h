@@ -4,40 +4,100 @@
 
 #include <c10/core/Stream.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
-
-#include "support/checked_device/vector_clock.h"
+#include <vector>
 
 namespace fsdp::test::checked {
 
-/// Guards all that the device knows: its clocks, its blocks and what was found.
-std::mutex& device_mutex();
+/// The n-th operation of a stream; epochs and streams are numbered from 0, operations from 1.
+struct Stamp {
+  uint64_t epoch = 0;
+  size_t stream = 0;
+  uint64_t time = 0;
+};
+
+/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. Of earlier epochs
+/// everything is over: they belong to tests that have ended, see Timeline::forget.
+class VectorClock {
+ public:
+  VectorClock() = default;
+  explicit VectorClock(uint64_t epoch) : epoch_(epoch) {}
+
+  bool knows(Stamp stamp) const {
+    if (stamp.epoch != epoch_) return stamp.epoch < epoch_;
+    return stamp.stream < times_.size() && times_[stamp.stream] >= stamp.time;
+  }
+  /// The next operation of the stream.
+  Stamp advance(size_t stream) {
+    if (stream >= times_.size()) times_.resize(stream + 1);
+    return {epoch_, stream, ++times_[stream]};
+  }
+  /// From now on it knows what `other` knows.
+  void join(const VectorClock& other) {
+    if (other.epoch_ < epoch_) return;
+    if (other.epoch_ > epoch_) *this = VectorClock(other.epoch_);
+    if (times_.size() < other.times_.size()) times_.resize(other.times_.size());
+    for (size_t i = 0; i < other.times_.size(); ++i) times_[i] = std::max(times_[i], other.times_[i]);
+  }
+
+ private:
+  uint64_t epoch_ = 0;
+  std::vector<uint64_t> times_;  // by stream
+};
+
+/// Guards all that the device knows: its clocks, its blocks and what was found. Never destroyed: memory is given back
+/// until the very end of the process.
+inline std::mutex& device_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
 
 /// Operations of one stream come one after another. Those of two are ordered only by an event that one records and the
 /// other waits for, or by a thread of the host that waits for the one and then gives the other something to do.
 /// Thread safety: under device_mutex().
 class Timeline {
  public:
-  static Timeline& get();
+  static Timeline& get() {
+    static auto* timeline = new Timeline;
+    return *timeline;
+  }
 
   /// The calling thread gives the stream something to do.
-  Stamp launch(const c10::Stream& stream);
+  Stamp launch(const c10::Stream& stream) {
+    auto& clock = clock_of(stream);
+    clock.join(of_this_thread());
+    return clock.advance(index_of(stream));
+  }
   /// What the stream knows of when its next operation begins.
   const VectorClock& of(const c10::Stream& stream) { return clock_of(stream); }
   /// What the stream is given from now on comes after all that `clock` knows.
   void make_wait(const c10::Stream& stream, const VectorClock& clock) { clock_of(stream).join(clock); }
   /// What the calling thread has waited for.
-  static VectorClock& of_this_thread();
+  static VectorClock& of_this_thread() {
+    thread_local VectorClock clock;
+    return clock;
+  }
   /// All that streams were given is over. Clocks have an entry for each stream since then, so they stay short.
-  void forget();
+  void forget() {
+    ++epoch_;
+    indices_.clear();
+    clocks_.clear();
+  }
 
  private:
-  size_t index_of(const c10::Stream& stream);
-  VectorClock& clock_of(const c10::Stream& stream);
+  size_t index_of(const c10::Stream& stream) {
+    const auto [place, is_new] = indices_.emplace(stream, clocks_.size());
+    if (is_new) clocks_.emplace_back(epoch_);
+    return place->second;
+  }
+  VectorClock& clock_of(const c10::Stream& stream) { return clocks_[index_of(stream)]; }
 
-  size_t first_ = 0;  // the number of the first stream since `forget`; numbers are not used again
+  uint64_t epoch_ = 0;
   std::unordered_map<c10::Stream, size_t> indices_;
   std::deque<VectorClock> clocks_;
 };
