@@ -54,6 +54,9 @@ class AdadeltaBase : public torch::optim::Optimizer {
   /// Of groups of parameters, each with options of its own or the `defaults`.
   explicit AdadeltaBase(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                         const AdadeltaOptions& defaults = {});
+  /// Adds a group, with the options that it has or the defaults. (LibTorch's own function merges options of its own
+  /// types only, and gives a group with any others the defaults.)
+  void add_param_group(const torch::optim::OptimizerParamGroup& group);
   /// Writes options and state, as the optimizers of torch::optim do.
   void save(torch::serialize::OutputArchive& archive) const override;
   /// Reads what `save` wrote for the same parameters.

@@ -41,7 +41,14 @@ void AdadeltaParamState::serialize(torch::serialize::InputArchive& archive) {
 
 AdadeltaBase::AdadeltaBase(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                            const AdadeltaOptions& defaults)
-    : Optimizer(groups, std::make_unique<AdadeltaOptions>(defaults)) {}
+    : Optimizer(std::vector<torch::optim::OptimizerParamGroup>{}, std::make_unique<AdadeltaOptions>(defaults)) {
+  for (const auto& group : groups) add_param_group(group);
+}
+
+void AdadeltaBase::add_param_group(const torch::optim::OptimizerParamGroup& group) {
+  Optimizer::add_param_group(group);
+  if (group.has_options()) param_groups().back().set_options(group.options().clone());
+}
 
 void AdadeltaBase::save(torch::serialize::OutputArchive& archive) const {
   torch::optim::serialize<AdadeltaParamState, AdadeltaOptions>(archive, *this);

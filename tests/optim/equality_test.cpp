@@ -135,7 +135,8 @@ const std::vector<PythonsNumbers> kPythonsAdadelta{
 TEST(OptimEquality, AdadeltaGivesTheNumbersThatPythonGave) {
   for (const auto& python : kPythonsAdadelta) {
     const auto parameter = torch::tensor({1.0, -0.5, 0.25, 2.0}, python.dtype).requires_grad_();
-    optim::Adadelta optimizer({parameter}, AdadeltaOptions(0.7).rho(0.8).eps(1e-5).weight_decay(0.1));
+    auto options = std::make_unique<AdadeltaOptions>(AdadeltaOptions(0.7).rho(0.8).eps(1e-5).weight_decay(0.1));
+    optim::Adadelta optimizer({torch::optim::OptimizerParamGroup({parameter}, std::move(options))});
     for (int step = 1; step <= 3; ++step) {
       parameter.mutable_grad() = torch::tensor({0.5, -1.0, 0.0, 3.0}, python.dtype) * step;
       optimizer.step();
