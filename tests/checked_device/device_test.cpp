@@ -170,11 +170,15 @@ TEST_F(CheckedDeviceStreams, WaitsOfTheHostOrderAndCount) {
 // Two ranks of the backend alone, each a thread with a device.
 void with_two_backends(const std::function<void(c10d::Backend&, int rank)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto backend = [&](int rank) {
+    return make_checked_backend(*store, rank, 2, std::chrono::seconds(60), device(rank));
+  };
+  const std::array backends{backend(0), backend(1)};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       streams().setDevice(device(rank));
-      fn(*make_checked_backend(*store, rank, 2, std::chrono::seconds(60), device(rank)), rank);
+      fn(*backends[rank], rank);
     });
   for (auto& thread : threads) thread.join();
 }
