@@ -197,6 +197,13 @@ std::shared_ptr<ModuleWatch> watch_of(const ModuleNode& node) {
   return modules.empty() ? nullptr : std::make_shared<ModuleWatch>(modules);
 }
 
+// A module that no shared pointer owns gets one that has gone already: to everybody else it is as it was.
+std::weak_ptr<torch::nn::Module> owner_of(torch::nn::Module* module) {
+  if (module == nullptr) return {};
+  if (module->weak_from_this().expired()) std::shared_ptr<torch::nn::Module>(module, [](auto*) {}).reset();
+  return module->weak_from_this();
+}
+
 void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& group,
                    const std::shared_ptr<const ParamGroup::Ignored>& ignored) {
   group->params().install(group);
@@ -204,8 +211,7 @@ void install_group(const ModuleNode& node, const std::shared_ptr<ParamGroup>& gr
   group->watch = watch_of(node);
   group->ignored = ignored;
   const auto found_through = [&](const ModuleNode& at) {
-    const auto owner = at.module == nullptr ? std::weak_ptr<torch::nn::Module>() : at.module->weak_from_this();
-    runtime::registry().add_module(at.identity, owner, group);
+    runtime::registry().add_module(at.identity, owner_of(at.module), group);
   };
   if (node.identity != nullptr)
     found_through(node);

@@ -142,15 +142,16 @@ std::vector<runtime::NamedParameter> subtree_buffers(const ModuleNode& node) {
 }
 
 std::shared_ptr<runtime::ParamGroup> group_at(const ModuleNode& node) {
-  const auto found = runtime::registry().find_module(node.identity);
+  const auto owner = node.module == nullptr ? std::weak_ptr<torch::nn::Module>() : node.module->weak_from_this();
+  const auto found = runtime::registry().find_module(node.identity, owner);
   const auto& group = found.group;
-  if (!group || found.is_certain || group->slots().empty()) return group;
-  bool is_here = false;
+  if (!group || found.is_certain) return group;
+  bool is_here = group->slots().empty() && subtree_parameters(node).empty();
   visit_nodes(node, [&](const ModuleNode& below) {
     for (const auto& [name, tensor] : below.parameters) {
       if (is_here) continue;
       const auto part = runtime::registry().find(tensor);
-      is_here = part && part->group == group;
+      is_here = part && part->group->keeps(*group);
     }
   });
   return is_here ? group : nullptr;

@@ -228,13 +228,17 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, st
   return judge(access);
 }
 
-// The operator reads while gradients are off, perhaps inside a custom Function. Its node leads to a parameter if that
-// trains; if the parameter is frozen, or the function got a view, nothing tells that it will read again.
+// The operator reads, or makes a view, while gradients are off, perhaps inside a custom Function. Its node leads to a
+// parameter that trains and that it got itself. If the parameter is frozen, or the function got a view or a detached
+// one, nothing tells that it will read again. What it makes of a view looks like what it makes of the parameter.
 bool may_be_hidden(const MarkedOperand& operand) {
   const auto& [group, slot, kind] = operand.part;
   if (!group->scope || !group->scope->records || group->scope->is_hidden || group->summon_depth > 0) return false;
-  const bool is_recorded = torch::autograd::impl::grad_fn_unsafe(*operand.tensor) != nullptr;  // a view
-  return is_recorded || !group->slots()[slot].requires_grad();
+  const auto& parameter = group->slots()[slot];
+  const auto& tensor = *operand.tensor;
+  const bool is_recorded = torch::autograd::impl::grad_fn_unsafe(tensor) != nullptr;  // a view
+  const bool is_of_it = parameter.is(tensor.is_view() ? at::Tensor(tensor._base()) : tensor);
+  return is_recorded || !parameter.requires_grad() || !is_of_it;
 }
 
 [[gnu::cold]] void note_unrecorded_read(const MarkedOperand& operand) {
@@ -266,6 +270,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
   c10::SmallVector<ParamGroup*, 2> reads;
   std::lock_guard lock(rank.mutex);
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   if (in_backward)
     for (auto& operand : operands) show_whole_in_backward(operand);
   for (const auto& operand : operands) {
@@ -273,10 +278,12 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
       plan.compute.add(*group, group->slots()[operand.part.slot]);
-      if (!in_backward && !at::GradMode::is_enabled()) note_unrecorded_read(operand);
+      if (is_unrecorded) note_unrecorded_read(operand);
       if (std::ranges::find(reads, group) == reads.end()) reads.push_back(group);
     } else if (verdict != Verdict::kPass) {
       carry_out(verdict, call, operand, plan);
+    } else if (is_unrecorded && call.traits.kind == OperatorKind::kView && operand.part.kind == PartKind::kWhole) {
+      if (may_be_hidden(operand)) group->scope->is_hidden = true;
     }
   }
   auto& count = rank.intercepted_operators;  // only who has the lock writes it

@@ -119,6 +119,10 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void rename_slot(size_t slot, std::string name);
   /// `parent`: the group of the module next around this group's. A module in two others has two.
   void add_parent(ParamGroup& parent);
+  /// Whether that is this group, or a parent without parameters that lives as long as it.
+  bool keeps(const ParamGroup& other) const {
+    return this == &other || std::ranges::any_of(kept_alive_, [&](const auto& kept) { return kept->keeps(other); });
+  }
   /// Whether some of its parameters were found in this very module.
   bool took_from(const void* module) const { return std::ranges::find(modules_, module) != modules_.end(); }
 

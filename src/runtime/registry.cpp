@@ -8,6 +8,10 @@ namespace {
 
 constexpr auto kScopesOfAModel = 4;
 
+bool are_same(const std::weak_ptr<const void>& one, const std::weak_ptr<const void>& other) {
+  return !one.owner_before(other) && !other.owner_before(one);
+}
+
 }  // namespace
 
 void Registry::add(const c10::StorageImpl* storage, const std::weak_ptr<ParamGroup>& group, size_t slot,
@@ -56,11 +60,12 @@ void Registry::add_module(const void* module, const std::weak_ptr<const void>& o
   modules_[module] = {group, owner, !owner.expired()};
 }
 
-Registry::ModuleGroup Registry::find_module(const void* module) const {
+Registry::ModuleGroup Registry::find_module(const void* module, const std::weak_ptr<const void>& owner) const {
   std::lock_guard lock(mutex_);
   auto it = modules_.find(module);
   if (it == modules_.end() || it->second.is_gone()) return {};
-  return {it->second.group.lock(), it->second.has_owner};
+  const bool is_same = are_same(owner, it->second.owner), has_none = are_same(owner, {});
+  return {is_same || !has_none ? it->second.group.lock() : nullptr, is_same && !has_none};
 }
 
 void Registry::add_scope(std::shared_ptr<const ScopeRecord> scope) {

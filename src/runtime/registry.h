@@ -50,16 +50,16 @@ class Registry {
   /// The error of former memory that the tensor, which has memory, lies in; empty if there is none.
   std::string former_error(const at::Tensor& tensor) const;
 
-  /// `owner`: empty, or what expires with the module. A graph may keep a group longer than its module, and another
-  /// module may then lie at the same address.
+  /// A graph may keep a group longer than its module, and another module may then lie at the same address. `owner`
+  /// tells them apart: the module's pointer to itself, which may have expired; empty for TorchScript.
   void add_module(const void* module, const std::weak_ptr<const void>& owner, const std::shared_ptr<ParamGroup>& group);
   struct ModuleGroup {
     std::shared_ptr<ParamGroup> group;
-    /// Whether the module is known to live, so that it is this one that the group was made of.
+    /// Whether it is this module that the group was made of. If not, it is TorchScript's, or has got an owner since.
     bool is_certain = false;
   };
-  /// The group is null if there is none.
-  ModuleGroup find_module(const void* module) const;
+  /// The group is null if there is none. `owner`: the module's now, empty if it never had one.
+  ModuleGroup find_module(const void* module, const std::weak_ptr<const void>& owner) const;
 
   /// A scope has closed from which nodes came that nothing else tells of. The last few of each model are remembered.
   void add_scope(std::shared_ptr<const ScopeRecord> scope);

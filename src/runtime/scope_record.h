@@ -20,7 +20,7 @@ struct ScopeRecord {
   bool observed = false;  // LibTorch's observers were on when it opened
   bool records = false;   // gradients were on when it opened
 
-  /// Operators read what has neither an accumulator nor a hook while gradients were off: perhaps inside a custom
+  /// Operators took what has neither an accumulator nor a hook while gradients were off: perhaps inside a custom
   /// Function, whose node nothing else tells of. Such nodes are known by the thread that made them and by their number.
   bool is_hidden = false;
   uint64_t thread = 0, first_node = 0, end_node = 0;

@@ -126,7 +126,8 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
 
 // No parameters but those of its layer, so its own group has none.
 struct AroundALayer : nn::Module {
-  nn::Linear layer = register_module("layer", nn::Linear(4, 4));
+  explicit AroundALayer(const nn::Linear& its = nn::Linear(4, 4)) : layer(register_module("layer", its)) {}
+  nn::Linear layer;
 };
 
 TEST(FullyShard, OfAModelWhereOneWasWhoseGraphLivesOn) {
@@ -144,6 +145,37 @@ TEST(FullyShard, OfAModelWhereOneWasWhoseGraphLivesOn) {
       y = model->layer->forward(torch::ones({1, 4})).sum();
       EXPECT_TRUE(y.requires_grad());
     }
+  });
+}
+
+// No shared pointer owns the models, and what is kept of one is its graph, or its layer.
+TEST(FullyShard, OfAModelOnTheStackWhereOneWasWhoseLayerOrGraphLivesOn) {
+  run_thread_ranks(2, [](int) {
+    std::optional<AroundALayer> model;
+    Tensor y;
+    for (int round = 0; round < 4; ++round) {
+      if (round % 2 == 0)
+        fully_shard(*build_alike([&] { return &model.emplace(); })->layer);
+      else
+        model.emplace(nn::Linear(model->layer));
+      auto group = fully_shard(static_cast<nn::Module&>(*model));
+      expect_error([&] { fully_shard(static_cast<nn::Module&>(*model)); }, {"sharded before"});
+      EXPECT_EQ(group_of(*model).stats().groups, 2);
+      ForwardScope scope(group);
+      y = model->layer->forward(torch::ones({1, 4})).sum();
+    }
+  });
+}
+
+// Shared pointers own a module after its constructor.
+TEST(FullyShard, OfAModelThatGetsItsOwnerLaterIsFoundAgain) {
+  run_thread_ranks(2, [](int) {
+    auto* model = build_alike([] { return new AroundALayer; });
+    fully_shard(*model->layer);
+    fully_shard(static_cast<nn::Module&>(*model));
+    const std::shared_ptr<AroundALayer> owner(model);
+    EXPECT_EQ(group_of(*owner).stats().groups, 2);
+    expect_error([&] { fully_shard(static_cast<nn::Module&>(*owner)); }, {"sharded before"});
   });
 }
 

@@ -22,8 +22,27 @@ struct OwnProduct : torch::autograd::Function<OwnProduct> {
 };
 
 Tensor plain_output(SmallNetImpl& net, const Tensor& x) { return net.forward(x).sum(); }
+Tensor own_product(const Tensor& x, const Tensor& weight) { return OwnProduct::apply(x, weight).sum(); }
+// The same of a function that takes a view of the weight.
+Tensor own_wide_linear(const Tensor& x, const Tensor& weight) {
+  return OwnLinear::apply(torch::constant_pad_nd(x, {0, 7}), weight).sum();
+}
+template <Tensor (*kOutput)(const Tensor&, const Tensor&)>
 Tensor output_of_a_view(SmallNetImpl& net, const Tensor& x) {
-  return OwnProduct::apply(x, net.first->weight.t()).sum();
+  return kOutput(x, net.first->weight.t());
+}
+// The only way from two outputs to the parameter is one node, which the backward of the other one runs.
+template <Tensor (*kOutput)(const Tensor&, const Tensor&)>
+Tensor left_of_a_shared_view(Reader& reader) {
+  Tensor y, other;
+  {
+    ForwardScope scope(reader.group);
+    const auto weight = reader.net.first->weight.t();
+    y = kOutput(reader.x, weight);
+    other = kOutput(reader.x, weight);
+  }
+  other.backward();
+  return y;
 }
 
 void read_unrecorded(Reader& reader, const Tensor&) {
@@ -65,20 +84,16 @@ const LiveGraph kLiveGraphs[] = {
      forward_then([](Reader& reader, const Tensor&) { const auto whole = summon_full_params(reader.group); })},
     {"AfterABackwardThatKeptIt", forward_then([](Reader&, const Tensor& y) { y.backward({}, /*retain_graph=*/true); })},
     {"OfCustomFunctions", own_forward, own_output},
-    // The only way from both to the parameter is one node, which the first backward runs.
-    {"OfACustomFunctionThatSharesAViewWithAnotherOne",
+    {"OfACustomFunctionThatSharesAViewWithAnotherOne", left_of_a_shared_view<own_product>,
+     output_of_a_view<own_product>},
+    {"OfACustomFunctionThatTakesAViewOfAViewThatItShares", left_of_a_shared_view<own_wide_linear>,
+     output_of_a_view<own_wide_linear>},
+    {"OfACustomFunctionOnADetachedParameter",
      [](Reader& reader) {
-       Tensor y, other;
-       {
-         ForwardScope scope(reader.group);
-         const auto weight = reader.net.first->weight.t();
-         y = OwnProduct::apply(reader.x, weight).sum();
-         other = OwnProduct::apply(reader.x, weight).sum();
-       }
-       other.backward();
-       return y;
+       ForwardScope scope(reader.group);
+       return own_product(reader.x, reader.net.first->weight.detach().t());
      },
-     output_of_a_view},
+     output_of_a_view<own_product>},
     {"OfCustomFunctionsOnFrozenParameters", forward_then(read_unrecorded, own_forward), own_output, /*is_frozen=*/true},
     {"OfFrozenParameters", forward_then(read_unrecorded), plain_output, /*is_frozen=*/true},
 };
