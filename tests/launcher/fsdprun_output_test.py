@@ -199,8 +199,8 @@ class UnreadOutput(FsdprunTest):
 
     def test_fsdpruns_own_errors_are_not_waited_for(self):
         (self.path / "file").touch()
-        for status, command in ((127, ["no-such-program"]), (1, ["-r", "3", f"--log-dir={self.path}/file", "true"]),
-                                (3, ["sh", "-c", "exit 3"])):
+        for status, command in ((2, ["--no-such-flag"]), (127, ["no-such-program"]), (3, ["sh", "-c", "exit 3"]),
+                                (1, ["-r", "3", f"--log-dir={self.path}/file", "true"])):
             process = self.start("--nproc-per-node=2", "--shutdown-timeout=1", *command, stderr=self.full_pipe())
             self.assert_ends(process, status)
 
