@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
+#include <iostream>
 #include <mutex>
+#include <streambuf>
 #include <thread>
 #include <utility>
 
@@ -23,6 +25,26 @@ bool are_one_file(int a, int b) {
   return fstat(a, &first) == 0 && fstat(b, &second) == 0 && first.st_dev == second.st_dev &&
          first.st_ino == second.st_ino;
 }
+
+/// Passes on what is written to a stream, from any thread. What comes while there is no room is lost.
+class ToOutlet : public std::streambuf {
+ public:
+  explicit ToOutlet(std::shared_ptr<Outlet> outlet) : outlet_(std::move(outlet)) {}
+
+ protected:
+  std::streamsize xsputn(const char* text, std::streamsize count) override {
+    if (outlet_->has_room()) outlet_->write({text, static_cast<size_t>(count)});
+    return count;
+  }
+  int_type overflow(int_type character) override {
+    const char text = traits_type::to_char_type(character);
+    xsputn(&text, 1);
+    return traits_type::not_eof(character);
+  }
+
+ private:
+  const std::shared_ptr<Outlet> outlet_;
+};
 
 }  // namespace
 
@@ -132,7 +154,9 @@ Console::Console()
     : is_terminal_(isatty(STDOUT_FILENO) != 0),
       news_(std::make_shared<const fsdp::Descriptor>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
       out_(std::make_shared<Outlet>(STDOUT_FILENO, news_)),
-      err_(are_one_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : std::make_shared<Outlet>(STDERR_FILENO, news_)) {}
+      err_(are_one_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : std::make_shared<Outlet>(STDERR_FILENO, news_)) {
+  std::cerr.rdbuf(new ToOutlet(err_));  // It is never deleted, since threads of LibTorch go on logging until the exit.
+}
 
 void Console::write(Stream stream, const void* source, std::string_view prefix, std::string_view piece,
                     bool starts_line) {

@@ -43,7 +43,7 @@ class Console {
  public:
   enum class Stream { kOut = STDOUT_FILENO, kErr = STDERR_FILENO };
 
-  /// Starts threads.
+  /// Starts threads. From then on std::cerr, where LibTorch logs, waits for nobody either.
   Console();
   /// Writes one piece as a whole. `source` tells the ranks apart. Never waits.
   void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece, bool starts_line);

@@ -24,7 +24,4 @@ class Exit : public std::runtime_error {
   int status_;
 };
 
-/// Prints "fsdprun: `message`" to stderr.
-void say(const std::string& message);
-
 }  // namespace fsdprun

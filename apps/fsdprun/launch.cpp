@@ -188,4 +188,11 @@ int launch(const Flags& flags) {
   return with_own_children_only([&flags] { return launch_here(flags); });
 }
 
+void say(const std::string& message) {
+  SignalQueue signals;
+  Console console;
+  console.say(message);
+  flush(console, signals, std::chrono::seconds(2));
+}
+
 }  // namespace fsdprun

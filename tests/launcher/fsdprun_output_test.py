@@ -199,10 +199,18 @@ class UnreadOutput(FsdprunTest):
 
     def test_fsdpruns_own_errors_are_not_waited_for(self):
         (self.path / "file").touch()
-        for status, command in ((127, ["no-such-program"]), (1, ["-r", "3", f"--log-dir={self.path}/file", "true"]),
-                                (3, ["sh", "-c", "exit 3"])):
+        for status, command in ((2, ["--no-such-flag"]), (127, ["no-such-program"]), (3, ["sh", "-c", "exit 3"]),
+                                (1, ["-r", "3", f"--log-dir={self.path}/file", "true"])):
             process = self.start("--nproc-per-node=2", "--shutdown-timeout=1", *command, stderr=self.full_pipe())
             self.assert_ends(process, status)
+
+    def test_what_libtorch_logs_about_a_lost_node_is_not_waited_for(self):
+        port = f"--master-port={self.held_port()}"
+        lost, process = (self.start("--nnodes=2", f"--node-rank={number}", port, "--shutdown-timeout=1", "sh", "-c",
+                                    "touch $D/$RANK; exec sleep 1000", stderr=self.full_pipe()) for number in (0, 1))
+        self.take_files("0", "1")
+        self.send(lost, signal.SIGKILL)
+        self.assert_ends(process, 1)
 
     def test_signals_act(self):
         process = self.start_flood()
