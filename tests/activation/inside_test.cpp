@@ -1,4 +1,4 @@
-// Parts that differentiate inside, as forces that are trained are gradients of energies.
+// Parts that differentiate inside, e.g. when trained forces are gradients of energies.
 
 #include <torch/torch.h>
 
@@ -7,7 +7,7 @@
 namespace fsdp::test {
 namespace {
 
-// Of an energy, by what it depends on.
+// The gradient of an energy with respect to its input.
 template <class Energy>
 auto slope_of(const Energy& energy) {
   return [=](const torch::Tensor& x) {

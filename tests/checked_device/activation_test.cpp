@@ -69,7 +69,7 @@ TEST_F(CheckedActivation, AnInputInHostMemoryLeavesTheDevice) {
   }
 }
 
-// A chain of parts with inputs in host memory, and what had come back from there when each was computed again.
+// A chain of parts with inputs in host memory. It counts the inputs that had come back when each part was recomputed.
 struct OffloadedChain {
   static constexpr size_t kBytes = 4 * sizeof(float);
   static constexpr int kParts = 3;

@@ -1,5 +1,5 @@
-// Modules with statistics of the batch. The oracle runs the ranks' shares one after another on one model and averages
-// the gradients; running statistics belong to each rank alone.
+// Modules with batch statistics. The oracle runs the ranks' shares one after another on one model and averages the
+// gradients; each rank has its own running statistics.
 
 #include "zoo/zoo.h"
 
