@@ -225,7 +225,7 @@ inline bool is_bare(const Node& node) { return node.cell == Cell::kSequence || n
 inline bool has_trained(const Node& node, int place) {
   return !node.is_frozen && (node.cell != Cell::kAdapter || place > 0);
 }
-/// What the fully_shard call of a group's node is told: with a policy there is one call.
+/// The options of the fully_shard call of a group's node. With a policy there is only one call.
 inline const Node& options_of(const Model& model, int group) { return item(model.nodes, model.by_policy ? 0 : group); }
 /// How many ranks share the rows, or would: kReplicate sums in the order of the other strategies.
 inline int shards_of(const Program& program, const Node& options) {

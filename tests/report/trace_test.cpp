@@ -135,7 +135,7 @@ TEST(Trace, OfAllRanksIsOneFileWithAProcessForEach) {
   ASSERT_EQ(names.size(), 3u);
   for (const auto& [rank, of_rank] : names)
     EXPECT_THAT(of_rank, IsSupersetOf({std::string("reduce_scatter layers.0"), std::string("reduce layers.0")}));
-  constexpr double kRounding = 5e-4;       // microseconds
+  constexpr double kRounding = 5e-4;  // microseconds
   // Intervals that overlap on a track have to be nested, or viewers cut them.
   for (auto& [track, intervals] : tracks)
     for (const auto& [begin, end] : intervals)
