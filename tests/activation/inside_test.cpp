@@ -21,7 +21,7 @@ TEST(ActivationInside, APartThatDifferentiatesHasTheBitsOfThePlainCall) {
   const auto part = slope_of([&](const torch::Tensor& h) { return torch::tanh(block(h)).square().sum(); });
   part(x).square().sum().backward();
   const auto expected = take_gradients(*block, x);
-  // More often than an engine nests backwards on one thread.
+  // The loop runs more backwards than an engine nests on one thread.
   for (int i = 0; i < 70; ++i) {
     activation_checkpoint(part, x).square().sum().backward();
     expect_equal_bits(expected, take_gradients(*block, x));

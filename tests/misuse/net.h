@@ -163,7 +163,7 @@ inline Words refusal(const std::string& op, const std::string& parameter, const 
   return {"@" + op + ": ", "parameter '" + parameter + "'", "expected", "found", remedy};
 }
 
-/// Where a mistake is made. Values are added for a mistake that is the same in several places.
+/// Where a mistake is made. Places are combined with | for a mistake that is the same in several of them.
 enum Where : unsigned {
   kOutside = 1,            ///< outside a forward scope
   kOutsideUnrecorded = 2,  ///< as above, under a torch::NoGradGuard

@@ -111,7 +111,7 @@ TEST(DeferredInit, HoldsOneWholeParameterAtATime) {
     const CountedMemory memory;
     const auto model = build_alike([] { return deferred_init([] { return std::make_shared<TallImpl>(); }); });
     EXPECT_LT(memory.counts->now, kLargest / 2);
-    barrier();  // sharding draws from the generator that the threads share
+    barrier();  // computing values draws from the generator that threads share
     const auto group = fully_shard(*model, {.strategy = Strategy::kFullShard});
     const auto rows = group.stats().rows.current;
     EXPECT_LE(rows, 6 * kLargest / 2 + 6 * 4096);

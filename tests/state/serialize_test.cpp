@@ -53,8 +53,8 @@ TEST(Serialize, WhatDoesNotFitChangesNothingOnAnyRank) {
   });
 }
 
-// A plain program goes on from what the ranks saved like the optimizer that was never saved. Saved again and loaded on
-// other ranks, the state goes on from there bit for bit.
+// A plain program that loads what the ranks saved goes on as they did. What it saves is the same, bit for bit, after
+// other ranks have loaded and saved it.
 TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
   const std::pair<MakeOptimizer, MakeOptimizer> kinds[] = {
       {amsgrad, [](auto p) { return made<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.5)); }},

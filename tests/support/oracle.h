@@ -221,8 +221,8 @@ struct Role {
     if (is_sharded()) return full_grad(parameter);
     return parameter.grad().defined() ? parameter.grad().detach().clone() : torch::Tensor();
   }
-  /// Places a value that each rank has its own of, so that the mean over the ranks holds them all; the unsharded run
-  /// stacks its values itself.
+  /// Puts this rank's value in its own place of a stack, so that the mean over the ranks is the stack of all values.
+  /// The unsharded run stacks the values itself.
   torch::Tensor in_own_place(const torch::Tensor& value) const {
     auto sizes = value.sizes().vec();
     sizes.insert(sizes.begin(), world);

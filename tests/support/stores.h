@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Rendezvous stores that count or hold up what is asked of them.
+/// Rendezvous stores that count or hold up calls.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
