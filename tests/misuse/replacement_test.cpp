@@ -113,7 +113,7 @@ TEST(AConversion, ThatChangesNothingPasses) {
   });
 }
 
-// As long as it lives, warnings that are given once are given each time, in every thread.
+// As long as the object lives, warnings that are otherwise given once are given each time, in every thread.
 class WarnAlways {
  public:
   WarnAlways() { c10::WarningUtils::set_warnAlways(true); }

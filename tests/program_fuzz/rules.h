@@ -34,7 +34,7 @@ struct ModelState {
   std::set<int> frozen = {};           ///< the nodes that are frozen, of those that kFreeze may change
   std::set<int> steppers = {};         ///< nodes of groups whose optimizers step in backward
   bool was_frozen = false;             ///< a parameter was frozen at some time
-  /// a backward has, and LibTorch keeps its graph until the thread runs another one
+  /// A backward has ended early; LibTorch keeps its graph until the thread runs another one.
   bool has_ended_early = false;
 };
 

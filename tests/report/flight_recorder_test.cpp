@@ -23,7 +23,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-// As long as it lives, ranks that join record into files in a folder.
+// As long as the object lives, ranks that join record into files in a folder.
 class RecordedFlight {
  public:
   RecordedFlight() { setenv(kFlightRecorderVariable, file().c_str(), /*overwrite=*/1); }

@@ -16,7 +16,7 @@
 namespace fsdp::test {
 namespace {
 
-// As long as it lives, threads that have begun to write rows wait. `release` lets them go on.
+// As long as the object lives, threads that have begun to write rows wait. `release` lets them go on.
 class HeldWriters {
  public:
   HeldWriters() {

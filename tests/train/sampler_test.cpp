@@ -1,5 +1,5 @@
-// Which samples the ranks see: each counts once, all ranks have the same number of batches, and together they see one
-// rank's batch.
+// Which samples the ranks see: each counts once, all ranks have the same number of batches, and their joined batch
+// is that of one rank.
 
 #include <fsdp/error.h>
 #include <fsdp/samplers.h>

@@ -38,7 +38,7 @@ TEST(ZooWholeValues, SummonedParametersAreWholeAndEqualTheUnshardedOnes) {
   });
 }
 
-// Also holds where whole copies would be kept. Forward sees what was written.
+// This also holds if groups keep whole copies. Forward sees what was written.
 TEST(ZooWholeValues, WritesToSummonedParametersLastOnlyWithWriteBack) {
   expect_same_values([=](ScaledNet& net, const Role& role) {
     const auto write = [&] {

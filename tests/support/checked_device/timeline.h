@@ -21,8 +21,8 @@ struct Stamp {
   uint64_t time = 0;
 };
 
-/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. All of earlier
-/// epochs is over: they belong to tests that have ended, see Timeline::forget.
+/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. Everything
+/// of earlier epochs is over: they belong to tests that have ended, see Timeline::forget.
 class VectorClock {
  public:
   VectorClock() = default;
