@@ -1,4 +1,4 @@
-// apply_activation_checkpointing: what of a model is computed again, and what stays as it was.
+// apply_activation_checkpointing: which parts of a model are recomputed, and what stays as it was.
 
 #include <fsdp/apply_activation_checkpointing.h>
 #include <fsdp/error.h>
@@ -81,7 +81,7 @@ TEST(ApplyActivationCheckpointing, ShardedBeforeOrAfterTheBitsAreThoseOfThePlain
     Training<PartsImpl> parts;
     parts.build = [] { return std::make_shared<PartsImpl>(); };
     parts.shard = [when](PartsImpl& net) {
-      net.eval();  // ranks that are threads share the random state
+      net.eval();  // makes the net draw nothing, because thread ranks share the random state
       if (when == 1) apply_activation_checkpointing<CountedPartImpl>(net);
       for (const auto& part : net.parts->children())
         if (part->as<CountedPartImpl>() != nullptr) fully_shard(*part);

@@ -1,4 +1,4 @@
-// Results that are kept: which operators are called twice, and what writes of a kept result mean.
+// Kept results: which operators are called twice, and what it means when a kept result is written.
 
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>
@@ -22,7 +22,7 @@ TORCH_LIBRARY(fsdp_test_activation, library) {
   library.impl("counted", c10::DispatchKey::CPU, &counted);
 }
 
-// As fused attention on an accelerator.
+// Fused attention on an accelerator returns such results.
 TEST(ActivationKeptCalls, ACallThatReturnsNumbersAndTensorsThatAreNotThereIsKept) {
   const auto op = c10::Dispatcher::singleton()
                       .findSchemaOrThrow("fsdp_test_activation::counted", "")
@@ -46,8 +46,8 @@ TEST(ActivationKeptCalls, ACallThatReturnsNumbersAndTensorsThatAreNotThereIsKept
   }
 }
 
-// The gradients of `weights`, which are others when backward runs, unseen by autograd. They are the plain call's if
-// what depends on them is not computed again.
+// The gradients of `weights`, whose values are changed before backward runs without autograd noticing. They equal the
+// plain call's gradients if nothing that depends on the weights is recomputed.
 template <class Part>
 std::vector<torch::Tensor> gradients_with_others(const Part& part, const CheckpointOptions& options,
                                                  const torch::Tensor& x, const std::vector<torch::Tensor>& weights) {
@@ -110,7 +110,7 @@ TEST(ActivationKeptCalls, AProductWithItsBiasIsKeptForEachBackwardOfAGraphThatIs
   part(x)[1].sum().backward();
   const auto expected = std::exchange(w.mutable_grad(), torch::Tensor());
   const auto results = activation_checkpoint({.keeps_results = is_product}, part, x);
-  const auto others = results[0].cos().sum();  // keeps the product, whose version must stay
+  const auto others = results[0].cos().sum();  // keeps the product, whose version must not change
   w.variable_data().mul_(2);
   for (int pass = 0; pass < 2; ++pass) {
     results[1].sum().backward({}, /*retain_graph=*/true);
@@ -119,7 +119,7 @@ TEST(ActivationKeptCalls, AProductWithItsBiasIsKeptForEachBackwardOfAGraphThatIs
   EXPECT_NO_THROW(others.backward());
 }
 
-// A result that is written after it was read, by the part or after it.
+// A result is written after it was read, either by the part or after the part.
 TEST(ActivationKeptCalls, AResultThatIsWrittenAfterItWasReadIsComputedAgain) {
   const auto x = input(), w = torch::randn({6, 6});
   using Results = std::vector<torch::Tensor>;
@@ -148,7 +148,7 @@ TEST(ActivationKeptCalls, AResultThatIsWrittenAfterItWasReadIsComputedAgain) {
          torch::_foreach_mul_({one, other}, 3);
          return Results{one.sin() * other.cos()};
        }},
-      // Autograd keeps the product's double.
+      // Autograd keeps the doubled product.
       {"after the part",
        [&](const torch::Tensor& h) {
          const auto product = torch::mm(h, w);
@@ -168,7 +168,7 @@ TEST(ActivationKeptCalls, AResultThatIsWrittenAfterItWasReadIsComputedAgain) {
   }
 }
 
-// Autocast casts a layer's weight once in forward, and twice where its cache is off.
+// Autocast casts a layer's weight once in forward, or twice if its cache is off.
 TEST(ActivationKeptCalls, AutocastCastsAWeightAsOftenAsItLikes) {
   torch::manual_seed(4);
   torch::nn::Linear layer(6, 6);

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// What tests of activation_checkpoint without ranks compute again, and how they compare it with the plain call.
+/// The parts that tests of activation_checkpoint without ranks recompute, and how they are compared with the plain
+/// call.
 
 #include <fsdp/activation_checkpoint.h>
 #include <fsdp/error.h>
@@ -14,7 +15,7 @@
 
 namespace fsdp::test {
 
-/// Of `net`'s parameters and of `x`.
+/// Takes the gradients of `net`'s parameters and of `x`.
 inline std::vector<torch::Tensor> take_gradients(torch::nn::Module& net, const torch::Tensor& x) {
   std::vector<torch::Tensor> gradients;
   for (const auto& parameter : net.parameters()) gradients.push_back(parameter.grad());
@@ -44,14 +45,14 @@ inline torch::Tensor input(int64_t dim = 6) {
   return torch::randn({4, dim}).requires_grad_();
 }
 
-/// `run(checkpoints)` leaves the same tensors behind with a part that is computed again and with the plain call.
+/// Expects that `run(checkpoints)` returns the same tensors with recomputed parts as with plain calls.
 template <class Run>
 void expect_same_either_way(const Run& run) {
   const std::vector<torch::Tensor> expected = run(false);
   expect_equal_bits(expected, run(true));
 }
 
-/// Calls `part`, as one that is computed again if `checkpoints`.
+/// Calls `part`, recomputed in backward if `checkpoints`.
 template <class Part, class... Inputs>
 auto call(bool checkpoints, const CheckpointOptions& options, Part part, const Inputs&... inputs) {
   return checkpoints ? activation_checkpoint(options, part, inputs...) : part(inputs...);
@@ -59,7 +60,7 @@ auto call(bool checkpoints, const CheckpointOptions& options, Part part, const I
 
 inline const CheckpointOptions kKeepsAll{.keeps_results = [](std::string_view) { return true; }};
 
-/// Of the UsageError that `fn` throws.
+/// Expects that `fn` throws a UsageError that contains `words`.
 template <class Fn>
 void expect_refused(const Fn& fn, const std::string& words) {
   EXPECT_THAT(fn, testing::ThrowsMessage<UsageError>(testing::HasSubstr(words)));

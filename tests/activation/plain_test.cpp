@@ -1,4 +1,4 @@
-// activation_checkpoint without ranks: results, gradients and what is kept, beside the plain call.
+// activation_checkpoint without ranks: results, gradients and what is kept, compared with the plain call.
 
 #include <ATen/autocast_mode.h>
 
@@ -9,13 +9,13 @@
 namespace fsdp::test {
 namespace {
 
-// Storage that somebody made on the way; expired once nobody keeps it.
+// The memory of an intermediate tensor; expired once nobody keeps it.
 using Memory = c10::weak_intrusive_ptr<c10::StorageImpl>;
 Memory memory_of(const torch::Tensor& tensor) {
   return Memory(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(tensor.storage().unsafeGetStorageImpl()));
 }
 
-// Of a part that is computed again by each kind of options, of inputs that need a gradient and of those that need none.
+// Tries each kind of options, on inputs that need a gradient and on inputs that need none.
 TEST(ActivationCheckpoint, ResultsAndGradientsHaveTheBitsOfThePlainCall) {
   auto block = block_of();
   for (const auto& options : {CheckpointOptions{}, CheckpointOptions{.offload_inputs = true}, kKeepsAll})
@@ -190,7 +190,7 @@ struct Doubled : torch::autograd::Function<Doubled> {
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
-    const auto twice = context->get_saved_variables();  // each asked for again
+    const auto twice = context->get_saved_variables();  // asks for each saved variable again
     return {gradients[0] * 2 * context->get_saved_variables()[0] + 0 * twice[1]};
   }
 };

@@ -1,4 +1,4 @@
-// activation_checkpoint with sharded parameters: bits, bytes and gathers beside those of the same steps without it.
+// activation_checkpoint with sharded parameters: bits, bytes and gathers, compared with the same steps without it.
 
 #include <fsdp/activation_checkpoint.h>
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ Training<SmallNetImpl> training_with(const Wrap& wrap, const FullyShardOptions& 
   return training;
 }
 
-// On every rank: the same steps with parts computed again and without.
+// Expects on every rank that steps with recomputed parts have the bits of the same steps without.
 template <class M>
 void expect_bits_of_the_plain_steps(const Training<M>& expected, const Training<M>& training, int world) {
   SCOPED_TRACE(c10::str("world ", world));
@@ -69,7 +69,7 @@ TEST(ActivationSharded, BlocksHaveTheBitsOfThePlainStepsOverBothAxesAndWithMixed
   expect_bits_of_the_plain_steps(expected, training, 3);
 }
 
-// Groups inside groups, of which a part computes two again, and parts inside it one each.
+// Groups are nested. The outer part recomputes two of them, and each part inside it recomputes one.
 TEST(ActivationSharded, PartsInsidePartsOverGroupsInsideGroupsHaveTheBitsOfThePlainSteps) {
   const auto nested = [](bool checkpoints) {
     auto training = training_with(plain);
@@ -94,7 +94,7 @@ TEST(ActivationSharded, PartsInsidePartsOverGroupsInsideGroupsHaveTheBitsOfThePl
 
 torch::Tensor twice(SmallBlock block, const torch::Tensor& x) { return block(torch::tanh(block(block(x)))); }
 
-// A block's slope, as of an energy.
+// The gradient of an energy of the block with respect to the input.
 torch::Tensor slope_at(SmallBlock block, const torch::Tensor& x) {
   return torch::autograd::grad({torch::tanh(block(x)).square().sum()}, {x}, {}, /*retain_graph=*/true,
                                /*create_graph=*/true)[0];
@@ -148,7 +148,7 @@ TEST(ActivationSharded, TiedWeightsHaveTheBitsOfThePlainSteps) {
   expect_bits_of_the_plain_steps(training(false), training(true), 3);
 }
 
-// A model in double precision, whose blocks are groups.
+// A double-precision model whose blocks are groups.
 struct ShardedNet {
   std::shared_ptr<SmallNetImpl> net = alike_small_net(torch::kDouble);
   Group group = shard_blocks(*net);
@@ -173,7 +173,7 @@ TEST(ActivationSharded, MicroBatchesAndAccumulationHaveTheBitsOfThePlainOnes) {
   run_thread_ranks(3, [&](int) { expect_same_bits(gradients_with(plain), gradients_with(computed_again)); });
 }
 
-// What forward keeps is each block's input, and backward gathers as often and holds as much as without.
+// Forward keeps the input of each block. Backward gathers as often, and holds as much, as without recomputation.
 TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheInputs) {
   constexpr int kWorld = 3;
   std::array<GroupStats, 2> stats;
@@ -204,7 +204,7 @@ TEST(ActivationSharded, BytesAndGathersAreThoseOfThePlainStepsAndActivationsTheI
   EXPECT_EQ(stats[0].gradient.peak, stats[1].gradient.peak);
 }
 
-// As of a mask that all blocks take.
+// For example, a mask that all blocks take.
 TEST(ActivationSharded, AnInputOfSeveralPartsCountsOnceUntilTheLastOfThemIsDone) {
   run_thread_ranks(2, [&](int) {
     const ShardedNet sharded;

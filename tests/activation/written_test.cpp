@@ -1,11 +1,11 @@
-// Parts whose tensors are written in place: refused where LibTorch refuses the plain call.
+// Parts whose tensors are written in place are refused where LibTorch refuses the plain call.
 
 #include "activation/parts.h"
 
 namespace fsdp::test {
 namespace {
 
-// LibTorch refuses the plain call, and the part is refused with `words`.
+// Expects that LibTorch refuses the plain call, and that the part is refused with `words`.
 template <class Run>
 void expect_refused_as_without_a_part(const Run& run, const std::string& words) {
   EXPECT_THROW(run(false), c10::Error);
@@ -44,7 +44,7 @@ TEST(ActivationWritten, ATensorThatFnCapturesAndIsWrittenBeforeBackwardIsRefused
                  "Float[6] on cpu, written in place since");
 }
 
-// The plain call can do without its bias in backward.
+// The plain call does not need its bias in backward.
 TEST(ActivationWritten, AModulesParameterThatIsWrittenBeforeBackwardIsRefusedThoughAutogradNeedNotKeepIt) {
   auto block = block_of();
   const auto result = activation_checkpoint(block, input());
@@ -66,7 +66,7 @@ TEST(ActivationWritten, AnInputThatIsWrittenIsRefusedAtOnceWhereFnWritesItAndOth
   expect_refused([&] { result.sum().backward(); }, "tensor 1 of them written in place before backward");
 }
 
-// For the graph of forward the second write is none: what it kept is as it was.
+// For forward's graph the second write does not count, because what it kept is unchanged.
 TEST(ActivationWritten, ABufferThatFnSetsAndUsesIsAsItWasForTheGraph) {
   const auto x = input();
   expect_same_either_way([&](bool checkpoints) {

@@ -1,4 +1,4 @@
-// On the checked device: what parts are given, and what they draw.
+// On the checked device: the inputs of recomputed parts, and the random numbers that the parts draw.
 
 #include <c10/core/DeviceGuard.h>
 #include <fsdp/activation_checkpoint.h>
@@ -23,7 +23,7 @@ torch::Tensor masked(const torch::Tensor& x) {
   return torch::sin(x * drawn_like(x));
 }
 
-// The generators are those of the tensors' devices, none of which is the thread's current one.
+// The part draws from the generators of its tensors' devices, neither of which is the thread's current device.
 TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
   std::vector<torch::Tensor> inputs;
   for (const int index : {1, 2}) {
@@ -53,7 +53,7 @@ TEST_F(CheckedActivationInputs, APartWithInputsOnTwoDevicesDrawsFromBothAgain) {
   EXPECT_FALSE(torch::equal(expected[0], other[0])) << "the test sees another mask";
 }
 
-// What operators do depends on strides: `view` refuses some, sums add in other orders.
+// What operators do depends on strides: `view` refuses some, and sums add in another order.
 TEST_F(CheckedActivationInputs, AnInputInHostMemoryComesBackAsItLay) {
   const auto weight = torch::ones({4, 6, 5}).to(device(0)).requires_grad_();
   const auto given = torch::randn({4, 6, 5}).to(device(0));

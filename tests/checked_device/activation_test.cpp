@@ -1,4 +1,5 @@
-// Parts that are computed again on the checked device: equal to the unsharded model, no violation, no wait of the host.
+// Recomputed parts on the checked device: results equal the unsharded model's, without a violation or a wait of the
+// host.
 
 #include <fsdp/activation_checkpoint.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -68,13 +69,13 @@ TEST_F(CheckedActivation, AnInputInHostMemoryLeavesTheDevice) {
   }
 }
 
-// A chain of parts with inputs in host memory, and what had come back from there when each was computed again.
+// A chain of parts with inputs in host memory. It counts the inputs that had come back when each part was recomputed.
 struct OffloadedChain {
   static constexpr size_t kBytes = 4 * sizeof(float);
   static constexpr int kParts = 3;
 
   at::Tensor w = full(2).requires_grad_();
-  std::vector<size_t> came;  // inputs since the part before, from the last part on
+  std::vector<size_t> came;  // inputs that came since the previous part; the last part is first
 
   at::Tensor run(const at::Tensor& input) {
     auto x = input;
@@ -119,7 +120,7 @@ TEST_F(CheckedActivation, InputsThatABackwardDoesNotNeedGoWithIt) {
   EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 0u)) << "again, since they had gone";
 }
 
-// Backward of what was computed on a stream runs there.
+// Backward of what was computed on a stream runs on that stream.
 TEST_F(CheckedActivation, InputsThatCameForAnotherStreamComeAgain) {
   const auto own = current_stream_of(0), side = new_stream_of(0);
   OffloadedChain chain;
@@ -135,7 +136,7 @@ TEST_F(CheckedActivation, InputsThatCameForAnotherStreamComeAgain) {
   OffloadedChain::inputs_since();
   output.backward();
   EXPECT_THAT(chain.came, ElementsAre(2u, 1u, 1u, 2u, 1u, 0u)) << "the fourth takes its own again, on its stream";
-  order(own, side);  // what was made on the one was used on the other
+  order(own, side);  // what was made on one stream was used on the other
   order(side, own);
 }
 

@@ -1,4 +1,4 @@
-// The communicator on the checked device: every collective, with parts that are equal and that are not.
+// The communicator on the checked device: every collective, with equal and unequal parts.
 
 #include <fsdp/fsdp.h>
 #include <gtest/gtest.h>
@@ -16,12 +16,13 @@ namespace {
 
 class CheckedCollectives : public CheckedDevice {};
 
-// Elements [offsets[rank], offsets[rank + 1]).
+// The rank's elements, [offsets[rank], offsets[rank + 1]).
 at::Tensor part_of(const at::Tensor& flat, const std::vector<int64_t>& offsets, int rank) {
   return flat.slice(0, offsets[static_cast<size_t>(rank)], offsets[static_cast<size_t>(rank) + 1]);
 }
 
-// Small integers: every order of summation gives the same bits. Tensors are made and dropped as callers would.
+// The values are small integers, so every order of summation gives the same bits. Tensors are made and dropped as
+// callers would do it.
 void run_collectives(const std::vector<int64_t>& offsets, int rank) {
   auto& ranks = default_process_group()->communicator();
   const int size = world_size();
@@ -78,7 +79,7 @@ TEST_F(CheckedCollectives, EqualAndUnequalPartsAreOrdered) {
     });
 }
 
-// A backend whose data never moves; how often it was aborted.
+// A backend whose data never moves. It counts how often it was aborted.
 class StuckBackend : public c10d::Backend {
  public:
   using Count = std::shared_ptr<std::atomic<int>>;
@@ -101,7 +102,7 @@ class StuckBackend : public c10d::Backend {
   const Count aborted_;
 };
 
-// Nobody waits for it, so it is the next collective that fails.
+// Nobody waits for the collective, so the next one fails.
 TEST_F(CheckedCollectives, DataThatDoesNotMoveInTimeIsAbortedAndAnErrorOfTheNextCollective) {
   const auto aborted = std::make_shared<std::atomic<int>>(0);
   ThreadRanksOptions options;

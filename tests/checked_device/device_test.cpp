@@ -1,4 +1,4 @@
-// The checked device finds planted errors, and nothing in what is right.
+// The checked device finds planted errors, and reports nothing in correct code.
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -33,7 +33,7 @@ class CheckedDeviceStreams : public CheckedDevice {
     const c10::StreamGuard guard(stream);
     act();
   }
-  // A tensor of the caller's stream, which another one has written in order.
+  // A tensor of the caller's stream that another stream has written, in order.
   at::Tensor written_aside() const {
     auto tensor = ones();
     order(*own, *side);
@@ -97,7 +97,7 @@ TEST_F(CheckedDeviceStreams, WhatIsRightIsNoViolation) {
 }
 
 TEST_F(CheckedDeviceStreams, PlantedErrorsAreFoundAndNameBothPlaces) {
-  at::Tensor tensor;  // stays, so that it is not given back too early as well
+  at::Tensor tensor;  // kept, so that it is not also given back too early
   const auto read_aside = [&] { on(*side, [&] { static_cast<void>(tensor + 1); }); };
   const auto begin = [&] {
     CachingAllocator::get().forget_uses();
@@ -129,7 +129,7 @@ TEST_F(CheckedDeviceStreams, PlantedErrorsAreFoundAndNameBothPlaces) {
   c10::DataPtr memory;
   {
     const c10::DeviceGuard guard(device(1));
-    tensor.zero_();  // before most others LibTorch itself makes the device current
+    tensor.zero_();  // before most other operators, LibTorch itself makes the device current
     memory = c10::GetAllocator(kType)->allocate(64);
   }
   EXPECT_THAT(violations(), one(Fault::kWrongDevice, "checked:1 is the current device", "aten::zero_"));
@@ -167,7 +167,7 @@ TEST_F(CheckedDeviceStreams, WaitsOfTheHostOrderAndCount) {
   EXPECT_THAT(take_host_waits(), ElementsAre(HasSubstr("copy to the host")));
 }
 
-// Two ranks of the backend alone, each a thread with a device.
+// Runs `fn` with two ranks of the backend alone, each a thread with its own device.
 void with_two_backends(const std::function<void(c10d::Backend&, int rank)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto backend = [&](int rank) {

@@ -1,5 +1,5 @@
-// The checked device finds what the host does too early with pinned memory and with rows that lie in it, and nothing in
-// what is right.
+// The checked device finds what the host does too early with pinned memory and with rows that lie in it, and reports
+// nothing in correct code.
 
 #include "support/checked_device/host_memory.h"
 #include "checked_device/training.h"
@@ -58,7 +58,7 @@ TEST_F(CheckedHostMemory, AWriteToWhatACopyTakesIsFoundAndOneAfterTheCopyIsRight
   EXPECT_THAT(violations(), ElementsAre(Field(&Violation::text, HasSubstr("copy from the host"))));
 }
 
-// It never was for the host to read.
+// The host itself never reads the values.
 TEST_F(CheckedHostMemory, ACopyBackThatComesAfterTheCopyBringsTheValuesAndOneBesideItDoesNot) {
   const auto side = new_stream_of(0);
   for (bool is_ordered : {true, false}) {
@@ -73,7 +73,8 @@ TEST_F(CheckedHostMemory, ACopyBackThatComesAfterTheCopyBringsTheValuesAndOneBes
     streams().synchronizeDevice(0);
     EXPECT_EQ(at::equal(back.cpu(), at::full({4}, 3.0F)), is_ordered);
   }
-  violations();  // `back` was written on another stream than it was made on, and the copy beside it
+  // `back` was written on another stream than the one it was made on, and the unordered copy is a violation too
+  violations();
 }
 
 TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFoundButForLibTorchsOwnKind) {
@@ -85,7 +86,7 @@ TEST_F(CheckedHostMemory, MemoryThatGoesUnderACopyIsFoundButForLibTorchsOwnKind)
   EXPECT_THAT(violations(), ElementsAre(Field(&Violation::fault, Fault::kEarlyFree)));
 }
 
-// What rows in host memory need of the order of copies.
+// The order of copies that rows in host memory depend on.
 class CheckedHostRows : public CheckedHostMemory {
  protected:
   memory::FlatPart host_part() { return {{c10::kFloat, c10::kCPU}, 4, rows_.allocate(4 * sizeof(float))}; }

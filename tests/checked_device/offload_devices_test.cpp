@@ -1,4 +1,4 @@
-// Where what is sharded comes to lie: on the host and on the device, also of models that the device could not hold.
+// Where sharded rows end up, on the host or on the device, also for models that the device could not hold.
 
 #include "api/group_view.h"
 #include "checked_device/training.h"
@@ -12,7 +12,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// Layers of 8 KiB each.
+// Each layer takes 8 KiB.
 struct DeepNetImpl : torch::nn::Module {
   static constexpr int64_t kDim = 32, kLayers = 16, kLayerBytes = kDim * kDim * 8;
   torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
@@ -26,7 +26,7 @@ struct DeepNetImpl : torch::nn::Module {
   }
 };
 
-// Built on the CPU, whole on the rank's device.
+// The model is built on the CPU, but sharded for the rank's device.
 DeviceTraining<DeepNetImpl> deep_net_on_device(const FullyShardOptions& wanted) {
   const auto shard = [wanted](DeepNetImpl& net) {
     auto options = wanted;
@@ -39,13 +39,14 @@ DeviceTraining<DeepNetImpl> deep_net_on_device(const FullyShardOptions& wanted) 
   return training;
 }
 
-// At one rank rows alone are more than the device has; at several rows, gradients and optimizer state are.
+// With one rank, the rows alone exceed the device's memory; with several, rows, gradients and optimizer state together
+// do.
 TEST_F(CheckedOffload, AModelLargerThanTheDeviceTrains) {
   CachingAllocator::get().set_limit(10 * DeepNetImpl::kLayerBytes);
   for (const int world : {1, 3}) expect_steps_are_ordered(deep_net_on_device(on_host()), world, 1);
   for (const int world : {1, 2})
     EXPECT_THROW(expect_steps_are_ordered(deep_net_on_device({}), world), std::exception) << "without it";
-  violations();  // after an exception
+  violations();  // discards those that the exceptions left
 }
 
 TEST_F(CheckedOffload, AModelWithoutMemoryGetsItsRowsOnTheHost) {
@@ -124,7 +125,7 @@ TEST_F(CheckedOffload, WhatItCannotDoIsRefused) {
     const auto group = shard_blocks(*net, on_host({.strategy = Strategy::kReplicate}));  // rows have whole sizes
     EXPECT_THAT([&] { to(group, c10::kCPU); }, ThrowsMessage<UsageError>(HasSubstr("offload_policy")));
     EXPECT_THAT([&] { to(group, c10::Device(c10::kCUDA, 0)); }, ThrowsMessage<UsageError>(HasSubstr("found cuda:0")));
-    // A graph that waits for the gradient of rows would get one from another device.
+    // A graph that holds the gradient accumulator would get the rows' gradient from another device.
     const auto accumulator = torch::autograd::impl::grad_accumulator(net->head->weight);
     EXPECT_THAT([&] { ForwardScope scope(group); }, ThrowsMessage<UsageError>(HasSubstr("gradient accumulator")));
 

@@ -1,4 +1,4 @@
-// With rows in host memory everything else of the library does what it does with rows on the device.
+// Every other feature of the library does the same with rows in host memory as with rows on the device.
 
 #include "api/group_view.h"
 #include "checked_device/training.h"
@@ -12,7 +12,7 @@ namespace {
 using Backward = std::function<void(int step)>;
 using Act = std::function<void(SmallNetImpl&, const Group&, const Backward& backward)>;
 
-// What `act` leaves: parameters, and gradients where there are some.
+// The parameters after `act`, and the gradients that exist.
 std::vector<torch::Tensor> values_after(const FullyShardOptions& options, int world, const Act& act) {
   std::vector<torch::Tensor> values;
   const auto training = small_net(options);
@@ -44,7 +44,7 @@ TEST_F(CheckedOffload, GradientsOfSeveralBackwardsAddUpAndAreClipped) {
     auto optimizer = sgd(net.parameters());
     for (int step = 0; step < 4; ++step) {
       group.set_requires_gradient_sync(step != 0);
-      backward(step);  // the third adds to what the second left
+      backward(step);  // the third step adds to what the second one left
       if (step < 2) continue;
       EXPECT_GT(clip_grad_norm_(group, 1e-3), 1e-3);
       optimizer.step();
@@ -150,7 +150,7 @@ TEST_F(CheckedOffload, CheckpointsAreThoseOfAModelOnTheDevice) {
   }
 }
 
-// Rank 0 has data for the first step alone, and then follows rank 1.
+// Rank 0 has data for the first step only, and then follows rank 1.
 TEST_F(CheckedOffload, RanksWithoutDataTakePart) {
   expect_as_on_the_device({}, 2, [](SmallNetImpl& net, const Group& group, const Backward& backward) {
     auto optimizer = sgd(net.parameters());
@@ -172,7 +172,7 @@ size_t numel_with_padding(const Group& model) {
 TEST_F(CheckedOffload, LowPrecisionIsCastOnTheSideFromWhichFewerBytesTravel) {
   struct Case {
     at::ScalarType param, reduce;
-    size_t to_device, to_host;  // bytes an element
+    size_t to_device, to_host;  // bytes per element
   };
   for (const auto& [param, reduce, to_device, to_host] :
        {Case{torch::kBFloat16, torch::kFloat, 2, 4}, Case{torch::kBFloat16, torch::kBFloat16, 2, 2},

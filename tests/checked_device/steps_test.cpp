@@ -1,5 +1,5 @@
 // Steps on the checked device equal those of the unsharded model on the CPU, without a violation. With rows on the
-// device the host never waits; with rows in host memory it waits once in a step, at the end of backward, for the copies
+// device the host never waits. With rows in host memory it waits once per step, at the end of backward, for the copies
 // of all gradients.
 
 #include "checked_device/training.h"
@@ -9,7 +9,7 @@ namespace {
 
 class CheckedTraining : public CheckedDevice {};
 
-// Calls `expect(options, host_waits)` for rows on the device and in host memory.
+// Calls `expect(options, host_waits)`, once for rows on the device and once for rows in host memory.
 template <class Expect>
 void wherever_rows_lie(const FullyShardOptions& options, const Expect& expect) {
   for (const bool offloads : {false, true}) {
@@ -23,8 +23,8 @@ auto maker(const Options& options) {
   return [options](auto parameters) { return std::make_unique<Optimizer>(parameters, options); };
 }
 
-// One rank exchanges nothing, among three hardly anything divides evenly. Steps after the second one use memory of
-// gathers that were predicted.
+// One rank exchanges nothing; among three ranks hardly anything divides evenly. From the third step on, steps use the
+// memory of predicted gathers.
 TEST_F(CheckedTraining, StepsOfABlockwiseNetAreOrderedHoweverLongWholeParametersStay) {
   const std::optional<Reshard> unset, always = Reshard::always();
   for (const auto& [reshard, world] : {std::pair(unset, 1), {unset, 3}, {always, 3}})
@@ -50,7 +50,7 @@ TEST_F(CheckedTraining, StepsOfEveryStrategyAreOrdered) {
 }
 
 TEST_F(CheckedTraining, StepsOverBothAxesAndAmongNeighboursAreOrdered) {
-  // Several buckets of each group, with one rank a replica.
+  // Each group has several buckets, and each replica has one rank.
   expect_steps_are_ordered(small_net_over({1, 2}, {.bucket_cap_bytes = 300}), 2);
   wherever_rows_lie({}, [&](const auto& options, size_t waits) {
     expect_steps_are_ordered(small_net_over({2, 2}, options), 4, waits);
@@ -76,8 +76,9 @@ TEST_F(CheckedTraining, StepsOfMixedPrecisionAreOrdered) {
        {std::pair(std::optional<at::ScalarType>(), 3), {torch::kFloat, 3}, {torch::kFloat, 1}}) {
     const MixedPrecisionPolicy policy{.param_dtype = torch::kBFloat16, .reduce_dtype = reduce};
     auto training = small_net({.mp_policy = policy});
-    training.optimizer = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1));  // Adam makes a step of a rounding
-    training.tolerance = 0.1;  // that the bits are right is tested on the CPU
+    // Adam would turn a rounding error into a whole step
+    training.optimizer = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1));
+    training.tolerance = 0.1;  // tests on the CPU check the bits
     expect_steps_are_ordered(training, world);
   }
 }
@@ -103,20 +104,21 @@ TEST_F(CheckedOffload, SomeGroupsMayHaveTheirRowsOnTheHostAndOthersNot) {
   }
 }
 
-// A model that was built on the CPU goes there from host memory, row by row.
+// A model that was built on the CPU reaches the device from host memory, row by row.
 TEST_F(CheckedOffload, AModelThatWasBuiltOnTheCPUComputesOnTheProcessGroupsDevice) {
   auto training = small_net(on_host());
   training.is_built_on_device = false;
   expect_steps_are_ordered(training, 2, 1);
 }
 
-// Three groups, each gathered once and reduced once.
+// There are three groups, each gathered once and reduced once.
 TEST_F(CheckedOffload, WithoutPinnedMemoryTheHostWaitsForEachCopy) {
   const auto options = on_host({.reshard_after_forward = Reshard::never()}, /*is_pinned=*/false);
   expect_steps_are_ordered(small_net(options), 2, 6);
 }
 
-// Layers side by side, in turns on the caller's stream and on another one, on which their nodes run in backward too.
+// Layers side by side, which alternate between the caller's stream and another one. Their nodes run on the same streams
+// in backward.
 struct ForkedNetImpl : torch::nn::Module {
   torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
   bool begins_aside = false;
@@ -179,7 +181,7 @@ TEST_F(CheckedTraining, GradientsThatAccumulateOnStreamsInTurnsAreOrdered) {
     });
 }
 
-// What is kept of the micro-batches within the replica, and reductions that outlive their backward.
+// Covers what is kept of micro-batches within the replica, and reductions that outlive their backward.
 TEST_F(CheckedTraining, MicroBatchesOverBothAxesAreOrdered) {
   const auto training = small_net_over({2, 2});
   on_ranks(training, 4, [&](SmallNetImpl& net, const Group& group, int) {

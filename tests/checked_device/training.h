@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Training on the checked device: models that lie on a rank's device, their steps, and what has to be true of them.
+/// Training on the checked device: models that lie on a rank's device, their steps, and what has to hold for them.
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
@@ -27,7 +27,7 @@ inline c10::Event recorded_on(const c10::Stream& stream) {
   event.record(stream);
   return event;
 }
-/// `then` comes after what `first` has been given.
+/// Orders `then` after everything that `first` was given.
 inline void order(const c10::Stream& first, const c10::Stream& then) { recorded_on(first).block(then); }
 
 inline FullyShardOptions on_host(FullyShardOptions options = {}, bool is_pinned = true) {
@@ -35,7 +35,7 @@ inline FullyShardOptions on_host(FullyShardOptions options = {}, bool is_pinned 
   return options;
 }
 
-/// Rows lie in host memory.
+/// For tests with rows in host memory.
 class CheckedOffload : public CheckedDevice {
  protected:
   void TearDown() override {
@@ -49,11 +49,11 @@ struct Share {
   torch::Tensor x, y;
 };
 
-/// A model, and what its inputs and targets look like. Training says what it computes.
+/// A model, with its inputs and targets; Training says what the model computes.
 template <class M>
 struct DeviceTraining : Training<M> {
   std::function<torch::Tensor(const Batch&)> inputs, targets;
-  /// Else fully_shard finds it on the CPU.
+  /// If false, fully_shard finds the model on the CPU.
   bool is_built_on_device = true;
 
   void finish() {
@@ -77,7 +77,7 @@ struct DeviceTraining : Training<M> {
   }
 };
 
-/// On the numbers that depend on the sample only: so many for a sample, and so many targets.
+/// Training on numbers that depend on the sample only. `inputs` and `targets` are numbers per sample.
 template <class M>
 DeviceTraining<M> device_training(std::function<std::shared_ptr<M>()> build, std::function<Group(M&)> shard,
                                   int64_t inputs, int64_t targets) {
@@ -90,7 +90,7 @@ DeviceTraining<M> device_training(std::function<std::shared_ptr<M>()> build, std
   return training;
 }
 
-/// The blocks are groups, and the rest is the outermost one.
+/// Makes each block a group; the rest belongs to the outermost group.
 template <class M>
 Group shard_all(M& net, const FullyShardOptions& options = {}) {
   for (auto& block : *net.blocks) fully_shard(*block, options);
@@ -102,14 +102,15 @@ inline DeviceTraining<SmallNetImpl> small_net(const FullyShardOptions& options =
                                        [=](SmallNetImpl& net) { return shard_all(net, options); }, 5, 3);
 }
 
-/// Over both axes.
+/// A net sharded over the shard and replicate axes.
 inline DeviceTraining<SmallNetImpl> small_net_over(Axes axes, const FullyShardOptions& options = {}) {
   auto training = small_net();
   training.shard = [=](SmallNetImpl& net) { return shard_blocks_over(placement_over(axes), net, options); };
   return training;
 }
 
-/// Divides evenly, so that the backend's own collectives carry it; the embedding's gradient is reduced first or last.
+/// Everything divides evenly, so the backend's own collectives carry it. The embedding's gradient is reduced first or
+/// last.
 struct EvenNetImpl : torch::nn::Module {
   torch::nn::Embedding words = register_module("words", torch::nn::Embedding(24, 12));
   torch::nn::ModuleList blocks = register_module("blocks", torch::nn::ModuleList());
@@ -131,7 +132,7 @@ inline DeviceTraining<EvenNetImpl> even_net(const FullyShardOptions& options = {
   return training;
 }
 
-/// No rank does anything while `act` runs on rank 0.
+/// Runs `act` on rank 0 while the other ranks do nothing.
 inline void alone(int rank, const std::function<void()>& act) {
   barrier();
   if (rank == 0) act();
@@ -157,11 +158,11 @@ torch::Tensor run_step(const DeviceTraining<M>& training, M& model, const Group&
   return loss.detach();
 }
 
-/// What `fn(model, group, rank)` does with a model that lies on the rank's device.
+/// Calls `fn(model, group, rank)` on each rank, with a model that lies on the rank's device.
 template <class M, class Fn>
 void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn) {
   SCOPED_TRACE("world " + std::to_string(world));
-  std::vector<std::shared_ptr<M>> models;  // built here: threads share the random state
+  std::vector<std::shared_ptr<M>> models;  // built here, because threads share the random state
   for (int rank = 0; rank < world; ++rank) models.push_back(build_model(training));
   run_ranks(world, [&](int rank) {
     auto& model = *models[static_cast<size_t>(rank)];
@@ -171,7 +172,7 @@ void on_ranks(const DeviceTraining<M>& training, int world, const Fn& fn) {
   });
 }
 
-/// Copies of whole parameters, on the CPU. Collective.
+/// Copies the whole parameters to the CPU. Collective.
 inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& model, const Group& group) {
   const torch::NoGradGuard no_grad;
   const auto whole = summon_full_params(group, {.offload_to_cpu = true});
@@ -180,7 +181,7 @@ inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& model, c
   return values;
 }
 
-/// Steps equal those of the unsharded model, without a violation. `host_waits`: of each rank in each step.
+/// Expects that steps equal those of the unsharded model, without a violation. `host_waits` is per rank and step.
 template <class M>
 void expect_steps_are_ordered(const DeviceTraining<M>& training, int world, size_t host_waits = 0,
                               const std::function<void(const Group&, int rank)>& after_step = {}) {

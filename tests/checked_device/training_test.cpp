@@ -1,4 +1,5 @@
-// The runtime on the checked device, beside whole steps: what is dropped, which streams read, what the host waits for.
+// The runtime on the checked device, apart from whole steps: what is dropped, which streams read, what the host waits
+// for.
 
 #include <array>
 
@@ -24,7 +25,8 @@ TEST_F(CheckedRuntime, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUntil
   });
 }
 
-// Who reads the sum multiplies it: the stream that waited first would do so beside the others.
+// The reader multiplies the sum by `scale`. If the stream that waited first did so in place, other streams would read
+// beside it.
 TEST_F(CheckedRuntime, AReductionOverBothAxesIsReadOnTwoStreams) {
   run_ranks(2, [&](int rank) {
     const auto placement = placement_over({1, 2});
@@ -62,7 +64,7 @@ TEST_F(CheckedRuntime, WorkThatIsDroppedKeepsItsTensorsUntilItIsOver) {
   });
 }
 
-// The host has to know whether to call the optimizer, which counts its steps there: one wait a step, and no other.
+// The host has to know whether to call the optimizer, which counts its steps on the host. This takes one wait per step.
 TEST_F(CheckedRuntime, StepsWithAGradScalerMakeTheHostWaitOnce) {
   constexpr int kWorld = 3;
   const auto training = small_net({.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kBFloat16}});
@@ -86,7 +88,7 @@ TEST_F(CheckedRuntime, StepsWithAGradScalerMakeTheHostWaitOnce) {
   });
 }
 
-// The stream that gathers is not the one that reads first.
+// The stream that gathers is not the stream that reads first.
 TEST_F(CheckedRuntime, ASecondStreamReadsWholeParametersAfterTheGather) {
   const auto training = small_net({.reshard_after_forward = Reshard::never()});
   for (const int world : {1, 2})
@@ -100,7 +102,7 @@ TEST_F(CheckedRuntime, ASecondStreamReadsWholeParametersAfterTheGather) {
         const c10::StreamGuard guard(side);
         net.forward(x.to(device(rank)));
       }
-      // What the caller made on the other stream; parameters are the library's.
+      // Orders what the caller made on the other stream; the library orders the parameters itself.
       order(side, current_stream_of(rank));
     });
 }
@@ -117,7 +119,7 @@ TEST_F(CheckedRuntime, MemoryIsTakenOnTheDeviceOfTheRankWhicheverIsCurrent) {
     EXPECT_THAT(violation.text, testing::Not(testing::HasSubstr("allocation"))) << violation.text;
 }
 
-// The change of parameters that are zeros, for gradients that are 0 in low precision when `factor` has multiplied them.
+// How a step changes zero parameters, with gradients that become 0 in low precision once `factor` multiplies them.
 at::Tensor scaled_step(const OptimizerCase& optimizer, double lr, at::ScalarType dtype, c10::Device device) {
   constexpr double kFactor = 1.0 / 4096;
   const auto gradient = torch::tensor({1.5, -1.25, 1.0, -1.75}) / 16384;
@@ -130,14 +132,14 @@ at::Tensor scaled_step(const OptimizerCase& optimizer, double lr, at::ScalarType
   return parameter.detach().to(at::kCPU, at::kFloat);
 }
 
-// By operators, in as many digits as on the CPU.
+// Operators on the device keep as many digits as the CPU does.
 TEST_F(CheckedRuntime, AFactorLosesNothingOfGradientsOfLowPrecisionInAnyOptimizer) {
   run_ranks(1, [](int rank) {
     EXPECT_EQ(((torch::tensor({1.75}) / 16384).to(at::kHalf) / 4096).item<double>(), 0);
     for (const auto& optimizer : every_optimizer()) {
       SCOPED_TRACE(optimizer.name);
       if (!optimizer.takes(at::kHalf, {})) continue;
-      // Such that changes are about 1.
+      // The learning rate makes changes about 1.
       const double lr = 1 / scaled_step(optimizer, 1, at::kFloat, at::kCPU).abs().max().item<double>();
       const auto expected = scaled_step(optimizer, lr, at::kFloat, at::kCPU);
       const auto found = scaled_step(optimizer, lr, at::kHalf, device(rank));

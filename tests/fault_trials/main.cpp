@@ -1,5 +1,5 @@
-// Ends, stops or leads astray one rank of a training at random places, and judges what the ranks make of it. The same
-// seed gives the same trials.
+// Kills, stops or misleads one rank of a training at random places, and judges how the ranks end. The same seed gives
+// the same trials.
 
 #include <ATen/Parallel.h>
 #include <net/if.h>
@@ -34,7 +34,7 @@ struct Options {
   bool verbose = false;
 };
 
-// An undisturbed training: how often its ranks pass which points, and its result.
+// An undisturbed training: which points its ranks pass and how often, and its result.
 class Model {
  public:
   explicit Model(Trial trial) {
@@ -46,7 +46,7 @@ class Model {
     TORCH_CHECK(findings.empty() && hash() != 0, trial.describe(), ": ", findings.empty() ? "" : findings.front());
   }
   uint64_t hash() const { return report_.shared->ranks[0].hash; }
-  // One of `points`, if there are any.
+  // Draws one of `points`, or any point if `points` is empty.
   FaultPlace draw_place(int rank, const std::vector<std::string>& points, std::mt19937_64& random) const {
     std::vector<RankReport::Point> passed;
     for (const auto& point : report_.shared->ranks[static_cast<size_t>(rank)].points)
@@ -65,7 +65,8 @@ class Trials {
  public:
   explicit Trials(const Options& options) : options_(options), random_(options.seed) {}
 
-  // True if no trial went wrong, and if the faults of nearly all took place: how often a rank passes a point may vary.
+  // Whether no trial failed and nearly all faults took place. Some may not, because how often a rank passes a point
+  // varies.
   bool run_all() {
     for (int i = 0; i < options_.kills; ++i) run_one(draw(FaultKind::kKill));
     for (int i = 0; i < options_.stops; ++i) run_one(draw(i % 2 == 0 ? FaultKind::kShortStop : FaultKind::kLongStop));
@@ -142,14 +143,14 @@ class Trials {
   const Options options_;
   std::mt19937_64 random_;
   std::map<std::tuple<std::string, int, bool>, Model> models_;
-  // By number of ranks, and whether sums are taken in the order of hosts: of every backend.
+  // By number of ranks, and by whether sums are taken in the order of hosts. All backends share the hashes.
   std::map<std::pair<int, bool>, uint64_t> hashes_;
   std::map<std::pair<std::string, std::string>, Count> counts_;
   int failed_ = 0, missed_ = 0, number_ = 0;
 };
 
-// The sockets of other programs on this machine are nothing that ranks left. Only root may have a network of its own;
-// for others what those programs open meanwhile counts as left behind.
+// Keeps other programs' sockets on this machine from counting as left behind. Only root may have its own network; for
+// other users, sockets that those programs open meanwhile do count.
 void take_own_network() {
   if (unshare(CLONE_NEWNET) != 0) return;
   const int any = socket(AF_INET, SOCK_DGRAM, 0);
@@ -181,7 +182,7 @@ int main(int argc, char** argv) {
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   if (as_rank) return train_as_rank_of_a_host();
-  const DiskFolder folder;  // of this program alone, so that what ranks leave there can be told
+  const DiskFolder folder;  // only for this program, so that what ranks leave there is recognised
   setenv("TMPDIR", folder.path().c_str(), /*overwrite=*/1);
   take_own_network();
   return Trials(options).run_all() ? 0 : 1;

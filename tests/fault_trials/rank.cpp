@@ -17,12 +17,12 @@
 namespace fsdp::test {
 namespace {
 
-// What the hook of this process needs to know.
+// What this process's hook needs to know.
 struct Fate {
   FaultPlace place;
   std::function<void()> meet;
   std::map<std::string, int> passages;
-  std::mutex mutex;  // points may be passed in several threads
+  std::mutex mutex;  // several threads may pass points
 } fate;
 
 void pass_fault_point(const char* point) {
@@ -30,7 +30,7 @@ void pass_fault_point(const char* point) {
   if (++fate.passages[point] == fate.place.passage && fate.place.point == point) fate.meet();
 }
 
-// Of the exception that is handled.
+// The message of the exception that is being handled.
 std::string message_of_exception() {
   try {
     throw;

@@ -18,7 +18,8 @@ constexpr int kSteps = 4, kDivergentStep = 2;
 struct NetImpl : torch::nn::Module {
   torch::nn::Linear first{6, 32}, head{nullptr};
   torch::nn::ModuleList blocks;
-  // A head as wide as this takes several rounds to gather. It comes last: whatever its width, the others start alike.
+  // At the width used here, the head takes several rounds to gather. It comes last, so its width does not change the
+  // first values of the other layers.
   explicit NetImpl(int64_t width) {
     register_module("first", first);
     for (int i = 0; i < 3; ++i) blocks->push_back(torch::nn::Linear(32, 32));
@@ -32,7 +33,7 @@ struct NetImpl : torch::nn::Module {
   }
 };
 
-// However a rank ends, it says goodbye.
+// A rank leaves its process group however it ends.
 struct Leave {
   ~Leave() { destroy_process_group(); }
 };
@@ -56,7 +57,7 @@ class Trainee {
     if (number == 1) full_tensor(net_->head->weight);
   }
 
-  // Something that one rank does otherwise, then what all ranks do; leaves parameters as they are.
+  // One rank does something different, then all ranks do the same; the parameters stay as they are.
   void diverge() {
     communicate();
     if (is(Divergence::kForwardAlone)) loss(7);
@@ -82,7 +83,7 @@ class Trainee {
     barrier();
   }
 
-  // Rows of two steps are mixed where one rank made a step more, as far as the library knows: it says so once.
+  // If one rank made an extra step, rows of two steps are mixed as far as the library knows, and it says so once.
   void start_over() {
     if (plan_.divergence != Divergence::kStepAlone) return group_.reset_iter_state();
     try {
@@ -125,7 +126,7 @@ class Trainee {
     loss(9);
   }
 
-  // A number goes from rank to rank, and the last one tells it to all.
+  // Passes a number from rank to rank; the last rank broadcasts it to all.
   void pass_on() const {
     auto& ranks = default_process_group()->communicator();
     auto number = torch::zeros({1000});
@@ -153,7 +154,7 @@ class Trainee {
   std::shared_ptr<NetImpl> net_;
   Group group_;
   optim::AdamW optimizer_;
-  torch::optim::SGD idle_;  // steps that change nothing
+  torch::optim::SGD idle_;  // its steps change nothing
 };
 
 void meet(const TrainingPlan& plan) {

@@ -13,16 +13,16 @@ namespace fsdp::test {
 enum class Divergence : uint8_t {
   kNone,
   kOtherModel,        ///< a layer of another size
-  kOtherGroups,       ///< blocks that are no groups of their own
+  kOtherGroups,       ///< blocks that are not groups of their own
   kOtherDtype,        ///< a collective of another dtype
   kOtherSize,         ///< a collective of another size
-  kOtherOrder,        ///< two collectives the other way round
+  kOtherOrder,        ///< two collectives in the opposite order
   kOtherOperation,    ///< a broadcast instead of a sum
-  kForwardAlone,      ///< a forward more
-  kBackwardAlone,     ///< a backward more
-  kStepAlone,         ///< an optimizer step more
-  kWholeTensorAlone,  ///< a full_tensor more
-  kNormAlone,         ///< a clip_grad_norm_ more
+  kForwardAlone,      ///< an extra forward
+  kBackwardAlone,     ///< an extra backward
+  kStepAlone,         ///< an extra optimizer step
+  kWholeTensorAlone,  ///< an extra full_tensor
+  kNormAlone,         ///< an extra clip_grad_norm_
   kExceptionAlone,    ///< an exception in forward, then reset_iter_state
 };
 constexpr int kDivergences = 13;
@@ -31,7 +31,7 @@ const char* name_of(Divergence divergence);
 
 struct TrainingPlan {
   std::string backend;
-  /// Port 0: the ranks meet where their launcher says.
+  /// With port 0, the ranks meet where their launcher says.
   int rank = 0, world_size = 1, port = 0;
   std::chrono::milliseconds timeout{};
   bool reshards = true;
@@ -40,8 +40,8 @@ struct TrainingPlan {
   int divergent_rank = -1;
 };
 
-/// Runs in a process of its own. Returns a hash of the trained parameters, the same on every rank. `tell_mismatch` gets
-/// the Mismatch that a divergence after `fully_shard` causes; the ranks then start over and train on.
+/// Runs in its own process. Returns a hash of the trained parameters, which is the same on every rank. `tell_mismatch`
+/// gets the Mismatch that a divergence after `fully_shard` causes; the ranks then start over and train on.
 uint64_t train(const TrainingPlan& plan, const std::function<void(const std::string&)>& tell_mismatch);
 
 }  // namespace fsdp::test

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kStep{5};
-// A lost rank is sought for this long after a timeout: over Gloo it gets 5 s to answer the roll call.
+// How long ranks look for a lost rank after a timeout. Over Gloo it gets 5 s to answer the roll call.
 constexpr milliseconds kAnswerTime{6000};
 
 std::shared_ptr<SharedReport> make_report() {
@@ -31,7 +31,7 @@ std::shared_ptr<SharedReport> make_report() {
   return {static_cast<SharedReport*>(memory), [](SharedReport* report) { munmap(report, sizeof *report); }};
 }
 
-// What processes may leave behind on a host: names of abstract Unix sockets of fsdp's, and of files in /dev/shm and the
+// What processes may leave behind on a host: names of fsdp's abstract Unix sockets, and files in /dev/shm and in the
 // folder for temporary files.
 std::set<std::string> what_lies_about() {
   std::set<std::string> things;
@@ -54,7 +54,7 @@ class Ranks {
     ended_.resize(processes_.size());
   }
 
-  // Fills in what the ranks could not say themselves.
+  // Fills in what the ranks could not report themselves.
   void watch() {
     while (!std::ranges::all_of(ended_, [](const auto& time) { return time.has_value(); })) {
       for (size_t rank = 0; rank < processes_.size(); ++rank)
@@ -77,7 +77,7 @@ class Ranks {
  private:
   Clock::time_point fault_time() const { return Clock::time_point(Clock::duration(report_.fault_at_ns.load())); }
 
-  // A stopped rank goes on: after its time, or when the others have ended.
+  // Lets a stopped rank go on, after its time or when the others have ended.
   void resume() {
     if (!report_.happened() || resumed_at_) return;
     bool is_time = trial_.kind == FaultKind::kShortStop && Clock::now() > fault_time() + trial_.stop;
@@ -104,7 +104,7 @@ class Ranks {
   std::optional<Clock::time_point> resumed_at_;
 };
 
-// Both ranks and what they ran, e.g. "rank 0 runs A; rank 1 runs B".
+// Whether the message names two ranks with what they ran, e.g. "rank 0 runs A; rank 1 runs B".
 bool names_two_ranks(const std::string& message, int victim, int world_size) {
   const auto names = [&](int rank) {
     return message.find(c10::str("rank ", rank, " runs ")) != std::string::npos ||
@@ -146,12 +146,12 @@ class Judge {
     if (trial_.kind == FaultKind::kKill)
       return expect(its.ending == Ending::kKilled && message == "was killed by SIGKILL", trial_.victim,
                     "lived on, or ended otherwise: " + message);
-    // It was stopped, for so long that the others gave it up.
+    // The victim was stopped for so long that the others may have given it up.
     expect(its.ending == Ending::kFinished || its.ending == Ending::kPeerLost, trial_.victim,
            "ended otherwise: " + message);
   }
 
-  // It needed the victim no more, or it names it in time.
+  // A survivor either did not need the victim any more, or names it in time.
   void judge_survivor(int rank, const RankReport& its) {
     if (its.ending == Ending::kFinished) return;
     const auto message = its.message.string();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One trial: ranks as processes, of which one dies, stops or differs at a chosen place, and what became of them all.
+/// One trial: ranks as processes, one of which dies, stops or diverges at a chosen place, and how all of them ended.
 
 #include <array>
 #include <atomic>
@@ -17,14 +17,14 @@ namespace fsdp::test {
 enum class FaultKind : uint8_t {
   kNone,
   kKill,
-  kShortStop,  ///< SIGSTOP, and on again within the timeout
-  kLongStop,   ///< SIGSTOP, and on again when the others have ended
+  kShortStop,  ///< SIGSTOP, then SIGCONT within the timeout
+  kLongStop,   ///< SIGSTOP, then SIGCONT when the others have ended
   kDivergence,
 };
 
 const char* name_of(FaultKind kind);
 
-/// Where a rank's fault happens: when it passes the fault point for the `passage`-th time, counted from 1; 0: nowhere.
+/// Where a rank's fault happens: at its `passage`-th passage of the fault point, counted from 1; 0: nowhere.
 struct FaultPlace {
   std::string point;
   int passage = 0;
@@ -39,12 +39,12 @@ struct Trial {
   FaultPlace place = {};
   Divergence divergence = Divergence::kNone;
   std::chrono::milliseconds timeout{};
-  std::chrono::milliseconds stop{};  // of a short stop
+  std::chrono::milliseconds stop{};  // how long a short stop lasts
 
   std::string describe() const;
 };
 
-/// How a rank ended. kHung stands until it has.
+/// How a rank ended; kHung until it has.
 enum class Ending : uint8_t { kHung, kKilled, kFinished, kPeerLost, kMismatch, kOtherError };
 
 constexpr int kMostRanks = 8, kMostPoints = 64;
@@ -56,19 +56,19 @@ struct Text {
   std::string string() const { return characters.data(); }
 };
 
-/// Lies in memory that the rank shares with the process that started it. Begins as zeros.
+/// Lies in memory that the rank shares with the process that started it, and begins as zeros.
 struct RankReport {
   std::atomic<Ending> ending;  // the rank writes it last, unless it is killed or hangs
-  int lost_rank;               // of kPeerLost
-  uint64_t hash;               // of kFinished
+  int lost_rank;               // if kPeerLost
+  uint64_t hash;               // if kFinished
   Text<3000> message;          // of the exception that ended it, or how it ended without one
   Text<3000> noticed;          // the Mismatch that it survived
   struct Point {
     Text<40> name;
     int passages;
   };
-  std::array<Point, kMostPoints> points;  // of one that was not killed
-  std::chrono::milliseconds after_fault;  // from the fault, or from the beginning, to the end
+  std::array<Point, kMostPoints> points;  // unless it was killed
+  std::chrono::milliseconds after_fault;  // from the fault, or else from the beginning, to the end
 };
 
 struct SharedReport {
@@ -79,22 +79,22 @@ struct SharedReport {
 
 struct TrialReport {
   std::shared_ptr<SharedReport> shared;
-  std::vector<std::string> leftovers;  // of the ranks, after all of them ended
+  std::vector<std::string> leftovers;  // what the ranks left after all of them had ended
 };
 
-/// Forks a rank of a trial, which trains, meets its fault where it passes the place, and says in `report` how it ended.
+/// Forks a rank of a trial. It trains, meets its fault at the chosen place, and says in `report` how it ended.
 Child start_rank(const Trial& trial, int rank, int port, SharedReport& report);
 
-/// Trains as the rank that the launcher's variables name, over the backend "hierarchical", and prints "hash NUMBER",
-/// and how often it passed each fault point; a line for each. By the variables HOST_FAULT (rank, launcher or link),
-/// HOST_FAULT_RANK, HOST_FAULT_POINT and HOST_FAULT_PASSAGE a rank loses itself, its launcher, or its host's network
-/// where it passes the point so often. HOST_TIMEOUT_MS: of the process group. Returns the program's status.
+/// Trains as the rank that the launcher's variables name, over the backend "hierarchical". Prints "hash NUMBER" and how
+/// often it passed each fault point, one line for each. If HOST_FAULT is "rank", "launcher" or "link", the rank
+/// HOST_FAULT_RANK loses itself, its launcher or its host's network at its HOST_FAULT_PASSAGE-th passage of
+/// HOST_FAULT_POINT. HOST_TIMEOUT_MS is the process group's timeout. Returns the program's exit status.
 int train_as_rank_of_a_host();
 
 /// Runs the trial. This process must have one thread.
 TrialReport run(const Trial& trial);
 
-/// What is wrong with the outcome; empty: nothing. `hash`: of an undisturbed training.
+/// What is wrong with the outcome; empty if nothing is. `hash` is that of an undisturbed training.
 std::vector<std::string> judge(const Trial& trial, const TrialReport& report, uint64_t hash);
 
 }  // namespace fsdp::test

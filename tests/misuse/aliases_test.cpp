@@ -1,4 +1,4 @@
-// Tensors on the memory of a parameter from before fully_shard, which would keep its old values unseen.
+// Tensors that share memory with a parameter since before fully_shard, and would keep its old values unnoticed.
 
 #include <sstream>
 
@@ -11,7 +11,7 @@ namespace nn = torch::nn;
 
 constexpr const char* kTie = "a->weight = b->weight";
 
-// The first two have the whole of a tensor, the others parts, as rows of a padded table are.
+// The first two share a whole tensor, the others only parts of one, such as rows of a padded table.
 TEST(Aliases, ParametersTiedByMemoryAndShardedByTwoCallsAreRefused) {
   run_thread_ranks(2, [](int) {
     auto whole = linear_alike(4, 6), twin = linear_alike(4, 6);
@@ -32,7 +32,7 @@ TEST(Aliases, ParametersTiedByMemoryAndShardedByTwoCallsAreRefused) {
     nn::Sequential outer(linear_alike(6, 2));
     outer->register_buffer("shadow", table);
     expect_error([&] { fully_shard(outer); }, {"'shadow' has memory of another parameter"});
-    // Layers that somebody cut out of one tensor have nothing in common.
+    // Layers cut out of one tensor by somebody else share nothing.
     EXPECT_NO_THROW(fully_shard(*other));
     EXPECT_TRUE(torch::equal(full_tensor(other->weight), torch::linspace(-1, 1, 32).view({8, 4}).narrow(0, 6, 2)));
     a = nullptr;
@@ -76,7 +76,7 @@ TEST(Aliases, AViewFromBeforeShardingSaysSoWhenItIsUsed) {
   });
 }
 
-// The base is held by the parameter alone, as that of torch::zeros(n).unsqueeze(0).
+// Only the parameter holds the base tensor, as with torch::zeros(n).unsqueeze(0).
 TEST(Aliases, AParameterThatIsAViewItselfTrains) {
   run_thread_ranks(2, [](int) {
     struct Token : nn::Module {

@@ -1,4 +1,5 @@
-// Exceptions from the user's own forward and backward: what is refused next, and that training goes on after a reset.
+// Exceptions from the user's own forward and backward: what is refused afterwards, and that training goes on after a
+// reset.
 
 #include <stdexcept>
 
@@ -56,7 +57,7 @@ void expect_gradients(const InTraining& t, const std::vector<Tensor>& expected) 
   EXPECT_TRUE(std::ranges::equal(expected, copied_gradients(t), at::equal));
 }
 
-// After a reset: no gradient, nor memory for one or for whole parameters.
+// After a reset there is no gradient, and no memory for one or for whole parameters.
 void expect_nothing_left(const InTraining& t) {
   for (const auto& item : t.net.named_parameters()) EXPECT_FALSE(item.value().grad().defined()) << item.key();
   EXPECT_EQ(t.p.size(0), local_rows(t.p).count);
@@ -103,7 +104,7 @@ TEST(ASecondBackward, ThroughAGraphThatIsGoneLeavesTheModelUsableAfterAReset) {
   });
 }
 
-// How an exception comes in backward.
+// A way in which an exception occurs in backward.
 struct Failing {
   const char* name;
   void (*fail)(const InTraining& t, const Thrower& thrower);
@@ -115,7 +116,8 @@ const std::vector<Failing> kFailings{
        t.optimizer.zero_grad();
        fail_iteration(t, thrower);
      }},
-    {"OnOneRank",  // Late, the backward of the other rank gives all gradients; early, it fails as well.
+    // If it throws late, the other rank's backward gives all gradients; if it throws early, the other rank fails too.
+    {"OnOneRank",
      [](auto& t, auto& thrower) {
        if (rank() == 1) t.net.*thrower.place = thrower.act;
        try {

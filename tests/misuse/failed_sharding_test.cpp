@@ -1,4 +1,4 @@
-// A fully_shard that throws, wherever that is, leaves the model as it was.
+// A fully_shard that throws, at whatever point, leaves the model as it was.
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -11,7 +11,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Throws in a call of share() of a rank that is short of memory.
+// Throws in a share() call, as on a rank that is short of memory.
 class NoMemoryToShare : public Decorator {
  public:
   explicit NoMemoryToShare(std::shared_ptr<Communicator> inner) : Decorator(std::move(inner), "main") {}
@@ -28,7 +28,7 @@ class NoMemoryToShare : public Decorator {
   }
 };
 
-// What fully_shard could have changed.
+// Everything that fully_shard could have changed.
 struct Before {
   explicit Before(const nn::Module& module) {
     for (const auto& parameter : module.parameters()) {

@@ -1,4 +1,4 @@
-// What fully_shard refuses, before it communicates: on every rank alike, and the modules stay as they were.
+// What fully_shard refuses before it communicates. Every rank refuses it alike, and the modules stay as they were.
 
 #include <torch/csrc/autograd/variable.h>
 #include <torch/script.h>
@@ -15,7 +15,7 @@ namespace {
 namespace nn = torch::nn;
 using torch::Tensor;
 
-/// A module with the parameters that the test gives it.
+/// A module whose parameters the test adds.
 struct BagImpl : nn::Module {
   Tensor good = add("good", torch::ones({4, 2}));
   Tensor add(const std::string& name, Tensor tensor, bool requires_grad = true) {
@@ -124,7 +124,7 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
         }}}});
 }
 
-// No parameters but those of its layer, so its own group has none.
+// Has no parameters except those of its layer, so its own group has none.
 struct AroundALayer : nn::Module {
   explicit AroundALayer(const nn::Linear& its = nn::Linear(4, 4)) : layer(register_module("layer", its)) {}
   nn::Linear layer;
@@ -246,7 +246,7 @@ TEST(FullyShard, OfANullPointerIsRefused) {
   expect_error<c10::Error>([] { fully_shard(nn::Linear(nullptr)); }, {"empty ModuleHolder"});
 }
 
-// Scopes, orders and what is in memory are kept for each process group.
+// Scopes, orders and memory are kept separately for each process group.
 TEST(FullyShard, OverTwoProcessGroupsInOneTreeIsRefused) {
   auto store = c10::make_intrusive<c10d::HashStore>();
   run_thread_ranks(2, [&](int r) {

@@ -1,4 +1,4 @@
-// Guards that are nested, that exclude one another, and that an exception closes.
+// Guards that are nested, that exclude each other, or that an exception closes.
 
 #include <stdexcept>
 
@@ -22,7 +22,7 @@ TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
       EXPECT_TRUE(small_loss(t.net, share(1)).defined());
     }
     EXPECT_FALSE(shows_whole(t.p));
-    ForwardScope inner(group_of(*t.net.up));  // shows nothing else
+    ForwardScope inner(group_of(*t.net.up));  // makes nothing else whole
     EXPECT_TRUE(shows_whole(t.p));
     EXPECT_FALSE(shows_whole(t.net.down->weight));
     auto x = torch::ones({1, 4}, torch::kDouble);
@@ -31,7 +31,7 @@ TEST(ForwardScopes, MayBeNestedAndTheOutermostDecides) {
   });
 }
 
-// What is gathered in inference mode serves training later.
+// What was gathered in inference mode is used for training later.
 TEST(ForwardScopes, InInferenceModeLeaveTrainingAlone) {
   expect_training_survives([](const InTraining& t) {
     t.group.set_reshard_after_forward(false);

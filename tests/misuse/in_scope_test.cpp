@@ -1,4 +1,4 @@
-// Inside a scope the whole parameter is a copy that may be without memory: writes, steps, saving and raw pointers.
+// Inside a scope the whole parameter is a copy that may have no memory: writes, steps, saving and raw pointers.
 
 #include <ATen/record_function.h>
 
@@ -54,7 +54,7 @@ TEST(InsideAScope, WritesStepsAndClippingAreRefused) {
 
 TEST(ABackward, ThatFindsOtherObserversOrLocalRowsIsRefused) {
   expect_training_survives([](const InTraining& t) {
-    // A loss whose backward begins with a node that asks its parameter for its size.
+    // The first node of this loss's backward asks its parameter for its size.
     const auto loss_with_variance = [&] {
       t.optimizer.zero_grad();
       ForwardScope scope(t.group);
@@ -127,7 +127,7 @@ std::string saved(const auto& what) {
   return file.str();
 }
 
-// What torch::save would make of the values alone.
+// What torch::save would write for a plain tensor of the same values.
 std::string saved_plain(const Tensor& p) {
   return saved(torch::empty_like(p.detach()).copy_(p.detach()).requires_grad_());
 }
@@ -136,7 +136,7 @@ TEST(Saving, InAScopeWritesTheWholeModelAndIsRefusedWhileAGroupHasNoMemory) {
   expect_training_survives([](const InTraining& t) {
     {
       ForwardScope scope(t.group);
-      (void)t.net.words->weight.sum();  // brings the root group only
+      (void)t.net.words->weight.sum();  // gathers the root group only
       expect_error<c10::Error>([&] { saved(t.model()); },
                                {"@", "parameter 'up.weight'", "not in memory", "save outside the scope"});
       expect_error<c10::Error>([&] { saved(t.net.down->bias); }, {"parameter 'down.bias'"});
@@ -170,7 +170,7 @@ TEST(Saving, OutsideAScopeWritesExactlyTheRowsAndNoModule) {
     std::istringstream all(saved(t.net.parameters()));
     torch::load(all_loaded, all);
     EXPECT_EQ(all_loaded.size(), t.net.parameters().size());
-    saved(t.optimizer);  // state of the rows, for an optimizer of the same rows
+    saved(t.optimizer);  // the state belongs to the rows, for an optimizer of the same rows
     saved(nn::Linear(2, 3));
   });
   expect_refused(

@@ -1,5 +1,5 @@
-// What comes under a sharded module after fully_shard, or replaces what fsdp put there: found when the next scope
-// opens.
+// Modules added under a sharded module after fully_shard, and replacements of what fsdp put there. The next scope that
+// opens finds them.
 
 #include <torch/csrc/autograd/variable.h>
 
@@ -92,7 +92,7 @@ TEST(LaterChanges, AnAccumulatorThatWasTakenOutsideAScopeIsNamedAndOneFromInside
   });
 }
 
-// An owned module may go before its handle.
+// A module that the caller owns may be destroyed before its handle.
 TEST(LaterChanges, AHandleOutlivesItsModule) {
   run_thread_ranks(1, [](int) {
     auto net = std::make_shared<nn::LinearImpl>(4, 2);

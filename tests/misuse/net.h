@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A small model, and the frame of every test about mistakes: train, make the mistake, train on, compare with the
+/// A small model, and the frame of every test about mistakes: train, make the mistake, train on, and compare with the
 /// oracle.
 
 #include <gmock/gmock.h>
@@ -47,7 +47,7 @@ inline Group shard(MisuseNetImpl& net) {
   return fully_shard(static_cast<torch::nn::Module&>(net));
 }
 
-/// The same on every rank.
+/// A layer with the same values on every rank.
 inline torch::nn::Linear linear_alike(int64_t in = 4, int64_t out = 4) {
   return build_alike([&] { return torch::nn::Linear(in, out); });
 }
@@ -70,26 +70,26 @@ inline Training<MisuseNetImpl> small_training() {
   return training;
 }
 
-/// What a mistake can be made with, on one rank, between two steps of training.
+/// What a mistake is made with, on one rank, between two steps of training.
 struct InTraining {
   MisuseNetImpl& net;
   const Group& group;
   torch::optim::Optimizer& optimizer;
-  int step = 0;  ///< that was made last
+  int step = 0;  ///< the last step that was made
   const torch::Tensor& p = net.up->weight;
 
   std::shared_ptr<MisuseNetImpl> model() const {
     return std::static_pointer_cast<MisuseNetImpl>(net.shared_from_this());
   }
-  /// The loss of a forward in a scope of its own.
+  /// The loss of a forward in its own scope.
   torch::Tensor loss(int of_step = 1) const {
     ForwardScope scope(group);
     return small_loss(net, share(of_step));
   }
 };
 
-/// Trains on 2 ranks, makes the mistake after each of the first steps, and expects the losses and parameters of the
-/// unsharded run that made none.
+/// Trains on 2 ranks, makes the mistake after each of the first `mistakes` steps, and expects the losses and parameters
+/// of an unsharded run without mistakes.
 inline void expect_training_survives(const std::function<void(const InTraining&)>& mistake, int mistakes = 1) {
   auto training = small_training();
   training.steps = mistakes + 2;
@@ -115,7 +115,8 @@ inline void expect_training_survives(const std::function<void(const InTraining&)
   });
 }
 
-/// Whether a figure becomes 0: a collective that is under way holds its buffers after the group has let them go.
+/// Whether a figure becomes 0. It may take a while, because a collective under way holds its buffers after the group
+/// has let them go.
 inline bool becomes_zero(const std::function<int64_t()>& figure) {
   auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (figure() != 0 && std::chrono::steady_clock::now() < end)
@@ -123,7 +124,7 @@ inline bool becomes_zero(const std::function<int64_t()>& figure) {
   return figure() == 0;
 }
 
-/// The message of the exception of type `E` that `act` throws; a failed test if it throws none or another.
+/// The message of the exception of type `E` that `act` throws. The test fails if it throws none or another.
 template <class E = UsageError, class Act>
 std::string message_of(const Act& act) {
   try {
@@ -141,7 +142,7 @@ std::string message_of(const Act& act) {
 
 using Words = std::vector<std::string>;
 
-/// Holds for a message that has all the words. One that begins with '@' follows the name of this rank in the message.
+/// Matches a message that contains all the words. A word that begins with '@' has to follow this rank's name.
 inline testing::Matcher<std::string> says(const Words& words) {
   std::vector<testing::Matcher<std::string>> all;
   for (const auto& word : words)
@@ -150,7 +151,7 @@ inline testing::Matcher<std::string> says(const Words& words) {
   return testing::AllOfArray(all);
 }
 
-/// `act` throws an exception of type `E` whose message has all the words.
+/// Expects that `act` throws an exception of type `E` whose message contains all the words.
 template <class E = UsageError, class Act>
 void expect_error(const Act& act, const Words& words, int line = __builtin_LINE()) {
   SCOPED_TRACE("the mistake of line " + std::to_string(line));
@@ -162,10 +163,10 @@ inline Words refusal(const std::string& op, const std::string& parameter, const 
   return {"@" + op + ": ", "parameter '" + parameter + "'", "expected", "found", remedy};
 }
 
-/// Where a mistake is made; the sum of several for one that is the same in all of them.
+/// Where a mistake is made. Places are combined with | for a mistake that is the same in several of them.
 enum Where : unsigned {
-  kOutside = 1,            ///< of a forward scope
-  kOutsideUnrecorded = 2,  ///< and under a torch::NoGradGuard
+  kOutside = 1,            ///< outside a forward scope
+  kOutsideUnrecorded = 2,  ///< as above, under a torch::NoGradGuard
   kInScope = 4,            ///< before the parameter `p` is in memory
   kInScopeUnrecorded = 8,
   kInMemory = 16,    ///< in a scope that has read `p`, unrecorded
@@ -176,7 +177,7 @@ enum Where : unsigned {
 struct Mistake {
   unsigned where;
   Words words;
-  std::vector<std::function<void(const InTraining&)>> acts;  ///< different ones with the same error
+  std::vector<std::function<void(const InTraining&)>> acts;  ///< different acts that get the same error
 };
 
 /// Runs `act` in a hook of a backward that gives all gradients.
@@ -196,7 +197,7 @@ inline void in_backward(const InTraining& t, const std::function<void()>& act) {
   for (const auto& item : t.net.named_parameters()) EXPECT_TRUE(item.value().grad().defined()) << item.key();
 }
 
-/// In training, makes every mistake in all of its places, and expects its error each time; then training goes on.
+/// Makes every mistake in all of its places during training, and expects its error each time and that training goes on.
 template <class E = UsageError>
 void expect_refused(const std::vector<Mistake>& mistakes) {
   expect_training_survives([&](const InTraining& t) {

@@ -1,5 +1,5 @@
-// Operands beside rows that are neither of the whole parameter's sizes nor of the rows', and ordinary tensors that are
-// written from rows.
+// Operands used together with rows that have neither the whole parameter's sizes nor those of the rows, and ordinary
+// tensors that are written from rows.
 
 #include "misuse/net.h"
 
@@ -16,7 +16,7 @@ struct OneWeight : nn::Module {
 
 using Acts = std::vector<std::function<void(Tensor&)>>;
 
-// On `world` ranks, of which some may have no rows.
+// Runs on `world` ranks, some of which may have no rows.
 void expect_acts_refused(int world, int rows, const Acts& acts, const std::string& remedy) {
   run_thread_ranks(world, [&](int) {
     OneWeight net(rows);
@@ -43,7 +43,7 @@ TEST(OperandsBesideRows, OfOtherSizesAreRefusedByEveryRank) {
       expect_acts_refused(world, rows, acts, "fsdp::full_tensor");
     }
 
-  // By their sizes where a rank has all rows.
+  // Operands are recognised by their sizes where one rank has all rows.
   expect_acts_refused(
       1, 2, {[](Tensor& p) { p.add_(torch::ones({3, 4})); }},
       "(expected an operand that fits the whole parameter's sizes [2, 4] or this rank's rows 0 to 2 of 2, sizes "
@@ -54,7 +54,7 @@ TEST(OperandsBesideRows, OfOtherSizesAreRefusedByEveryRank) {
       "2, sizes [2, 4])");
 }
 
-// Twins whose groups are laid out otherwise: some ranks have the same rows of both, others do not.
+// The twins' groups are laid out differently: some ranks have the same rows of both, others do not.
 TEST(OperandsBesideRows, OfAParameterWithOtherRowsAreRefusedByEveryRank) {
   struct Wider : nn::Module {
     Tensor first = register_parameter("first", torch::zeros({3, 4}));
@@ -71,7 +71,7 @@ TEST(OperandsBesideRows, OfAParameterWithOtherRowsAreRefusedByEveryRank) {
   });
 }
 
-// With one row on each rank the rows would be broadcast to the whole tensor without a word.
+// With one row on each rank, the row would silently be broadcast to the whole tensor.
 TEST(AnOrdinaryTensorOfWholeSizes, ThatIsWrittenFromRowsIsRefusedAndNamesFullTensor) {
   for (int rows : {2, 7}) {
     const auto whole = torch::zeros({rows, 4});

@@ -1,4 +1,4 @@
-// Options, meshes, strategies and precisions that cannot be, or do not fit together.
+// Options, meshes, strategies and precisions that are impossible or do not fit together.
 
 #include <torch/script.h>
 
@@ -17,7 +17,8 @@ struct BadOptions {
   Words words;
 };
 
-// Every rank refuses the options that it makes, leaves the module as it was, and can use the process group afterwards.
+// Expects that every rank refuses the options that `make` returns, leaves the module as it was, and can use the process
+// group afterwards.
 void expect_options_refused(int world, const std::function<std::vector<BadOptions>()>& make) {
   run_thread_ranks(world, [&](int) {
     for (auto& bad : make()) {

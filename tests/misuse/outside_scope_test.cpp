@@ -1,4 +1,5 @@
-// Outside a scope a sharded parameter is this rank's rows: what would compute something else on them is refused.
+// Outside a scope a sharded parameter is this rank's rows. Operators that would compute something else on them are
+// refused.
 
 #include <torch/script.h>
 
@@ -46,14 +47,14 @@ TEST(OutsideAScope, WhatNeedsWholeParametersIsRefused) {
        {[](auto& t) { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, 2.0); },
         [](auto& t) { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, 1.0); },
         [](auto& t) { nn::utils::clip_grad_norm_(t.net.parameters(), 1e-3, INFINITY); }}},
-      // p[0] is another row on every rank.
+      // p[0] is a different row on every rank.
       {kOutsideUnrecorded, refusal("aten::select", "up.weight", kFull), {[](auto& t) { t.p[0] * 2; }}},
       {kOutsideUnrecorded, refusal("aten::slice", "up.weight", kFull), {[](auto& t) { t.p.slice(0, 0, 1) + 1; }}},
       {kOutsideUnrecorded, {"the gradient of parameter 'up.weight'"}, {[](auto& t) { t.p.grad()[0] * 2; }}},
   });
 }
 
-// That ready-made modules are right through their handles is what tests/zoo proves.
+// tests/zoo proves that ready-made modules are right when called through their handles.
 TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
   const Mistake lbfgs{kOutside, {"aten::cat: the gradient of parameter '", "fsdp::LocalRows"}, {[](auto& t) {
                         torch::optim::LBFGS lbfgs(t.net.parameters(), torch::optim::LBFGSOptions(0.1));
@@ -112,7 +113,7 @@ TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
                    }}}});
 }
 
-// A slice that ends behind this rank's rows has all of them, and is another one on every rank.
+// A slice that ends beyond this rank's rows has all of them, and would differ between ranks.
 TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
   for (int rows : {2, 8})
     run_thread_ranks(2, [&](int) {
@@ -140,7 +141,7 @@ TEST(OutsideAScope, TakingRowsByTheirNumbersIsRefused) {
       EXPECT_EQ(p.slice(1, 0, 2).size(1), 2);
       EXPECT_EQ(p.chunk(2, -1)[1].size(1), 2);
       EXPECT_EQ(p.unfold(1, 2, 1).size(1), 3);
-      EXPECT_EQ(p.narrow(1, torch::tensor(1), 2).size(1), 2);  // through the stack
+      EXPECT_EQ(p.narrow(1, torch::tensor(1), 2).size(1), 2);  // takes its arguments from the stack
       LocalRows open(group);
       EXPECT_EQ((p[0] * 2).size(0), 4);
       p[0].fill_(1);
@@ -162,7 +163,7 @@ TEST(OutsideAScope, AScriptModulesForwardIsRefusedByItsOptimisedGraphToo) {
         const auto forward = [&] {
           try {
             module.forward(inputs);
-          } catch (const std::exception& error) {  // TorchScript throws an exception of its own.
+          } catch (const std::exception& error) {  // TorchScript throws its own exception type.
             throw Error(error.what());
           }
         };
@@ -202,7 +203,7 @@ TEST(FullGrad, OfAGradientWithOtherSizesThanTheRowsIsRefused) {
     t.p.mutable_grad() = torch::ones({1, 1}, torch::kDouble);
     expect_error([&] { full_grad(t.p); },
                  {"@full_grad: parameter 'up.weight'", "expected the sizes of this rank's rows", "found [1, 1]"});
-    // Columns first: the values count, not how they lie in memory.
+    // The gradient is laid out columns first; only its values count, not its memory layout.
     t.p.mutable_grad() = gradient.detach().clone().t().contiguous().t();
     auto columns_first = full_grad(t.p);
     t.p.mutable_grad() = gradient;

@@ -1,4 +1,4 @@
-// Ranks with different models, options or orders, and ranks that stay away: an error on every rank that names both.
+// Ranks with different models, options or orders, and ranks that stay away: every rank gets an error that names both.
 
 #include <atomic>
 #include <future>
@@ -15,20 +15,20 @@ using Options = FullyShardOptions;
 
 torch::Tensor one_row() { return torch::ones({1, 4}); }
 
-// In `fn` every rank meets a mismatch whose message has all the words.
+// Expects that every rank that runs `fn` meets a mismatch whose message contains all the words.
 void expect_mismatch(int world, const std::function<void(int rank)>& fn, const Words& words,
                      ThreadRanksOptions options = {}, int line = __builtin_LINE()) {
   run_thread_ranks(world, [&](int r) { expect_error<Mismatch>([&] { fn(r); }, words, line); }, std::move(options));
 }
 
-// What ranks 0 and 1 run is named, at least its beginning.
+// The words that name what ranks 0 and 1 run, or at least its beginning.
 Words they_run(const std::string& on_rank_0, const std::string& on_rank_1) {
   return {"rank 0 runs " + on_rank_0, "rank 1 runs " + on_rank_1};
 }
 
 struct Sharding {
   std::function<void(int rank)> act;
-  std::string of_0 = "", of_1 = "";  // what tells the ranks apart
+  std::string of_0 = "", of_1 = "";  // how the two ranks' models or options differ
   int world = 2;
 };
 
@@ -93,12 +93,13 @@ TEST(DifferentOrder, OfFullyShardIsFound) {
 
 bool shares() { return test_backend() == "shm"; }
 
-// What a forward through a module runs first.
+// The first operation of a forward through a module.
 std::string reading(const std::string& group) {
   return shares() ? "barrier of 'forward scope of " + group + "'" : "all_gather of '" + group + "'";
 }
 
-// Over a network blocks are gathered as they are read; over shared memory the order matters when they are reduced.
+// Over a network, blocks are gathered when they are read; over shared memory, the order only matters when they are
+// reduced.
 TEST(DifferentOrder, OfReadingBlocksIsFound) {
   expect_mismatch(
       2,
@@ -118,7 +119,7 @@ TEST(DifferentOrder, OfReadingBlocksIsFound) {
                : they_run("all_gather of '0'", "all_gather of '1'"));
 }
 
-// Names, sizes and counts are the same: only the numbers of the groups tell them apart.
+// Names, sizes and counts are the same, so only the groups' numbers tell them apart.
 TEST(DifferentOrder, OfTwinModelsIsFound) {
   struct Use {
     std::string operation;
@@ -151,7 +152,7 @@ TEST(DifferentOrder, OfTwinModelsIsFound) {
   }
 }
 
-// What each of two ranks does with a linear layer after a forward and backward.
+// What each of two ranks does with a linear layer after a forward and a backward.
 struct DifferentAct {
   std::function<void(Sharded<nn::Linear>&, int rank)> act;
   std::string on_rank_0, on_rank_1;
@@ -187,14 +188,14 @@ TEST(DifferentOperations, AndNumbersAreFound) {
         they_run(one.on_rank_0, one.on_rank_1));
 }
 
-// Rank 1 stays away from what rank 0 does, though it is alive, until rank 0 has given up.
+// Rank 1 is alive, but stays away from what rank 0 does until rank 0 has given up.
 struct Absence {
   std::function<void(Sharded<nn::Linear>&, const torch::Tensor& loss)> on_rank_0_only;
   Words words;
 };
 
 TEST(OnOneRankOnly, WhatTimesOutNamesTheOther) {
-  // Of rank 1 after its forward or backward, as far as the other rank can tell.
+  // What the other rank can see of rank 1 after its forward or backward.
   const auto last =
       shares() ? "rank 1: reduce_scatter of 'Linear' (#1), done" : "rank 1: all_gather of 'Linear' (#3), done";
   const auto backward = [](auto&, auto& loss) { loss.backward(); };
@@ -224,11 +225,11 @@ TEST(OnOneRankOnly, WhatTimesOutNamesTheOther) {
                     },
                     words, {.timeout = std::chrono::seconds(2)});
   };
-  std::vector<std::future<void>> running;  // each of them waits for its timeout
+  std::vector<std::future<void>> running;  // each waits for its timeout
   for (size_t i = 0; i < all.size(); ++i) running.push_back(std::async(std::launch::async, time_out, i));
 }
 
-// Rank 1 leaves a block out, which rank 0 takes; both go on to the same next operation.
+// Rank 1 leaves out a block that rank 0 uses; both then go on to the same operation.
 TEST(OnOneRankOnly, AGroupThatOnlySomeRanksReachIsAnErrorOnAll) {
   expect_mismatch(
       2,

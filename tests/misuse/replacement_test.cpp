@@ -1,4 +1,4 @@
-// The storage of a sharded parameter is managed: giving it another one, another type or a twin is refused at the call.
+// fsdp manages a sharded parameter's storage: a call that gives it another storage or type, or a twin, is refused.
 
 #include <sstream>
 
@@ -53,8 +53,8 @@ TEST(Replacement, OfAParametersMemoryIsRefused) {
   });
 }
 
-// Outside a scope the conversion is refused, inside what comes after it. What printing converts gives no tensor to
-// train through.
+// Outside a scope the conversion is refused; inside one, what comes after it is. Conversions made for printing give no
+// tensor to train through.
 TEST(Replacement, ByAnotherTypeOrDeviceIsRefused) {
   const std::vector<std::function<void(const InTraining&)>> acts{[](auto& t) { t.net.to(torch::kFloat); },
                                                                  [](auto& t) { t.net.to(torch::kMeta); },
@@ -113,14 +113,14 @@ TEST(AConversion, ThatChangesNothingPasses) {
   });
 }
 
-// Warnings that are given once are given each time while it lives, in every thread.
+// As long as the object lives, warnings that are otherwise given once are given each time, in every thread.
 class WarnAlways {
  public:
   WarnAlways() { c10::WarningUtils::set_warnAlways(true); }
   ~WarnAlways() { c10::WarningUtils::set_warnAlways(false); }
 };
 
-// Collects this thread's warnings while it lives.
+// Collects this thread's warnings as long as it lives.
 class Warnings : c10::WarningHandler {
  public:
   Warnings() : previous_(c10::WarningUtils::get_warning_handler()) { c10::WarningUtils::set_warning_handler(this); }

@@ -22,27 +22,27 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Of the process group, and, twice as long, until a rank that makes no progress counts as hung.
+// The process group's timeout. A rank that makes no progress for twice as long counts as hung.
 constexpr auto kTimeout = std::chrono::seconds(15);
 constexpr int kMostMembers = kMostRanks + 1;
-constexpr size_t kRoom = size_t{2} << 30;  // for the values of one member: only what is written takes memory
+constexpr size_t kRoom = size_t{2} << 30;  // for one member's values; takes memory only where it is written
 constexpr auto kLook = std::chrono::microseconds(100);
 
-// What a member tells the others. It writes all of it but `failed` in its own order.
+// What a member tells the others. The member writes `failed` after everything that explains it.
 struct Member {
-  std::atomic<int64_t> steps;    // counts on over all programs, in front of each statement
-  std::atomic<int> statement;    // the number of the one that it is in
-  std::atomic<size_t> finished;  // programs, of which the values of the last one are there
+  std::atomic<int64_t> steps;    // statements begun, counted on over all programs
+  std::atomic<int> statement;    // the number of the statement that it executes
+  std::atomic<size_t> finished;  // programs finished; the values are those of the last one
   std::atomic<bool> failed;      // `text` says why
   std::array<char, 3000> text;
   size_t bytes;
   std::array<std::byte, kRoom> values;
 };
 
-// Begins as zeros.
+// Shared by all processes. Begins as zeros.
 struct Board {
-  std::atomic<size_t> compared;  // programs
-  std::atomic<int> failures;     // who failed first
+  std::atomic<size_t> compared;  // programs compared
+  std::atomic<int> failures;     // 1 + the number of the member that failed first
   std::array<Member, kMostMembers> members;
 };
 
@@ -53,7 +53,7 @@ std::shared_ptr<Board> make_board() {
   return {new (memory) Board, [](Board* board) { munmap(board, sizeof(Board)); }};
 }
 
-// A process of the crew: rank `number`, or, with the number of ranks, the one that runs programs unsharded.
+// A process of the crew. `number` is its rank, or the number of ranks for the process that runs programs unsharded.
 class CrewMember {
  public:
   CrewMember(const std::vector<Program>& programs, const CrewOptions& options, Board& board, int number)
@@ -92,7 +92,8 @@ class CrewMember {
                                   : run_unsharded(program, options_.plant);
     self().bytes = write_values(values, self().values);
     const size_t number = ++self().finished;
-    self().steps = static_cast<int64_t>(number) * kBetween;  // ahead of who is in this program, not in the next one
+    // ahead of members in this program, but not of those in the next
+    self().steps = static_cast<int64_t>(number) * kBetween;
     while (board_.compared < number) std::this_thread::sleep_for(kLook);
   }
 
@@ -158,7 +159,7 @@ class Crew {
 
   Member& member(int number) { return item(board_->members, number); }
 
-  // Until every member has finished that many programs; what kept one from it.
+  // Waits until every member has finished that many programs. Returns what kept one of them from it.
   std::optional<Finding> wait_for(size_t finished) {
     int64_t steps = -1;
     auto since = Clock::now();

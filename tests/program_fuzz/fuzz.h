@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What is done with programs: they are drawn, run by processes, counted, and, where they go wrong, simplified and
+/// What is done with programs: they are drawn, run by processes and counted. Those that go wrong are simplified and
 /// printed.
 
 #include <chrono>
@@ -22,13 +22,13 @@ struct Choice {
   std::vector<Kind> without = {};  ///< kinds of statements that are left out
 };
 
-/// The program with this seed; the same one everywhere.
+/// The program with this seed, which is the same everywhere.
 Program generate(uint64_t seed, const Choice& choice);
 
 constexpr int kMostRanks = 4;
 
 struct CrewOptions {
-  /// The longest that a rank is held up by a Lag.
+  /// The longest time that a Lag holds up a rank.
   std::chrono::milliseconds longest_lag = std::chrono::milliseconds(10);
   Plant plant = Plant::kNothing;
 };
@@ -36,26 +36,26 @@ struct CrewOptions {
 struct CrewReport {
   /// How many of the programs passed.
   size_t passed = 0;
-  /// What went wrong in the next one; the crew has ended then.
+  /// What went wrong in the next program, if something did; the crew has then ended.
   std::optional<Finding> finding;
 };
 
-/// Runs programs of one world size and one backend until one goes wrong, in processes that are the ranks and one that
-/// runs them unsharded. This process must have one thread.
+/// Runs programs of one world size and one backend until one goes wrong. One process for each rank runs them sharded,
+/// and another one runs them unsharded. This process must have one thread.
 CrewReport run_crew(const std::vector<Program>& programs, const CrewOptions& options);
 
-/// How often everything that a fuzzed program can do took place.
+/// Counts how often each thing that a fuzzed program can do took place.
 class Census {
  public:
   Census();
-  /// A program that ran to its end.
+  /// Adds a program that ran to its end.
   void add(const Program& program);
   std::string table() const;
   /// Lists the classes that never took place, one to a line.
   std::string missing() const;
 
  private:
-  /// What `holds` nowhere is missing in the end.
+  /// A name for which `holds` is never true is missing in the end.
   void count(bool holds, const std::string& name) { counts_[name] += holds ? 1 : 0; }
   void add_model(const Program& program, const Model& model);
   void add_group(const Program& program, const Node& options);
@@ -69,11 +69,11 @@ struct Shrunk {
   Finding finding;
 };
 
-/// Simplifies the program as long as the same kind of thing goes wrong, for some minutes at most. Nothing if the
-/// program does not go wrong when it runs alone, several times over.
+/// Simplifies the program as long as the same kind of thing goes wrong, for some minutes at most. Returns nothing if
+/// the program does not go wrong when it runs alone several times.
 std::optional<Shrunk> shrink(const Program& program, const Finding& finding, const CrewOptions& options);
 
-/// The program as C++ that runs it again.
+/// Prints the program as C++ that runs it again.
 std::string print_cpp(const Program& program);
 
 }  // namespace fsdp::test::fuzz

@@ -10,7 +10,7 @@
 namespace fsdp::test::fuzz {
 namespace {
 
-// As fp32 half of it, what each of two ranks sends the other, is more than the 2 MiB of a slot of shared memory.
+// In fp32, half of it, which two ranks send each other, is more than the 2 MiB of a slot of shared memory.
 constexpr int64_t kLargeNumel = 70'001 * 17;
 
 class Generator {
@@ -61,7 +61,7 @@ class Generator {
     return model;
   }
 
-  // Half of the models have one for all of their groups.
+  // Half of the models have the same strategy for all of their groups.
   void draw_strategies(Model& model) {
     const bool alike = chance(0.5);
     for (auto& node : model.nodes) {
@@ -122,7 +122,7 @@ class Generator {
     return static_cast<Drawn>(std::discrete_distribution<int>(weights.begin(), weights.end())(random_));
   }
 
-  // With an earlier node.
+  // Makes the node share the parameters or the module of an earlier node.
   void share(Node& node, const Model& model) {
     std::vector<int> sources;
     for (size_t i = 1; i < model.nodes.size(); ++i)
@@ -138,7 +138,7 @@ class Generator {
     (same ? node.same_as : node.tied_to) = source;
   }
 
-  // Up to `count` statements that are allowed one after another.
+  // Draws up to `count` statements, each allowed after those before it.
   void draw_list(std::vector<Statement>& statements, int count) {
     for (int i = 0; i < count; ++i) {
       auto statement = draw_statement();
@@ -163,13 +163,14 @@ class Generator {
     statements.push_back(std::move(statement));
   }
 
-  // A backward that leaves gradients waiting, then one whose groups step: hardly ever drawn one by one.
+  // Draws a backward that leaves gradients waiting, then one whose groups step. Drawn one by one, they hardly ever
+  // meet.
   void draw_accumulation(std::vector<Statement>& statements, int model) {
     append(statements, {.kind = Kind::kNoSync, .model = model}, [&](auto& body) { draw_pass(body, model); });
     draw_pass(statements, model);
   }
 
-  // Of the whole model.
+  // Draws a forward and a backward of the whole model.
   void draw_pass(std::vector<Statement>& statements, int model) {
     const int slot = draw(0, kSlots - 1);
     for (const Statement& statement : {Statement{.kind = Kind::kForward, .model = model, .slot = slot, .flag = true},
@@ -187,7 +188,7 @@ class Generator {
     return std::nullopt;
   }
 
-  // Nodes with a call of their own; with `node`, of those at and above it.
+  // Nodes with their own fully_shard call; if `node` is given, only those at and above it.
   static std::vector<int> groups_around(const Model& model, int node = -1) {
     std::vector<int> groups{0};
     for (int i = 1; i < static_cast<int>(model.nodes.size()); ++i)
@@ -195,7 +196,7 @@ class Generator {
     return groups;
   }
 
-  // The node of a forward, and how it comes into its scope.
+  // Draws the node of a forward, and how the forward enters its scope.
   void draw_entry(Statement& s) {
     const auto& model = program_.model(s);
     if (chance(0.4)) s.entry = static_cast<Entry>(draw(1, kEntries - 1));
@@ -203,7 +204,7 @@ class Generator {
     if (s.entry == Entry::kScope) s.at = pick(groups_around(model, s.node));
   }
 
-  // -1: none.
+  // -1 if there is none.
   int slot_of_another_model(int slot) const {
     for (int other = 0; other < kSlots; ++other)
       if (rules_.graph(other).is_alive && (rules_.graph(other).models & ~rules_.graph(slot).models) != 0) return other;
@@ -257,7 +258,7 @@ class Generator {
   const Choice& choice_;
   Program program_;
   Rules rules_;
-  bool has_bfloat16_ = false;  // the model that is drawn
+  bool has_bfloat16_ = false;  // of the model that is being drawn
   int number_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// Runs random programs over the public API on ranks and unsharded, and compares. The same seed gives the same programs.
+// Runs random programs over the public API both on ranks and unsharded, and compares the results. The same seed gives
+// the same programs.
 
 #include <CLI/CLI.hpp>
 #include <array>
@@ -24,7 +25,7 @@ struct Options {
 };
 
 constexpr size_t kProgramsPerCrew = 50;
-constexpr std::array kWrongs{"another value", "an error", "a hang", "a crash"};  // by Wrong
+constexpr std::array kWrongs{"another value", "an error", "a hang", "a crash"};  // indexed by Wrong
 
 using Numbered = std::pair<int, Program>;
 
@@ -32,7 +33,7 @@ class Fuzz {
  public:
   explicit Fuzz(const Options& options) : options_(options), begin_(Clock::now()) {}
 
-  // True if nothing went wrong and every class of statements took place.
+  // Whether nothing went wrong and every class of statements took place.
   bool run() {
     std::mt19937_64 seeds(options_.seed);
     std::map<std::pair<std::string, int>, std::vector<Numbered>> waiting;
@@ -105,7 +106,7 @@ class Fuzz {
   int passed_ = 0, failed_ = 0;
 };
 
-// Whether errors that are planted are found.
+// Whether planted errors are found.
 bool finds_what_is_planted(Options options) {
   bool all = true;
   options.most_failures = 1;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A model of a program as a tree of torch modules, and what their forwards are made of.
+/// A program's model as a tree of torch modules, and what their forwards consist of.
 
 #include <torch/torch.h>
 
@@ -13,14 +13,14 @@
 
 namespace fsdp::test::fuzz {
 
-/// What a forward needs to know beside its input.
+/// What a forward needs besides its input.
 struct Call {
   int rank = 0;
   int64_t seed = 0;
   bool updates_buffers = true;
-  /// Called in the backward of a Pause; lives as long as graphs do.
+  /// Called in the backward of a Pause; it has to outlive the graphs.
   const std::function<void()>* pause = nullptr;
-  /// The node at whose output backward throws.
+  /// The node at whose output backward throws; -1: none.
   int throws_at = -1;
 };
 
@@ -40,7 +40,7 @@ struct CustomLayer : torch::autograd::Function<CustomLayer> {
   }
 };
 
-/// The identity, whose backward may take its time.
+/// The identity, whose backward may be held up.
 struct Pause : torch::autograd::Function<Pause> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& h, const Call& call) {
     context->saved_data["pause"] = reinterpret_cast<int64_t>(call.pause);
@@ -54,7 +54,7 @@ struct Pause : torch::autograd::Function<Pause> {
   }
 };
 
-/// `mean` is a buffer, which follows the mean of the samples.
+/// Subtracts `mean`, a buffer that follows the mean of the samples.
 inline torch::Tensor less_running_mean(const torch::Tensor& h, torch::Tensor mean, const Call& call) {
   auto centered = (h - mean.clone()).to(h.scalar_type());
   if (!torch::GradMode::is_enabled() || !call.updates_buffers) return centered;
@@ -73,7 +73,7 @@ inline torch::Tensor numbers_of(at::IntArrayRef sizes) {
   return torch::arange(c10::multiply_integers(sizes), torch::kDouble).view(sizes);
 }
 
-/// Values of a parameter, other ones at every place of a model.
+/// The initial values of a parameter, different at every place of a model.
 inline torch::Tensor first_values(at::IntArrayRef sizes, torch::Dtype dtype, int place) {
   return (torch::sin(numbers_of(sizes) * 1.3 + 0.7 * place) * 0.4).to(dtype);
 }
@@ -82,24 +82,24 @@ inline torch::Tensor input_of(at::IntArrayRef sizes, const Call& call) {
   return torch::sin(numbers_of(sizes) * (0.9 + 0.1 * static_cast<double>(call.seed)) + call.rank);
 }
 
-/// The tensor that a parameter of these whole sizes is overwritten with or multiplied by.
+/// The tensor with which a parameter of these whole sizes is overwritten or multiplied.
 inline torch::Tensor whole_operand(at::IntArrayRef sizes, double value, torch::Dtype dtype) {
   return torch::cos(numbers_of(sizes) * 0.7 + value).to(dtype);
 }
 
-/// What a rank throws in kThrow.
+/// What a rank throws in a kThrow statement.
 struct Planned : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// A parameter; a tied one once, of the first node that has it.
+/// A parameter. A tied one appears once, for the first node that has it.
 struct NetParameter {
   torch::Tensor tensor;
   bool is_ignored = false;
-  int owner = 0;  ///< the node of the group that takes it
+  int owner = 0;  ///< the node whose group takes it
 };
 
-/// The module of one node. Its values depend on nothing but the program.
+/// The module of one node. Its values depend only on the program.
 class NodeModule : public torch::nn::Module {
  public:
   NodeModule(const Program& program, const Model& model, int node,
@@ -111,30 +111,30 @@ class NodeModule : public torch::nn::Module {
   torch::Tensor run(const torch::Tensor& h, const Call& call);
 
   const Node spec_;
-  const torch::ScalarType dtype_;  // in which it computes
+  const torch::ScalarType dtype_;  // the dtype in which it computes
   const Recompute recompute_;
   const int number_;
   std::vector<std::shared_ptr<NodeModule>> children_;
   std::vector<torch::Tensor> own_;
-  torch::Tensor mean_;  // of kRunning
+  torch::Tensor mean_;  // only for kRunning
 };
 
 struct Net {
-  /// `recomputes`: as the nodes say, else nothing is computed again.
+  /// If `recomputes`, the nodes say what is recomputed; otherwise nothing is.
   Net(const Program& program, const Model& model, bool recomputes);
 
-  std::vector<std::shared_ptr<NodeModule>> modules;  // by node; one that stands twice has both places
+  std::vector<std::shared_ptr<NodeModule>> modules;  // by node; a module that stands twice has both places
   std::vector<NetParameter> parameters;
   std::vector<torch::Tensor> buffers;
   /// Group nodes in the order in which they are sharded: children before parents, the root last.
   std::vector<int> group_nodes;
 
-  /// Gives the rank, unless it is 0, other values than the others have, of buffers and all but ignored parameters.
+  /// On every rank but 0, changes the values of buffers and of all parameters that are not ignored.
   void begin_apart(int rank);
   std::vector<torch::Tensor> tensors() const;
   /// The parameters of a group.
   std::vector<torch::Tensor> owned_by(int group) const;
-  /// Of the ignored parameters those under the module.
+  /// The ignored parameters below the module.
   std::vector<torch::Tensor> ignored_below(int node) const;
 };
 

@@ -9,7 +9,7 @@
 namespace fsdp::test::fuzz {
 namespace {
 
-// With every number as many digits as tell it from others.
+// Prints every number with enough digits to tell it from all others.
 template <class Number>
   requires std::is_arithmetic_v<Number>
 std::string text_of(Number number) {
@@ -34,7 +34,7 @@ std::string text_of(const Statement& statement);
 std::string text_of(const Lag& lag);
 std::string text_of(const std::vector<int>& numbers) { return c10::str('{', c10::Join(", ", numbers), '}'); }
 
-// One to a line.
+// Prints one item per line.
 template <class Item>
 std::string text_of(const std::vector<Item>& items) {
   std::string lines;
@@ -43,7 +43,7 @@ std::string text_of(const std::vector<Item>& items) {
   return '{' + lines + '}';
 }
 
-// What differs from the default.
+// Prints the fields that differ from their defaults.
 template <class Of, class... Fields>
 std::string text_of(const Of& object, const std::tuple<Fields...>& fields) {
   const Of plain{};

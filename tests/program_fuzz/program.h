@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A random program over the public API, as data: models, and statements that all ranks execute.
+/// A random program over the public API as data: models, and statements that all ranks execute.
 
 #include <c10/core/ScalarType.h>
 #include <fsdp/options.h>
@@ -16,17 +16,17 @@ namespace fsdp::test::fuzz {
 enum class Cell : uint8_t {
   kSequence,   ///< h + child(h) for each child
   kLinear,     ///< a layer
-  kWide,       ///< two layers with `size` values between them, 0 and primes among them
-  kScale,      ///< times a scalar
+  kWide,       ///< two layers with `size` values between them; 0 and primes are among the sizes
+  kScale,      ///< multiplied by a scalar
   kNorm,       ///< torch::layer_norm
   kTable,      ///< rows of a table with `size` rows
-  kFunction,   ///< a custom Function, which alone reads the parameter
-  kSometimes,  ///< a second parameter takes part on some of the ranks
+  kFunction,   ///< a custom Function, the only reader of the parameter
+  kSometimes,  ///< a second parameter is used on some of the ranks
   kUnused,     ///< a parameter that nobody reads
-  kRunning,    ///< less a running mean, a buffer that each rank keeps for itself, times a scale
+  kRunning,    ///< less a running mean, a buffer that each rank keeps for itself, multiplied by a scale
   kPause,      ///< no parameters; a rank may be held up here in backward
-  kLarge,      ///< a table of which all `size` rows take part: more bytes than one round of a reduction carries
-  kAdapter,    ///< a frozen layer and beside it two thin ones with `size` values between them (LoRA)
+  kLarge,      ///< a table whose `size` rows all take part: more bytes than one round of a reduction carries
+  kAdapter,    ///< a frozen layer, and beside it two thin ones with `size` values between them (LoRA)
 };
 constexpr int kCells = 13;
 
@@ -36,7 +36,7 @@ enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever, kWithin };
 /// activation_checkpoint around the forward of a module.
 enum class Recompute : uint8_t { kNothing, kAll, kAllButProducts };
 
-/// A module of a model's tree. A parent stands before its children, node 0 is the root.
+/// A module of a model's tree. A parent comes before its children, and node 0 is the root.
 struct Node {
   Cell cell = Cell::kSequence;
   int parent = -1;
@@ -44,15 +44,15 @@ struct Node {
   c10::ScalarType dtype = c10::ScalarType::Double;
   bool is_frozen = false;
   bool is_ignored = false;  ///< FullyShardOptions::ignored_params
-  bool is_hooked = false;   ///< its parameters have hooks from before fully_shard, which ask for sizes
+  bool is_hooked = false;   ///< its parameters have hooks, registered before fully_shard, that ask for sizes
   bool is_group = false;    ///< has a fully_shard call of its own; the root always has one
-  int tied_to = -1;         ///< an earlier node of the same cell, size and dtype whose parameters this one has
-  int same_as = -1;         ///< an earlier node whose very module stands here again
+  int tied_to = -1;         ///< an earlier node of the same cell, size and dtype whose parameters this one shares
+  int same_as = -1;         ///< an earlier node whose module stands here again
   WhenToReshard reshard = WhenToReshard::kUnset;
-  int neighbours = 1;  ///< of WhenToReshard::kWithin
+  int neighbours = 1;  ///< for WhenToReshard::kWithin
   Strategy strategy = Strategy::kFullShard;
   Recompute recompute = Recompute::kNothing;
-  int shards = 0;  ///< on the axis "shard" of a mesh that has all ranks; 0: there is no mesh
+  int shards = 0;  ///< ranks on the axis "shard" of a mesh of all ranks; 0: there is no mesh
 
   bool operator==(const Node&) const = default;
 };
@@ -62,16 +62,16 @@ constexpr int kOptimizers = 7;
 
 struct Model {
   std::vector<Node> nodes;
-  bool is_synced = false;         ///< by sync_module_states: ranks other than 0 begin with other values
+  bool is_synced = false;         ///< by sync_module_states; ranks other than 0 begin with other values
   bool by_policy = false;         ///< groups are made by auto_wrap_policy, else by calls bottom-up
   bool is_mixed = false;          ///< operators compute with parameters in fp32, gradients are summed in fp64
-  int64_t host_limit_bytes = -1;  ///< of DiskOffloadPolicy; -1: there is none
+  int64_t host_limit_bytes = -1;  ///< for DiskOffloadPolicy; -1: there is none
   Optimizer optimizer = Optimizer::kSgd;
 
   bool operator==(const Model&) const = default;
 };
 
-/// How a forward comes into the scope of its module.
+/// How a forward enters the scope of its module.
 enum class Entry : uint8_t {
   kScope,     ///< in a ForwardScope
   kCall,      ///< model(x)
@@ -82,7 +82,7 @@ constexpr int kEntries = 4;
 
 enum class Kind : uint8_t {
   kMake,        ///< model: builds, shards, makes the optimizer
-  kDrop,        ///< model: everything goes but graphs
+  kDrop,        ///< model: destroys everything except graphs
   kScope,       ///< model, node, body; flag: closed before it goes out of scope
   kNoSync,      ///< model, body
   kLocalRows,   ///< model, body
@@ -127,11 +127,11 @@ enum class Kind : uint8_t {
 };
 constexpr int kKinds = 40;
 
-/// One rank is held up until the others are some statements ahead, or wait for it.
+/// One rank is held up until the others are some statements ahead or wait for it.
 struct Lag {
   int rank = -1;  ///< -1: nobody
   int ahead = 1;
-  bool inside = false;  ///< after the scope of a forward has opened, in a kPause of a backward; else before
+  bool inside = false;  ///< after a forward's scope has opened, or in a kPause of a backward; else before
 
   bool operator==(const Lag&) const = default;
 };
@@ -141,20 +141,20 @@ struct Statement {
   int model = 0, node = 0, slot = 0, other = -1, rank = -1;
   bool flag = false;
   Entry entry = Entry::kScope;
-  int at = 0;  ///< of Entry::kScope: the node of the group whose scope opens, unless one around it is open
+  int at = 0;  ///< for Entry::kScope: the node of the group whose scope opens, unless one around it is open
   double value = 0;
-  int64_t seed = 0;  ///< of the input
+  int64_t seed = 0;  ///< for the input
   std::vector<int> nodes = {};
   std::vector<Statement> body = {};
   Lag lag = {};
-  int number = 0;  ///< place in the program, counted in the order of execution
+  int number = 0;  ///< place in the program, in the order of execution
 
   bool operator==(const Statement&) const = default;
 };
 
 constexpr int kModels = 2, kSlots = 4;
 
-/// What a list has at a place, which may be a signed number or an enumerator.
+/// The list's item at a place, which may be a signed number or an enumerator.
 template <class List, class Place>
 auto& item(List& list, Place place) {
   return list[static_cast<size_t>(place)];
@@ -171,7 +171,7 @@ struct Program {
   bool operator==(const Program&) const = default;
 };
 
-/// A member of a struct by its name, for who prints programs and who simplifies them.
+/// A member of a struct and its name, for printing and simplifying programs.
 template <class Of, class Type>
 struct Field {
   constexpr Field(const char* its_name, Type Of::* its_member) : name(its_name), member(its_member) {}
@@ -179,7 +179,7 @@ struct Field {
   Type Of::* member;
 };
 
-// In the order of their declarations.
+// The fields are in the order of their declarations.
 inline constexpr std::tuple kFieldsOfNode{
     Field("cell", &Node::cell),           Field("parent", &Node::parent),       Field("size", &Node::size),
     Field("dtype", &Node::dtype),         Field("is_frozen", &Node::is_frozen), Field("is_ignored", &Node::is_ignored),
@@ -210,8 +210,8 @@ inline bool is_within(const Model& model, int node, int ancestor) {
   while (node > ancestor) node = item(model.nodes, node).parent;
   return node == ancestor;
 }
-/// Whether the module gives the same when its forward runs again, and LibTorch frees what it was about to keep when
-/// that run ends: the latter is not so for a custom Function that saves last (docs/activation_checkpointing.md).
+/// Whether the module computes the same when its forward runs again, and LibTorch frees what it would keep when that
+/// run ends. The latter does not hold for a custom Function that saves last (docs/activation_checkpointing.md).
 inline bool may_recompute(const Model& model, int node) {
   for (int i = node; i < static_cast<int>(model.nodes.size()); ++i) {
     const Cell cell = item(model.nodes, i).cell;
@@ -219,21 +219,21 @@ inline bool may_recompute(const Model& model, int node) {
   }
   return true;
 }
-/// Has no parameters of its own.
+/// Whether the node has no parameters of its own.
 inline bool is_bare(const Node& node) { return node.cell == Cell::kSequence || node.cell == Cell::kPause; }
 /// Whether the node's own parameter at this place trains.
 inline bool has_trained(const Node& node, int place) {
   return !node.is_frozen && (node.cell != Cell::kAdapter || place > 0);
 }
-/// What the fully_shard call of a group's node is told: with a policy there is one call.
+/// The options of the fully_shard call of a group's node. With a policy there is only one call.
 inline const Node& options_of(const Model& model, int group) { return item(model.nodes, model.by_policy ? 0 : group); }
-/// The ranks that rows are shared out over, or would be: kReplicate sums in the order of the other strategies.
+/// How many ranks share the rows, or would: kReplicate sums in the order of the other strategies.
 inline int shards_of(const Program& program, const Node& options) {
   return options.shards == 0 ? program.world_size : options.shards;
 }
 
 inline bool has_body(Kind kind) { return kind == Kind::kScope || kind == Kind::kNoSync || kind == Kind::kLocalRows; }
-/// Visits statements from the first to the last executed, bodies included.
+/// Visits statements in the order of execution, including bodies.
 template <class Statements, class Visit>
 void for_each_statement(Statements& statements, const Visit& visit) {
   for (auto& statement : statements) {

@@ -11,20 +11,20 @@ constexpr int kDeepest = 3;
 
 bool has_node(const Model& model, int node) { return node >= 0 && static_cast<size_t>(node) < model.nodes.size(); }
 
-// The first parameter of the node may be written row by row.
+// Whether the first parameter of the node may be written row by row.
 bool has_rows(const Model& model, int number) {
   if (!has_node(model, number)) return false;
   const auto& node = item(model.nodes, number);
   return !is_bare(node) && node.size > 0 && !node.is_ignored;
 }
 
-// A policy is asked about modules that have elements no group inside them has taken.
+// With a policy, only modules with elements that no group inside them has taken can become groups.
 bool is_group_node(const Model& model, int number) {
   if (number == 0) return true;
   return has_node(model, number) && item(model.nodes, number).is_group && (!model.by_policy || has_rows(model, number));
 }
 
-// A module that stands for another one, or has its parameters.
+// The node whose module or parameters this node shares, or the node itself.
 int source_of(const Model& model, int number) {
   const auto& node = item(model.nodes, number);
   return node.same_as >= 0 ? node.same_as : node.tied_to >= 0 ? node.tied_to : number;
@@ -105,9 +105,9 @@ bool Rules::allow_otherwise(const Statement& s) const {
       return !s.flag || has_rows(model, s.node);
     case Kind::kWriteOneRow:
       return its.local_rows || (is_at_rest(s.model) && !has_replicas(program_, model));
-    case Kind::kSummon:  // whole parameters of low precision would be written back rounded
+    case Kind::kSummon:  // whole low-precision parameters would be written back rounded
       return !(s.flag && model.is_mixed);
-    case Kind::kStepInBackward:  // what needs no gradient may be read after the group's gradients are there
+    case Kind::kStepInBackward:  // what needs no gradient may still be read after the group's gradients are complete
       return !model.by_policy && !its.was_frozen;
     case Kind::kFreeze:
       return its.steppers.empty();
@@ -130,7 +130,8 @@ bool Rules::is_covered(int model, int node) const {
                              [&](int open) { return is_within(item(program_.models, model), node, open); });
 }
 
-// A rank that writes alone waits until no other reads, and cannot tell the others that their whole copies are stale.
+// A rank that writes alone waits until no other rank reads, and cannot tell the others that their whole copies are
+// stale.
 bool Rules::is_at_rest(int model) const {
   if (state(model).may_keep || state(model).has_ended_early) return false;
   if (!state(model).has_read) return true;
@@ -161,7 +162,7 @@ bool Rules::allow_entry(const Statement& s) const {
 bool Rules::allow_forward(const Statement& s) const {
   const auto& model = program_.model(s);
   if (!allow_entry(s)) return false;
-  // The result depends on something that requires grad.
+  // The result has to depend on something that requires grad.
   if (s.node > 0 && item(model.nodes, s.node).cell == Cell::kTable) return false;
   if (s.other < 0) return s.flag || (s.node == 0 && any_trains(s.model));
   return s.other != s.slot && graph(s.other).is_alive && graph(s.other).has_output;
@@ -172,7 +173,7 @@ bool Rules::allow_grad(const Statement& s) const {
   if (!graph.is_alive || s.other == s.slot) return false;
   if (s.node < 0) return graph.has_input;
   const auto& model = program_.model(s);
-  // A penalty on gradients of parameters is taken in the scope.
+  // A penalty on parameters' gradients has to be taken in the scope.
   return state(s.model).exists && graph.has_input && graph.models == bit(s.model) && has_node(model, s.node) &&
          trains(s.model, s.node) && (s.other < 0 || is_covered(s.model, s.node));
 }
@@ -181,7 +182,7 @@ bool Rules::allow_backward(const Statement& s) const {
   for (int slot : {s.slot, s.other}) {
     if (slot < 0) continue;
     if (!graph(slot).is_alive) return false;
-    // Groups that a backward does not reach keep gradients that wait.
+    // Groups that a backward does not reach keep the gradients that wait.
     for (int m = 0; m < kModels; ++m)
       if ((graph(slot).models & bit(m)) != 0 && ((!graph(slot).is_of_root && state(m).has_waiting_gradients) ||
                                                  (!state(m).steppers.empty() && !state(m).scopes.empty())))
@@ -190,14 +191,14 @@ bool Rules::allow_backward(const Statement& s) const {
   return s.slot != s.other;
 }
 
-// What one rank had done of the iteration when another threw would stay in ignored parameters.
+// Ignored parameters would keep what one rank had done in the iteration when another rank threw.
 bool Rules::allow_throw(const Statement& s) const {
   const auto& model = program_.model(s);
   if (s.rank >= program_.world_size || std::ranges::any_of(model.nodes, &Node::is_ignored) ||
       !state(s.model).steppers.empty())
     return false;
   if (s.node == 0 || !s.flag || !has_node(model, s.node)) return s.node == 0;
-  // The output of its module requires grad, and is known by the node's number.
+  // The output of the node's module has to require grad, and the node's number has to identify it.
   const auto& node = item(model.nodes, s.node);
   return node.cell != Cell::kTable && node.same_as < 0;
 }
@@ -206,7 +207,7 @@ void Rules::apply(const Statement& s) {
   auto& its = state(s.model);
   switch (s.kind) {
     case Kind::kMake:
-      note_write_of_all_ranks(s.model);  // graphs of an earlier model in its place
+      note_write_of_all_ranks(s.model);  // graphs of an earlier model in this place
       return make(s.model);
     case Kind::kDrop:
       its = {};
@@ -227,7 +228,7 @@ void Rules::apply(const Statement& s) {
       its.was_written_by_one = true;
       return note_write(s.model);
     case Kind::kStep:
-    case Kind::kScaledStep:  // write what has gradients, perhaps nothing
+    case Kind::kScaledStep:  // it writes parameters that have gradients, perhaps none
       return note_write(s.model);
     case Kind::kWriteRows:
     case Kind::kWriteWhole:
@@ -251,7 +252,7 @@ void Rules::apply(const Statement& s) {
       const int source = source_of(program_.model(s), s.node);
       s.flag ? void(its.frozen.insert(source)) : void(its.frozen.erase(source));
       its.was_frozen = true;
-      return note_write(s.model);  // graphs expect other gradients
+      return note_write(s.model);  // existing graphs expect other gradients
     }
     case Kind::kUnshard:
       its.may_keep = true;
@@ -267,7 +268,7 @@ void Rules::make(int model) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].is_frozen) made.frozen.insert(static_cast<int>(i));
     made.was_frozen |= nodes[i].is_frozen || nodes[i].cell == Cell::kAdapter;
-    // These keep whole copies from one scope to the next.
+    // These strategies keep whole copies from one scope to the next.
     made.may_keep |= nodes[i].strategy == Strategy::kShardGradOp || nodes[i].strategy == Strategy::kShardOptimizer;
   }
 }
@@ -326,7 +327,7 @@ void Rules::note_write(int model) {
     if ((graph.models & bit(model)) != 0) graph.is_alive = false;
 }
 
-// To every group: no rank reads until the next scope opens, whatever graphs are left.
+// Writes to every group: no rank reads until the next scope opens, whatever graphs are left.
 void Rules::note_write_of_all_ranks(int model) {
   note_write(model);
   state(model).has_read = state(model).was_written_by_one = false;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a program may do next: everything whose outcome is defined, sharded and unsharded. Pure.
+/// What a program may do next: everything with a defined outcome, both sharded and unsharded. Pure.
 
 #include <array>
 #include <functional>
@@ -13,31 +13,33 @@ namespace fsdp::test::fuzz {
 
 /// A graph that a forward or autograd::grad left behind.
 struct GraphState {
-  bool is_alive = false;    ///< may be used: not freed by a backward, and nothing that it read was written since
-  uint32_t models = 0;      ///< bits of the models that it read
+  bool is_alive = false;    ///< may be used: no backward freed it, and nothing that it read was written since
+  uint32_t models = 0;      ///< the models that it read, as bits
   std::set<int> parts;      ///< numbers of the statements whose nodes it reaches
   bool has_input = false;   ///< its input is a leaf that requires grad, or another graph
   bool is_of_root = false;  ///< all modules of its models took part
-  bool has_output = false;  ///< another forward may go on from it
-  bool is_held = false;     ///< no backward ran all of it yet: ranks count as reading while it is there
-  int order = 1;            ///< 2: made by autograd::grad with create_graph, and so on
+  bool has_output = false;  ///< another forward may continue from it
+  bool is_held = false;     ///< no backward has run all of it yet, so ranks count as reading
+  int order = 1;            ///< 1; 2 if made by autograd::grad with create_graph, and so on
 };
 
 struct ModelState {
   bool exists = false;
   std::vector<int> scopes = {};  ///< nodes of the groups whose scopes are open
   bool no_sync = false, local_rows = false;
-  bool has_waiting_gradients = false;  ///< of a backward without synchronisation
+  bool has_waiting_gradients = false;  ///< from a backward without synchronisation
   bool has_read = false;               ///< a scope opened after the last write of all ranks
-  bool may_keep = false;               ///< whole copies, which only writes of all ranks make stale
-  bool was_written_by_one = false;     ///< since the last write of all ranks: a copy that is left may be stale on one
-  std::set<int> frozen = {};           ///< nodes, of those that kFreeze may change
+  bool may_keep = false;               ///< may keep whole copies, which only writes of all ranks make stale
+  bool was_written_by_one = false;     ///< since the last write of all ranks; a copy that is left may be stale on one
+  std::set<int> frozen = {};           ///< the nodes that are frozen, of those that kFreeze may change
   std::set<int> steppers = {};         ///< nodes of groups whose optimizers step in backward
-  bool was_frozen = false;             ///< a parameter, at some time
-  bool has_ended_early = false;        ///< a backward, whose graph LibTorch keeps until the thread runs another one
+  bool was_frozen = false;             ///< a parameter was frozen at some time
+  /// A backward has ended early; LibTorch keeps its graph until the thread runs another one.
+  bool has_ended_early = false;
 };
 
-/// Follows a program. Statements are allowed, then applied; `open` and `close` are the two ends of one with a body.
+/// Follows a program. Statements are first allowed, then applied; `open` and `close` are the two ends of one with a
+/// body.
 class Rules {
  public:
   explicit Rules(const Program& program) : program_(program) {}
@@ -46,7 +48,7 @@ class Rules {
   void apply(const Statement& statement);
   void open(const Statement& statement);
   void close(const Statement& statement);
-  /// Visits the statements, each as things are in front of it, until one is refused by `visit`. Whether none was.
+  /// Visits the statements, each in the state before it, until `visit` refuses one. Returns whether none was refused.
   bool follow(const std::vector<Statement>& statements, const std::function<bool(const Statement&)>& visit);
 
   const GraphState& graph(int slot) const { return item(graphs_, slot); }
@@ -79,7 +81,7 @@ class Rules {
   int depth_ = 0;
 };
 
-/// Whether every statement is allowed where it stands, and the models are well formed.
+/// Whether every statement is allowed where it stands and the models are well formed.
 bool is_well_defined(const Program& program);
 
 }  // namespace fsdp::test::fuzz

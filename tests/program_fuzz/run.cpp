@@ -145,7 +145,8 @@ uint32_t Run::models_of(const Statement& s) {
   return ranks_[0]->graph(s.slot).models | (s.other >= 0 ? ranks_[0]->graph(s.other).models : 0);
 }
 
-// LibTorch rounds a sum of a multiple in bf16 otherwise where a tensor ends, and rows end elsewhere.
+// At the end of a tensor LibTorch rounds the bf16 sum with a multiple differently, and rows end where whole tensors do
+// not.
 void Run::note_rounding_of_step(const Statement& s) {
   const auto& model = program_.model(s);
   if (info_of(model.optimizer).is_fused || tolerance_of(model) > 1e-2) note_rounding(s, tolerance_of(model));

@@ -11,7 +11,7 @@ namespace {
 
 using torch::Tensor;
 
-// What all_reduce and its kin make of the numbers of all ranks.
+// What all_reduce and similar statements compute from the numbers of all ranks.
 Tensor metric_of(const Statement& s, const std::vector<Tensor>& numbers) {
   if (s.kind == Kind::kAllGather) return torch::stack(numbers);
   if (s.kind == Kind::kBroadcast) return item(numbers, s.rank);
@@ -36,8 +36,8 @@ class UnshardedRun : public Run {
  private:
   struct Reduction {
     bool no_sync = false;
-    std::map<int, double> divisors, most;  // by group node; of kClampReduced
-    // By rank and parameter: gradients that wait for a backward with synchronisation, or for the sum.
+    std::map<int, double> divisors, most;  // keyed by group node; `most` is kClampReduced's
+    // By rank and parameter: gradients that wait for their sum, or for a backward with synchronisation.
     std::vector<std::vector<Tensor>> waiting;
   };
   Reduction& reduction(const Statement& s) { return item(reductions_, s.model); }
@@ -61,7 +61,7 @@ class UnshardedRun : public Run {
 
 void UnshardedRun::within(const Statement& s, const std::function<void()>& body) {
   if (s.kind == Kind::kScope || s.kind == Kind::kForward) broadcast_buffers(s, scope_of(s));
-  // As a scope opens gradients are recorded still, in a call they are not.
+  // When a scope opens, gradients are still enabled; in a call they are not.
   if (s.kind == Kind::kEvaluate && s.entry == Entry::kScope) broadcast_buffers(s, scope_of(s));
   if (s.kind == Kind::kNoSync) reduction(s).no_sync = true;
   body();
@@ -98,12 +98,13 @@ void UnshardedRun::execute_otherwise(const Statement& s) {
       for (const auto& rank : ranks_) numbers.push_back(rank->input(s));
       return on_ranks(0, [&](Rank& rank) { rank.record(s, metric_of(s, numbers)); });
     }
-    default:  // settings that change no numbers
+    default:  // settings that do not change any numbers
       return;
   }
 }
 
-// Those of rank 0 (FullyShardOptions::broadcast_buffers), where a scope of the node's group opens; -1: none does.
+// Buffers get rank 0's values (FullyShardOptions::broadcast_buffers) when a scope of the node's group opens; -1: none
+// does.
 void UnshardedRun::broadcast_buffers(const Statement& s, int node) {
   if (node < 0 || options_of(program_.model(s), node).strategy != Strategy::kReplicate) return;
   const torch::NoGradGuard no_grad;
@@ -115,11 +116,11 @@ void UnshardedRun::broadcast_buffers(const Statement& s, int node) {
   }
 }
 
-// Each rank's gradients apart from those that are there already; then their sums.
+// Computes each rank's new gradients apart from those that exist already, then their sums.
 void UnshardedRun::backward(const Statement& s) {
   const uint32_t models = models_of(s);
   const double tolerance = tolerance_of_all(models);
-  std::vector<Statement> reached;  // one for each model that is still there
+  std::vector<Statement> reached;  // one for each model that still exists
   for (int m = 0; m < kModels; ++m) {
     const Statement of_model{.model = m};
     if ((models & (1U << m)) != 0) note_rounding(of_model, tolerance);
@@ -144,7 +145,7 @@ void UnshardedRun::backward(const Statement& s) {
     if (!reduction(model).no_sync) sum_gradients(model);
 }
 
-// Over the ranks of a replica in their order, then over the replicas in theirs.
+// Sums over the ranks of each replica in their order, then over the replicas in theirs.
 Tensor UnshardedRun::sum_of(const Statement& s, size_t parameter) {
   const int owner = ranks_[0]->net(s).parameters[parameter].owner;
   const auto shards = static_cast<size_t>(shards_of(program_, options_of(program_.model(s), owner)));

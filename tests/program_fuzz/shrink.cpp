@@ -12,12 +12,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPatience = std::chrono::minutes(4);
-// In one crew: a race may need a few.
+// How often one crew runs the program, because a race may need several runs.
 constexpr size_t kRepeats = 4;
-constexpr int kLonger = 3;  // ranks are held up
+constexpr int kLonger = 3;  // times as long as usual, ranks are held up
 
-// Leaves out the statements with numbers in [first, last); the bodies of others stay. With `hoist` bodies take the
-// place of what is left out.
+// Leaves out the statements with numbers in [first, last), but keeps the bodies of others. With `hoist`, the bodies of
+// those that are left out take their place.
 void leave_out(std::vector<Statement>& statements, int first, int last, bool hoist) {
   std::vector<Statement> kept;
   for (auto& statement : statements) {
@@ -30,7 +30,7 @@ void leave_out(std::vector<Statement>& statements, int first, int last, bool hoi
   statements = std::move(kept);
 }
 
-// Programs that are simpler by one change; great changes first.
+// Makes programs that are simpler by one change, beginning with the greatest changes.
 class Simplifier {
  public:
   explicit Simplifier(const Program& program) : program_(program) { number_statements(program_); }
@@ -106,7 +106,7 @@ class Simplifier {
         add([&](Program& p) { leave_out_node(p, m, node); });
   }
 
-  // With all below it.
+  // Leaves out the node and everything below it.
   static void leave_out_node(Program& p, int m, int node) {
     auto& nodes = item(p.models, m).nodes;
     std::vector<int> places;
@@ -146,7 +146,7 @@ class Simplifier {
     }
   }
 
-  // One field after another of what `find` finds in a program gets its default.
+  // Resets the fields of what `find` finds in a program to their defaults, one field per new program.
   template <class... Fields, class Find>
   void reset_fields(const std::tuple<Fields...>& fields, const Find& find) {
     const auto reset = [&](const auto& field) {

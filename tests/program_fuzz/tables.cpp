@@ -14,7 +14,7 @@ using torch::Tensor;
   [](const Tensor& h, [[maybe_unused]] const Operands& p, [[maybe_unused]] const Tensor& mean, \
      [[maybe_unused]] const Call& call) -> Tensor { return __VA_ARGS__; }
 
-// The rows stand in the order of Cell.
+// In the order of Cell.
 const std::array<CellInfo, kCells> kCellTable{{
     {"sequence", 20, {}, FORMULA(h)},
     {"linear", 30, {{kWidth, kWidth}, {kWidth}}, FORMULA(torch::tanh(torch::linear(h, p[0], p[1])))},

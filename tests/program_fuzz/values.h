@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a run computed, as numbers that processes can hand each other, and whether two runs computed the same.
+/// What a run computed, as numbers that processes can pass to each other, and whether two runs computed the same.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,25 +14,25 @@ namespace fsdp::test::fuzz {
 
 struct ValueHeader {
   int statement = 0;
-  int item = 0;  ///< of the statement's values of one rank, in their order
+  int item = 0;  ///< index among the statement's values of one rank
   int rank = 0;
   bool is_defined = true;
   bool is_rows = false;
-  double tolerance = 0;  ///< relative to its largest number; 0: the same bits. Filled in by the unsharded run
-  int64_t first = 0, rows = 0, all_rows = 0;  ///< of is_rows
+  double tolerance = 0;  ///< relative to the largest number; 0: the same bits. The unsharded run fills it in
+  int64_t first = 0, rows = 0, all_rows = 0;  ///< if is_rows
   size_t numel = 0;
 };
 
-/// A value of one rank: whole, or some rows of one that the unsharded run has whole.
+/// A value of one rank: a whole value, or some rows of a value that the unsharded run has whole.
 struct Value : ValueHeader {
   std::vector<double> numbers = {};
 };
 
-/// `tensor` of a floating dtype; undefined is a value too.
+/// `tensor` has a floating dtype, or is undefined, which is a value too.
 Value value_of(const at::Tensor& tensor);
 
-/// Writes the values one after another, for another process to read; returns how many bytes. Throws Error if there is
-/// no room.
+/// Writes the values one after another for another process to read, and returns the number of bytes. Throws Error if
+/// there is not enough room.
 size_t write_values(const std::vector<Value>& values, std::span<std::byte> memory);
 std::vector<Value> read_values(std::span<const std::byte> memory);
 
@@ -41,11 +41,11 @@ enum class Wrong : uint8_t { kValue, kError, kHang, kCrash };
 struct Finding {
   Wrong wrong = Wrong::kValue;
   int rank = 0;
-  int statement = 0;  ///< its number
+  int statement = 0;  ///< its number in the program
   std::string text;
 };
 
-/// By the values' tolerances; NaN equals NaN. `found`: those of one rank; `expected`: those of all ranks.
+/// Compares by the values' tolerances; NaN equals NaN. `found`: the values of one rank; `expected`: those of all ranks.
 std::optional<Finding> compare(int rank, const std::vector<Value>& expected, const std::vector<Value>& found);
 
 }  // namespace fsdp::test::fuzz

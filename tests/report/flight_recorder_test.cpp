@@ -1,4 +1,4 @@
-// The last operations of all ranks in one file when something fails.
+// When something fails, the last operations of all ranks are written to one file.
 
 #include "comm/failure/flight_recorder.h"
 
@@ -23,7 +23,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-// While it lives, ranks that join record into files of a folder.
+// As long as the object lives, ranks that join record into files in a folder.
 class RecordedFlight {
  public:
   RecordedFlight() { setenv(kFlightRecorderVariable, file().c_str(), /*overwrite=*/1); }
@@ -58,7 +58,7 @@ TEST(FlightRecorder, HasWhatAllRanksDidLastWhenTheyDisagreeAndTheErrorNamesTheFi
   for (size_t rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(ranks[rank]["rank"].get<size_t>(), rank);
     const auto& operations = ranks[rank]["operations"];
-    // Whatever it is made of inside a host.
+    // Ignores the operations inside a host that an operation consists of.
     const auto find = [&](const std::string& operation, const std::string& key, const nlohmann::json& value) {
       return std::find_if(operations.begin(), operations.end(), [&](const nlohmann::json& entry) {
         return entry["operation"] == operation && entry[key] == value;

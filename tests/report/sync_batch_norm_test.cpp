@@ -16,10 +16,10 @@ using testing::ThrowsMessage;
 constexpr int kSteps = 2;
 constexpr double kTolerance = 1e-10;
 
-// How one batch norm is tried: samples of each rank, and what of the module.
+// How one batch norm is tried: the samples of each rank, and the module's options.
 struct Trial {
   int dimensions;                // BatchNorm1d, BatchNorm2d, BatchNorm3d
-  std::vector<int64_t> samples;  // of each rank
+  std::vector<int64_t> samples;  // per rank
   std::vector<int64_t> sizes;    // of a sample, channels first
   nn::BatchNormOptions options{3};
   at::MemoryFormat format = at::MemoryFormat::Contiguous;
@@ -36,7 +36,7 @@ std::shared_ptr<Norm> build_norm(const Trial& trial) {
   return norm;
 }
 
-// The batches of all ranks, with a mean far from zero.
+// The joined batch of all ranks, with a mean far from zero.
 torch::Tensor joined_batch(const Trial& trial, int step) {
   const auto count = std::accumulate(trial.samples.begin(), trial.samples.end(), int64_t{0});
   return (samples({step, 0, count}, trial.sizes) * 2 + 5).to(trial.dtype);
@@ -94,17 +94,17 @@ TEST(SyncBatchNorm, EqualsOneBatchNormOnTheJoinedBatch) {
            {1, {2, 3, 4}, {3, 7}},
            {2, {2, 1, 3, 2}, {3, 5, 4}},
            {3, {1, 2}, {3, 2, 3, 4}},
-           // Ranks without samples.
+           // Some ranks have no samples.
            {2, {0, 3}, {3, 5, 4}},
            {1, {2, 0, 3}, {3}},
-           // The format stays.
+           // The memory format is kept.
            {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::ChannelsLast},
-           // Averages over all batches.
+           // Running statistics are averages over all batches.
            {1, {2, 3}, {3}, nn::BatchNormOptions(3).momentum(std::nullopt)},
            {1, {2, 3}, {3}, nn::BatchNormOptions(3).affine(false)},
            {1, {2, 3}, {3}, without_statistics},
            {1, {2, 3}, {3}, nn::BatchNormOptions(without_statistics).affine(false)},
-           // As their dtypes round; bf16 beside parameters in fp32.
+           // Tolerances are the rounding of the dtypes; bf16 inputs meet fp32 parameters.
            {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::Contiguous, torch::kFloat, 5e-6},
            {2, {2, 3}, {3, 5, 4}, plain, at::MemoryFormat::Contiguous, torch::kBFloat16, 1.0 / 128},
        }) {
@@ -121,11 +121,11 @@ TEST(SyncBatchNorm, EqualsOneBatchNormOnTheJoinedBatch) {
 TEST(SyncBatchNorm, AsAModuleEqualsOneBatchNormOnTheJoinedBatch) {
   for (const auto& options : {nn::BatchNormOptions(3), nn::BatchNormOptions(3).momentum(std::nullopt),
                               nn::BatchNormOptions(3).affine(false).track_running_stats(false)})
-    // Torch's own batch norm refuses the one value of rank 0.
+    // torch's own batch norm refuses a single value, which is what rank 0 has.
     expect_equals_joined<SyncBatchNormImpl, nn::BatchNorm1dImpl>({1, {1, 3, 0}, {3}, options});
 }
 
-// A model as users write them: nothing of it knows of ranks.
+// A model as users write it, without any knowledge of ranks.
 struct NetImpl : nn::Module {
   NetImpl() {
     register_module("conv", conv);
@@ -139,7 +139,8 @@ struct NetImpl : nn::Module {
   }
   nn::Conv2d conv{nn::Conv2dOptions(2, 4, 3).bias(false)};
   nn::BatchNorm2d norm{4};
-  // Between norms something that is not linear: or the first one's bias would have no gradient but its rounding.
+  // Something nonlinear between the norms; otherwise the gradient of the first one's bias would be nothing but
+  // rounding.
   nn::Sequential tail{nn::Conv2d(4, 5, 3), nn::BatchNorm2d(5), nn::Tanh(),
                       nn::BatchNorm2d(nn::BatchNormOptions(5).affine(false))};
   nn::Linear head{5, 3};
@@ -158,7 +159,7 @@ Training<NetImpl> net_training(const FullyShardOptions& options) {
   training.loss = [](NetImpl& net, const Batch& batch) {
     return distance_from_targets(net.forward(samples(batch, {2, 7, 7})), batch);
   };
-  // Not Adam: the bias of a convolution before a norm has no gradient but its rounding.
+  // Not Adam, because a convolution's bias before a norm has no gradient except its rounding.
   training.optimizer = [](auto parameters) {
     return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
   };
@@ -231,7 +232,7 @@ TEST(SyncBatchNorm, ExchangesNothingInEvaluation) {
       auto oracle = std::make_shared<nn::BatchNorm1dImpl>(norm->options);
       oracle->eval();
       const auto input = samples({0, 0, 4}, {3}, torch::kFloat);
-      if (rank == 0) {  // others do not come
+      if (rank == 0) {  // the other ranks do not take part
         EXPECT_TRUE(torch::equal(oracle->forward(input), norm->forward(input)));
       }
     }

@@ -1,4 +1,4 @@
-// What a trace has of each group in a step, in which order, and the file that it writes.
+// What a trace contains of each group in a step, in which order, and the file that it writes.
 
 #include <fsdp/explain.h>
 #include <fsdp/trace.h>
@@ -54,7 +54,7 @@ TEST(Trace, HasEachGatherReductionPrefetchAndWaitOfAStepByGroup) {
   run_thread_ranks_with(2, {.backend = "gloo"}, [](int) {
     TracedModel model;
     model.step();
-    model.step();  // from which on the order is known
+    model.step();  // after this step the order is known
     const auto before = model.group.stats();
     const Trace trace;
     model.step();
@@ -71,7 +71,7 @@ TEST(Trace, HasEachGatherReductionPrefetchAndWaitOfAStepByGroup) {
     EXPECT_THAT(names, IsSupersetOf({std::string("layers.0"), std::string("layers.3")}));
     EXPECT_EQ(traced_groups(events_named(events, "reduce")), names);
     EXPECT_EQ(static_cast<int64_t>(names.size()), TracedNet::kGroups);
-    // All that follow the first one of a pass are gathered ahead.
+    // All layers but the first one of a pass are gathered ahead.
     EXPECT_GE(static_cast<int64_t>(events_named(events, "prefetch").size()), 2 * (TracedNet::kLayers - 1));
     EXPECT_FALSE(events_named(events, "wait for all_gather").empty());
     EXPECT_FALSE(events_named(events, "wait for reduction").empty());
@@ -121,7 +121,7 @@ TEST(Trace, OfAllRanksIsOneFileWithAProcessForEach) {
     EXPECT_THROW(trace.write(folder.path() + "/missing/trace.json"), Error);
   });
   const auto json = nlohmann::json::parse(std::ifstream(path));
-  std::map<int, std::set<std::string>> names;  // by process
+  std::map<int, std::set<std::string>> names;  // by process id
   std::map<std::pair<int, int64_t>, std::vector<std::pair<double, double>>> tracks;
   for (const auto& event : json["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -135,8 +135,9 @@ TEST(Trace, OfAllRanksIsOneFileWithAProcessForEach) {
   ASSERT_EQ(names.size(), 3u);
   for (const auto& [rank, of_rank] : names)
     EXPECT_THAT(of_rank, IsSupersetOf({std::string("reduce_scatter layers.0"), std::string("reduce layers.0")}));
-  constexpr double kRounding = 5e-4;       // microseconds
-  for (auto& [track, intervals] : tracks)  // what overlaps on a track lies one inside the other, or viewers cut it
+  constexpr double kRounding = 5e-4;  // microseconds
+  // Intervals that overlap on a track have to be nested, or viewers cut them.
+  for (auto& [track, intervals] : tracks)
     for (const auto& [begin, end] : intervals)
       for (const auto& [other_begin, other_end] : intervals)
         EXPECT_FALSE(begin < other_begin && other_begin + kRounding < end && end + kRounding < other_end);
@@ -148,7 +149,7 @@ TEST(TraceJson, TracksHaveOneThingAtATimeAndAreAsFewAsMayBe) {
   EXPECT_THAT(report::tracks_of(events), ElementsAre(0, 1, 2, 1, 0));
 }
 
-// As docs/strategies.md has them; StrategyCosts compares these formulas with what ranks do.
+// The formulas are those of docs/strategies.md; StrategyCosts compares them with what ranks do.
 TEST(Explain, SaysWhatAStepMovesAndBoundsWhatItHolds) {
   for (const auto strategy :
        {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate})

@@ -1,4 +1,4 @@
-// Checkpoints that are written while training goes on, by threads that are held up and ended here.
+// Checkpoints that are written while training goes on, by threads that the tests hold up or end.
 
 #include <fsdp/async_save.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@
 namespace fsdp::test {
 namespace {
 
-// While it lives, no thread that has begun to write rows goes on; `release` lets them.
+// As long as the object lives, threads that have begun to write rows wait. `release` lets them go on.
 class HeldWriters {
  public:
   HeldWriters() {
@@ -141,7 +141,7 @@ TEST(AsyncSaving, AnErrorOfOneRankIsThatOfTheNextCallOnEveryRank) {
   }
 }
 
-// A child that was forked meanwhile, and loads data or compiles something, has this process's files open too.
+// A child forked meanwhile, e.g. to load data or to compile something, also has this process's files open.
 TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   const TemporaryFolder folder;
   const HeldWriters held;
@@ -152,7 +152,7 @@ TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       signal(SIGALRM, SIG_DFL);
-      alarm(20);  // should it be waited for
+      alarm(20);  // ends the child if somebody waits for it
       for (;;) pause();
     }
     HeldWriters::release();
@@ -193,12 +193,12 @@ TEST(AsyncSaving, MistakesAreErrorsAtOnce) {
     EXPECT_THROW(trained.begin_save(folder.path(), {.step = -1}), UsageError);
     EXPECT_THROW(trained.begin_save(folder.path(), {.extra = "no JSON"}), Error);
     EXPECT_FALSE(trained.saving.in_flight());
-    trained.saving.wait();  // of nothing
+    trained.saving.wait();  // there is nothing to wait for
   });
   EXPECT_THAT(state::incomplete_names(folder.path()), IsEmpty());
 }
 
-// One rank of two ends where FSDP_TEST_PLACE says, while the checkpoint of step 2 is written.
+// One of two ranks ends at the fault point in FSDP_TEST_PLACE, while the checkpoint of step 2 is written.
 PROCESS_CASE(one_rank_ends_while_it_saves) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   const std::string folder = std::getenv("FSDP_TEST_FOLDER");

@@ -1,4 +1,4 @@
-// Checkpoints: rows from their files, manifests, and what is found in one that is damaged.
+// Checkpoints: rows read from their files, manifests, and what is found in damaged checkpoints.
 
 #include <gmock/gmock.h>
 
@@ -53,7 +53,7 @@ TEST(StateCheckpoint, OnlyTheFilesOfWantedRowsAreRead) {
   EXPECT_THAT(text_of_error([&] { rows_of(reader, "weight", 2, 2); }), HasSubstr(kSecond));
 }
 
-// By path what a file has; none: it is gone.
+// The contents of files by path; nullopt: the file is gone.
 using Files = std::map<std::string, std::optional<std::string>>;
 
 Files files_below(const std::string& folder) {
@@ -72,7 +72,7 @@ void carry_out(const Files& changes) {
   }
 }
 
-// One change of one file of a checkpoint, or of two, and what it was.
+// Draws a change of one or two files of a checkpoint. Returns its description and the changed files.
 std::pair<std::string, Files> draw_damage(const Files& files, const std::string& checkpoint, std::mt19937& random) {
   std::vector<std::string> own;
   for (const auto& [path, bytes] : files)
@@ -98,7 +98,7 @@ std::pair<std::string, Files> draw_damage(const Files& files, const std::string&
   }
 }
 
-// Reading finds it, too, unless what is read is not what was changed.
+// Reading also finds the damage, unless it does not read what was changed.
 TEST(StateCheckpoint, DamageAnywhereIsFound) {
   const TemporaryFolder folder;
   write_small_checkpoint(folder.path(), 1);
@@ -181,7 +181,7 @@ TEST(StateCheckpoint, ManifestsAreMadeOfWhatEachRankWrote) {
 
 std::string lists(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
 
-// The text with the checksum that it should have.
+// The text with its correct checksum.
 std::string signed_text(std::string text) {
   const std::string begin = "{\n \"checksum\": \"", digits = "0000000000000000";
   text.replace(begin.size(), 16, digits);
@@ -200,7 +200,7 @@ TEST(StateCheckpoint, JsonThatIsNestedWithoutEndIsRefused) {
               HasSubstr("whole: expected JSON of at most 102 lists"));
 }
 
-// What has no bytes may have any number of rows.
+// A tensor without bytes may have any number of rows.
 TEST(StateCheckpoint, RowsWithoutBytesAreNotCounted) {
   const TemporaryFolder folder;
   const FolderLock lock(folder.path());

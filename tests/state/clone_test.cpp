@@ -34,7 +34,7 @@ void train_step(auto& model, torch::optim::Optimizer& optimizer, int step) {
   optimizer.step();
 }
 
-// Trains and averages as a program without fsdp would, on what the ranks have together.
+// Trains the model, and also averages the whole values as a program without fsdp would.
 struct Averaged {
   NormedNet net = make_net();
   Sharded<NormedNet> model = fully_shard(net);
@@ -128,7 +128,7 @@ TEST(Clone, OfAModelThatMovedMeanwhileOrIsInAScopeIsRefusedAndTheModelKeepsItsVa
       EXPECT_THAT(error_of([&] { average.update(1.5); }), HasSubstr("from 0 to 1"));
       trained.train(2);
       trained.optimizer.zero_grad();
-      std::map<std::string, Tensor> own;  // the model's
+      std::map<std::string, Tensor> own;  // the model's own values
       for (const auto& entry : state_dict(model)) own[entry.name] = entry.rows.clone();
       WarningTexts warnings;
       {

@@ -1,4 +1,4 @@
-// Models that are built without memory have the values of ordinary ones, bit for bit.
+// Models that are built without memory get the same values as ordinary ones, bit for bit.
 
 #include "state/trainee.h"
 #include "support/counted_memory.h"
@@ -8,8 +8,8 @@ namespace {
 
 namespace nn = torch::nn;
 
-// Constructors of all kinds: initialisers that read sizes, that write a row, that compute with other tensors, ask for
-// values or convert; buffers, scalars, a tied weight, a frozen one, numbers that are written without operators.
+// Constructors of all kinds: initialisers that read sizes, write a row, compute with other tensors, ask for values or
+// convert; also buffers, scalars, a tied weight, a frozen one, and numbers written without operators.
 struct ManyInitsImpl : nn::Module {
   nn::Embedding tokens = register_module("tokens", nn::Embedding(nn::EmbeddingOptions(13, 6).padding_idx(2)));
   nn::Conv2d conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(3, 5, 3)));
@@ -75,7 +75,7 @@ TEST(DeferredInit, HasNoMemoryThenTheValuesOfOrdinaryConstruction) {
   auto model = deferred<ManyInits>();
   EXPECT_TRUE(torch::equal(next, torch::rand({5}))) << "random numbers go on as after ordinary construction";
   for (const auto& item : model->named_parameters())
-    EXPECT_EQ(item.value().is_meta(), item.key() != "scalar") << item.key();  // torch::tensor is made as it is
+    EXPECT_EQ(item.value().is_meta(), item.key() != "scalar") << item.key();  // torch::tensor is not deferred
   const auto before = all_tensors(*model);
   materialize(*model);
   const auto after = all_tensors(*model);
@@ -89,7 +89,7 @@ TEST(DeferredInit, IsShardedToTheBitsOfOrdinaryConstructionAtAnyWorldSize) {
   const ManyInits ordinary;
   for (const int world : worlds_up_to(8)) {
     SCOPED_TRACE(world);
-    std::vector<ManyInits> models;  // built here: threads share the random state
+    std::vector<ManyInits> models;  // built here, because threads share the random state
     for (int r = 0; r < world; ++r) models.push_back(deferred<ManyInits>());
     run_thread_ranks(world, [&](int r) {
       auto model = std::exchange(models[static_cast<size_t>(r)], nullptr);
@@ -111,7 +111,7 @@ TEST(DeferredInit, HoldsOneWholeParameterAtATime) {
     const CountedMemory memory;
     const auto model = build_alike([] { return deferred_init([] { return std::make_shared<TallImpl>(); }); });
     EXPECT_LT(memory.counts->now, kLargest / 2);
-    barrier();  // computing draws from the generator that threads share
+    barrier();  // computing values draws from the generator that threads share
     const auto group = fully_shard(*model, {.strategy = Strategy::kFullShard});
     const auto rows = group.stats().rows.current;
     EXPECT_LE(rows, 6 * kLargest / 2 + 6 * 4096);

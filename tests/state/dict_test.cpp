@@ -17,7 +17,7 @@ TEST(StateDict, RowsAreViewsAndNothingIsCommunicated) {
         std::vector<Tensor> before;
         for (const auto& entry : entries) before.push_back(entry.rows.clone());
         run.train(1);
-        // That of amsgrad is a maximum, which may stay.
+        // amsgrad's state is a maximum, which may stay the same.
         for (size_t i = 0; i < entries.size(); ++i)
           if (entries[i].rows.numel() > 0 && !entries[i].name.ends_with("max_exp_avg_sq")) {
             EXPECT_FALSE(torch::equal(entries[i].rows.clone(), before[i])) << entries[i].name;
@@ -26,7 +26,7 @@ TEST(StateDict, RowsAreViewsAndNothingIsCommunicated) {
       recorded.options);
 }
 
-// They would take or give values that nobody has.
+// Loading would discard values, and saving would write values that do not exist.
 TEST(StateDict, APlainModuleOnTheMetaDeviceIsNeitherLoadedNorSaved) {
   const TemporaryFolder folder;
   const auto net = tied_net();
@@ -67,7 +67,7 @@ TEST(StateDict, WholeTensorsComeToRank0) {
 
 using WholeEntries = std::vector<std::pair<std::string, torch::Tensor>>;
 
-// In another dtype than the models of this test.
+// The entries have another dtype than this test's models.
 WholeEntries entries_of(const SmallNetImpl& net) {
   WholeEntries entries;
   for (const auto& parameter : net.named_parameters())
@@ -88,7 +88,7 @@ TEST(StateDict, WholeTensorsOfRank0AreLoadedByRanksThatKeepTheirRows) {
           const auto net = tied_net();
           const auto group = shard_blocks(*net, {.strategy = strategy});
           recorded.clear(r);
-          // What the others give is not looked at.
+          // The entries that other ranks pass are ignored.
           const auto entries = r == 0 ? entries_of(*plain) : WholeEntries{{"nothing", torch::zeros({2})}};
           EXPECT_THAT(load_full_state_dict(entries, group), IsEmpty());
           std::vector<uint64_t> bytes, whole;

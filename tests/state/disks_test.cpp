@@ -1,4 +1,4 @@
-// Checkpoints of hosts that share no disk: folders stand for the disks.
+// Checkpoints of hosts that share no disk. A folder stands for each disk.
 
 #include <fsdp/async_save.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// By rank: the number of its host, whose disk has a folder.
+// The number of each rank's host; each host's disk is a folder.
 using Hosts = std::vector<int>;
 
 struct Disks {
@@ -26,7 +26,7 @@ struct Disks {
   std::string of(const Hosts& hosts) const { return of_host(hosts[static_cast<size_t>(rank())]); }
 };
 
-// A run that is saved to and loaded from the disk of its rank's host.
+// A run that saves to and loads from the disk of its rank's host.
 struct HostRun : SavedRun {
   std::string folder;
 
@@ -38,7 +38,7 @@ struct HostRun : SavedRun {
   LoadedCheckpoint load() { return SavedRun::load(folder); }
 };
 
-// A run for each rank. Ranks of several hosts cannot share memory.
+// Runs `act` on each rank with a run of its own. Over Gloo, because ranks of different hosts cannot share memory.
 void on_hosts(const Disks& disks, const Hosts& hosts, const std::function<void(HostRun&)>& act,
               const Layout& layout = {}, ThreadRanksOptions options = {}) {
   options.backend = "gloo";
@@ -50,7 +50,7 @@ void on_hosts(const Disks& disks, const Hosts& hosts, const std::function<void(H
   run_thread_ranks(static_cast<int>(hosts.size()), act_on_rank, options);
 }
 
-// Trains and saves steps 1 and 2, of which `keep` stay. Returns the state of step 2.
+// Trains and saves steps 1 and 2, and keeps the last `keep` checkpoints. Returns the state of step 2.
 std::unique_ptr<WholeState> save_on(const Disks& disks, const Hosts& hosts, const Layout& layout = {},
                                     std::optional<int64_t> keep = std::nullopt) {
   auto saved = std::make_unique<WholeState>();
@@ -176,7 +176,7 @@ std::vector<std::string> names_below(const std::string& folder) {
   return names;
 }
 
-// Acts before the `countdown`-th collective of a rank from when it is set.
+// Calls `act` before the `countdown`-th collective of the rank, counted from when `countdown` is set.
 struct InterruptedRank {
   int rank;
   std::atomic<int> countdown = 0;
@@ -193,7 +193,7 @@ struct InterruptedRank {
   }
 };
 
-// Host 0 has named the new one when host 1 cannot.
+// Host 0 has already named the new checkpoint when host 1 fails to.
 TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItReplaces) {
   const Disks disks;
   const Hosts hosts{0, 1};
@@ -204,7 +204,8 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
   });
   const auto save_step_2 = [&](bool fails) {
     const auto save = [&](HostRun& run) {
-      // The ranks meet when the folder is made, when files are written, and when they are named; twice each time.
+      // The ranks meet when the folder has been made, when files have been written, and when they have been named;
+      // twice each time.
       if (fails && rank() == 1) interrupted.countdown = 4;
       EXPECT_EQ(error_of([&] { run.save(2); }).empty(), !fails);
     };
@@ -215,7 +216,7 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
     expect_loaded(*saved, disks, {1, 0});
     expect_loaded(*saved, disks, {0, 0, 1});
   }
-  // As a process that ends in the middle of it leaves host 1's disk.
+  // Host 1's disk looks like this when a process ends in the middle of the save.
   fs::rename(disks.of_host(1) + "/step-000000000002", disks.of_host(1) + "/replaced-step-000000000002");
   expect_loaded(*saved, disks, {0, 1});
   save_step_2(/*fails=*/true);
@@ -230,7 +231,7 @@ TEST(StateDisks, ASaveOfTheSameStepThatEndsBetweenTwoDisksLeavesTheOneThatItRepl
   });
 }
 
-// When rank 1 has said what it sees, a program on its host that keeps fewer checkpoints removes it.
+// After rank 1 has reported the checkpoint, another program on its host, which keeps fewer checkpoints, removes it.
 TEST(StateDisks, ACheckpointThatGoesWhileItIsLookedAtIsAnErrorOnEveryRank) {
   const Disks disks;
   save_on(disks, {0, 1});
@@ -257,7 +258,7 @@ TEST(StateDisks, AFolderThatDisappearsIsAnErrorOnEveryRankAndTrainingGoesOn) {
           run.train(collective);
           if (r == 0) interrupted.countdown = collective;
           // A rank that finds no folder may take it for another host's disk and make one, in which the others find
-          // nothing; what it leaves is passed over.
+          // nothing. Loads ignore what it leaves.
           const auto says = AnyOf(HasSubstr("No such file or directory"), HasSubstr("found none"));
           expect_intact(run, [&] { run.save(path, 1); }, says);
         }
@@ -291,7 +292,7 @@ TEST(StateDisks, WaitCompletesWhatIsWrittenMeanwhile) {
       EXPECT_TRUE(name == "manifest.json" || name.ends_with(".safetensors")) << name;
 }
 
-// A process of each of two hosts, of which the second one is lost.
+// One process on each of two hosts; the second host is lost.
 PROCESS_CASE(save_on_hosts_of_their_own) {
   const int own = std::atoi(std::getenv("RANK"));
   setenv("FSDP_HOST", own == 0 ? "one" : "other", /*overwrite=*/1);

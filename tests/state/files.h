@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Files and checkpoints for tests of their format.
+/// Files and checkpoints for tests of their formats.
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ namespace fsdp::state {
 
 using test::text_of_error;
 
-/// A new folder that goes with this object.
+/// A new folder, which is removed when the object is destroyed.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -46,14 +46,14 @@ inline void put_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// `count` floats from `first` on.
+/// `count` consecutive floats, from `first` on.
 inline std::vector<float> floats(size_t count, float first) {
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) values[i] = first + static_cast<float>(i);
   return values;
 }
 
-/// A checkpoint of step `step` as two ranks write it: 'weight' [5, 3] in two parts, 'bias' [2] in one.
+/// A checkpoint of step `step` as two ranks write it: 'weight' [5, 3] in two parts, and 'bias' [2] in one.
 inline void write_small_checkpoint(const std::string& folder, int64_t step, std::optional<int64_t> keep = std::nullopt,
                                    const std::string& extra = R"({"epoch": 3})") {
   const FolderLock lock(folder);

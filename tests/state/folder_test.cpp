@@ -1,4 +1,4 @@
-// Folders of checkpoints: which one is loaded, what goes, and what saves leave that end at any point.
+// Folders of checkpoints: which checkpoint is loaded, which are removed, and what an interrupted save leaves.
 
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -42,13 +42,13 @@ TEST_F(StateFolder, TheNewestThatLatestNamesIsLoaded) {
   }
 }
 
-// As a save begins; it ends before it writes anything.
+// Begins a save and ends before anything is written.
 void begin_save(const std::string& folder, int64_t step) {
   const FolderLock lock(folder);
   begin_step(folder, step, lock);
 }
 
-// How a process ended that ran `act`: with 1 if that returned.
+// The exit status of a process that runs `act`, which is 1 if `act` returns.
 int status_of_process(const auto& act) {
   const auto child = fork();
   if (child == 0) {
@@ -60,13 +60,13 @@ int status_of_process(const auto& act) {
   return status;
 }
 
-// What `next` says of a checkpoint.
+// The promise of a checkpoint in the file `next`.
 std::string promise_of(const std::string& folder, const std::string& name) {
   const auto text = read_manifest_text(folder + "/" + name);
   return name + " " + hex_of(checksum_of(std::as_bytes(std::span(text)))) + "\n";
 }
 
-// A save may end before the checkpoint has its name, and between that and `latest`; steps may be smaller than before.
+// A save may end before the checkpoint has its name, or after that and before `latest` is written. Steps may go down.
 TEST_F(StateFolder, TheNewestIsTheLastOneThatGotItsName) {
   for (const int64_t step : {30, 10, 20}) write_small_checkpoint(path, step);
   EXPECT_EQ(find_checkpoint(path), step(20));
@@ -87,7 +87,7 @@ TEST_F(StateFolder, TheNewestIsTheLastOneThatGotItsName) {
   EXPECT_EQ(find_checkpoint(path), step(5));
 }
 
-// The first ends between the checkpoint's name and `latest`, the second before its checkpoint has a name.
+// The first save ended between naming the checkpoint and writing `latest`, the second before its checkpoint had a name.
 TEST_F(StateFolder, TheNewestStaysThatAfterTwoSavesThatEnded) {
   write_small_checkpoint(path, 1);
   std::filesystem::copy(step(1), step(2));
@@ -101,7 +101,7 @@ TEST_F(StateFolder, TheNewestStaysThatAfterTwoSavesThatEnded) {
   }
 }
 
-// The first run wrote 30 and 40, and was rewound to 20; the save of its own 30 ends before it has the name.
+// The first run wrote 30 and 40 and was rewound to 20. The save of the new 30 ends before the checkpoint has its name.
 TEST_F(StateFolder, WhatAnAbandonedRunWroteDoesNotComeBackByTheNameOfANewOne) {
   for (const int64_t step : {30, 40, 20}) write_small_checkpoint(path, step);
   const auto status = status_of_process([&] {
@@ -129,7 +129,7 @@ TEST_F(StateFolder, ThoseBeforeTheNewestAreRemoved) {
   EXPECT_THAT(incomplete_names(path), IsEmpty());
 }
 
-// A save ends, or cannot go on, when the older one has lost the name and the new one has not got it.
+// A save ends or fails after the old checkpoint has lost the name and before the new one has it.
 TEST_F(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
   for (const bool is_killed : {false, true}) {
     write_small_checkpoint(path, 1);
@@ -160,7 +160,7 @@ TEST_F(StateFolder, OfTheSameStepIsThereUntilTheNewOneIs) {
   }
 }
 
-// The save ended before it removed the older one; nothing else is needed of it.
+// The save ended before it removed the old checkpoint, which nothing else needs any more.
 TEST_F(StateFolder, ThatWasReplacedGoesWithTheNextSave) {
   write_small_checkpoint(path, 1);
   for (const bool joins : {false, true}) {
@@ -187,8 +187,8 @@ TEST_F(StateFolder, ThatWasNotCompletedIsNoneAndGoesWithTheNextSave) {
   EXPECT_THAT(incomplete_names(path), IsEmpty());
 }
 
-// Steps are the same again, smaller, as of runs that were rewound, or larger. Beside the folder, a file has the number
-// of the last save that was completed.
+// Steps repeat, go down as in runs that were rewound, or go up. A file beside the folder has the number of the last
+// completed save.
 TEST_F(StateFolder, SavingThatIsKilledAtAnyPointLeavesTheLastOneThatWasCompleted) {
   const auto run = folder / "run", completed = folder / "completed";
   int64_t number = 1, save = 1;
@@ -202,9 +202,9 @@ TEST_F(StateFolder, SavingThatIsKilledAtAnyPointLeavesTheLastOneThatWasCompleted
     const auto microseconds = static_cast<useconds_t>(500 + random() % 10000);
     const auto status = status_of_process([&] {
       signal(SIGALRM, SIG_DFL);
-      ualarm(microseconds, 0);  // ends it wherever it is
+      ualarm(microseconds, 0);  // ends the process wherever it is
       for (;;) {
-        const auto distance = static_cast<int64_t>(random() % 3);  // 0: the same again
+        const auto distance = static_cast<int64_t>(random() % 3);  // 0: the same step again
         number = random() % 2 == 0 ? number + distance : std::max<int64_t>(number - distance, 0);
         ++save;
         save_one();

@@ -1,4 +1,4 @@
-// What the header of a safetensors file may say.
+// What the header of a safetensors file may contain.
 
 #include "state/format/header.h"
 
@@ -45,11 +45,11 @@ TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
     uint64_t data_bytes = 8;
   };
   const Refused all[] = {
-      // Other bytes than the sizes say.
+      // The number of bytes does not fit the sizes.
       {entry("F32", "3", "0,8", "w"),
        "a.safetensors: entry 'w' of sizes [3] and dtype F32: expected 12 bytes, found data_offsets [0, 8]"},
       {entry("U8", "8", "8,0"), "expected 8 bytes"},
-      // Entries that overlap, leave gaps or end elsewhere.
+      // Entries that overlap, leave gaps or end in the wrong place.
       {entry("F32", "1", "0,4") + "," + entry("F32", "1", "0,4", "b"), "entry 'b': expected its data at byte 4"},
       {entry("F32", "1", "4,8"), "at byte 0"},
       {entry("F32", "1", "0,4"), "expected 4 bytes of data after the header, found 8"},
@@ -59,7 +59,7 @@ TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
       {entry("U8", "0,9223372036854775807,3", "0,0"), "expected sizes that memory can have", 0},
       {entry("U8", "18446744073709551615", "0,8"), "63 bits"},
       {entry("U8", "-8", "0,8"), "negative"},
-      // A name, a field or a key for the second time.
+      // A name, a field or a key that appears twice.
       {entry("U8", "8", "0,8") + "," + entry("U8", "0", "8,8"),
        R"(entry 'a': expected {"NAME": {"dtype", "shape", "data_offsets"}} with whole numbers, found the name again)"},
       {R"("a":{"dtype":"U8","dtype":"I8","shape":[8],"data_offsets":[0,8]})", "found the field again"},

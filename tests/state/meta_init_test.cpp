@@ -1,4 +1,4 @@
-// Models on the meta device, where their values come from, and what sets or converts them.
+// Models on the meta device: where their values come from, and what sets or converts them.
 
 #include "state/trainee.h"
 
@@ -94,7 +94,7 @@ TEST(Initialize, ComputesParametersOfWhatOthersWereBefore) {
       block(0)->in->weight.copy_(block(1)->in->weight);
       block(1)->in->weight.fill_(1);
       block(2)->in->weight.copy_(block(0)->in->weight).mul_(2);
-      block(1)->out->weight.copy_(block(0)->out->weight);  // which is not written
+      block(1)->out->weight.copy_(block(0)->out->weight);  // this source is not written
     });
     EXPECT_TRUE(torch::equal(full_tensor(block(0)->in->weight), second));
     EXPECT_TRUE(torch::equal(full_tensor(block(1)->in->weight), torch::ones_like(second)));
@@ -143,12 +143,12 @@ TEST(To, AnotherDtypeConvertsRowsAndBuffersAndTrainsAsTheUnshardedModel) {
   }
 }
 
-// The flow of FSDP1: rank 0 alone has read or drawn the values, or has put them off; other ranks' models have none.
+// The workflow of FSDP1: only rank 0 has read, drawn or deferred the values; the other ranks' models have none.
 TEST(SyncModuleStates, OtherRanksTakeRank0sValuesOnTheMetaDevice) {
   const auto training = training_in_floats();
   const auto as_for_training = [&] { return build_model(training); };
   const FullyShardOptions plain{.sync_module_states = true};
-  auto with_init = plain;  // what it computes on other ranks does not count
+  auto with_init = plain;  // what it computes on other ranks is discarded
   with_init.param_init_fn = [](nn::Module& module) {
     const torch::NoGradGuard no_grad;
     for (auto& parameter : module.parameters(/*recurse=*/false)) parameter.fill_(rank());

@@ -1,4 +1,4 @@
-// Checkpoints of sharded models: training goes on from them, on any ranks.
+// Checkpoints of sharded models, from which training goes on with any number of ranks.
 
 #include <fsdp/schedulers.h>
 #include <torch/optim/schedulers/step_lr.h>
@@ -17,7 +17,7 @@ struct Shards : Layout {
   std::string text() const { return c10::str(world, " ranks, ", Layout::text()); }
 };
 
-// Strategies and optimizers know nothing of each other: each is tried once.
+// Strategies and optimizers are independent of each other, so each is tried once.
 TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
   const std::pair<Shards, MakeOptimizer> all[] = {
       {{1}, amsgrad},
@@ -49,7 +49,7 @@ TEST(StateResume, WithTheSameRanksTrainingGoesOnBitForBit) {
       run.train(2);
       const auto own_last = run.values();
       if (r == 0) std::tie(saved, last) = std::pair(own, own_last);
-      resumed.train(9);  // state of its own, which goes
+      resumed.train(9);  // gives it a state of its own, which loading replaces
       const auto loaded = resumed.load(folder.path());
       EXPECT_EQ(loaded.step, 2);
       EXPECT_EQ(loaded.extra, R"({"epoch":1})");
@@ -86,7 +86,7 @@ TEST(StateResume, StateOfMorePrecisionThanTheRowsKeepsItOnAnyRanks) {
     });
 }
 
-// From each to one or two others; all pairs with FSDP_TEST_TRIALS.
+// Each run loads the checkpoints of one or two others, or of all others with FSDP_TEST_TRIALS.
 TEST(StateResume, AnyRanksStrategyAndMeshLoadWhatAnyOtherSaved) {
   std::vector<Shards> all{{1},
                           {3},
@@ -199,14 +199,14 @@ TEST(StateResume, WithoutACheckpointNoneIsLoadedIfThatIsAllowed) {
   });
 }
 
-// The error of rank 0; every rank has one, and its values stay.
+// The error on rank 0. Expects that every rank has an error, and that its values stay.
 std::string error_on_every_rank(int world, const std::function<void(SavedRun&)>& act) {
   std::vector<std::string> errors(static_cast<size_t>(world));
   run_ranks(world, [&](SavedRun& run) {
     const auto before = run.values();
     errors[static_cast<size_t>(rank())] = error_of([&] { act(run); });
     auto after = run.values();
-    after.resize(before.size());  // a buffer that `act` adds comes last
+    after.resize(before.size());  // ignores a buffer that `act` adds, which comes last
     expect_same_values(before, after);
   });
   EXPECT_THAT(errors, Each(Not(IsEmpty())));
@@ -279,7 +279,7 @@ TEST(StateResume, ADamagedFileIsFoundByWhoReadsIt) {
   });
 }
 
-// What is called step-N is whole: without its manifest it is damaged, not one that is not there.
+// A checkpoint named step-N should be whole, so without its manifest it counts as damaged, not as missing.
 TEST(StateResume, ACheckpointWithoutItsManifestIsAnErrorOnEveryRankAndNoEarlierOneIsLoaded) {
   const TemporaryFolder folder;
   run_ranks(2, [&](SavedRun& run) {

@@ -1,4 +1,4 @@
-// fsdp::save and fsdp::load beside torch::save and torch::load.
+// fsdp::save and fsdp::load, together with torch::save and torch::load.
 
 #include <sstream>
 
@@ -53,8 +53,8 @@ TEST(Serialize, WhatDoesNotFitChangesNothingOnAnyRank) {
   });
 }
 
-// What ranks saved goes on in a plain program as in the optimizer that was never saved, and what that saves on other
-// ranks, bit for bit.
+// A plain program that loads what the ranks saved goes on as they did. What it saves is the same, bit for bit, after
+// other ranks have loaded and saved it.
 TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
   const std::pair<MakeOptimizer, MakeOptimizer> kinds[] = {
       {amsgrad, [](auto p) { return made<torch::optim::AdamW>(p, torch::optim::AdamWOptions(0.5)); }},
@@ -99,7 +99,7 @@ TEST(Serialize, OptimizersGoOnWithWhatThePlainOnesSavedAndTheOtherWayRound) {
   }
 }
 
-// torch::optim::Adagrad takes the state of every parameter for granted, ours has it of those that had a gradient.
+// torch::optim::Adagrad requires a state of every parameter; fsdp's has states only of those that had a gradient.
 TEST(Serialize, TorchsAdagradGoesOnFromOursThatNeverSteppedAParameter) {
   const MakeOptimizer make_ours = [](auto p) {
     return made<optim::Adagrad>(p, torch::optim::AdagradOptions(1e-2).initial_accumulator_value(0.1));

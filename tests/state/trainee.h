@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the tests of checkpoints share beside the run that they save.
+/// What tests of checkpoints share, apart from the run that they save.
 
 #include <fsdp/checkpoint.h>
 #include <fsdp/deferred_init.h>
@@ -27,7 +27,7 @@ using ::testing::UnorderedElementsAre;
 using ::testing::UnorderedElementsAreArray;
 using torch::Tensor;
 
-/// The error of fsdp's that `act` throws, as text; empty if there is none.
+/// The message of the fsdp error that `act` throws; empty if there is none.
 template <class E = Error>
 std::string error_of(const auto& act) {
   try {
@@ -50,7 +50,7 @@ inline void expect_close_values(const std::vector<Tensor>& expected, const std::
     EXPECT_TRUE(torch::allclose(expected[i], found[i], tolerance, tolerance / 100)) << "tensor " << i;
 }
 
-/// A net_with_seen that has a tied weight and a frozen scalar, too; `factor` tells one's values from another's.
+/// A net_with_seen that also has a tied weight and a frozen scalar. Nets with different `factor` have different values.
 inline std::shared_ptr<SmallNetImpl> tied_net(double factor = 1) {
   return build_alike([=] {
     auto net = std::make_shared<SmallNetImpl>();
@@ -64,7 +64,7 @@ inline std::shared_ptr<SmallNetImpl> tied_net(double factor = 1) {
   });
 }
 
-/// How the ranks of a run are sharded.
+/// How a run's ranks are sharded.
 struct Layout {
   Strategy strategy = Strategy::kFullShard;
   std::vector<int> mesh = {};
@@ -80,7 +80,7 @@ struct Layout {
   std::string text() const { return c10::str(strategy, ", a mesh of ", mesh.size(), " axes"); }
 };
 
-/// Ranks of which each has a run of its own.
+/// Runs `act` on thread ranks, each with its own SavedRun.
 inline void run_ranks(int world, const std::function<void(SavedRun&)>& act, const ThreadRanksOptions& options = {}) {
   run_thread_ranks(
       world,

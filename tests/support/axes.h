@@ -16,7 +16,7 @@ struct Axes {
   int ranks() const { return shards * replicas; }
 };
 
-/// Of the default process group: rank r is number r % shards of replica r / shards. Collective.
+/// Placement over the default process group: rank r is number r % shards of replica r / shards. Collective.
 inline runtime::Placement placement_over(Axes axes) {
   std::vector<std::vector<int>> shard(static_cast<size_t>(axes.replicas)), replicate(static_cast<size_t>(axes.shards));
   for (int rank = 0; rank < axes.ranks(); ++rank) {
@@ -28,7 +28,7 @@ inline runtime::Placement placement_over(Axes axes) {
   return {all, rows, {all->split(replicate, "replicate")}};
 }
 
-/// Each block of the net one group, the rest the root's.
+/// Makes each block of the net a group; the rest belongs to the root's group.
 template <class Net>
 Group shard_blocks_over(const runtime::Placement& placement, Net& net, const FullyShardOptions& options = {}) {
   for (auto& block : *net.blocks) shard_over(placement, module_tree(*block), options);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Over what the ranks of the tests communicate.
+/// The backend over which the ranks of the tests communicate.
 
 #include <cstdlib>
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace fsdp::test {
 
-/// The backend that FSDP_TEST_BACKEND names; "shm" without it.
+/// The backend that FSDP_TEST_BACKEND names; "shm" if it is not set.
 inline std::string test_backend() {
   const char* backend = std::getenv("FSDP_TEST_BACKEND");
   return backend == nullptr ? "shm" : backend;
 }
 
-/// By rank: the number of the host that it passes for. Over "hierarchical" there are two, the first of which has one
-/// rank more if their number is odd.
+/// For each rank, the number of the host that it pretends to run on. Over "hierarchical" there are two hosts; the first
+/// has one rank more if the number of ranks is odd.
 inline std::vector<int> test_hosts(int world_size, const std::string& backend = test_backend()) {
   std::vector<int> hosts;
   for (int rank = 0; rank < world_size; ++rank)
@@ -23,8 +23,8 @@ inline std::vector<int> test_hosts(int world_size, const std::string& backend = 
   return hosts;
 }
 
-/// What `add` makes of all ranks' values in the order of sums: that of ranks, where there are hosts on each of them
-/// first.
+/// Adds all ranks' values with `add`, in the order in which the library sums: in rank order, first within each host if
+/// there are several.
 template <class Value, class ValueOf, class Add>
 Value add_in_order(const std::vector<int>& hosts, ValueOf&& value_of, Add&& add) {
   std::vector<Value> by_host;

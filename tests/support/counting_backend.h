@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A c10d backend that counts what it is asked for.
+/// A c10d backend that counts its calls.
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Hands messages and gathers on to another backend; nothing else. Several of them may count into one `Counts`.
+/// Passes only messages and gathers on to another backend. Several of them may count into one `Counts`.
 class CountingBackend : public c10d::Backend {
  public:
   struct Counts {

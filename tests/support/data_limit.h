@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How much memory a process may take from here on.
+/// A limit on the memory that a process may still take.
 
 #include <sys/resource.h>
 
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// What this process has as data may grow by `bytes`; what is allocated beyond that fails.
+/// Lets this process's data segment grow by at most `bytes`; allocations beyond that fail.
 inline void limit_data_to_another(int64_t bytes) {
   std::ifstream status("/proc/self/status");
   std::string line;

@@ -10,7 +10,7 @@
 
 namespace fsdp::test {
 
-/// Goes with all that is in it.
+/// The folder is removed with everything in it when the object is destroyed.
 class DiskFolder {
  public:
   DiskFolder() {

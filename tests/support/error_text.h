@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// What errors of any type say.
+/// The message of an error of any type.
 
 #include <exception>
 #include <string>
 
 namespace fsdp::test {
 
-/// What `act` throws, as text; empty if nothing.
+/// The message of what `act` throws; empty if it throws nothing.
 inline std::string text_of_error(const auto& act) {
   try {
     act();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A communicator that goes wrong on demand, for tests of what follows.
+/// A communicator that fails on demand, for tests of what follows a failure.
 
 #include <fsdp/error.h>
 
@@ -27,7 +27,7 @@ struct Fault {
   std::chrono::milliseconds delay{0};
 };
 
-/// Passes everything on to `inner` but for the call that `fault` describes. Duplicates share its count.
+/// Passes everything on to `inner` except the call that `fault` describes. Duplicates share its count.
 inline std::shared_ptr<Communicator> make_faulty_communicator(std::shared_ptr<Communicator> inner, const Fault& fault) {
   const Ranks ranks{inner->rank(), inner->world_size()};
   const auto calls = std::make_shared<std::atomic<int>>(0);

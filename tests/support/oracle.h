@@ -18,8 +18,8 @@
 
 namespace fsdp::test {
 
-/// The worlds to test: 1, 2 and 3, and up to `largest` in the nightly run, which sets FSDP_TEST_MAX_WORLD. A test whose
-/// rule needs a larger world names it itself.
+/// The worlds to test, none above `largest`: 1, 2 and 3, and also 4 and 8 in the nightly run, which sets
+/// FSDP_TEST_MAX_WORLD. A test of a rule that needs a larger world names that world itself.
 inline std::vector<int> worlds_up_to(int largest) {
   const char* limit = std::getenv("FSDP_TEST_MAX_WORLD");
   largest = std::min(largest, limit == nullptr ? 3 : std::atoi(limit));
@@ -29,7 +29,7 @@ inline std::vector<int> worlds_up_to(int largest) {
   return worlds;
 }
 
-/// What `body` gives in a forward scope of `group`.
+/// Returns what `body` returns in a forward scope of `group`.
 template <class F>
 auto in_scope(const Group& group, F&& body) {
   const ForwardScope scope(group);
@@ -51,12 +51,12 @@ struct Batch {
   int64_t count = 0;
 };
 
-/// One model and how to train it. `M` is a torch::nn::Module.
+/// A model and how to train it. `M` is a torch::nn::Module.
 template <class M>
 struct Training {
   /// Makes the model; called after torch::manual_seed with one seed, in the main thread only.
   std::function<std::shared_ptr<M>()> build;
-  /// Shards it bottom-up; the last group covers everything.
+  /// Shards the model bottom-up; the group that it returns covers everything.
   std::function<Group(M&)> shard;
   /// The mean loss over the batch.
   std::function<torch::Tensor(M&, const Batch&)> loss;
@@ -71,12 +71,12 @@ struct Training {
   };
 };
 
-/// The same in fp32, within its rounding.
+/// Trains in fp32, with a tolerance for its rounding.
 template <class M>
 void in_float32(Training<M>& training) {
   training.dtype = torch::kFloat;
   training.tolerance = 5e-6;
-  // SGD: Adam's first steps divide by the root of tiny numbers and magnify roundings.
+  // SGD, because Adam's first steps divide by the root of tiny numbers and magnify rounding errors.
   training.optimizer = [](auto parameters) {
     return std::make_unique<torch::optim::SGD>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
   };
@@ -84,7 +84,7 @@ void in_float32(Training<M>& training) {
 
 inline std::mutex build_mutex;
 
-/// What `build` makes, with the same random numbers on every rank: ranks that are threads share the generator.
+/// Returns what `build` makes, with the same random numbers on every rank. Ranks that are threads share the generator.
 template <class Build>
 auto build_alike(const Build& build) {
   std::lock_guard lock(build_mutex);
@@ -124,7 +124,7 @@ Outcome train_unsharded(const Training<M>& training, int world) {
   return outcome;
 }
 
-/// Trains one rank's share in a forward scope per step. Collective.
+/// Trains on one rank's share, with a forward scope per step. Collective.
 template <class M>
 Outcome train_sharded(const Training<M>& training, M& model) {
   auto group = training.shard(model);
@@ -154,8 +154,8 @@ inline void expect_same_outcome(const Outcome& expected, const Outcome& found, d
     EXPECT_LT(relative_difference(expected.parameters[i], found.parameters[i]), tolerance) << "parameter " << i;
 }
 
-/// Runs `act(model, rank)` on thread ranks. Each has a model that `build` makes here, since threads share the random
-/// state; it ends in its rank's thread, and its group with it.
+/// Runs `act(model, rank)` on thread ranks. The models are built here, one for each rank, because threads share the
+/// random state. Each model and its group are destroyed in the rank's thread.
 template <class Build, class Act>
 void run_with_models(int world, const Build& build, const Act& act, const ThreadRanksOptions& options = {}) {
   std::vector<decltype(build())> models;
@@ -178,7 +178,7 @@ void expect_training_equals_unsharded(const Training<M>& training, int world) {
   });
 }
 
-/// What rank 0 of `world` thread ranks is left with.
+/// What training leaves on rank 0 of `world` thread ranks.
 template <class M>
 Outcome train_on_thread_ranks(const Training<M>& training, int world, const ThreadRanksOptions& options = {}) {
   Outcome outcome;
@@ -201,7 +201,7 @@ inline void expect_same_bits(const Outcome& expected, const Outcome& found) {
 /// Who runs a program: the oracle, unsharded on the joined batch of all ranks, or one rank on its share.
 struct Role {
   int world = 1;
-  int rank = -1;  // of the sharded run
+  int rank = -1;  // -1 for the oracle
   int64_t samples_per_rank = 2;
 
   bool is_sharded() const { return rank >= 0; }
@@ -209,7 +209,7 @@ struct Role {
     return is_sharded() ? Batch{step, rank * samples_per_rank, samples_per_rank}
                         : Batch{step, 0, world * samples_per_rank};
   }
-  /// Calls `body` in a forward scope of `module`, which has a group of its own; unsharded, just calls it.
+  /// Calls `body` in a forward scope of `module`, which has a group of its own. The unsharded run just calls it.
   template <class F>
   decltype(auto) whole(const torch::nn::Module& module, F&& body) const {
     if (!is_sharded()) return body();
@@ -221,7 +221,8 @@ struct Role {
     if (is_sharded()) return full_grad(parameter);
     return parameter.grad().defined() ? parameter.grad().detach().clone() : torch::Tensor();
   }
-  /// One value per rank, of which the mean over the ranks is taken; the unsharded run stacks them itself.
+  /// Puts this rank's value in its own place of a stack, so that the mean over the ranks is the stack of all values.
+  /// The unsharded run stacks the values itself.
   torch::Tensor in_own_place(const torch::Tensor& value) const {
     auto sizes = value.sizes().vec();
     sizes.insert(sizes.begin(), world);
@@ -233,7 +234,8 @@ struct Role {
 
 using Values = std::vector<torch::Tensor>;
 
-/// A model and a program that trains it, for what is more than a loss and a step. `M`: torch::nn or TorchScript module.
+/// A model and a program that trains it, for tests that need more than a loss and a step. `M`: torch::nn or TorchScript
+/// module.
 template <class M>
 struct Program {
   std::function<std::shared_ptr<M>()> build;
@@ -245,7 +247,7 @@ struct Program {
   c10::ScalarType dtype = torch::kDouble;
   int64_t samples_per_rank = 2;
   int smallest_world = 1;
-  /// Of the nightly run.
+  /// The largest world of the nightly run.
   int largest_world = 4;
 };
 
@@ -306,8 +308,8 @@ void expect_equals_unsharded(const Program<M>& program, const std::vector<int>& 
   }
 }
 
-/// Worlds 1, 2, 4 and more as groups are by default, and 3 with whole parameters freed after every forward, the
-/// outermost group's too. Where worlds are fewer, the largest one takes its place.
+/// Worlds 1, 2, 4 and more with default groups, and world 3 with whole parameters freed after every forward, those of
+/// the outermost group too. If fewer worlds are tested, the largest one takes the place of 3.
 template <class M>
 void expect_equals_unsharded(const Program<M>& program) {
   const auto worlds = worlds_up_to(program.largest_world);
@@ -320,7 +322,7 @@ void expect_equals_unsharded(const Program<M>& program) {
   }
 }
 
-/// Each child with parameters of its own is a group, the rest belongs to the root.
+/// Makes a group of each child with parameters of its own; the rest belongs to the root's group.
 inline void shard_children_then_root(torch::nn::Module& model, const FullyShardOptions& options) {
   for (const auto& child : model.children())
     if (!child->parameters().empty()) fully_shard(*child, options);
@@ -347,12 +349,12 @@ inline torch::Tensor labels(const Batch& batch, std::vector<int64_t> sizes, int6
       .clamp(0, bound - 1);
 }
 
-/// SGD, whose result depends on the size of gradients (Adam's does not).
+/// SGD, because its result depends on the size of gradients (Adam's does not).
 inline torch::optim::SGD sgd(const std::vector<torch::Tensor>& parameters, double learning_rate = 0.05) {
   return torch::optim::SGD(parameters, torch::optim::SGDOptions(learning_rate).momentum(0.9));
 }
 
-/// Steps of SGD on the mean of `loss`; the losses.
+/// Takes steps of SGD on the mean of `loss`, and returns the losses.
 template <class M, class Loss>
 Values train(M& model, const Role& role, const Loss& loss, int steps = 3) {
   auto optimizer = sgd(model.parameters());
@@ -373,7 +375,7 @@ inline torch::Tensor distance_from_targets(const torch::Tensor& output, const Ba
                                          output.scalar_type()));
 }
 
-/// A program that fits the output of `forward`, [count, ...], to such targets.
+/// A program that fits the output of `forward`, [count, ...], to the targets of distance_from_targets.
 template <class M, class Forward>
 Program<M> regression(std::function<std::shared_ptr<M>()> build, Forward forward) {
   Program<M> program;

@@ -45,7 +45,7 @@ ProcessCase::ProcessCase(const std::string& name, std::function<void()> run) {
 int run_process_case() {
   const char* name = std::getenv(kCaseVariable);
   if (name == nullptr) return -1;
-  torch::manual_seed(1);  // LibTorch's own seed is another one in every process
+  torch::manual_seed(1);  // LibTorch's own seed differs between processes
   try {
     cases().at(name)();
     return 0;
@@ -80,7 +80,7 @@ void ProcessRanks::start(int rank, const std::string& case_name) {
     const auto run = [&]() -> int {
       for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) dup2(output.number(), stream);
       set_variables(variables);
-      std::exit(run_process_case());  // as a program that ends, with what was registered to run then
+      std::exit(run_process_case());  // exits as a program does, so that what was registered with atexit runs
     };
     std::fflush(nullptr);
     ranks_.push_back({fork_child(run), path, {}});

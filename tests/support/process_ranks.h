@@ -29,12 +29,12 @@ namespace fsdp::test {
 
 struct ProcessRanksOptions {
   int world_size = 2;
-  /// Every rank still there after this is killed, and counts as failed.
+  /// Any rank still running after this time is killed and counts as failed.
   std::chrono::milliseconds limit = std::chrono::seconds(60);
-  /// For every rank, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. An empty value takes
-  /// the variable away.
+  /// Set for every rank, in addition to RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. An empty value
+  /// unsets the variable.
   std::map<std::string, std::string> environment = {};
-  /// Forks this process while it has one thread, which takes a tenth of the time of starting its program again.
+  /// Forks this process while it has one thread, which takes a tenth of the time that starting the program again takes.
   bool forks = false;
 };
 
@@ -43,13 +43,13 @@ struct RankResult {
   /// 0: the case returned. 1: it threw, and the message is in `output`. -1: a signal ended it.
   int exit_code = -1;
   int signal = 0;
-  /// It was killed because the limit was over.
+  /// The rank was killed because the limit was over.
   bool timed_out = false;
   /// Standard output and error.
   std::string output;
 };
 
-/// Starts the ranks; the destructor kills and reaps those still there. Thread safety: one thread.
+/// Starts the ranks; the destructor kills and reaps those still running. Thread safety: one thread.
 class ProcessRanks {
  public:
   ProcessRanks(const std::string& case_name, ProcessRanksOptions options);
@@ -80,7 +80,7 @@ class ProcessRanks {
   std::vector<Rank> ranks_;
 };
 
-/// What PROCESS_CASE makes; use the macro. Every case begins with the same seed.
+/// What PROCESS_CASE makes; use the macro. Every case begins with the same random seed.
 struct ProcessCase {
   ProcessCase(const std::string& name, std::function<void()> run);
 };

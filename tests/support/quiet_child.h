@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A child process that nobody hears of and that never outlives its parent.
+/// A silent child process that never outlives its parent.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Runs `body` in a fork of this process, which then ends with status 0. Its stderr goes nowhere: c10d writes
+/// Runs `body` in a fork of this process, which then ends with status 0. Its stderr is discarded, because c10d writes
 /// backtraces of every broken connection.
 inline Child start_quiet_child(const std::function<void()>& body) {
   return fork_child([&] {

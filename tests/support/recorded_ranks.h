@@ -1,13 +1,13 @@
 #pragma once
 /// \file
-/// Ranks as threads, each with a log of what it communicates.
+/// Ranks as threads, each with a log of its collectives.
 
 #include "support/recording_communicator.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
 
-/// A process group that is `group`, with its collectives written down; `group` outlives it.
+/// A process group that passes everything on to `group` and records its collectives; `group` has to outlive it.
 inline std::shared_ptr<ProcessGroup> recorded(const ProcessGroup& group, const std::shared_ptr<OperationLog>& log) {
   const std::shared_ptr<Communicator> inner(&group.communicator(), [](Communicator*) {});
   return std::make_shared<ProcessGroup>(make_recording_communicator(inner, log), group.local_rank());

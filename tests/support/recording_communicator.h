@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A communicator that writes down what is asked of it.
+/// A communicator that records the calls it gets.
 
 #include <mutex>
 #include <vector>
@@ -16,7 +16,7 @@ class OperationLog {
     /// "all_gather", "reduce_scatter", "all_reduce(sum)", ..., "duplicate"
     std::string operation;
     std::string subject;
-    /// Of the whole operation: an all_gather's output, a reduce_scatter's input.
+    /// Those of the whole operation: an all_gather's output, a reduce_scatter's input.
     uint64_t bytes = 0;
     /// "main", or the name given to duplicate().
     std::string lane;
@@ -31,13 +31,13 @@ class OperationLog {
     std::lock_guard lock(mutex_);
     return entries_;
   }
-  /// Those of one operation.
+  /// The entries of one operation.
   std::vector<Entry> entries(const std::string& operation) const {
     auto entries = this->entries();
     std::erase_if(entries, [&](const Entry& entry) { return entry.operation != operation; });
     return entries;
   }
-  /// Of all its entries together.
+  /// The bytes of all entries of an operation together.
   uint64_t bytes(const std::string& operation) const {
     uint64_t bytes = 0;
     for (const auto& entry : entries(operation)) bytes += entry.bytes;
@@ -53,7 +53,7 @@ class OperationLog {
   std::vector<Entry> entries_;
 };
 
-/// Passes everything on to `inner`; what it is asked goes to `log`. Its duplicates record into the same log.
+/// Passes everything on to `inner` and records the calls in `log`. Its duplicates record into the same log.
 inline std::shared_ptr<Communicator> make_recording_communicator(std::shared_ptr<Communicator> inner,
                                                                  std::shared_ptr<OperationLog> log) {
   const auto watch = [log = std::move(log)](const std::string& lane, Operation operation, uint64_t bytes, Tag& tag) {

@@ -22,13 +22,13 @@
 
 namespace fsdp::test {
 
-/// How often a test of random trials tries: FSDP_TEST_TRIALS, or few times.
+/// How many trials a test of random trials makes: FSDP_TEST_TRIALS if it is set, otherwise `few`.
 inline int trials(int few) {
   const char* number = std::getenv("FSDP_TEST_TRIALS");
   return number == nullptr ? few : std::atoi(number);
 }
 
-/// Whole parameters, sharded or not, then buffers. Collective if they are sharded.
+/// The whole parameters, sharded or not, followed by the buffers. Collective if they are sharded.
 inline std::vector<torch::Tensor> whole_values(const torch::nn::Module& module) {
   std::vector<torch::Tensor> values;
   for (const auto& parameter : module.parameters()) values.push_back(full_tensor(parameter));
@@ -54,7 +54,7 @@ inline std::unique_ptr<torch::optim::Optimizer> amsgrad(std::vector<torch::Tenso
   return made<optim::AdamW>(parameters, torch::optim::AdamWOptions(1e-2).amsgrad(true));
 }
 
-/// A net and its optimizer: a rank's, or, without options, those of a program without ranks.
+/// A net and its optimizer. Without options they belong to a program without ranks, otherwise to a rank.
 struct SavedRun {
   std::shared_ptr<SmallNetImpl> net = build_alike(net_with_seen);
   std::optional<Group> group;
@@ -99,7 +99,7 @@ struct SavedRun {
   }
 };
 
-/// Whole tensors by name, put together from the rows of ranks that are threads.
+/// Whole tensors by name, put together from the rows of ranks that run as threads.
 class WholeState {
  public:
   void add(const std::vector<StateEntry>& rows) {
@@ -109,7 +109,7 @@ class WholeState {
       if (values.numel() > 0) whole.narrow(0, first, values.size(0)).copy_(values);
     }
   }
-  /// Of what `rows` shows, the first that is not here or has other bits; empty if there is none.
+  /// How `rows` differ: the first name that is missing here or has other bits, or the numbers of tensors; else empty.
   std::string difference(const std::vector<StateEntry>& rows) const {
     if (rows.size() != tensors_.size()) return c10::str(rows.size(), " tensors, not ", tensors_.size());
     for (const auto& [name, sizes, first, values] : rows) {

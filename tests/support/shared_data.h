@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Data sets that are not part of the repository: beside it, in ../shared/data.
+/// Data sets that lie beside the repository, in ../shared/data.
 
 #include <gtest/gtest.h>
 
@@ -10,14 +10,14 @@
 
 namespace fsdp::test {
 
-/// Whether this is the nightly run, which reads the largest files, too.
+/// Whether this is the nightly run, which also reads the largest files.
 inline bool reads_large_files() { return std::getenv("FSDP_TEST_MAX_WORLD") != nullptr; }
 
 inline std::string shared_data(const std::string& name) { return std::string(FSDP_TEST_DATA) + "/" + name; }
 
 }  // namespace fsdp::test
 
-/// Skips the test, and says so, where the file or folder is not there.
+/// Skips the test, with a message, if the file or folder is missing.
 #define FSDP_NEEDS_SHARED_DATA(name)                                    \
   if (!std::filesystem::exists(::fsdp::test::shared_data(name))) {      \
     GTEST_SKIP() << ::fsdp::test::shared_data(name) << " is not there"; \

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Rendezvous stores that count or hold up what is asked of them.
+/// Rendezvous stores that count or hold up calls.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -12,7 +12,7 @@
 
 namespace fsdp::test {
 
-/// Passes every call on to `inner`, clones included, after `before` has seen it.
+/// Passes every call on to `inner` after `before` has seen it. Its clones do the same.
 class WatchedStore : public c10d::Store {
  public:
   using Store::compareSet;
@@ -50,7 +50,7 @@ class WatchedStore : public c10d::Store {
   const std::function<void()> before_;
 };
 
-/// The host of a store: it is stopped when it was asked `calls` times, until `go_on()`.
+/// The host of a store. It stops after `calls` calls, until `go_on()`.
 class StoreHost {
  public:
   explicit StoreHost(int calls) : left_(calls) {}

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks as threads of the test: fast, and enough for everything but process-wide state and death.
+/// Ranks as threads of the test: fast, and enough for everything except process-wide state and death.
 
 #include <fsdp/communicator.h>
 #include <fsdp/process_group.h>
@@ -21,20 +21,22 @@ struct ThreadRanksOptions {
   std::chrono::milliseconds timeout = std::chrono::seconds(60);
   /// "shm", "gloo", "hierarchical"; empty: test_backend().
   std::string backend = {};
-  /// Wraps a rank's communicator before the group is made of it, e.g. in a RecordingCommunicator.
+  /// Wraps a rank's communicator before the group is made from it, e.g. in a RecordingCommunicator.
   std::function<std::shared_ptr<Communicator>(std::shared_ptr<Communicator>, int rank)> wrap = {};
-  /// What carries the tensors of a rank's device.
+  /// The backend for the tensors of a rank's device.
   std::function<DeviceBackend(int rank)> device_backend = {};
-  /// By rank: the number of the host that it passes for; empty: test_hosts().
+  /// For each rank, the number of the host that it pretends to run on; empty: test_hosts().
   std::vector<int> hosts = {};
 };
 
-/// Runs `fn(rank)` in `world_size` threads. In each, a process group (one rank: local) is the default group,
-/// so fsdp::rank() and all that takes the default group work as in a program of its own.
+/// Runs `fn(rank)` in `world_size` threads. In each, the default group is a process group of all of them (a local one
+/// if there is only one rank), so fsdp::rank() and everything else that uses the default group works as in a program of
+/// its own.
 ///
-/// Rethrows the exception that came first, with the rank in front of its message and the same type if it is one of
-/// fsdp's; the others are appended. A rank that throws leaves its group, so the others end with PeerLost, not by a
-/// hang. gtest's EXPECT_* work in the threads; use EXPECT, not ASSERT, where a collective follows.
+/// Rethrows the exception that came first, with the rank in front of its message, and with the same type if it is one
+/// of fsdp's; the messages of the others are appended. A rank that throws leaves its group, so the others end with
+/// PeerLost instead of hanging. gtest's EXPECT_* work in the threads; use EXPECT, not ASSERT, where a collective
+/// follows.
 ///
 ///     run_thread_ranks(3, [](int rank) { fsdp::barrier(); });
 void run_thread_ranks(int world_size, const std::function<void(int rank)>& fn, ThreadRanksOptions options = {});
@@ -44,10 +46,11 @@ inline void run_thread_ranks_with(int world_size, const ThreadRanksOptions& opti
   run_thread_ranks(world_size, fn, options);
 }
 
-/// A thread of the calling thread's rank: `act` has its default process group.
+/// Starts a thread of the calling thread's rank: `act` has that rank's default process group.
 std::thread thread_of_rank(std::function<void()> act);
 
-/// A group of the calling thread's rank over `store`, for tests that need the ranks without run_thread_ranks.
+/// Makes the group of one rank, in the calling thread, over `store`, for tests that need ranks without
+/// run_thread_ranks.
 std::shared_ptr<ProcessGroup> make_thread_rank(const c10::intrusive_ptr<c10d::Store>& store, int rank, int world_size,
                                                const ThreadRanksOptions& options);
 

@@ -1,4 +1,4 @@
-// What a training measures: sums over batches and ranks, and what becomes of them in files.
+// What a training measures: sums over batches and ranks, and how they are written to files.
 
 #include <fsdp/error.h>
 #include <fsdp/metrics.h>
@@ -72,7 +72,7 @@ TEST(ScalarLog, WritesALineOfJsonForEachStepOnRank0BehindARunThatGoesOn) {
   });
 }
 
-// The first from RFC 3720, B.4: 32 bytes of zeros, of which the checksum is 0x8a9136aa.
+// The first case is from RFC 3720, B.4: the checksum of 32 zero bytes is 0x8a9136aa.
 TEST(EventFile, ChecksumsAreCastagnolisMasked) {
   constexpr uint32_t kOfZeros = 0x8a9136aau;
   EXPECT_EQ(train::masked_crc32c(std::string(32, '\0')), ((kOfZeros >> 15) | (kOfZeros << 17)) + 0xa282ead8u);
@@ -100,7 +100,7 @@ TEST(ScalarLog, IsReadByTensorBoard) {
 }
 
 TEST(StepMetrics, OfATransformersTokenAreThoseOfThePaper) {
-  // 6 N + 12 L H Q T of a model of 1000 parameters, 2 layers, 4 heads of 8 dimensions, 16 tokens of context.
+  // 6 N + 12 L H Q T for a model of 1000 parameters, 2 layers, 4 heads of 8 dimensions, and 16 tokens of context.
   EXPECT_EQ(train::FlopsModel::of_transformer_token(1000, 2, 4 * 8, 16), 6 * 1000 + 12 * 2 * 4 * 8 * 16);
 }
 

@@ -1,4 +1,4 @@
-// The line that says how far training is, as it is written where there is no terminal.
+// The progress line of a training, as it is written without a terminal.
 
 #include "train/progress.h"
 
@@ -26,7 +26,7 @@ TEST(Progress, IsDueAtTheFirstAndTheLastStepAndBetweenThemWhenTimeHasPassed) {
   EXPECT_TRUE(seldom.is_due(1));
   EXPECT_FALSE(seldom.is_due(2));
   EXPECT_TRUE(seldom.is_due(3));
-  testing::internal::CaptureStdout();  // no terminal
+  testing::internal::CaptureStdout();  // stdout is then no terminal
   const Progress always({.steps = 3, .items_per_step = 10, .seconds_between_lines = 0});
   testing::internal::GetCapturedStdout();
   EXPECT_TRUE(always.is_due(2));

@@ -1,4 +1,5 @@
-// Which samples the ranks see: each counted once, all ranks the same number of batches, the joined batch of one rank.
+// Which samples the ranks see: each counts once, all ranks have the same number of batches, and their joined batch
+// is that of one rank.
 
 #include <fsdp/error.h>
 #include <fsdp/samplers.h>
@@ -35,7 +36,7 @@ Samples pass(DistributedSampler& sampler, size_t batch_size = 4) {
   return samples;
 }
 
-// Calls `make` and gives back what it returned on each rank.
+// Calls `make` on each rank, and returns the results in rank order.
 template <class Make>
 auto on_each_rank(int world, const Make& make) {
   std::vector<decltype(make())> results(static_cast<size_t>(world));
@@ -92,7 +93,7 @@ TEST(DistributedSampler, TheOrderIsThePermutationOfSeedAndEpochAsInPython) {
   on_each_rank(1, [] {
     DistributedSampler sampler(10, {.seed = 1});
     sampler.set_epoch(2);
-    // torch.randperm(10, generator=torch.Generator().manual_seed(3)) of PyTorch 2.13.
+    // From torch.randperm(10, generator=torch.Generator().manual_seed(3)) in PyTorch 2.13.
     EXPECT_THAT(pass(sampler), ElementsAre(6, 0, 3, 7, 8, 5, 1, 9, 2, 4));
     const auto again = pass(sampler);
     sampler.set_epoch(3);

@@ -1,4 +1,4 @@
-// Where a training goes on that a checkpoint has, and how fast it learns there.
+// Where a training goes on from a checkpoint, and its learning rate there.
 
 #include "train/schedule.h"
 
@@ -21,7 +21,7 @@ TEST(CosineSchedule, RisesInEqualStepsAndFallsAlongHalfACosineToTheFloor) {
     EXPECT_GT(cosine_learning_rate(kSchedule, step), cosine_learning_rate(kSchedule, step + 1));
   EXPECT_NEAR(cosine_learning_rate(kSchedule, 8), (0.4 + 0.04) / 2, 1e-15);
   for (const int64_t step : {12, 1000}) EXPECT_NEAR(cosine_learning_rate(kSchedule, step), 0.04, 1e-15);
-  // Without a warm-up, and as nothing but one.
+  // A schedule without a warm-up, and schedules that are nothing else.
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 0, .steps = 5}, 0), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 5}, 4), 1);
   EXPECT_DOUBLE_EQ(cosine_learning_rate({.highest = 1, .warmup = 5, .steps = 2}, 1), 0.4);

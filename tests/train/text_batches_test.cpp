@@ -1,5 +1,5 @@
-// Which tokens of a text a rank sees: joined batches that do not depend on who sees which part of them, passes that
-// see each sequence once.
+// Which tokens of a text a rank sees. Joined batches do not depend on which rank sees which part of them, and each pass
+// sees every sequence once.
 
 #include "train/data/text_batches.h"
 
@@ -23,7 +23,7 @@ TextBatches batches_of(TextBatchesOptions options) {
   return {torch::arange(kTokens), torch::arange(kTokens), options};
 }
 
-/// What all ranks see in a step, in the order in which it is dealt.
+/// What all ranks together see in a step, in the order in which it is dealt.
 torch::Tensor joined(TextBatchesOptions options, int64_t step) {
   std::vector<torch::Tensor> parts;
   for (int64_t micro_batch = 0; micro_batch < options.micro_batches; ++micro_batch) {

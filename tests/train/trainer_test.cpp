@@ -1,4 +1,4 @@
-// Trainer: it trains as the loop that one writes by hand, tells what it does, and goes on where it was.
+// Trainer: it trains like a loop written by hand, reports what it does, and goes on where it was.
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/trainer.h>
@@ -13,7 +13,7 @@ using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
 
 constexpr int64_t kSamples = 2;
 
-// Five batches of this rank, others in each epoch.
+// Five batches of this rank, which differ between epochs.
 std::vector<Batch> batches_of(int64_t epoch) {
   std::vector<Batch> batches;
   for (int i = 0; i < 5; ++i) batches.push_back({static_cast<int>(10 * epoch) + i, rank() * kSamples, kSamples});
@@ -25,7 +25,7 @@ Tensor loss_of_batch(SmallModel& model, const Batch& batch) {
   return torch::mse_loss(model(samples(batch, {5}, dtype)), samples(batch, {3}, dtype));
 }
 
-// What a training leaves on each rank alike.
+// What a training leaves, the same on each rank.
 struct Left {
   std::vector<double> losses;
   std::vector<Tensor> values;
@@ -119,7 +119,7 @@ TEST(Trainer, TrainsAsTheLoopByHandToTheBit) {
 }
 
 TEST(Trainer, ScalesLossesOfFp16AsTheLoopByHand) {
-  // The first scale is too large: steps are skipped until it fits.
+  // The first scale is too large, so steps are skipped until it fits.
   TrainerOptions options{.precision = Precision::kFloat16, .scaler = {.init_scale = 1e9}, .epochs = 3};
   const auto left = train_by_trainer(2, options, torch::kFloat);
   options.sharding.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kHalf, .output_dtype = torch::kFloat};
@@ -195,7 +195,7 @@ TEST(Trainer, CallsCallbacksInTheirOrder) {
   });
 }
 
-// Trains with checkpoints in `folder`, and ends by `ending` after step `last`; 0: at the end of two epochs.
+// Trains with checkpoints in `folder`, and calls `ending` after step `last`; 0: trains to the end of two epochs.
 Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool async,
                   const std::function<void(Trainer&)>& ending) {
   return left_of(world, [&] {
@@ -217,7 +217,8 @@ Left train_saving(const TemporaryFolder& folder, int world, int64_t last, bool a
   });
 }
 
-// By `stop`, or by a signal to one rank, which ends all after the step; a checkpoint of it is there.
+// The training stops by `stop`, or by a signal to one rank, which stops all ranks after the step. A checkpoint of that
+// step is left.
 TEST(Trainer, StoppedAnywhereItGoesOnBitForBit) {
   const TemporaryFolder whole;
   const auto expected = train_saving(whole, 2, 0, false, {});
@@ -237,7 +238,7 @@ TEST(Trainer, StoppedAnywhereItGoesOnBitForBit) {
   }
 }
 
-// Draws what it gives from the default generator.
+// Draws its examples from the default generator.
 struct Noise : torch::data::Dataset<Noise> {
   torch::data::Example<> get(size_t) override { return {torch::rand({5}), torch::rand({3})}; }
   std::optional<size_t> size() const override { return 8; }
@@ -282,7 +283,7 @@ TEST(Trainer, TestAddsUpOverBatchesAndRanksWithoutGradientsAndPredictKeepsTheOrd
   });
 }
 
-// Rank 0's.
+// The error of `run` on rank 0.
 std::string error_of_fit(const auto& data, const auto& loss) {
   std::string message;
   run_thread_ranks(2, [&](int r) {

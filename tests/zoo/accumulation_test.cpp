@@ -22,7 +22,7 @@ Tensor learn_branches(AccumulationNet& net, const Role& role, int step, bool lef
   return backward_of(role.whole(net, [&] { return branches_loss(net, role.batch(step), left, right); }));
 }
 
-// `in` and the two branches are groups; `never` and nothing else belongs to the root.
+// Makes groups of `in` and the two branches; only `never` remains for the root.
 void shard_used_children(nn::Module& module, const FullyShardOptions& options) {
   auto& net = dynamic_cast<AccumulationNet&>(module);
   for (auto* linear : {&net.in, &net.left, &net.right}) fully_shard(**linear, options);
@@ -37,7 +37,7 @@ void expect_same_in_one_group_and_in_several(const Run<AccumulationNet>& run) {
   }
 }
 
-// In every second step each of them is reduced.
+// In every second step each micro-batch is reduced.
 TEST(ZooAccumulation, MicroBatchesReducedWithTheLastEqualTheUnshardedRun) {
   expect_same_in_one_group_and_in_several([](AccumulationNet& net, const Role& role) {
     return descend(net.parameters(), [&](int step) {
@@ -62,7 +62,7 @@ TEST(ZooAccumulation, NoSyncGuardKeepsWholeGradientsUntilTheNextBackward) {
       } else {
         learn_left();
       }
-      // The branch `left` got its gradient under the guard only; it is handed out all the same.
+      // The branch `left` got its gradient under the guard only, but the next backward hands it out too.
       return learn_branches(net, role, 2 * step + 1, false, true);
     });
     return Values{role.gradient(net.left->weight), role.gradient(net.right->weight)};
@@ -80,13 +80,13 @@ TEST(ZooAccumulation, ParameterUsedByNoRankKeepsItsGradient) {
           return loss;
         },
         /*steps=*/2);
-    // A gradient of an earlier backward stays when the next one does not reach the parameter.
+    // An earlier backward's gradient stays if the next backward does not reach the parameter.
     learn_branches(net, role, 2, true, false);
     return Values{role.gradient(net.left->weight), role.gradient(net.right->weight), role.gradient(net.never->weight)};
   });
 }
 
-// Rank 0 uses `left`, the others `right`: each gets the sum, zeros from those that did not use it.
+// Rank 0 uses `left`, the others `right`. Each rank gets the sum, to which ranks that did not use a branch add zeros.
 TEST(ZooAccumulation, ParameterUsedBySomeRanksGetsTheirSumEverywhere) {
   const auto run = [](AccumulationNet& net, const Role& role) {
     Values values;
@@ -117,7 +117,7 @@ TEST(ZooAccumulation, ParametersFrozenAndUnfrozenBetweenStepsEqualTheUnshardedRu
   });
 }
 
-// autograd::grad reduces nothing outside its inputs, not even gradients that wait for their reduction.
+// autograd::grad reduces no gradients except those of its inputs, not even gradients that wait for their reduction.
 TEST(ZooAccumulation, AutogradGradLeavesGradientsThatWaitAlone) {
   run_thread_ranks(2, [](int r) {
     auto linear = build_alike([] { return nn::Linear(4, 3); });

@@ -13,7 +13,7 @@ void expect_no_gradients(const nn::Module& net) {
   for (const auto& parameter : net.parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
-// The slopes are taken outside the scope: backward goes through the parameters again for each of them.
+// The derivatives are taken outside the scope, and each of them runs backward through the parameters again.
 TEST(ZooAutograd, HigherDerivativesOutsideTheScopeEqualTheUnshardedRun) {
   expect_same_sharded<ThreeLayers>(stepping<ThreeLayers>([](ThreeLayers& net, const Role& role, int step) {
     auto x = samples(role.batch(step), {4}).requires_grad_();
@@ -37,7 +37,8 @@ TEST(ZooAutograd, GradGivesThisRanksWholeGradientsAndLeavesThoseOfParametersAlon
 
 TEST(ZooAutograd, GradByParametersInsideTheScopeCanBeDifferentiated) {
   expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
-    // The mean over samples of something linear in each sample's gradient, so that ranks average.
+    // The values are the mean over samples of something linear in each sample's gradient, so averaging over ranks is
+    // right.
     Values values{backward_of(role.whole(net, [&] {
       auto output = net.forward(samples(role.batch(0), {4}));
       auto gradients = grad({output.mean()}, {net.in->weight, net.middle->bias}, {}, true, true);
@@ -72,7 +73,7 @@ TEST(ZooAutograd, BackwardInsideTheScopeEqualsTheUnshardedRun) {
   expect_same_sharded<ThreeLayers>(stepping<ThreeLayers>([](ThreeLayers& net, const Role& role, int step) {
     return role.whole(net, [&] {
       auto value = backward_of(loss_of(net, role.batch(step)));
-      return value + backward_of(loss_of(net, role.batch(step + 40)));  // parameters are still whole
+      return value + backward_of(loss_of(net, role.batch(step + 40)));  // the parameters are still whole
     });
   }));
 }
@@ -91,7 +92,7 @@ struct FrozenNet : nn::Module {
   Tensor forward(const Tensor& x) { return torch::tanh(torch::linear(x, weight, bias)); }
 };
 
-// Autograd keeps what the nodes saved, which is not always the parameters that own the group.
+// The graph keeps what its nodes saved, which may not include the parameters that own the group.
 TEST(ZooAutograd, GraphThroughFrozenParametersOutlivesItsModel) {
   run_thread_ranks(2, [](int r) {
     const auto x = (torch::linspace(-1, 1, 6, torch::kDouble).view({2, 3}) + r).requires_grad_();

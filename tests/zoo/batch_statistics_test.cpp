@@ -1,5 +1,5 @@
-// Modules with statistics of the batch. The oracle runs the ranks' shares one after another on one model and averages
-// the gradients; running statistics belong to each rank alone.
+// Modules with batch statistics. The oracle runs the ranks' shares one after another on one model and averages the
+// gradients; each rank has its own running statistics.
 
 #include "zoo/zoo.h"
 
@@ -20,7 +20,7 @@ AnyProgram statistics_of(Holder (*build)(), std::vector<int64_t> sizes, Shard sh
   using Impl = typename Holder::ContainedType;
   auto program = program_of<Impl>(
       [=](Impl& model, const Role& role) {
-        // Of each rank that the unsharded model plays.
+        // Those of each rank whose part the unsharded model plays.
         std::vector<Values> buffers;
         for (int r = 0; r < role.world && !role.is_sharded(); ++r) buffers.push_back(copies_of(model.buffers()));
         auto values = descend(model.parameters(), [&](int step) {
@@ -72,7 +72,7 @@ INSTANTIATE_TEST_SUITE_P(Zoo, ZooBatchStatistics,
                                          ZooCase{"InstanceNorm", statistics_of(instance_norm, {3, 5})}),
                          name_of_case);
 
-// Evaluation in a scope reads the running statistics and leaves them alone.
+// Evaluation in a scope reads the running statistics but does not change them.
 TEST(ZooEvaluation, InAScopeEqualsTheUnshardedModelsAndKeepsTheBuffers) {
   auto program = statistics_of(normalised_layers, {5});
   program.run = [](nn::Module& model, const Role& role) {

@@ -1,4 +1,4 @@
-// Calls through the handle, with any arguments and results, and the holders that can be given to fully_shard.
+// Calls through the handle with various arguments and results, and the holders that fully_shard accepts.
 
 #include <map>
 
@@ -42,7 +42,7 @@ struct AnyCallImpl : nn::Module {
 };
 TORCH_MODULE(AnyCall);
 
-// Everything above, called through `call`, added up.
+// Makes all the calls above through `call` and adds up their losses.
 template <class Call>
 Tensor loss_of_all_calls(Call&& call, const Batch& batch) {
   auto x = samples(batch, {4}), y = samples({batch.step + 9, batch.first, batch.count}, {4});
@@ -86,7 +86,7 @@ AnyCall any_call() {
 
 Tensor two_samples() { return samples({0, 0, 2}, {4}, torch::kFloat); }
 
-// Sharded as `shard` does; one step's results must not depend on how the model is held.
+// Shards with `shard`. The result of one step must not depend on how the model is held.
 template <class ShardCall>
 void expect_call_of_handle(const ShardCall& shard) {
   const auto x = two_samples();
@@ -122,7 +122,7 @@ TEST(ZooCalls, AHandleOfAModuleThatIsShardedAlreadyCanBeCalled) {
     auto model = fully_shard(net);
     auto optimizer = sgd(net.parameters());
     auto before = full_tensor(net.a->weight);
-    // What a training function does that gets only the module, as LibTorch's example of MNIST.
+    // Does what a training function does that gets only the module, as in LibTorch's MNIST example.
     net.train();
     handle_of(net).forward(two_samples(), two_samples()).sum().backward();
     optimizer.step();

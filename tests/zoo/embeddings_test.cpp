@@ -1,4 +1,4 @@
-// Embeddings, tied weights, and parameters used in other places and more often than once.
+// Embeddings, tied weights, and parameters that are used elsewhere or several times.
 
 #include "zoo/zoo.h"
 
@@ -12,12 +12,13 @@ Tensor words_loss(Impl& model, const Batch& batch) {
   return distance_from_targets(model.forward(labels(batch, {3}, kWords)), batch);
 }
 
-// An `Impl` that is made of `args`, trained on words.
+// Trains an `Impl` made from `args` on words.
 template <class Impl, class... Args>
 AnyProgram on_words(Shard shard, Args... args) {
   auto program = program_of<Impl>(
       [](Impl& model, const Role& role) {
-        torch::optim::SGD optimizer(model.parameters(), 0.1);  // plain: momentum refuses sparse gradients unsharded
+        // Without momentum, because SGD with momentum refuses sparse gradients unsharded.
+        torch::optim::SGD optimizer(model.parameters(), 0.1);
         return descend_by(optimizer, [&](int step) {
           return backward_of(role.whole(model, [&] { return words_loss(model, role.batch(step)); }));
         });
@@ -28,7 +29,7 @@ AnyProgram on_words(Shard shard, Args... args) {
   return program;
 }
 
-// The head's weight is the embedding's: one tensor, registered twice.
+// The head's weight is the embedding's: one tensor registered twice.
 struct Tied : nn::Module {
   struct Head : nn::Module {
     Tensor weight, bias = register_parameter("bias", torch::zeros({kWords}));
@@ -41,18 +42,18 @@ struct Tied : nn::Module {
   Tensor forward(const Tensor& ids) { return head->forward(torch::tanh(inner->forward(words->forward(ids)))); }
 };
 
-// `reader` owns no weights of its own: it uses those of `owner`, a group with another forward.
+// `reader` has no weights of its own; it uses those of `owner`, a group with another forward.
 struct Borrowing : nn::Module {
   nn::Embedding owner = register_module("owner", nn::Embedding(kWords, 5));
   nn::Linear inner = register_module("inner", nn::Linear(5, 4));
   Tensor forward(const Tensor& ids) {
     auto h = torch::tanh(inner->forward(owner->forward(ids)));
-    h = torch::matmul(h, inner->weight);  // once more, transposed
+    h = torch::matmul(h, inner->weight);  // used again, transposed
     return torch::linear(h, owner->weight) + owner->weight.sum() * inner->bias.mean();
   }
 };
 
-// A block that asks for its parameter's sizes before anything has read it, used three times per forward.
+// The block asks for its parameter's sizes before anything has read it, and is used three times per forward.
 struct Thrice : nn::Module {
   struct Block : nn::Module {
     Tensor weight = register_parameter("weight", torch::randn({5, 5}) * 0.3);

@@ -1,4 +1,4 @@
-// Functions and hooks of the user's, which see whole parameters before a node that reads them has run.
+// User-defined functions and hooks that see whole parameters before any node that reads them has run.
 
 #include <ATen/record_function.h>
 
@@ -29,7 +29,7 @@ void expect_same_of_net_that(Trains trains, Run<ThreeLayers> run) {
   expect_equals_unsharded(program);
 }
 
-// Asks the saved parameter for its sizes before any operator has touched it in backward.
+// In backward, asks the saved parameter for its sizes before any operator has touched it.
 struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
     context->save_for_backward({x, weight});
@@ -43,7 +43,7 @@ struct ScaledLinear : torch::autograd::Function<ScaledLinear> {
   }
 };
 
-// The function is the first node of backward: nothing else has shown it the whole parameter.
+// The function is the first node of backward, so nothing else has made the parameter whole before.
 TEST(ZooAutograd, CustomFunctionAsTheFirstNodeOfBackwardSeesWholeSizes) {
   expect_same_sharded<ThreeLayers>([](ThreeLayers& net, const Role& role) {
     auto output = role.whole(net, [&] { return ScaledLinear::apply(samples(role.batch(0), {4}), net.in->weight); });
@@ -59,7 +59,7 @@ struct AddedBias : torch::autograd::Function<AddedBias> {
   }
 };
 
-// Runs a layer again in backward, with a backward of its own inside the outer one.
+// Runs the layer again in backward, which starts another backward inside the outer one.
 struct Recomputed : torch::autograd::Function<Recomputed> {
   static Tensor forward(AutogradContext* context, const Tensor& x, nn::LinearImpl* layer) {
     context->save_for_backward({x});
@@ -75,8 +75,7 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
   }
 };
 
-// Ends with a node that asks its parameter for the number of elements first, and is the first one that knows a
-// parameter.
+// The first node of backward asks its parameter for the number of elements before any other node has used a parameter.
 template <class Variance>
 Tensor loss_with_variance(ThreeLayers& net, const Batch& batch, const Variance& variance) {
   auto h = torch::matmul(samples(batch, {4}), net.in->weight.t()) * net.in->bias;
@@ -94,7 +93,7 @@ Tensor loss_often(ThreeLayers& net, const Batch& batch) {
 struct LossCase {
   const char* name;
   Tensor (*loss)(ThreeLayers& net, const Batch& batch);
-  // Whether it is also so where a program turned LibTorch's observers off, of which the runtime is one.
+  // Whether the case also has to hold when a program turns off LibTorch's observers, one of which is the runtime.
   bool needs_no_observers = false;
   Shard shard = shard_children_then_root;
 };
@@ -128,8 +127,8 @@ const LossCase kLossCases[] = {
        return loss_with_variance(net, batch, [](const Tensor& w) { return std::get<0>(torch::var_mean(w)); });
      },
      /*needs_no_observers=*/true},
-    // The function's node has no hook, and its backward no operator on a parameter: without observers nothing comes
-    // before the gradient itself.
+    // The function's node has no hook, and its backward runs no operator on a parameter. Without observers, nothing
+    // happens before the gradient itself arrives.
     {"OfAFunctionThatReadsNothingInBackward",
      [](ThreeLayers& net, const Batch& batch) {
        return distance_from_targets(AddedBias::apply(samples(batch, {6}), net.in->bias), batch);
@@ -152,7 +151,7 @@ const LossCase kLossCases[] = {
        std::thread([&] { loss = loss_of(net, batch); }).join();
        return loss;
      }},
-    // Forces are the negative gradient of the energy by the positions, taken inside forward.
+    // Forces are the negative gradient of the energy with respect to the positions, taken inside forward.
     {"OfForcesAndEnergies",
      [](ThreeLayers& net, const Batch& batch) {
        auto positions = samples(batch, {4}).requires_grad_();
@@ -160,7 +159,7 @@ const LossCase kLossCases[] = {
        auto forces = -grad({energy.sum()}, {positions}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0];
        return distance_from_targets(energy, batch) + distance_from_targets(forces, batch);
      }},
-    // One group, so that neither thread frees what the other one reads.
+    // There is only one group, so neither thread frees what the other one reads.
     {"OfTwoThreadsAtOnceInsideTheScope",
      [](ThreeLayers& net, const Batch& batch) {
        Tensor other;
@@ -183,7 +182,7 @@ TEST(ZooWholeSizes, AHookOnTheOutputThatAsksForSizesEqualsTheUnshardedRun) {
       }));
 }
 
-// Nothing in its graph leads to a parameter that trains.
+// Nothing in the output's graph leads to a parameter that trains.
 TEST(ZooWholeSizes, AHookOnTheOutputOfAFrozenModelSeesWholeSizes) {
   expect_same_of_net_that(Trains::kNone, [](ThreeLayers& net, const Role& role) {
     auto x = samples(role.batch(0), {4}).requires_grad_();
@@ -193,7 +192,7 @@ TEST(ZooWholeSizes, AHookOnTheOutputOfAFrozenModelSeesWholeSizes) {
   });
 }
 
-// Multiplies the gradient by the number of the weight's rows and has no other business with the weight.
+// Multiplies the gradient by the number of the weight's rows, and does nothing else with the weight.
 struct ScaleByRows : torch::autograd::Function<ScaleByRows> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
     context->save_for_backward({weight});
@@ -210,7 +209,7 @@ TEST(ZooWholeSizes, AFunctionOfTheLossThatAsksAFrozenParameterForItsSizesEqualsT
                           }));
 }
 
-// Nothing else reads a parameter, and none trains; a later scope records nothing.
+// Nothing else reads a parameter, and none trains. A later scope records no graph.
 TEST(ZooWholeSizes, AFunctionOfAFrozenModelThatIsTheFirstNodeSeesWholeSizes) {
   for (bool evaluates : {false, true})
     expect_same_of_net_that(Trains::kNone, [=](ThreeLayers& net, const Role& role) {
@@ -224,7 +223,7 @@ TEST(ZooWholeSizes, AFunctionOfAFrozenModelThatIsTheFirstNodeSeesWholeSizes) {
     });
 }
 
-// x times a weight, whose backward is a kernel of its own on the weight's memory.
+// Multiplies x by a weight. Its backward is a hand-written kernel on the weight's memory.
 struct RawLinear : torch::autograd::Function<RawLinear> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight) {
     context->save_for_backward({weight});
@@ -237,7 +236,7 @@ struct RawLinear : torch::autograd::Function<RawLinear> {
   }
 };
 
-// LibTorch does not say when a pointer is taken, so nothing can be gathered for it.
+// LibTorch does not report that a pointer is taken, so the runtime cannot gather for it.
 TEST(ZooWholeSizes, AKernelOnAFrozenWeightReadsAllOfItOrFailsWithTheParametersName) {
   for (const auto trains : {Trains::kFirst, Trains::kNone})
     for (int world : worlds_up_to(3))

@@ -16,7 +16,7 @@ struct GroupsNet : nn::Module {
   }
 };
 
-// Blocks in a list, each with layers of its own.
+// Blocks in a list, each with its own layers.
 struct Deep : nn::Module {
   nn::ModuleList blocks = register_module("blocks", nn::ModuleList());
   nn::MultiheadAttention attention = register_module("attention", nn::MultiheadAttention(8, 2));
@@ -42,10 +42,10 @@ bool has_own_group(const nn::Module& module) {
 
 struct PolicyCase {
   AutoWrapPolicy policy;
-  std::vector<std::string> names;  // of the modules that it makes groups
+  std::vector<std::string> names;  // of the modules that the policy makes groups
 };
 
-// On one rank, which decides as several do.
+// Runs on one rank, which decides as several ranks do.
 template <class M>
 void expect_groups_by(const std::vector<PolicyCase>& cases) {
   run_thread_ranks(1, [&](int) {
@@ -67,7 +67,7 @@ TEST(ZooGroups, PoliciesWrapBySizeTypeAndName) {
                                {size_based_auto_wrap_policy(8 * 4 * 9 + 8), {"conv2", "fc1"}},  // exactly its size
                                {module_wrap_policy<nn::LinearImpl>(), {"fc1", "fc2"}},
                                {by_name, {"conv1", "conv2"}}});
-  // As in FSDP1 lists and attention stay with the modules around them.
+  // As in FSDP1, lists and attention stay with the modules around them.
   expect_groups_by<Deep>(
       {{size_based_auto_wrap_policy(70),
         {"blocks.0.0", "blocks.0.2", "blocks.1.0", "blocks.1.2", "blocks.2.0", "blocks.2.2", "norm", "head"}}});
@@ -97,7 +97,7 @@ TEST(ZooGroups, NestedGroupsEqualTheUnshardedRun) {
       fully_shard(*block->as<nn::Sequential>()->children()[0], options);
       fully_shard(*block, options);
     }
-    fully_shard(*m.blocks, options);  // nothing left for it
+    fully_shard(*m.blocks, options);  // nothing is left for this group
     fully_shard(static_cast<nn::Module&>(m), options);
   });
 }
@@ -137,7 +137,7 @@ struct ChainImpl : nn::Module {
       outer = links.back().get();
     }
   }
-  // One by one: a chain of modules would end by as many calls inside one another.
+  // Unlinks the modules one by one; otherwise the chain's destructors would nest as deeply as the chain.
   ~ChainImpl() override {
     for (auto& link : links)
       if (!link->children().empty()) link->unregister_module("u");
@@ -150,7 +150,8 @@ struct ChainImpl : nn::Module {
 };
 TORCH_MODULE(Chain);
 
-// What sharding or a step did more than once for each pair, let alone triple, of groups would outlast the time limit.
+// Any work that sharding or a step repeated for each pair of groups, let alone each triple, would exceed the time
+// limit.
 TEST(ZooGroups, AChainOfAThousandNestedGroupsIsShardedAndTrains) {
   constexpr int kDepth = 1000;
   Chain unsharded(kDepth);

@@ -1,4 +1,4 @@
-// Several models in one loss.
+// Losses that involve several models.
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -11,7 +11,7 @@ nn::Sequential mlp(int64_t in, int64_t hidden, int64_t out) {
   return nn::Sequential(nn::Linear(in, hidden), nn::Tanh(), nn::Linear(hidden, out));
 }
 
-// Models side by side; each is sharded for itself, with a group per layer.
+// Models side by side. Each is sharded separately, with a group per layer.
 struct Several : nn::Module {
   nn::Sequential a, b;
   Several(nn::Sequential first, nn::Sequential second)
@@ -35,7 +35,7 @@ Tensor binary_loss(const Tensor& logits, double label) {
   return torch::binary_cross_entropy_with_logits(logits, torch::full_like(logits, label));
 }
 
-// The discriminator learns from detached fakes, then the generator through the discriminator.
+// The discriminator learns from detached fakes, then the generator learns through the discriminator.
 TEST(ZooLosses, AlternatingGanStepsEqualTheUnshardedRun) {
   const auto run = [](Several& m, const Role& role) {
     auto &generator = m.a, &discriminator = m.b;
@@ -59,7 +59,7 @@ TEST(ZooLosses, AlternatingGanStepsEqualTheUnshardedRun) {
   expect_same_of_several([] { return std::make_shared<Several>(mlp(3, 7, 4), mlp(4, 5, 1)); }, run);
 }
 
-// The frozen model (b) judges the other one's outputs, so that backward goes through its weights, and is its teacher,
+// The frozen model (b) judges the other model's outputs, so backward goes through its weights. It is also the teacher,
 // whose own output needs no gradient.
 TEST(ZooLosses, AFrozenModelAsCriticAndAsTeacherEqualsTheUnshardedRun) {
   const auto build = [] {
@@ -96,7 +96,7 @@ struct ActorCritic : nn::Module {
   std::shared_ptr<Headed> actor = register_module("actor", std::make_shared<Headed>(trunk, 3));
   std::shared_ptr<Headed> critic = register_module("critic", std::make_shared<Headed>(trunk, 1));
 
-  // Each parameter once: the module tree reaches the trunk three times.
+  // Lists each parameter once, because the module tree reaches the trunk three times.
   std::vector<Tensor> distinct_parameters() const {
     auto distinct = trunk->parameters();
     for (const auto* head : {&actor->head, &critic->head})
@@ -123,7 +123,7 @@ TEST(ZooLosses, ActorAndCriticOverASharedTrunkInTwoScopesOrInOneEqualTheUnsharde
   }
 }
 
-// One operator takes parameters of both; each process group keeps its own order and its own memory.
+// One operator takes parameters of models from both process groups. Each process group keeps its own order and memory.
 TEST(ZooLosses, ModelsOverTwoProcessGroupsInOneOperatorEqualTheUnshardedRun) {
   const auto loss_of_three = [](const std::vector<nn::Linear>& m) {
     return torch::mse_loss(m[0]->weight, m[1]->weight) + (m[0]->weight + m[2]->weight).square().sum() +

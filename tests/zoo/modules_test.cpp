@@ -1,4 +1,4 @@
-// LibTorch's own modules, sharded as they are: layers, recurrent networks, attention, transformers, containers.
+// LibTorch's own modules, sharded unchanged: layers, recurrent networks, attention, transformers, containers.
 
 #include "zoo/zoo.h"
 
@@ -14,7 +14,7 @@ Tensor output_of(std::tuple<Tensor, Others...> outputs) {
 template <class Impl>
 using Forward = std::function<Tensor(Impl& m, const Batch& batch)>;
 
-// `build` makes it, and `forward` is fitted to targets.
+// A program that makes the module with `build` and fits the output of `forward` to targets.
 template <class Impl>
 AnyProgram fitted(std::function<std::shared_ptr<Impl>()> build, Forward<Impl> forward,
                   Shard shard = shard_children_then_root) {
@@ -27,13 +27,13 @@ AnyProgram fitted(std::function<std::shared_ptr<Impl>()> build, Forward<Impl> fo
   return program;
 }
 
-// The module of `args`, called as `forward` does.
+// The module made from `args`, called by `forward`.
 template <class Impl, class Args>
 AnyProgram called(Args args, Forward<Impl> forward) {
   return fitted<Impl>([=] { return std::make_shared<Impl>(args); }, std::move(forward));
 }
 
-// The module of `args`, called with inputs of `sizes` per sample.
+// The module made from `args`, called with inputs of `sizes` per sample.
 template <class Impl, class Args>
 AnyProgram of_inputs(std::vector<int64_t> sizes, Args args) {
   return called<Impl>(args, [=](Impl& m, const Batch& batch) {
@@ -42,7 +42,7 @@ AnyProgram of_inputs(std::vector<int64_t> sizes, Args args) {
   });
 }
 
-// Of samples with a dimension of time, which LibTorch's attention wants first.
+// Samples with a time dimension, which LibTorch's attention expects first.
 Tensor in_time(const Batch& batch, std::vector<int64_t> sizes) {
   return samples(batch, std::move(sizes)).transpose(0, 1);
 }
@@ -168,7 +168,7 @@ INSTANTIATE_TEST_SUITE_P(
                     masked_transformer)}),
     name_of_case);
 
-// Weights and inputs in channels_last, through two convolutions.
+// Weights and inputs are in channels_last, through two convolutions.
 TEST(ZooLayouts, ChannelsLastWeightsAndInputsEqualTheUnshardedRun) {
   constexpr auto kLast = torch::MemoryFormat::ChannelsLast;
   const auto build = [] {

@@ -1,5 +1,5 @@
-// Operators of every kind of signature on parameters: numbers and tensors, lists, several results, elements by number,
-// in place; and functorch's transforms, which wrap tensors, inside a scope.
+// Operators with every kind of signature on parameters: numbers and tensors, lists, several results, elements by index,
+// in place. Also functorch's transforms, which wrap tensors, inside a scope.
 
 #include <ATen/functorch/BatchedTensorImpl.h>
 #include <ATen/functorch/DynamicLayer.h>
@@ -10,7 +10,7 @@
 namespace fsdp::test {
 namespace {
 
-// (inputs of 6 features, a view of the middle weight, a parameter of row numbers) to 6 features.
+// Maps inputs of 6 features to 6 features, given a view of the middle weight and a parameter of row numbers.
 using Middle = Tensor (*)(const Tensor& h, const Tensor& w, const Tensor& order);
 
 struct Between : nn::Module {
@@ -20,7 +20,7 @@ struct Between : nn::Module {
   explicit Between(Middle compute) : compute_(compute) {}
   using nn::Module::to;
   void to(torch::Dtype dtype, bool = false) override {
-    for (const auto& layer : children()) layer->to(dtype);  // the order keeps its own
+    for (const auto& layer : children()) layer->to(dtype);  // `order` keeps its own dtype
   }
   Tensor forward(const Tensor& x) {
     const auto h = torch::tanh(in->forward(x));
@@ -97,7 +97,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ZooOperatorsOf,
                          name_of_case);
 
 namespace functorch = at::functorch;
-// One level of a transform while it lives.
+// Pushes one level of a transform, as long as it lives.
 class Level {
  public:
   static Level vmap(int64_t size) {
@@ -121,7 +121,7 @@ class Level {
 
 Tensor value_of(const Tensor& batched) { return functorch::unsafeGetBatchedImpl(batched)->value().detach().clone(); }
 
-// Two layers, each a group; `compute` gives a plain tensor.
+// Two layers, each of them a group. `compute` returns a plain tensor.
 void expect_same_computed(const std::function<Tensor(nn::LinearImpl& in, nn::LinearImpl& out)>& compute) {
   auto program = program_of<nn::SequentialImpl>([&](nn::SequentialImpl& both, const Role& role) {
     return Values{role.whole(both, [&] { return compute(both.at<nn::LinearImpl>(0), both.at<nn::LinearImpl>(1)); })};

@@ -44,7 +44,7 @@ TEST(ZooParameters, WholeTensorsGradientsRowsAndSizesAreThoseOfTheUnshardedModel
       auto held = torch::zeros({sizes.empty() ? 1 : sizes[0]}, torch::kDouble);
       EXPECT_EQ(rows.count, role.is_sharded() ? parameter.size(0) : held.size(0));
       held.slice(0, rows.first, rows.first + rows.count).fill_(role.is_sharded() ? role.world : 1.0);
-      values.push_back(held);  // every row is held once
+      values.push_back(held);  // each row is held by one rank only
     }
     return values;
   });
@@ -56,7 +56,7 @@ struct Mixed : nn::Module {
   Tensor table = register_parameter("table", torch::arange(12).reshape({4, 3}), /*requires_grad=*/false);
   Tensor shift = register_parameter("shift", torch::ones({6}));
   using nn::Module::to;
-  void to(torch::Dtype, bool = false) override { fine->to(torch::kDouble); }  // the others stay as they are
+  void to(torch::Dtype, bool = false) override { fine->to(torch::kDouble); }  // the others keep their dtypes
   Tensor forward(const Tensor& x) {
     auto h = torch::tanh(narrow->forward(x.to(torch::kFloat)) + shift);
     return fine->forward(h.to(torch::kDouble)) + table[2];
@@ -103,8 +103,8 @@ void shard_every_child(nn::Module& m, const FullyShardOptions& options) {
   fully_shard(m, options);
 }
 
-// They see whole gradients of this rank before these are summed; the parameter is whole meanwhile, though groups and
-// the root have none of their own.
+// The hooks see this rank's whole gradients before these are summed. The parameter is whole while they run, although
+// there are groups, the root's among them, that have no parameters of their own.
 TEST(ZooParameters, HooksFromBeforeAndAfterShardingEqualTheUnshardedRun) {
   const auto add_hook = [](const Tensor& parameter, double factor) {
     parameter.register_hook([factor, sizes = global_sizes(parameter),
@@ -142,7 +142,7 @@ TEST(ZooParameters, IgnoredParametersStayWholeAndAreNotReduced) {
   });
 }
 
-// These give a view or a copy, as strides have it.
+// These operators return a view or a copy, depending on the strides.
 TEST(ZooParameters, AnOperatorThatMayCopyBringsTheParameter) {
   run_thread_ranks(2, [&](int) {
     auto linear = build_alike([] { return nn::Linear(nn::LinearOptions(4, 6).bias(false)); });

@@ -1,4 +1,4 @@
-// Ranks whose models start from other values: found, or given those of rank 0.
+// Ranks whose models start from different values: this is found, or all get the values of rank 0.
 
 #include "misuse/net.h"
 #include "zoo/zoo.h"
@@ -29,7 +29,7 @@ TEST(StartValues, ThatDifferAreFoundOnEveryRankByTheFirstParameter) {
   });
 }
 
-// Parameters and buffers of several dtypes, all from the generator.
+// Parameters and buffers of several dtypes, all of which come from the generator.
 struct StartMixed : nn::Module {
   nn::Linear in = register_module("in", nn::Linear(4, 6)), out = register_module("out", nn::Linear(6, 3));
   nn::BatchNorm1d norm = register_module("norm", nn::BatchNorm1d(6));

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How the zoo writes down what a model does: as code that runs unsharded and on each rank alike.
+/// How the zoo describes what a model does: as code that runs both unsharded and on each rank.
 
 #include <gmock/gmock.h>
 
@@ -17,7 +17,7 @@ using Shard = std::function<void(nn::Module&, const FullyShardOptions&)>;
 template <class M>
 using Run = std::function<Values(M&, const Role&)>;
 
-/// A program for two ranks as groups are by default, and for three that free whole parameters after every forward.
+/// A program for two ranks with default groups, and for three ranks that free whole parameters after every forward.
 template <class M>
 AnyProgram program_of(Run<M> run, Shard shard = shard_children_then_root) {
   AnyProgram program;
@@ -30,13 +30,13 @@ AnyProgram program_of(Run<M> run, Shard shard = shard_children_then_root) {
   return program;
 }
 
-/// Sharded by `shard`, `run` leaves behind what it leaves unsharded.
+/// Expects that `run` gives the same result sharded by `shard` as unsharded.
 template <class M>
 void expect_same_sharded(Run<M> run, Shard shard = shard_children_then_root) {
   expect_equals_unsharded(program_of<M>(std::move(run), std::move(shard)));
 }
 
-/// A row of a table of programs that differ in what a model is made of, which a world of three ranks shows.
+/// A row of a table of programs whose models consist of different parts; a world of three ranks is enough for them.
 struct ZooCase {
   const char* name;
   AnyProgram program;
@@ -53,19 +53,19 @@ class ZooTable : public testing::TestWithParam<ZooCase> {
 
 inline std::string name_of_case(const testing::TestParamInfo<ZooCase>& info) { return info.param.name; }
 
-/// How far the outputs for 4 numbers per sample are from targets.
+/// The distance from targets of the net's outputs for inputs of 4 numbers per sample.
 template <class M>
 Tensor loss_of(M& net, const Batch& batch) {
   return distance_from_targets(net.forward(samples(batch, {4})), batch);
 }
 
-/// The loss of one step's batch, whose forward is in a scope.
+/// The loss of one step's batch, with its forward in a scope.
 template <class M>
 Tensor scoped_loss(M& net, const Role& role, int step = 0) {
   return role.whole(net, [&] { return loss_of(net, role.batch(step)); });
 }
 
-/// Leaves the gradients of `loss`, and gives its value.
+/// Runs backward from `loss`, which leaves the gradients, and returns its value.
 inline Tensor backward_of(const Tensor& loss) {
   loss.backward();
   return loss.detach();
@@ -76,7 +76,7 @@ Tensor learn(M& net, const Role& role, int step = 0) {
   return backward_of(scoped_loss(net, role, step));
 }
 
-/// Steps of `optimizer` with the gradients that `backward(step)` leaves; what that gives, in the order of steps.
+/// Steps `optimizer` with the gradients that `backward(step)` leaves, and returns the values of all steps in order.
 template <class Optimizer, class Backward>
 Values descend_by(Optimizer& optimizer, const Backward& backward, int steps = 3) {
   Values values;
@@ -94,7 +94,7 @@ Values descend(const std::vector<Tensor>& parameters, const Backward& backward, 
   return descend_by(optimizer, backward, steps);
 }
 
-/// The programs of these: steps of SGD with what `backward` leaves, or on `loss`.
+/// Programs that take steps of SGD, with the gradients that `backward` leaves, or on `loss`.
 template <class M>
 Run<M> stepping(std::function<Tensor(M&, const Role&, int step)> backward, int steps = 3) {
   return [=](M& net, const Role& role) {
@@ -112,8 +112,8 @@ AnyProgram trained(Shard shard = shard_children_then_root) {
   return program_of<M>(fitting<M>(loss_of<M>), std::move(shard));
 }
 
-/// Acts as each rank whose part `role` plays, on its share of the batch: that one, or unsharded all of them, each with
-/// `part` of the gradient.
+/// Calls `act` for each rank whose part `role` plays, with that rank's share of the batch and `part` of the gradient:
+/// in a sharded run for this rank, in the unsharded run for all ranks.
 template <class Act>
 void for_each_rank_of(const Role& role, const Act& act) {
   const int first = role.is_sharded() ? role.rank : 0, count = role.is_sharded() ? 1 : role.world;
@@ -152,7 +152,7 @@ struct ScaledNet : nn::Module {
   Tensor forward(const Tensor& x) { return out->forward(torch::sigmoid(in->forward(x))) * scale; }
 };
 
-/// All but the first layer belongs to the root.
+/// Everything but the first layer belongs to the root's group.
 inline void shard_first_then_root(nn::Module& net, const FullyShardOptions& options) {
   fully_shard(*dynamic_cast<ScaledNet&>(net).in, options);
   fully_shard(net, options);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Who used which bytes of a block: the last write of each, and the reads since.
+/// Who used which bytes of a block: the last write of each byte, and the reads since then.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,16 +19,17 @@ struct Access {
   bool writes = false;
   /// How often the block had been handed out by then.
   int life = 0;
-  /// What it was, for messages.
+  /// The operation, for messages.
   std::string place;
 };
 
-/// Bytes that were used alike lie in one cell.
+/// Neighbouring bytes with the same history share a cell.
 class AccessHistory {
  public:
   using Visit = std::function<void(const Access&)>;
 
-  /// Notes an access of [begin, end); `visit` sees earlier ones of the same bytes where one of the two writes.
+  /// Notes an access to [begin, end). `visit` sees the earlier accesses to the same bytes that conflict with it: at
+  /// least one of the two writes.
   void note(size_t begin, size_t end, const Access& access, const Visit& visit) {
     if (begin == end) return;
     split(begin);
@@ -43,7 +44,7 @@ class AccessHistory {
     cells_.erase(first, last);
     cells_.emplace(begin, Cell{end, access, {}});
   }
-  /// All that may still conflict with something.
+  /// Visits every access that may still conflict with a later one.
   void visit_all(const Visit& visit) const {
     for (const auto& [begin, cell] : cells_) {
       if (cell.write) visit(*cell.write);
@@ -56,10 +57,10 @@ class AccessHistory {
   struct Cell {
     size_t end = 0;
     std::optional<Access> write;
-    std::vector<Access> reads;  // the last one of each stream
+    std::vector<Access> reads;  // the last read of each stream
   };
 
-  // From here on no cell goes across `at`.
+  // Splits the cell that crosses `at`, if there is one.
   void split(size_t at) {
     auto next = cells_.lower_bound(at);
     if (next == cells_.begin()) return;
@@ -84,7 +85,7 @@ class AccessHistory {
     }
   }
 
-  std::map<size_t, Cell> cells_;  // by their first byte
+  std::map<size_t, Cell> cells_;  // keyed by their first byte
 };
 
 }  // namespace fsdp::test::checked

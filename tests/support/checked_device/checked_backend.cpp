@@ -38,14 +38,14 @@ void combine(const at::Tensor& total, const at::Tensor& other, const c10d::Reduc
     at::add_out(out, total, other);
 }
 
-// As NCCL's.
+// Accepts the dtypes that NCCL's backend does.
 void require_known(at::ScalarType dtype) {
   constexpr at::ScalarType kKnown[]{at::kByte, at::kChar,  at::kBool,   at::kInt,     at::kLong,
                                     at::kHalf, at::kFloat, at::kDouble, at::kBFloat16};
   TORCH_CHECK(std::ranges::find(kKnown, dtype) != std::end(kKnown), "the backend does not know the dtype ", dtype);
 }
 
-// The tensors of Work that nobody waited for.
+// Keeps the tensors of each Work that nobody waited for.
 struct Shelf {
   std::mutex mutex;
   std::vector<std::pair<c10::Event, std::vector<at::Tensor>>> works;
@@ -144,7 +144,7 @@ class CheckedBackend : public c10d::Backend {
   }
 
  private:
-  // One half of a message.
+  // One side of a message.
   struct Half {
     Operand operand;
     int peer;

@@ -7,13 +7,13 @@
 
 namespace fsdp::test::checked {
 
-/// Behaves as NCCL's does: has a stream of its own, on which a collective comes after what the caller's current stream
-/// had been given; `Work::wait()` makes the caller's current stream wait, with a timeout the host too; a Work keeps its
-/// tensors until it was waited for, or until the backend goes. Sums in rank order.
+/// Behaves as NCCL's backend does. It has its own stream, on which a collective runs after everything that the caller's
+/// current stream was given before. `Work::wait()` makes the caller's current stream wait, and with a timeout the host
+/// too. A Work keeps its tensors until it is waited for or the backend is destroyed. Sums are taken in rank order.
 c10::intrusive_ptr<c10d::Backend> make_checked_backend(c10d::Store& store, int rank, int size,
                                                        std::chrono::milliseconds timeout, c10::Device device);
 
-/// For ProcessGroupOptions: rank r's tensors are on the device with its number.
+/// For ProcessGroupOptions: the tensors of rank r are on the device with index r.
 DeviceBackend device_backend_of(int rank);
 
 }  // namespace fsdp::test::checked

@@ -29,7 +29,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   c10::Allocator* getPinnedMemoryAllocator() const override { return &HostMemory::caching(); }
 
  private:
-  // Of the CPU's kind, as operators are.
+  // CPU generators, because operators run as CPU kernels.
   const std::vector<at::Generator> generators_ = [] {
     std::vector<at::Generator> generators;
     for (int i = 0; i < kDevices; ++i) generators.push_back(at::make_generator<at::CPUGeneratorImpl>());
@@ -42,7 +42,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 void install() {
   static const bool is_installed = [] {
     c10::register_privateuse1_backend("checked");
-    at::RegisterPrivateUse1HooksInterface(new Hooks);  // kept for ever, as LibTorch wants
+    at::RegisterPrivateUse1HooksInterface(new Hooks);  // never destroyed, as LibTorch requires
     static const c10::impl::DeviceGuardImplRegistrar guard(kType, &device_guard());
     c10::SetAllocator(kType, &CachingAllocator::get());
     register_operators();
@@ -76,7 +76,7 @@ std::vector<Violation> CheckedDevice::violations() {
 
 void run_ranks(int ranks, const std::function<void(int rank)>& fn) {
   install();
-  CachingAllocator::get().forget_uses();  // of ranks that have ended
+  CachingAllocator::get().forget_uses();  // those of ranks that have ended
   ThreadRanksOptions options;
   options.backend = "gloo";
   options.device_backend = &device_backend_of;

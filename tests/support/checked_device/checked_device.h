@@ -1,10 +1,10 @@
 #pragma once
 /// \file
-/// A device that proves the order of what streams are given without a GPU.
+/// A device that checks, without a GPU, the order of the operations that streams are given.
 ///
 /// Its memory is the CPU's and every operator runs at once, but its streams, events, caching allocator and c10d backend
-/// order things as CUDA's and NCCL's do. It knows of every block which stream read and wrote it, and finds uses that no
-/// event or wait of the host orders (Fault), whether or not the values came out right.
+/// order things as CUDA's and NCCL's do. It knows which streams read and wrote every block, and finds uses that no
+/// event and no wait of the host orders (Fault), whether or not the values came out right.
 
 #include <gtest/gtest.h>
 
@@ -18,25 +18,26 @@
 
 namespace fsdp::test::checked {
 
-/// Makes the device part of LibTorch, as "checked" ("checked:0" and so on). Once in a process; later calls do nothing.
+/// Makes the device part of LibTorch, as "checked" ("checked:0" and so on). Only the first call in a process does
+/// anything.
 void install();
 
 c10::Device device(int index);
 
-/// A test on the device. It fails if there is a violation, unless it looks at the violations itself.
+/// A test on the device. It fails if there is a violation, unless the test calls violations() itself.
 class CheckedDevice : public testing::Test {
  protected:
   void SetUp() override;
   void TearDown() override;
 
-  /// What was found so far; what is found later is no failure.
+  /// What was found so far. After this call, violations no longer fail the test.
   std::vector<Violation> violations();
 
  private:
   bool looks_itself_ = false;
 };
 
-/// Runs `fn(rank)` in `ranks` threads, each with a device and a process group of its own; see run_thread_ranks.
+/// Runs `fn(rank)` in `ranks` threads, each with its own device and process group; see run_thread_ranks.
 void run_ranks(int ranks, const std::function<void(int rank)>& fn);
 
 }  // namespace fsdp::test::checked

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The device's tensors as tensors on the CPU, on the same memory, for one call of an operator.
+/// Aliases of the device's tensors on the CPU, on the same memory, for one call of an operator.
 
 #include <ATen/core/Tensor.h>
 
@@ -9,14 +9,15 @@
 
 namespace fsdp::test::checked {
 
-/// Tensors that share memory on the device share it here too.
+/// Tensors that share memory on the device also share it here.
 class CpuAliases {
  public:
-  /// Of a tensor of the device; others come back as they are. Throws what the tensor says if its memory is away.
+  /// The alias of a device tensor; other tensors come back as they are. If the tensor's memory is gone, throws its
+  /// error.
   at::Tensor of(const at::Tensor& tensor);
-  /// The device's tensor for one that an operator gave: the operand itself, a view of one, or else a tensor of its own.
+  /// The device tensor for one that an operator returned: the operand itself, a view of one, or else a new tensor.
   at::Tensor back(const at::Tensor& result, c10::Device device) const;
-  /// The operands get the sizes and the memory that the operator gave them.
+  /// Gives the operands the sizes and the memory that the operator gave their aliases.
   void finish() const;
 
  private:
@@ -25,14 +26,14 @@ class CpuAliases {
   };
   struct Memory {
     c10::Storage on_device, on_cpu;
-    const void* address;  // before the operator
+    const void* address;  // before the operator ran
   };
 
   std::deque<Operand> operands_;
-  std::unordered_map<c10::StorageImpl*, Memory> memories_;  // by the device's
+  std::unordered_map<c10::StorageImpl*, Memory> memories_;  // keyed by the device's storage
 };
 
-/// One alias alone, for code that reads and writes in place. The tensor has to stay.
+/// A single alias, for code that reads and writes in place. The tensor has to outlive it.
 at::Tensor cpu_alias(const at::Tensor& tensor);
 
 }  // namespace fsdp::test::checked

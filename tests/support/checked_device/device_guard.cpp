@@ -68,7 +68,7 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
     const auto index = index_of(stream.device());
     return stream_of(index, std::exchange(t_streams[static_cast<size_t>(index)], stream.id()));
   }
-  // Whether it is over when the host looks is luck, which orders nothing.
+  // Streams run at once, so the query always succeeds; on a real device that is luck, and orders nothing.
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream& stream) const override { note_host_wait("waiting for a stream", stream); }
   void synchronizeDevice(c10::DeviceIndex index) const override {
@@ -106,7 +106,7 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
 }  // namespace
 
 const c10::impl::DeviceGuardImplInterface& device_guard() {
-  static const auto* guard = new DeviceGuardImpl;  // kept for ever, as LibTorch wants
+  static const auto* guard = new DeviceGuardImpl;  // never destroyed, as LibTorch requires
   return *guard;
 }
 

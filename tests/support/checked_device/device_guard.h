@@ -1,18 +1,18 @@
 #pragma once
 /// \file
-/// Devices, streams and events of the checked device, where LibTorch asks for them.
+/// The checked device's devices, streams and events, through LibTorch's interface.
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace fsdp::test::checked {
 
 inline constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
-/// How many there are: ranks that are threads have one each.
+/// How many devices there are: each rank, run as a thread, has one.
 inline constexpr c10::DeviceIndex kDevices = 4;
 
-/// Each thread has a current device and, for each device, a current stream, as with CUDA; of the pool's streams there
-/// are 32, which are given in turn. Streams run what they are given at once, so an event is over when it is recorded;
-/// the order is kept by Timeline.
+/// As with CUDA, each thread has a current device and, for each device, a current stream. The pool has 32 streams,
+/// which are handed out in turn. Streams run what they are given at once, so an event is over when it is recorded;
+/// Timeline keeps the order.
 const c10::impl::DeviceGuardImplInterface& device_guard();
 
 }  // namespace fsdp::test::checked

@@ -11,7 +11,7 @@ namespace {
 
 // Never destroyed: see device_mutex().
 struct Findings {
-  std::mutex mutex;  // taken last
+  std::mutex mutex;  // always locked after any other mutex
   std::vector<Violation> violations;
   std::set<std::string> known;
   std::vector<std::string> host_waits;
@@ -25,7 +25,7 @@ Findings& findings() {
 thread_local std::vector<std::string> t_labels;
 thread_local const char* t_step = nullptr;
 
-// By Fault.
+// Indexed by Fault.
 constexpr const char* kNames[] = {"unordered", "early free", "reuse across streams", "wrong device"};
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the device found: violations, and waits of the host. Each names the places it is about.
+/// What the device found: violations, and waits of the host. Each text names the operations concerned.
 
 #include <c10/core/Stream.h>
 
@@ -22,7 +22,7 @@ struct Violation {
   std::string text;
 };
 
-/// Names what the calling thread does, while the object lives.
+/// Names what the calling thread is doing, as long as the object lives.
 class [[nodiscard]] Label {
  public:
   explicit Label(std::string text);
@@ -32,17 +32,17 @@ class [[nodiscard]] Label {
 };
 
 /// "aten::mul.out on stream 3 of checked:0, in 'forward', after 'group whole'": the operation, the thread's label, and
-/// the step of fsdp's that the thread made last.
+/// the fsdp step that the thread reached last.
 std::string place_of(const std::string& operation, const c10::Stream& stream);
-/// The thread made a step of fsdp's; see comm/fault_point.h.
+/// Notes that the calling thread reached a step of fsdp; see comm/fault_point.h.
 void note_step(const char* step);
 
-/// Once for each pair of places.
+/// Reports a violation. The same violation between the same places is reported once.
 void report(Fault fault, const std::string& first, const std::string& then, const std::string& advice);
-/// The host waited for a stream.
+/// Notes that the host waited for a stream.
 void count_host_wait(const std::string& operation, const c10::Stream& stream);
 
-/// What was found since it was asked last. Any thread.
+/// These return what was found since the last call. Any thread may call them.
 std::vector<Violation> take_violations();
 std::vector<std::string> take_host_waits();
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Pinned memory of the host: copies from and to it run beside the host.
+/// Pinned memory of the host. Copies from and to it run beside the host.
 
 #include <c10/core/Allocator.h>
 
@@ -12,33 +12,34 @@
 
 namespace fsdp::test::checked {
 
-/// Finds what the host does too early: what a copy brings is there only once the host has waited for the copy, and is
-/// NaN before; what a copy takes must be the same until then, and the memory must not be given back. Thread safety: all
-/// of it, `read`, `write` and `settle` under device_mutex().
+/// Finds what the host does too early. What a copy brings is NaN until the host has waited for the copy. What a copy
+/// takes must stay unchanged until then, and the memory must not be given back. Thread safety: all of it; `read`,
+/// `write`, `bring` and `settle` under device_mutex().
 class HostMemory {
  public:
   static HostMemory& get();
 
   c10::DataPtr allocate(size_t bytes);
-  /// The allocator behind `pinned_memory(true)`. As LibTorch's own for accelerators it hands memory out again when the
-  /// copies that use it are over, so the host may give it back before.
+  /// The allocator behind `pinned_memory(true)`. Like LibTorch's allocators for accelerators, it hands memory out again
+  /// only when the copies that use it are over, so the host may give memory back earlier.
   static c10::Allocator& caching();
   bool is_pinned(const void* address) const;
 
-  /// A copy takes these bytes.
+  /// Notes that a copy takes these bytes.
   void read(char* begin, size_t bytes, Stamp stamp, std::string place);
-  /// A copy has brought these bytes.
+  /// Notes that a copy has brought these bytes.
   void write(char* begin, size_t bytes, Stamp stamp, std::string place);
-  /// What copies have taken and brought since it was asked last. Without device_mutex().
+  /// How much copies took and brought since the last call. Call it without device_mutex().
   struct Bytes {
     size_t to_device = 0, to_host = 0;
   };
   Bytes take_bytes();
-  /// A copy is about to take these bytes, on a stream that knows `known`: what copies before it bring is there.
+  /// Called when a copy is about to take these bytes on a stream that knows `known`: delivers what earlier copies
+  /// bring.
   void bring(const char* begin, size_t bytes, const VectorClock& known);
-  /// The host has waited for what `known` knows.
+  /// Called when the host has waited for everything that `known` knows.
   void settle(const VectorClock& known);
-  /// Nothing is under way any more.
+  /// Completes all copies that are under way.
   void forget_copies();
 
  private:

@@ -8,7 +8,7 @@ namespace fsdp::test::checked {
 namespace {
 
 std::mutex open_mutex;
-std::map<std::string, std::weak_ptr<MeetingPlace>> open_places;  // by what the store says
+std::map<std::string, std::weak_ptr<MeetingPlace>> open_places;  // keyed by the name in the store
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Where ranks that are threads hand each other bytes.
+/// Where ranks that run as threads hand each other bytes.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -18,14 +18,14 @@ namespace fsdp::test::checked {
 
 using Bytes = std::vector<std::byte>;
 
-/// A mailbox for each pair of ranks, first in, first out. Thread safety: all of it.
+/// A first-in, first-out mailbox for each pair of ranks. Thread safety: all of it.
 class MeetingPlace {
  public:
-  /// The same for all ranks that come with the same keys of a store. Collective.
+  /// All ranks that come with the same keys of a store get the same place. Collective.
   static std::shared_ptr<MeetingPlace> enter(c10d::Store& store, int rank, std::chrono::milliseconds timeout);
 
   void post(int from, int to, Bytes message);
-  /// Waits for the next message. Throws c10::Error when none comes in time.
+  /// Waits for the next message. Throws c10::Error if none comes in time.
   Bytes take(int from, int to, std::chrono::milliseconds timeout);
 
  private:

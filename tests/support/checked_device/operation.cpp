@@ -18,11 +18,11 @@ struct Stretch {
   size_t bytes;
 };
 
-// The stretches of memory without gaps that a tensor consists of; of very many, what lies around all of them.
+// The contiguous stretches of memory that a tensor consists of; if there are very many, the range that encloses them.
 std::vector<Stretch> stretches_of(const at::Tensor& tensor) {
   constexpr int64_t kMost = 4096;
   if (tensor.numel() == 0) return {};
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride and size
+  std::vector<std::pair<int64_t, int64_t>> dims;  // (stride, size)
   for (int64_t dim = 0; dim < tensor.dim(); ++dim)
     if (tensor.size(dim) > 1 && tensor.stride(dim) != 0) dims.emplace_back(tensor.stride(dim), tensor.size(dim));
   std::ranges::sort(dims);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What a stream is given, with the memory that it reads and writes; the operators.
+/// Operations on streams, with the memory that they read and write; the operators.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
@@ -18,14 +18,14 @@ struct Operand {
   bool writes = false;
 };
 
-/// Notes that the calling thread gives the stream an operation on `operands`; those elsewhere do not count.
+/// Notes that the calling thread gives the stream an operation. Operands that are not on the device do not count.
 Stamp note_operation(const std::string& name, const c10::Stream& stream, std::span<const Operand> operands);
 
 /// Notes that the host waits for the stream.
 void note_host_wait(const std::string& name, const c10::Stream& stream);
 
-/// Every operator runs its CPU kernel on the same memory, and notes what it reads and writes on the current stream of
-/// its operands' device, whose default generator it draws from. Once.
+/// Registers the operators; call once. Each runs its CPU kernel on the same memory, draws from the default generator of
+/// its operands' device, and is noted with what it reads and writes on that device's current stream.
 void register_operators();
 
 }  // namespace fsdp::test::checked

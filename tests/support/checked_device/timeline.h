@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The order of what streams are given, whatever order it runs in.
+/// The order of the operations that streams are given, in whatever order they run.
 
 #include <c10/core/Stream.h>
 
@@ -21,8 +21,8 @@ struct Stamp {
   uint64_t time = 0;
 };
 
-/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. Of earlier epochs
-/// everything is over: they belong to tests that have ended, see Timeline::forget.
+/// How far each stream had got, as far as its owner (a stream, an event, a thread of the host) knows. Everything
+/// of earlier epochs is over: they belong to tests that have ended, see Timeline::forget.
 class VectorClock {
  public:
   VectorClock() = default;
@@ -32,12 +32,12 @@ class VectorClock {
     if (stamp.epoch != epoch_) return stamp.epoch < epoch_;
     return stamp.stream < times_.size() && times_[stamp.stream] >= stamp.time;
   }
-  /// The next operation of the stream.
+  /// Counts the stream's next operation.
   Stamp advance(size_t stream) {
     if (stream >= times_.size()) times_.resize(stream + 1);
     return {epoch_, stream, ++times_[stream]};
   }
-  /// From now on it knows what `other` knows.
+  /// Takes over all that `other` knows.
   void join(const VectorClock& other) {
     if (other.epoch_ < epoch_) return;
     if (other.epoch_ > epoch_) *this = VectorClock(other.epoch_);
@@ -47,19 +47,19 @@ class VectorClock {
 
  private:
   uint64_t epoch_ = 0;
-  std::vector<uint64_t> times_;  // by stream
+  std::vector<uint64_t> times_;  // indexed by stream
 };
 
-/// Guards all that the device knows: its clocks, its blocks and what was found. Never destroyed: memory is given back
-/// until the very end of the process.
+/// Guards everything the device keeps: its clocks, its blocks and its findings. It is never destroyed, because memory
+/// is given back until the very end of the process.
 inline std::mutex& device_mutex() {
   static auto* mutex = new std::mutex;
   return *mutex;
 }
 
-/// Operations of one stream come one after another. Those of two are ordered only by an event that one records and the
-/// other waits for, or by a thread of the host that waits for the one and then gives the other something to do.
-/// Thread safety: under device_mutex().
+/// The operations of one stream run one after another. Those of two streams are ordered only by an event that one
+/// records and the other waits for, or by a thread of the host that waits for one stream and then launches on the
+/// other. Thread safety: call under device_mutex().
 class Timeline {
  public:
   static Timeline& get() {
@@ -67,22 +67,23 @@ class Timeline {
     return *timeline;
   }
 
-  /// The calling thread gives the stream something to do.
+  /// Notes that the calling thread launches an operation on the stream.
   Stamp launch(const c10::Stream& stream) {
     auto& clock = clock_of(stream);
     clock.join(of_this_thread());
     return clock.advance(index_of(stream));
   }
-  /// What the stream knows of when its next operation begins.
+  /// What the stream knows when its next operation begins.
   const VectorClock& of(const c10::Stream& stream) { return clock_of(stream); }
-  /// What the stream is given from now on comes after all that `clock` knows.
+  /// Orders everything launched on the stream from now on after all that `clock` knows.
   void make_wait(const c10::Stream& stream, const VectorClock& clock) { clock_of(stream).join(clock); }
   /// What the calling thread has waited for.
   static VectorClock& of_this_thread() {
     thread_local VectorClock clock;
     return clock;
   }
-  /// All that streams were given is over. Clocks have an entry for each stream since then, so they stay short.
+  /// Declares everything that streams were given to be over. Clocks have an entry for each stream used since then, so
+  /// they stay short.
   void forget() {
     ++epoch_;
     indices_.clear();
