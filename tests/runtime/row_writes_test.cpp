@@ -69,7 +69,7 @@ WriteCounts counts_of(const Slots& writes) {
   return counts;
 }
 
-// Counted alike by ranks that have rows of all parameters and by those that have rows of some.
+// Ranks that have rows of all parameters and ranks that have rows of some must count alike.
 TEST(WriteCounts, CountAnUpdateOfAllSlotsOrOfEachSlotOnce) {
   const std::vector<std::pair<Slots, int>> counts{{{}, 0},
                                                   {{kAll}, 1},
@@ -88,7 +88,7 @@ TEST(WriteCounts, BeginAgainAfterTheyWereTakenUnlessTheyAreGivenBack) {
   EXPECT_EQ(counts.take(), 1);
   EXPECT_EQ(counts.take(), 0);
   counts.note(1);
-  counts.give_back(counts.take());  // it did not reach the other ranks
+  counts.give_back(counts.take());  // the other ranks did not learn of it
   EXPECT_EQ(counts.take(), 1);
   EXPECT_EQ(counts.total(), 2);
 }
