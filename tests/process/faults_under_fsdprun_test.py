@@ -1,4 +1,4 @@
-"""Training ranks under fsdprun that are killed or make a mistake: the exit code, and no process left.
+"""fsdprun ends jobs whose ranks are killed or make a mistake, with their exit code and with no process left.
 
 FILE.py FSDPRUN TEST_PROGRAM [unittest arguments]
 """
