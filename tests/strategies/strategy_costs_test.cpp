@@ -1,4 +1,5 @@
-// What each strategy moves and holds in a step, by the formulas of docs/strategies.md: of a rank, and of a host.
+// The bytes that each strategy moves and holds in a step, for a rank and for a host, against the formulas in
+// docs/strategies.md.
 
 #include <iostream>
 #include <mutex>
@@ -16,7 +17,7 @@ using Net = EqualGroupsNetImpl;
 struct Figure {
   const char* name;
   int64_t expected, found;
-  bool is_bound = false;  // what is found may be less, down to half
+  bool is_bound = false;  // `found` may be less, down to half
 };
 
 // A column.
@@ -46,13 +47,14 @@ void print(const std::string& title, const std::vector<Column>& columns) {
   std::cout << '\n';
 }
 
-// Of a step: what the group held at most until its backward was over, what it holds after it, and what the rank sent.
+// One step: the most that the group held until its backward was over, what it holds after the step, and what the rank
+// sent.
 struct Step {
   GroupStats backward, after;
   Traffic moved;
 };
 
-// Two steps; `begin` is called before each.
+// Runs two steps, with `begin` before each, and returns the second one.
 Step second_step(const std::function<Group(torch::nn::Module&)>& shard, const std::function<void()>& begin = [] {}) {
   const auto net = build_alike([] { return std::make_shared<Net>(); });
   for (const auto& layer : net->layers->children()) shard(*layer);
@@ -75,7 +77,7 @@ Step second_step(const std::function<Group(torch::nn::Module&)>& shard, const st
   return found;
 }
 
-// How often, and the bytes that a rank sends.
+// The number of collectives, and the bytes that a rank sends in them.
 struct Collectives {
   int64_t count = 0, bytes = 0;
 };
@@ -89,7 +91,7 @@ Collectives collectives_in(const OperationLog& log, const std::string& operation
   return found;
 }
 
-// Of rank 0, beside the formulas.
+// What rank 0 measured, compared with the formulas.
 Column costs_of(Strategy strategy, const Shape& shape) {
   Step step;
   const auto log = std::make_shared<OperationLog>();
@@ -144,11 +146,11 @@ TEST(StrategyCosts, AreThoseOfTheDocument) {
 
 constexpr int64_t kHosts = 2, kHostRanks = 2;
 
-// How a column of the table of hosts shares the model out.
+// How a column of the table of hosts distributes the model.
 struct WayOnHosts {
   std::string name;
   Strategy strategy;
-  bool replicates_hosts = false;  // a mesh: rows are shared out inside a host
+  bool replicates_hosts = false;  // by a mesh that shards rows inside a host
   bool keeps_second_shards = false;
 };
 
@@ -159,7 +161,7 @@ const WayOnHosts kWaysOnHosts[] = {{"kFullShard", Strategy::kFullShard},
                                    {"kReplicate", Strategy::kReplicate},
                                    {"kFullShard in a host, replicas across", Strategy::kFullShard, true}};
 
-// Of the ranks of the first host together, beside the formulas.
+// What the ranks of the first host measured together, compared with the formulas.
 Column costs_of_host(const WayOnHosts& way) {
   Step host;
   std::mutex mutex;
