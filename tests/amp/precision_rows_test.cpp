@@ -258,7 +258,7 @@ int64_t kept_by_graph(const std::optional<MixedPrecisionPolicy>& policy, bool ha
                      at::autocast::set_autocast_enabled(at::kCPU, has_autocast);
                      const auto allocated = std::make_shared<Allocated>();
                      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
-                     Tensor out = model(torch::ones({1, 256}).requires_grad_());  // so that backward needs the weight
+                     Tensor out = model(torch::ones({1, 256}).requires_grad_());  // its gradient needs the weight
                      // The group that was read last stays unsharded until another one is read.
                      if (r == 0) kept = allocated->now - model.stats().whole.current;
                      out.sum().backward();

@@ -16,7 +16,7 @@ torch::optim::SGD sgd_of(const MixedNetImpl& net) {
   return torch::optim::SGD(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// One rank's share of train_with_casts.
+// One rank's part of what train_with_casts computes.
 Outcome train(MixedNetImpl& net, const FullyShardOptions& options, int micro_batches = 1) {
   const auto group = shard_mixed_net(net, options);
   auto optimizer = sgd_of(net);

@@ -40,7 +40,7 @@ inline const std::vector<MakeOptimizer>& makers() {
   return all;
 }
 
-/// A model with what trains it.
+/// A model with its group and its optimizer.
 struct Scaled {
   std::shared_ptr<SmallNetImpl> net = float_net();
   Group group;

@@ -97,7 +97,6 @@ const std::vector<EqualityCase> kEqualityCases{
 
 class EveryOptimizer : public testing::TestWithParam<EqualityCase> {};
 
-// Torch's optimizer steps the unsharded oracle.
 TEST_P(EveryOptimizer, EqualsTorchs) {
   auto program = program_with(GetParam().make);
   expect_equals_unsharded(program, {1, worlds_up_to(4).back()});

@@ -131,7 +131,7 @@ TEST(OptimMemory, AStepIsNotInterceptedBumpsVersionsAndMakesWholeCopiesStale) {
     EXPECT_GT(p._version(), version);
     torch::NoGradGuard no_grad;
     ForwardScope scope(group);
-    EXPECT_GT((p * 1.0 - before).abs().min().item<double>(), 0.05);  // lr 0.1 moves each element by that
+    EXPECT_GT((p * 1.0 - before).abs().min().item<double>(), 0.05);  // a step moves each element by about 0.1
   });
 }
 

@@ -12,7 +12,7 @@
 namespace fsdp::test {
 namespace {
 
-// Kills this rank if the environment says that it is to die at `place`.
+// Kills this rank if the environment tells it to die at `place`.
 void maybe_die(const std::string& place) {
   const char *victim = std::getenv("VICTIM"), *where = std::getenv("PLACE");
   if (victim != nullptr && where == place && std::stoi(victim) == rank()) raise(SIGKILL);

@@ -1,4 +1,4 @@
-"""fsdprun ends jobs whose ranks are killed or make a mistake, with their exit code and with no process left.
+"""Training ranks under fsdprun are killed or make a mistake: fsdprun returns their exit code and leaves no process.
 
 FILE.py FSDPRUN TEST_PROGRAM [unittest arguments]
 """

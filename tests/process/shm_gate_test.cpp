@@ -1,4 +1,4 @@
-// A rank that reads rows ends while its peers wait to write them.
+// A rank that reads rows ends or stops while its peers wait to write them.
 
 #include <gmock/gmock.h>
 

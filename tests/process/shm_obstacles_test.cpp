@@ -74,7 +74,7 @@ struct ShmObstacle {
   int rank;  // the one that meets it
   bool is_met_in_init;
   void (*arise)();
-  std::vector<std::string> told;  // on every rank
+  std::vector<std::string> told;  // parts of every rank's error
   bool needs_root = false;
 };
 

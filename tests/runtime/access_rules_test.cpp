@@ -1,4 +1,4 @@
-// Each rule about what may touch a sharded tensor.
+// Each rule about which operators may touch a sharded tensor.
 
 #include "runtime/access_rules.h"
 

@@ -30,7 +30,7 @@ struct CostOptions {
   std::function<void(SmallNetImpl&)> prepare = {};  // before sharding
 };
 
-/// A net of which each block is a group, and the log of its rank.
+/// A net in which each block is a group, and the log of its rank.
 struct CostRank {
   CostRank(int number, Recorded& logs, const CostOptions& options)
       : rank(number), recorded(logs), module(make(options)), group(shard_blocks(net, options.sharding)) {

@@ -1,4 +1,4 @@
-// A gather that throws half way leaves the group as it was.
+// A gather that throws halfway leaves the group as it was.
 
 #include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>

@@ -20,7 +20,7 @@ Maker maker(Options options) {
   return [options](const std::vector<Tensor>& parameters) { return std::make_shared<Optimizer>(parameters, options); };
 }
 
-// One optimizer for each group, which steps in backward.
+// One optimizer for each group, stepped by a hook in backward.
 class SteppersInBackward {
  public:
   SteppersInBackward(SmallNetImpl& net, const Maker& make) {
@@ -188,7 +188,7 @@ TEST(AHookOfCompleteGradients, LeavesAutogradGradInAScopeAlone) {
   });
 }
 
-// Backward's other reads of a group come before it is reduced, but a hook on an activation may read it at any time.
+// The graph's own nodes read a group before it is reduced, but a hook on an activation may read it at any time.
 TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError) {
   run_thread_ranks(2, [](int) {
     auto net = build_alike([] { return SmallNet(); });

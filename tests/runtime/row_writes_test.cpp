@@ -1,4 +1,4 @@
-// The rows that optimizer steps write: in how many runs, and how often every rank has written.
+// The runs in which optimizer steps write rows, and the count of every rank's writes.
 
 #include "runtime/runs.h"
 
@@ -14,7 +14,7 @@ using testing::IsEmpty;
 
 constexpr uint64_t kShard = 1, kGradients = 2, kMoments = 3;
 
-// `numel` elements at `first` of the shard, with a gradient and one state that lie as the rows do.
+// `numel` elements at `first` of the shard, with a gradient and one state that are laid out like the rows.
 Extent extent_at(int64_t first, int64_t numel, Recipe recipe = {}) {
   return {true, recipe, numel, {{kShard, first}, {kGradients, first}, {kMoments, first}}};
 }

@@ -216,7 +216,7 @@ TEST(Residents, MoveWithTheModulesAroundThem) {
   EXPECT_EQ(residents.apart_from(kinship.span_of(2)), Ids({1, 3}));
 }
 
-// A read must look at none of the other groups, or this test would take minutes.
+// Each group must look at none of the others, or this test would take minutes.
 TEST(Residents, OfManyInAChainOrManyThatAreKeptNoneIsLookedAt) {
   constexpr GroupId kMany = 100'000;
   for (const bool is_chain : {true, false}) {

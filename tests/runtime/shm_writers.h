@@ -127,7 +127,7 @@ inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& bef
   run_readers(kReaders, run, is_frozen);
 }
 
-// Multiplies x by a weight in a custom function, so that autograd does not see the weight being saved.
+// x times a weight, in a custom function whose backward autograd cannot look into.
 struct OwnLinear : torch::autograd::Function<OwnLinear> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const torch::Tensor& weight) {

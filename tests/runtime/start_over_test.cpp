@@ -134,7 +134,7 @@ TEST(StartOver, AfterRanksRanDifferentOperations) {
 }
 
 TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
-  // Rank 1 had one scope and one optimizer step less.
+  // In each incident rank 1 opens one scope less than the others.
   expect_survived([](SgdRank& t) {
     EXPECT_THROW(
         {

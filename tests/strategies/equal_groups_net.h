@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A net whose groups are all equal and divide evenly, for formulas of costs.
+/// A net whose groups are all equal and divide evenly, so that formulas give its costs.
 
 #include <fsdp/fsdp.h>
 

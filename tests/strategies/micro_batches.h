@@ -19,7 +19,7 @@ struct ShardedRun {
   Shape shape;
 };
 
-/// A small net of which each block is a group, sharded as `run` says. The caller sets what it runs.
+/// A small net in which each block is a group, sharded as `run` says. The caller sets what it runs.
 inline Program<SmallNetImpl> small_net_program(const ShardedRun& run) {
   Program<SmallNetImpl> program;
   program.build = [] { return std::make_shared<SmallNetImpl>(11, 2); };

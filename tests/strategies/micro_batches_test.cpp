@@ -94,7 +94,7 @@ TEST(RequiresAllReduce, SumsWhatWasKeptWithTheOwnersGradientAndDividesOnce) {
     const auto rows = local_rows(net.weight);
     Tensor expected;
     for (int replica = 0; replica < kReplicas; ++replica) {
-      Tensor kept;  // of this rank's rows
+      Tensor kept;  // the gradient of this rank's rows
       for (int micro = 0; micro < 3; ++micro) {
         Tensor sum;
         for (int shard = 0; shard < kShards; ++shard) {

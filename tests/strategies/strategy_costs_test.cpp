@@ -13,14 +13,14 @@ namespace {
 
 using Net = EqualGroupsNetImpl;
 
-// A line of a table.
+// A line of a table of costs.
 struct Figure {
   const char* name;
   int64_t expected, found;
   bool is_bound = false;  // `found` may be less, down to half
 };
 
-// A column.
+// A column of the table.
 struct Column {
   std::string name;
   std::vector<Figure> figures;
@@ -109,7 +109,7 @@ Column costs_of(Strategy strategy, const Shape& shape) {
 
   const bool shards_any = strategy != Strategy::kReplicate;
   const int64_t shards = shards_any ? shape[1] : 1;
-  const int64_t replicas = shape[0];  // of rows; all axes have two ranks
+  const int64_t replicas = shape[0];  // of the rows; every axis has one or two ranks
   const int64_t sums = (replicas > 1 ? 1 : 0) + (shards_any ? 0 : 1);
   const int64_t gathers = !shards_any ? 0 : strategy == Strategy::kFullShard ? 2 * Net::kGroups - 1 : Net::kGroups;
   const int64_t whole = !shards_any ? 0 : strategy == Strategy::kFullShard ? 3 * Net::kGroupBytes : Net::kAllBytes;
@@ -185,7 +185,7 @@ Column costs_of_host(const WayOnHosts& way) {
   const bool replicates = way.strategy == Strategy::kReplicate, crosses = !replicates && !way.replicates_hosts;
   const bool comes_and_goes = way.strategy == Strategy::kFullShard && !way.keeps_second_shards;
   EXPECT_LE(host.backward.gathers, comes_and_goes ? 2 * Net::kGroups - 1 : Net::kGroups) << way.name;
-  constexpr int64_t kCrossing = Net::kAllBytes * (kHosts - 1) / kHosts;  // once around all hosts
+  constexpr int64_t kCrossing = Net::kAllBytes * (kHosts - 1) / kHosts;  // one pass around all hosts
   const int64_t gathered = host.backward.gathers * Net::kGroupBytes * (kHosts - 1) / kHosts;
   const int64_t rows = Net::kAllBytes * (replicates ? kHostRanks : 1) / (crosses ? kHosts : 1);
   const int64_t whole = comes_and_goes ? 3 * Net::kGroupBytes : Net::kAllBytes;
