@@ -87,7 +87,7 @@ TEST(Threads, ThatTrainOneModelAtOnceGetTheRightGradientsOrAClearError) {
     std::vector<Round> all(world == 1 ? 1000 : 12);
     std::atomic<int> right = 0;
     ThreadRanksOptions options;
-    // A scope that opens inside another thread's meets no peer, so ranks may wait for each other. Only the timeout finds
+    // A scope that opens inside another thread's meets no peer, so ranks may wait for each other. Only the timeout ends
     // that, because the thread that joins the other one might still do what they wait for.
     options.timeout = std::chrono::seconds(test_backend() == "shm" ? 1 : 5);
     run_thread_ranks_with(world, options, [&](int) {
