@@ -1,4 +1,5 @@
-// What ranks tell each other of a scaler, what of memory is gone over, mistakes, and where a scaler's state goes.
+// What a GradScaler communicates and how often it passes over memory, the errors for its misuse, and its state in
+// checkpoints.
 
 #include <ATen/record_function.h>
 #include <fsdp/checkpoint.h>
@@ -42,7 +43,7 @@ TEST(GradScaler, TellsTheOtherRanksOneNumberForEachOptimizer) {
           }
           EXPECT_EQ(scaler.get_scale(), 32768) << "rank " << r << ": a replica has no inf of its own";
         },
-        // What records cannot be split into a mesh's axes.
+        // A recording communicator cannot be split into a mesh's axes.
         has_replicas ? ThreadRanksOptions{} : recorded.options);
   }
 }
@@ -101,7 +102,7 @@ TEST(GradScaler, MistakesAreThoseOfTorchAmp) {
       ForwardScope scope(model.group);
       refused([&] { scaler.unscale_(optimizer); }, "a forward scope or a backward is open");
     }
-    scaler.unscale_(optimizer);  // nothing is left behind by what was refused
+    scaler.unscale_(optimizer);  // the refused calls left nothing behind
     scaler.update();
     {
       const auto no_sync = model.group.no_sync();

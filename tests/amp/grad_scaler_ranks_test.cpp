@@ -1,4 +1,4 @@
-// Ranks whose parts of an iteration differ have one scale, or are told that they have not.
+// Ranks whose parts of an iteration differ keep one scale, or get an error when their scales differ.
 
 #include "amp/scaled_net.h"
 
@@ -8,7 +8,7 @@ namespace {
 TEST(GradScalerRanks, OptimizersOfShardedAndOfPlainParametersKeepOneScale) {
   run_thread_ranks(3, [](int r) {
     Scaled without, model;
-    const auto plain = plain_parameter();  // each rank's own
+    const auto plain = plain_parameter();  // each rank has its own
     torch::optim::SGD other({plain}, 0.5);
     GradScaler scaler({.init_scale = 8, .process_group = default_process_group()});
     for (int step = 0; step < 3; ++step) {
@@ -25,7 +25,7 @@ TEST(GradScalerRanks, OptimizersOfShardedAndOfPlainParametersKeepOneScale) {
   });
 }
 
-// By the last bit of a float.
+// The scales differ only in the last bit of a float.
 TEST(GradScalerRanks, ScalesThatDifferAreAMismatch) {
   run_thread_ranks(2, [](int r) {
     Scaled model;
@@ -82,9 +82,9 @@ TEST(GradScalerRanks, ARankWithoutGradientsStepsAlong) {
     });
 }
 
-// A rank that never had data has scaled nothing.
+// One rank never has data, so it never scales a loss.
 TEST(GradScalerRanks, TrainsInJoinToTheBitsOfTrainingWithoutIt) {
-  // By a scaler that is not enabled as without one.
+  // A disabled scaler trains as if there were none.
   const auto train_in_join = [](Scaled& model, int rank, GradScaler& scaler, bool unscales) {
     int step = 0;
     const auto forward_and_backward = [&] { model.backward(scaler, step); };
@@ -97,7 +97,7 @@ TEST(GradScalerRanks, TrainsInJoinToTheBitsOfTrainingWithoutIt) {
     EXPECT_EQ(step, 3);
   };
   for (const bool unscales : {false, true}) {
-    const auto& make = unscales ? makers().back() : makers().front();  // one of fsdp::optim, and torch's
+    const auto& make = unscales ? makers().back() : makers().front();  // an optimizer of fsdp::optim, and one of torch
     run_thread_ranks(3, [&](int r) {
       Scaled plain({}, make), scaled({}, make);
       GradScaler none({.enabled = false}), scaler({.init_scale = 4096, .growth_interval = 2});
@@ -117,7 +117,7 @@ TEST(GradScalerRanks, LoadingGivesUpWhatAnIterationWasAt) {
     scaled.backward(scaler, 0);
     scaler.unscale_(*scaled.optimizer);
     scaler.load(saved);
-    expect_error([&] { scaler.step(*scaled.optimizer); }, {"nothing was scaled yet"});  // by gradients of before
+    expect_error([&] { scaler.step(*scaled.optimizer); }, {"nothing was scaled yet"});  // not since load
     plain.iterate(1);
     scaled.backward(scaler, 1);
     scaler.unscale_(*scaled.optimizer);

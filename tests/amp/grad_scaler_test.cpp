@@ -1,4 +1,4 @@
-// The scaler of losses: what torch.amp's does, with the same decision on every rank.
+// GradScaler does what torch.amp's scaler does, and makes the same decision on every rank.
 
 #include <ATen/ops/_amp_update_scale.h>
 #include <cmath>
@@ -86,7 +86,7 @@ TEST(GradScaler, LeavesGradientsOfOtherOptimizersAloneWhereTheyLieBetween) {
     scaler.unscale_(one);
     for (size_t i = 0; i < before.size(); ++i)
       EXPECT_TRUE(torch::equal(full_grad(net->parameters()[i]), i % 2 == 0 ? before[i] / 8 : before[i])) << i;
-    // An inf of one optimizer skips its step alone, and makes the scale smaller.
+    // An inf in one optimizer's gradients skips only that optimizer's step, and lowers the scale.
     for (const auto& parameter : others)
       if (parameter.grad().numel() > 0 && rank() == 1) parameter.grad().fill_(kInf);
     const auto first = full_tensor(some[0]), second = full_tensor(others[0]);
@@ -111,7 +111,7 @@ TEST(GradScaler, TakesParametersOfSeveralModelsAndPlainOnesInOneOptimizer) {
     GradScaler scaler({.init_scale = 2});
     const auto loss = one.forward(0) + other.forward(0) + plain.sum();
     scaler.scale(loss).backward();
-    if (r == 2) plain.mutable_grad()[1] = kInf;  // each rank's own
+    if (r == 2) plain.mutable_grad()[1] = kInf;  // each rank has its own
     const auto before = one.values();
     scaler.step(optimizer);
     scaler.update();
@@ -172,7 +172,7 @@ TEST(GradScaler, RowsOfLowPrecisionAreUnscaledToo) {
     });
 }
 
-// The scale is too large for fp16 at first: gradients are inf, and steps are skipped until it fits.
+// The scale is too large for fp16 at first, so gradients are inf and steps are skipped until it fits.
 TEST(GradScaler, FindsTheScaleAtWhichFp16Trains) {
   run_thread_ranks(2, [](int) {
     Scaled model({.mp_policy = MixedPrecisionPolicy{.param_dtype = torch::kHalf}});

@@ -1,5 +1,5 @@
-// Rows of low precision, of several dtypes in one group, and what is low while rows are not: bytes on the wire, in
-// memory that ranks share, and under autocast.
+// Rows of low precision, rows of several dtypes in one group, and what low precision saves while the rows stay fp32:
+// bytes on the wire, in memory that ranks share, and under autocast.
 
 #include <ATen/autocast_mode.h>
 #include <fsdp/optim.h>
@@ -21,8 +21,9 @@ using torch::Tensor;
 constexpr int kLowSteps = 3;
 const auto kLowOptions = torch::optim::SGDOptions(0.1).momentum(0.9);
 
-// The oracle of rows of low precision: one model of that dtype, whose gradients are those of the ranks one after the
-// other. The optimizer is fsdp's, which rounds a stretch's last elements as the others; torch's operators do not.
+// The oracle for rows of low precision: one model of that dtype, which computes the ranks' gradients one after the
+// other. It uses fsdp's optimizer, which rounds the last elements of a stretch like all others; torch's operators do
+// not.
 std::vector<Tensor> train_low(const Training<MixedNetImpl>& training, c10::ScalarType reduced, int world) {
   const auto net = build_alike([&] { return build_model(training); });
   const auto optimizer = training.optimizer(net->parameters());
@@ -71,7 +72,7 @@ TEST(PrecisionOfRows, MayBeLowAsInFairseqsFp16Training) {
     }
 }
 
-// Parameters of every kind in one group; `kind` is frozen.
+// Parameters of every kind of dtype in one group.
 struct KindsImpl : nn::Module {
   static Tensor values(int64_t rows, c10::ScalarType dtype) {
     return samples({static_cast<int>(rows), 0, rows}, {3}).to(dtype);
@@ -82,7 +83,6 @@ struct KindsImpl : nn::Module {
   Tensor twice = register_parameter("twice", values(8, torch::kDouble));
   Tensor tiny = register_parameter("tiny", torch::arange(27).reshape({9, 3}).to(torch::kFloat8_e4m3fn), false);
   Tensor kind = register_parameter("kind", torch::arange(-15, 15).reshape({10, 3}).to(torch::kChar), false);
-  // Of each parameter something of its own dtype.
   Tensor loss(int step) {
     Tensor sum = torch::zeros({}, torch::kDouble);
     for (const auto& parameter : {half, low, single, twice, tiny, kind})
@@ -108,7 +108,7 @@ TEST(PrecisionOfRows, OfSeveralDtypesMakeOneGroup) {
           << "parameter " << i << " on rank " << r;
       if (!parameter.requires_grad()) continue;
       EXPECT_EQ(parameter.grad().scalar_type(), parameter.scalar_type());
-      // Of fp16 a part of the divisor is applied before the sum, and a third has no exact value in fp16 and bf16.
+      // For fp16, part of the divisor is applied before the sum, and a third has no exact value in fp16 and bf16.
       EXPECT_LT(relative_difference(expected->parameters()[i].grad().to(torch::kDouble),
                                     full_grad(parameter).to(torch::kDouble)),
                 0.01)
@@ -149,7 +149,7 @@ TEST(PrecisionOfRows, IsKeptByNameToo) {
   });
 }
 
-// Its rows divide evenly, so that nothing is padded in any dtype.
+// The rows divide evenly, so that nothing is padded in any dtype.
 struct EvenRowsImpl : nn::Module {
   nn::ModuleList layers;
   EvenRowsImpl() {
@@ -168,7 +168,7 @@ struct Moved {
   int64_t between_hosts = 0;
 };
 
-// What rank 1 moves in the forward and backward of its second step.
+// The bytes that rank 1 moves in the forward and backward of its second step.
 Moved moved_with(std::optional<MixedPrecisionPolicy> policy, const std::vector<int>& hosts) {
   const auto world = static_cast<int>(hosts.size());
   Recorded recorded(world);
@@ -240,14 +240,14 @@ TEST(PrecisionInSharedMemory, WholeParametersAreThereOncePerHostBesideTheRows) {
   EXPECT_EQ(rows, 2 * all);
 }
 
-// Bytes that LibTorch's allocator has given out on this thread, but for what is freed on another.
+// Bytes that LibTorch's allocator has given out on this thread and that this thread has not freed.
 struct Allocated : c10::MemoryReportingInfoBase {
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override { now += bytes; }
   bool memoryProfilingEnabled() const override { return true; }
   int64_t now = 0;
 };
 
-// What a forward leaves in the graph of a layer whose weight is far larger than its input.
+// The bytes that a forward leaves in the graph of a layer whose weight is far larger than its input.
 int64_t kept_by_graph(const std::optional<MixedPrecisionPolicy>& policy, bool has_autocast) {
   int64_t kept = 0;
   run_thread_ranks(2,
@@ -258,8 +258,8 @@ int64_t kept_by_graph(const std::optional<MixedPrecisionPolicy>& policy, bool ha
                      at::autocast::set_autocast_enabled(at::kCPU, has_autocast);
                      const auto allocated = std::make_shared<Allocated>();
                      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocated);
-                     Tensor out = model(torch::ones({1, 256}).requires_grad_());  // so that backward needs the weight
-                     // The group that was read last stays until another one is read.
+                     Tensor out = model(torch::ones({1, 256}).requires_grad_());  // its gradient needs the weight
+                     // The group that was read last stays unsharded until another one is read.
                      if (r == 0) kept = allocated->now - model.stats().whole.current;
                      out.sum().backward();
                      at::autocast::set_autocast_enabled(at::kCPU, false);

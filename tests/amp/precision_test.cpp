@@ -16,7 +16,7 @@ torch::optim::SGD sgd_of(const MixedNetImpl& net) {
   return torch::optim::SGD(net.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
 }
 
-// One rank's share of train_with_casts.
+// One rank's part of what train_with_casts computes.
 Outcome train(MixedNetImpl& net, const FullyShardOptions& options, int micro_batches = 1) {
   const auto group = shard_mixed_net(net, options);
   auto optimizer = sgd_of(net);
@@ -98,7 +98,7 @@ TEST(Precision, GradientsOfSeveralBackwardsAddUpInTheDtypeOfTheRows) {
   }
 }
 
-// A parameter that is frozen in the first backward, and joins within an accumulation.
+// One parameter is frozen in the first backward, and begins to train in the middle of an accumulation.
 TEST(Precision, OfParametersThatTrainLaterIsTheSame) {
   run_thread_ranks(3, [](int) {
     const auto gradients_of = [](const std::vector<int>& steps, bool joins_last) {
@@ -181,7 +181,8 @@ TEST(Precision, CallsCastTheirArgumentsAndResults) {
   });
 }
 
-// BatchNorm keeps its precision unasked: its operator wants parameters of its statistics' dtype, and writes these.
+// BatchNorm keeps its precision without being listed: its operator needs parameters of the dtype of its running
+// statistics, and writes those.
 TEST(Precision, RunningStatisticsAreUpdatedInFullPrecision) {
   struct ConvNetImpl : torch::nn::Module {
     torch::nn::Conv2d conv = register_module("conv", torch::nn::Conv2d(3, 6, 3));
@@ -226,7 +227,7 @@ TEST(Precision, StaysWhenRowsMoveToAnotherStrategyOrDtype) {
   });
 }
 
-// LibTorch caches what autocast made of parameters until autocast ends: whole copies, and of old values after a step.
+// LibTorch would cache autocast's casts of parameters until autocast ends: whole copies, which are stale after a step.
 TEST(Precision, AutocastInAScopeCachesNothing) {
   run_thread_ranks(2, [](int) {
     const auto net = build_alike([] { return std::make_shared<torch::nn::LinearImpl>(4, 4); });

@@ -28,7 +28,8 @@ inline std::unique_ptr<torch::optim::Optimizer> momentum(std::vector<torch::Tens
 
 using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
 
-/// One of torch::optim, whose gradients are divided before the step, and all of fsdp::optim, which divide in it.
+/// One optimizer of torch::optim, whose gradients are divided before the step, and all of fsdp::optim, which divide
+/// in it.
 inline const std::vector<MakeOptimizer>& makers() {
   static const auto all = [] {
     std::vector<MakeOptimizer> list{momentum};
@@ -39,7 +40,7 @@ inline const std::vector<MakeOptimizer>& makers() {
   return all;
 }
 
-/// A model with what trains it.
+/// A model with its group and its optimizer.
 struct Scaled {
   std::shared_ptr<SmallNetImpl> net = float_net();
   Group group;
@@ -54,7 +55,7 @@ struct Scaled {
     return small_net_loss(*net, {step, rank() * 2, 2});
   }
   void backward(GradScaler& scaler, int step) { scaler.scale(forward(step)).backward(); }
-  /// A whole iteration with the scaler, and without one.
+  /// A whole iteration, with the scaler or without one.
   void iterate(GradScaler& scaler, int step) {
     backward(scaler, step);
     this->step(scaler);
@@ -63,12 +64,11 @@ struct Scaled {
     forward(step).backward();
     optimizer->step();
   }
-  /// What follows a backward.
   void step(GradScaler& scaler) {
     scaler.step(*optimizer);
     scaler.update();
   }
-  /// In one of that rank's rows.
+  /// Writes `value` into a gradient's row on rank `on_rank`.
   void plant(float value, int on_rank) {
     for (const auto& parameter : net->parameters())
       if (rank() == on_rank && parameter.grad().numel() > 0) {
@@ -88,7 +88,7 @@ inline bool are_equal(const std::vector<torch::Tensor>& left, const std::vector<
                             [](const torch::Tensor& a, const torch::Tensor& b) { return torch::equal(a, b); });
 }
 
-/// Float parameters of each rank's own, that no model has.
+/// A float parameter that each rank has for itself, outside any model.
 inline torch::Tensor plain_parameter() { return torch::ones({2}, torch::requires_grad()); }
 
 }  // namespace fsdp::test

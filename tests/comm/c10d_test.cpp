@@ -1,5 +1,5 @@
-// The communicator over c10d: its handshake, the messages that small data takes, and a backend's own collectives, with
-// Gloo in NCCL's place.
+// The communicator over c10d: its handshake, the number of messages for small data, and a backend's native collectives,
+// with Gloo in NCCL's place.
 
 #include "comm/c10d/c10d_communicator.h"
 
@@ -34,7 +34,7 @@ BackendFactory counting(const CountsPtr& counts) {
   };
 }
 
-// No rank leaves before all are done.
+// Runs `fn` on every rank; no rank leaves before all are done.
 void run_c10d(int world_size, C10dOptions options, const std::function<void(Communicator& ranks)>& fn) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   options.timeout = kPatience;
@@ -47,7 +47,7 @@ void run_c10d(int world_size, C10dOptions options, const std::function<void(Comm
   });
 }
 
-// Refuses to receive once the peers have left, as Gloo does.
+// This backend refuses to receive once the peers have left, as Gloo does.
 class DesertedBackend : public CountingBackend {
  public:
   explicit DesertedBackend(BackendPtr inner) : CountingBackend(std::move(inner), std::make_shared<Counts>()) {}
@@ -79,13 +79,13 @@ TEST(AHandshake, IsCompleteThoughAPeerLeftOnceItsFingerprintWasHere) {
   });
 }
 
-// Data of up to 256 bytes from one rank to another goes with the fingerprints.
+// Up to 256 bytes from one rank to another travel with the fingerprint.
 TEST(ASmallCollective, TakesOneMessageToEachPeer) {
   constexpr int kWorld = 3;
   struct Row {
     const char* what;
     std::function<std::shared_ptr<Work>(Communicator& ranks, int64_t numel)> begin;
-    std::array<int, kWorld> enclosed, beside;  // messages by rank of 64 floats for each peer and of 65
+    std::array<int, kWorld> enclosed, beside;  // messages by rank, for 64 and for 65 floats per peer
   };
   const auto offsets_of = [](int64_t numel) { return std::vector{int64_t{0}, numel, 2 * numel, 3 * numel}; };
   const std::vector<Row> rows{
@@ -111,7 +111,7 @@ TEST(ASmallCollective, TakesOneMessageToEachPeer) {
        [](Communicator& ranks, int64_t numel) { return ranks.broadcast(at::ones({numel}), 0, {"w", {}}); },
        {2, 2, 2},
        {4, 2, 2}},
-      // A fingerprint to each neighbour, and the data.
+      // Each rank sends a fingerprint to each neighbour, and the data to the next one.
       {"a ring of messages",
        [](Communicator& ranks, int64_t numel) {
          const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 2) % kWorld;
@@ -153,7 +153,7 @@ TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
   EXPECT_EQ(made->sends, 0);
 }
 
-// Small integers: every order of summation gives the same bits.
+// The values are small integers, so every order of summation gives the same bits.
 TEST(NativeCollectives, GiveTheResultsOfMessages) {
   C10dOptions native;
   native.control = native.data = gloo;

@@ -1,5 +1,5 @@
-// Every collective against a sequential oracle, bit for bit. Data of up to 256 bytes from one rank to another goes with
-// the fingerprints, so sizes are on both sides of that.
+// Every collective against a sequential oracle, bit for bit. Up to 256 bytes from one rank to another travel with the
+// fingerprint, so the tests use sizes on both sides of that.
 
 #include <torch/torch.h>
 
@@ -20,7 +20,7 @@ at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
   return dtype == at::kBool ? values > 0 : values.to(dtype);
 }
 
-// How many elements a rank has: nothing, one, just as much as goes with a fingerprint, one more, and many.
+// How many elements a rank has: none, one, as many as travel with a fingerprint, one more, and many.
 std::vector<int64_t> shares_of(at::ScalarType dtype, bool with_large_ones) {
   const int64_t most = 256 / static_cast<int64_t>(c10::elementSize(dtype));
   std::vector<int64_t> shares{0, 1, most, most + 1, 1009};
@@ -28,7 +28,7 @@ std::vector<int64_t> shares_of(at::ScalarType dtype, bool with_large_ones) {
   return shares;
 }
 
-// Every rank has `share`; or the last one has it and the others have less, some of them nothing.
+// Two partitions: every rank has `share`, or only the last one has it and the others have less, some of them nothing.
 std::vector<Offsets> partitions(int world, int64_t share) {
   Offsets even{0}, uneven{0};
   for (int rank = 0; rank < world; ++rank) {
@@ -39,13 +39,13 @@ std::vector<Offsets> partitions(int world, int64_t share) {
   return {even, uneven};
 }
 
-// What all ranks have, made once for all of them.
+// The inputs of all ranks, made once for all of them.
 struct Inputs {
   std::vector<int> hosts;
   at::ScalarType dtype;
   Offsets offsets;
   std::vector<at::Tensor> by_rank = {};
-  std::array<at::Tensor, 3> reduced = {};  // by operation, in the order of ranks, inside hosts first
+  std::array<at::Tensor, 3> reduced = {};  // by operation; reduced in rank order, inside each host first
   at::Tensor sum = {};
 
   Inputs(std::vector<int> hosts_of_ranks, at::ScalarType type, Offsets boundaries)
@@ -63,7 +63,7 @@ struct Inputs {
   std::string about(int rank) const { return c10::str("rank ", rank, ", ", dtype, " at ", offsets); }
 };
 
-// By rank: the number of its host.
+// The parameter is each rank's host number.
 class CommCollectives : public testing::TestWithParam<std::vector<int>> {
  protected:
   static int world() { return static_cast<int>(GetParam().size()); }
@@ -74,7 +74,7 @@ class CommCollectives : public testing::TestWithParam<std::vector<int>> {
         {.backend = has_hosts ? "hierarchical" : "", .hosts = has_hosts ? GetParam() : std::vector<int>()});
   }
   static std::vector<int> hosts() { return GetParam().back() > 0 ? GetParam() : test_hosts(world()); }
-  // Runs `fn` on every rank for tensors of all dtypes, sizes and divisions among the ranks; large ones are floats.
+  // Runs `fn` on every rank for tensors of all dtypes, sizes and partitions; only floats come in the largest size.
   static void run_for_each(std::initializer_list<at::ScalarType> dtypes,
                            const std::function<void(int rank, const Inputs& inputs)>& fn) {
     std::vector<Inputs> all;
@@ -102,7 +102,7 @@ TEST_P(CommCollectives, AllGatherPutsEveryPartAtItsOffset) {
 
 TEST_P(CommCollectives, ReduceScatterSumsInRankOrderAndMultipliesByTheScaleItself) {
   run_for_each({at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}, [](int rank, const Inputs& inputs) {
-    for (const double scale : {1.0, 0.5, 1.0 / 3}) {  // a third is 0.19 % larger in bf16
+    for (const double scale : {1.0, 0.5, 1.0 / 3}) {  // rounding a third to bf16 makes it 0.19 % larger
       if (scale < 0.5 && inputs.dtype != at::kBFloat16) continue;
       const auto expected = (part_of(inputs.sum, inputs.offsets, rank).to(at::kDouble) * scale).to(inputs.dtype);
       const auto output = at::full_like(expected, -1), input = inputs.by_rank[rank].clone();
@@ -137,7 +137,7 @@ TEST_P(CommCollectives, BroadcastReachesEveryRankFromEveryRoot) {
 
 TEST_P(CommCollectives, VotesAreTheOrOverAllRanks) {
   run([](int rank) {
-    // 641 votes do not fit into the fingerprint any more.
+    // 641 votes no longer fit into the fingerprint.
     for (const size_t count : {0, 1, 9, 640, 641}) {
       std::vector<uint8_t> votes(count), expected(count);
       for (size_t i = 0; i < count; ++i) {
@@ -168,7 +168,7 @@ TEST_P(CommCollectives, WriteNothingWhenVotedDown) {
   });
 }
 
-// Each is prepared while others are in flight, and what arrived for one stays until it is done.
+// Each collective is prepared while others are in flight, and the data that arrives for one stays until it is done.
 TEST_P(CommCollectives, SmallAndLargeOnesTakeTurnsWhileManyAreInFlight) {
   constexpr int kMany = 30;
   constexpr std::array<int64_t, 6> kSizes{1, 64, 65, 1000, 0, 5000};
@@ -230,11 +230,11 @@ TEST_P(CommCollectives, WhatFollowsOneOfManyRoundsComesWhileNoThreadOfTheRankCom
 
 INSTANTIATE_TEST_SUITE_P(Ranks, CommCollectives,
                          testing::Values(std::vector(1, 0), std::vector(2, 0), std::vector(3, 0), std::vector(4, 0)));
-// Whatever the backend is: hosts that differ.
+// These run on hosts that differ, whatever the backend under test.
 INSTANTIATE_TEST_SUITE_P(Hosts, CommCollectives,
                          testing::Values(std::vector{0, 1, 1, 1}, std::vector{0, 0, 1, 2, 2, 2}));
 
-// More than two pieces for a peer (4 MiB at most), so that pieces are received into memory used before.
+// A peer gets more than two pieces of at most 4 MiB, so pieces are received into memory that was used before.
 TEST(CommLargeCollectives, GatherAndSumPieceByPiece) {
   const Inputs inputs(test_hosts(3), at::kFloat, {0, 0, 1, int64_t{5} << 19});
   run_thread_ranks(3, [&](int rank) {
@@ -259,7 +259,7 @@ TEST(CommLanes, MayRunInDifferentOrdersOnDifferentRanks) {
       if (rank != 1) start_first();
       const auto second = group->reductions().all_reduce(b, ReduceOp::kSum, {"b", {}});
       if (rank == 1) {
-        // All others have started the first one.
+        // All other ranks have started the first operation.
         second->wait();
         start_first();
       }

@@ -1,4 +1,4 @@
-// What launchers tell a rank by variables.
+// The environment variables by which launchers tell a rank its place.
 
 #include "comm/rendezvous/environment.h"
 
@@ -22,7 +22,7 @@ std::string place_in(const Variables& variables) {
                   place->attempt == 0 ? "" : c10::str(", attempt ", place->attempt));
 }
 
-// A change to "(unset)" takes the variable away.
+// A change to "(unset)" removes the variable.
 Variables with(Variables variables, const Variables& changes) {
   for (const auto& [name, value] : changes) {
     variables[name] = value;
@@ -59,11 +59,11 @@ TEST(Environment, OfEachLauncherNamesARanksPlace) {
        "rank 1 of 4, local 1, head:77"},
       {with(kPmi, {{"MASTER_ADDR", "head"}}), "rank 1 of 2, local 1, head:29500"},
       {with(kPmi, {{"MPI_LOCALNRANKS", "2"}}), "rank 1 of 2, local 1, 127.0.0.1:29500"},
-      // What PMI does not tell comes from Slurm.
+      // Whatever PMI leaves out comes from Slurm.
       {with(kSlurm, {{"PMI_RANK", "4"}, {"PMI_SIZE", "7"}}), "rank 4 of 7, local 1, node03:29500"},
       {kSlurm, "rank 5 of 8, local 1, node03:29500"},
       {with(kSlurm, {{"MASTER_ADDR", "head"}}), "rank 5 of 8, local 1, head:29500"},
-      // A step that does not say how many tasks it has has those of its job, and the shell of a job is no rank.
+      // A step without its own number of tasks has its job's, and a job's shell is no rank.
       {with(kSlurm, {{"SLURM_NTASKS", "6"}, {"SLURM_STEP_NUM_TASKS", "(unset)"}}),
        "rank 5 of 6, local 1, node03:29500"},
       {with(kSlurm, {{"SLURM_NTASKS", "8"}, {"SLURM_STEP_ID", "(unset)"}}), "none"},

@@ -1,4 +1,4 @@
-// What ranks tell each other of an operation, and how they and their ranks are named.
+// The fingerprints by which ranks compare their operations, and the names of operations and ranks in messages.
 
 #include "comm/core/fingerprint.h"
 

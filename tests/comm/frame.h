@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The frame of tests of communicators: ranks, and what errors say.
+/// Helpers for tests of communicators: they run ranks and check error messages.
 
 #include <fsdp/error.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 
 namespace fsdp::test {
 
-/// What the exception of type `E` says that `act` throws; "no error" if it throws none. Exceptions of other types pass.
+/// The message of the `E` that `act` throws, or "no error" if it throws none. Other exceptions pass through.
 template <class E = UsageError, class Act>
 std::string error_of(const Act& act) {
   try {
@@ -29,7 +29,7 @@ inline void expect_parts(const std::string& message, const std::vector<std::stri
   for (const auto& part : parts) EXPECT_THAT(message, testing::HasSubstr(part));
 }
 
-/// Expects that `act` throws an `E` that says all the parts.
+/// Expects that `act` throws an `E` whose message has all the parts.
 template <class E = UsageError, class Act>
 void expect_error(const Act& act, const std::vector<std::string>& parts) {
   expect_parts(error_of<E>(act), parts);
@@ -42,7 +42,7 @@ inline void run_threads(int world_size, const std::function<void(int rank)>& fn)
   for (auto& thread : threads) thread.join();
 }
 
-/// As run_thread_ranks, but no rank leaves before all are done.
+/// Like run_thread_ranks, but no rank leaves before all are done.
 inline void run_and_meet(int world_size, const std::function<void(int rank)>& fn) {
   run_thread_ranks(world_size, [&](int rank) {
     fn(rank);
@@ -50,7 +50,7 @@ inline void run_and_meet(int world_size, const std::function<void(int rank)>& fn
   });
 }
 
-/// The lane of this rank's default group for gathers and all that is waited for at once.
+/// The default group's lane for gathers and for every operation that the caller waits for at once.
 inline Communicator& all_ranks() { return default_process_group()->communicator(); }
 
 /// A sum over all ranks, in place.

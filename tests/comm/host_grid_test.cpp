@@ -1,4 +1,4 @@
-// Which rank stands for which on another host, and what the hosts of ranks call for.
+// Which rank stands for which on another host, and which carrier the ranks' hosts call for.
 
 #include <map>
 
@@ -19,13 +19,13 @@ std::vector<int> hosts_with(const std::vector<int>& sizes) {
   return hosts;
 }
 
-// For unequal hosts, too, what a rank sends to its deputy is what that one expects.
+// On unequal hosts too, the deputy that a rank sends to is the rank that expects its data.
 TEST(HostGrid, LetsEveryRankHaveOneDeputyOnEachHost) {
   for (const auto& sizes : {std::vector{2, 2}, {3, 1}, {1, 3}, {2, 3, 5}, {1, 1}, {4, 2, 1}}) {
     const auto hosts = hosts_with(sizes);
     const int world_size = static_cast<int>(hosts.size());
     for (int host = 0; host < static_cast<int>(sizes.size()); ++host) {
-      std::map<int, int> charged;  // ranks, and whose charges they are on this host
+      std::map<int, int> charged;  // each rank's deputy on this host
       for (int deputy = 0; deputy < world_size; ++deputy) {
         if (hosts[deputy] != host) continue;
         const HostGrid grid(hosts, deputy);
@@ -73,7 +73,7 @@ TEST(Carrier, IsWhatTheHostsCallFor) {
 
 TEST(Carrier, SaysWhyRanksOfAHostCannotShareMemory) {
   auto profiles = profiles_on({"a", "b", "b"});
-  profiles[0].obstacle = "needs none";  // it is alone on its host
+  profiles[0].obstacle = "needs none";  // this rank is alone on its host
   EXPECT_EQ(choice("cpu", profiles).obstacle, "");
   profiles[2].user = "8";
   EXPECT_EQ(choice("cpu", profiles).carrier, Carrier::kNetwork);

@@ -1,5 +1,5 @@
-// What goes between several hosts, some of which have more ranks than others, and what their ranks share.
-// CommCollectives has the results.
+// The traffic between several hosts, some of which have more ranks than others, and the memory that a host's ranks
+// share. CommCollectives tests the results.
 
 #include <torch/torch.h>
 
@@ -19,7 +19,7 @@ at::Tensor random_values(int rank, int64_t numel) {
 class Hosts : public testing::TestWithParam<std::vector<int>> {
  protected:
   static int world_size() { return static_cast<int>(GetParam().size()); }
-  // Every rank has another number of elements.
+  // Every rank has a different number of elements.
   static std::vector<int64_t> offsets_of(int64_t length) {
     std::vector<int64_t> offsets{0};
     for (int rank = 0; rank < world_size(); ++rank) offsets.push_back(offsets.back() + length * (rank + 1));
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Grids, Hosts,
                          testing::Values(std::vector{0, 0, 1, 1}, std::vector{0, 0, 0, 1},
                                          std::vector{0, 0, 1, 2, 2, 2}));
 
-// So large that every slice travels in several parts, from pieces with gaps between them.
+// The slices are so large that each travels in several parts, from pieces with a gap between them.
 TEST(HostsThatDiffer, SumLargeSlicesPartByPart) {
   constexpr int64_t kNumel = 6'000'001, kGapBegin = 1'999'000, kGapEnd = 2'000'000, kBorder = 5'500'000;
   const std::vector<int64_t> offsets{0, 900'000, 2'100'000, 2'100'003, 4'000'000, 5'000'000, kNumel};

@@ -1,4 +1,4 @@
-// What ranks that find each other by an address are told when they do not, and where their store listens.
+// The errors of ranks that cannot find each other at an address, and where their store listens.
 
 #include <fsdp/process_group.h>
 #include <netinet/in.h>
@@ -21,7 +21,7 @@ ProcessGroupOptions options_at(const std::string& address, int rank, std::chrono
   return {.backend = test_backend(), .timeout = timeout, .rank = rank, .world_size = 2, .address = address};
 }
 
-// What a rank is told at this port that does not find the other one.
+// Expects the error of a rank that does not find the other one at this port.
 void expect_error_at(int port, int rank, const std::vector<std::string>& parts) {
   const auto options = options_at(c10::str("127.0.0.1:", port), rank, std::chrono::seconds(1));
   expect_error<Error>([&] { new_process_group(options); }, parts);
@@ -47,7 +47,7 @@ TEST(CommInit, NamesSettingsThatDiffer) {
       if (rank == 1) change(options);
       const auto told = error_of<Error>([&] { new_process_group(options); });
       EXPECT_NE(told, "no error");
-      // Rank 1 may wait for others than rank 0.
+      // Rank 1 may wait for a third rank, and then gets another error.
       if (rank == 0) expect_parts(told, parts);
     });
   }
@@ -62,13 +62,13 @@ TEST(CommInit, NamesThePortThatIsTaken) {
   expect_error_at(store.getPort(), 0, {c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")});
 }
 
-// Nobody listens, or a program that never answers, for which LibTorch alone would wait for ever.
+// Either nobody listens, or a program does that never answers and for which LibTorch alone would wait for ever.
 TEST(CommInit, NamesTheAddressWhereNoStoreIs) {
   for (const bool somebody_listens : {false, true}) {
     const HeldPort held;
     const int port = held.number();
     if (somebody_listens) {
-      // It stays open: LibTorch's attempt still waits for it.
+      // The socket stays open because LibTorch's attempt still waits for it.
       const int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
       sockaddr_in address{};
       address.sin_family = AF_INET;
@@ -84,7 +84,7 @@ TEST(CommInit, NamesTheAddressWhereNoStoreIs) {
   }
 }
 
-// As the kernel writes addresses.
+// Local addresses that listen at the port, in the form in which the kernel writes them.
 std::vector<std::string> addresses_that_listen_at(int port) {
   std::ostringstream end;
   end << ':' << std::hex << std::uppercase << std::setw(4) << std::setfill('0') << port;

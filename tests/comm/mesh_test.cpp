@@ -124,7 +124,7 @@ TEST(Mesh, IsEqualWhereRanksPlacesAndNamesAreAndPrintsThem) {
   });
 }
 
-// What two ranks ask of their process group in `act`, without what it takes to make it.
+// The operations of rank 0's process group in `act` on two ranks, without those that make the group.
 std::vector<std::string> asked_in(const std::function<void(int rank)>& act) {
   Recorded recorded(2);
   std::vector<std::string> asked;

@@ -1,4 +1,4 @@
-// Messages between two ranks, in patterns that programs use.
+// Messages between two ranks, in patterns that real programs use.
 
 #include <torch/torch.h>
 
@@ -13,7 +13,7 @@
 namespace fsdp::test {
 namespace {
 
-// What `from` sends `to` in message `number`.
+// The content of message `number` from rank `from` to rank `to`.
 at::Tensor letter(int from, int to, int64_t bytes, int number = 0) {
   const at::Tensor period = (at::arange(251) + (from * 31 + to * 7 + number)).remainder_(251).to(at::kByte);
   return period.repeat({bytes / 251 + 1}).narrow(0, 0, bytes).contiguous();
@@ -23,7 +23,7 @@ void expect_letter(const at::Tensor& found, int from, int to, int number = 0) {
   EXPECT_TRUE(found.equal(letter(from, to, found.numel(), number))) << from << " to " << to << ", message " << number;
 }
 
-// All works that a rank has begun, and what must live as long.
+// All works that a rank has begun, and the tensors that must live as long.
 struct Begun {
   std::vector<std::shared_ptr<Work>> works;
   std::vector<at::Tensor> outgoing;
@@ -44,11 +44,11 @@ struct Begun {
 
 class CommMessages : public testing::TestWithParam<int> {
  protected:
-  // For each size, on both sides of that up to which a message goes with its fingerprint. No rank leaves before all are
-  // done, which messages alone do not see to.
+  // Runs `fn` for sizes on both sides of the largest message that travels with its fingerprint. No rank leaves before
+  // all are done, which messages alone do not ensure.
   static void run(const std::function<void(int rank, int64_t bytes)>& fn) {
     std::vector<int64_t> sizes{0, 1, 256, 257, 1 << 20};
-    // These take time and memory: by hand, with FSDP_TEST_LARGE_MESSAGES=1.
+    // Larger messages take time and memory, so they run only by hand, with FSDP_TEST_LARGE_MESSAGES=1.
     if (std::getenv("FSDP_TEST_LARGE_MESSAGES") != nullptr) sizes = {64 << 20};
     run_and_meet(world(), [&](int rank) {
       for (const int64_t bytes : sizes) {
@@ -84,7 +84,7 @@ TEST_P(CommMessages, EverybodyToEverybody) {
   });
 }
 
-// Micro-batches go down, their gradients up, and a rank waits for nothing but what it needs next.
+// Micro-batches go down the ranks and their gradients up, and a rank waits only for what it needs next.
 TEST_P(CommMessages, APipelineBothWays) {
   constexpr int kBatches = 5;
   run([](int rank, int64_t bytes) {
@@ -165,7 +165,7 @@ TEST(CommMessagesBesides, TheyBeginAnewAfterAStartingOver) {
   });
 }
 
-// Bytes of the segments that this process, and so its threads' ranks, share, by their numbers of files.
+// Bytes of the shared segments that this process, and so every rank in it, has mapped, by inode number.
 std::map<std::string, size_t> shared_segments() {
   std::map<std::string, size_t> segments;
   std::ifstream maps("/proc/self/maps");
@@ -180,7 +180,7 @@ std::map<std::string, size_t> shared_segments() {
 }
 
 TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
-  // Those of the test before may be on their way out.
+  // Segments of an earlier test may not be gone yet.
   const auto of_others = shared_segments();
   const auto shared_bytes = [&] {
     size_t sum = 0;
@@ -189,7 +189,7 @@ TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
     return sum;
   };
   const auto talk = [&](int rank) {
-    // What a message adds; only rank 0 looks, while the others wait.
+    // Returns the shared bytes that a message adds. Only rank 0 looks, while the others wait.
     const auto growth = [&](int from, int to) {
       fsdp::barrier();
       const size_t before = rank == 0 ? shared_bytes() : 0;
@@ -202,7 +202,7 @@ TEST(MessagesOverSharedMemory, TakeMemoryWithTheFirstOneOfADirection) {
       return rank == 0 ? shared_bytes() - before : 0;
     };
     const size_t first = growth(0, 1), again = growth(0, 1), back = growth(1, 0), beside = growth(2, 3);
-    fsdp::barrier();  // Who leaves gives its memory back.
+    fsdp::barrier();  // a rank that leaves gives its memory back
     if (rank != 0) return;
     EXPECT_GT(first, 0);
     EXPECT_EQ(again, 0);

@@ -64,7 +64,7 @@ TEST(MetricsOfAGroup, GoOverTheGroupThatIsNamedAndRefuseNothingAndWhatDiffers) {
     const ThreadProcessGroupGuard none(nullptr);
     EXPECT_EQ(mean(rank, group), 0.5);
     EXPECT_EQ(broadcast(at::full({}, rank, at::kLong), 1, group).item<int64_t>(), 1);
-    // Of equal bytes.
+    // The ranks' tensors differ in shape but not in bytes.
     expect_error<Mismatch>([&] { all_gather(at::zeros({2 + rank, 3 - rank}), group); }, {"[2, 3]", "[3, 2]"});
   });
 }

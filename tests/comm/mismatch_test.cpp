@@ -1,4 +1,4 @@
-// Ranks that do not do the same: an error on every rank that names both, in time.
+// Ranks that do different things: every rank gets an error in time, which names both.
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -27,7 +27,7 @@ void gather(const std::string& subject) {
   all_ranks().all_gather(at::empty({12}), at::ones({4}), std::array<int64_t, 4>{0, 4, 8, 12}, {subject, {}})->wait();
 }
 
-// Expects that every rank meets a Mismatch in `fn` which says all the parts.
+// Expects that `fn` throws a Mismatch on every rank whose message has all the parts.
 void expect_error_of_ranks(int world, const std::function<void(int)>& fn, const std::vector<std::string>& parts,
                            milliseconds timeout = std::chrono::seconds(60)) {
   std::atomic<int> met = 0;
@@ -81,7 +81,7 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
       {"dtype of a message",
        [&](int rank) { send_to_rank_1(rank, at::ones({4}, at::kInt)); },
        {"dtype", "send of 'w' to rank 1 (#1)", "recv of 'w' from rank 0 (#1)"}},
-      // Not by the timeout, which is a minute here.
+      // The timeout, a minute here, is not what finds this.
       {"ranks that wait for each other",
        [](int rank) {
          auto group = default_process_group();
@@ -96,7 +96,8 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
   }
 }
 
-// Begins what differs between two ranks. Over shared memory that throws already, so it gives the output by `output`.
+// Begins an operation that differs between two ranks. Over shared memory this call already throws, so it returns the
+// output through `output`.
 using Differing = std::function<std::shared_ptr<Work>(int rank, at::Tensor& output)>;
 
 TEST(CommMismatch, OfSmallDataWritesNothing) {
@@ -146,7 +147,7 @@ TEST(CommMismatch, IsFollowedByNothingButTheSameErrorInEveryLane) {
   });
 }
 
-// Its lane waits like the others', but its thread may still begin what they need.
+// Rank 2's lane waits like the others', but its thread may still begin the operation that they need.
 TEST(RanksThatWaitForOneThatComputes, AreLeftInPeace) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const std::string counter = "fsdp/attempt_0/group_1/roll_call/0/waiting";
@@ -155,7 +156,7 @@ TEST(RanksThatWaitForOneThatComputes, AreLeftInPeace) {
     auto& ranks = group->communicator();
     const at::Tensor number = at::zeros({1});
     const auto early = rank == 2 ? ranks.recv(number, 0, {"early", {}}) : nullptr;
-    // The others are counted, and have time to conclude what is wrong.
+    // The other ranks have been counted as waiting, and get time to conclude that something is wrong.
     while (rank == 2 && store->add(counter, 0) < 2) std::this_thread::sleep_for(milliseconds(20));
     if (rank == 2) std::this_thread::sleep_for(milliseconds(1500));
     ranks.barrier({})->wait();
@@ -197,7 +198,7 @@ TEST(CommTimeout, NamesARankThatIsAliveWithItsLastOperation) {
   std::atomic<int> waiting = 2;
   const auto act = [&](int rank) {
     reduce(rank, "blocks.7");
-    // Rank 1 is busy elsewhere until the others have given up.
+    // Rank 1 stays busy elsewhere until the others have given up.
     while (rank == 1 && waiting > 0) std::this_thread::sleep_for(milliseconds(10));
     const auto message = error_of<Mismatch>([&] { gather("blocks.8"); });
     --waiting;

@@ -14,7 +14,7 @@
 namespace fsdp::test {
 namespace {
 
-// A program's exit leaves every group, also those that another thread is about to destroy.
+// A program's exit leaves every group, even one that another thread is about to destroy.
 TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   for (int round = 0; round < 20; ++round) {
@@ -27,12 +27,12 @@ TEST(RollCall, MayBeLeftByTwoThreadsAtOnce) {
   }
 }
 
-// How often each of 32 ranks asks the store until all know who is lost, after the alarm of one.
+// How often each of 32 ranks asks the store, on average, from one rank's alarm until all know the verdict.
 double questions_by_rank(bool one_is_silent) {
   constexpr int kRanks = 32;
   std::atomic<int> asked = 0;
   const auto store = c10::make_intrusive<WatchedStore>(c10::make_intrusive<c10d::HashStore>(), [&] { ++asked; });
-  // A rank that is silent takes all of the time to answer; without one, it is for a busy machine.
+  // The ranks wait for a silent one until the answer time is over. Otherwise its length only allows for a busy machine.
   const RollCallOptions options{.poll = std::chrono::milliseconds(200),
                                 .answer_time = std::chrono::seconds(one_is_silent ? 2 : 20)};
   std::vector<std::shared_ptr<RollCall>> calls;

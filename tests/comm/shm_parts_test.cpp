@@ -17,15 +17,15 @@ TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
     int asking, culprit;
     bool all_wait;
   };
-  const std::vector<Place> places{// The peer computes.
+  const std::vector<Place> places{// The peer computes and does not wait.
                                   {{{1, true}, {-1, false}}, 0, 1, false},
-                                  // Rank 2 may still do what the others need.
+                                  // Rank 2 may still begin what the others need.
                                   {{{1, true}, {2, true}, {-1, false}, {0, true}}, 3, 2, false},
                                   {{{1, true}, {2, true}, {-1, false}, {0, true}}, 0, 2, false},
                                   // Rank 1 was stopped while it waited.
                                   {{{1, true}, {0, false}, {0, true}}, 0, 1, false},
                                   {{{1, true}, {0, false}, {0, true}}, 2, 1, false},
-                                  // All wait for each other.
+                                  // All ranks wait for each other.
                                   {{{1, true}, {2, true}, {0, true}}, 0, 1, true},
                                   {{{1, true}, {2, true}, {0, true}}, 1, 2, true},
                                   {{{1, true}, {2, true}, {0, true}}, 2, 0, true}};

@@ -1,4 +1,4 @@
-// What ranks conclude from each other's reports, and from where each other's threads stand.
+// The conclusions that ranks draw from each other's reports, and from where each other's threads stand.
 
 #include "comm/failure/verdict.h"
 
@@ -39,7 +39,7 @@ TEST(Verdict, FollowsFromTheReports) {
        kPeerLost,
        2,
        {"rank 2 is lost", "within 5.0 s", "rank 1: none yet; rank 2: no answer", "Connection closed"}},
-      // Rank 1 gave up first and broke its connections, which is what rank 0 saw.
+      // Rank 1 gave up first and broke its connections, and rank 0 saw that.
       {"the alarm was about a survivor", {broke_with(1), broke_with(2), std::nullopt}, kPeerLost, 2, {}},
       {"several ranks are silent", {broke_with(2), std::nullopt, std::nullopt}, kPeerLost, 2, {"ranks 1, 2 are lost"}},
       {"all are alive after a timeout",
@@ -47,7 +47,7 @@ TEST(Verdict, FollowsFromTheReports) {
        kMismatch,
        1,
        {"rank 1 is alive but did not join", "barrier (#1), done 9 s ago"}},
-      // Ranks that connect do not know whose end was closed.
+      // Ranks that are still connecting do not know whose end was closed.
       {"a connection to nobody in particular broke",
        {broke_with(-1), broke_with(2), left},
        kPeerLost,
@@ -86,7 +86,7 @@ TEST(Verdict, OfALossAmongOtherRanksNamesTheOneThatIsLost) {
   expect_error<PeerLost>([&] { raise(verdict, kOdd, "barrier"); }, {"rank 1 failed in backward: rank 2 has ended"});
 }
 
-// Has begun `begun` operations of each of the orders "a" and "b", and waits for `peer` in `order` with its last one.
+// A rank that has begun `begun` operations in the orders "a" and "b", and whose last one in `order` waits for `peer`.
 Standing waiting(const std::string& order, uint64_t number, int peer, std::map<std::string, uint64_t> begun) {
   return {.moves = 7,
           .waits = {{order, number, peer, "barrier of '" + order + "'"}},
@@ -118,13 +118,13 @@ TEST(FindDeadlock, CountsAnOrderThatAPeerNeverUsedAsNothingBegun) {
 TEST(FindDeadlock, SeesNoneWhileSomethingMayGoOn) {
   const auto before = two_in_different_orders();
   auto under_way = before, computing = before, moved = before, other_thread = before;
-  under_way[1].begun["a"] = 5;  // what rank 0 waits for was sent
+  under_way[1].begun["a"] = 5;  // rank 1 has begun what rank 0 waits for
   EXPECT_FALSE(find_deadlock({}, under_way, under_way));
   computing[1].waits.clear();
   EXPECT_FALSE(find_deadlock({}, computing, computing));
-  moved[1].moves = 8;  // between the questions
+  moved[1].moves = 8;  // it moved between the two questions
   EXPECT_FALSE(find_deadlock({}, before, moved));
-  other_thread[0].waits.push_back({"b", 3, 1, "another thread's"});  // which rank 1 has begun
+  other_thread[0].waits.push_back({"b", 3, 1, "another thread's"});  // rank 1 has begun it
   EXPECT_FALSE(find_deadlock({}, other_thread, other_thread));
 }
 

@@ -1,4 +1,4 @@
-// Numbers of other dtypes, random bits, and bf16 numbers that are rounded by them: their mean over many steps.
+// Conversions to other dtypes, random bits, and stochastic rounding to bf16 with its mean over many steps.
 
 #include <fsdp/optim.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace fsdp::optim {
 namespace {
 
-// Of each kind of number: signs, ties, the smallest and largest ones, what is not finite.
+// Numbers of each kind: both signs, ties, the smallest and largest ones, and those that are not finite.
 at::Tensor numbers() {
   const auto spread = at::linspace(-3, 3, 1001, at::kFloat);
   const float infinity = std::numeric_limits<float>::infinity();
@@ -34,7 +34,7 @@ TEST(OptimConvert, RoundsAsLibTorchDoes) {
 }
 
 TEST(OptimConvert, StochasticRoundingTakesTheUpperNeighbourAsOftenAsTheDistanceSays) {
-  // Every 16 bits once: the mean is exact.
+  // Every pattern of 16 bits occurs once, so the mean is exact.
   std::vector<uint16_t> random(1 << 16);
   for (size_t i = 0; i < random.size(); ++i) random[i] = static_cast<uint16_t>(i);
   for (const float value : {1 + 0.3F / 128, -1.7F, 1e-39F, -123.456F, 1.0F, 0.0F}) {
@@ -58,7 +58,8 @@ TEST(OptimConvert, StochasticRoundingKeepsWhatIsNotFinite) {
   EXPECT_TRUE(std::isnan(static_cast<float>(to[2])));
 }
 
-// The first known answer of the authors' implementation (Random123, kat_vectors): philox4x32 10, all zero.
+// The expected bits are the first known answer of the authors' implementation (Random123, kat_vectors): philox4x32 10,
+// all zero.
 TEST(OptimConvert, RandomBitsAreThoseOfPhiloxWhereverAStretchBegins) {
   std::vector<uint16_t> bits(8), all(1000);
   fill_random(bits, 0, 0, 0);
@@ -83,8 +84,8 @@ double sum_of_small_steps(const StateOptions& state, int64_t elements, int steps
 }
 
 TEST(OptimRounding, SmallStepsAddUpWhenTheyAreRoundedStochasticallyAndAreLostOtherwise) {
-  // A unit is 1/128. 200 roundings of an element have a standard deviation of sqrt(200 (1/200) (199/200)) units, that
-  // is one at most, the mean of 10,000 elements 1/100 of it: 0.00008.
+  // A unit is 1/128. 200 roundings of an element have a standard deviation of sqrt(200 (1/200) (199/200)) units, which
+  // is one at most. The mean of 10,000 elements has 1/100 of it, 0.00008.
   EXPECT_EQ(sum_of_small_steps({}, 100, 200), 1.0);
   EXPECT_NEAR(sum_of_small_steps({.stochastic_rounding = true}, 10'000, 200), 1.0 + 1.0 / 128, 5 * 0.00008);
 }

@@ -15,7 +15,7 @@ using torch::optim::Optimizer;
 using torch::optim::RMSpropOptions;
 using torch::optim::SGDOptions;
 
-// An optimizer of torch's, and ours.
+// One of torch's optimizers, and ours.
 template <class TorchsOptimizer, class OurOptimizer>
 struct Both {
   using Torchs = TorchsOptimizer;
@@ -35,7 +35,7 @@ std::unique_ptr<Optimizer> make_optimizer(bool ours, const Parameters& parameter
 
 using MakeOptimizer = std::function<std::unique_ptr<Optimizer>(OptimNet&, bool ours)>;
 
-// Four steps, each of two micro-batches, with a learning rate that falls.
+// A program of four steps, each of two micro-batches, with a learning rate that falls.
 Program<OptimNet> program_with(const MakeOptimizer& make) {
   Program<OptimNet> program;
   program.build = [] { return std::make_shared<OptimNet>(); };
@@ -66,7 +66,7 @@ EqualityCase with(const char* name, const Options& options) {
   return {name, [=](OptimNet& net, bool ours) { return make_optimizer<Kind>(ours, net.parameters(), options); }};
 }
 
-// Parameter groups with options of their own.
+// A case whose parameter groups have options of their own.
 template <class Kind, class Options>
 EqualityCase with_groups(const char* name, const Options& matrices, const Options& vectors, const Options& scale) {
   return {name, [=](OptimNet& net, bool ours) {
@@ -77,8 +77,8 @@ EqualityCase with_groups(const char* name, const Options& matrices, const Option
 const std::vector<EqualityCase> kEqualityCases{
     with<BothAdamW>("AdamW", AdamWOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0)),
     with<BothAdam>("Adam", AdamOptions(0.01).amsgrad(true).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.1)),
-    // What fp32 rounds in a gradient that is nearly 0 is magnified by 1 / eps, and momentum adds it up; of the
-    // difference of two means that are nearly equal it is more.
+    // 1 / eps magnifies the rounding in fp32 of a gradient that is nearly 0, and momentum adds it up. The centered
+    // variant subtracts two nearly equal means, which magnifies it more.
     with<BothRMSprop>("RMSprop", RMSpropOptions(0.003).eps(0.1).centered(true).momentum(0.5).weight_decay(0.01)),
     with<BothAdagrad>("Adagrad",
                       AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.2).eps(1e-6)),
@@ -97,7 +97,6 @@ const std::vector<EqualityCase> kEqualityCases{
 
 class EveryOptimizer : public testing::TestWithParam<EqualityCase> {};
 
-// Torch's optimizer steps the unsharded oracle.
 TEST_P(EveryOptimizer, EqualsTorchs) {
   auto program = program_with(GetParam().make);
   expect_equals_unsharded(program, {1, worlds_up_to(4).back()});
@@ -110,9 +109,9 @@ TEST_P(EveryOptimizer, EqualsTorchs) {
 INSTANTIATE_TEST_SUITE_P(OptimEquality, EveryOptimizer, testing::ValuesIn(kEqualityCases),
                          [](const auto& one) { return std::string(one.param.name); });
 
-// What torch.optim.Adadelta([p], lr=0.7, rho=0.8, eps=1e-5, weight_decay=0.1) of PyTorch 2.13 made of the same
+// The results of torch.optim.Adadelta([p], lr=0.7, rho=0.8, eps=1e-5, weight_decay=0.1) in PyTorch 2.13 for the same
 // gradients. Its kernels for fp32 contain fused multiply-adds, which round once less, so state may differ by two units
-// of the last place.
+// in the last place.
 struct PythonsNumbers {
   torch::ScalarType dtype;
   double tolerance, state_tolerance;
@@ -175,7 +174,7 @@ TEST(OptimEquality, AnOptimizerMadeBeforeShardingAndAParameterGroupAddedLaterEqu
 struct TwoNets : torch::nn::Module {
   std::shared_ptr<OptimNet> net = std::make_shared<OptimNet>();
   torch::nn::Linear first{5, 5};
-  torch::Tensor plain = torch::full({4, 3}, 0.25);  // not registered: every rank steps all of it
+  torch::Tensor plain = torch::full({4, 3}, 0.25);  // not registered, so every rank steps all of it
   TwoNets() {
     register_module("net", net);
     register_module("first", first);

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Each optimizer of fsdp::optim, with options that use all it can do.
+/// Each optimizer of fsdp::optim, with options that use all its features.
 
 #include <fsdp/optim.h>
 
@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-/// Both bases of an optimizer of any kind.
+/// An optimizer of any kind, as both of its base classes.
 struct AnyOptimizer {
   std::unique_ptr<torch::optim::Optimizer> torchs;
   optim::FlatOptimizer* flat = nullptr;
@@ -20,7 +20,7 @@ struct AnyOptimizer {
 struct OptimizerCase {
   std::string name;
   std::function<AnyOptimizer(std::vector<at::Tensor>, const optim::StateOptions&)> make;
-  /// Numbers of state for each element.
+  /// How many numbers of state each element has.
   int states = 0;
   bool is_centered = false;
 

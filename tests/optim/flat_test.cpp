@@ -1,4 +1,5 @@
-// What all optimizers of fsdp::optim do alike: the same bits everywhere, factors of gradients, state in other dtypes.
+// What all optimizers of fsdp::optim have in common: the same bits everywhere, factors of gradients, state in other
+// dtypes.
 
 #include <gmock/gmock.h>
 
@@ -27,7 +28,7 @@ struct ShapesNet : torch::nn::Module {
   static Tensor whole_values(int index, const std::vector<int64_t>& sizes, int step) {
     return samples({step, index, 1}, sizes).squeeze(0).reshape(sizes) + 0.01;
   }
-  // The same whatever the number of ranks, each in memory of its own.
+  // Sets the same gradients whatever the number of ranks, each in memory of its own.
   void set_gradients(int step, double scale = 1) {
     int index = 0;
     for (const auto& parameter : parameters()) {
@@ -39,7 +40,7 @@ struct ShapesNet : torch::nn::Module {
       parameter.mutable_grad() = whole.narrow(0, rows.first, rows.count).clone();
     }
   }
-  // The same numbers for 1, 2 and 4 ranks, one behind the other as backward leaves them.
+  // Leaves the same gradients for 1, 2 and 4 ranks, one behind the other in memory because backward puts them there.
   void leave_gradients(int step) {
     const auto group = group_of(*this);
     Tensor loss;
@@ -100,7 +101,7 @@ const std::vector<std::pair<c10::ScalarType, StateOptions>> kForms{
     {torch::kBFloat16, {.stochastic_rounding = true, .seed = 5}},
     {torch::kBFloat16, {.state_dtype = torch::kFloat, .stochastic_rounding = true}}};
 
-// The strategies are compared in the last form, which has most to keep in step.
+// The strategies are compared in the last form only, which has the most to keep equal.
 TEST(OptimFlat, EveryWorldAndStrategyGivesTheSameBits) {
   for (const auto& optimizer : every_optimizer())
     for (const auto& [dtype, state] : kForms) {
@@ -116,10 +117,10 @@ TEST(OptimFlat, EveryWorldAndStrategyGivesTheSameBits) {
     }
 }
 
-// The number of passes over memory.
+// The number of passes over memory that a step takes.
 int passes_of_a_step(AnyOptimizer& made) { return calls_of_a_step(*made.torchs, "fsdp::optim::"); }
 
-// In a pass over several parameters each has the random numbers that it has in one of its own.
+// In a pass over several parameters, each one gets the random numbers that it gets in a pass of its own.
 TEST(OptimFlat, OnePassOverAGroupGivesTheBitsOfOneForEachParameter) {
   for (const auto& optimizer : every_optimizer())
     for (const auto& [dtype, state] : kForms) {
@@ -179,7 +180,7 @@ TEST(OptimFlat, ClippingByAFactorGivesTheBitsOfClippingGradients) {
   EXPECT_TRUE(std::isnan(clip_coefficient(std::nan(""), 1)));
 }
 
-// Torch's schedulers know torch::optim::Optimizer only. A rate of 0 writes the values that were there.
+// Torch's schedulers only know torch::optim::Optimizer. A step with a rate of 0 leaves the values as they are.
 TEST(OptimFlat, SchedulersOfTorchSetTheRateOfEveryKindThatAStepTakes) {
   using torch::optim::ReduceLROnPlateauScheduler;
   for (const auto& optimizer : every_optimizer()) {
@@ -190,7 +191,7 @@ TEST(OptimFlat, SchedulersOfTorchSetTheRateOfEveryKindThatAStepTakes) {
     auto& rate = first.torchs->param_groups()[0].options();
     auto& other = second.torchs->param_groups()[0].options();
     const double lr = rate.get_lr();
-    torch::optim::StepLR schedule(*first.torchs, /*step_size=*/2, /*gamma=*/0.5);  // its first step counts as none
+    torch::optim::StepLR schedule(*first.torchs, /*step_size=*/2, /*gamma=*/0.5);  // its first step does not count
     ReduceLROnPlateauScheduler plateau(*second.torchs, ReduceLROnPlateauScheduler::min, /*factor=*/0.1, /*patience=*/1);
     for (const auto& [step_rate, plateau_rate] : {std::pair(1.0, 1.0), {1.0, 1.0}, {0.5, 0.1}, {0.5, 0.1}}) {
       first.torchs->step();
@@ -231,7 +232,7 @@ TEST(OptimFlat, StateHasTheBytesOfItsDtypeAndIsCounted) {
     }
 }
 
-// Rows are fp32 where whole values are bf16, and so is all that a step does.
+// Where whole values are bf16 the rows are fp32, and a step computes in fp32.
 TEST(OptimFlat, RowsOfWholeValuesInBf16AreSteppedInFp32) {
   for (const auto& optimizer : every_optimizer()) {
     SCOPED_TRACE(optimizer.name);
@@ -275,7 +276,7 @@ TEST(OptimFlat, StateOfAnotherDtypeGoesThroughFilesOfTorchs) {
     EXPECT_EQ(loaded.state_bytes(), optimizer.state_bytes());
     step(other, loaded, 2);
     const auto ours = other.whole();
-    // Torch's goes on in bf16 state with the same step, up to some of its roundings.
+    // Torch's optimizer goes on from the state in the file with the same step, up to some roundings.
     torch::load(torchs, again);
     copy_rows(net, other);
     step(other, torchs, 2);

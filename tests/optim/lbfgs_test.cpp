@@ -1,4 +1,4 @@
-// LBFGS whose dot products are over all rows of all ranks.
+// LBFGS, whose dot products are over all rows of all ranks.
 
 #include <fsdp/optim.h>
 
@@ -16,7 +16,7 @@ std::unique_ptr<torch::optim::Optimizer> lbfgs(MisuseNetImpl& net, const Role& r
   return std::make_unique<torch::optim::LBFGS>(net.parameters(), options);
 }
 
-// A step on samples of its own; the loss that it returns.
+// Takes a step on samples of its own and returns its loss.
 torch::Tensor step_of(torch::optim::Optimizer& optimizer, MisuseNetImpl& net, const Role& role, int step) {
   return optimizer.step([&] {
     optimizer.zero_grad();
@@ -49,9 +49,9 @@ TEST(OptimLbfgs, EqualsTorchsOnTheUnshardedModel) {
   for (const auto& [options, worlds] :
        std::vector<LbfgsCase>{{LBFGSOptions(0.1).max_iter(4).history_size(3), {3}},
                               {LBFGSOptions(1).max_iter(5).history_size(3).line_search_fn("strong_wolfe"), {2}},
-                              // Far too long a first step, so that the line search has to bracket and to narrow.
+                              // The first step is far too long, so the line search has to bracket and to narrow.
                               {LBFGSOptions(1000).max_iter(3).line_search_fn("strong_wolfe"), {2}},
-                              // These end where the gradient, or the change, is small enough, or with the evaluations.
+                              // These end because the gradient or the change is small enough, or evaluations run out.
                               {LBFGSOptions(0.1).tolerance_grad(1e6), {2}},
                               {LBFGSOptions(0.1).tolerance_change(1e6), {2}},
                               {LBFGSOptions(0.1).max_iter(9).max_eval(2), {2}}})

@@ -1,4 +1,4 @@
-// What fsdp::optim's optimizers do to memory: runs, padding, state, files.
+// How fsdp::optim's optimizers use memory: runs, padding, state, files.
 
 #include <fsdp/optim.h>
 
@@ -31,14 +31,14 @@ TEST(OptimMemory, NeighboursWithGradientsAndEqualOptionsTakeOneCall) {
     optim::AdamW adamw(group.parameters(), AdamWOptions(0.01));
     optim::SGD sgd_without_state(group.parameters(), SGDOptions(0.01));
     backward(*net, kAlone, 1);
-    // In the order of memory 'never' has no gradient; what comes before and after it are the runs.
+    // 'never' has no gradient, so the parameters before and after it in memory are one run each.
     EXPECT_EQ(calls_of_a_step(adamw, "fsdp::optim::"), 2);
     EXPECT_EQ(calls_of_a_step(sgd_without_state, "fsdp::optim::"), 2);
-    // Equal options in two groups are no reason for another call.
+    // Equal options in several parameter groups take no more calls.
     auto equal = three_groups(*net, AdamWOptions(0.01), AdamWOptions(0.01), AdamWOptions(0.01));
     optim::AdamW in_groups(equal, AdamWOptions(0.01));
     EXPECT_EQ(calls_of_a_step(in_groups, "fsdp::optim::"), 2);
-    // Nor is state that comes from a file, which is counted.
+    // State that was loaded from a file takes no more calls either, and the group's statistics count it.
     std::stringstream file;
     torch::save(adamw, file);
     optim::AdamW loaded(group.parameters(), AdamWOptions(0.01));
@@ -62,7 +62,7 @@ TEST(OptimMemory, AGradientThatLiesElsewhereIsARunOfItsOwnAndNoCopy) {
     EXPECT_EQ(relative_difference(expected, p.detach()), 0.0);
     EXPECT_EQ(calls_of_a_step(optimizer, "aten::copy_"), 0);
 
-    // In another order of memory, and sparse.
+    // A gradient may lie in another order of memory, or be sparse.
     auto plain = torch::zeros({4, 3}, torch::kDouble).requires_grad_();
     optim::SGD of_two({p, plain}, SGDOptions(1.0));
     const auto gradient = samples({0, 0, 9}, {5});
@@ -75,7 +75,7 @@ TEST(OptimMemory, AGradientThatLiesElsewhereIsARunOfItsOwnAndNoCopy) {
   });
 }
 
-// All of the flat shards that is not a parameter's row.
+// The largest magnitude in the flat shards outside the parameters' rows.
 double largest_padding(const Group& group) {
   double largest = 0;
   for (const auto& member : param_groups(group)) {
@@ -131,11 +131,11 @@ TEST(OptimMemory, AStepIsNotInterceptedBumpsVersionsAndMakesWholeCopiesStale) {
     EXPECT_GT(p._version(), version);
     torch::NoGradGuard no_grad;
     ForwardScope scope(group);
-    EXPECT_GT((p * 1.0 - before).abs().min().item<double>(), 0.05);  // lr 0.1 moves each element by that
+    EXPECT_GT((p * 1.0 - before).abs().min().item<double>(), 0.05);  // a step moves each element by about 0.1
   });
 }
 
-// Over shared memory the ranks are still readers of rows, of two groups, when they begin to write them.
+// Over shared memory the ranks are still readers of two groups' rows when they begin to write them.
 TEST(OptimMemory, AStepAfterAScopeWithoutBackwardWritesOnEveryRank) {
   run_thread_ranks(3, [&](int rank) {
     const auto net = optim_net();
@@ -205,7 +205,7 @@ TEST(OptimMemory, ALoadedOptimizerGoesOnWithTheSameBits) {
       std::stringstream file;
       torch::save(*saved.torchs, file);
       copy_rows(*net, *other);
-      loaded.torchs->param_groups()[0].options().set_lr(1.0);  // comes from the file
+      loaded.torchs->param_groups()[0].options().set_lr(1.0);  // the file replaces it
       torch::load(*loaded.torchs, file);
       for (auto& [key, state] : loaded.torchs->state()) EXPECT_TRUE(state);
       train(*net, *saved.torchs, 2);
@@ -216,7 +216,7 @@ TEST(OptimMemory, ALoadedOptimizerGoesOnWithTheSameBits) {
   }
 }
 
-// Torch's steps, ours loads and saves, torch's loads again.
+// Torch's optimizer steps and saves, ours loads and saves that, and torch's loads it again.
 template <class Torchs, class Ours, class Options>
 void expect_files_of_torchs(const Options& options) {
   run_thread_ranks(1, [&](int) {
@@ -232,7 +232,7 @@ void expect_files_of_torchs(const Options& options) {
     torch::save(ours, back);
     Torchs again(net->parameters(), Options(0.5));
     torch::load(again, back);
-    // All go on alike, also in what is counted.
+    // All three go on alike, with the same step counts too.
     const auto before = net->in->weight.detach().clone();
     const auto step_of = [&](torch::optim::Optimizer& by) {
       {

@@ -1,4 +1,4 @@
-// Steps that are refused, before anything is written.
+// Steps that are refused before anything is written.
 
 #include <fsdp/grad_scaler.h>
 #include <fsdp/optim.h>
@@ -33,7 +33,7 @@ struct Trained {
   }
 };
 
-// After a backward; `act` has to leave the rows and the optimizer as they are, and a step is right then.
+// Runs `act` after a backward. It has to leave the rows and the optimizer as they are, so that a step then is right.
 void on_two_ranks(const std::function<void(Trained&)>& act) {
   run_thread_ranks(2, [&](int rank) {
     Trained t;
@@ -60,7 +60,7 @@ TEST(OptimMisuse, AStepInAScopeNamesTheParameterAndTheWaysOutAndWritesNothing) {
     ForwardScope scope(t.group);
     expect_error([&] { t.optimizer.step(); },
                  {"@optim::AdamW::step", "parameter 'scale'", "optimizer.step() belongs after it"});
-    // Nor where another model, or a plain tensor, comes first.
+    // Nothing is written either where a plain tensor comes first.
     const auto plain = with_gradient(torch::ones({3}));
     optim::SGD optimizer({plain, t.p}, SGDOptions(0.1));
     expect_error([&] { optimizer.step(); }, {"optim::SGD::step"});
@@ -68,7 +68,7 @@ TEST(OptimMisuse, AStepInAScopeNamesTheParameterAndTheWaysOutAndWritesNothing) {
   });
 }
 
-// Early in backward, and deep in it, when backward has put all gradients aside.
+// The steps come early in backward, and deep in it, when backward has put all gradients aside.
 TEST(OptimMisuse, AStepInBackwardOrAfterOneThatThrewIsRefused) {
   on_two_ranks([](Trained& t) {
     std::string early, deep;
@@ -97,7 +97,7 @@ TEST(OptimMisuse, AGradientOfTheWholeParametersSizesIsRefusedWithBothSizes) {
     expect_error([&] { t.optimizer.step(); }, sizes);
     expect_error([&] { clip_grad_norm_(t.group, 1.0); }, sizes);
     expect_error([&] { t.loss().backward(); }, {"parameter 'in.weight' had a gradient of other sizes", "found [9, 5]"});
-    t.group.reset_iter_state();  // forgets it
+    t.group.reset_iter_state();  // forgets the failed backward
   });
 }
 
@@ -179,7 +179,7 @@ TEST(OptimMisuse, PlainTensorsThatCannotBeSteppedAreRefusedByTheirPlace) {
   EXPECT_TRUE(torch::equal(one.detach(), torch::ones({2})));
 }
 
-// It is stepped once for each group, and the second of these is refused before the first is made.
+// A parameter in two groups is stepped once for each, and the second step is refused before the first is made.
 TEST(OptimMisuse, AStepOfWhichTheLastPartIsRefusedWritesNothing) {
   const auto tied = with_gradient(torch::ones({2}, torch::kBFloat16));
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -212,7 +212,7 @@ TEST(OptimMisuse, ACenteredRMSpropWithStateOfFewDigitsIsRefused) {
   expect_error([&] { optimizer.step(); }, {"would have BFloat16 state"});
 }
 
-// A loss scaler calls it instead of `step`.
+// A loss scaler calls `step_scaled` instead of `step`.
 TEST(OptimMisuse, WhoOverridesAStepOverridesTheOneWithAFactor) {
   struct Counting : optim::SGD {
     using SGD::SGD;

@@ -1,4 +1,4 @@
-// Norms and sums over all rows of all ranks, and clipping by them: the same bits wherever rows are cut.
+// Norms and sums over all rows of all ranks, and clipping by them, give the same bits wherever rows are cut.
 
 #include <cmath>
 
@@ -7,8 +7,8 @@
 namespace fsdp::test {
 namespace {
 
-// Matrices of many short and of few long rows, a long vector, a channels_last kernel, a scalar; over many orders of
-// magnitude and of both signs, so that the order of addition shows in the last bits.
+// Matrices of many short and of few long rows, a long vector, a channels_last kernel, a scalar. Their values span many
+// orders of magnitude and both signs, so that the order of addition shows in the last bits.
 std::vector<torch::Tensor> wild_values(c10::ScalarType dtype) {
   std::vector<torch::Tensor> all;
   for (const auto& size : std::vector<std::vector<int64_t>>{{1009, 3}, {7, 331}, {1500}, {5, 1}, {6, 4, 3, 3}, {}}) {
@@ -19,7 +19,7 @@ std::vector<torch::Tensor> wild_values(c10::ScalarType dtype) {
   return all;
 }
 
-// Its parameters have these values, and if they are to be clipped their gradients too.
+// A module whose parameters have these values, and after set_gradients() their gradients too.
 struct Wild : torch::nn::Module {
   explicit Wild(c10::ScalarType dtype = torch::kDouble) {
     for (const auto& values : wild_values(dtype)) {
@@ -52,7 +52,7 @@ Found norms_and_clipped(c10::ScalarType dtype) {
     found.numbers.push_back(norm);
     for (const auto& parameter : net.parameters()) found.clipped.push_back(full_grad(parameter));
   }
-  const ForwardScope scope(group);  // the same inside one
+  const ForwardScope scope(group);  // a scope gives the same results
   found.numbers.push_back(fsdp::sum(net.parameters()));
   EXPECT_EQ(fsdp::norm(net.parameters()), found.numbers[1]);
   EXPECT_EQ(fsdp::norm(group), found.numbers[1]);
@@ -76,7 +76,7 @@ TEST(GlobalSums, AndClippedGradientsHaveTheSameBitsInEveryWorld) {
         for (size_t i = 0; i < clipped.size(); ++i) EXPECT_TRUE(torch::equal(clipped[i], expected->clipped[i]));
       }
     }
-    // In fp64 the sums of all others.
+    // The same numbers come from all values in fp64.
     const auto& numbers = expected->numbers;
     for (size_t i = 0; i < 3; ++i)
       EXPECT_NEAR(numbers[i], joined.norm(static_cast<double>(i + 1)).item<double>(), 1e-13 * numbers[i]);
@@ -156,7 +156,7 @@ TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
         const double norm = clip_grad_norm_(group, 1.0, norm_type);
         EXPECT_EQ(std::isnan(norm), std::isnan(bad));
         EXPECT_FALSE(std::isfinite(norm));
-        // As torch::nn::utils::clip_grad_norm_ leaves them.
+        // The finite gradients become what torch::nn::utils::clip_grad_norm_ makes of them.
         if (rank == 1) continue;
         for (auto& parameter : net.parameters())
           EXPECT_EQ(parameter.grad().isnan().any().item<bool>(), std::isnan(bad) && parameter.numel() > 0);

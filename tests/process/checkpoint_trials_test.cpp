@@ -1,4 +1,4 @@
-// Saving that is ended at random points, and saving to disks that are full or must not be written to.
+// Saving that is killed at random points, and saving to disks that are full or read-only.
 
 #include <fsdp/process_group.h>
 #include <gmock/gmock.h>
@@ -26,14 +26,14 @@ using ::testing::IsEmpty;
 
 int number_in(const char* variable) { return std::atoi(std::getenv(variable)); }
 
-// Kills this process after so many microseconds, wherever its threads are.
+// Kills this process after `microseconds`, wherever its threads are.
 void die_after(int microseconds) {
   signal(SIGALRM, SIG_DFL);
   const itimerval timer{.it_interval = {}, .it_value = {microseconds / 1'000'000, microseconds % 1'000'000}};
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
-// The same step again, a smaller one, as of a run that was rewound, or a larger one: drawn alike on every rank.
+// Draws the next step, alike on every rank: the same one, a smaller one, as after a rewind, or a larger one.
 int64_t draw_step(int64_t before, int64_t save) {
   std::mt19937 random(static_cast<unsigned>(save));
   const auto distance = static_cast<int64_t>(1 + random() % 3);
@@ -47,8 +47,8 @@ int64_t draw_step(int64_t before, int64_t save) {
   }
 }
 
-// Every checkpoint has the number of its save in each of its parameters. Beside the folder, a file has that of the last
-// one that was completed.
+// Every parameter of a checkpoint holds the number of its save. A file beside the folder holds the number of the last
+// completed save.
 PROCESS_CASE(save_until_killed) {
   init_process_group({.backend = test_backend()});
   const std::string folder = std::getenv("FOLDER");
@@ -69,7 +69,7 @@ PROCESS_CASE(save_until_killed) {
   } else {
     save_next();
   }
-  const int victim = number_in("VICTIM");  // the number of ranks: all of them
+  const int victim = number_in("VICTIM");  // the number of ranks stands for all of them
   barrier();
   if (victim == rank() || victim == world_size()) die_after(number_in("MICROSECONDS"));
   for (;;) save_next();
@@ -108,7 +108,7 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
 
 constexpr char kCannotMount[] = "cannot mount";
 
-// A disk of the size in the options, in memory, that this thread and those that it starts see.
+// Mounts a memory disk of the size in `options`, visible to this thread and to the threads that it starts.
 bool mount_disk(const std::string& path, const std::string& options) {
   if (unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
       mount("tmpfs", path.c_str(), "tmpfs", 0, options.c_str()) == 0)
@@ -136,7 +136,7 @@ PROCESS_CASE(save_to_small_disks) {
     run.save(run_folder, 1);
     const auto one = bytes_below(run_folder);
     barrier();
-    // There is room for more and more of the second one.
+    // Each round has room for more of the second checkpoint.
     for (int64_t room = 4096; room < one; room += one / 6) {
       if (r == 0) mount_again(folder, 0, c10::str("size=", one + room));
       barrier();

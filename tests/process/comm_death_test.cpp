@@ -1,4 +1,4 @@
-// Ranks that die, leave or stay away, as the others see it. Times are bounds against hanging, not measurements.
+// The other ranks' errors when one dies, leaves or stays away. Times are bounds against hanging, not measurements.
 
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
@@ -24,7 +24,7 @@ int64_t reduce(const std::string& subject, int64_t own = 1) {
   return tensor[0].item<int64_t>();
 }
 
-// A rank that sees another one die prints so.
+// Runs `act` and prints the rank that it finds lost.
 void report_the_lost(const std::function<void()>& act) {
   try {
     act();
@@ -33,7 +33,7 @@ void report_the_lost(const std::function<void()>& act) {
   }
 }
 
-// A child has its rank's connections too, and keeps them open.
+// The child inherits its rank's connections and keeps them open.
 void fork_a_child() {
   if (fork() != 0) return;
   alarm(60);
@@ -66,7 +66,7 @@ TEST_P(CommDeath, IsNamedByEverySurvivor) {
   std::iota(all.begin(), all.end(), 0);
   auto ranks = start_ranks("reduce_until_a_rank_dies", fate.world,
                            {{"FORKS", std::to_string(fate.has_a_child ? fate.victim : -1)},
-                            // Only silence is found by the timeout.
+                            // Only a silent rank is found by the timeout.
                             {"TIMEOUT", fate.signal == SIGSTOP ? "3" : "120"}});
   wait_for_output(ranks, all, "running");
   ranks.kill(fate.victim, fate.signal);
@@ -75,7 +75,7 @@ TEST_P(CommDeath, IsNamedByEverySurvivor) {
       expect_end(ranks, rank, 0, {c10::str("PeerLost ", fate.victim, ":"), "all_reduce(sum) of 'blocks.3'"});
 }
 
-// Deaths without a child are also those of CommDeathInTraining.
+// CommDeathInTraining covers more deaths of ranks without a child.
 INSTANTIATE_TEST_SUITE_P(Ranks, CommDeath,
                          testing::Values(Fate{"TheFirst", 3, 0, SIGKILL, false},
                                          Fate{"WithAChild", 3, 1, SIGKILL, true}, Fate{"Silent", 2, 1, SIGSTOP, false}),
@@ -85,8 +85,8 @@ PROCESS_CASE(idle_while_a_rank_dies) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(30)});
   const auto process_of_rank_1 = static_cast<pid_t>(reduce("blocks.3", rank() == 1 ? getpid() : 0));
   std::cout << "running" << std::endl;
-  // Rank 1 waits for what rank 2 never sends; rank 0 computes until rank 1 has ended, and learns of the death of rank 2
-  // when it comes back.
+  // Rank 1 waits for a message that rank 2 never sends. Rank 0 computes until rank 1 has ended, and learns of rank 2's
+  // death when it comes back.
   if (rank() == 2) std::this_thread::sleep_for(std::chrono::seconds(60));
   while (rank() == 0 && kill(process_of_rank_1, 0) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   report_the_lost([] {
@@ -103,11 +103,12 @@ TEST(CommDeathOfAnother, IsNamedThoughASurvivorHasExitedFirst) {
   for (const int rank : {1, 0}) expect_end(ranks, rank, 0, {"PeerLost 2:"});
 }
 
-// Over Gloo a child cannot exit, whose threads it lacks, and keeps the connections of its rank.
+// The ranks use shared memory, because a child over Gloo lacks Gloo's threads and cannot exit, and keeps its rank's
+// connections.
 PROCESS_CASE(fork_and_leave) {
   init_process_group({.backend = "shm", .timeout = std::chrono::seconds(120)});
   const pid_t child = fork();
-  if (child == 0) std::exit(0);  // Runs static destructors and what was registered to run at exit.
+  if (child == 0) std::exit(0);  // runs static destructors and exit handlers
   TORCH_CHECK(waitpid(child, nullptr, 0) == child);
   reduce("blocks.2");
   if (rank() == 1) {
@@ -123,8 +124,8 @@ TEST(AChildOfARank, DisturbsNobodyByItsExitAndHidesNoLeaving) {
   expect_end(ranks, 1, 0);
 }
 
-// Ranks 0 and 1 disagree about a message. Rank 2 waits for both and learns of it from the store alone, which ends with
-// the process of rank 0.
+// Ranks 0 and 1 disagree about a message. Rank 2 waits for both and can learn of it only from the store, which ends
+// with rank 0's process.
 PROCESS_CASE(end_after_a_mismatch_of_two_ranks) {
   init_process_group({.backend = "gloo", .timeout = std::chrono::seconds(30)});
   auto& ranks = default_process_group()->communicator();

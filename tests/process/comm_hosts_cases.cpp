@@ -1,4 +1,4 @@
-// What the ranks of comm_hosts_test.py run, which are on hosts of their own.
+// The cases that the ranks of comm_hosts_test.py run on their hosts.
 
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
@@ -11,7 +11,7 @@
 namespace fsdp::test {
 namespace {
 
-// By the variables of the test: how often and how much, and for how long ranks wait.
+// The number in an environment variable that the test sets.
 int64_t number_of(const char* name) { return std::atoll(std::getenv(name)); }
 
 ProcessGroupOptions options() { return {.timeout = std::chrono::milliseconds(number_of("TIMEOUT_MS"))}; }
@@ -34,7 +34,7 @@ PROCESS_CASE(exchange_between_hosts) {
   std::cout << "hosts " << default_process_group()->hosts() << std::endl;
 }
 
-// Until something goes wrong.
+// The ranks sum until something goes wrong.
 PROCESS_CASE(exchange_for_ever) {
   init_process_group(options());
   for (int i = 0;; ++i) {

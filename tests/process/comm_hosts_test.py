@@ -2,7 +2,7 @@
 
     python3 comm_hosts_test.py FSDP_PROCESS_TESTS
 
-Returns 77, for ctest a skipped test, where namespaces are not permitted.
+Exits with 77, which ctest takes as skipped, where namespaces are not permitted.
 """
 
 import os
@@ -34,7 +34,7 @@ def is_permitted():
 
 
 class Hosts:
-    """One namespace for each host, all on one bridge, which has a namespace too. `name`: of one among several."""
+    """One namespace for each host, all on one bridge, which has a namespace too. `name` tells networks apart."""
 
     def __init__(self, count, name=""):
         self.names = [f"fsdp{ID}{name}h{host}" for host in range(count)]
@@ -61,7 +61,7 @@ class Hosts:
         self.do("-n", self.switch, "link", "set", f"port{host}", "down")
 
     def close_ports(self, host, ports):
-        """Nothing that the host sends to these ports of TCP arrives."""
+        """Drops everything that the host sends to these TCP ports."""
         self.do("-n", self.names[host], "rule", "add", "ipproto", "tcp", "dport", ports, "blackhole")
 
     def bytes_sent(self, host):
@@ -90,7 +90,7 @@ class Rank:
 
 
 class Job:
-    """Ranks of a case on hosts of these sizes. `closed`: a host and ports that it cannot reach."""
+    """Ranks of a case on hosts of these sizes. `closed` is a host and the ports that it cannot reach."""
 
     count = 0
 
@@ -131,8 +131,8 @@ class Job:
 
 class BetweenHosts(unittest.TestCase):
     def test_data_crosses_once(self):
-        # What a host's ranks gather goes once to each other host, and so does what they sum for the rows there. What
-        # goes beside it: how the ranks meet and connect, fingerprints, headers.
+        # Each host sends its ranks' slices once to every other host, and its sums once to the host that has the rows.
+        # The rest of the traffic is how the ranks meet and connect, fingerprints and headers.
         sizes = [2, 1, 1]
         job = Job(self, "exchange_between_hosts", sizes)
         job.assert_ends(range(4), 0, r"hosts \D*0\D+0\D+1\D+2\D*\n")
@@ -142,7 +142,7 @@ class BetweenHosts(unittest.TestCase):
             self.assertGreater(job.hosts.bytes_sent(host), data)
             self.assertLess(job.hosts.bytes_sent(host), 1.05 * data + 1e6)
 
-    # What follows waits for timeouts, so that jobs may run at once.
+    # The tests below wait for timeouts, so they run their jobs at the same time.
 
     def test_ranks_and_hosts_that_are_lost_are_named_on_every_host(self):
         rank, host, link = (Job(self, "exchange_for_ever", sizes, TIMEOUT_MS=timeout)
@@ -158,7 +158,7 @@ class BetweenHosts(unittest.TestCase):
         link.assert_ends([1, 2], 1, "rank 0, which hosts the rendezvous store, is lost")
 
     def test_hosts_that_cannot_meet_say_why(self):
-        # The ports of the store, and those between ranks.
+        # In one job host 1 cannot reach the store's port, in another one not the ports between ranks.
         interface, store, ranks = (
             Job(self, "exchange_between_hosts", [1, 1], TIMEOUT_MS=3000, **what)
             for what in ({"GLOO_SOCKET_IFNAME": "lo"}, {"closed": (1, "29500")}, {"closed": (1, "29501-65534")}))

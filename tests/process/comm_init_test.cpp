@@ -1,4 +1,4 @@
-// How ranks that are processes find each other.
+// Ranks that are processes find each other.
 
 #include <fsdp/process_group.h>
 #include <torch/torch.h>
@@ -14,7 +14,7 @@ namespace {
 
 PROCESS_CASE(join_from_environment) {
   for (int round = 0; round < 3; ++round) {
-    if (round > 0) destroy_process_group();  // The program ends without it.
+    if (round > 0) destroy_process_group();  // the last group stays until the program ends
     init_process_group({.backend = test_backend()});
     const at::Tensor tensor = at::full({3}, 1 << rank());
     default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
@@ -60,7 +60,7 @@ struct OtherJob {
 
 class CommInitOfTwoJobs : public testing::TestWithParam<OtherJob> {};
 
-// One rank may wait for the other in vain.
+// One rank may only wait for the other in vain, so either one's output may name the difference.
 TEST_P(CommInitOfTwoJobs, NamesWhatDiffers) {
   const auto& [variable, parts] = GetParam();
   auto ranks = start_ranks("join_with_another_variable", 2, {{"VARIABLE", variable}});

@@ -1,4 +1,4 @@
-// A rank that is killed in the middle of training: the others end with PeerLost that names it.
+// When a rank is killed in the middle of training, the others end with a PeerLost that names it.
 
 #include <signal.h>
 
@@ -12,7 +12,7 @@
 namespace fsdp::test {
 namespace {
 
-// Kills this rank if the environment says that it is to die at `place`.
+// Kills this rank if the environment tells it to die at `place`.
 void maybe_die(const std::string& place) {
   const char *victim = std::getenv("VICTIM"), *where = std::getenv("PLACE");
   if (victim != nullptr && where == place && std::stoi(victim) == rank()) raise(SIGKILL);
@@ -89,13 +89,13 @@ TEST_P(CommDeathInTraining, IsNamedByEverySurvivorWithinTheTimeout) {
     std::vector<std::string> parts{c10::str("PeerLost ", victim, ": [fsdp rank ", r, '/', world)};
     if (!has_replicas) parts.insert(parts.end(), {"ast operations: ", "start all ranks again"});
     expect_end(ranks, r, 1, parts);
-    // Ranks that share no axis with the lost one are told by those that do.
+    // Ranks that share no axis with the lost one learn of it from those that do.
     EXPECT_THAT(ranks.wait(r).output,
                 testing::ContainsRegex(c10::str("rank ", victim, "(, [^.]*,)? (is lost|has ended)")));
   }
 }
 
-// In backward with sums over the replicas in flight; when gradients are clipped the ranks of one axis only wait.
+// In backward, sums over the replicas are in flight. In clipping, only the ranks of one axis wait for the lost one.
 INSTANTIATE_TEST_SUITE_P(Ranks, CommDeathInTraining,
                          testing::Values(Place{"fully_shard", 2, 1}, Place{"forward", 2, 0}, Place{"backward", 3, 1},
                                          Place{"optimizer", 2, 1}, Place{"backward", 2, 1, "2"},

@@ -1,4 +1,4 @@
-"""Training ranks under fsdprun that are killed or make a mistake: the exit code, and no process left.
+"""Training ranks under fsdprun are killed or make a mistake: fsdprun returns their exit code and leaves no process.
 
 FILE.py FSDPRUN TEST_PROGRAM [unittest arguments]
 """

@@ -1,4 +1,4 @@
-// Programs that are started wrongly or whose ranks differ: an error and an exit code that is not 0, on every rank.
+// Programs that are started wrongly or whose ranks differ end with an error and a nonzero exit code on every rank.
 
 #include "misuse/net.h"
 #include "process/ranks.h"
@@ -13,7 +13,7 @@ PROCESS_CASE(shard_a_linear) {
   fully_shard(linear);
 }
 
-// The suite Environment has all variables that can be wrong.
+// The suite Environment tests all variables that can be wrong.
 TEST(FullyShard, WithoutAGroupOrAVariableOfOneEndsTheProgramAndNamesIt) {
   auto uninitialised = start_ranks("shard_a_linear", 1);
   auto without_address = start_ranks("shard_a_linear", 1, {{"INITS", "1"}, {"MASTER_ADDR", ""}});
@@ -21,7 +21,7 @@ TEST(FullyShard, WithoutAGroupOrAVariableOfOneEndsTheProgramAndNamesIt) {
   expect_end(without_address, 0, 1, {"MASTER_ADDR", "init_process_group"});
 }
 
-// Of faults_under_fsdprun_test.py.
+// faults_under_fsdprun_test.py runs this case.
 PROCESS_CASE(shard_models_that_differ) {
   init_process_group({.backend = test_backend(), .timeout = std::chrono::seconds(20)});
   torch::nn::Linear linear(4, 3 + rank());

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks that are processes, and how they are expected to end.
+/// Expectations of how ranks that are processes end.
 
 #include <gmock/gmock.h>
 
@@ -18,7 +18,7 @@ inline ProcessRanks start_ranks(const std::string& case_name, int world_size,
   return ProcessRanks(case_name, {.world_size = world_size, .environment = environment, .forks = true});
 }
 
-/// Expects that the rank ended by itself with this code, and that what it printed has all the parts.
+/// Expects that the rank ended by itself with this code, and that its output has all the parts.
 inline void expect_end(ProcessRanks& ranks, int rank, int exit_code, const std::vector<std::string>& parts = {}) {
   const auto& result = ranks.wait(rank);
   EXPECT_FALSE(result.timed_out) << "rank " << rank;
@@ -26,7 +26,7 @@ inline void expect_end(ProcessRanks& ranks, int rank, int exit_code, const std::
   for (const auto& part : parts) EXPECT_THAT(result.output, testing::HasSubstr(part)) << "rank " << rank;
 }
 
-/// Expects that of all ranks.
+/// Expects the same of all ranks.
 inline void expect_ends(ProcessRanks& ranks, int world_size, int exit_code,
                         const std::vector<std::string>& parts = {}) {
   for (int rank = 0; rank < world_size; ++rank) expect_end(ranks, rank, exit_code, parts);

@@ -1,4 +1,4 @@
-// A rank that reads rows ends while its peers wait to write them.
+// A rank that reads rows ends or stops while its peers wait to write them.
 
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@
 namespace fsdp::test {
 namespace {
 
-// Rank 0's graph lives on, so the others stay at the gate until it is gone; then they go on to what they need it for.
+// Rank 0 keeps its graph, so the others wait at the gate until rank 0 is gone. Then they open a scope, which needs it.
 PROCESS_CASE(write_rows_that_rank_0_reads) {
   init_process_group({.backend = "shm", .timeout = std::chrono::seconds(3)});
   torch::manual_seed(7);

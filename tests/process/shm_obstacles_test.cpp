@@ -1,4 +1,5 @@
-// What shared memory needs and a machine may not give: one sentence on every rank, no signal and no hang.
+// Where a machine does not provide what shared memory needs, every rank gets a one-sentence error, no signal and no
+// hang.
 
 #include <fsdp/fsdp.h>
 #include <linux/filter.h>
@@ -34,13 +35,14 @@ const ProcessGroupOptions kShm{.backend = "shm", .timeout = std::chrono::seconds
 
 int own_rank() { return std::atoi(std::getenv("RANK")); }
 
-// From now on a system call fails, as under a container's profile. With `first_argument` only calls that have it.
+// From now on the system call fails, as under a container's seccomp profile. With `first_argument`, only calls that
+// pass it fail.
 void make_fail(long system_call, int error, std::optional<uint32_t> first_argument = std::nullopt) {
   const auto number = static_cast<uint32_t>(system_call);
   std::array<sock_filter, 6> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // its lower half comes first
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args)),  // the argument's lower half comes first
       BPF_JUMP(static_cast<uint16_t>(BPF_JMP | (first_argument ? BPF_JEQ : BPF_JGE) | BPF_K),
                first_argument.value_or(0), 0, 1),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<uint32_t>(error)),
@@ -69,10 +71,10 @@ void forbid_memfd() { make_fail(SYS_memfd_create, EPERM); }
 
 struct ShmObstacle {
   const char* name;
-  int rank;  // that meets it
+  int rank;  // the one that meets it
   bool is_met_in_init;
   void (*arise)();
-  std::vector<std::string> told;  // on every rank
+  std::vector<std::string> told;  // parts of every rank's error
   bool needs_root = false;
 };
 
@@ -83,7 +85,7 @@ const ShmObstacle kShmObstacles[]{
      limit_address_space,
      {"rank 1 cannot share memory for the rows of 'Linear'", "could not be mapped", "ulimit -v"}},
     {"open_files", 1, false, limit_open_files, {"rank 1 cannot share memory", "ulimit -n"}},
-    // As the kernel says when a memory file system, or its control group, is full. Rank 0 makes segments.
+    // The kernel gives this error when a memory file system or its control group is full. Rank 0 makes the segments.
     {"memory",
      0,
      false,
@@ -150,7 +152,7 @@ TEST(ShmWithoutMemory, TheBackendCpuDoesWithoutAndSaysWhy) {
              {"fsdp: the ranks of this host use Gloo instead of shared memory: rank 1: memfd_create failed"});
 }
 
-// The abstract names that this process' sockets have.
+// The abstract names of this process's sockets.
 std::set<std::string> own_socket_names() {
   std::set<std::string> inodes, names;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -169,7 +171,7 @@ std::set<std::string> own_socket_names() {
   return names;
 }
 
-// Connects to an abstract name and says `text`, or nothing. The connection stays open while the process lives.
+// Connects to an abstract name and sends `text`, or nothing. The connection stays open while the process lives.
 void intrude(const std::string& name, const std::string& text) {
   const int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
@@ -180,7 +182,8 @@ void intrude(const std::string& name, const std::string& text) {
   if (!text.empty()) TORCH_CHECK(send(connection, text.data(), text.size(), 0) > 0);
 }
 
-// Rank 0 says where it listens as soon as it does; rank 1 comes only after the others.
+// Rank 0 publishes its socket's name as soon as it listens. Rank 1 first connects there as several intruders, and joins
+// only then.
 PROCESS_CASE(shm_with_intruders) {
   const std::string place = std::getenv("FSDP_TEST_PLACE");
   std::jthread teller;
@@ -206,7 +209,7 @@ PROCESS_CASE(shm_with_intruders) {
     TORCH_CHECK(pipe(ready.data()) == 0);
     if (geteuid() == 0 && fork() == 0) {
       if (setuid(65534) != 0) _exit(1);
-      prctl(PR_SET_PDEATHSIG, SIGKILL);  // which another user forgets
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // set here because setuid clears it
       intrude(name, "");
       if (write(ready[1], "x", 1) != 1) _exit(1);
       while (true) pause();

@@ -1,4 +1,4 @@
-// Each rule about what may touch a sharded tensor.
+// Each rule about which operators may touch a sharded tensor.
 
 #include "runtime/access_rules.h"
 
@@ -16,7 +16,7 @@ using enum PartKind;
 using enum Verdict;
 
 struct Rule {
-  std::vector<OperatorKind> operators;  // each of them in place of the access's own
+  std::vector<OperatorKind> operators;  // the rule holds with each of them in place of the access's own
   Access access;
   Verdict verdict;
 };
@@ -25,14 +25,15 @@ const Operators kRowWise{kView, kCopy, kFill, kForeach, kFused}, kWithOperands{k
     kValueless{kMetadata, kDetach, kFactory};
 
 const Rule kRules[] = {
-    // What reads no values passes everywhere.
+    // Operators that read no values pass everywhere.
     {kValueless, {.is_parameter = true, .is_first = true}, kPass},
     {kValueless, {.is_parameter = true, .is_first = true, .recording = true, .inside = true}, kPass},
     {kValueless, {.part = kWhole, .is_parameter = true, .is_first = true, .recording = true}, kPass},
     {kValueless, {.part = kWhole, .is_parameter = true, .is_first = true, .inside = true}, kPass},
     {kValueless, {.part = kGradient, .is_first = true, .recording = true}, kPass},
     {kValueless, {.part = kGradient, .is_first = true, .inside = true}, kPass},
-    // Rows take what means the same on them and is not recorded. A write counts, one to a gradient does not.
+    // Rows take operators that mean the same on rows and are not recorded. A write to rows counts, one to a gradient
+    // does not.
     {kRowWise, {}, kPass},
     {kRowWise, {.recording = true}, kRefuseOutsideScope},
     {{kCopy, kFill, kForeach, kFused, kPointwise}, {.writes = true}, kWriteRows},
@@ -41,7 +42,7 @@ const Rule kRules[] = {
     {{kOther}, {.recording = true}, kRefuseOutsideScope},
     {{kOther}, {.part = kGradient}, kRefuseOutsideScope},
     {{kOther}, {.part = kGradient, .recording = true}, kRefuseOutsideScope},
-    // Other operands have to fit. In a scope it is the gradient that does not; recording is refused before.
+    // Other operands have to fit. In a scope the error names the gradient; recording is refused first.
     {kWithOperands, {}, kPass},
     {kWithOperands, {.writes = true, .fit = kTakesRows}, kWriteRows},
     {kWithOperands, {.fit = kMisfits}, kRefuseOperand},
@@ -51,22 +52,23 @@ const Rule kRules[] = {
     {kWithOperands, {.part = kGradient, .fit = kWrittenFromRows, .inside = true}, kRefuseGradientInScope},
     {kWithOperands, {.recording = true, .fit = kMisfits}, kRefuseOutsideScope},
     {kWithOperands, {.recording = true, .fit = kWrittenFromRows}, kRefuseOutsideScope},
-    // A gradient may be converted, and is printed from a copy, but in LocalRows.
+    // A gradient may be converted, and is printed from a copy except in LocalRows.
     {{kCopy}, {.part = kGradient, .is_first = true}, kPass},
     {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints}, kPrintRows},
     {{kCopy}, {.part = kGradient, .is_first = true, .conversion = kPrints, .local_rows = true}, kPass},
-    // Random numbers are refused, also by rand_like, but in LocalRows and of whole values.
+    // Random numbers are refused, those of rand_like too, except in LocalRows and for whole values.
     {{kPointwise, kOther, kFill}, {.writes = true, .random = true}, kRefuseRandom},
     {{kFactory}, {.random = true}, kRefuseRandom},
     {{kFactory}, {.random = true, .local_rows = true}, kPass},
     {{kFactory}, {.part = kWhole, .random = true, .inside = true}, kPass},
-    // Some of the rows may be copied, but not by their numbers, and neither written nor computed with.
+    // A part of the rows may be copied, but rows may not be selected by number, and a part is neither written nor
+    // computed with.
     {{kCopy}, {.is_part_of_rows = true}, kPass},
     {{kView, kCopy}, {.selects_rows = true}, kRefuseOutsideScope},
     {{kCopy, kFill, kPointwise}, {.is_part_of_rows = true, .writes = true}, kRefuseOutsideScope},
     {{kPointwise}, {.is_part_of_rows = true}, kRefuseOutsideScope},
     {{kFill}, {.is_part_of_rows = true, .writes = true, .local_rows = true}, kWriteRows},
-    // A parameter itself is not cloned, its rows are.
+    // A parameter itself may not be cloned, its rows may.
     {{kClone}, {.is_parameter = true}, kRefuseClone},
     {{kClone}, {.is_parameter = true, .recording = true}, kRefuseClone},
     {{kClone}, {}, kPass},
@@ -76,11 +78,11 @@ const Rule kRules[] = {
     {{kOther, kPointwise, kClone, kFill}, {.writes = true, .local_rows = true}, kWriteRows},
     {{kOther}, {.recording = true, .local_rows = true}, kRefuseOutsideScope},
     {{kReplace}, {.is_first = true, .local_rows = true}, kRefuseReplace},
-    // In a scope rows are not written, but zero_grad() may be called.
+    // In a scope rows may not be written, but zero_grad() may be called.
     {{kFill}, {.writes = true, .inside = true}, kRefuseWriteInScope},
     {{kFill}, {.part = kGradient, .writes = true, .inside = true}, kPass},
-    // Whole values end with their scope, though a view of them may stay; they are written where they are summoned, and
-    // not recorded there.
+    // Whole values end with their scope, though a view of them may stay. They may be written where they are summoned,
+    // but not recorded there.
     {{kOther}, {.part = kWhole}, kRefuseOutsideScope},
     {{kView}, {.part = kWhole}, kPass},
     {{kFill}, {.part = kWhole, .writes = true, .inside = true}, kRefuseWriteInScope},
@@ -88,7 +90,7 @@ const Rule kRules[] = {
     {{kFill}, {.part = kWhole, .writes = true, .summoned = true}, kRefuseWriteInScope},
     {kWithOperands, {.part = kWhole, .inside = true, .summoned = true}, kReadWhole},
     {kWithOperands, {.part = kWhole, .recording = true, .inside = true, .summoned = true}, kRefuseRecording},
-    // The first argument's storage is replaced by itself at most.
+    // The first argument's storage may only be replaced by itself.
     {{kReplace}, {.conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true, .conversion = kNothing}, kPass},
     {{kReplace}, {.is_first = true}, kRefuseReplace},
@@ -96,7 +98,7 @@ const Rule kRules[] = {
     {{kReplace}, {.part = kWhole, .is_first = true}, kRefuseReplace},
     {{kReplace}, {.part = kWhole, .is_first = true, .inside = true}, kRefuseReplace},
     {{kReplace}, {.part = kGradient, .is_first = true}, kRefuseOutsideScope},
-    // A parameter is converted to what it is, and printed.
+    // A parameter may only be converted to what it already is, and printed.
     {{kCopy}, {.is_parameter = true, .is_first = true}, kRefuseConvert},
     {{kCopy}, {.is_parameter = true, .is_first = true, .recording = true}, kRefuseConvert},
     {{kCopy}, {.is_parameter = true, .is_first = true, .conversion = kNothing}, kPass},

@@ -1,5 +1,5 @@
-// What is chosen or advised from a few facts: the roles of a mesh's axes, the groups on disk, a better strategy,
-// smaller groups.
+// What the library chooses or advises from a few facts: the roles of a mesh's axes, the groups on disk, a better
+// strategy, smaller groups.
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -45,8 +45,8 @@ TEST(DiskChoice, KeepsInMemoryWhatFitsInOrder) {
   EXPECT_THAT(choose_on_disk(bytes, 60, 90), ElementsAre(true, false, true, true));
 }
 
-// For a model of 800 MB on 4 ranks with AdamW. Replicated it has 800 of rows, 300 + 600 of gradients and 1600 of state,
-// which are 2300 more.
+// The advice for a model of 800 MB on 4 ranks with AdamW. Replicated, it holds 800 MB of rows, 300 + 600 of gradients
+// and 1600 of state, 2300 more than sharded.
 Advice advice(double waiting_share, int64_t spare_mb, Strategy strategy = kFullShard) {
   constexpr int64_t kMB = 1'000'000;
   return choose_advice({.strategy = strategy,
@@ -88,7 +88,7 @@ TEST(Advice, IsASentence) {
       "and holds at most 1000 MB with kFullShard. Nothing else would serve better.");
 }
 
-// What rank 0 of `world` is told of a net of 4 blocks.
+// The hint that rank 0 of `world` gets about a net of 4 blocks.
 std::string hint_of(int world, const std::function<Group(SmallNetImpl&)>& shard, int64_t least_bytes = 0) {
   std::string hint;
   run_thread_ranks_with(world, {.backend = "gloo"}, [&](int rank) {

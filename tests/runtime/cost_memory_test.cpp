@@ -1,4 +1,4 @@
-// What a rank holds at most, by class of bytes: the bounds of docs/architecture.md.
+// The most that a rank holds of each class of bytes, against the bounds in docs/architecture.md.
 
 #include "runtime/cost_net.h"
 
@@ -34,7 +34,7 @@ TEST(Cost, WholeParametersStayWithinTheRootAndTwoGroups) {
   });
 }
 
-// A server opens its scope once and runs many rounds in it.
+// A server may open its scope once and run many rounds in it.
 TEST(Cost, LaterRoundsInOneScopeAreGatheredAheadWithinTheRootAndTwoGroups) {
   on_cost_ranks(2, {.dim = 64, .backend = "gloo"}, [](const CostRank& on) {
     torch::NoGradGuard no_grad;
@@ -57,8 +57,8 @@ TEST(Cost, LaterRoundsInOneScopeAreGatheredAheadWithinTheRootAndTwoGroups) {
   });
 }
 
-// Gradients stay within the rows', the root's, which arrive first and last, those of the block that computes and of two
-// that are being reduced. `more`: what else may be held from the second step on.
+// Expects that a rank holds at most the gradients of its rows, of the root, which arrive first and last, of the block
+// that computes and of two blocks that are being reduced, and from the second step on `more` bytes.
 void expect_gradients_within_three_groups(const CostRank& on, const std::function<void(int)>& step, int64_t more = 0) {
   for (int i = 0; i < 3; ++i) {
     on.group.reset_peak_stats();
@@ -89,7 +89,7 @@ TEST(Cost, GradientsThatAccumulateStayWithinTheirRowsTheRootAndThreeGroups) {
   });
 }
 
-// Runs a block again in backward, with a backward of its own inside the outer one, as users write it themselves.
+// Runs a block again in backward, with a backward of its own inside the outer one, as users may write it themselves.
 struct RecomputedBlock : torch::autograd::Function<RecomputedBlock> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, SmallBlockImpl* block) {
     context->save_for_backward({x});

@@ -13,7 +13,7 @@ namespace fsdp::test {
 
 constexpr int64_t kDepth = 4;  // blocks
 
-/// Over shared memory whole parameters are there; ranks only meet, once in each scope.
+/// The gathers to expect. Over shared memory whole parameters are already there, so ranks gather nothing.
 inline int64_t gathers(int64_t over_network) { return test_backend() == "shm" ? 0 : over_network; }
 
 /// Bytes of the group's whole buffers.
@@ -26,11 +26,11 @@ inline int64_t whole_bytes(runtime::ParamGroup& group) {
 struct CostOptions {
   FullyShardOptions sharding = {};
   int64_t dim = 12;
-  std::string backend = {};                         // "gloo" where it matters what is gathered when
+  std::string backend = {};                         // "gloo" where the test is about when groups are gathered
   std::function<void(SmallNetImpl&)> prepare = {};  // before sharding
 };
 
-/// A net of which each block is a group, and the log of its rank.
+/// A net in which each block is a group, and the log of its rank.
 struct CostRank {
   CostRank(int number, Recorded& logs, const CostOptions& options)
       : rank(number), recorded(logs), module(make(options)), group(shard_blocks(net, options.sharding)) {
@@ -45,7 +45,7 @@ struct CostRank {
 
   void clear() const { recorded.clear(rank); }
   int64_t count(const std::string& operation) const { return recorded.count(rank, operation); }
-  /// What was gathered since the last call.
+  /// The groups gathered since the last call.
   std::vector<std::string> gathered() const {
     auto subjects = recorded.subjects(rank, "all_gather");
     clear();

@@ -1,4 +1,5 @@
-// What a user says of when groups are gathered, seen in the gathers over Gloo. Over shared memory there are none.
+// The settings by which a user decides when groups are gathered, seen in the gathers over Gloo. Over shared memory
+// there are none.
 
 #include "runtime/cost_net.h"
 

@@ -1,4 +1,5 @@
-// What a step costs: collectives, and operators that come to the library. What must not grow with the number of groups.
+// What a step costs: collectives, and operators that reach the library; and what must not grow with the number of
+// groups.
 
 #include "runtime/cost_net.h"
 #include "support/decorator.h"
@@ -43,7 +44,7 @@ TEST(Cost, ReshardNeverGathersOncePerGroup) {
   });
 }
 
-// The last block's norm might be computed again, but is not.
+// The last block's norm was read unrecorded, so a backward might compute it again, but none does.
 TEST(Cost, AGroupWithAParameterThatWasReadUnrecordedHoldsUpNoOthers) {
   on_cost_ranks(2, [](const CostRank& on) {
     int64_t reductions = 0;
@@ -90,7 +91,7 @@ TEST(Cost, KeptCopiesSpareGathersUntilRowsAreWritten) {
   });
 }
 
-// Raw pointers are seen by nobody, so the rows count as written when a LocalRows closes.
+// The library does not see writes through raw pointers, so the rows count as written when a LocalRows closes.
 TEST(Cost, CopiesThatWereAskedForAreRenewedAfterLocalRows) {
   on_cost_ranks(2, [](const CostRank& on) {
     on.group.set_reshard_after_backward(false);
@@ -118,7 +119,7 @@ TEST(Cost, UnshardBringsMemoryEarly) {
   });
 }
 
-// What was asked of a rank's communicator.
+// How often a rank's communicator was called.
 struct Asked {
   int shares = 0;
   size_t buffers = 0;

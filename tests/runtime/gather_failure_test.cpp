@@ -1,4 +1,4 @@
-// A gather that throws half way leaves the group as it was.
+// A gather that throws halfway leaves the group as it was.
 
 #include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
@@ -14,7 +14,7 @@
 namespace fsdp::test {
 namespace {
 
-// One group of two dtypes, which are gathered by two collectives.
+// One group of two dtypes, so that a gather takes two collectives.
 struct TwoDtypes : torch::nn::Module {
   torch::Tensor a = register_parameter("a", torch::arange(6, torch::kFloat).reshape({6, 1}));
   torch::Tensor b = register_parameter("b", torch::arange(8, torch::kDouble).reshape({8, 1}));
@@ -32,16 +32,17 @@ struct TwoDtypesOnRank {
     ForwardScope scope(group);
     return net.forward().item<double>();
   }
-  // Another collective returns after those that were begun before it, on every rank.
+  // A later collective returns only after those that were begun before it, on every rank.
   void expect_nothing_whole() {
     barrier();
     EXPECT_EQ(group.stats().whole.current, 0);
   }
 };
 
-// Fails the call number `at` of the lane for gathers, after those before the first gather, on two ranks over Gloo.
+// Runs `body` on two ranks over Gloo where call number `at` on the lane for gathers fails, counted from the first
+// gather.
 void run_with_a_failing_call(int at, const std::function<void(int rank, TwoDtypesOnRank&)>& body) {
-  constexpr int kCallsBefore = 2;  // duplicate() and what the ranks agree about in fully_shard
+  constexpr int kCallsBefore = 2;  // duplicate(), and the ranks' agreement in fully_shard
   const auto wrap = [=](std::shared_ptr<Communicator> inner, int) {
     return make_faulty_communicator(std::move(inner),
                                     {.kind = Fault::Kind::kThrow, .at = kCallsBefore + at, .lane = "main"});
@@ -75,7 +76,7 @@ TEST(AGatherThatThrows, StillTellsTheOtherRanksOfWritesWhenItIsTriedAgain) {
   });
 }
 
-// The allocator of this process while it lives; it has no memory for blocks of the size that a thread says.
+// Replaces the process's CPU allocator while it lives, and refuses blocks of the size that a thread sets.
 class PoorCpu : public c10::Allocator {
  public:
   PoorCpu() { c10::SetAllocator(c10::kCPU, this, kPriority); }

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What tests of ranks without data train.
+/// The model that tests of ranks without data train.
 
 #include <gmock/gmock.h>
 
@@ -8,7 +8,7 @@
 
 namespace fsdp::test {
 
-constexpr int64_t kJoinSamples = 2;  // of a rank in a step
+constexpr int64_t kJoinSamples = 2;  // per rank and step
 
 inline std::shared_ptr<SmallNetImpl> double_small_net() { return alike_small_net(torch::kDouble); }
 
@@ -18,7 +18,7 @@ inline const std::vector<FullyShardOptions> kJoinOptions{{},
                                                          {.strategy = Strategy::kReplicate},
                                                          {.reshard_after_forward = Reshard::always()}};
 
-/// A rank's net of blocks, which may have data of step `step`: the samples of the rank `of`.
+/// A rank's net of blocks. A forward takes the samples of rank `of` in step `step`.
 struct JoinRank {
   explicit JoinRank(const FullyShardOptions& options = {})
       : module(double_small_net()), net(*module), group(shard_blocks(net, options)) {}
@@ -27,7 +27,7 @@ struct JoinRank {
     const ForwardScope scope(group);
     return small_net_loss(net, {step, of * kJoinSamples, kJoinSamples});
   }
-  /// Without dividing by the ranks that have no data: one rank's gradients are everybody's.
+  /// Joins with a divisor that counts only the ranks with data, so that the other ranks do not change the gradients.
   bool join_alone(bool has_data, const std::function<void()>& step) const {
     return join(group, has_data, step, {.divide_by_initial_world_size = false});
   }

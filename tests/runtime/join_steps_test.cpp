@@ -1,4 +1,4 @@
-// What a rank without data does in the steps of one that has some.
+// How a rank without data follows the steps of a rank that has some.
 
 #include "runtime/join_net.h"
 
@@ -7,7 +7,8 @@ namespace {
 
 using torch::Tensor;
 
-// Steps of which no two are alike: what is read, how often, by how many backwards, gathered ahead or not at all.
+// No two steps are alike in what is read, how often, in the number of backwards, and in whether groups are gathered
+// ahead.
 void various_step(const JoinRank& on, int step) {
   auto& net = on.net;
   const auto& group = on.group;
@@ -39,7 +40,7 @@ void various_step(const JoinRank& on, int step) {
   if (step == 4) forward();  // without a backward
 }
 
-// What the gradients of such steps are where these ranks have data.
+// The gradients of such steps where `has_data` says which ranks have data.
 std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_data)(int step, int rank)) {
   std::vector<Tensor> gradients;
   run_thread_ranks(2, [&](int rank) {
@@ -47,7 +48,7 @@ std::vector<Tensor> gradients_with(const FullyShardOptions& options, bool (*has_
     on.group.set_reduce_scatter_unused_params(true);
     auto optimizer = sgd(on.net.parameters());
     for (int step = 0; step < 6; ++step) {
-      // Both ranks' samples are the same, so the sum of one alone is half of the sum.
+      // Both ranks have the same samples, so the mean over the ranks with data does not depend on which have some.
       EXPECT_TRUE(on.join_alone(has_data(step, rank), [&] { various_step(on, step); }));
       optimizer.step();
       for (const auto& parameter : on.net.parameters())
@@ -99,7 +100,7 @@ TEST(Join, StepsInTheMiddleOfABackwardOnRanksWithoutDataToo) {
   }
 }
 
-// Micro-batches of which only the last one sums over the replicas, or waits for what the others began.
+// Only the last micro-batch sums over the replicas, or only it waits for the reductions that the others began.
 TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
   const auto alone = double_small_net();
   for (const int micro : {0, 1}) small_net_loss(*alone, {micro, 0, kJoinSamples}).backward();
@@ -130,7 +131,7 @@ TEST(Join, FollowsMicroBatchesWhoseReductionsWait) {
   }
 }
 
-// Backwards inside a backward: gradients of the head alone, then of everything.
+// The inner backward computes gradients of the head alone, the outer one of everything.
 TEST(Join, FollowsABackwardInsideAnother) {
   const auto train = [](SmallNetImpl& net) {
     const auto loss = small_net_loss(net, {0, 0, kJoinSamples});

@@ -1,4 +1,4 @@
-// Ranks that run out of data: the others train on, and every rank ends with the model of the samples there were.
+// Ranks that run out of data. The others train on, and every rank ends with the model that the samples give.
 
 #include "runtime/join_net.h"
 
@@ -81,7 +81,7 @@ TEST(Join, TrainsAsTheUnshardedModelOnTheSamplesThatThereAre) {
   for (const int world : worlds_up_to(4)) expect_trains_as_unsharded({.counts = counts_for(world)});
   for (const auto& options : kJoinOptions)
     expect_trains_as_unsharded({.counts = counts_for(3), .options = options, .epochs = 1});
-  // They may divide by the ranks that have data.
+  // The divisor may also count only the ranks that have data.
   for (const auto strategy : {Strategy::kFullShard, Strategy::kReplicate})
     expect_trains_as_unsharded(
         {.counts = counts_for(3), .options = {.strategy = strategy}, .join = {.divide_by_initial_world_size = false}});

@@ -13,7 +13,7 @@ namespace {
 
 using Op = OperatorKind;
 
-// Of the operator "name.overload" of aten.
+// The traits of the operator "name.overload" of aten.
 OperatorTraits traits_of(const std::string& name) {
   const auto dot = name.find('.');
   const std::string overload = dot == std::string::npos ? "" : name.substr(dot + 1);
@@ -30,7 +30,7 @@ std::vector<c10::OperatorHandle> operators(const std::string& prefix) {
   return found;
 }
 
-// Names with their overloads, as "add.Tensor add.out sqrt".
+// The kind of several operators, named like "add.Tensor add.out sqrt".
 struct Expectation {
   Op kind;
   const char* operators;
@@ -76,7 +76,8 @@ TEST(Kind, OfEveryForeachOperatorIsElementWiseButOfTheReductions) {
   EXPECT_GT(all.size(), 100);
 }
 
-// A reduction turns a list into a list of scalars, which its name does not show: one new in LibTorch is found here.
+// A reduction turns a list into a list of scalars, which its name does not show. This test finds reductions that are
+// new in LibTorch.
 TEST(Kind, OfAForeachOperatorIsElementWiseOnlyIfItKeepsSizes) {
   at::NoGradGuard no_grad;
   std::vector<std::string> kept;
@@ -99,7 +100,7 @@ TEST(Kind, OfAForeachOperatorIsElementWiseOnlyIfItKeepsSizes) {
     try {
       op.callBoxed(&stack);
     } catch (const std::exception&) {
-      continue;  // arguments of another form
+      continue;  // the operator takes other arguments
     }
     for (const at::Tensor& result : stack.front().toTensorList())
       EXPECT_EQ(result.sizes(), at::IntArrayRef({3, 2})) << op.operator_name();

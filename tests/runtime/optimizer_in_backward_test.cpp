@@ -1,4 +1,4 @@
-// The user's hooks of reduced gradients, with optimizers that step in the middle of a backward.
+// The user's hooks on reduced gradients, with optimizers that step in the middle of a backward.
 
 #include <gmock/gmock.h>
 
@@ -20,7 +20,7 @@ Maker maker(Options options) {
   return [options](const std::vector<Tensor>& parameters) { return std::make_shared<Optimizer>(parameters, options); };
 }
 
-// One optimizer for each group, which steps in backward.
+// One optimizer for each group, stepped by a hook in backward.
 class SteppersInBackward {
  public:
   SteppersInBackward(SmallNetImpl& net, const Maker& make) {
@@ -79,7 +79,7 @@ Program<SmallNetImpl> stepping_in_backward(const Maker& unsharded, const Maker& 
 TEST(OptimizerInBackward, EqualsAStepAfterIt) {
   const auto sgd = maker<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9));
   expect_equals_unsharded(stepping_in_backward(sgd, sgd));
-  // A fused one, and with micro-batches, of which the last one steps.
+  // The same holds for a fused optimizer, and with micro-batches, of which the last one steps.
   const torch::optim::AdamWOptions adamw(1e-2);
   expect_equals_unsharded(stepping_in_backward(maker<torch::optim::AdamW>(adamw), maker<optim::AdamW>(adamw)), {3});
   expect_equals_unsharded(stepping_in_backward(sgd, sgd, 3), {2});
@@ -123,7 +123,7 @@ TEST(OptimizerInBackward, HoldsTheGradientsOfAFewGroupsOnly) {
     const int64_t ordinary = peak();
     for (auto& parameter : on.net->parameters()) parameter.mutable_grad().reset();
     const SteppersInBackward steppers(*on.net, maker<torch::optim::SGD>(torch::optim::SGDOptions(0.1)));
-    // Of ten blocks the rows, half a block each, were held at the end; now those of two.
+    // At its end, the ordinary backward holds the rows of ten blocks, half a block each. This one holds those of two.
     EXPECT_LE(peak(), ordinary - 3 * block);
     EXPECT_EQ(on.group.stats().gradient.current, 0);
   });
@@ -173,7 +173,7 @@ TEST(AHookOfCompleteGradients, IsCalledForWhatIsReducedOutsideScopes) {
   });
 }
 
-// A penalty on the gradients of the input is taken in the scope.
+// The scope takes the gradients of the input for a penalty, which must not call the hook.
 TEST(AHookOfCompleteGradients, LeavesAutogradGradInAScopeAlone) {
   on_two_hook_ranks([](HookRank& on) {
     on.group.set_post_accumulate_grad_hook(on.counts);
@@ -188,7 +188,7 @@ TEST(AHookOfCompleteGradients, LeavesAutogradGradInAScopeAlone) {
   });
 }
 
-// Other nodes of a group run before it is reduced; a hook of an activation may read it when it likes.
+// The graph's own nodes read a group before it is reduced, but a hook on an activation may read it at any time.
 TEST(AHookOfCompleteGradients, ThatMayHaveSteppedWhatIsReadLaterMakesThatAnError) {
   run_thread_ranks(2, [](int) {
     auto net = build_alike([] { return SmallNet(); });
@@ -240,7 +240,7 @@ TEST(AnAllReduceHook, GetsReducedGradientsAndMayChangeThem) {
   expect_equals_unsharded(program_of(train_clamped), worlds_up_to(3));
 }
 
-// What replicas do if they are told so by hand.
+// The hook averages over the replicas by hand.
 TEST(AnAllReduceHook, MayCommunicate) {
   auto training = small_net_training();
   training.shard = [](SmallNetImpl& net) {

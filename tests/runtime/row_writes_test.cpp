@@ -1,4 +1,4 @@
-// The rows that optimizer steps write: in how many runs, and how often every rank has written.
+// The runs in which optimizer steps write rows, and the count of every rank's writes.
 
 #include "runtime/runs.h"
 
@@ -14,7 +14,7 @@ using testing::IsEmpty;
 
 constexpr uint64_t kShard = 1, kGradients = 2, kMoments = 3;
 
-// `numel` elements at `first` of the shard, with a gradient and one state that lie as the rows do.
+// `numel` elements at `first` of the shard, with a gradient and one state that are laid out like the rows.
 Extent extent_at(int64_t first, int64_t numel, Recipe recipe = {}) {
   return {true, recipe, numel, {{kShard, first}, {kGradients, first}, {kMoments, first}}};
 }
@@ -69,7 +69,7 @@ WriteCounts counts_of(const Slots& writes) {
   return counts;
 }
 
-// Counted alike by ranks that have rows of all parameters and by those that have rows of some.
+// Ranks that have rows of all parameters and ranks that have rows of some must count alike.
 TEST(WriteCounts, CountAnUpdateOfAllSlotsOrOfEachSlotOnce) {
   const std::vector<std::pair<Slots, int>> counts{{{}, 0},
                                                   {{kAll}, 1},
@@ -88,7 +88,7 @@ TEST(WriteCounts, BeginAgainAfterTheyWereTakenUnlessTheyAreGivenBack) {
   EXPECT_EQ(counts.take(), 1);
   EXPECT_EQ(counts.take(), 0);
   counts.note(1);
-  counts.give_back(counts.take());  // it did not reach the other ranks
+  counts.give_back(counts.take());  // the other ranks did not learn of it
   EXPECT_EQ(counts.take(), 1);
   EXPECT_EQ(counts.total(), 2);
 }

@@ -1,4 +1,5 @@
-// What is needed next, which gradients are yet to come and which whole groups may be freed, on integers.
+// Which group is needed next, which gradients are still to come and which unsharded groups may be freed. Groups are
+// plain integers here.
 
 #include "runtime/schedule.h"
 
@@ -13,7 +14,7 @@ namespace {
 
 using Ids = std::vector<GroupId>;
 
-// Notes each group and returns the predictions; 0: none.
+// Notes each group and returns the predictions, with 0 for none.
 Ids note_all(ReadOrder& order, const Ids& groups) {
   order.start();
   Ids predictions;
@@ -28,7 +29,7 @@ Ids rounds_of(const Ids& groups, int64_t rounds) {
   return reads;
 }
 
-// What is predicted in the last of some passes.
+// The predictions in the last of several passes.
 struct Passes {
   const char* says;
   std::vector<Ids> before;
@@ -137,7 +138,7 @@ TEST(Expectations, OfAForwardThatRunsAgainAreMetByABackwardInsideOnly) {
   EXPECT_FALSE(expectations.expects_any());
 }
 
-// 1 has 2 and 3; 2 has 4 and 5; 6 is a model of its own.
+// Group 1 contains 2 and 3, group 2 contains 4 and 5, and group 6 is a model of its own.
 Kinship family() { return Kinship({{1, {}}, {2, {1}}, {3, {1}}, {4, {2}}, {5, {2}}, {6, {}}}); }
 
 TEST(Kinship, RelatesAGroupToItselfToThoseAroundItAndToThoseInsideIt) {
@@ -150,7 +151,7 @@ TEST(Kinship, RelatesAGroupToItselfToThoseAroundItAndToThoseInsideIt) {
 }
 
 TEST(Kinship, RelatesAGroupInTwoModelsToBothAndTakesOneWhoseParentIsGoneForAnOutermostOne) {
-  // 3, with 4 inside it, is in 1 and in 2, which is in 5. The parent of 6 and 7 is gone.
+  // Group 3, with 4 inside it, is in 1 and in 2, and 2 is in 5. The parent of 6 and 7 is gone.
   const Kinship kinship({{1, {}}, {2, {5}}, {3, {1, 2}}, {4, {3}}, {5, {}}, {6, {9}}, {7, {9}}, {8, {6}}});
   for (GroupId around : {1, 2, 5})
     for (GroupId shared : {3, 4})
@@ -199,7 +200,7 @@ TEST(Residents, ThatAreKeptAreLeftOutUntilTheyAreReconsideredOrForgotten) {
   residents.move(kinship);
   EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5}));
   residents.reconsider(3);
-  residents.reconsider(1);  // is not in memory
+  residents.reconsider(1);  // not in memory
   EXPECT_EQ(residents.apart_from(kinship.span_of(6)), Ids({5, 3}));
   residents.forget(4);
   note_reads(residents, kinship, {4});
@@ -215,7 +216,7 @@ TEST(Residents, MoveWithTheModulesAroundThem) {
   EXPECT_EQ(residents.apart_from(kinship.span_of(2)), Ids({1, 3}));
 }
 
-// Each looks at none of the others, or this would take minutes.
+// Each group must look at none of the others, or this test would take minutes.
 TEST(Residents, OfManyInAChainOrManyThatAreKeptNoneIsLookedAt) {
   constexpr GroupId kMany = 100'000;
   for (const bool is_chain : {true, false}) {

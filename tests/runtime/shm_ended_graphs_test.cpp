@@ -1,4 +1,4 @@
-// Where ranks share memory, a rank that has no graph left which may run backward lets its peers write.
+// Where ranks share memory, a rank lets its peers write once it has no graph left that may run backward.
 
 #include <future>
 
@@ -11,7 +11,7 @@ using torch::Tensor;
 
 Tensor forward(Reader& reader) { return reader.forward(); }
 
-// With its graph kept or not.
+// The output after a backward that keeps its graph or not.
 Tensor after_backward(Reader& reader, bool is_kept) {
   auto y = reader.forward();
   y.backward({}, is_kept);
@@ -44,7 +44,7 @@ TEST(EndedGraphs, ThatWereConsumedLetPeersWriteThoughTheirLossesAreHeld) {
   run_against_writers(both_backward, expect_writing);
 }
 
-// The graph that ran keeps the accumulators alive.
+// The graph that ran keeps the gradient accumulators alive.
 TEST(EndedGraphs, BesideOneThatRanAndIsHeldLetPeersWriteOnceTheRankWaits) {
   run_readers(2, [](int rank, Reader& reader) {
     auto [ran, dropped] = reader.two_outputs();
@@ -65,7 +65,7 @@ TEST(EndedGraphs, AreThoseWhoseRowsTheRankItselfWrites) {
   });
 }
 
-// The peers make the write when rank 0, which made it before them, is in a backward that may wait for them.
+// Rank 0 writes first, and the peers make the same write while rank 0 is in a backward that may wait for them.
 TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) {
   std::promise<void> begins;
   const auto has_begun = begins.get_future().share();
@@ -91,7 +91,7 @@ TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) 
         });
         {
           torch::AutoGradMode recording(true);
-          torch::autograd::grad({y * 1.0}, {output});  // reads no parameter, or it would wait for theirs
+          torch::autograd::grad({y * 1.0}, {output});  // reads no parameter, or it would wait for the peers' writes
         }
         output.reset();
         for (size_t i = 1; i < parameters.size(); ++i) parameters[i].add_(1.0);
@@ -99,7 +99,7 @@ TEST(EndedGraphs, OfTheRanksOwnWriteLetPeersMakeThatWriteTooInABackwardAfterIt) 
       });
 }
 
-// Steps whose losses, and graphs that never run, live on; accumulation and evaluation between.
+// Losses of past steps and graphs that never run stay alive, with accumulation and evaluation in between.
 TEST(EndedGraphs, AllOfWhichEveryRankKeepsDoNotHoldUpTraining) {
   run_thread_ranks_with(kReaders, {.backend = "shm"}, [](int rank) {
     const auto net = shm_net();

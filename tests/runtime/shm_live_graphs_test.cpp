@@ -1,4 +1,5 @@
-// Where ranks share memory, a rank reads as long as one of its graphs may run backward: its peers' writes wait for it.
+// Where ranks share memory, a rank counts as a reader while one of its graphs may run backward, and its peers' writes
+// wait for it.
 
 #include "runtime/shm_writers.h"
 
@@ -8,7 +9,7 @@ namespace {
 using torch::Tensor;
 using torch::autograd::grad;
 
-// The same as OwnLinear for a weight that was transposed before.
+// The same as OwnLinear, for a weight that is already transposed.
 struct OwnProduct : torch::autograd::Function<OwnProduct> {
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x, const Tensor& weight) {
     context->save_for_backward({x, weight});
@@ -100,7 +101,7 @@ const LiveGraph kLiveGraphs[] = {
 
 class LiveGraphs : public testing::TestWithParam<LiveGraph> {};
 
-// The gradient of what `before` returns is that of the unsharded model, though peers are about to write.
+// The gradient of what `before` returns equals the unsharded model's, though peers are about to write.
 TEST_P(LiveGraphs, ReadOn) {
   const auto net = shm_net();
   run_against_writers(

@@ -1,4 +1,4 @@
-// Whose turn it is where ranks share memory: readers and writers at different speeds.
+// Readers and writers at different speeds take turns where ranks share memory.
 
 #include <gmock/gmock.h>
 
@@ -22,7 +22,7 @@ void delay_if(bool is_slow) {
 
 double numel_of(const Reader& reader) { return static_cast<double>(reader.group.stats().parameter_numel); }
 
-// The slow reader writes late, for which the readers of the next step wait.
+// The slow reader also writes late, so the readers of the next step wait for it.
 TEST(Turns, AWriterWaitsForASlowReader) {
   for (int world : {2, 4})
     run_readers(world, [](int rank, Reader& reader) {
@@ -41,7 +41,7 @@ TEST(Turns, AWriterWaitsForASlowReader) {
     });
 }
 
-// Backward reads the weight as it is then, for as long as `delay`.
+// Backward reads the weights as they are then, and takes as long as `delay`.
 struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, SmallNetImpl* net) {
     net_ = net;
@@ -60,13 +60,13 @@ struct ReadsInBackward : torch::autograd::Function<ReadsInBackward> {
 thread_local SmallNetImpl* ReadsInBackward::net_ = nullptr;
 thread_local std::chrono::milliseconds ReadsInBackward::delay{0};
 
-// Backward reads the parameters, on the way to the gradient of `x`.
+// Returns a function of `x` whose backward reads the parameters.
 Tensor read_in_backward(Reader& reader, const Tensor& x) {
   ForwardScope scope(reader.group);
   return ReadsInBackward::apply(x, &reader.net);
 }
 
-// Rank 1 writes slowly, then reads slowly.
+// Rank 1 first writes slowly, then reads slowly.
 TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWroteAndAWriterWaitsForIt) {
   run_readers(2, [](int rank, Reader& reader) {
     const double before = reader.sum();
@@ -82,7 +82,7 @@ TEST(Turns, ABackwardAfterAnUpdateReadsWhatASlowPeerWroteAndAWriterWaitsForIt) {
   });
 }
 
-// Ranks that are threads have one mapping of what they share.
+// Ranks that are threads of one process have one mapping of the memory that they share.
 TEST(Turns, RowsAreThereOncePerHost) {
   constexpr int kWorld = 3;
   std::vector<std::vector<const void*>> seen(kWorld);
@@ -91,7 +91,7 @@ TEST(Turns, RowsAreThereOncePerHost) {
   run_readers(kWorld, [&](int rank, Reader& reader) {
     ForwardScope scope(reader.group);
     for (const auto& parameter : reader.net.parameters()) {
-      (parameter * 1.0).sum();  // reads it
+      (parameter * 1.0).sum();  // reads the parameter
       seen[static_cast<size_t>(rank)].push_back(parameter.const_data_ptr());
     }
     const auto stats = reader.group.stats();
@@ -105,7 +105,7 @@ TEST(Turns, RowsAreThereOncePerHost) {
   EXPECT_LE(rows_bytes, parameter_bytes * 102 / 100 + 64 * static_cast<int64_t>(seen[0].size()));
 }
 
-// Of several rounds, while nobody waits for it.
+// The reduction takes several rounds, and nobody waits for it meanwhile.
 TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
   constexpr int kWorld = 2;
   constexpr int64_t kNumel = int64_t{1} << 20;  // half of it takes 8 slots of 256 KiB
@@ -115,7 +115,7 @@ TEST(Turns, AReductionGoesOnWheneverARankComesBy) {
     const auto input = torch::full({kNumel}, rank + 1.0), output = torch::zeros({kNumel / kWorld});
     const std::array<int64_t, 3> offsets{0, kNumel / 2, kNumel};
     std::shared_ptr<Work> work;
-    for (int starter = 0; starter < kWorld; ++starter) {  // one after another, or both might go through all rounds
+    for (int starter = 0; starter < kWorld; ++starter) {  // one by one, or both might go through all rounds
       if (rank == starter) work = ranks->reduce_scatter(output, input, offsets, {"slow", {}});
       together.arrive_and_wait();
     }
@@ -145,7 +145,7 @@ TEST(Turns, OneRankMayWriteItsRowsAloneUnderLocalRows) {
   });
 }
 
-// What all ranks say when they run different programs, and then a scope.
+// Expects the Mismatch that all ranks get when they run different programs and then open a scope.
 void expect_mismatch(int world, const testing::Matcher<std::string>& says,
                      const std::function<void(int, Reader&)>& run) {
   run_readers(world, [&](int rank, Reader& reader) {

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// One rank reads rows that its peers, with whom it shares memory, are about to write.
+/// A rank reads rows that its peers, which share memory with it, are about to write.
 
 #include <chrono>
 #include <condition_variable>
@@ -17,7 +17,7 @@ constexpr auto kLong = std::chrono::seconds(30);
 
 inline thread_local bool is_writer = false;
 
-// Ranks on their way to write the rows of one group: all but rank 0, unless said.
+// Ranks that are about to write the rows of one group: `count` of them, by default all but rank 0.
 class Writers {
  public:
   explicit Writers(int count = kReaders - 1) : count_(count) {
@@ -26,13 +26,13 @@ class Writers {
   }
   ~Writers() { on_fault_point = nullptr; }
 
-  // On a rank that does not let them write.
+  // Call it on a rank that does not let the others write.
   void expect_waiting(std::chrono::milliseconds moment = kMoment) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return at_gate_ == count_; }));
     EXPECT_FALSE(moved_.wait_for(lock, moment, [&] { return writing_ > 0; })) << "a peer writes under a reader";
   }
-  // On rank 0, which does nothing that would let them go on.
+  // Call it on rank 0, which itself does nothing that would let them go on.
   void expect_writing() {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(moved_.wait_for(lock, kLong, [&] { return writing_ == count_; })) << "peers wait for no reader";
@@ -72,7 +72,7 @@ inline std::shared_ptr<SmallNetImpl> shm_net(bool is_frozen = false) {
   return net;
 }
 
-// A rank's model, which is one group, and what ranks do with it alike.
+// A rank's model, which is one group, and what every rank does with it.
 struct Reader {
   explicit Reader(bool is_frozen = false) : module(shm_net(is_frozen)) {}
 
@@ -81,13 +81,13 @@ struct Reader {
     ForwardScope scope(group);
     return output();
   }
-  // Both of one scope.
+  // Two outputs computed in one scope.
   std::pair<torch::Tensor, torch::Tensor> two_outputs() const {
     ForwardScope scope(group);
     auto first = output();
     return {first, output()};
   }
-  // Of all parameters, in a scope.
+  // The sum of all parameters, read in a scope.
   double sum() const {
     torch::NoGradGuard no_grad;
     ForwardScope scope(group);
@@ -108,8 +108,7 @@ inline void run_readers(int world, const std::function<void(int rank, Reader&)>&
   });
 }
 
-// Runs `before` on every rank, then writes the rows on all ranks but 0, which runs `meanwhile` at that time and writes
-// afterwards.
+// Runs `before` on every rank. Then all ranks but 0 write the rows while rank 0 runs `meanwhile` and writes afterwards.
 inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& before,
                                 const std::function<void(Reader&, torch::Tensor, Writers&)>& meanwhile,
                                 bool is_frozen = false) {
@@ -128,7 +127,7 @@ inline void run_against_writers(const std::function<torch::Tensor(Reader&)>& bef
   run_readers(kReaders, run, is_frozen);
 }
 
-// x times a weight, out of autograd's sight.
+// x times a weight, in a custom function whose backward autograd cannot look into.
 struct OwnLinear : torch::autograd::Function<OwnLinear> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const torch::Tensor& weight) {

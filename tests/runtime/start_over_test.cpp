@@ -1,4 +1,5 @@
-// After an exception on one rank only: the others learn it, and reset_iter_state() on all ranks makes the model usable.
+// After an exception on one rank only, the others learn of it, and reset_iter_state() on all ranks makes the model
+// usable again.
 
 #include <gmock/gmock.h>
 
@@ -26,7 +27,7 @@ struct ThrowInBackward : torch::autograd::Function<ThrowInBackward> {
   }
 };
 
-// A rank of a training with plain SGD.
+// A rank that trains with plain SGD.
 struct SgdRank {
   explicit SgdRank(int r, const FullyShardOptions& options = {})
       : rank(r), net(alike_small_net()), group(shard_blocks(*net, options)), optimizer(net->parameters(), 0.1) {}
@@ -37,7 +38,7 @@ struct SgdRank {
     forward(number).backward();
     optimizer.step();
   }
-  // A forward, whose backward throws on the way to the first block.
+  // Runs a forward, and a backward that throws on the way to the first block.
   void fail_in_backward() const {
     const auto loss = in_scope(group, [&] {
       auto hidden = net->blocks[0]->as<SmallBlock>()->forward(net->first->forward(torch::ones({1, 5})));
@@ -59,8 +60,8 @@ struct SgdRank {
 
 using Incident = std::function<void(SgdRank&)>;
 
-// Trains with `incident` after each step, a reset after each incident, and without; the results are bitwise equal.
-// `ends_backward`: the reset takes the gradients away on every rank, since some of them are there on some ranks only.
+// Trains one model with `incident` and a reset after each step, and another without; the results are bitwise equal.
+// With `ends_backward`, the reset drops the gradients on every rank, since some ranks have gradients that others lack.
 void expect_survived(const Incident& incident, bool ends_backward = false) {
   for (const int world : {2, 3})
     run_thread_ranks(world, [&](int r) {
@@ -88,7 +89,7 @@ void expect_told(const std::function<void()>& go_on, int thrower) {
                                                    HasSubstr("reset_iter_state"))));
 }
 
-// The first rank throws, then the last one; the others go on until they are told.
+// The first rank throws, in a second run the last one. The others go on until they get an error.
 void expect_survived_by_all_but_one(const Incident& exception, bool ends_backward = false) {
   for (const bool is_last : {false, true})
     expect_survived(
@@ -133,7 +134,7 @@ TEST(StartOver, AfterRanksRanDifferentOperations) {
 }
 
 TEST(StartOver, TheOtherOptimizerStateAndScopesStayInStep) {
-  // Rank 1 had one scope and one optimizer step less.
+  // In each incident rank 1 opens one scope less than the others.
   expect_survived([](SgdRank& t) {
     EXPECT_THROW(
         {
@@ -188,7 +189,7 @@ TEST(StartOver, WithoutARankThatLeftIsPeerLost) {
   for (int leaver : {0, 2}) {
     const auto leave = [&] {
       run_thread_ranks(3, [&](int r) {
-        SgdRank t(r);  // a rank leaves when its groups are gone
+        SgdRank t(r);  // the rank leaves when its groups are destroyed
         t.step(0);
         if (r == leaver) throw_an_exception();
         EXPECT_THROW(
@@ -197,14 +198,14 @@ TEST(StartOver, WithoutARankThatLeftIsPeerLost) {
               t.step(1);
             },
             PeerLost);
-        EXPECT_THROW(t.group.reset_iter_state(), PeerLost);  // and so it stays
+        EXPECT_THROW(t.group.reset_iter_state(), PeerLost);  // and on every later call
       });
     };
     EXPECT_THAT(leave, ThrowsMessage<Error>(HasSubstr("out of eggs")));
   }
 }
 
-// Of communicators themselves.
+// This tests Communicator::start_over itself.
 TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryOrderAnew) {
   for (int world : {2, 4})
     run_thread_ranks(world, [&](int rank) {
@@ -235,7 +236,7 @@ TEST(StartOver, DropsWhatIsInFlightAndBeginsEveryOrderAnew) {
           main.recv(message, 0, {"message", {}})->wait();
           EXPECT_EQ(message[4].item<double>(), 10.0);
         }
-        main.barrier({"end of round", {}})->wait();  // whoever starts over ends what others do
+        main.barrier({"end of round", {}})->wait();  // a rank that starts over ends the others' operations
       }
     });
 }

@@ -1,4 +1,4 @@
-// Several threads of one rank, which wait for late peers and come in the same order on every rank, or not.
+// Several threads of one rank wait for late peers, and come in the same order on every rank or in different ones.
 
 #include <gmock/gmock.h>
 
@@ -18,13 +18,13 @@ using Act = std::function<void()>;
 using Model = Sharded<torch::nn::Linear>;
 using Use = std::function<void(Model&)>;
 
-// The first collective of a rank after it was armed.
+// Announces a rank's first collective after `is_armed` was set.
 struct FirstCollective {
   std::atomic<bool> is_armed = false;
   std::latch begins{1};
 };
 
-// Two ranks, which end by the timeout where a thread that waits keeps the rank's lock.
+// Options for two ranks, whose timeout ends them if a waiting thread keeps the rank's lock.
 ThreadRanksOptions announcing(FirstCollective (&first)[2]) {
   ThreadRanksOptions options;
   options.timeout = std::chrono::seconds(20);
@@ -41,7 +41,7 @@ Model new_model() {
 }
 void forward_of(Model& model) { model(torch::ones({1, 3})); }
 
-// On rank 0 another thread acts while the rank waits for rank 1 to open the model, which does so afterwards.
+// On rank 0 another thread acts while the rank waits for rank 1, which opens the model only afterwards.
 TEST(Threads, ReadStatisticsAndUseAnotherModelWhileTheirRankWaitsForALatePeer) {
   FirstCollective first[2];
   std::latch has_acted{1};
@@ -65,7 +65,7 @@ TEST(Threads, ReadStatisticsAndUseAnotherModelWhileTheirRankWaitsForALatePeer) {
   });
 }
 
-// What `act` says if it does not finish.
+// The Mismatch that `act` throws if it does not finish.
 std::string mismatch_of(const Act& act) {
   try {
     act();
@@ -99,8 +99,8 @@ TEST(Threads, LearnThatACollectiveOfAnotherThreadFailed) {
   EXPECT_THAT(errors, Each(HasSubstr("ranks disagree about the next collective")));
 }
 
-// On rank 0 a thread begins to use one model, then another thread the other model; on rank 1 `likewise` or the other
-// way round. The errors of the four.
+// On rank 0 a thread begins to use one model, then another thread the other model. Rank 1 does the same if `likewise`,
+// else the other way round. Returns the errors of the four threads.
 std::vector<std::string> run_two_models(bool likewise, const Use& prepare_one, const Use& use_one,
                                         const Use& use_other) {
   std::vector<std::string> errors(4);
@@ -132,12 +132,12 @@ TEST(Threads, ThatOpenTwoModelsFinishIfTheirOrderIsTheSameOnEachRankAndAreToldIf
               Each(HasSubstr("threads that come in another order on each rank")));
 }
 
-// Scopes and reductions have an order each, so nothing is wrong.
+// Scopes and reductions each have an order of their own, so nothing is wrong.
 TEST(Threads, OneOfWhichReducesWhileTheOtherOpensAScopeInOppositeOrderFinish) {
   torch::Tensor loss[2];
   const auto errors = run_two_models(
       /*likewise=*/false,
-      [&](Model& model) { loss[rank()] = model(torch::ones({1, 3})).sum(); },  // whole parameters stay for backward
+      [&](Model& model) { loss[rank()] = model(torch::ones({1, 3})).sum(); },  // parameters stay whole for backward
       [&](Model& model) {
         loss[rank()].backward();
         EXPECT_TRUE(model->bias.grad().defined());

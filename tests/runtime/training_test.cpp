@@ -1,5 +1,5 @@
-// Sharded training against the unsharded oracle: the ways to group and to reshard, adapters beside frozen weights
-// (LoRA).
+// Sharded training against the unsharded oracle, for the ways to group and to reshard, and with adapters beside frozen
+// weights (LoRA).
 
 #include "support/recorded_ranks.h"
 #include "support/small_net.h"
@@ -37,7 +37,7 @@ TEST(Training, TwoSubgroupsAtOnceEqualTheUnshardedRunsOfTheirModels) {
   const std::vector<Training<SmallNetImpl>> trainings{one, other};
   std::vector<Outcome> expected;
   for (const auto& training : trainings) expected.push_back(train_unsharded(training, 2));
-  std::vector<std::shared_ptr<SmallNetImpl>> models;  // built here: threads share the random state
+  std::vector<std::shared_ptr<SmallNetImpl>> models;  // built here because threads share the random state
   for (size_t r = 0; r < 4; ++r) models.push_back(build_model(trainings[r % 2]));
   run_thread_ranks(4, [&](int r) {
     const auto which = static_cast<size_t>(r % 2);

@@ -1,5 +1,5 @@
-// A group's own collectives, with worked examples: bf16 and fp8 on the wire for fp32 rows. Whole parameters of rank 0
-// alone.
+// A group's custom collectives, with worked examples: bf16 and fp8 on the wire for fp32 rows, and whole parameters
+// on rank 0 alone.
 
 #include "runtime/cost_net.h"
 #include "support/axes.h"
@@ -9,7 +9,7 @@ namespace {
 
 using torch::Tensor;
 
-// Every rank has every value rounded, its own rows' too, so that all compute alike.
+// Every rank rounds every value, those of its own rows too, so that all ranks compute alike.
 AllGather gather_in(c10::ScalarType dtype) {
   return
       [=](Communicator& ranks, const Tensor& output, const Tensor& input, std::span<const int64_t> offsets, Tag tag) {
@@ -37,8 +37,8 @@ std::pair<uint64_t, uint64_t> bytes_of_a_step(const CostRank& on) {
 }
 
 struct LowGather {
-  c10::ScalarType dtype;  // weights of this size need no scale in fp8
-  uint64_t factor;        // of bytes that it spares
+  c10::ScalarType dtype;  // in fp8, weights of this magnitude need no scale
+  uint64_t factor;        // by which the gathered bytes shrink
   double rounding;
 };
 
@@ -72,7 +72,7 @@ TEST(LowPrecisionOnTheWire, TakesFewerBytesAndRoundsWhatTravelsOnly) {
     });
 }
 
-// Numbers that bf16 has, so that nothing is rounded; a parameter that no rank used keeps no gradient.
+// bf16 represents these numbers exactly, so nothing is rounded. A parameter that no rank used gets no gradient.
 struct Powers : torch::nn::Module {
   Tensor weight = register_parameter("weight", torch::full({5, 3}, 0.5)),
          unused = register_parameter("unused", torch::ones({4}));

@@ -1,4 +1,4 @@
-// Ranks on two axes that wait for each other across them: what goes on meanwhile, and how it ends if one of them fails.
+// Ranks wait for each other across two axes: the work that goes on meanwhile, and how all ranks end if one fails.
 
 #include <latch>
 #include <stdexcept>
@@ -16,7 +16,7 @@ using testing::Not;
 
 constexpr std::array<int64_t, 3> kHalves{0, 2, 4};
 
-// Starts the sum of what each rank gives, its number + 1, over both axes of 2 x 2 ranks.
+// Starts a sum over both axes of 2 x 2 ranks, to which each rank contributes its number + 1.
 std::shared_ptr<Work> start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
   const auto whole = torch::full({4}, rank + 1.0);
   return runtime::reduction_over(placement)->start(rows, {{0, whole}}, kHalves, 1.0, {"sum", {}}, {}).work;
@@ -28,7 +28,7 @@ TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
       const auto placement = placement_over({2, 2});
       const auto rows = torch::zeros({2});
       const auto sum = start_sum(placement, rows, rank);
-      // The second replica comes to the barrier, in which the first one waits, when it has the sum.
+      // The first replica waits in the barrier, which the second one enters only when it has the sum.
       if (rank >= 2) sum->wait();
       barrier();
       sum->wait();
@@ -38,7 +38,7 @@ TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
   }
 }
 
-// One replica's first step is done before, the other's after what comes next over the replicas.
+// One replica's first step is done before the next operation over the replicas begins, the other's only after.
 TEST(BothAxes, SecondStepsHaveAnOrderOfTheirOwn) {
   for (const char* backend : {"shm", "gloo"}) {
     std::latch is_next_under_way(1);
@@ -62,7 +62,7 @@ TEST(BothAxes, SecondStepsHaveAnOrderOfTheirOwn) {
   }
 }
 
-// What each rank says of a backward on both axes after `act`; all of them stay until each has an error.
+// Each rank's error from a backward on both axes after `act`. No rank leaves before each has an error.
 std::vector<std::string> errors_of_step(Axes axes, const std::function<void(int, OneWeight&, const Group&)>& act) {
   std::vector<std::string> errors(static_cast<size_t>(axes.ranks()));
   std::latch have_ended(axes.ranks());
@@ -78,7 +78,7 @@ std::vector<std::string> errors_of_step(Axes axes, const std::function<void(int,
   return errors;
 }
 
-// Expects at least two ranks to say what `says` matches.
+// Expects that the errors of at least two ranks match `says`.
 void expect_two_say(const std::vector<std::string>& errors, const testing::Matcher<std::string>& says) {
   EXPECT_GE(std::ranges::count_if(errors, [&](const auto& error) { return testing::Matches(says)(error); }), 2)
       << c10::Join("\n", errors);
@@ -130,7 +130,7 @@ TEST(BothAxes, ARankThatEndsInAStepIsAnErrorOnEveryOther) {
     EXPECT_THAT(messages[rank], AllOf(HasSubstr("rank 3 "), Not(HasSubstr("timed out")))) << rank;
 }
 
-// The others learn it whatever they wait for: on the shard axis, from which they tell the replicas that wait for them.
+// The other ranks learn of it whatever they wait for. Those on the shard axis tell the replicas that wait for them.
 TEST(BothAxes, AreToldOfAnExceptionOnOneRankAsAMismatchAndStartOver) {
   for (const int thrower : {0, 1, 3}) {
     SCOPED_TRACE(c10::str("rank ", thrower));
@@ -168,7 +168,8 @@ TEST(BothAxes, AreToldOfAnExceptionOnOneRankAsAMismatchAndStartOver) {
   }
 }
 
-// Not by the timeout, which is a minute: threads that begin second steps are none of those that could still come.
+// The timeout, a minute here, is not what finds this, because a thread that begins second steps does not count as one
+// that might still join.
 TEST(BothAxes, ReplicasThatWaitForEachOtherAreToldSo) {
   for (const auto axes : {Axes{2, 2}, Axes{1, 2}})
     run_thread_ranks(axes.ranks(), [&](int rank) {

@@ -1,4 +1,4 @@
-// Ranks that all have all rows: their gradients are summed bucket by bucket while backward goes on.
+// Where every rank has all rows, gradients are summed bucket by bucket while backward goes on.
 
 #include "runtime/buckets.h"
 
@@ -62,8 +62,8 @@ struct Layers : torch::nn::Module {
   }
 };
 
-// The sums of a backward through a chain of the four, one bucket each, and how many of them had begun when all
-// gradients but that of the chain's first had come.
+// The sums of a backward through a chain of the four layers, and how many of them had begun when only the gradient of
+// the chain's first layer was missing.
 struct Sums {
   std::vector<OperationLog::Entry> all;
   size_t begun = 0;
@@ -88,7 +88,7 @@ Sums sums_of_chain(const std::array<Tensor Layers::*, 4>& chain) {
   return sums;
 }
 
-// They keep their order, and begin later where a model uses its parameters in another one.
+// Buckets keep their order, so their sums begin later where a model uses its parameters in another order.
 TEST(Buckets, AreSummedWhileBackwardGoesOnWithoutWaitingForOneAnother) {
   const std::array<Tensor Layers::*, 4> in_order{&Layers::first, &Layers::second, &Layers::once, &Layers::last};
   const std::array<Tensor Layers::*, 4> reversed{&Layers::last, &Layers::once, &Layers::second, &Layers::first};
@@ -107,7 +107,7 @@ TEST(Buckets, GiveAGradientEverywhereToWhatOneRankAloneUsedAndNoneToWhatNobodyDi
   run_thread_ranks(3, [](int rank) {
     Layers net;
     const auto group = shard_over(placement_over({1, 3}), module_tree(net), {.bucket_cap_bytes = Layers::kBytes});
-    for (int step = 1; step <= 2; ++step) {  // the second adds to what is there
+    for (int step = 1; step <= 2; ++step) {  // the second step adds to the first one's gradients
       backward(group, [&] {
         const auto loss = (net.first * net.second).sum();
         return rank == 1 ? loss + net.once.sum() : loss;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// A net whose groups are all equal and divide evenly, for formulas of costs.
+/// A net whose groups are all equal and divide evenly, so that formulas give its costs.
 
 #include <fsdp/fsdp.h>
 
@@ -10,7 +10,7 @@ namespace fsdp::test {
 
 struct EqualGroupsNetImpl : torch::nn::Module {
   static constexpr int64_t kWidth = 32, kLayers = 4;
-  /// The layers, and the outermost with the head.
+  /// One group for each layer, and the outermost one with the head.
   static constexpr int64_t kGroups = kLayers + 1, kGroupBytes = kWidth * kWidth * 4, kAllBytes = kGroups * kGroupBytes;
 
   torch::nn::Sequential layers;

@@ -1,4 +1,4 @@
-// Training on several hosts: what a host holds once for its ranks, and what crosses between hosts.
+// Training on several hosts: the memory that a host holds once for its ranks, and the traffic between hosts.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRanks = 4, kRanksOfHost = 2;
 
-// On two hosts of two ranks.
+// Runs `act` on two hosts of two ranks each.
 void on_hosts(const std::function<void(SmallNetImpl&, const Group&, int rank)>& act) {
   const auto run = [&](int rank) {
     const auto net = make_small_net(64, 4);

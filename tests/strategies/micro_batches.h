@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Steps of several micro-batches, and what is refused until the last one.
+/// What the tests of steps with several micro-batches share.
 
 #include "strategies/steps.h"
 
@@ -8,7 +8,7 @@ namespace fsdp::test::micro_batches {
 
 using namespace strategies;  // NOLINT(google-build-using-namespace)
 
-/// Several of each group, where every rank has all rows.
+/// Options with buckets so small that a group has several, where every rank has all rows.
 inline FullyShardOptions in_small_buckets(Strategy strategy, const Shape& shape) {
   return options_for(strategy, shape, {.bucket_cap_bytes = 300});
 }
@@ -19,7 +19,7 @@ struct ShardedRun {
   Shape shape;
 };
 
-/// A small net of which each block is a group, sharded as `run` says; what it runs is up to the caller.
+/// A small net in which each block is a group, sharded as `run` says. The caller sets what it runs.
 inline Program<SmallNetImpl> small_net_program(const ShardedRun& run) {
   Program<SmallNetImpl> program;
   program.build = [] { return std::make_shared<SmallNetImpl>(11, 2); };
@@ -29,7 +29,7 @@ inline Program<SmallNetImpl> small_net_program(const ShardedRun& run) {
   return program;
 }
 
-/// Three micro-batches a step; `before` sees each one's number before its forward.
+/// Trains with three micro-batches a step; `before` gets each one's number before its forward.
 template <class Before>
 void expect_micro_batches_equal_the_unsharded_run(const ShardedRun& run, const Before& before) {
   SCOPED_TRACE(text_of(run.strategy, run.shape));

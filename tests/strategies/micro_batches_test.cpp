@@ -1,4 +1,5 @@
-// Micro-batches: gradients wait for the last one whole, within the replica, or in reductions that outlive backward.
+// The gradients of micro-batches wait for the last one: whole, reduced within the replica, or in reductions that
+// outlive backward.
 
 #include <future>
 
@@ -28,11 +29,11 @@ TEST(IsLastBackward, MicroBatchesWhoseReductionsOutliveBackwardEqualTheUnsharded
   for (const auto& run : kRuns)
     expect_micro_batches_equal_the_unsharded_run(run, [](const Group& group, int micro) {
       group.set_is_last_backward(micro == 2);
-      group.set_requires_all_reduce(micro != 0);  // what is kept may be in flight too
+      group.set_requires_all_reduce(micro != 0);  // kept gradients may be in flight too
     });
 }
 
-// What is refused while gradients wait, by which sentence.
+// Expects that nothing reads gradients while they wait, and that the errors name `way_out`.
 void expect_nothing_reads_gradients(const Group& group, OneWeight& net, const char* way_out) {
   EXPECT_FALSE(net.weight.grad().defined());
   torch::optim::SGD plain({net.weight}, 0.1);
@@ -71,7 +72,7 @@ TEST(GradientsThatWait, AreReadByNothingAndDroppedByResetIterState) {
 
 TEST(RequiresAllReduce, MixesWithBackwardsThatKeepWholeGradientsAndWithGroupsThatDoOtherwise) {
   const ShardedRun run{Strategy::kFullShard, {2, 2}};
-  // Whole gradients of the second micro-batch wait beside what is kept of the first.
+  // The second micro-batch's whole gradients wait beside the first one's, which are kept within the replica.
   expect_micro_batches_equal_the_unsharded_run(run, [](const Group& group, int micro) {
     group.set_requires_all_reduce(micro == 2);
     group.set_requires_gradient_sync(micro != 1);
@@ -93,7 +94,7 @@ TEST(RequiresAllReduce, SumsWhatWasKeptWithTheOwnersGradientAndDividesOnce) {
     const auto rows = local_rows(net.weight);
     Tensor expected;
     for (int replica = 0; replica < kReplicas; ++replica) {
-      Tensor kept;  // of this rank's rows
+      Tensor kept;  // the gradient of this rank's rows
       for (int micro = 0; micro < 3; ++micro) {
         Tensor sum;
         for (int shard = 0; shard < kShards; ++shard) {
@@ -151,7 +152,8 @@ TEST(IsLastBackward, AMicroBatchEndsWithoutTheRanksThatHaveYetToReduceIt) {
   });
 }
 
-// One forward, one backward: forwards run ahead, whole parameters are asked for before and stay between micro-batches.
+// One forward, one backward: forwards run ahead, and parameters are unsharded before the step and stay whole between
+// micro-batches.
 TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
   for (const auto& [run, syncs_last] : {std::pair(ShardedRun{Strategy::kFullShard, {}}, false),
                                         {ShardedRun{Strategy::kShardGradOp, {2, 2}}, true},
@@ -192,7 +194,7 @@ TEST(IsLastBackward, APipelinesOrderEqualsTheUnshardedRun) {
   }
 }
 
-// The branch takes part in the first of two backwards alone, and another model's backward comes between them.
+// The branch takes part only in the first of two backwards, and another model's backward comes between them.
 TEST(IsLastBackward, FinishesWhatTheLastOneDoesNotReachAndAddsToWhatWasThere) {
   run_thread_ranks(2, [](int rank) {
     const auto layers = [](int count) {
@@ -224,7 +226,7 @@ TEST(IsLastBackward, FinishesWhatTheLastOneDoesNotReachAndAddsToWhatWasThere) {
   });
 }
 
-// Also for groups whose reductions an earlier one had to wait for, because too many were in flight.
+// This also holds for groups whose reductions an earlier backward had to wait for, because too many were in flight.
 TEST(IsLastBackward, TheHookOfCompleteGradientsIsCalledInItAlone) {
   run_thread_ranks(2, [](int) {
     const auto net = make_small_net(11, 4);

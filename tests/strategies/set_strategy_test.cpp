@@ -1,4 +1,4 @@
-// A model that moves to another strategy between steps trains on as if it had had that one from the beginning.
+// A model that moves to another strategy between steps trains on as if it had used that one from the beginning.
 
 #include <malloc.h>
 
@@ -20,7 +20,7 @@ MakeOptimizer made_of(Options... options) {
 
 const auto kFusedAdamW = made_of<optim::AdamW>(torch::optim::AdamWOptions(1e-2).amsgrad(true));
 
-// Where a model moves before a step.
+// The strategy and the mesh to which a model moves before a step.
 struct Move {
   Strategy strategy;
   Shape mesh = {};
@@ -31,7 +31,7 @@ struct MovingRun {
   std::vector<Move> moves;  // one before each step
   MakeOptimizer optimizer = kFusedAdamW;
   c10::ScalarType dtype = torch::kFloat;
-  bool accumulates = false;  // gradients of two steps
+  bool accumulates = false;  // adds up the gradients of two steps
 };
 
 // Rank 0's parameters after a step for each of the moves.
@@ -63,7 +63,7 @@ std::vector<Tensor> train(const MovingRun& run, bool moves) {
   return trained;
 }
 
-// To the same bits in fp32; in fp64 what is summed or stepped in another order may round otherwise.
+// Expects the same bits in fp32. Runs in fp64 may sum or step in another order, and so round differently.
 void expect_as_without_moves(const MovingRun& run) {
   const auto expected = train(run, false), found = train(run, true);
   ASSERT_EQ(expected.size(), found.size());
@@ -71,7 +71,7 @@ void expect_as_without_moves(const MovingRun& run) {
     EXPECT_LE(relative_difference(expected[i], found[i]), run.dtype == torch::kFloat ? 0 : 1e-10) << i;
 }
 
-// From each strategy to each other one.
+// The moves from each strategy to each other one.
 const std::vector<Move> kAllMoves{{Strategy::kFullShard},      {Strategy::kReplicate}, {Strategy::kShardGradOp},
                                   {Strategy::kShardOptimizer}, {Strategy::kFullShard}, {Strategy::kShardOptimizer},
                                   {Strategy::kShardGradOp},    {Strategy::kReplicate}, {Strategy::kShardOptimizer},
@@ -87,7 +87,7 @@ TEST(SetStrategy, TrainsOnToTheSameBits) {
 
 TEST(SetStrategy, MovesGradientsThatAccumulate) { expect_as_without_moves({.moves = kAllMoves, .accumulates = true}); }
 
-// Sums over two axes round otherwise than those over one.
+// Sums over two axes round differently from sums over one.
 TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
   std::vector<Move> moves;
   for (const auto strategy : kStrategies)
@@ -98,7 +98,7 @@ TEST(SetStrategy, MovesOnMeshesAndBetweenThem) {
 TEST(SetStrategy, MovesTheStateOfEveryOptimizerThatIsElementByElement) {
   using namespace torch::optim;  // NOLINT(google-build-using-namespace)
   const std::vector<Move> moves{{Strategy::kFullShard}, {Strategy::kReplicate}, {Strategy::kShardGradOp}};
-  // LibTorch's round the last elements of a tensor otherwise than the others.
+  // LibTorch's optimizers round the last elements of a tensor differently from the others.
   std::vector<std::pair<std::string, MakeOptimizer>> optimizers{
       {"torch's SGD", made_of<SGD>(SGDOptions(0.05).momentum(0.9))},
       {"torch's AdamW", made_of<AdamW>(AdamWOptions(1e-2))},
@@ -166,11 +166,11 @@ TEST(SetStrategy, OfABlockLeavesTheOthersAndKeepsHooksAndCustomCollectives) {
   run_thread_ranks(2, act, {.backend = "gloo"});
 }
 
-// What a strategy decides on: elements and bytes of rows, gathers of a step, and bytes of whole parameters in the
-// scope, after it, after backward and after the step.
+// The costs that depend on the strategy: elements and bytes of rows, gathers of a step, and bytes of whole parameters
+// in the scope, after it, after backward and after the step.
 using Cost = std::array<int64_t, 7>;
 
-// On this rank, of the first step of a model that had another strategy before. Like a new model, it predicts nothing.
+// This rank's costs in a model's first step after a move. Like a new model, the moved one predicts nothing.
 Cost cost_after(Strategy from, Strategy to) {
   const Trained other(to);  // a rank counts the bytes of all its models
   const auto rows = other.group.stats().rows.current, whole_of_other = other.group.stats().whole.current;
@@ -208,7 +208,8 @@ TEST(SetStrategy, CostsWhatTheNewStrategyCosts) {
   });
 }
 
-// What lies between two parameters in memory is stepped and gathered with them.
+// The padding between two parameters in memory is stepped and gathered with them, so a move must not leave garbage
+// there.
 TEST(SetStrategy, MovesGradientsWithNothingBetweenThem) {
   mallopt(M_PERTURB, 0x80);  // new memory is full of large numbers
   const auto act = [](int) {
@@ -264,7 +265,7 @@ TEST(SetStrategy, IsRefusedWhereItWouldLoseSomething) {
     });
     EXPECT_THAT(refusal(lbfgs), HasSubstr("has state of an optimizer that is not element by element"));
     torch::optim::AdamW unsharded(model.net->parameters(), torch::optim::AdamWOptions(1e-2));
-    give_state(unsharded, model.net->head->weight, torch::zeros({4, 11}));  // none has so many rows
+    give_state(unsharded, model.net->head->weight, torch::zeros({4, 11}));  // no rank has so many rows
     EXPECT_THAT(refusal(unsharded), HasSubstr("expected those of this rank's rows"));
     auto leaf = torch::ones({1}, torch::requires_grad());
     const auto elsewhere = leaf * 2;

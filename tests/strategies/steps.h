@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What the tests of strategies share: shapes of meshes, steps, and what ranks say of one that fails.
+/// What the tests of strategies share: shapes of meshes, steps, and the errors of steps that fail.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@
 
 namespace fsdp::test::strategies {
 
-/// What an error of fsdp's says that `act` ends with; errors of other kinds go on.
+/// The message of the `Kind` of error that `act` throws, or "no error". Other exceptions pass through.
 template <class Kind = Error, class Act>
 std::string message_of(const Act& act) {
   try {
@@ -28,7 +28,7 @@ std::string message_of(const Act& act) {
 inline constexpr Strategy kStrategies[] = {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer,
                                            Strategy::kReplicate};
 
-/// The sizes of "replicate" and "shard"; none: no mesh.
+/// The sizes of "replicate" and "shard"; an empty shape is no mesh.
 using Shape = std::vector<int>;
 inline const std::vector<Shape> kShapes{{}, {2, 2}, {1, 3}, {3, 1}};
 
@@ -37,7 +37,7 @@ inline std::string text_of(Strategy strategy, const Shape& shape) {
   return c10::str(strategy, " over ", shape.empty() ? "3 ranks" : c10::Join(" x ", shape));
 }
 
-/// Collective.
+/// All ranks call it together, because it makes a mesh.
 inline FullyShardOptions options_for(Strategy strategy, const Shape& shape, FullyShardOptions options = {}) {
   options.strategy = strategy;
   if (!shape.empty()) options.mesh = init_device_mesh(shape, {"replicate", "shard"});
@@ -46,7 +46,7 @@ inline FullyShardOptions options_for(Strategy strategy, const Shape& shape, Full
 
 inline std::string text_of(Axes axes) { return c10::str(axes.shards, " x ", axes.replicas); }
 
-/// `placement`, which outlives it, with its collectives on all axes written down.
+/// `placement`, which must outlive the result, with a log of its collectives on all axes.
 inline runtime::Placement recorded(const runtime::Placement& placement, const std::shared_ptr<OperationLog>& log) {
   runtime::Placement::Axes replicate;
   for (const auto& axis : placement.replicate()) replicate.push_back(test::recorded(*axis, log));
@@ -59,7 +59,7 @@ struct RecordedAxes {
   runtime::Placement plain, placement = recorded(plain, log);
 };
 
-/// Of the logged entries, those that reduce gradients.
+/// The logged entries that reduce gradients.
 inline std::vector<OperationLog::Entry> reductions_in(const OperationLog& log) {
   auto entries = log.entries();
   std::erase_if(entries, [](const auto& e) { return e.lane != "reductions" && e.lane != "further steps"; });
@@ -81,13 +81,13 @@ void backward(const Group& group, const Loss& loss) {
   value.backward();
 }
 
-/// Of this rank's two samples of a step.
+/// The loss of this rank's two samples of a step.
 inline torch::Tensor loss_of_rank(const Group& group, SmallNetImpl& net, int step) {
   const ForwardScope scope(group);
   return small_net_loss(net, {step, rank() * 2, 2});
 }
 
-/// The gradients of parameters equal those of the unsharded model.
+/// Expects that the gradients of parameters equal those of the unsharded model.
 inline void expect_gradients_equal(const torch::nn::Module& oracle, const torch::nn::Module& net, double tolerance) {
   for (size_t i = 0; i < net.parameters().size(); ++i)
     EXPECT_LT(relative_difference(oracle.parameters()[i].grad(), full_grad(net.parameters()[i])), tolerance) << i;
@@ -97,7 +97,7 @@ struct OneWeight : torch::nn::Module {
   torch::Tensor weight = register_parameter("weight", torch::zeros({7, 3}));
 };
 
-/// Over many orders of magnitude, so that the order of addition shows in the last bits.
+/// Gradients over many orders of magnitude, so that the order of addition shows in the last bits.
 inline torch::Tensor gradient_of(int rank, int micro = 0) {
   return (samples({micro, rank, 1}, {7, 3}) * torch::pow(10.0, 4 * samples({micro + 9, rank, 1}, {7, 3})))
       .squeeze(0)

@@ -1,4 +1,4 @@
-// Every way to share the work, on every mesh: training as the unsharded model, and to the same bits.
+// Every strategy, on every mesh, trains as the unsharded model does, and to the same bits.
 
 #include "strategies/steps.h"
 
@@ -10,7 +10,7 @@ using torch::Tensor;
 Training<SmallNetImpl> training_with(Strategy strategy, const Shape& shape) {
   auto training = small_net_training();
   training.shard = [=](SmallNetImpl& net) { return shard_blocks(net, options_for(strategy, shape)); };
-  training.max_norm = 0.05;  // less than the first gradients'
+  training.max_norm = 0.05;  // less than the norm of the first gradients
   training.steps = 3;
   return training;
 }
@@ -51,7 +51,7 @@ TEST(Strategies, OfGroupsOfOneModelMayDifferAndSoMayTheirMeshes) {
   expect_training_equals_unsharded(training, 4);
 }
 
-// The third step of two micro-batches over Gloo, with 4 groups.
+// The test measures the third step of two micro-batches over Gloo, with 4 groups.
 TEST(Strategies, GatherAsOftenAndHoldAsLongAsTheySay) {
   struct Case {
     Strategy strategy;

@@ -1,4 +1,5 @@
-// What each strategy moves and holds in a step, by the formulas of docs/strategies.md: of a rank, and of a host.
+// The bytes that each strategy moves and holds in a step, for a rank and for a host, against the formulas in
+// docs/strategies.md.
 
 #include <iostream>
 #include <mutex>
@@ -12,14 +13,14 @@ namespace {
 
 using Net = EqualGroupsNetImpl;
 
-// A line of a table.
+// A line of a table of costs.
 struct Figure {
   const char* name;
   int64_t expected, found;
-  bool is_bound = false;  // what is found may be less, down to half
+  bool is_bound = false;  // `found` may be less, down to half
 };
 
-// A column.
+// A column of the table.
 struct Column {
   std::string name;
   std::vector<Figure> figures;
@@ -46,13 +47,14 @@ void print(const std::string& title, const std::vector<Column>& columns) {
   std::cout << '\n';
 }
 
-// Of a step: what the group held at most until its backward was over, what it holds after it, and what the rank sent.
+// One step: the most that the group held until its backward was over, what it holds after the step, and what the rank
+// sent.
 struct Step {
   GroupStats backward, after;
   Traffic moved;
 };
 
-// Two steps; `begin` is called before each.
+// Runs two steps, with `begin` before each, and returns the second one.
 Step second_step(const std::function<Group(torch::nn::Module&)>& shard, const std::function<void()>& begin = [] {}) {
   const auto net = build_alike([] { return std::make_shared<Net>(); });
   for (const auto& layer : net->layers->children()) shard(*layer);
@@ -75,7 +77,7 @@ Step second_step(const std::function<Group(torch::nn::Module&)>& shard, const st
   return found;
 }
 
-// How often, and the bytes that a rank sends.
+// The number of collectives, and the bytes that a rank sends in them.
 struct Collectives {
   int64_t count = 0, bytes = 0;
 };
@@ -89,7 +91,7 @@ Collectives collectives_in(const OperationLog& log, const std::string& operation
   return found;
 }
 
-// Of rank 0, beside the formulas.
+// What rank 0 measured, compared with the formulas.
 Column costs_of(Strategy strategy, const Shape& shape) {
   Step step;
   const auto log = std::make_shared<OperationLog>();
@@ -107,7 +109,7 @@ Column costs_of(Strategy strategy, const Shape& shape) {
 
   const bool shards_any = strategy != Strategy::kReplicate;
   const int64_t shards = shards_any ? shape[1] : 1;
-  const int64_t replicas = shape[0];  // of rows; all axes have two ranks
+  const int64_t replicas = shape[0];  // of the rows; every axis has one or two ranks
   const int64_t sums = (replicas > 1 ? 1 : 0) + (shards_any ? 0 : 1);
   const int64_t gathers = !shards_any ? 0 : strategy == Strategy::kFullShard ? 2 * Net::kGroups - 1 : Net::kGroups;
   const int64_t whole = !shards_any ? 0 : strategy == Strategy::kFullShard ? 3 * Net::kGroupBytes : Net::kAllBytes;
@@ -144,11 +146,11 @@ TEST(StrategyCosts, AreThoseOfTheDocument) {
 
 constexpr int64_t kHosts = 2, kHostRanks = 2;
 
-// How a column of the table of hosts shares the model out.
+// How a column of the table of hosts distributes the model.
 struct WayOnHosts {
   std::string name;
   Strategy strategy;
-  bool replicates_hosts = false;  // a mesh: rows are shared out inside a host
+  bool replicates_hosts = false;  // by a mesh that shards rows inside a host
   bool keeps_second_shards = false;
 };
 
@@ -159,7 +161,7 @@ const WayOnHosts kWaysOnHosts[] = {{"kFullShard", Strategy::kFullShard},
                                    {"kReplicate", Strategy::kReplicate},
                                    {"kFullShard in a host, replicas across", Strategy::kFullShard, true}};
 
-// Of the ranks of the first host together, beside the formulas.
+// What the ranks of the first host measured together, compared with the formulas.
 Column costs_of_host(const WayOnHosts& way) {
   Step host;
   std::mutex mutex;
@@ -183,7 +185,7 @@ Column costs_of_host(const WayOnHosts& way) {
   const bool replicates = way.strategy == Strategy::kReplicate, crosses = !replicates && !way.replicates_hosts;
   const bool comes_and_goes = way.strategy == Strategy::kFullShard && !way.keeps_second_shards;
   EXPECT_LE(host.backward.gathers, comes_and_goes ? 2 * Net::kGroups - 1 : Net::kGroups) << way.name;
-  constexpr int64_t kCrossing = Net::kAllBytes * (kHosts - 1) / kHosts;  // once around all hosts
+  constexpr int64_t kCrossing = Net::kAllBytes * (kHosts - 1) / kHosts;  // one pass around all hosts
   const int64_t gathered = host.backward.gathers * Net::kGroupBytes * (kHosts - 1) / kHosts;
   const int64_t rows = Net::kAllBytes * (replicates ? kHostRanks : 1) / (crosses ? kHosts : 1);
   const int64_t whole = comes_and_goes ? 3 * Net::kGroupBytes : Net::kAllBytes;
