@@ -44,8 +44,7 @@ struct TwoDtypesOnRank {
 void run_with_a_failing_call(int at, const std::function<void(int rank, TwoDtypesOnRank&)>& body) {
   constexpr int kCallsBefore = 2;  // duplicate(), and the ranks' agreement in fully_shard
   const auto wrap = [=](std::shared_ptr<Communicator> inner, int) {
-    return make_faulty_communicator(std::move(inner),
-                                    {.kind = Fault::Kind::kThrow, .at = kCallsBefore + at, .lane = "main"});
+    return make_faulty_communicator(std::move(inner), {.at = kCallsBefore + at, .lane = "main"});
   };
   run_thread_ranks_with(2, {.backend = "gloo", .wrap = wrap}, [&](int r) {
     TwoDtypesOnRank rank;
