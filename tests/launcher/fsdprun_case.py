@@ -6,13 +6,15 @@ Each file of cases is a program: FILE.py FSDPRUN [unittest arguments]
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import unittest
 import uuid
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "support"))
+
+from held_port import HeldPortTest  # noqa: E402
 
 FSDPRUN = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "fsdprun"
 LIMIT_S = 60
@@ -45,7 +47,7 @@ def wait_until(claim, seconds=LIMIT_S):
     return False
 
 
-class FsdprunTest(unittest.TestCase):
+class FsdprunTest(HeldPortTest):
     def setUp(self):
         self.marker = uuid.uuid4().hex
         self.folder = tempfile.TemporaryDirectory()
@@ -67,14 +69,6 @@ class FsdprunTest(unittest.TestCase):
             os.kill(pid, signal.SIGKILL)
         self.folder.cleanup()
         self.assertEqual(left, [], "processes were left behind")
-
-    def held_port(self):
-        """A port that nobody else is given until the test ends, and that fsdprun can listen on."""
-        holder = socket.socket()
-        self.addCleanup(holder.close)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        return holder.getsockname()[1]
 
     def start(self, *arguments, prefix=(), **options):
         """`prefix`: a command that becomes fsdprun."""

@@ -2,10 +2,13 @@
 
 import os
 import pathlib
-import socket
 import subprocess
+import sys
 import tempfile
-import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "support"))
+
+from held_port import HeldPortTest  # noqa: E402
 
 TIMEOUT_S = 300
 TEXT = "Row, row, row your boat, gently down the stream.\n" * 40
@@ -25,7 +28,7 @@ def run(*command, **options):
     return done.stdout
 
 
-class ProgramTest(unittest.TestCase):
+class ProgramTest(HeldPortTest):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -46,14 +49,6 @@ class ProgramTest(unittest.TestCase):
 
     def run_to_end(self, *command, **variables):
         return self.end(self.start(*command, **variables))
-
-    def held_port(self):
-        """A port that nobody else is given until the test ends, and that fsdprun can listen on."""
-        holder = socket.socket()
-        self.addCleanup(holder.close)
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind(("127.0.0.1", 0))
-        return holder.getsockname()[1]
 
     def assert_close(self, found, expected, relative, absolute=0.0):
         """Two lists, or dictionaries with the same keys."""
