@@ -54,11 +54,7 @@ TEST(CommInit, NamesSettingsThatDiffer) {
 }
 
 TEST(CommInit, NamesThePortThatIsTaken) {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const c10d::TCPStore store("127.0.0.1", options);
+  const c10d::TCPStore store("127.0.0.1", {.port = 0, .isServer = true, .waitWorkers = false});
   expect_error_at(store.getPort(), 0, {c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")});
 }
 

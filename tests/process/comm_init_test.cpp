@@ -32,11 +32,7 @@ TEST(CommInit, TakesTheRanksFromTheEnvironmentAnyNumberOfTimes) {
 }
 
 TEST(CommInit, UsesTheStoreOfTheLauncher) {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const c10d::TCPStore store("127.0.0.1", options);
+  const c10d::TCPStore store("127.0.0.1", {.port = 0, .isServer = true, .waitWorkers = false});
   for (const char* attempt : {"0", "1"}) {
     auto ranks = start_ranks("join_from_environment", 2,
                              {{"TORCHELASTIC_USE_AGENT_STORE", "True"},

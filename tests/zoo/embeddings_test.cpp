@@ -17,7 +17,7 @@ template <class Impl, class... Args>
 AnyProgram on_words(Shard shard, Args... args) {
   auto program = program_of<Impl>(
       [](Impl& model, const Role& role) {
-        // Without momentum, because SGD with momentum refuses sparse gradients unsharded.
+        // SGD has no momentum here, because with it LibTorch refuses sparse gradients.
         torch::optim::SGD optimizer(model.parameters(), 0.1);
         return descend_by(optimizer, [&](int step) {
           return backward_of(role.whole(model, [&] { return words_loss(model, role.batch(step)); }));
