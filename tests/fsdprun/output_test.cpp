@@ -42,7 +42,15 @@ TEST(LineSplitter, LinesComeWholeHoweverTheyArrive) {
     EXPECT_EQ(pieces(parts, finish), lines) << testing::PrintToString(parts);
 }
 
-TEST(LineSplitter, ALineWithoutEndIsNotKeptForEver) { EXPECT_EQ(pieces({std::string(1 << 20, 'x')}).size(), 1U); }
+TEST(LineSplitter, ALongLineStaysWholeAndOneWithoutEndIsNotKeptForEver) {
+  const std::string megabyte(1 << 20, 'x');
+  EXPECT_EQ(pieces({megabyte, "y\n"}), std::vector{megabyte + "y\n"});
+  const std::string most(17 << 20, 'x');
+  EXPECT_EQ(pieces({most}), std::vector{most});
+  EXPECT_EQ(pieces({most, "y\nz\n"}), (std::vector<std::string>{most, "~y\n", "z\n"}));
+  EXPECT_EQ(pieces({most, "\r", "z"}, /*finish=*/true), (std::vector<std::string>{most, "~\r", "z\n"}));
+  EXPECT_EQ(pieces({most}, /*finish=*/true), (std::vector<std::string>{most, "~\n"}));
+}
 
 }  // namespace
 }  // namespace fsdprun
