@@ -157,8 +157,8 @@ Console::Console()
       err_(are_one_file(STDOUT_FILENO, STDERR_FILENO)
                ? out_
                : std::make_shared<Page>(Page{std::make_shared<Outlet>(STDERR_FILENO, news_)})) {
-  std::cerr.rdbuf(
-      new ToOutlet(err_->outlet));  // It is never deleted, since threads of LibTorch go on logging until the exit.
+  // It is never deleted, since threads of LibTorch go on logging until the exit.
+  std::cerr.rdbuf(new ToOutlet(err_->outlet));
 }
 
 void Console::write(Stream stream, const void* source, std::string_view prefix, std::string_view piece,
