@@ -2,11 +2,7 @@
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <system_error>
 #include <utility>
 
@@ -103,22 +99,22 @@ void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals
     return host_store(host, std::move(listener));
   };
   std::string problem = "no answer within " + std::to_string(timeout_.count()) + " s";
+  bool is_of_network = false;
   try {
     store_ = wait_for(store_thread_.post(std::move(open)), timeout_, problem, signals, "its own store");
     return;
   } catch (const HostIsLost&) {
   } catch (const std::system_error& error) {
     problem = error.code().message();
+    is_of_network = error.code() != std::errc::too_many_files_open;
   } catch (const c10::Error& error) {
     problem = fsdp::first_line(error.what_without_backtrace());
   }
-  const bool needs_files =
-      problem.find(std::strerror(EMFILE)) != std::string::npos || !fsdp::Descriptor(dup(STDERR_FILENO)).is_open();
   throw Exit(kFailure, "the store at which the ranks meet cannot be reached at " + address() +
                            " from this host itself: " + problem +
-                           (needs_files ? ". Raise the limit on open files (ulimit -n)"
-                                        : ". Is the interface of this address up, as the loopback device is after "
-                                          "`ip link set lo up`?"));
+                           (is_of_network ? ". Is the interface of this address up, as the loopback device is after "
+                                            "`ip link set lo up`?"
+                                          : ". Is the limit on open files (ulimit -n) high enough?"));
 }
 
 /// What is in it counts with a proof of the token that the environment has.

@@ -57,8 +57,8 @@ class ClosedStreams(FsdprunTest):
         for closed in ("2>&-", ">&-", "<&-", "<&- >&- 2>&-"):
             for ranks in (1, 2):
                 with self.subTest(f"{ranks} with {closed}"):
-                    script = ("for n in 0 1 2; do readlink /proc/$$/fd/$n; done >$D/streams$RANK; "
-                              "echo out; echo err >&2; exit 4")
+                    script = ("streams=$(for n in 0 1 2; do readlink /proc/$$/fd/$n; done); "
+                              "echo \"$streams\" >$D/streams$RANK; echo out; echo err >&2; exit 4")
                     process = self.start(f"--nproc-per-node={ranks}", "sh", "-c", script,
                                          prefix=with_shell(("", closed)))
                     self.end(process, status=4)
@@ -80,7 +80,7 @@ class Unreachable(FsdprunTest):
             with self.subTest(limit):
                 process = self.start("--nproc-per-node=2", "--heartbeat-timeout=2", "true",
                                      prefix=with_shell((f"ulimit -n {limit};", "")))
-                self.assert_ends(process, 1, "fsdprun: ", "pen files")
+                self.assert_ends(process, 1, "pen files")
 
     def test_a_signal_is_heard_while_the_store_opens(self):
         process = self.start("--nproc-per-node=2", "true", prefix=with_shell(("ulimit -n 16;", "")))

@@ -64,7 +64,7 @@ TEST(ALocaleWithSeparators, LeavesErrorsAsTheyAre) {
     SCOPED_TRACE(backend);
     auto ranks = start_ranks("differ_with_separators", 2, {{"BACKEND", backend}});
     expect_ends(ranks, 2, 1,
-                {"all_reduce(sum) of 'gradients' (#20), 4936 bytes of Float", "barrier of 'optimizer' (#20)"});
+                {"all_reduce(sum) of 'gradients' (#22), 4936 bytes of Float", "barrier of 'optimizer' (#22)"});
   }
 }
 
