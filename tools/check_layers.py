@@ -1,5 +1,5 @@
-"""Fails when a layer includes a higher one or a sibling, when files include each other in a circle, or when a public
-header names what is not public. docs/architecture.md explains the layers.
+"""Fails when a layer includes a higher one or a sibling, when files include each other in a circle, when a public
+header names what is not public, or when text follows the program's locale. docs/architecture.md explains the layers.
 
     python3 tools/check_layers.py
 """
@@ -44,6 +44,9 @@ UMBRELLA = "fsdp/fsdp.h"  # for programs, never for a layer
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]', re.MULTILINE)
 PRIVATE_NAMESPACE = re.compile(r"\b(?:layout|memory|runtime)::|\bnamespace (?:fsdp::)?(?:layout|memory|runtime)\b")
 TENSOR_LIBRARY = re.compile(r"(ATen|torch|c10|caffe2)/")
+# See Note [Numbers in text] there.
+TEXT = "comm/core/text"
+LOCALE_DEPENDENT = re.compile(r"\bc10::(?:str|Join)\(|\bstd::[oi]?stringstream\b|\b(?:strtod|sto[df]|std::format)\(")
 
 
 def layer_of(path):
@@ -101,6 +104,8 @@ def problems_of(root):
             continue
         if is_public and (named := PRIVATE_NAMESPACE.search(text)):
             yield f"{place}: names {named[0]}, which is not public"
+        if place.with_suffix("").as_posix() != f"src/{TEXT}" and (found := LOCALE_DEPENDENT.search(text)):
+            yield f"{place}: {found[0]} follows the program's locale: use {TEXT}.h"
         for name in includes:
             if problem := problem_of_include(root, layer, is_public, name):
                 yield f"{place}: {layer} includes {name}: {problem}"
@@ -122,6 +127,7 @@ def check_itself():
         ("src/comm/core/ring.cpp", '#include "comm/core/gather.h"\n', "a circle of includes: "),
         ("src/common/ring.h", "", "of which layer?"),
         ("include/fsdp/error.h", "class Ring : public runtime::Unit {};\n", "names runtime::, which is not public"),
+        ("src/comm/core/ring.cpp", "std::ostringstream text;\n", "std::ostringstream follows the program's locale"),
         ("src/comm/core/ring.h", "#include <vector>\n", None),
     ):
         with tempfile.TemporaryDirectory() as folder:
@@ -136,5 +142,5 @@ def check_itself():
 
 if __name__ == "__main__":
     PROBLEMS = [*check_itself(), *problems_of(pathlib.Path(__file__).resolve().parent.parent)]
-    print("\n".join(PROBLEMS) or "layers: every include points downwards, none in a circle")
+    print("\n".join(PROBLEMS) or "layers: every include points downwards, none in a circle; no text follows a locale")
     sys.exit(bool(PROBLEMS))

@@ -4,6 +4,8 @@
 #include <iostream>
 #include <stdexcept>
 
+#include "comm/posix/standard_streams.h"
+
 namespace frame {
 namespace {
 
@@ -17,6 +19,7 @@ int fail(const CLI::App& app, const char* why, int status) {
 }  // namespace
 
 int run_tool(CLI::App& app, int argc, char** argv, const std::function<void()>& run) {
+  fsdp::open_standard_streams();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& help) {
@@ -27,7 +30,7 @@ int run_tool(CLI::App& app, int argc, char** argv, const std::function<void()>& 
   try {
     run();
     if (!std::cout.flush())
-      throw std::runtime_error("cannot write to standard output: it is closed or its disk is full");
+      throw std::runtime_error("cannot write to standard output: nobody reads it or its disk is full");
     return 0;
   } catch (const std::exception& error) {
     return fail(app, error.what(), kFailed);

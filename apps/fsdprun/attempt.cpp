@@ -128,7 +128,8 @@ void Attempt::handle_request_to_end(int signal) {
   if (result_.was_asked_to_end) return ending_.kill();
   result_.was_asked_to_end = true;
   context_.console.say(fsdp::signal_name(signal) + ": passed on to the ranks, which have " +
-                       std::to_string(context_.flags.shutdown_timeout.count()) + " s to end; again kills them");
+                       std::to_string(context_.flags.shutdown_timeout.count()) +
+                       " s to save and stop; a second signal ends them");
   ending_.ask(signal);
 }
 

@@ -153,24 +153,33 @@ bool Outlet::is_idle() const {
 Console::Console()
     : is_terminal_(isatty(STDOUT_FILENO) != 0),
       news_(std::make_shared<const fsdp::Descriptor>(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK))),
-      out_(std::make_shared<Outlet>(STDOUT_FILENO, news_)),
-      err_(are_one_file(STDOUT_FILENO, STDERR_FILENO) ? out_ : std::make_shared<Outlet>(STDERR_FILENO, news_)) {
-  std::cerr.rdbuf(new ToOutlet(err_));  // It is never deleted, since threads of LibTorch go on logging until the exit.
+      out_(std::make_shared<Page>(Page{std::make_shared<Outlet>(STDOUT_FILENO, news_)})),
+      err_(are_one_file(STDOUT_FILENO, STDERR_FILENO)
+               ? out_
+               : std::make_shared<Page>(Page{std::make_shared<Outlet>(STDERR_FILENO, news_)})) {
+  // It is never deleted, since threads of LibTorch go on logging until the exit.
+  std::cerr.rdbuf(new ToOutlet(err_->outlet));
 }
 
 void Console::write(Stream stream, const void* source, std::string_view prefix, std::string_view piece,
                     bool starts_line) {
+  auto& [outlet, unfinished] = page(stream);
   std::string text;
+  if (unfinished != nullptr && unfinished != source) text += '\n';
   if (overwritable_ != nullptr && overwritable_ != source && is_terminal_) {
     text += kEraseToEndOfLine;
   }
   if (starts_line) text += prefix;
   text += piece;
   overwritable_ = piece.ends_with('\r') ? source : nullptr;
-  outlet(stream).write(text);
+  unfinished = piece.find_last_of("\r\n") == piece.size() - 1 ? nullptr : source;
+  outlet->write(text);
 }
 
-void Console::say(const std::string& message) { err_->write("fsdprun: " + message + "\n"); }
+void Console::say(const std::string& message) {
+  const bool breaks_in = std::exchange(err_->unfinished, nullptr) != nullptr;
+  err_->outlet->write((breaks_in ? "\nfsdprun: " : "fsdprun: ") + message + "\n");
+}
 
 void Console::take_news() {
   uint64_t count = 0;

@@ -45,28 +45,35 @@ class Console {
 
   /// Starts threads. From then on std::cerr, where LibTorch logs, waits for nobody either.
   Console();
-  /// Writes one piece as a whole. `source` tells the ranks apart. Never waits.
+  /// Writes one piece as a whole. `source` tells the ranks apart: one that breaks into another's line ends it. Never
+  /// waits.
   void write(Stream stream, const void* source, std::string_view prefix, std::string_view piece, bool starts_line);
   /// Writes "fsdprun: `message`" to stderr. Never waits.
   void say(const std::string& message);
 
-  bool has_room(Stream stream) const { return outlet(stream).has_room(); }
+  bool has_room(Stream stream) const { return page(stream).outlet->has_room(); }
   /// Of the stream that has one, as an Outlet's.
-  int error() const { return out_->error() != 0 ? out_->error() : err_->error(); }
+  int error() const { return out_->outlet->error() != 0 ? out_->outlet->error() : err_->outlet->error(); }
   /// Readable when there may be room again, or an error; `take_news` makes it unreadable.
   int descriptor() const { return news_->number(); }
   void take_news();
 
-  bool is_idle() const { return out_->is_idle() && err_->is_idle(); }
+  bool is_idle() const { return out_->outlet->is_idle() && err_->outlet->is_idle(); }
   /// Bytes written so far.
-  size_t written() const { return out_->written() + err_->written(); }
+  size_t written() const { return out_->outlet->written() + err_->outlet->written(); }
 
  private:
-  Outlet& outlet(Stream stream) const { return stream == Stream::kOut ? *out_ : *err_; }
+  /// A file that is written to.
+  struct Page {
+    std::shared_ptr<Outlet> outlet;
+    /// Who wrote the line at whose end, which is not there yet, the cursor stands.
+    const void* unfinished = nullptr;
+  };
+  Page& page(Stream stream) const { return stream == Stream::kOut ? *out_ : *err_; }
 
   bool is_terminal_;
   std::shared_ptr<const fsdp::Descriptor> news_;
-  std::shared_ptr<Outlet> out_, err_;
+  std::shared_ptr<Page> out_, err_;  // one, if both are one file
   // Who wrote the line that the cursor stands at the start of, having ended it with "\r".
   const void* overwritable_ = nullptr;
 };

@@ -155,7 +155,9 @@ int run_node(const Flags& flags, const std::string& program, Nodes& nodes, const
 int run_job(const Flags& flags, const OrphanGuard& guard, SignalQueue& signals, Console& console) {
   try {
     const std::string program = find_program(flags.command.front());
-    Nodes nodes(flags, count_processes(flags.processes_per_node), console, signals);
+    const int processes = hear_signals_during([text = flags.processes_per_node] { return count_processes(text); },
+                                              signals, "the GPUs to be counted");
+    Nodes nodes(flags, processes, console, signals);
     return run_node(flags, program, nodes, guard, signals, console);
   } catch (const Exit& exit) {
     console.say(exit.what());

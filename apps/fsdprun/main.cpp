@@ -3,12 +3,14 @@
 #include <iostream>
 #include <string_view>
 
+#include "comm/posix/standard_streams.h"
 #include "doctor.h"
 #include "exit.h"
 #include "flags.h"
 #include "launch.h"
 
 int main(int argc, char** argv) {
+  fsdp::open_standard_streams();
   if (argc > 1 && std::string_view(argv[1]) == fsdprun::kDoctorRank) {
     return fsdprun::run_doctor_rank({argv + 2, argv + argc});
   }

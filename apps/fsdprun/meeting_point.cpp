@@ -3,9 +3,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <cstdlib>
+#include <system_error>
 #include <utility>
 
 #include "attendance.h"
+#include "comm/core/check.h"
 #include "comm/core/message_code.h"
 #include "comm/rendezvous/run_identity.h"
 #include "comm/rendezvous/signed_store.h"
@@ -22,7 +24,10 @@ constexpr const char* kTokenKey = "fsdprun/token";
 
 std::string text(const std::vector<uint8_t>& value) { return {value.begin(), value.end()}; }
 
+/// Not in a thread that has to hear signals: LibTorch tries for minutes to connect to a store that cannot be reached.
 c10::intrusive_ptr<c10d::Store> host_store(const std::string& host, fsdp::StoreListener listener) {
+  if (const int error = fsdp::try_to_connect(host, listener.port))
+    throw std::system_error(error, std::generic_category());
   c10d::TCPStoreOptions options;
   options.port = listener.port;
   options.isServer = true;
@@ -50,9 +55,9 @@ std::optional<std::string> read(c10d::Store& store, const std::string& key) {
   return text(store.get(key));
 }
 
-void pause(SignalQueue& signals) {
+void pause(SignalQueue& signals, const char* whom) {
   if (const auto number = signals.wait_for_end(kPoll)) {
-    throw Exit(kSignalBase + *number, fsdp::signal_name(*number) + " while waiting for other nodes");
+    throw Exit(kSignalBase + *number, fsdp::signal_name(*number) + " while waiting for " + whom);
   }
 }
 
@@ -63,27 +68,53 @@ MeetingPoint::MeetingPoint(const Flags& flags, SignalQueue& signals)
       timeout_(flags.heartbeat_timeout),
       token_(token_of_environment()) {
   or_exit([&] {
-    const bool is_host = listen(flags);
+    const bool is_host = listen(flags, signals);
     if (!is_host) connect(flags.join_timeout, signals);
     shared_ = shared_store();
+    if (is_host) tell_run(signals);
     require_same_run(signals);
     id_ = choose_id(is_host, flags, signals);
     agree_on_token(flags, signals);
   });
 }
 
-bool MeetingPoint::listen(const Flags& flags) {
+bool MeetingPoint::listen(const Flags& flags, SignalQueue& signals) {
   const bool by_arrival = flags.meeting_place.numbers_nodes_by_arrival;
   if (!by_arrival && flags.node_rank != 0) return false;
-  fsdp::StoreListener listener = fsdp::listen_for_store(host_, port_);
+  const auto try_to_listen = [host = host_, port = port_] { return fsdp::listen_for_store(host, port); };
+  fsdp::StoreListener listener = wait_for(store_thread_.post(try_to_listen), flags.join_timeout,
+                                          "the host '" + host_ + "' could not be looked up", signals, "its address");
   if (listener.result != fsdp::StoreListener::Result::kListens) {
     refuse_to_host_unless(by_arrival, listener);
     return false;
   }
   port_ = listener.port;
-  store_ = host_store(host_, std::move(listener));
-  tell_run();
+  open_store(std::move(listener), signals);
   return true;
+}
+
+/// The one that this launcher hosts.
+void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals) {
+  auto open = [host = host_, listener = std::move(listener)]() mutable {
+    return host_store(host, std::move(listener));
+  };
+  std::string problem = "no answer within " + std::to_string(timeout_.count()) + " s";
+  bool is_of_network = false;
+  try {
+    store_ = wait_for(store_thread_.post(std::move(open)), timeout_, problem, signals, "its own store");
+    return;
+  } catch (const HostIsLost&) {
+  } catch (const std::system_error& error) {
+    problem = error.code().message();
+    is_of_network = error.code() != std::errc::too_many_files_open;
+  } catch (const c10::Error& error) {
+    problem = fsdp::first_line(error.what_without_backtrace());
+  }
+  throw Exit(kFailure, "the store at which the ranks meet cannot be reached at " + address() +
+                           " from this host itself: " + problem +
+                           (is_of_network ? ". Is the interface of this address up, as the loopback device is after "
+                                            "`ip link set lo up`?"
+                                          : ". Is the limit on open files (ulimit -n) high enough?"));
 }
 
 /// What is in it counts with a proof of the token that the environment has.
@@ -94,13 +125,15 @@ c10::intrusive_ptr<c10d::Store> MeetingPoint::shared_store() const {
 
 std::string MeetingPoint::silence_of_host() const { return silent(0, timeout_); }
 
-void MeetingPoint::tell_run() {
-  const auto tell = [](c10d::Store& store, const std::string& name, const std::string& value) {
-    store.set(name, bytes(value));
-  };
-  tell(*store_, fsdp::kRunKey, fsdp::run_identity(run_id_, /*has_token=*/true));
-  tell(*shared_store(), kTokenKey, "known");
-  tell(*store_, kNodesRunKey, fsdp::run_identity(run_id_, !token_.empty()));
+void MeetingPoint::tell_run(SignalQueue& signals) {
+  const auto of_ranks = bytes(fsdp::run_identity(run_id_, /*has_token=*/true));
+  const auto of_nodes = bytes(fsdp::run_identity(run_id_, !token_.empty()));
+  answer(signals, [=, unsigned_store = store_](c10d::Store& store) {
+    unsigned_store->set(fsdp::kRunKey, of_ranks);
+    store.set(kTokenKey, bytes("known"));
+    unsigned_store->set(kNodesRunKey, of_nodes);
+    return true;
+  });
 }
 
 void MeetingPoint::require_same_run(SignalQueue& signals) {
@@ -145,8 +178,8 @@ void MeetingPoint::connect(std::chrono::seconds patience, SignalQueue& signals) 
   const std::string absent = "node 0 did not answer at " + address() + " within " + std::to_string(patience.count()) +
                              " s: is its launcher running, and is the address right?";
   const auto give_up = Clock::now() + patience;
-  const auto look = [host = host_, port = port_] { return fsdp::somebody_listens(host, port); };
-  while (!wait_for(store_thread_.post(look), patience, absent, signals)) {
+  const auto look = [host = host_, port = port_] { return fsdp::try_to_connect(host, port); };
+  while (wait_for(store_thread_.post(look), patience, absent, signals) != 0) {
     pause(signals);
     if (Clock::now() > give_up) throw HostIsLost(absent);
   }

@@ -25,8 +25,8 @@ constexpr std::chrono::milliseconds kPoll{100};
 /// How long an answer of the store may take that nobody waits for.
 constexpr std::chrono::milliseconds kQuickAnswer{20};
 
-/// Waits for kPoll. Throws Exit if a signal asks for the end.
-void pause(SignalQueue& signals);
+/// Waits for kPoll. Throws Exit if a signal asks for the end, and says that `whom` was waited for.
+void pause(SignalQueue& signals, const char* whom = "other nodes");
 
 /// The launcher of node 0, and with it the store, is gone or does not answer.
 class HostIsLost : public Exit {
@@ -36,19 +36,30 @@ class HostIsLost : public Exit {
 
 /// What `future` has within `limit`, if no signal asks for the end before; else throws HostIsLost with `reproach`.
 template <class T>
-T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::string& reproach, SignalQueue& signals) {
+T wait_for(std::future<T> future, std::chrono::milliseconds limit, const std::string& reproach, SignalQueue& signals,
+           const char* whom = "other nodes") {
   for (Patience patience(limit); future.wait_for(kQuickAnswer) != std::future_status::ready;) {
-    pause(signals);
+    pause(signals, whom);
     if (patience.is_over()) throw HostIsLost(reproach);
   }
   return future.get();
+}
+
+/// What `act` returns, which may take long in a driver or a name server, unless a signal asks for the end before. `act`
+/// must own what it uses. `whom`: what is waited for.
+template <class Act>
+auto hear_signals_during(Act act, SignalQueue& signals, const char* whom) {
+  constexpr std::chrono::hours kForEver{24 * 365};
+  StoreThread thread;
+  return wait_for(thread.post(std::move(act)), kForEver, "", signals, whom);
 }
 
 /// The launcher of node 0 hosts the store, so the job ends with it; the others connect to it. All have made sure that
 /// they belong to one run, share its secret, and have a number each that nobody else has.
 class MeetingPoint {
  public:
-  /// Throws Exit if the port is occupied, nobody answers there, or two nodes have the same number.
+  /// Throws Exit if the port is occupied, the store cannot be opened, nobody answers there, or two nodes have the same
+  /// number.
   MeetingPoint(const Flags& flags, SignalQueue& signals);
 
   bool is_host() const { return id_ == 0; }
@@ -79,11 +90,12 @@ class MeetingPoint {
   std::string key(const std::string& name, int number) const { return key(name + "/" + std::to_string(number)); }
 
  private:
-  bool listen(const Flags& flags);
+  bool listen(const Flags& flags, SignalQueue& signals);
+  void open_store(fsdp::StoreListener listener, SignalQueue& signals);
   void refuse_to_host_unless(bool may_connect, const fsdp::StoreListener& listener) const;
   void connect(std::chrono::seconds patience, SignalQueue& signals);
   c10::intrusive_ptr<c10d::Store> shared_store() const;
-  void tell_run();
+  void tell_run(SignalQueue& signals);
   void require_same_run(SignalQueue& signals);
   int choose_id(bool is_host, const Flags& flags, SignalQueue& signals);
   void agree_on_token(const Flags& flags, SignalQueue& signals);

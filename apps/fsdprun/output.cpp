@@ -1,12 +1,14 @@
 #include "output.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
 namespace fsdprun {
 namespace {
 
-constexpr size_t kLongestPiece = 64 * 1024;
+constexpr size_t kLongestPiece = 16 << 20;
+constexpr size_t kLongestRemembered = 64 << 10;
 
 }  // namespace
 
@@ -18,20 +20,27 @@ void LineSplitter::feed(std::string_view bytes, const Sink& sink) {
   if (!bytes.empty()) after_return_ = false;
   for (size_t end; (end = bytes.find_first_of("\r\n")) != std::string_view::npos;) {
     if (bytes.substr(end).starts_with("\r\n")) ++end;
-    rest_ += bytes.substr(0, end + 1);
+    const auto line = bytes.substr(0, end + 1);
     bytes.remove_prefix(end + 1);
-    after_return_ = bytes.empty() && rest_.back() == '\r';
-    if (rest_ != "\r") sink(rest_, /*starts_line=*/true);
-    rest_.clear();
+    after_return_ = bytes.empty() && line.back() == '\r';
+    if (line != "\r" || !rest_.empty() || is_inside_line_) pass_on(line, sink);
+    is_inside_line_ = false;
   }
   rest_ += bytes;
-  if (rest_.size() > kLongestPiece) finish(sink);
+  if (rest_.size() <= kLongestPiece) return;
+  pass_on("", sink);
+  is_inside_line_ = true;
 }
 
 void LineSplitter::finish(const Sink& sink) {
-  if (rest_.empty()) return;
-  rest_ += '\n';
-  sink(rest_, /*starts_line=*/true);
+  if (!rest_.empty() || is_inside_line_) pass_on("\n", sink);
+  is_inside_line_ = false;
+}
+
+/// What has come, and `end`.
+void LineSplitter::pass_on(std::string_view end, const Sink& sink) {
+  rest_ += end;
+  sink(rest_, !is_inside_line_);
   rest_.clear();
 }
 
@@ -76,7 +85,7 @@ void RankStream::pass_on(std::string_view piece, bool starts_line) {
 void RankStream::remember(std::string_view piece) {
   const size_t last = piece.find_last_not_of("\r\n");
   if (last == std::string_view::npos) return;
-  last_lines_.add(piece.substr(0, last + 1));
+  last_lines_.add(piece.substr(0, std::min(last + 1, kLongestRemembered)));
 }
 
 }  // namespace fsdprun

@@ -14,10 +14,11 @@
 namespace fsdprun {
 
 /// Cuts a stream of bytes into pieces that end with "\n", "\r" or "\r\n". "\r" ends a piece because
-/// progress lines end with it (or begin with it) and wait for no "\n".
+/// progress lines end with it (or begin with it) and wait for no "\n". A line of many megabytes comes in several
+/// pieces, of which only the last one has its end.
 class LineSplitter {
  public:
-  /// `starts_line` is false for a "\n" that came after its "\r" had gone out.
+  /// `starts_line` is false for a "\n" that came after its "\r" had gone out, and for a piece that goes on with a line.
   using Sink = std::function<void(std::string_view piece, bool starts_line)>;
 
   void feed(std::string_view bytes, const Sink& sink);
@@ -25,8 +26,10 @@ class LineSplitter {
   void finish(const Sink& sink);
 
  private:
+  void pass_on(std::string_view end, const Sink& sink);
+
   std::string rest_;
-  bool after_return_ = false;
+  bool after_return_ = false, is_inside_line_ = false;
 };
 
 /// One standard stream of one rank.

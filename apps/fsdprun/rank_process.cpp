@@ -2,9 +2,13 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <system_error>
 
 #include "exit.h"
 
@@ -20,6 +24,21 @@ Pipe make_pipe() {
   if (pipe2(ends.data(), O_CLOEXEC) != 0) throw Exit(kFailure, std::string("no pipe can be made: ") + strerror(errno));
   fcntl(ends[0], F_SETFL, fcntl(ends[0], F_GETFL) | O_NONBLOCK);
   return {fsdp::Descriptor(ends[0]), fsdp::Descriptor(ends[1])};
+}
+
+/// What a file that is there and may be executed lacks.
+std::string explanation(const std::error_code& error, const std::string& program) {
+  if (error == std::errc::executable_format_error) return ": a script needs a first line such as #!/bin/sh";
+  std::string line;
+  std::getline(std::ifstream(program), line);
+  if (error != std::errc::no_such_file_or_directory || !line.starts_with("#!")) return "";
+  const size_t begin = std::min(line.find_first_not_of(" \t", 2), line.size());
+  std::string interpreter = line.substr(begin, line.find_first_of(" \t", begin) - begin);
+  if (!interpreter.ends_with('\r')) return ": its first line names the interpreter '" + interpreter + "'";
+  interpreter.pop_back();
+  return ": its first line names the interpreter '" + interpreter +
+         "' with a carriage return behind it. Lines of a script end with a line feed alone: sed -i 's/\\r$//' " +
+         program;
 }
 
 }  // namespace
@@ -40,11 +59,10 @@ pid_t start_rank(const fsdp::Execution& execution, const StartOptions& options, 
                             .out = out.writing.number(),
                             .err = err.writing.number(),
                             .leads_group = true,
-                            .blocked = &signals.previous()});
+                            .blocked = &signals.previous(),
+                            .ignores_broken_pipes = signals.ignored_broken_pipes()});
   } catch (const fsdp::CannotExecute& error) {
-    const bool needs_first_line = error.code() == std::errc::executable_format_error;
-    throw Exit(kNotExecutable,
-               error.what() + std::string(needs_first_line ? ": a script needs a first line such as #!/bin/sh" : ""));
+    throw Exit(kNotExecutable, error.what() + explanation(error.code(), execution.program()));
   }
 }
 

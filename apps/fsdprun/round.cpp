@@ -1,7 +1,8 @@
 #include "round.h"
 
 #include <algorithm>
-#include <sstream>
+
+#include "comm/core/text.h"
 
 namespace fsdprun {
 
@@ -18,14 +19,14 @@ int Round::first_rank(int node) const {
 }
 
 std::string Round::encode() const {
-  std::ostringstream text;
+  fsdp::TextWriter text;
   text << attempt << ' ' << failures;
   for (const Member& member : members) text << ' ' << member.id << ' ' << member.local_ranks;
   return text.str();
 }
 
 Round Round::decode(const std::string& text) {
-  std::istringstream words(text);
+  fsdp::TextReader words(text);
   Round round;
   words >> round.attempt >> round.failures;
   for (Member member; words >> member.id >> member.local_ranks;) round.members.push_back(member);

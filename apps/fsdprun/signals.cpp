@@ -5,15 +5,17 @@
 
 #include <string>
 
+#include "comm/posix/ignored_signal.h"
+
 namespace fsdprun {
 
 SignalQueue::SignalQueue() {
   sigemptyset(&handled_);
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
-    sigaddset(&handled_, number);
+    if (!fsdp::is_ignored(number)) sigaddset(&handled_, number);
   }
   sigprocmask(SIG_BLOCK, &handled_, &previous_);
-  signal(SIGPIPE, SIG_IGN);
+  ignored_broken_pipes_ = signal(SIGPIPE, SIG_IGN) == SIG_IGN;
   descriptor_ = fsdp::Descriptor(signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 

@@ -9,11 +9,13 @@
 #include <string>
 
 #include "comm/posix/descriptor.h"
+#include "launch/child.h"
 
 namespace fsdprun {
 
 /// While it lives, the signals that the launcher handles (SIGCHLD and those it forwards) are blocked
-/// in this thread and in every thread started from it, and wait here. SIGPIPE is ignored.
+/// in this thread and in every thread started from it, and wait here. SIGPIPE is ignored. Those that the launcher was
+/// started to ignore, as by nohup or in the background of a script, it and its ranks go on ignoring.
 class SignalQueue {
  public:
   SignalQueue();
@@ -29,10 +31,14 @@ class SignalQueue {
 
   /// Those that the launcher found blocked.
   const sigset_t& previous() const { return previous_; }
+  /// Whether it found SIGPIPE ignored.
+  bool ignored_broken_pipes() const { return ignored_broken_pipes_; }
 
  private:
+  const fsdp::WaitedChildren waited_;
   sigset_t handled_;
   sigset_t previous_;
+  bool ignored_broken_pipes_;
   fsdp::Descriptor descriptor_;
 };
 

@@ -9,7 +9,8 @@
 
 namespace fsdprun {
 
-/// Opens, asks and tells the store in a thread of its own, one thing after the other, so that nobody need wait for it.
+/// Opens, asks and tells the store, or whatever else may never answer, in a thread of its own, one thing after the
+/// other, so that nobody need wait for it.
 class StoreThread {
  public:
   StoreThread();

@@ -151,29 +151,29 @@ void Segment::charge() {
 void Segment::require_unwritten(const char* when) const {
   for (size_t i = 0; i < inputs_.size(); ++i)
     if (inputs_[i].was_written())
-      throw UsageError(c10::str(
+      throw UsageError(str_cat(
           where(), "expected the inputs of fn as they were given, found tensor ", i, " of them written in place ", when,
           ", so fn cannot be computed again. Write to a copy, or call fn without activation_checkpoint"));
   for (const auto& [name, version] : parameters_)
     if (version.was_written())
-      throw UsageError(c10::str(where(), "expected the parameters of fn as they were in forward, found '", name,
-                                "' written in place ", when, ", so fn cannot be computed again. Let optimizers step after ",
-                                "backward"));
+      throw UsageError(str_cat(where(), "expected the parameters of fn as they were in forward, found '", name,
+                               "' written in place ", when,
+                               ", so fn cannot be computed again. Let optimizers step after ", "backward"));
 }
 
 void Segment::refuse_written(size_t index) {
   require_unwritten("before backward");
   const std::lock_guard lock(mutex_);
   const auto& slot = slots_[index];
-  throw UsageError(c10::str(
-      where(), "expected what fn uses as fn used it, found tensor ", index, " of those that autograd keeps of it, ",
-      slot.dtype, c10::IntArrayRef(slot.sizes), " on ", slot.device, ", written in place since, by fn or before backward. ",
-      "Write to a copy, or after backward"));
+  throw UsageError(str_cat(where(), "expected what fn uses as fn used it, found tensor ", index,
+                           " of those that autograd keeps of it, ", slot.dtype, c10::IntArrayRef(slot.sizes), " on ",
+                           slot.device, ", written in place since, by fn or before backward. ",
+                           "Write to a copy, or after backward"));
 }
 
 void Segment::refuse_other_run(const std::string& found) const {
-  throw UsageError(c10::str(where(), "expected fn to do in backward what it did in forward, found ", found,
-                            ". fn must depend on nothing but its inputs that changes in between"));
+  throw UsageError(str_cat(where(), "expected fn to do in backward what it did in forward, found ", found,
+                           ". fn must depend on nothing but its inputs that changes in between"));
 }
 
 size_t Segment::add(const at::Tensor& tensor) {
@@ -215,9 +215,9 @@ void Segment::take(const at::Tensor& tensor) {
     if (next_ < slots_.size()) {
       auto& slot = slots_[next_];
       if (tensor.sizes() != slot.sizes || tensor.scalar_type() != slot.dtype || tensor.device() != slot.device)
-        refuse_other_run(c10::str("that of what autograd keeps of it tensor ", next_, " is ", tensor.scalar_type(),
-                                  tensor.sizes(), " on ", tensor.device(), " and was ", slot.dtype,
-                                  c10::IntArrayRef(slot.sizes), " on ", slot.device));
+        refuse_other_run(str_cat("that of what autograd keeps of it tensor ", next_, " is ", tensor.scalar_type(),
+                                 tensor.sizes(), " on ", tensor.device(), " and was ", slot.dtype,
+                                 c10::IntArrayRef(slot.sizes), " on ", slot.device));
       if (slot.is_wanted) slot.value = tensor;
     }
     ++next_;
@@ -286,7 +286,7 @@ void Segment::compute(int task) {
   if (!is_complete()) {
     const size_t found = next_;
     clear();
-    refuse_other_run(c10::str("that autograd keeps ", found, " tensors of it and kept ", slots_.size()));
+    refuse_other_run(str_cat("that autograd keeps ", found, " tensors of it and kept ", slots_.size()));
   }
   if (task == -1) return;
   torch::autograd::Engine::get_default_engine().queue_callback([segment = weak_from_this(), ahead = ahead_, task] {

@@ -11,7 +11,6 @@
 #include <limits>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <unordered_set>
 #include <vector>
 
@@ -138,7 +137,7 @@ struct Votes {
 
 // With the scale, in which ranks could differ unseen, to its last bit.
 std::string subject_of(const Question& question) {
-  std::ostringstream subject;
+  TextWriter subject;
   subject << question.operation << " by the scale " << std::setprecision(std::numeric_limits<float>::max_digits10)
           << question.scale;
   return subject.str();

@@ -2,14 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <optional>
-#include <sstream>
 #include <unordered_set>
 
 #include "api/device_choice.h"
@@ -33,7 +31,7 @@ void describe(std::ostream& text, const NamedParameter& tensor, const FullyShard
 // What every rank must have alike, in words; its hash is compared.
 std::string describe(const std::vector<PlannedGroup>& plan, const std::vector<NamedParameter>& buffers,
                      const FullyShardOptions& options, const runtime::Placement& placement) {
-  std::ostringstream text;
+  TextWriter text;
   for (const auto& group : plan) {
     text << "group " << group.name << (group.is_on_disk ? " on disk\n" : "\n");
     for (const auto& parameter : group.parameters) {
@@ -120,13 +118,13 @@ void require_same_values(const at::Tensor& all, const std::vector<PlannedGroup>&
   for (const auto& group : plan)
     for (const auto& parameter : group.parameters)
       if (++i == first)
-        throw Mismatch(c10::str(process_group.where("fully_shard"), "parameter '", parameter.name,
-                                "' has other values on rank ", names[rank], " than on rank ", names[0], " (", differing,
-                                " of ", count - 1,
-                                " parameters differ; checksums were compared). Give every rank the same before "
-                                "fully_shard: torch::manual_seed with one seed, or the same file; or set "
-                                "FullyShardOptions::sync_module_states, which takes rank ",
-                                names[0], "'s values"));
+        throw Mismatch(str_cat(process_group.where("fully_shard"), "parameter '", parameter.name,
+                               "' has other values on rank ", names[rank], " than on rank ", names[0], " (", differing,
+                               " of ", count - 1,
+                               " parameters differ; checksums were compared). Give every rank the same before "
+                               "fully_shard: torch::manual_seed with one seed, or the same file; or set "
+                               "FullyShardOptions::sync_module_states, which takes rank ",
+                               names[0], "'s values"));
 }
 
 // What ranks have to have alike of an argument; devices and generators are each rank's own.
@@ -187,9 +185,9 @@ std::vector<c10::Device> agree(const runtime::Placement& placement, const std::v
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
   // The subject is a part of the collective's fingerprint, which is compared before data moves.
   const std::string subject =
-      c10::str("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel, " elements, ",
-               describe(options.strategy, placement.replicas(), placement.shard().world_size()),
-               "; names, sizes, dtypes and options ", hash);
+      str_cat("fully_shard ", plan.back().name, ": ", parameters, " parameters, ", numel, " elements, ",
+              describe(options.strategy, placement.replicas(), placement.shard().world_size()),
+              "; names, sizes, dtypes and options ", hash);
   auto own = notes_of(plan, buffers, process_group, options);
   const auto count = static_cast<int64_t>(own.size());
   std::vector<int64_t> offsets;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/core/text.h"
 #include "runtime/param_group.h"
 
 namespace fsdp {
@@ -36,7 +37,7 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups) {
       for (size_t i = 0; i < flats.size(); ++i)
         flats[i].shard().keep_on_disk(group->disk_folder, trains(group->params, i));
     } catch (const Error& lacks) {
-      error = c10::str("group '", group->identity.name, "': ", lacks.what_without_backtrace());
+      error = str_cat("group '", group->identity.name, "': ", lacks.what_without_backtrace());
       break;
     }
   }
@@ -51,8 +52,8 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups) {
   if (!error.empty()) throw Error(where + error);
   for (int rank = 0; rank < ranks.world_size(); ++rank)
     if (all.const_data_ptr<int64_t>()[rank] != 0)
-      throw Error(c10::str(where, "rank ", ranks.global_ranks()[static_cast<size_t>(rank)],
-                           " found too little room in its DiskOffloadPolicy::folder; its own error says how much"));
+      throw Error(str_cat(where, "rank ", ranks.global_ranks()[static_cast<size_t>(rank)],
+                          " found too little room in its DiskOffloadPolicy::folder; its own error says how much"));
 }
 
 }  // namespace

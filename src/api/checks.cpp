@@ -286,7 +286,7 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
   for (const auto& group : groups)
     for (const auto& slot : group->slots())
       if (slot.rows_tensor.is_meta() && ++count <= kListed) names += (count > 1 ? ", '" : "'") + slot.name() + "'";
-  if (count > kListed) names += c10::str(" and ", count - kListed, " more");
+  if (count > kListed) names += str_cat(" and ", count - kListed, " more");
   require(count == 0, groups.front()->where(operation), "expected parameters with values, found ", count,
           " on the meta device: ", names,
           ". Give them memory with fsdp::to_empty(model, device), and then values: fsdp::initialize or "

@@ -171,7 +171,7 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
     groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
   for (const auto& planned : plan)
     log(LogLevel::kInfo, placement.where("fully_shard"),
-        c10::str("group '", planned.name, "' of ", planned.parameters.size(), " parameters"));
+        str_cat("group '", planned.name, "' of ", planned.parameters.size(), " parameters"));
   return groups;
 }
 

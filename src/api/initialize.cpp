@@ -93,8 +93,8 @@ void agree_on(const std::vector<Shown>& parameters, runtime::ParamGroup& own) {
   uint64_t sum = 0;
   for (const auto& shown : parameters) sum = sum * 31 + static_cast<uint64_t>(fingerprint_of(shown.on_meta));
   const auto subject =
-      c10::str("initialize of ", own.name(), ": ", std::ranges::count_if(parameters, &Shown::is_written),
-               " parameters, by what computes them and their random numbers ", sum);
+      str_cat("initialize of ", own.name(), ": ", std::ranges::count_if(parameters, &Shown::is_written),
+              " parameters, by what computes them and their random numbers ", sum);
   own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 

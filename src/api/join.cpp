@@ -121,8 +121,8 @@ bool join(const Group& model, bool has_data, const std::function<void()>& step, 
   auto& rank = own.rank_state();
   const auto& ranks = own.placement().process_group();
   require(step != nullptr, own.where("join"), "expected a function that runs forward and backward, found none");
-  const std::string subject = c10::str("join of ", own.name(), ", divided by the ",
-                                       options.divide_by_initial_world_size ? "ranks" : "ranks that have data");
+  const std::string subject = str_cat("join of ", own.name(), ", divided by the ",
+                                      options.divide_by_initial_world_size ? "ranks" : "ranks that have data");
   Attendance attendance;
   {
     std::lock_guard lock(rank.mutex);

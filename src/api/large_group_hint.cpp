@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <sstream>
 
 #include "api/megabytes.h"
+#include "comm/core/text.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -54,7 +54,7 @@ std::string large_group_hint(const GroupView& view, int64_t least_bytes) {
   const auto repeated = largest_repeated(*view.tree, all);
   const int64_t then = all - repeated.bytes + 2 * repeated.largest;
   if (repeated.count == 0 || then >= all) return {};
-  std::ostringstream text;
+  TextWriter text;
   text << own.where("forward scope") << "'" << own.name() << "' is one group: all " << megabytes(all)
        << " of its parameters are whole at a time, and their gather hides behind nothing. With a group for each of its "
        << repeated.count << " modules of type " << repeated.type << " at most " << megabytes(then)

@@ -1,7 +1,5 @@
 #include "api/placement_choice.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 #include <memory>
 
@@ -40,7 +38,7 @@ AxisRoles choose_axes(Strategy strategy, const std::vector<std::string>& axes, s
   const auto is_there = [&](std::string_view name) { return std::ranges::find(axes, name) != axes.end(); };
   const bool one = axes.size() == 1, two = axes.size() == 2 && is_there(kShard) && is_there(kReplicate);
   require(one || two, where, "FullyShardOptions::mesh: expected one axis, or the axes 'replicate' and 'shard', found '",
-          c10::Join("', '", axes), "'. Take a part of the mesh: mesh[\"shard\"]");
+          str_join("', '", axes), "'. Take a part of the mesh: mesh[\"shard\"]");
   if (strategy == Strategy::kReplicate) {
     if (one) return {.replicate = axes};
     return {.replicate = {std::string(kShard), std::string(kReplicate)}};
@@ -52,7 +50,7 @@ AxisRoles choose_axes(Strategy strategy, const std::vector<std::string>& axes, s
 }
 
 std::string describe(Strategy strategy, int replicas, int shards) {
-  return c10::str(strategy, " over ", replicas > 1 ? c10::str(replicas, " x ") : std::string(), shards, " ranks");
+  return str_cat(strategy, " over ", replicas > 1 ? str_cat(replicas, " x ") : std::string(), shards, " ranks");
 }
 
 runtime::Placement choose_placement(const FullyShardOptions& options) {

@@ -3,10 +3,10 @@
 
 #include <iomanip>
 #include <ostream>
-#include <sstream>
 
 #include "api/group_view.h"
 #include "api/module_tree.h"
+#include "comm/core/text.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
@@ -14,7 +14,7 @@ namespace fsdp {
 namespace {
 
 std::string sizes_text(c10::IntArrayRef sizes) {
-  std::ostringstream text;
+  TextWriter text;
   text << '[';
   for (size_t i = 0; i < sizes.size(); ++i) text << (i ? ", " : "") << sizes[i];
   text << ']';
@@ -23,7 +23,7 @@ std::string sizes_text(c10::IntArrayRef sizes) {
 
 // "2.36 M", for people.
 std::string count_text(int64_t count) {
-  std::ostringstream text;
+  TextWriter text;
   text << std::fixed << std::setprecision(2);
   if (count >= 1'000'000)
     text << static_cast<double>(count) / 1e6 << " M";
@@ -50,7 +50,7 @@ std::string balance_text(runtime::ParamGroup& group) {
     padding += flat.layout().total_numel() - real;
   }
   for (int64_t numel : owned) busiest = std::max(busiest, numel);
-  std::ostringstream text;
+  TextWriter text;
   text << count_text(total) << " elements, " << count_text(owned[static_cast<size_t>(shard.rank())]) << " here";
   if (total > 0)
     text << std::fixed << std::setprecision(3) << ", busiest rank "

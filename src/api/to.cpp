@@ -108,7 +108,7 @@ void change_all(const Group& model, const FormChange& change, const char* operat
     }
   }
   own.rank_state().wait(*own.placement().process_group().communicator().barrier(
-      {c10::str(operation, " of ", own.name(), " to ", what), {}}));
+      {str_cat(operation, " of ", own.name(), " to ", what), {}}));
   for (const auto& group : groups)
     if (changes(*group, change)) change_form(*group, change, operation);
   for (const auto& [name, tensor] : plain_tensors(*tree)) {

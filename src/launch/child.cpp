@@ -27,6 +27,14 @@ std::string ExitStatus::describe() const {
   return is_signal() ? "was killed by " + signal_name(signal_) : "exited with code " + std::to_string(code_);
 }
 
+WaitedChildren::WaitedChildren() {
+  sigaction(SIGCHLD, nullptr, &previous_);
+  struct sigaction waited = previous_;
+  if (waited.sa_handler == SIG_IGN) waited.sa_handler = SIG_DFL;
+  waited.sa_flags &= ~SA_NOCLDWAIT;
+  sigaction(SIGCHLD, &waited, nullptr);
+}
+
 Child::~Child() {
   if (!is_running()) return;
   kill(pid_, SIGKILL);

@@ -44,6 +44,19 @@ class ExitStatus {
   int signal_ = 0;
 };
 
+/// While it lives, children that end stay until they are waited for. A process that ignores SIGCHLD, which it may have
+/// inherited, would never learn how they ended.
+class WaitedChildren {
+ public:
+  WaitedChildren();
+  ~WaitedChildren() { sigaction(SIGCHLD, &previous_, nullptr); }
+  WaitedChildren(const WaitedChildren&) = delete;
+  WaitedChildren& operator=(const WaitedChildren&) = delete;
+
+ private:
+  struct sigaction previous_{};
+};
+
 /// Killed and waited for when it goes out of scope. Thread safety: one thread.
 class Child {
  public:

@@ -38,7 +38,7 @@ int Execution::become(const Options& options, int failure) const {
   if (options.out >= 0) dup2(options.out, STDOUT_FILENO);
   if (options.err >= 0) dup2(options.err, STDERR_FILENO);
   if (options.blocked != nullptr) {
-    signal(SIGPIPE, SIG_DFL);
+    signal(SIGPIPE, options.ignores_broken_pipes ? SIG_IGN : SIG_DFL);
     sigprocmask(SIG_SETMASK, options.blocked, nullptr);
   }
   execve(program_.c_str(), argument_pointers_.data(), environment_pointers_.data());

@@ -25,11 +25,13 @@ class Execution {
     int in = -1, out = -1, err = -1;
     /// In a process group of its own.
     bool leads_group = false;
-    /// The signals that are blocked in it, and SIGPIPE ends it; null: as here.
+    /// The signals that are blocked in it, and whether it ignores SIGPIPE; null: as here.
     const sigset_t* blocked = nullptr;
+    bool ignores_broken_pipes = false;
   };
   /// Starts it in a process that dies with the calling thread. Throws CannotExecute, or std::system_error.
   pid_t start(const Options& options) const;
+  const std::string& program() const { return program_; }
 
  private:
   int become(const Options& options, int failure) const;

@@ -25,6 +25,8 @@
 #include "comm/core/message_code.h"
 #include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
+#include "comm/posix/ignored_signal.h"
+#include "comm/posix/standard_streams.h"
 #include "launch/child.h"
 #include "launch/ending.h"
 #include "launch/variables.h"
@@ -140,8 +142,8 @@ class HeldSignals {
  public:
   HeldSignals() {
     sigemptyset(&held_);
-    sigaddset(&held_, SIGTERM);
-    sigaddset(&held_, SIGINT);
+    for (const int signal : {SIGTERM, SIGINT})
+      if (!is_ignored(signal)) sigaddset(&held_, signal);
     sigprocmask(SIG_BLOCK, &held_, &previous_);
   }
   ~HeldSignals() { release(); }
@@ -220,6 +222,8 @@ const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::mi
 
 void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions options) {
   check_can_fork(nprocs);
+  open_standard_streams();
+  const WaitedChildren waited;
   const HeldPort port;
   RankPlace place{
       .world_size = nprocs, .local_world_size = nprocs, .port = port.number(), .token = random_token()};

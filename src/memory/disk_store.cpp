@@ -1,10 +1,8 @@
 #include "memory/disk_store.h"
 
-#include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <fsdp/error.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -16,6 +14,9 @@
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "comm/core/text.h"
+#include "comm/posix/file_room.h"
 
 namespace fsdp::memory {
 namespace {
@@ -35,25 +36,15 @@ int open_nameless(const std::string& folder) {
   return named;
 }
 
-// Beyond a limit on files the system would end the process instead of saying so. Returns an errno.
-int take_room(int file, size_t bytes) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) return EFBIG;
-  int error = 0;
-  do error = posix_fallocate(file, 0, static_cast<off_t>(bytes));
-  while (error == EINTR);
-  return error;
-}
-
 [[noreturn]] void refuse(const std::string& folder, size_t bytes, const char* what, int error) {
   struct statvfs disk{};
   const bool is_known = statvfs(folder.c_str(), &disk) == 0;
-  throw Error(c10::str("DiskOffloadPolicy::folder '", folder, "': ", bytes,
-                       " bytes are needed for rows, gradients and optimizer state, ",
-                       is_known ? c10::str(uint64_t{disk.f_bavail} * disk.f_frsize) : "unknown",
-                       " bytes are free, and ", what, " failed (", std::strerror(error),
-                       "). Choose a folder with more room, use more ranks, raise DiskOffloadPolicy::host_limit_bytes, "
-                       "or raise the limit on files (ulimit -f)"));
+  throw Error(str_cat("DiskOffloadPolicy::folder '", folder, "': ", bytes,
+                      " bytes are needed for rows, gradients and optimizer state, ",
+                      is_known ? str_cat(uint64_t{disk.f_bavail} * disk.f_frsize) : "unknown", " bytes are free, and ",
+                      what, " failed (", std::strerror(error),
+                      "). Choose a folder with more room, use more ranks, raise DiskOffloadPolicy::host_limit_bytes, "
+                      "or raise the limit on files (ulimit -f)"));
 }
 
 }  // namespace
@@ -86,7 +77,7 @@ DiskStore::DiskStore(std::string folder, size_t block_bytes, size_t blocks)
   bytes = size * blocks;
   file = open_nameless(folder_);
   if (file < 0) refuse(folder_, bytes, "to make a file", errno);
-  if (const int error = take_room(file, bytes)) refuse(folder_, bytes, "to take the room", error);
+  if (const int error = set_file_size(file, bytes, /*now=*/true)) refuse(folder_, bytes, "to take the room", error);
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (mapped == MAP_FAILED) refuse(folder_, bytes, "to map the file", errno);
   address = static_cast<char*>(mapped);

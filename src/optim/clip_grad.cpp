@@ -60,7 +60,7 @@ double norm_of(const std::vector<OnAxis>& axes, double norm_type, bool error_if_
   }
   const double norm = optim::norm_over_ranks(values, norm_type, subject);
   if (error_if_nonfinite && !std::isfinite(norm))
-    throw Error(where + "the gradients' norm is not finite (" + std::to_string(norm) +
+    throw Error(where + "the gradients' norm is not finite (" + str_cat(norm) +
                 "). Look for an overflow in the loss, or pass error_if_nonfinite = false");
   return norm;
 }
@@ -84,7 +84,7 @@ double get_total_norm(const Group& model, double norm_type, bool error_if_nonfin
   require_norm_type(norm_type, where);
   const runtime::OwnOperators own_operators;
   return norm_of(row_gradients(model, "get_total_norm"), norm_type, error_if_nonfinite,
-                 c10::str("get_total_norm of ", model.name(), ", norm ", norm_type), where);
+                 str_cat("get_total_norm of ", model.name(), ", norm ", norm_type), where);
 }
 
 double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bool error_if_nonfinite) {
@@ -96,7 +96,7 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type, bo
   const runtime::OwnOperators own_operators;
   const auto axes = row_gradients(model, "clip_grad_norm_");
   // With the bounds, in which ranks could differ unseen.
-  const auto subject = c10::str("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
+  const auto subject = str_cat("clip_grad_norm_ of ", model.name(), " to ", max_norm, ", norm ", norm_type);
   const double norm = norm_of(axes, norm_type, error_if_nonfinite, subject, where);
   const double coefficient = clip_coefficient(norm, max_norm);
   for (const auto& axis : axes)

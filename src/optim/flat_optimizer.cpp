@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/core/text.h"
 #include "optim/by_operators.h"
 #include "optim/kinds.h"
 #include "optim/one_pass.h"
@@ -17,7 +18,7 @@ namespace {
 
 template <class Options>
 std::string operation_of(const char* function) {
-  return c10::str("optim::", Kind<Options>::kName, "::", function);
+  return str_cat("optim::", Kind<Options>::kName, "::", function);
 }
 
 template <class Options>
@@ -164,7 +165,7 @@ template <class Torchs, class Options>
 at::Tensor Flat<Torchs, Options>::step_scaled(double factor, Closure closure) {
   using Kind = Kind<Options>;
   const auto operation = operation_of<Options>("step");
-  const auto name = c10::str("fsdp::optim::", Kind::kName);
+  const auto name = str_cat("fsdp::optim::", Kind::kName);
   require(std::isfinite(factor) && factor >= 0, "[fsdp] ", operation,
           "_scaled: expected a factor of the gradients that is finite and at least 0, found ", factor,
           ". Skip the step on every rank where a gradient is not finite");

@@ -77,7 +77,7 @@ class RowVector {
     RowsOnAxis axis{group_.get()};
     for (const auto& part : parts_) axis.rows.push_back({vector.narrow(0, part.first, part.numel), part.row_numel});
     std::lock_guard lock(group_->rank_state().mutex);
-    return norm_over_ranks({&axis, 1}, p, c10::str("norm ", p, " of LBFGS"));
+    return norm_over_ranks({&axis, 1}, p, str_cat("norm ", p, " of LBFGS"));
   }
   // Of the ranks' losses, as gradients are averaged.
   double mean(const at::Tensor& loss) const {

@@ -55,7 +55,7 @@ double norm(const std::vector<at::Tensor>& tensors, double p) {
   if (!group) return 0;
   std::lock_guard lock(group->rank_state().mutex);
   const optim::RowsOnAxis axis{group.get(), rows};
-  return optim::norm_over_ranks({&axis, 1}, p, c10::str("norm ", p, " of ", rows.size(), " tensors"));
+  return optim::norm_over_ranks({&axis, 1}, p, str_cat("norm ", p, " of ", rows.size(), " tensors"));
 }
 
 double norm(const Group& model, double p) { return norm(model.parameters(), p); }
@@ -67,7 +67,7 @@ double sum(const std::vector<at::Tensor>& tensors) {
   std::lock_guard lock(group->rank_state().mutex);
   optim::SignedExactSum sum;
   for (const auto& [values, row_numel] : rows) sum.add(optim::sum_of_elements(values, row_numel));
-  return optim::sum_over_ranks(*group, sum, c10::str("sum of ", rows.size(), " tensors"));
+  return optim::sum_over_ranks(*group, sum, str_cat("sum of ", rows.size(), " tensors"));
 }
 
 double sum(const Group& model) { return sum(model.parameters()); }

@@ -84,9 +84,9 @@ void agree(const Groups& groups, torch::optim::Optimizer& optimizer, Strategy st
       for (const auto* tensor : state_of(optimizer, slot)) states += tensor->defined();
     }
   const auto& own = *groups.front();
-  const auto subject = c10::str("set_strategy of ", own.name(), " to ",
-                                describe(strategy, placement.replicas(), placement.shard().world_size()), " with ",
-                                gradients, " gradients and ", states, " tensors of optimizer state");
+  const auto subject = str_cat("set_strategy of ", own.name(), " to ",
+                               describe(strategy, placement.replicas(), placement.shard().world_size()), " with ",
+                               gradients, " gradients and ", states, " tensors of optimizer state");
   own.rank_state().wait(*own.placement().process_group().communicator().barrier({subject, {}}));
 }
 

@@ -73,7 +73,7 @@ void announce_writes(const std::vector<ParamGroup*>& groups) {
 
 std::string name_of(const Update& update) {
   if (update.part) return "parameter '" + update.part->group->slots()[update.part->slot].name() + "'";
-  return c10::str("parameter ", update.index, " of parameter group ", update.options);
+  return str_cat("parameter ", update.index, " of parameter group ", update.options);
 }
 
 std::string where(const Update& update, const std::string& operation) {

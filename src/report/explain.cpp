@@ -4,11 +4,11 @@
 #include <iomanip>
 #include <mutex>
 #include <ostream>
-#include <sstream>
 
 #include "api/group_view.h"
 #include "api/megabytes.h"
 #include "api/strategy_of.h"
+#include "comm/core/text.h"
 #include "runtime/param_group.h"
 
 namespace fsdp {
@@ -78,7 +78,7 @@ void add_moved(Explanation& sum, const ParamGroup& group, Strategy strategy, con
 }
 
 std::string count_text(const char* what, int64_t count, int64_t bytes) {
-  std::ostringstream text;
+  TextWriter text;
   text << count << ' ' << what << (count == 1 ? "" : "s") << " (" << megabytes(bytes) << " sent)";
   return text.str();
 }
@@ -127,7 +127,7 @@ Explanation explain(const Group& model) {
 std::ostream& operator<<(std::ostream& out, const Explanation& explanation) {
   size_t width = 5;
   for (const auto& group : explanation.groups) width = std::max(width, group.name.size());
-  std::ostringstream text;
+  TextWriter text;
   const auto column = [&](const std::string& value) -> std::ostream& {
     return text << std::right << std::setw(14) << value;
   };

@@ -5,10 +5,10 @@
 #include <iomanip>
 #include <nlohmann/json.hpp>
 #include <ostream>
-#include <sstream>
 
 #include "api/byte_counts.h"
 #include "api/group_view.h"
+#include "comm/core/text.h"
 #include "memory/flat_buffer.h"
 #include "optim/state_tensors.h"
 #include "report/byte_classes.h"
@@ -41,7 +41,7 @@ std::string bytes_of(int64_t bytes) {
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
   for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  std::ostringstream text;
+  TextWriter text;
   text << std::fixed << std::setprecision(unit == 0 ? 0 : 1) << value << ' ' << kUnits[unit];
   return text.str();
 }
@@ -95,7 +95,7 @@ std::string MemoryReport::to_json() const {
 }
 
 std::ostream& operator<<(std::ostream& out, const MemoryReport& report) {
-  std::vector<std::vector<std::string>> lines{{c10::str("rank ", report.rank, " of ", report.world_size)}, {"all"}};
+  std::vector<std::vector<std::string>> lines{{str_cat("rank ", report.rank, " of ", report.world_size)}, {"all"}};
   for (const auto& group : report.groups) lines.push_back({group.name});
   for (const auto& [name, count] : kCounts) {
     if ((report.all.*count).peak == 0) continue;

@@ -95,8 +95,8 @@ void MemoryTimeline::write(const std::string& path) const {
   file << json.dump(1) << '\n';
   file.close();
   if (!file)
-    throw Error(c10::str("[fsdp rank ", state_->rank, "/", state_->world_size, "] memory_timeline: '", path,
-                         "' cannot be written. Name a file in an existing folder with room"));
+    throw Error(str_cat("[fsdp rank ", state_->rank, "/", state_->world_size, "] memory_timeline: '", path,
+                        "' cannot be written. Name a file in an existing folder with room"));
 }
 
 MemoryTimeline memory_timeline(const Group& model) { return MemoryTimeline(model); }

@@ -34,7 +34,7 @@ impl::ProfilerConfig config() {
 
 // Kineto writes files only.
 Json saved(torch::autograd::profiler::ProfilerResult& result) {
-  const auto path = std::filesystem::temp_directory_path() / c10::str("fsdp-", getpid(), "-", gettid(), ".json");
+  const auto path = std::filesystem::temp_directory_path() / str_cat("fsdp-", getpid(), "-", gettid(), ".json");
   result.save(path.string());
   std::ifstream file(path);
   auto json = Json::parse(file, nullptr, /*allow_exceptions=*/false);

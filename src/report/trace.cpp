@@ -106,8 +106,8 @@ void Trace::write(const std::string& path) const {
   const auto is_written = broadcast(at::full({}, static_cast<int64_t>(group.rank() != 0 || !file.fail()), at::kLong), 0,
                                     state_->group);
   if (is_written.item<int64_t>() == 0)
-    throw Error(c10::str(group.where("trace"), "rank 0 cannot write '", path,
-                         "'. Name a file in an existing folder with room"));
+    throw Error(
+        str_cat(group.where("trace"), "rank 0 cannot write '", path, "'. Name a file in an existing folder with room"));
 }
 
 struct TraceSpan::State {

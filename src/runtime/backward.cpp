@@ -74,7 +74,7 @@ bool takes_part(ParamGroup& group, bool restricted) {
 
 // Other ranks may wait for what this thread does not do.
 [[noreturn]] void refuse_turn(const ParamGroup& group, const char* operation, const char* what_another_does) {
-  const auto error = c10::str(
+  const auto error = str_cat(
       "another thread ", what_another_does, " '", group.name(),
       "' at the moment. Threads that train one model take turns: begin when the other one's backward has ended. "
       "Then call reset_iter_state() on the model on every rank");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/core/fault_point.h"
+#include "comm/core/text.h"
 #include "runtime/users_operators.h"
 
 namespace fsdp::runtime {
@@ -246,7 +247,7 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
   bucket.state = BucketState::kReducing;
   ++bucket.reduction_number;
   auto subject = group_.name;
-  if (is_cut) subject += c10::str(" (bucket ", index + 1, " of ", buckets_.size(), ')');
+  if (is_cut) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
   const auto& reduction = policy.all_reduces ? *reduction_ : *reduction_within_replica_;
   const Span span(group_.rank_state->timeline, Track::kCompute, "reduce", subject);
   try {
@@ -340,9 +341,9 @@ void GroupBackward::add_to_rows(size_t index, at::Tensor gradient) {
     memory::note_use(sum);
     memory::note_use(gradient);
   } else {
-    error_ = c10::str("parameter '", params_.slots()[index].name(), "' had a gradient of other sizes before: expected ",
-                      gradient.sizes(), ", found ", sum.sizes(),
-                      ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
+    error_ = str_cat("parameter '", params_.slots()[index].name(), "' had a gradient of other sizes before: expected ",
+                     gradient.sizes(), ", found ", sum.sizes(),
+                     ". Assign a gradient of the rows' sizes, or call zero_grad() before backward");
   }
 }
 

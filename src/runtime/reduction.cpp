@@ -1,11 +1,10 @@
 #include "runtime/reduction.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <exception>
 #include <utility>
 
 #include "comm/core/rank_ordered_sum.h"
+#include "comm/core/text.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -133,8 +132,8 @@ ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group,
   const bool is_within_replica = !policy.all_reduces && group.placement.replicas() > 1;
   // In the subject, or ranks could differ unseen.
   if (is_within_replica) subject += " within the replica";
-  if (joined > 0) subject += c10::str(" with ", joined, " before");
-  if (policy.divide_factor) subject += c10::str(" divided by ", *policy.divide_factor);
+  if (joined > 0) subject += str_cat(" with ", joined, " before");
+  if (policy.divide_factor) subject += str_cat(" divided by ", *policy.divide_factor);
   Tag tag = group.tag(std::move(subject), std::move(votes), writes);
   auto part = output;
   auto offsets = flat.layout().boundaries;

@@ -14,7 +14,7 @@ struct Difference {
 };
 
 Difference of_whole(const ParamSlot& slot, Verdict verdict) {
-  const auto whole = c10::str("the whole parameter, sizes ", slot.sizes());
+  const auto whole = str_cat("the whole parameter, sizes ", slot.sizes());
   switch (verdict) {
     case Verdict::kRefuseOutsideScope:
       return {"an open forward scope", whole};
@@ -30,23 +30,22 @@ Difference of_whole(const ParamSlot& slot, Verdict verdict) {
 Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Tensor* misfit, Verdict verdict) {
   const auto [first, count] = slot.rows();
   const auto all = slot.sizes().empty() ? 1 : slot.sizes()[0];
-  const auto rows =
-      c10::str("this rank's rows ", first, " to ", first + count, " of ", all, ", sizes ", tensor.sizes());
+  const auto rows = str_cat("this rank's rows ", first, " to ", first + count, " of ", all, ", sizes ", tensor.sizes());
   const auto other = [&] {
-    return is_marked(*misfit->unsafeGetTensorImpl()) ? c10::str("another sharded tensor of sizes ", misfit->sizes())
-                                                     : c10::str("one of sizes ", misfit->sizes());
+    return is_marked(*misfit->unsafeGetTensorImpl()) ? str_cat("another sharded tensor of sizes ", misfit->sizes())
+                                                     : str_cat("one of sizes ", misfit->sizes());
   };
   switch (verdict) {
     case Verdict::kRefuseOperand:
-      return {c10::str("an operand that fits the whole parameter's sizes ", slot.sizes(), " or ", rows), other()};
+      return {str_cat("an operand that fits the whole parameter's sizes ", slot.sizes(), " or ", rows), other()};
     case Verdict::kRefuseWriteFromRows:
-      return {c10::str("a tensor to write to that fits ", rows), other()};
+      return {str_cat("a tensor to write to that fits ", rows), other()};
     case Verdict::kRefuseGradientInScope:
       return {"no open scope", "one, and " + rows};
     case Verdict::kRefuseReplace:
       return {"a parameter that is not sharded", rows};
     default:
-      return {c10::str("the whole parameter, as in a forward scope, sizes ", slot.sizes()), rows};
+      return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), rows};
   }
 }
 

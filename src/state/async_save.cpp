@@ -2,6 +2,7 @@
 #include <fsdp/error.h>
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <exception>
@@ -113,6 +114,7 @@ struct AsyncSave::InFlight {
   std::optional<SharedStep> spread = std::nullopt;
   /// When it goes, it is asked not to wait for other ranks any more.
   std::jthread thread = {};
+  const pid_t process = getpid();
 };
 
 AsyncSave::AsyncSave() noexcept = default;
@@ -125,6 +127,11 @@ AsyncSave& AsyncSave::operator=(AsyncSave&& other) noexcept {
 
 AsyncSave::~AsyncSave() {
   if (!in_flight_) return;
+  if (getpid() !=
+      in_flight_->process) {  // in a child that was forked there is no such thread, and the files are its parent's
+    static_cast<void>(in_flight_.release());
+    return;
+  }
   in_flight_->completed.wait_for(kLongestEnd);
   in_flight_->thread.request_stop();
   try {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <sstream>
 #include <utility>
 
+#include "comm/core/text.h"
 #include "state/format/checksum.h"
 #include "state/format/format_error.h"
 #include "state/sent_rows.h"
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
-  std::istringstream stream(text);
+  TextReader stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(std::move(line));
   return lines;
 }

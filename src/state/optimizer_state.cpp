@@ -135,18 +135,18 @@ std::string misfit_of(const Optimizer& optimizer, const ModelTensors& tensors, c
   const auto saved = json::parse(numbers);
   if (!saved.contains("kind")) return "the checkpoint has no optimizer";
   if (const auto kind = kind_of(optimizer); saved["kind"] != kind)
-    return c10::str("the optimizer is ", kind, ", saved was ", saved["kind"].dump());
+    return str_cat("the optimizer is ", kind, ", saved was ", saved["kind"].dump());
   const auto& groups = optimizer.param_groups();
   if (saved["groups"].size() != groups.size())
-    return c10::str("the optimizer has ", groups.size(), " parameter groups, saved were ", saved["groups"].size());
+    return str_cat("the optimizer has ", groups.size(), " parameter groups, saved were ", saved["groups"].size());
   for (size_t g = 0; g < groups.size(); ++g) {
     auto expected = saved["groups"][g].at("parameters").get<std::vector<std::string>>(),
          found = names_in(groups[g], tensors);
     std::sort(expected.begin(), expected.end());
     std::sort(found.begin(), found.end());
     if (expected != found)
-      return c10::str("parameter group ", g, " of the optimizer has [", c10::Join(", ", found), "], saved were [",
-                      c10::Join(", ", expected), "]");
+      return str_cat("parameter group ", g, " of the optimizer has [", str_join(", ", found), "], saved were [",
+                     str_join(", ", expected), "]");
   }
   return {};
 }

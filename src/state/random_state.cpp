@@ -1,16 +1,15 @@
 #include "state/random_state.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 
+#include "comm/core/text.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
 
 namespace fsdp::state {
 
 std::string name_of_random(int rank, const at::Device& device) {
-  return c10::str("random.", rank, ".", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+  return str_cat("random.", rank, ".", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
 }
 
 namespace {

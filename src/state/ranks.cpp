@@ -67,7 +67,7 @@ std::vector<std::string> Ranks::together(const std::string& operation,
   std::string message;
   for (const auto& [text, ranks] : errors) {
     if (!message.empty()) message += "; ";
-    if (process_group_) message += c10::str(ranks.size() > 1 ? "ranks " : "rank ", c10::Join(", ", ranks), ": ");
+    if (process_group_) message += str_cat(ranks.size() > 1 ? "ranks " : "rank ", str_join(", ", ranks), ": ");
     message += text;
   }
   if (!message.empty()) throw Error(where(operation) + message);

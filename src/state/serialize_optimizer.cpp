@@ -7,7 +7,6 @@
 #include <exception>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "api/gather_rows.h"
@@ -43,14 +42,14 @@ ModelTensors parameters_of(const Optimizer& optimizer, const std::string& operat
   std::vector<runtime::NamedParameter> named;
   for (size_t g = 0; g < optimizer.param_groups().size(); ++g)
     for (size_t i = 0; i < optimizer.param_groups()[g].params().size(); ++i)
-      named.push_back({c10::str("group ", g, " parameter ", i), optimizer.param_groups()[g].params()[i]});
+      named.push_back({str_cat("group ", g, " parameter ", i), optimizer.param_groups()[g].params()[i]});
   return state::tensors_of(named, operation);
 }
 
 std::set<Place> places_in(const std::vector<std::string>& texts) {
   std::set<Place> places;
   for (const auto& text : texts) {
-    std::istringstream words(text);
+    TextReader words(text);
     for (Place place; words >> place.first >> place.second;) places.insert(place);
   }
   return places;
@@ -79,7 +78,7 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
   std::string names;
   for (const auto& [place, field, values] : state::tensors_of(optimizer, tensors)) {
     own[{place, field}] = values;
-    names += c10::str(place, " ", field, " ");
+    names += str_cat(place, " ", field, " ");
   }
   const auto numbers = ranks.together(operation, [&] { return numbers_of(optimizer, tensors); });
   std::map<Place, at::Tensor> whole;

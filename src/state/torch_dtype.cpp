@@ -32,9 +32,9 @@ constexpr std::array kTypes{
 Dtype dtype_of(at::ScalarType type, const std::string& name) {
   for (const auto& [dtype, scalar_type] : kTypes)
     if (scalar_type == type) return dtype;
-  throw UsageError(c10::str("tensor '", name, "' has the dtype ", type,
-                            ", which safetensors files do not have; expected ", "one of ", dtype_names(),
-                            ". Convert it before saving"));
+  throw UsageError(str_cat("tensor '", name, "' has the dtype ", type,
+                           ", which safetensors files do not have; expected ", "one of ", dtype_names(),
+                           ". Convert it before saving"));
 }
 
 at::ScalarType scalar_type_of(Dtype dtype) {

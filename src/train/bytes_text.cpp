@@ -1,14 +1,16 @@
 #include "train/bytes_text.h"
 
-#include <cstdio>
+#include <iomanip>
+
+#include "comm/core/text.h"
 
 namespace fsdp::train {
 
 std::string bytes_text(int64_t bytes) {
-  char text[32];
   const double megabytes = static_cast<double>(bytes) / 1e6;
-  std::snprintf(text, sizeof(text), megabytes < 10 ? "%.2f MB" : "%.1f MB", megabytes);
-  return text;
+  TextWriter text;
+  text << std::fixed << std::setprecision(megabytes < 10 ? 2 : 1) << megabytes << " MB";
+  return text.str();
 }
 
 }  // namespace fsdp::train

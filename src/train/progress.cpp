@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <iomanip>
 #include <iostream>
-#include <sstream>
 #include <utility>
 
+#include "comm/core/text.h"
 #include "launch/variables.h"
 #include "train/bytes_text.h"
 
@@ -68,7 +68,7 @@ double Progress::items_per_second(int64_t step) const {
 
 std::string Progress::line_text(const StepReport& report) const {
   const int64_t done = report.step - options_.first, left = options_.steps - report.step;
-  std::ostringstream text;
+  TextWriter text;
   text << std::fixed << "step " << report.step << '/' << options_.steps << "  loss " << std::setprecision(3)
        << report.loss << "  " << std::setprecision(0) << items_per_second(report.step) << ' ' << options_.items
        << "/s  " << time_text(seconds() / static_cast<double>(done) * static_cast<double>(left)) << " left  rows "

@@ -25,15 +25,14 @@ double seconds_since_1970() { return std::chrono::duration<double>(Clock::now().
 std::string event_file_in(const std::string& folder) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  return c10::str(folder, "/events.out.tfevents.", static_cast<int64_t>(seconds_since_1970()), '.', host.data(), '.',
-                  getpid(), ".0");
+  return str_cat(folder, "/events.out.tfevents.", static_cast<int64_t>(seconds_since_1970()), '.', host.data(), '.',
+                 getpid(), ".0");
 }
 
 void append(std::ofstream& file, const std::string& path, const std::string& bytes) {
   file << bytes << std::flush;
   if (!file)
-    throw Error(c10::str("[fsdp] metrics: '", path,
-                         "' cannot be written. Name a file in an existing folder with room"));
+    throw Error(str_cat("[fsdp] metrics: '", path, "' cannot be written. Name a file in an existing folder with room"));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "comm/posix/ignored_signal.h"
+
 namespace fsdp::train {
 namespace {
 
@@ -20,8 +22,8 @@ StopSignals::StopSignals() {
   action.sa_handler = remember_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGTERM, &action, &previous_terminate_);
-  sigaction(SIGINT, &action, &previous_interrupt_);
+  sigaction(SIGTERM, is_ignored(SIGTERM) ? nullptr : &action, &previous_terminate_);
+  sigaction(SIGINT, is_ignored(SIGINT) ? nullptr : &action, &previous_interrupt_);
 }
 
 StopSignals::~StopSignals() {

@@ -9,7 +9,7 @@
 namespace fsdp::train {
 
 /// While it lives, SIGTERM and SIGINT end nothing: that they came is remembered, for whoever asks. Then they do what
-/// they did before.
+/// they did before. One that the process ignores, as in the background of a script, stays ignored.
 ///
 /// Note [The only variable of a signal's handler]
 /// A handler is the process's and gets nothing but the signal's number, so what it writes is a variable of the process.

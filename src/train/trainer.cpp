@@ -56,9 +56,9 @@ DeviceMesh mesh_of(const std::vector<int>& shape) {
 }
 
 UsageError wrong_loss(const at::Tensor& loss) {
-  return UsageError(c10::str(default_process_group()->where("Trainer::fit"), "the loss: expected a scalar, found ",
-                             loss.defined() ? c10::str("a tensor of sizes ", loss.sizes()) : "an undefined tensor",
-                             ". Return e.g. its mean from the loss function."));
+  return UsageError(str_cat(default_process_group()->where("Trainer::fit"), "the loss: expected a scalar, found ",
+                            loss.defined() ? str_cat("a tensor of sizes ", loss.sizes()) : "an undefined tensor",
+                            ". Return e.g. its mean from the loss function."));
 }
 
 /// Whether any rank has received one of the signals; null: none does anything. Collective.
@@ -211,10 +211,10 @@ std::optional<at::ScalarType> Trainer::autocast_dtype() const {
 }
 
 UsageError Trainer::no_batch(const char* operation) const {
-  return UsageError(c10::str(default_process_group()->where(std::string("Trainer::") + operation),
-                             "expected data with at least one batch, found none in epoch ", place_.epoch,
-                             ". A data loader is used up after one pass where its sampler is; give a function of the "
-                             "epoch that makes one."));
+  return UsageError(str_cat(default_process_group()->where(std::string("Trainer::") + operation),
+                            "expected data with at least one batch, found none in epoch ", place_.epoch,
+                            ". A data loader is used up after one pass where its sampler is; give a function of the "
+                            "epoch that makes one."));
 }
 
 }  // namespace fsdp

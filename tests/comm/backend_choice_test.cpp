@@ -13,7 +13,7 @@ std::string choice_of(const std::string& asked, int local_rank, CudaSupport cuda
   std::string text;
   const auto error = error_of([&] {
     const auto choice = choose_backend(asked, local_rank, cuda);
-    text = c10::str("takes ", choice.backend, choice.device ? " on " + choice.device->str() : "", ".");
+    text = str_cat("takes ", choice.backend, choice.device ? " on " + choice.device->str() : "", ".");
   });
   return text.empty() ? error : text;
 }
@@ -21,7 +21,7 @@ std::string choice_of(const std::string& asked, int local_rank, CudaSupport cuda
 TEST(BackendChoice, GivesEachLocalRankADeviceOfItsOwnWithNccl) {
   for (const char* asked : {"auto", "nccl"})
     for (int rank = 0; rank < 4; ++rank)
-      EXPECT_EQ(choice_of(asked, rank, kFourDevices), c10::str("takes nccl on cuda:", rank, "."));
+      EXPECT_EQ(choice_of(asked, rank, kFourDevices), str_cat("takes nccl on cuda:", rank, "."));
 }
 
 TEST(BackendChoice, TakesNoDeviceForTheCpuOrSaysWhatIsMissing) {

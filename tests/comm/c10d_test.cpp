@@ -158,7 +158,7 @@ TEST(NativeCollectives, GiveTheResultsOfMessages) {
   C10dOptions native;
   native.control = native.data = gloo;
   for (const auto& offsets : std::vector<std::vector<int64_t>>{{0, 5, 10}, {0, 4, 8, 12}, {0, 0, 7, 9}, {0, 0, 0}}) {
-    SCOPED_TRACE(c10::str(offsets));
+    SCOPED_TRACE(str_cat(offsets));
     const int world_size = static_cast<int>(offsets.size()) - 1;
     const int64_t numel = offsets.back();
     run_c10d(world_size, native, [&](Communicator& ranks) {

@@ -60,7 +60,7 @@ struct Inputs {
           });
     sum = reduced[0];
   }
-  std::string about(int rank) const { return c10::str("rank ", rank, ", ", dtype, " at ", offsets); }
+  std::string about(int rank) const { return str_cat("rank ", rank, ", ", dtype, " at ", offsets); }
 };
 
 // The parameter is each rank's host number.
@@ -178,7 +178,7 @@ TEST_P(CommCollectives, SmallAndLargeOnesTakeTurnsWhileManyAreInFlight) {
     for (int i = 0; i < kMany; ++i) {
       const int64_t numel = kSizes[static_cast<size_t>(i) % kSizes.size()];
       sums.push_back(at::full({numel}, static_cast<float>(i + rank)));
-      works.push_back(all_ranks().all_reduce(sums.back(), ReduceOp::kSum, {c10::str("sum ", i), {}}));
+      works.push_back(all_ranks().all_reduce(sums.back(), ReduceOp::kSum, {str_cat("sum ", i), {}}));
       gathered.push_back(at::zeros({numel * world()}));
       works.push_back(all_ranks().all_gather(gathered.back(), at::full({numel}, static_cast<float>(100 * i + rank)),
                                              partitions(world(), numel).front(), {"gather", {}}));
@@ -198,7 +198,7 @@ TEST_P(CommCollectives, WhatFollowsThemIsCalledInTheirOrderBeforeTheyAreWaitedFo
     std::vector<int> order;
     std::vector<std::shared_ptr<Work>> works;
     for (int i = 0; i < 20; ++i) {
-      works.push_back(all_ranks().barrier({c10::str("b", i), {static_cast<uint8_t>(rank == 0), 0}}));
+      works.push_back(all_ranks().barrier({str_cat("b", i), {static_cast<uint8_t>(rank == 0), 0}}));
       works.back()->then([&, i](std::span<const uint8_t> votes) {
         EXPECT_THAT(votes, testing::ElementsAre(1, 0));
         order.push_back(i);

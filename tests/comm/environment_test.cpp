@@ -17,9 +17,9 @@ std::string place_in(const Variables& variables) {
     return found == variables.end() ? nullptr : found->second.c_str();
   });
   if (!place) return "none";
-  return c10::str("rank ", place->rank, " of ", place->world_size, ", local ", place->local_rank, ", ", place->host,
-                  ':', place->port, place->agent_hosts_store ? ", the launcher's store" : "",
-                  place->attempt == 0 ? "" : c10::str(", attempt ", place->attempt));
+  return str_cat("rank ", place->rank, " of ", place->world_size, ", local ", place->local_rank, ", ", place->host, ':',
+                 place->port, place->agent_hosts_store ? ", the launcher's store" : "",
+                 place->attempt == 0 ? "" : str_cat(", attempt ", place->attempt));
 }
 
 // A change to "(unset)" removes the variable.
@@ -53,6 +53,13 @@ TEST(Environment, OfEachLauncherNamesARanksPlace) {
       {with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}),
        "rank 3 of 4, local 1, head:1234, the launcher's store, attempt 2"},
       {with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}), "rank 3 of 4, local 1, head:1234"},
+      // Where there is one host a rank's number is its local one.
+      {with(kTorchrun, {{"LOCAL_RANK", "(unset)"}, {"MASTER_ADDR", "127.0.0.1"}}),
+       "rank 3 of 4, local 3, 127.0.0.1:1234"},
+      {with(kTorchrun, {{"LOCAL_RANK", "(unset)"}, {"MASTER_ADDR", "localhost"}}),
+       "rank 3 of 4, local 3, localhost:1234"},
+      {with(kTorchrun, {{"LOCAL_RANK", "(unset)"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}),
+       "rank 0 of 1, local 0, head:1234"},
       {with(kTorchrun, {{"MASTER_ADDR", "[::1]"}, {"MASTER_PORT", "65535"}}), "rank 3 of 4, local 1, ::1:65535"},
       {kOpenMpi, "rank 1 of 2, local 1, 127.0.0.1:29500"},
       {with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}, {"MASTER_ADDR", "head"}, {"MASTER_PORT", "77"}}),

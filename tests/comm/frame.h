@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/core/text.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {

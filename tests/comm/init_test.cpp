@@ -23,7 +23,7 @@ ProcessGroupOptions options_at(const std::string& address, int rank, std::chrono
 
 // Expects the error of a rank that does not find the other one at this port.
 void expect_error_at(int port, int rank, const std::vector<std::string>& parts) {
-  const auto options = options_at(c10::str("127.0.0.1:", port), rank, std::chrono::seconds(1));
+  const auto options = options_at(str_cat("127.0.0.1:", port), rank, std::chrono::seconds(1));
   expect_error<Error>([&] { new_process_group(options); }, parts);
 }
 
@@ -40,10 +40,10 @@ TEST(CommInit, NamesSettingsThatDiffer) {
   for (const auto& [change, parts] : std::vector<Difference>{
            {[](auto& options) { options.world_size = 3; }, {"rank 0 has world size 2", "rank 1 has world size 3"}},
            {[=](auto& options) { options.backend = other_backend; },
-            {"ranks disagree: ", c10::str("backend ", other_backend), "Start every rank with the same settings"}}}) {
+            {"ranks disagree: ", str_cat("backend ", other_backend), "Start every rank with the same settings"}}}) {
     const HeldPort port;
     run_threads(2, [&, &change = change, &parts = parts](int rank) {
-      auto options = options_at(c10::str("127.0.0.1:", port.number()), rank, std::chrono::seconds(2));
+      auto options = options_at(str_cat("127.0.0.1:", port.number()), rank, std::chrono::seconds(2));
       if (rank == 1) change(options);
       const auto told = error_of<Error>([&] { new_process_group(options); });
       EXPECT_NE(told, "no error");
@@ -55,7 +55,7 @@ TEST(CommInit, NamesSettingsThatDiffer) {
 
 TEST(CommInit, NamesThePortThatIsTaken) {
   const c10d::TCPStore store("127.0.0.1", {.port = 0, .isServer = true, .waitWorkers = false});
-  expect_error_at(store.getPort(), 0, {c10::str("port ", store.getPort(), " of 127.0.0.1 is taken")});
+  expect_error_at(store.getPort(), 0, {str_cat("port ", store.getPort(), " of 127.0.0.1 is taken")});
 }
 
 // Either nobody listens, or a program does that never answers and for which LibTorch alone would wait for ever.
@@ -76,13 +76,13 @@ TEST(CommInit, NamesTheAddressWhereNoStoreIs) {
     }
     expect_error_at(
         port, 1,
-        {"[fsdp rank 1/2] init_process_group", c10::str("at 127.0.0.1:", port), "within 1.0 s", "Is rank 0 running"});
+        {"[fsdp rank 1/2] init_process_group", str_cat("at 127.0.0.1:", port), "within 1.0 s", "Is rank 0 running"});
   }
 }
 
 // Local addresses that listen at the port, in the form in which the kernel writes them.
 std::vector<std::string> addresses_that_listen_at(int port) {
-  std::ostringstream end;
+  TextWriter end;
   end << ':' << std::hex << std::uppercase << std::setw(4) << std::setfill('0') << port;
   std::vector<std::string> addresses;
   for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
@@ -102,7 +102,7 @@ TEST(CommInit, HasTheStoreListenOnTheLoopbackDeviceForAnAddressThere) {
     std::array<std::shared_ptr<ProcessGroup>, 2> groups;
     run_threads(2, [&](int rank) {
       groups[static_cast<size_t>(rank)] =
-          new_process_group(options_at(c10::str(host, ':', port.number()), rank, std::chrono::seconds(60)));
+          new_process_group(options_at(str_cat(host, ':', port.number()), rank, std::chrono::seconds(60)));
     });
     const auto addresses = addresses_that_listen_at(port.number());
     EXPECT_THAT(addresses, testing::Not(testing::IsEmpty()));

@@ -77,7 +77,7 @@ TEST(Mesh, OfASubgroupHasItsGlobalRanks) {
     EXPECT_EQ(mesh.rank(), rank);
     const auto alone = init_device_mesh({1, 4}, {"stage", "shard"}, upper).process_group("stage");
     EXPECT_THAT(alone->global_ranks(), ElementsAre(rank));
-    EXPECT_EQ(alone->where("step"), c10::str("[fsdp rank ", rank, "/5, 'stage' 0/1] step: "));
+    EXPECT_EQ(alone->where("step"), str_cat("[fsdp rank ", rank, "/5, 'stage' 0/1] step: "));
   });
 }
 
@@ -119,8 +119,8 @@ TEST(Mesh, IsEqualWhereRanksPlacesAndNamesAreAndPrintsThem) {
     EXPECT_FALSE(mesh == (mesh[{"shard", "replicate"}]));
     EXPECT_FALSE(mesh == mesh["shard"]);
     EXPECT_EQ(init_device_mesh({2}, {"shard"}, mesh.process_group("shard")), mesh["shard"]);
-    EXPECT_EQ(c10::str(mesh), c10::str("DeviceMesh(replicate=1, shard=2), rank ", rank, " at (0, ", rank, ")"));
-    EXPECT_EQ(c10::str(mesh["shard"]), c10::str("DeviceMesh(shard=2), rank ", rank, " at (", rank, ")"));
+    EXPECT_EQ(str_cat(mesh), str_cat("DeviceMesh(replicate=1, shard=2), rank ", rank, " at (0, ", rank, ")"));
+    EXPECT_EQ(str_cat(mesh["shard"]), str_cat("DeviceMesh(shard=2), rank ", rank, " at (", rank, ")"));
   });
 }
 
@@ -187,7 +187,7 @@ TEST(Mesh, RanksThatAskForDifferentOnesAreAMismatch) {
       const auto& [shape, names, as_text] = asked[static_cast<size_t>(rank)];
       expect_error<Mismatch>(
           [&, &shape = shape, &names = names] { init_device_mesh(shape, names); },
-          {c10::str("'the mesh ", asked[0].as_text, "'"), c10::str("'the mesh ", asked[1].as_text, "'")});
+          {str_cat("'the mesh ", asked[0].as_text, "'"), str_cat("'the mesh ", asked[1].as_text, "'")});
     });
 }
 

@@ -69,7 +69,7 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
        {"number of votes"}},
       {"order",
        [](int rank) {
-         for (const int block : {0, 1, 2}) gather(c10::str("blocks.", rank == 2 && block > 0 ? 3 - block : block));
+         for (const int block : {0, 1, 2}) gather(str_cat("blocks.", rank == 2 && block > 0 ? 3 - block : block));
        },
        {"'blocks.1' (#3)", "'blocks.2' (#3)"}},
       {"messages that both send",
@@ -136,7 +136,7 @@ TEST(CommMismatch, IsFollowedByNothingButTheSameErrorInEveryLane) {
   run_thread_ranks(2, [](int rank) {
     bool is_followed = false;
     const auto differ = [&] {
-      const auto work = all_ranks().barrier({c10::str("of rank ", rank), {}});
+      const auto work = all_ranks().barrier({str_cat("of rank ", rank), {}});
       work->then([&](std::span<const uint8_t>) { is_followed = true; });
       work->wait();
     };

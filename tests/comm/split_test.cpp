@@ -50,7 +50,7 @@ TEST(CommSplit, OfOneRankEachIsLocal) {
     EXPECT_EQ(alone->world_size(), 1);
     EXPECT_EQ(sum_over(*alone), rank);
     expect_error([&] { (void)alone->reductions().broadcast(at::zeros({1}), 1, {}); },
-                 {c10::str("[fsdp rank ", rank, "/2, 'alone' 0/1] broadcast: ")});
+                 {str_cat("[fsdp rank ", rank, "/2, 'alone' 0/1] broadcast: ")});
   });
 }
 
@@ -93,10 +93,10 @@ TEST(CommSplit, ErrorsOfASubgroupBeginWithTheGlobalRankAndNameThoseThatDifferByT
   run_and_meet(4, [](int rank) {
     const auto all = default_process_group(), odd = all->split({{1, 3}}, "odd"),
                messages = all->split({{1, 3}}, "odd messages");
-    EXPECT_EQ(all->where("step"), c10::str("[fsdp rank ", rank, "/4] step: "));
+    EXPECT_EQ(all->where("step"), str_cat("[fsdp rank ", rank, "/4] step: "));
     expect_error([&] { all->split({{0, 4}}, "far"); }, {"which are 0, 1, 2, 3, found 4."});
     if (!odd) return;
-    const auto place = c10::str("[fsdp rank ", rank, "/4, 'odd' ", rank / 2, "/2] ");
+    const auto place = str_cat("[fsdp rank ", rank, "/4, 'odd' ", rank / 2, "/2] ");
     EXPECT_EQ(odd->where("step"), place + "step: ");
     expect_error([&] { odd->split({{0}}, "far"); }, {place + "split: "});
     expect_error([&] { odd->split({{1, 3}, {3}}, "twice"); }, {"found rank 3 in two"});

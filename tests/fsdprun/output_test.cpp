@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,23 @@ TEST(LineSplitter, LinesComeWholeHoweverTheyArrive) {
     EXPECT_EQ(pieces(parts, finish), lines) << testing::PrintToString(parts);
 }
 
-TEST(LineSplitter, ALineWithoutEndIsNotKeptForEver) { EXPECT_EQ(pieces({std::string(1 << 20, 'x')}).size(), 1U); }
+TEST(LineSplitter, ALongLineStaysWholeAndOneWithoutEndIsNotKeptForEver) {
+  using Pieces = std::vector<std::string>;
+  // The number of x at the beginning of a piece in their place.
+  const auto counted = [](Pieces all) {
+    for (auto& piece : all) {
+      const auto count = std::min(piece.find_first_not_of('x'), piece.size());
+      if (count > 0) piece.replace(0, count, std::to_string(count));
+    }
+    return all;
+  };
+  const std::string megabyte(1 << 20, 'x'), too_much(17 << 20, 'x'), its_size = std::to_string(too_much.size());
+  EXPECT_EQ(counted(pieces({megabyte, "y\n"})), Pieces{std::to_string(megabyte.size()) + "y\n"});
+  EXPECT_EQ(counted(pieces({too_much})), Pieces{its_size});
+  EXPECT_EQ(counted(pieces({too_much, "y\nz\n"})), (Pieces{its_size, "~y\n", "z\n"}));
+  EXPECT_EQ(counted(pieces({too_much, "\r", "z"}, /*finish=*/true)), (Pieces{its_size, "~\r", "z\n"}));
+  EXPECT_EQ(counted(pieces({too_much}, /*finish=*/true)), (Pieces{its_size, "~\n"}));
+}
 
 }  // namespace
 }  // namespace fsdprun

@@ -15,6 +15,7 @@ from fsdprun_case import FsdprunTest, marked_processes, wait_until
 # Ranks, what each runs, flags; the lines of the output and of the errors, in any order.
 SHOWN = (
     (2, "echo out; echo err >&2", (), ["[rank 0] out", "[rank 1] out"], ["[rank 0] err", "[rank 1] err"]),
+    (2, "head -c 200000 /dev/zero | tr '\\0' x; echo y", (), [f"[rank {r}] {200000 * 'x'}y" for r in (0, 1)], []),
     (2, "printf x", (), ["[rank 0] x", "[rank 1] x"], []),  # a last line without an end is completed
     (1, "echo x", ("--prefix",), ["[rank 0] x"], []),
     (2, "echo x", ("--no-prefix",), ["x", "x"], []),

@@ -47,6 +47,9 @@ REFUSED = (
     (2, "--nproc-per-node is '0'", "--nproc-per-node=0 true"), (127, "in no folder of PATH", "no-such-program"),
     (127, "there is no program", "./no-such-program"), (126, "not executable", "D/text"),
     (126, "cannot be executed: .*first line", "D/program"), (126, "is a folder", "D"),
+    (126, "names the interpreter '/bin/sh' with a carriage return behind it.*sed -i 's/\\\\r\\$//' D/of_windows",
+     "D/of_windows"),
+    (126, "names the interpreter '/no/shell'", "D/of_nobody"),
     (1, "not an address of this host", "--master-addr=192.0.2.1 --master-port=29555 true"),
     (1, "cannot be made", "-r 3 --log-dir=D/text/logs true"),
 )
@@ -115,12 +118,14 @@ class Refusals(FsdprunTest):
         self.assertRegex(result.err, rf"\Afsdprun: .*{message}.*\n\Z")
 
     def test_are_one_line_and_a_status(self):
-        for name, mode in (("text", 0o644), ("program", 0o755)):
-            (self.path / name).write_text("plain text\n")
+        for name, mode, text in (("text", 0o644, "plain text\n"), ("program", 0o755, "plain text\n"),
+                                 ("of_windows", 0o755, "#! /bin/sh\r\ntrue\r\n"),
+                                 ("of_nobody", 0o755, "#!/no/shell -e\ntrue\n")):
+            (self.path / name).write_bytes(text.encode())
             (self.path / name).chmod(mode)
         for status, message, words in REFUSED:
             with self.subTest(words):
-                self.refused(status, message, *(word.replace("D", str(self.path)) for word in words.split()))
+                self.refused(status, message.replace("D/", f"{self.path}/"), *(word.replace("D", str(self.path)) for word in words.split()))
 
     def test_an_occupied_port(self):
         with socket.create_server(("127.0.0.1", 0)) as holder:

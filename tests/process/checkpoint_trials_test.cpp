@@ -83,7 +83,7 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
   for (int trial = 0; trial < trials(3); ++trial) {
     const int world = 1 + trial % 3, victim = static_cast<int>(random() % static_cast<unsigned>(world + 1));
     const auto microseconds = std::to_string(20'000 + random() % 100'000);
-    SCOPED_TRACE(c10::str("trial ", trial, ": of ", world, " ranks, ", victim, " ends after ", microseconds, " us"));
+    SCOPED_TRACE(str_cat("trial ", trial, ": of ", world, " ranks, ", victim, " ends after ", microseconds, " us"));
     auto ranks = start_ranks("save_until_killed", world,
                              {{"FOLDER", folder}, {"VICTIM", std::to_string(victim)}, {"MICROSECONDS", microseconds}});
     for (int r = 0; r < world; ++r) {
@@ -138,7 +138,7 @@ PROCESS_CASE(save_to_small_disks) {
     barrier();
     // Each round has room for more of the second checkpoint.
     for (int64_t room = 4096; room < one; room += one / 6) {
-      if (r == 0) mount_again(folder, 0, c10::str("size=", one + room));
+      if (r == 0) mount_again(folder, 0, str_cat("size=", one + room));
       barrier();
       expect_intact(run, [&] { run.save(run_folder, 2); }, HasSubstr("No space left on device. Free some space"));
       barrier();  // until rank 0 has removed what was written

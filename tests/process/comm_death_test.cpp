@@ -72,7 +72,7 @@ TEST_P(CommDeath, IsNamedByEverySurvivor) {
   ranks.kill(fate.victim, fate.signal);
   for (int rank = 0; rank < fate.world; ++rank)
     if (rank != fate.victim)
-      expect_end(ranks, rank, 0, {c10::str("PeerLost ", fate.victim, ":"), "all_reduce(sum) of 'blocks.3'"});
+      expect_end(ranks, rank, 0, {str_cat("PeerLost ", fate.victim, ":"), "all_reduce(sum) of 'blocks.3'"});
 }
 
 // CommDeathInTraining covers more deaths of ranks without a child.
@@ -124,6 +124,46 @@ TEST(AChildOfARank, DisturbsNobodyByItsExitAndHidesNoLeaving) {
   expect_end(ranks, 1, 0);
 }
 
+// What only the stacks of its parent's threads know looks like a leak in a child that was forked.
+bool is_forked_child = false;
+extern "C" int __lsan_is_turned_off() { return is_forked_child ? 1 : 0; }
+
+// Of what it has in common with the other ranks, and holds until it exits, the child touches nothing.
+PROCESS_CASE(fork_a_child_that_exits) {
+  const std::string backend = std::getenv("BACKEND");
+  if (backend == "hierarchical") setenv("FSDP_HOST", std::getenv("RANK")[0] == '2' ? "one" : "other", /*overwrite=*/1);
+  init_process_group({.backend = backend, .timeout = std::chrono::seconds(60)});
+  static std::shared_ptr<ProcessGroup> all = default_process_group()->split({{0, 1, 2}}, "all");
+  static torch::nn::Linear linear(4, 4);
+  static std::optional<Group> model = fully_shard(*linear);
+  const auto train = [] {
+    ForwardScope scope(*model);
+    linear(torch::ones({1, 4})).sum().backward();
+  };
+  train();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    is_forked_child = true;
+    std::exit(0);
+  }
+  int status = 0;
+  TORCH_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "status ", status);
+  reduce("blocks.2");
+  all->communicator().barrier({"together", {}})->wait();
+  train();
+  all.reset();
+  model.reset();
+}
+
+TEST(AChildThatExits, DisturbsNobodyOverAnyBackend) {
+  for (const char* backend : {"shm", "gloo", "hierarchical"}) {
+    SCOPED_TRACE(backend);
+    auto ranks = start_ranks("fork_a_child_that_exits", 3, {{"BACKEND", backend}});
+    expect_ends(ranks, 3, 0);
+  }
+}
+
 // Ranks 0 and 1 disagree about a message. Rank 2 waits for both and can learn of it only from the store, which ends
 // with rank 0's process.
 PROCESS_CASE(end_after_a_mismatch_of_two_ranks) {
@@ -146,7 +186,7 @@ TEST(TheHostOfTheStore, StaysUntilOthersHaveReadTheVerdict) {
   auto ranks = start_ranks("end_after_a_mismatch_of_two_ranks", 3);
   for (int rank = 0; rank < 3; ++rank) {
     expect_end(ranks, rank, 0,
-               {c10::str("Mismatch: [fsdp rank ", rank, "/3]"), "ranks disagree about the next collective"});
+               {str_cat("Mismatch: [fsdp rank ", rank, "/3]"), "ranks disagree about the next collective"});
     EXPECT_THAT(ranks.wait(rank).output, testing::Not(testing::HasSubstr("is lost")));
   }
 }

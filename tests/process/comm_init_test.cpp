@@ -4,7 +4,10 @@
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <unistd.h>
+
 #include <cstdlib>
+#include <filesystem>
 
 #include "process/ranks.h"
 #include "support/backend.h"
@@ -38,6 +41,26 @@ TEST(CommInit, UsesTheStoreOfTheLauncher) {
                              {{"TORCHELASTIC_USE_AGENT_STORE", "True"},
                               {"TORCHELASTIC_RESTART_COUNT", attempt},
                               {"MASTER_PORT", std::to_string(store.getPort())}});
+    expect_ends(ranks, 2, 0);
+  }
+}
+
+std::string file_behind(int descriptor) {
+  return std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(descriptor));
+}
+
+// What a rank prints to a closed stream would arrive where another rank or the store reads.
+PROCESS_CASE(join_with_closed_streams) {
+  const std::string closed = std::getenv("CLOSED");
+  for (const char number : closed) close(number - '0');
+  init_process_group({.backend = test_backend()});
+  barrier();
+  for (const char number : closed) TORCH_CHECK(file_behind(number - '0') == "/dev/null");
+}
+
+TEST(CommInit, OpensNothingInPlaceOfAStandardStream) {
+  for (const char* closed : {"2", "012"}) {
+    auto ranks = start_ranks("join_with_closed_streams", 2, {{"CLOSED", closed}});
     expect_ends(ranks, 2, 0);
   }
 }

@@ -86,12 +86,12 @@ TEST_P(CommDeathInTraining, IsNamedByEverySurvivorWithinTheTimeout) {
   EXPECT_EQ(ranks.wait(victim).signal, SIGKILL) << ranks.wait(victim).output;
   for (int r = 0; r < world; ++r) {
     if (r == victim) continue;
-    std::vector<std::string> parts{c10::str("PeerLost ", victim, ": [fsdp rank ", r, '/', world)};
+    std::vector<std::string> parts{str_cat("PeerLost ", victim, ": [fsdp rank ", r, '/', world)};
     if (!has_replicas) parts.insert(parts.end(), {"ast operations: ", "start all ranks again"});
     expect_end(ranks, r, 1, parts);
     // Ranks that share no axis with the lost one learn of it from those that do.
     EXPECT_THAT(ranks.wait(r).output,
-                testing::ContainsRegex(c10::str("rank ", victim, "(, [^.]*,)? (is lost|has ended)")));
+                testing::ContainsRegex(str_cat("rank ", victim, "(, [^.]*,)? (is lost|has ended)")));
   }
 }
 
@@ -101,7 +101,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CommDeathInTraining,
                                          Place{"optimizer", 2, 1}, Place{"backward", 2, 1, "2"},
                                          Place{"backward", 4, 3, "2"}, Place{"clipping", 4, 3, "2"}),
                          [](const auto& place) {
-                           return c10::str(place.param.name, "_of_", place.param.victim, "_of_", place.param.world);
+                           return str_cat(place.param.name, "_of_", place.param.victim, "_of_", place.param.world);
                          });
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/core/text.h"
 #include "support/process_ranks.h"
 
 namespace fsdp::test {

@@ -91,6 +91,15 @@ const ShmObstacle kShmObstacles[]{
      false,
      [] { make_fail(SYS_fallocate, ENOSPC); },
      {"rank 0 cannot share memory", "MiB for a shared segment: No space left on device", "Use a smaller model"}},
+    // Where the system would end the process by SIGXFSZ; what the rank prints is a file too.
+    {"file_size",
+     0,
+     false,
+     [] {
+       const rlimit limit{1 << 20, RLIM_INFINITY};
+       TORCH_CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+     },
+     {"rank 0 cannot share memory", "MiB for a shared segment: File too large", "ulimit -f"}},
     {"memfd",
      1,
      true,

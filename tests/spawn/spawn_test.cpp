@@ -80,6 +80,32 @@ TEST_F(Spawn, EveryRankRunsInAProcessOfItsOwnWithItsEnvironment) {
   for (const char* variable : {"WORLD_SIZE", "FSDP_JOB_TOKEN"}) EXPECT_EQ(std::getenv(variable), nullptr) << variable;
 }
 
+// As a shell starts what a script has in the background. Those that children end with are inherited as well.
+TEST_F(Spawn, SignalsThatTheCallerIgnoresItGoesOnIgnoring) {
+  const auto interrupt = signal(SIGINT, SIG_IGN), child = signal(SIGCHLD, SIG_IGN);
+  const std::string error = error_of(
+      [&](int rank) {
+        sigset_t both, terminate, pending;
+        sigemptyset(&both);
+        sigaddset(&both, SIGTERM);
+        terminate = both;
+        sigaddset(&both, SIGINT);
+        sigprocmask(SIG_BLOCK, &both, nullptr);
+        __atomic_fetch_add(&shared_->sum, 1, __ATOMIC_SEQ_CST);
+        while (__atomic_load_n(&shared_->sum, __ATOMIC_SEQ_CST) < 2) std::this_thread::yield();
+        if (rank == 0)
+          for (const int number : {SIGINT, SIGTERM}) kill(getppid(), number);
+        sigwait(&terminate, &shared_->pids[rank]);
+        sigpending(&pending);
+        TORCH_CHECK(sigismember(&pending, SIGINT) == 0, "SIGINT came");
+        TORCH_CHECK(rank == 0, "out of eggs");
+      },
+      2, {.passes_signals_on = true});
+  EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: out of eggs");
+  EXPECT_EQ(signal(SIGINT, interrupt), SIG_IGN);
+  EXPECT_EQ(signal(SIGCHLD, child), SIG_IGN);
+}
+
 TEST_F(Spawn, RanksShareATokenThatNobodyElseKnows) {
   std::set<std::string> tokens;
   for (int job = 0; job < 2; ++job) {

@@ -165,6 +165,30 @@ TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(0, 2));
 }
 
+// As one does that exits where the program's AsyncSave is static.
+TEST(AsyncSaving, AChildThatLetsGoOfItWaitsForNothingAndEndsNothing) {
+  const TemporaryFolder folder;
+  const HeldWriters held;
+  run_thread_ranks(1, [&](int) {
+    AsyncRun trained;
+    trained.begin_save(folder.path());
+    const auto child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      signal(SIGALRM, SIG_DFL);
+      alarm(20);
+      { const AsyncSave let_go(std::move(trained.saving)); }
+      _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    HeldWriters::release();
+    trained.saving.wait();
+  });
+  EXPECT_THAT(state::complete_steps(folder.path()), ElementsAre(0));
+}
+
 TEST(AsyncSaving, AFolderThatGoesMeanwhileIsNamedAndTrainingGoesOn) {
   const TemporaryFolder folder;
   const HeldWriters held;

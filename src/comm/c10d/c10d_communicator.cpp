@@ -95,7 +95,7 @@ class C10dCommunicator : public Front {
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
-    const std::string path = c10::str(path_, '.', name, '.', duplicates_++);
+    const std::string path = str_cat(path_, '.', name, '.', duplicates_++);
     Tag tag{name, {}};
     // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
     std::shared_ptr<Communicator> made;
@@ -278,7 +278,7 @@ class C10dCommunicator : public Front {
     auto& order = messages_[{peer, sends}];
     if (order.lane) return order;
     const bool upwards = sends == (rank() < peer);
-    const std::string path = c10::str(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
+    const std::string path = str_cat(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
     order = make_order({peer}, upwards ? 1 : 2, path);
     order.native = std::make_shared<NativeMessages>(family_, path, order.wire, sends);
     return order;

@@ -19,7 +19,7 @@ Family::~Family() { roll_call->leave(); }
 
 void Family::begin() {
   if (roll_call) roll_call->leave();
-  auto prefix = c10::make_intrusive<c10d::PrefixStore>(c10::str("roll_call/", beginnings), own_connection());
+  auto prefix = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginnings), own_connection());
   roll_call = RollCall::start(std::move(prefix), options.ranks, options.roll_call);
 }
 
@@ -30,8 +30,8 @@ c10::intrusive_ptr<c10d::Store> Family::own_connection() const {
   } catch (const c10::DistError& error) {
     const std::string detail = first_line(error.what());
     if (dynamic_cast<const c10d::TimeoutError*>(&error) == nullptr && answers())
-      throw Error(c10::str(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail,
-                           ". The limit on open files (ulimit -n) may be reached, here or where the store is."));
+      throw Error(str_cat(options.ranks.where(kConnecting), "no second connection to the rendezvous store: ", detail,
+                          ". The limit on open files (ulimit -n) may be reached, here or where the store is."));
     raise(lost_store(detail), options.ranks, kConnecting);
   }
 }
@@ -51,13 +51,13 @@ bool Family::answers() const {
 
 c10::intrusive_ptr<c10d::Backend> Family::connect(const BackendFactory& factory, const std::string& name, int rank,
                                                   int world_size) const {
-  const std::string prefix = c10::str("lane/", beginnings, '/', name);
+  const std::string prefix = str_cat("lane/", beginnings, '/', name);
   return factory(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, world_size, options.timeout);
 }
 
 void Family::meet_again() const {
   const auto& ranks = options.ranks;
-  const auto key = [&](int who) { return c10::str("again/", beginnings, '/', who); };
+  const auto key = [&](int who) { return str_cat("again/", beginnings, '/', who); };
   std::vector<std::string> keys;
   for (int peer = 0; peer < ranks.world_size; ++peer) keys.push_back(key(peer));
   int missing = 0;
@@ -72,10 +72,10 @@ void Family::meet_again() const {
       raise(lost_store(first_line(error.what())), ranks, kStartingOver);
     }
     const int name = ranks.name_of(missing);
-    throw PeerLost(name, c10::str(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
-                                  in_seconds(options.timeout),
-                                  ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
-                                  "start all ranks again."));
+    throw PeerLost(name, str_cat(ranks.where(kStartingOver), "rank ", name, " did not start over within ",
+                                 in_seconds(options.timeout),
+                                 ". Call reset_iter_state() on every rank; if it has ended, look at its output and "
+                                 "start all ranks again."));
   }
 }
 

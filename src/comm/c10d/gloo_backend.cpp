@@ -8,7 +8,6 @@
 #include "comm/core/check.h"
 
 #include <cstdlib>
-#include <sstream>
 #include <stdexcept>
 
 namespace fsdp {
@@ -28,7 +27,7 @@ c10::intrusive_ptr<Gloo::Options> options_for(const std::string& interfaces, con
   auto options = Gloo::Options::create(timeout);
   // Messages are sent and received by the device's thread; the pool runs whole collectives, which are not used.
   options->threads = 1;
-  std::istringstream names(interfaces);
+  TextReader names(interfaces);
   for (std::string name; std::getline(names, name, ',');)
     options->devices.push_back(Gloo::createDeviceForInterface(name));
   if (options->devices.empty())
@@ -45,13 +44,13 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_backend(const c10::intrusive_ptr<c10
   try {
     return c10::make_intrusive<Gloo>(store, rank, world_size, options_for(interfaces, address, timeout));
   } catch (const std::exception& error) {
-    throw std::runtime_error(c10::str("Gloo could not connect the ranks over ",
-                                      !interfaces.empty() ? "GLOO_SOCKET_IFNAME=" + interfaces
-                                      : address.empty()   ? "this host's name"
-                                                          : address,
-                                      " (", first_line(error.what()),
-                                      "); the interface has to be there, and reach every rank's host on any port: "
-                                      "GLOO_SOCKET_IFNAME names another one"));
+    throw std::runtime_error(str_cat("Gloo could not connect the ranks over ",
+                                     !interfaces.empty() ? "GLOO_SOCKET_IFNAME=" + interfaces
+                                     : address.empty()   ? "this host's name"
+                                                         : address,
+                                     " (", first_line(error.what()),
+                                     "); the interface has to be there, and reach every rank's host on any port: "
+                                     "GLOO_SOCKET_IFNAME names another one"));
   }
 }
 

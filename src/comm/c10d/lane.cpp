@@ -190,12 +190,12 @@ bool Lane::State::wait_until_ended(std::chrono::milliseconds time) {
 std::string Lane::State::status() const {
   std::lock_guard lock(mutex_);
   if (operation_.empty()) return "";
-  const std::string lane = options_.name.empty() ? "" : c10::str(" on '", options_.name, "'");
+  const std::string lane = options_.name.empty() ? "" : str_cat(" on '", options_.name, "'");
   const std::string time = in_seconds(since(since_));
   const int peer = wire_->waiting_for();
-  if (!busy_) return c10::str(operation_, lane, ", done ", time, " ago");
-  if (peer < 0) return c10::str(operation_, lane, ", in progress for ", time);
-  return c10::str(operation_, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
+  if (!busy_) return str_cat(operation_, lane, ", done ", time, " ago");
+  if (peer < 0) return str_cat(operation_, lane, ", in progress for ", time);
+  return str_cat(operation_, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
 }
 
 bool Lane::State::describe(Standing& standing) const {

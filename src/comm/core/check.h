@@ -2,10 +2,11 @@
 /// \file
 /// What errors of the library are made with.
 
-#include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 
 #include <string>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 
@@ -15,7 +16,7 @@ inline std::string first_line(const std::string& what) { return what.substr(0, w
 /// Throws UsageError made of `message` unless `ok`; the message is put together only then.
 template <class... Message>
 void require(bool ok, const Message&... message) {
-  if (!ok) throw UsageError(c10::str(message...));
+  if (!ok) throw UsageError(str_cat(message...));
 }
 
 }  // namespace fsdp

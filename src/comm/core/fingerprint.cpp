@@ -1,10 +1,11 @@
 #include "comm/core/fingerprint.h"
 
 #include <c10/core/ScalarType.h>
-#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 namespace {
@@ -109,24 +110,24 @@ bool is_voted_down(std::span<const uint8_t> votes) {
 
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks) {
   std::string text(name_of(fingerprint.operation));
-  if (fingerprint.text[0] != '\0') text += c10::str(" of '", fingerprint.subject(), "'");
-  if (fingerprint.operation == Operation::kSend) text += c10::str(" to rank ", ranks.name_of(fingerprint.peer));
-  if (fingerprint.operation == Operation::kRecv) text += c10::str(" from rank ", ranks.name_of(fingerprint.peer));
-  return text + c10::str(" (#", fingerprint.sequence, ")");
+  if (fingerprint.text[0] != '\0') text += str_cat(" of '", fingerprint.subject(), "'");
+  if (fingerprint.operation == Operation::kSend) text += str_cat(" to rank ", ranks.name_of(fingerprint.peer));
+  if (fingerprint.operation == Operation::kRecv) text += str_cat(" from rank ", ranks.name_of(fingerprint.peer));
+  return text + str_cat(" (#", fingerprint.sequence, ")");
 }
 
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
   std::string text = describe(fingerprint, ranks);
   if (fingerprint.dtype >= 0) {
     text +=
-        c10::str(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
+        str_cat(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
     const auto device = static_cast<c10::DeviceType>(fingerprint.device);
     if (device != c10::kCPU) text += " on " + c10::DeviceTypeName(device, /*lower_case=*/true);
   }
-  if (fingerprint.group > 0) text += c10::str(", group ", fingerprint.group);
-  if (fingerprint.operation == Operation::kBroadcast) text += c10::str(", root ", ranks.name_of(fingerprint.peer));
-  if (fingerprint.count > 0) text += c10::str(", ", fingerprint.counted(), ": ", fingerprint.count);
-  if (fingerprint.vote_count > 0) text += c10::str(", ", fingerprint.vote_count, " votes");
+  if (fingerprint.group > 0) text += str_cat(", group ", fingerprint.group);
+  if (fingerprint.operation == Operation::kBroadcast) text += str_cat(", root ", ranks.name_of(fingerprint.peer));
+  if (fingerprint.count > 0) text += str_cat(", ", fingerprint.counted(), ": ", fingerprint.count);
+  if (fingerprint.vote_count > 0) text += str_cat(", ", fingerprint.vote_count, " votes");
   return text;
 }
 

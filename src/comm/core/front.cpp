@@ -22,7 +22,7 @@ class Front::Call {
   Call(const Front& front, Operation operation, const Tag& tag)
       : front_(front), fingerprint_(make_fingerprint(operation, tag)) {
     std::string name(name_of(operation));
-    if (!tag.subject.empty()) name += c10::str(" of '", tag.subject, "'");
+    if (!tag.subject.empty()) name += str_cat(" of '", tag.subject, "'");
     prefix_ = front.ranks_.where(name);
   }
 
@@ -72,7 +72,7 @@ class Front::Call {
     if (!offsets.empty()) fingerprint_.bytes = static_cast<uint64_t>(offsets.back()) * data.element_size();
     fingerprint_.peer = peer;
     if (logs(LogLevel::kDebug))
-      log(LogLevel::kDebug, prefix_, c10::str(fingerprint_.bytes, " bytes of ", data.scalar_type()));
+      log(LogLevel::kDebug, prefix_, str_cat(fingerprint_.bytes, " bytes of ", data.scalar_type()));
     return fingerprint_;
   }
 

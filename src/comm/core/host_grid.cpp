@@ -1,6 +1,6 @@
 #include "comm/core/host_grid.h"
 
-#include <c10/util/StringUtil.h>
+#include "comm/core/text.h"
 
 namespace fsdp {
 
@@ -17,8 +17,8 @@ std::string HostGrid::why_not(std::span<const int> hosts) {
   for (size_t rank = 0; rank < hosts.size(); ++rank) {
     if (rank > 0 && hosts[rank] == hosts[rank - 1]) continue;
     if (hosts[rank] <= highest)
-      return c10::str("expected consecutive ranks on each host, found rank ", rank,
-                      " on the host of lower ranks and rank ", rank - 1, " on another one");
+      return str_cat("expected consecutive ranks on each host, found rank ", rank,
+                     " on the host of lower ranks and rank ", rank - 1, " on another one");
     highest = hosts[rank];
   }
   return "";

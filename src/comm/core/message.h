@@ -11,11 +11,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <istream>
-#include <sstream>
 #include <string>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 
@@ -68,14 +69,14 @@ void get_field(std::istream& in, T& field) {
 
 template <class T>
 std::string encode(T message) {
-  std::ostringstream out;
+  TextWriter out;
   put_field(out, message);
   return out.str();
 }
 
 template <class T>
 T decode(const std::string& text) {
-  std::istringstream in(text);
+  TextReader in(text);
   T message;
   get_field(in, message);
   return message;

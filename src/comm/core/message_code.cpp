@@ -8,7 +8,8 @@
 #include <fsdp/error.h>
 
 #include <iomanip>
-#include <sstream>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 namespace {
@@ -34,7 +35,7 @@ std::string random_token() {
   Digest bits;
   if (RAND_bytes(bits.data(), static_cast<int>(bits.size())) != 1)
     throw Error("[fsdp] OpenSSL has no random numbers. Look at its configuration (openssl.cnf).");
-  std::ostringstream token;
+  TextWriter token;
   token << std::hex << std::setfill('0');
   for (const int byte : bits) token << std::setw(2) << byte;
   return token.str();

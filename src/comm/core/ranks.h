@@ -2,14 +2,14 @@
 /// \file
 /// Which rank this is among which others, and what errors call them.
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 
@@ -40,9 +40,9 @@ struct Ranks {
 
   /// How errors begin: "[fsdp rank 1/4] all_gather: ", in a subgroup "[fsdp rank 5/8, 'pairs' 1/2] all_gather: ".
   std::string where(std::string_view operation) const {
-    const std::string own = c10::str(rank, '/', world_size);
-    if (global.empty()) return c10::str("[fsdp rank ", own, "] ", operation, ": ");
-    return c10::str("[fsdp rank ", name(), '/', global_size, ", '", group, "' ", own, "] ", operation, ": ");
+    const std::string own = str_cat(rank, '/', world_size);
+    if (global.empty()) return str_cat("[fsdp rank ", own, "] ", operation, ": ");
+    return str_cat("[fsdp rank ", name(), '/', global_size, ", '", group, "' ", own, "] ", operation, ": ");
   }
 
   /// The same rank in a subgroup of `members`, global ranks of this group in ascending order, this one among them.

@@ -21,6 +21,7 @@
 
 #include "comm/core/check.h"
 #include "comm/posix/descriptor.h"
+#include "comm/posix/file_room.h"
 
 namespace fsdp {
 namespace {
@@ -67,20 +68,21 @@ std::vector<fs::path> rank_files(const std::string& file) {
   return found;
 }
 
-[[noreturn]] void refuse(const Ranks& ranks, const std::string& path) {
-  throw UsageError(c10::str(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: '", path,
-                            "' cannot be written: ", std::strerror(errno),
-                            ". Name a file in an existing folder with room for ", kFileBytes, " bytes a rank"));
+[[noreturn]] void refuse(const Ranks& ranks, const std::string& path, int error) {
+  throw UsageError(str_cat(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: '", path,
+                           "' cannot be written: ", std::strerror(error),
+                           ". Name a file in an existing folder with room for ", kFileBytes, " bytes a rank"));
 }
 
 // A new file takes the name, so that whoever maps an older one keeps its memory.
 std::shared_ptr<void> map_new_file(const Ranks& ranks, const std::string& path) {
-  const std::string unfinished = c10::str(path, '.', getpid(), '.', gettid());
+  const std::string unfinished = str_cat(path, '.', getpid(), '.', gettid());
   const Descriptor file(open(unfinished.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.is_open()) refuse(ranks, path, errno);
   // Room is taken now: writing to memory that the disk has no room for ends the process.
-  if (file.number() < 0 || posix_fallocate(file.number(), 0, kFileBytes) != 0) refuse(ranks, path);
+  if (const int error = set_file_size(file.number(), kFileBytes, /*now=*/true)) refuse(ranks, path, error);
   void* memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
-  if (memory == MAP_FAILED || rename(unfinished.c_str(), path.c_str()) != 0) refuse(ranks, path);
+  if (memory == MAP_FAILED || rename(unfinished.c_str(), path.c_str()) != 0) refuse(ranks, path, errno);
   return {memory, [](void* mapped) { munmap(mapped, kFileBytes); }};
 }
 
@@ -141,15 +143,15 @@ std::string text_of(const std::vector<FlightRecord>& records) {
 }
 
 void write(const std::string& text, const std::string& file) {
-  const std::string unfinished = c10::str(file, '.', getpid(), '.', gettid());
+  const std::string unfinished = str_cat(file, '.', getpid(), '.', gettid());
   std::ofstream out(unfinished);
   out << text << '\n';
   out.close();
   if (out && rename(unfinished.c_str(), file.c_str()) == 0) return;
   std::error_code ignored;
   fs::remove(unfinished, ignored);
-  throw Error(c10::str("[fsdp] flight recorder: '", file, "' cannot be written. ",
-                       "Name a file in an existing folder with room"));
+  throw Error(str_cat("[fsdp] flight recorder: '", file, "' cannot be written. ",
+                      "Name a file in an existing folder with room"));
 }
 
 }  // namespace
@@ -199,9 +201,9 @@ std::string flight_record_note(const Ranks& ranks) {
   const auto& file = ranks.timeline->flight_file;
   try {
     gather_flight_records(file);
-    return c10::str(" The last operations of all ranks of this host are in '", file, "'.");
+    return str_cat(" The last operations of all ranks of this host are in '", file, "'.");
   } catch (const std::exception&) {
-    return c10::str(" The last operations of each rank are in '", file, ".rankN', but '", file, "' cannot be written.");
+    return str_cat(" The last operations of each rank are in '", file, ".rankN', but '", file, "' cannot be written.");
   }
 }
 

@@ -1,8 +1,8 @@
 #include "comm/failure/inquiry.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
+
+#include "comm/core/text.h"
 
 namespace fsdp {
 namespace {
@@ -56,7 +56,7 @@ void Inquiry::answer(const Standing& own) {
   const int64_t last = store_->add("questions", 0);
   if (last <= answered_) return;
   answered_ = last;
-  store_->set(c10::str("standing/", last, '/', ranks_.rank), encode(own));
+  store_->set(str_cat("standing/", last, '/', ranks_.rank), encode(own));
   brisk_until_ = Clock::now() + kQuiet;
 }
 
@@ -84,7 +84,7 @@ std::optional<Verdict> Inquiry::ask(const Standing& own, Time now) {
 
 void Inquiry::ask_next(const Standing& own, Time now) {
   question_ = answered_ = store_->add("questions", 1);
-  store_->set(c10::str("standing/", question_, '/', ranks_.rank), encode(own));
+  store_->set(str_cat("standing/", question_, '/', ranks_.rank), encode(own));
   asked_at_ = now;
   brisk_until_ = now + kAnswerTime;
 }
@@ -99,7 +99,7 @@ void Inquiry::give_up(Time now) {
 
 std::vector<std::string> Inquiry::answers_to_question() const {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < ranks_.world_size; ++rank) keys.push_back(c10::str("standing/", question_, '/', rank));
+  for (int rank = 0; rank < ranks_.world_size; ++rank) keys.push_back(str_cat("standing/", question_, '/', rank));
   return keys;
 }
 

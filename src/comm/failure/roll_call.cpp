@@ -1,6 +1,5 @@
 #include "comm/failure/roll_call.h"
 
-#include <c10/util/StringUtil.h>
 #include <c10/util/thread_name.h>
 
 #include "comm/core/check.h"
@@ -11,9 +10,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kStep{25};
 
-std::string report_key(int rank) { return c10::str("report/", rank); }
-std::string left_key(int rank) { return c10::str("left/", rank); }
-std::string acknowledged_key(int rank) { return c10::str("acknowledged/", rank); }
+std::string report_key(int rank) { return str_cat("report/", rank); }
+std::string left_key(int rank) { return str_cat("left/", rank); }
+std::string acknowledged_key(int rank) { return str_cat("acknowledged/", rank); }
 
 // The roll calls of this process, for leave_all(). Never destroyed.
 struct Running {
@@ -78,7 +77,7 @@ void RollCall::enroll(std::weak_ptr<Witness> witness) {
 Verdict RollCall::alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail) {
   const std::string last = operations();
   std::unique_lock lock(mutex_);
-  if (!alarm_) alarm_ = Report{cause, waiting_for, last, c10::str("rank ", ranks_.name(), "'s ", operation), detail};
+  if (!alarm_) alarm_ = Report{cause, waiting_for, last, str_cat("rank ", ranks_.name(), "'s ", operation), detail};
   changed_.notify_all();
   const auto patience = 2 * options_.answer_time + 4 * options_.poll;
   changed_.wait_for(lock, patience + farewell(), [&] { return may_throw(); });
@@ -182,7 +181,7 @@ bool RollCall::notice_death() {
     std::lock_guard lock(mutex_);
     const int name = ranks_.name_of(rank);
     pronounced_ = Verdict{Verdict::Kind::kPeerLost, name,
-                          c10::str("rank ", name, " has ended. This rank's last operations: ", last, '.', kLookAtLost)};
+                          str_cat("rank ", name, " has ended. This rank's last operations: ", last, '.', kLookAtLost)};
     return true;
   }
   return false;

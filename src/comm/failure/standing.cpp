@@ -1,9 +1,8 @@
 #include "comm/failure/standing.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 
+#include "comm/core/text.h"
 #include "comm/failure/culprit.h"
 
 namespace fsdp {
@@ -31,8 +30,7 @@ std::optional<Verdict> find_deadlock(const Ranks& ranks, std::span<const Standin
   const auto peer = static_cast<size_t>(waiting.front().for_rank);
   std::string last = " Last operations:";
   for (size_t rank = 0; rank < now.size(); ++rank)
-    last +=
-        c10::str(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ", now[rank].operations);
+    last += str_cat(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ", now[rank].operations);
   return wait_for_each_other(ranks, 0, now[0].waits.front().operation, static_cast<int>(peer),
                              now[peer].waits.front().operation, last + '.');
 }

@@ -1,12 +1,11 @@
 #include "comm/failure/verdict.h"
 
-#include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 
 #include <iomanip>
-#include <sstream>
 #include <vector>
 
+#include "comm/core/text.h"
 #include "comm/failure/flight_recorder.h"
 
 namespace fsdp {
@@ -19,15 +18,15 @@ constexpr std::string_view kOrForThreads =
 std::string last_operations(const Ranks& ranks, std::span<const std::optional<Report>> reports) {
   std::string text = " Last operations:";
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    text += c10::str(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ",
-                     reports[rank] ? reports[rank]->operations : "no answer");
+    text += str_cat(rank == 0 ? " " : "; ", "rank ", ranks.name_of(static_cast<int>(rank)), ": ",
+                    reports[rank] ? reports[rank]->operations : "no answer");
   }
   return text + '.';
 }
 
 std::string names(const Ranks& ranks, const std::vector<int>& some) {
   std::string text = some.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < some.size(); ++i) text += c10::str(i == 0 ? "" : ", ", ranks.name_of(some[i]));
+  for (size_t i = 0; i < some.size(); ++i) text += str_cat(i == 0 ? "" : ", ", ranks.name_of(some[i]));
   return text;
 }
 
@@ -46,10 +45,10 @@ Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report*
              std::span<const std::optional<Report>> reports) {
   std::string text = how;
   if (alarm != nullptr && !alarm->failed_operation.empty()) {
-    text = c10::str(alarm->failed_operation, " failed: ", how);
-    if (!alarm->detail.empty()) text += c10::str(" (", alarm->detail, ")");
+    text = str_cat(alarm->failed_operation, " failed: ", how);
+    if (!alarm->detail.empty()) text += str_cat(" (", alarm->detail, ")");
   }
-  text += c10::str(".", last_operations(ranks, reports), kLookAtLost);
+  text += str_cat(".", last_operations(ranks, reports), kLookAtLost);
   return {Verdict::Kind::kPeerLost, ranks.name_of(rank), text};
 }
 
@@ -58,15 +57,15 @@ Verdict lost(const Ranks& ranks, int rank, const std::string& how, const Report*
 Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation, const std::string& reported,
                      const std::string& last_operations) {
   const int name = ranks.name_of(peer);
-  return {Verdict::Kind::kMismatch, name,
-          c10::str(operation, " timed out: rank ", name, " is alive but did not join", reported, '.', last_operations,
-                   kLookForDifference,
-                   "a forward, a save or a loop that only some ranks run; or raise the timeout if rank ", name,
-                   " needs longer.")};
+  return {
+      Verdict::Kind::kMismatch, name,
+      str_cat(operation, " timed out: rank ", name, " is alive but did not join", reported, '.', last_operations,
+              kLookForDifference, "a forward, a save or a loop that only some ranks run; or raise the timeout if rank ",
+              name, " needs longer.")};
 }
 
 std::string in_seconds(std::chrono::milliseconds time) {
-  std::ostringstream out;
+  TextWriter out;
   out << std::fixed << std::setprecision(1) << static_cast<double>(time.count()) / 1000 << " s";
   return out.str();
 }
@@ -74,41 +73,41 @@ std::string in_seconds(std::chrono::milliseconds time) {
 Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, const Fingerprint& theirs,
                      const std::string& difference) {
   return {Verdict::Kind::kMismatch, ranks.name_of(peer),
-          c10::str("ranks disagree about the next collective (", difference, "): rank ", ranks.name(), " runs ",
-                   describe_fully(mine, ranks), "; rank ", ranks.name_of(peer), " runs ", describe_fully(theirs, ranks),
-                   ".", kLookForDifference, "a branch that depends on the rank or on its data", kOrForThreads)};
+          str_cat("ranks disagree about the next collective (", difference, "): rank ", ranks.name(), " runs ",
+                  describe_fully(mine, ranks), "; rank ", ranks.name_of(peer), " runs ", describe_fully(theirs, ranks),
+                  ".", kLookForDifference, "a branch that depends on the rank or on its data", kOrForThreads)};
 }
 
 Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error,
                      std::optional<int> lost) {
   return {lost ? Verdict::Kind::kPeerLost : Verdict::Kind::kMismatch, lost.value_or(ranks.name()),
-          c10::str("rank ", ranks.name(), " failed in ", operation, ": ", error)};
+          str_cat("rank ", ranks.name(), " failed in ", operation, ": ", error)};
 }
 
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
   return {Verdict::Kind::kMismatch, ranks.name(),
-          c10::str("rank ", ranks.name(), " starts over after an exception, other ranks went on.", last_operations,
-                   " Call reset_iter_state() on the model on every rank.")};
+          str_cat("rank ", ranks.name(), " starts over after an exception, other ranks went on.", last_operations,
+                  " Call reset_iter_state() on the model on every rank.")};
 }
 
 Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
                             const std::string& operation_b, const std::string& last_operations) {
   return {Verdict::Kind::kMismatch, ranks.name_of(b),
-          c10::str("ranks wait for each other: rank ", ranks.name_of(a), " runs ", operation_a, "; rank ",
-                   ranks.name_of(b), " runs ", operation_b, ".", last_operations, kLookForDifference,
-                   "a forward, a backward, an optimizer step or a save that only some ranks run", kOrForThreads)};
+          str_cat("ranks wait for each other: rank ", ranks.name_of(a), " runs ", operation_a, "; rank ",
+                  ranks.name_of(b), " runs ", operation_b, ".", last_operations, kLookForDifference,
+                  "a forward, a backward, an optimizer step or a save that only some ranks run", kOrForThreads)};
 }
 
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations) {
   if (store_in_rank_0 && rank != 0) {
     return {Verdict::Kind::kPeerLost, 0,
-            c10::str("rank 0, which hosts the rendezvous store, is lost: the store is gone (", detail, ").",
-                     last_operations, " Look at the output of rank 0, then start all ranks again.")};
+            str_cat("rank 0, which hosts the rendezvous store, is lost: the store is gone (", detail, ").",
+                    last_operations, " Look at the output of rank 0, then start all ranks again.")};
   }
   return {Verdict::Kind::kError, -1,
-          c10::str("the rendezvous store is gone (", detail,
-                   "): the process that hosts it, as a rule the launcher, has ended.", last_operations,
-                   " Look at the launcher's output, then start all ranks again.")};
+          str_cat("the rendezvous store is gone (", detail,
+                  "): the process that hosts it, as a rule the launcher, has ended.", last_operations,
+                  " Look at the launcher's output, then start all ranks again.")};
 }
 
 void raise(const Verdict& verdict, const Ranks& ranks, std::string_view operation) {
@@ -122,7 +121,7 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
                std::chrono::milliseconds answer_time) {
   const Report* alarm = leading_alarm(reports);
   const auto left = [&](int rank) {
-    return lost(ranks, rank, c10::str("rank ", ranks.name_of(rank), " has left the process group"), alarm, reports);
+    return lost(ranks, rank, str_cat("rank ", ranks.name_of(rank), " has left the process group"), alarm, reports);
   };
   std::vector<int> silent;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
@@ -135,8 +134,8 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
       if (alarm != nullptr && candidate == alarm->waiting_for) rank = candidate;
     }
     return lost(ranks, rank,
-                c10::str(names(ranks, silent), silent.size() == 1 ? " is lost: it" : " are lost: they",
-                         " did not answer within ", in_seconds(answer_time)),
+                str_cat(names(ranks, silent), silent.size() == 1 ? " is lost: it" : " are lost: they",
+                        " did not answer within ", in_seconds(answer_time)),
                 alarm, reports);
   }
   if (alarm != nullptr && alarm->waiting_for < 0) {
@@ -145,7 +144,7 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
       if (reports[rank]->cause == Cause::kLeft) return left(static_cast<int>(rank));
     }
     return {Verdict::Kind::kError, -1,
-            c10::str(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(ranks, reports))};
+            str_cat(alarm->failed_operation, " failed: ", alarm->detail, ".", last_operations(ranks, reports))};
   }
   if (alarm != nullptr) {
     const int peer = alarm->waiting_for, name = ranks.name_of(peer);
@@ -157,13 +156,13 @@ Verdict decide(const Ranks& ranks, std::span<const std::optional<Report>> report
                           last_operations(ranks, reports));
     }
     return {Verdict::Kind::kError, name,
-            c10::str(alarm->failed_operation, " failed: the connection to rank ", name,
-                     " broke although that rank is alive (", alarm->detail, ").", last_operations(ranks, reports),
-                     " Check the network, then start all ranks again.")};
+            str_cat(alarm->failed_operation, " failed: the connection to rank ", name,
+                    " broke although that rank is alive (", alarm->detail, ").", last_operations(ranks, reports),
+                    " Check the network, then start all ranks again.")};
   }
   return {Verdict::Kind::kError, -1,
-          c10::str("a collective failed on another rank.", last_operations(ranks, reports),
-                   " Look at the output of the other ranks, then start all ranks again.")};
+          str_cat("a collective failed on another rank.", last_operations(ranks, reports),
+                  " Look at the output of the other ranks, then start all ranks again.")};
 }
 
 }  // namespace fsdp

@@ -22,7 +22,7 @@ at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const st
 }
 
 // Sizes and dtype travel in the fingerprint.
-Tag tag_of(const at::Tensor& tensor) { return {c10::str(tensor.scalar_type(), " ", tensor.sizes()), {}}; }
+Tag tag_of(const at::Tensor& tensor) { return {str_cat(tensor.scalar_type(), " ", tensor.sizes()), {}}; }
 
 }  // namespace
 

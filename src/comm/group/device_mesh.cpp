@@ -1,4 +1,3 @@
-#include <c10/util/StringUtil.h>
 #include <fsdp/device_mesh.h>
 
 #include <algorithm>
@@ -14,7 +13,7 @@ namespace {
 // "replicate=2, shard=4"
 std::string describe_axes(const std::vector<int>& shape, const std::vector<std::string>& names) {
   std::string text;
-  for (size_t i = 0; i < shape.size(); ++i) text += c10::str(i > 0 ? ", " : "", names[i], '=', shape[i]);
+  for (size_t i = 0; i < shape.size(); ++i) text += str_cat(i > 0 ? ", " : "", names[i], '=', shape[i]);
   return text;
 }
 
@@ -39,7 +38,7 @@ void check_axes(const std::vector<int>& shape, const std::vector<std::string>& n
     require(shape[i] >= 1, prefix, "expected sizes of at least 1, found ", shape[i], " for the axis '", names[i], "'.");
   }
   require(has_ranks(shape, all.world_size()), prefix, "expected sizes whose product is the number of ranks, ",
-          all.world_size(), ", found ", c10::Join(" x ", shape),
+          all.world_size(), ", found ", str_join(" x ", shape),
           ". Change mesh_shape, or start as many ranks as it has places.");
 }
 
@@ -57,8 +56,8 @@ DeviceMesh::DeviceMesh(std::shared_ptr<ProcessGroup> all, const std::vector<int>
 const DeviceMesh::Axis& DeviceMesh::axis_named(std::string_view name) const {
   const auto found = std::ranges::find(names_, name);
   if (found != names_.end()) return axes_[static_cast<size_t>(found - names_.begin())];
-  throw UsageError(c10::str(all_->where("DeviceMesh"), "expected one of the axes '", c10::Join("', '", names_),
-                            "', found '", name, "'."));
+  throw UsageError(str_cat(all_->where("DeviceMesh"), "expected one of the axes '", str_join("', '", names_),
+                           "', found '", name, "'."));
 }
 
 std::shared_ptr<ProcessGroup> DeviceMesh::make_group(const Axis& axis, const std::string& name) const {
@@ -121,7 +120,7 @@ DeviceMesh DeviceMesh::operator[](std::initializer_list<std::string_view> axes) 
 
 const std::shared_ptr<ProcessGroup>& DeviceMesh::process_group() const {
   require(ndim() == 1, all_->where("DeviceMesh"), "expected a mesh with one axis, found the axes '",
-          c10::Join("', '", names_), "'. Name one: process_group(\"", names_.front(), "\").");
+          str_join("', '", names_), "'. Name one: process_group(\"", names_.front(), "\").");
   return axes_.front().group;
 }
 
@@ -137,14 +136,14 @@ DeviceMesh init_device_mesh(const std::vector<int>& mesh_shape, std::vector<std:
   if (by_default) mesh_dim_names = {"shard"};
   check_axes(shape, mesh_dim_names, *all);
   DeviceMesh mesh(all, shape, std::move(mesh_dim_names));
-  all->communicator().barrier({c10::str("the mesh ", describe_axes(shape, mesh.names_)), {}})->wait();
+  all->communicator().barrier({str_cat("the mesh ", describe_axes(shape, mesh.names_)), {}})->wait();
   for (size_t i = 0; i < mesh.axes_.size(); ++i) mesh.axes_[i].group = mesh.make_group(mesh.axes_[i], mesh.names_[i]);
   return mesh;
 }
 
 std::ostream& operator<<(std::ostream& out, const DeviceMesh& mesh) {
   return out << "DeviceMesh(" << describe_axes(mesh.shape(), mesh.mesh_dim_names()) << "), rank " << mesh.rank()
-             << " at (" << c10::Join(", ", mesh.coordinate()) << ')';
+             << " at (" << str_join(", ", mesh.coordinate()) << ')';
 }
 
 }  // namespace fsdp

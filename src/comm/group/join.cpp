@@ -44,14 +44,13 @@ constexpr std::chrono::seconds kReportTime{1};
 
 bool hosts_store(const Meeting& meeting) { return meeting.store_in_rank_0 && meeting.membership.rank() == 0; }
 
-std::string profile_key(int rank) { return c10::str("profile/", rank); }
+std::string profile_key(int rank) { return str_cat("profile/", rank); }
 
 // Keys of this group alone.
 StorePtr group_store(const Membership& membership, const StorePtr& store) {
-  auto attempt =
-      c10::make_intrusive<c10d::PrefixStore>(c10::str("fsdp/attempt_", membership.rendezvous.attempt), store);
-  const auto round = attempt->add(c10::str("joined/", membership.rank()), 1);
-  return c10::make_intrusive<c10d::PrefixStore>(c10::str("group_", round), attempt);
+  auto attempt = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/attempt_", membership.rendezvous.attempt), store);
+  const auto round = attempt->add(str_cat("joined/", membership.rank()), 1);
+  return c10::make_intrusive<c10d::PrefixStore>(str_cat("group_", round), attempt);
 }
 
 // Ranks of another run that come to the same address go no further. What the first rank says holds.
@@ -75,21 +74,21 @@ void wait_for_profiles(const Membership& membership, c10d::Store& store, std::ch
     for (int rank = 0; rank < membership.world_size(); ++rank) {
       if (store.check({profile_key(rank)})) continue;
       const int name = membership.ranks.name_of(rank);
-      missing += c10::str(missing.empty() ? "" : ", ", name);
+      missing += str_cat(missing.empty() ? "" : ", ", name);
       if (first < 0) first = name;
     }
     if (first < 0) return;
     throw PeerLost(
-        first, c10::str(prefix_of(membership), "waited ", in_seconds(timeout), " for ", membership.world_size(),
-                        " ranks; missing: rank ", missing, ". Start every rank with the same address and world size."));
+        first, str_cat(prefix_of(membership), "waited ", in_seconds(timeout), " for ", membership.world_size(),
+                       " ranks; missing: rank ", missing, ". Start every rank with the same address and world size."));
   }
 }
 
 // What must be the same on every rank.
 std::string claims_of(const Membership& membership) {
-  std::string claims = c10::str("world size ", membership.world_size(), ", backend ", membership.backend);
+  std::string claims = str_cat("world size ", membership.world_size(), ", backend ", membership.backend);
   if (membership.device_backend)
-    claims += c10::str(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+    claims += str_cat(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
   return claims;
 }
 
@@ -102,7 +101,7 @@ std::vector<Profile> meet(const Membership& membership, const Profile& own, c10d
   std::vector<Profile> profiles;
   for (int rank = 0; rank < membership.world_size(); ++rank)
     profiles.push_back(decode<Profile>(store.get_to_str(profile_key(rank))));
-  store.set(c10::str("read/", membership.rank()), "");
+  store.set(str_cat("read/", membership.rank()), "");
   fault_point("joined");
   return profiles;
 }
@@ -111,9 +110,9 @@ void compare_claims(const Membership& membership, const std::vector<Profile>& pr
   const auto& own = profiles[static_cast<size_t>(membership.rank())].claims;
   for (size_t rank = 0; rank < profiles.size(); ++rank) {
     if (profiles[rank].claims == own) continue;
-    throw Mismatch(c10::str(prefix_of(membership), "ranks disagree: rank ", membership.ranks.name(), " has ", own,
-                            "; rank ", membership.ranks.name_of(static_cast<int>(rank)), " has ", profiles[rank].claims,
-                            ". Start every rank with the same settings."));
+    throw Mismatch(str_cat(prefix_of(membership), "ranks disagree: rank ", membership.ranks.name(), " has ", own,
+                           "; rank ", membership.ranks.name_of(static_cast<int>(rank)), " has ", profiles[rank].claims,
+                           ". Start every rank with the same settings."));
   }
 }
 
@@ -124,7 +123,7 @@ void let_others_follow(const Meeting& meeting, c10d::Store& store, const std::st
   const auto& ranks = meeting.membership.ranks;
   std::vector<std::string> keys;
   for (int rank = 1; rank < ranks.world_size; ++rank)
-    if (ranks.name_of(rank) != lost) keys.push_back(c10::str(step, '/', rank));
+    if (ranks.name_of(rank) != lost) keys.push_back(str_cat(step, '/', rank));
   try {
     store.wait(keys, kFarewell);
   } catch (const std::exception&) {
@@ -145,8 +144,8 @@ Carrier carrier_of(const Membership& membership, const std::vector<Profile>& pro
 // Whom this rank takes for lost, after the ranks that it does not hear of have had time to say that they are there and
 // whom they lost: a rank that gives up closes its sockets and looks lost to the next one. Global ranks, as in PeerLost.
 int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
-  const auto key = [](int rank) { return c10::str("lost_by/", rank); };
-  store.set(key(ranks.name()), c10::str(lost));
+  const auto key = [](int rank) { return str_cat("lost_by/", rank); };
+  store.set(key(ranks.name()), str_cat(lost));
   for (int hop = 1; hop < ranks.world_size; ++hop) {
     const auto deadline = std::chrono::steady_clock::now() + kReportTime;
     while (!store.check({key(lost)})) {
@@ -166,8 +165,8 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
   int first = error.rank();
   try {
     store->setTimeout(kFarewell / 2);
-    first = std::stoi(store->compareSet("lost", "", c10::str(trace_lost(*store, membership.ranks, first))));
-    store->set(c10::str("told/", membership.rank()), "");
+    first = std::stoi(store->compareSet("lost", "", str_cat(trace_lost(*store, membership.ranks, first))));
+    store->set(str_cat("told/", membership.rank()), "");
     let_others_follow(meeting, *store, "told", first);
   } catch (const StoreIsSilent& silent) {
     raise(store_lost(membership.rank(), meeting.store_in_rank_0, first_line(silent.what()), ""), membership.ranks,
@@ -176,8 +175,8 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
     // The store went with the rank that hosted it.
   }
   if (first == error.rank()) throw error;
-  throw PeerLost(first, c10::str(prefix_of(membership), "rank ", first,
-                                 " is lost, another rank says. Look at its output, then start all ranks again."));
+  throw PeerLost(first, str_cat(prefix_of(membership), "rank ", first,
+                                " is lost, another rank says. Look at its output, then start all ranks again."));
 }
 
 C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& profiles,
@@ -245,7 +244,7 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
                .domain = loopback_domain(),
                .host = membership.host,
                .obstacle = "",
-               .user = c10::str(geteuid()),
+               .user = str_cat(geteuid()),
                .process = own_process_name(),
                .listener = ""};
   std::optional<shm::Listener> listener;
@@ -263,11 +262,10 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
     const auto hosts = hosts_of(profiles);
     const auto carrier = carrier_of(membership, profiles, hosts);
     log(LogLevel::kInfo, prefix_of(membership),
-        c10::str("the ", membership.world_size(), " ranks have met; hosts: ", 1 + *std::ranges::max_element(hosts),
-                 "; ",
-                 carrier == Carrier::kSharedMemory   ? "over shared memory"
-                 : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
-                                                     : "over the network"));
+        str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + *std::ranges::max_element(hosts), "; ",
+                carrier == Carrier::kSharedMemory   ? "over shared memory"
+                : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
+                                                    : "over the network"));
     const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
     if (carrier == Carrier::kSharedMemory) return {join_inside(meeting, profiles, *grid, listener), hosts};
     auto options = network_options(meeting, profiles, hosts);
@@ -302,8 +300,8 @@ Joined join(const Meeting& meeting) {
   } catch (const c10::DistError& error) {
     raise(store_lost(membership.rank(), store_in_rank_0, first_line(error.what()), ""), membership.ranks, kOperation);
   } catch (const std::exception& error) {
-    throw Error(c10::str(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what()),
-                         ". Look at the output of the other ranks and at the network, then start all ranks again."));
+    throw Error(str_cat(prefix_of(membership), "could not connect to the other ranks: ", first_line(error.what()),
+                        ". Look at the output of the other ranks and at the network, then start all ranks again."));
   }
 }
 

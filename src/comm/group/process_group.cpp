@@ -7,9 +7,13 @@
 #include "comm/group/attachment.h"
 #include "comm/group/backend_choice.h"
 #include "comm/group/join.h"
+#include "comm/posix/standard_streams.h"
 #include "comm/rendezvous/store_connection.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <set>
@@ -20,6 +24,7 @@ namespace {
 struct Default {
   std::mutex mutex;
   std::shared_ptr<ProcessGroup> group;
+  std::atomic<pid_t> leaves_at_exit{0};
 };
 
 // Never destroyed; see leave_at_exit.
@@ -33,16 +38,30 @@ thread_local std::shared_ptr<ProcessGroup> t_group;
 // "0, 2"
 std::string list(const std::vector<int>& ranks) {
   std::string text;
-  for (const int rank : ranks) text += c10::str(text.empty() ? "" : ", ", rank);
+  for (const int rank : ranks) text += str_cat(text.empty() ? "" : ", ", rank);
   return text;
 }
 
 // A program that ends without destroy_process_group() still leaves, and ends the threads that talk to the store while
-// LibTorch's own state is there.
+// LibTorch's own state is there. A child that it forked leaves nothing: see make_group.
 void leave_at_exit() {
+  if (process_wide().leaves_at_exit != getpid()) return;
   destroy_process_group();
   RollCall::leave_all();
   close_stores();
+}
+
+// A child that was forked has no thread of its rank, shares its connections, and may find locks held for ever: it never
+// destroys a group, however it exits.
+std::shared_ptr<ProcessGroup> make_group(std::shared_ptr<Communicator> communicator, int local_rank) {
+  static auto* left_alone = new std::vector<ProcessGroup*>;  // so that nobody takes them for leaks
+  const auto let_go = [process = getpid()](ProcessGroup* group) {
+    if (getpid() == process)
+      delete group;
+    else
+      left_alone->push_back(group);
+  };
+  return {new ProcessGroup(std::move(communicator), local_rank), let_go};
 }
 
 }  // namespace
@@ -62,7 +81,7 @@ std::shared_ptr<ProcessGroup> meet_as_group(const Meeting& place) {
   if (!meeting.membership.ranks.timeline)
     meeting.membership.ranks.timeline = open_timeline(meeting.membership.ranks);
   auto [communicator, hosts] = join(meeting);
-  auto group = std::make_shared<ProcessGroup>(std::move(communicator), meeting.membership.rendezvous.local_rank);
+  auto group = make_group(std::move(communicator), meeting.membership.rendezvous.local_rank);
   const auto& ranks = meeting.membership.ranks;
   group->name_ = ranks.group;
   if (!ranks.global.empty()) group->global_ranks_ = ranks.global;
@@ -121,30 +140,31 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
       require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
               " in two.");
     }
-    wanted += c10::str(" {", list(group), "}");
+    wanted += str_cat(" {", list(group), "}");
     if (std::ranges::binary_search(group, global_rank)) own = group;
   }
-  communicator_->barrier({c10::str("split into '", name, "':", wanted), {}})->wait();
+  communicator_->barrier({str_cat("split into '", name, "':", wanted), {}})->wait();
   if (own.empty()) return nullptr;
 
   Meeting meeting = *meeting_;
   meeting.membership.ranks = meeting_->membership.ranks.in_subgroup(name, own);
   // Keys of these ranks alone: they come to each split of their own in one order.
   if (meeting.store)
-    meeting.store = c10::make_intrusive<c10d::PrefixStore>(c10::str("fsdp/ranks ", list(own)), meeting.store);
+    meeting.store = c10::make_intrusive<c10d::PrefixStore>(str_cat("fsdp/ranks ", list(own)), meeting.store);
   meeting.store_in_rank_0 = meeting_->store_in_rank_0 && own.front() == 0;
   return meet_as_group(meeting);
 }
 
 std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
+  open_standard_streams();
   const Membership membership = resolve_membership(options);
   if (membership.device_backend) make_current(membership.device_backend->device);
   auto store = options.store;
   if (!store && membership.world_size() > 1) {
     store = connect_store(membership.rendezvous, options.timeout);
   }
-  static const bool leaves_at_exit = std::atexit(leave_at_exit) == 0;
-  TORCH_INTERNAL_ASSERT(leaves_at_exit);
+  if (process_wide().leaves_at_exit.exchange(getpid()) != getpid())
+    TORCH_INTERNAL_ASSERT(std::atexit(leave_at_exit) == 0);
   const bool store_in_rank_0 = !options.store && !membership.rendezvous.agent_hosts_store;
   return meet_as_group({membership, store, options.timeout, store_in_rank_0});
 }
@@ -153,7 +173,7 @@ void init_process_group(ProcessGroupOptions options) {
   constexpr std::string_view kTwice =
       "[fsdp] init_process_group: the process group is there already. Call "
       "destroy_process_group() first.";
-  auto& [mutex, current] = process_wide();
+  auto& [mutex, current, leaves_at_exit] = process_wide();
   {
     std::lock_guard lock(mutex);
     require(current == nullptr, kTwice);

@@ -21,10 +21,10 @@ std::string obstacle_inside(const Ranks& ranks, std::span<const Profile> profile
     if (std::ranges::count(hosts, hosts[rank]) == 1) continue;
     const size_t first = first_beside(hosts, rank);
     const int name = ranks.name_of(static_cast<int>(rank)), first_name = ranks.name_of(static_cast<int>(first));
-    if (!profiles[rank].obstacle.empty()) return c10::str("rank ", name, ": ", profiles[rank].obstacle);
+    if (!profiles[rank].obstacle.empty()) return str_cat("rank ", name, ": ", profiles[rank].obstacle);
     if (profiles[rank].user != profiles[first].user)
-      return c10::str("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
-                      name, ") beside one of user ", profiles[first].user, " (rank ", first_name, ")");
+      return str_cat("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
+                     name, ") beside one of user ", profiles[first].user, " (rank ", first_name, ")");
   }
   return "";
 }
@@ -33,8 +33,8 @@ std::string obstacle_inside(const Ranks& ranks, std::span<const Profile> profile
 std::string several_hosts(const Ranks& ranks, std::span<const int> hosts) {
   const auto other = std::ranges::find_if(hosts, [&](int host) { return host != hosts[0]; });
   if (other == hosts.end()) return "";
-  return c10::str("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
-                  " are on different hosts or in different network namespaces");
+  return str_cat("rank ", ranks.name_of(0), " and rank ", ranks.name_of(static_cast<int>(other - hosts.begin())),
+                 " are on different hosts or in different network namespaces");
 }
 
 // What these hosts call for, whatever may be in the way.

@@ -64,6 +64,7 @@ class Environment {
 struct PlaceVariables {
   const char* rank;
   const char* world_size;
+  /// Null: it does not tell.
   const char* local_rank;
 };
 
@@ -76,7 +77,7 @@ Rendezvous read_place(const Environment& environment, const PlaceVariables& name
            "less than " + std::string(names.world_size) + ", which is " + std::to_string(place.world_size),
            "each rank needs a number of its own from 0 up, as fsdprun sets it");
   }
-  place.local_rank = environment.whole_number(names.local_rank, 0, kLargest);
+  if (names.local_rank != nullptr) place.local_rank = environment.whole_number(names.local_rank, 0, kLargest);
   return place;
 }
 
@@ -115,11 +116,17 @@ void find_address(const Environment& environment, const char* local_size, Rendez
   place.host = "127.0.0.1";
 }
 
+bool is_loopback(const std::string& host) { return host == "localhost" || host.starts_with("127.") || host == "::1"; }
+
 Rendezvous from_torchrun(const Environment& environment) {
-  Rendezvous place = read_place(environment, {"RANK", "WORLD_SIZE", "LOCAL_RANK"});
+  Rendezvous place = read_place(environment, {"RANK", "WORLD_SIZE", nullptr});
   const auto host = environment.find("MASTER_ADDR");
   if (!host) refuse("MASTER_ADDR", "not set", "the host of rank 0");
   place.host = without_brackets(*host);
+  // PyTorch's env:// does without it. Ranks that meet on the loopback device are on one host.
+  const bool is_needed = place.world_size > 1 && !is_loopback(place.host);
+  place.local_rank =
+      is_needed || environment.find("LOCAL_RANK") ? environment.whole_number("LOCAL_RANK", 0, kLargest) : place.rank;
   place.port = environment.port("MASTER_PORT");
   place.agent_hosts_store = environment.find("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (environment.find("TORCHELASTIC_RESTART_COUNT")) {

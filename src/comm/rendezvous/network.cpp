@@ -8,6 +8,8 @@
 #include <fstream>
 #include <memory>
 
+#include "comm/posix/descriptor.h"
+
 namespace fsdp {
 
 std::string loopback_domain() {
@@ -28,16 +30,15 @@ std::string address_towards(const std::string& host, uint16_t port) {
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   for (const addrinfo* candidate = found; candidate != nullptr; candidate = candidate->ai_next) {
     // Connecting a datagram socket sends nothing; it only looks up the route.
-    const int descriptor = socket(candidate->ai_family, SOCK_DGRAM, 0);
-    if (descriptor < 0) continue;
+    const Descriptor route(socket(candidate->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!route.is_open()) continue;
     sockaddr_storage own{};
     socklen_t length = sizeof(own);
     std::array<char, NI_MAXHOST> name{};
-    const bool known = connect(descriptor, candidate->ai_addr, candidate->ai_addrlen) == 0 &&
-                       getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
+    const bool known = connect(route.number(), candidate->ai_addr, candidate->ai_addrlen) == 0 &&
+                       getsockname(route.number(), reinterpret_cast<sockaddr*>(&own), &length) == 0 &&
                        getnameinfo(reinterpret_cast<sockaddr*>(&own), length, name.data(), name.size(), nullptr, 0,
                                    NI_NUMERICHOST) == 0;
-    close(descriptor);
     if (known) return name.data();
   }
   return "";

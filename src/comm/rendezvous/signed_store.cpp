@@ -1,6 +1,5 @@
 #include "comm/rendezvous/signed_store.h"
 
-#include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <vector>
 
 #include "comm/core/message_code.h"
+#include "comm/core/text.h"
 
 namespace fsdp {
 namespace {
@@ -45,7 +45,7 @@ class SignedStore : public c10d::Store {
 
  private:
   Digest code_of(const std::string& key, const Bytes& value) const {
-    std::string message = c10::str(key.size(), ' ', key);
+    std::string message = str_cat(key.size(), ' ', key);
     message.append(value.begin(), value.end());
     return message_code(token_, message);
   }
@@ -62,10 +62,10 @@ class SignedStore : public c10d::Store {
       return std::string_view(reinterpret_cast<const char*>(bytes), size);
     };
     if (are_equal_secrets(text(signed_value.data(), length), text(code.data(), code.size()))) return value;
-    throw Error(c10::str("[fsdp] what the rendezvous store has under '", key,
-                         "' was written by somebody who does not have this job's token. Start all ranks with one "
-                         "launcher, or with one value of FSDP_JOB_TOKEN, and choose another MASTER_PORT if other "
-                         "programs use this one."));
+    throw Error(str_cat("[fsdp] what the rendezvous store has under '", key,
+                        "' was written by somebody who does not have this job's token. Start all ranks with one "
+                        "launcher, or with one value of FSDP_JOB_TOKEN, and choose another MASTER_PORT if other "
+                        "programs use this one."));
   }
 
   const c10::intrusive_ptr<c10d::Store> store_;

@@ -32,14 +32,14 @@ Connections& connections() {
   const std::string place = Ranks{rendezvous.rank, rendezvous.world_size}.where("init_process_group");
   const std::string detail = first_line(what);
   if (hosts && what.find("EADDRINUSE") != std::string::npos) {
-    throw UsageError(c10::str(place, "port ", rendezvous.port, " of ", rendezvous.host,
-                              " is taken by another program, or by another run. Choose another "
-                              "MASTER_PORT."));
+    throw UsageError(str_cat(place, "port ", rendezvous.port, " of ", rendezvous.host,
+                             " is taken by another program, or by another run. Choose another "
+                             "MASTER_PORT."));
   }
   const bool rank_0_hosts = !rendezvous.agent_hosts_store;
   const std::string text =
-      c10::str(place, "no connection to the rendezvous store at ", address, " within ", in_seconds(timeout), ". Is ",
-               rank_0_hosts ? "rank 0" : "the launcher", " running, and is that its address? (", detail, ")");
+      str_cat(place, "no connection to the rendezvous store at ", address, " within ", in_seconds(timeout), ". Is ",
+              rank_0_hosts ? "rank 0" : "the launcher", " running, and is that its address? (", detail, ")");
   if (rank_0_hosts && !hosts) throw PeerLost(0, text);
   throw Error(text);
 }
@@ -64,7 +64,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, const c10d::
 
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   const bool hosts = rendezvous.rank == 0 && !rendezvous.agent_hosts_store;
-  const std::string address = c10::str(rendezvous.host, ':', rendezvous.port);
+  const std::string address = str_cat(rendezvous.host, ':', rendezvous.port);
   auto& [mutex, open] = connections();
   {
     std::lock_guard lock(mutex);

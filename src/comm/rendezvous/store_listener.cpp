@@ -92,16 +92,18 @@ StoreListener listen_for_store(const std::string& host, uint16_t port) {
   return {.result = Result::kRefused, .socket = {}, .problem = strerror(errno)};
 }
 
-bool somebody_listens(const std::string& host, uint16_t port) {
+int try_to_connect(const std::string& host, uint16_t port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  if (getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return EHOSTUNREACH;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  int error = EHOSTUNREACH;
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
     const Descriptor file(socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (file.is_open() && connect(file.number(), address->ai_addr, address->ai_addrlen) == 0) return true;
+    if (file.is_open() && connect(file.number(), address->ai_addr, address->ai_addrlen) == 0) return 0;
+    error = errno;
   }
-  return false;
+  return error;
 }
 
 }  // namespace fsdp

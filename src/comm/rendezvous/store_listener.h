@@ -25,7 +25,8 @@ struct StoreListener {
 /// another program uses the port; kUnknownHost: `host` is no host's name.
 StoreListener listen_for_store(const std::string& host, uint16_t port);
 
-/// Whether somebody, a store or not, accepts connections there. Waits as long as the system does, which may be minutes.
-bool somebody_listens(const std::string& host, uint16_t port);
+/// 0 if somebody, a store or not, accepts connections there, else an errno. Waits as long as the system does, which may
+/// be minutes.
+int try_to_connect(const std::string& host, uint16_t port);
 
 }  // namespace fsdp

@@ -1,11 +1,12 @@
 #include "comm/shm/host_memory.h"
 
-#include <c10/util/StringUtil.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <string>
+
+#include "comm/core/text.h"
 
 namespace fsdp::shm {
 namespace {
@@ -57,7 +58,7 @@ std::vector<std::shared_ptr<HostBuffer>> share_host_memory(Peers& peers, std::sp
   size_t bytes = head;
   for (const auto& part : parts) bytes += whole_pages(part.bytes);
   auto purpose = "the whole parameters of '" + parts.back().subject + "'";
-  if (parts.size() > 1) purpose += c10::str(" and ", parts.size() - 1, " others");
+  if (parts.size() > 1) purpose += str_cat(" and ", parts.size() - 1, " others");
   const auto memory = peers.share(bytes, purpose, Paging::kWhenUsed);
   const std::shared_ptr<Holds> holds(memory, reinterpret_cast<Holds*>(memory.get()));
   std::vector<std::shared_ptr<HostBuffer>> buffers;

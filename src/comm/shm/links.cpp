@@ -1,6 +1,5 @@
 #include "comm/shm/links.h"
 
-#include <c10/util/StringUtil.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -26,9 +25,9 @@ constexpr std::string_view kOperation = "init_process_group";
 
 std::string problem(const std::string& what) {
   const int error = errno;
-  return c10::str(what, " failed: ", std::strerror(error),
-                  error == EMFILE ? ". Raise the limit on open files (ulimit -n)"
-                                  : ". A sandbox may forbid it; use the backend \"gloo\"");
+  return str_cat(what, " failed: ", std::strerror(error),
+                 error == EMFILE ? ". Raise the limit on open files (ulimit -n)"
+                                 : ". A sandbox may forbid it; use the backend \"gloo\"");
 }
 
 Descriptor unix_socket() {
@@ -88,8 +87,8 @@ void Links::connect_to(int peer, const std::string& contact) {
   const bool connected = connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), length) == 0;
   if (!connected && errno != ECONNREFUSED) throw Obstacle(problem("connecting to a Unix socket"));
   if (!connected)
-    throw PeerLost(name, c10::str(prefix, "nobody listens at rank ", name, "'s socket (", std::strerror(errno),
-                                  "): it ended. Look at its output, then start all ranks again."));
+    throw PeerLost(name, str_cat(prefix, "nobody listens at rank ", name, "'s socket (", std::strerror(errno),
+                                 "): it ended. Look at its output, then start all ranks again."));
   const ucred owner = process_behind(socket);
   require(owner.uid == geteuid(), prefix, "a process of user ", owner.uid, " listens at rank ", name,
           "'s socket, expected one of user ", geteuid(), ". Start all ranks again.");
@@ -110,9 +109,9 @@ void Links::accept_higher_ranks(const Listener& listener, Deadline deadline) {
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     if (left.count() <= 0) {
       const int name = ranks_.name_of(missing());
-      throw PeerLost(name, c10::str(ranks_.where(kOperation), "rank ", name,
-                                    " did not connect within the timeout. Look at its output, then start all ranks "
-                                    "again."));
+      throw PeerLost(name, str_cat(ranks_.where(kOperation), "rank ", name,
+                                   " did not connect within the timeout. Look at its output, then start all ranks "
+                                   "again."));
     }
     if (poll(files.data(), files.size(), static_cast<int>(std::min(left, kLookUp).count())) <= 0) continue;
     for (size_t i = files.size() - 1; i > 0; --i) {
@@ -134,8 +133,8 @@ void Links::require_connected() const {
   for (int peer = 0; peer < static_cast<int>(sockets_.size()); ++peer) {
     if (!sockets_[peer].is_open() || !is_closed(peer)) continue;
     const int name = ranks_.name_of(peer);
-    throw PeerLost(name, c10::str(ranks_.where(kOperation), "rank ", name,
-                                  " connected and ended. Look at its output, then start all ranks again."));
+    throw PeerLost(name, str_cat(ranks_.where(kOperation), "rank ", name,
+                                 " connected and ended. Look at its output, then start all ranks again."));
   }
 }
 
@@ -242,7 +241,7 @@ void Links::leave() {
 
 bool Links::is_running(int peer) const {
   // "pid (name) state ...", where the name may hold anything.
-  std::ifstream file(c10::str("/proc/", process_behind(sockets_[peer]).pid, "/stat"));
+  std::ifstream file(str_cat("/proc/", process_behind(sockets_[peer]).pid, "/stat"));
   std::string line;
   std::getline(file, line);
   const size_t name_end = line.rfind(") ");

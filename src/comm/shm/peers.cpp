@@ -1,6 +1,5 @@
 #include "comm/shm/peers.h"
 
-#include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 #include <sched.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "comm/core/fault_point.h"
+#include "comm/core/text.h"
 #include "comm/posix/futex.h"
 #include "comm/shm/watch.h"
 
@@ -302,8 +302,8 @@ std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes)
     ring();
     return memory_of(std::move(mapping));
   } catch (const Obstacle& obstacle) {
-    throw Error(c10::str(prefix(), "rank ", ranks_.name(), " cannot share memory for messages to rank ",
-                         ranks_.name_of(peer), ": ", obstacle.what(), '.'));
+    throw Error(str_cat(prefix(), "rank ", ranks_.name(), " cannot share memory for messages to rank ",
+                        ranks_.name_of(peer), ": ", obstacle.what(), '.'));
   }
 }
 
@@ -314,8 +314,8 @@ std::shared_ptr<std::byte> Peers::take(int peer, uint64_t channel, size_t bytes)
     require_descriptor(arrived->second);
     return memory_of(map_segment(arrived->second, bytes));
   } catch (const Obstacle& obstacle) {
-    throw Error(c10::str(prefix(), "rank ", ranks_.name(), " cannot share memory for messages from rank ",
-                         ranks_.name_of(peer), ": ", obstacle.what(), '.'));
+    throw Error(str_cat(prefix(), "rank ", ranks_.name(), " cannot share memory for messages from rank ",
+                        ranks_.name_of(peer), ": ", obstacle.what(), '.'));
   }
 }
 
@@ -364,7 +364,7 @@ std::shared_ptr<std::byte> Peers::share(size_t bytes, const std::string& purpose
   try {
     mapping = ranks_.rank == 0 ? offer(bytes, paging) : accept(bytes, waited);
   } catch (const Obstacle& obstacle) {
-    error = c10::str("rank ", ranks_.name(), " cannot share memory for ", purpose, ": ", obstacle.what());
+    error = str_cat("rank ", ranks_.name(), " cannot share memory for ", purpose, ": ", obstacle.what());
   }
   fault_point("segment mapped");
   error = agree(std::move(error), waited);
@@ -399,9 +399,9 @@ std::shared_ptr<Mapping> Peers::accept(size_t bytes, std::chrono::milliseconds& 
   const Notice notice = receive(0, segment, waited);
   if (notice.bytes == 0 && notice.number == segments_) return nullptr;  // rank 0 says why
   if (notice.number != segments_ || notice.bytes != bytes)
-    throw Obstacle(c10::str("it expects ", bytes, " bytes in segment #", segments_, ", rank ", ranks_.name_of(0),
-                            " offers ", notice.bytes, " in #", notice.number,
-                            ": the ranks do not build the same model"));
+    throw Obstacle(str_cat("it expects ", bytes, " bytes in segment #", segments_, ", rank ", ranks_.name_of(0),
+                           " offers ", notice.bytes, " in #", notice.number,
+                           ": the ranks do not build the same model"));
   require_descriptor(segment);
   return map_segment(segment, bytes);
 }

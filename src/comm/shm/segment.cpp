@@ -1,6 +1,5 @@
 #include "comm/shm/segment.h"
 
-#include <c10/util/StringUtil.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -15,7 +14,9 @@
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <sstream>
+
+#include "comm/core/text.h"
+#include "comm/posix/file_room.h"
 
 namespace fsdp::shm {
 namespace {
@@ -46,7 +47,7 @@ struct ControlGroup {
 
 ControlGroup control_group() {
   ControlGroup group{"/sys/fs/cgroup"};
-  std::istringstream lines(text_of("/proc/self/cgroup"));
+  TextReader lines(text_of("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
     const bool is_version_1 = line.find(":memory:/") != std::string::npos;
     if (!is_version_1 && (!line.starts_with("0::/") || group.is_version_1)) continue;
@@ -70,7 +71,7 @@ std::optional<uint64_t> left_by_control_groups() {
   }
 }
 
-std::string mebibytes(uint64_t bytes) { return c10::str((bytes + (1u << 20) - 1) >> 20, " MiB"); }
+std::string mebibytes(uint64_t bytes) { return str_cat((bytes + (1u << 20) - 1) >> 20, " MiB"); }
 
 void require_room(size_t bytes) {
   constexpr size_t kNotWorthAsking = size_t{1} << 20;
@@ -79,9 +80,9 @@ void require_room(size_t bytes) {
   if (available) *available *= 1024;
   if (const auto left = left_by_control_groups()) available = std::min(available.value_or(*left), *left);
   if (!available || bytes <= *available) return;
-  throw Obstacle(c10::str("expected ", mebibytes(bytes), " of memory for a shared segment, found ",
-                          mebibytes(*available),
-                          " available. Use a smaller model, more memory or the backend \"gloo\""));
+  throw Obstacle(str_cat("expected ", mebibytes(bytes), " of memory for a shared segment, found ",
+                         mebibytes(*available),
+                         " available. Use a smaller model, more memory or the backend \"gloo\""));
 }
 
 }  // namespace
@@ -99,24 +100,18 @@ Descriptor make_segment(size_t bytes, Paging paging) {
   if (paging == Paging::kAtOnce) require_room(bytes);
   Descriptor segment(memfd_create("fsdp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!segment.is_open()) {
-    throw Obstacle(c10::str("memfd_create failed: ", std::strerror(errno),
-                            errno == EMFILE ? ". Raise the limit on open files (ulimit -n)"
-                                            : ". A sandbox may forbid it; use the backend \"gloo\""));
+    throw Obstacle(str_cat("memfd_create failed: ", std::strerror(errno),
+                           errno == EMFILE ? ". Raise the limit on open files (ulimit -n)"
+                                           : ". A sandbox may forbid it; use the backend \"gloo\""));
   }
-  int error = EINTR;  // a signal, or SIGSTOP and SIGCONT, must not end it
-  while (error == EINTR) {
-    const auto size = static_cast<off_t>(bytes);
-    if (paging == Paging::kAtOnce)
-      error = posix_fallocate(segment.number(), 0, size);
-    else
-      error = ftruncate(segment.number(), size) == 0 ? 0 : errno;
-  }
-  if (error != 0)
-    throw Obstacle(c10::str("no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
-                            ". Use a smaller model, more memory or the backend \"gloo\""));
+  if (const int error = set_file_size(segment.number(), bytes, paging == Paging::kAtOnce))
+    throw Obstacle(str_cat(
+        "no ", mebibytes(bytes), " for a shared segment: ", std::strerror(error),
+        error == EFBIG ? ". Raise the limit on the size of files (ulimit -f)" : ". Use a smaller model, more memory",
+        " or the backend \"gloo\""));
   if (fcntl(segment.number(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    throw Obstacle(c10::str("a shared segment could not be sealed: ", std::strerror(errno),
-                            ". A sandbox may forbid it; use the backend \"gloo\""));
+    throw Obstacle(str_cat("a shared segment could not be sealed: ", std::strerror(errno),
+                           ". A sandbox may forbid it; use the backend \"gloo\""));
   return segment;
 }
 
@@ -125,8 +120,8 @@ std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes) {
   static auto* mappings = new std::map<ino_t, std::weak_ptr<Mapping>>;
   struct stat file{};
   if (fstat(segment.number(), &file) != 0)
-    throw Obstacle(c10::str("looking at a shared segment failed: ", std::strerror(errno),
-                            ". A sandbox may forbid it; use the backend \"gloo\""));
+    throw Obstacle(str_cat("looking at a shared segment failed: ", std::strerror(errno),
+                           ". A sandbox may forbid it; use the backend \"gloo\""));
   static size_t tidy_at = 64;  // how many there are when those that are gone are forgotten
   const std::lock_guard lock(mutex);
   if (mappings->size() >= tidy_at) {
@@ -142,8 +137,8 @@ std::shared_ptr<Mapping> map_segment(const Descriptor& segment, size_t bytes) {
 Mapping::Mapping(const Descriptor& segment, size_t bytes) : bytes_(bytes) {
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment.number(), 0);
   if (address == MAP_FAILED)
-    throw Obstacle(c10::str("a shared segment of ", mebibytes(bytes), " could not be mapped: ", std::strerror(errno),
-                            ". Raise the limit on address space (ulimit -v) or use the backend \"gloo\""));
+    throw Obstacle(str_cat("a shared segment of ", mebibytes(bytes), " could not be mapped: ", std::strerror(errno),
+                           ". Raise the limit on address space (ulimit -v) or use the backend \"gloo\""));
   data_ = static_cast<std::byte*>(address);
 }
 

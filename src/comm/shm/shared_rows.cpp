@@ -1,8 +1,7 @@
 #include "comm/shm/shared_rows.h"
 
-#include <c10/util/StringUtil.h>
-
 #include "comm/core/fault_point.h"
+#include "comm/core/text.h"
 
 namespace fsdp::shm {
 
@@ -53,7 +52,7 @@ std::vector<std::shared_ptr<SharedBuffer>> share_rows(const std::shared_ptr<Peer
   size_t bytes = 0;
   for (const auto& part : parts) bytes += SharedRows::bytes_needed(part.bytes, peers->world_size());
   auto purpose = "the rows of '" + parts.back().subject + "'";
-  if (parts.size() > 1) purpose += c10::str(" and ", parts.size() - 1, " others");
+  if (parts.size() > 1) purpose += str_cat(" and ", parts.size() - 1, " others");
   const auto memory = peers->share(bytes, purpose);
   std::vector<std::shared_ptr<SharedBuffer>> buffers;
   auto* next = memory.get();

@@ -313,7 +313,7 @@ class ShmCommunicator : public Front {
     return messages;
   }
 
-  std::string purpose(const char* what) const { return name_.empty() ? what : c10::str(what, " of '", name_, "'"); }
+  std::string purpose(const char* what) const { return name_.empty() ? what : str_cat(what, " of '", name_, "'"); }
 
   // A slot's bytes for data.
   size_t room(const Tag& tag) const {

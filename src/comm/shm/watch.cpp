@@ -1,10 +1,9 @@
 #include "comm/shm/watch.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 #include <vector>
 
+#include "comm/core/text.h"
 #include "comm/failure/culprit.h"
 
 namespace fsdp::shm {
@@ -40,10 +39,9 @@ std::string last_operations(const HostPage& page, const Ranks& ranks) {
     const auto& status = page.ranks[rank];
     const std::string operation = status.operation.get();
     const int waits_for = status.waits_for.load() - 1;
-    text +=
-        c10::str(rank == 0 ? " " : "; ", "rank ", ranks.name_of(rank), ": ", operation.empty() ? "none" : operation);
+    text += str_cat(rank == 0 ? " " : "; ", "rank ", ranks.name_of(rank), ": ", operation.empty() ? "none" : operation);
     if (waits_for >= 0)
-      text += c10::str(", waiting for rank ", ranks.name_of(waits_for));
+      text += str_cat(", waiting for rank ", ranks.name_of(waits_for));
     else if (!operation.empty())
       text += status.is_busy.load() != 0 ? ", in progress" : ", done";
   }
@@ -83,8 +81,8 @@ bool Watch::has_left(int rank) const { return page_ != nullptr && page_->ranks[r
 
 Verdict Watch::lost(int rank, const std::string& how) const {
   return {Verdict::Kind::kPeerLost, ranks_.name_of(rank),
-          c10::str("rank ", ranks_.name_of(rank), ' ', how, '.',
-                   page_ == nullptr ? "" : last_operations(*page_, ranks_), kLookAtLost)};
+          str_cat("rank ", ranks_.name_of(rank), ' ', how, '.', page_ == nullptr ? "" : last_operations(*page_, ranks_),
+                  kLookAtLost)};
 }
 
 int Watch::find_culprit() const {

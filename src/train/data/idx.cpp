@@ -1,5 +1,4 @@
 #include <ATen/ops/empty.h>
-#include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 #include <fsdp/images.h>
 #include <zlib.h>
@@ -7,6 +6,8 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+
+#include "comm/core/text.h"
 
 namespace fsdp::data {
 namespace {
@@ -16,7 +17,7 @@ constexpr size_t kMaxDimensions = 8;
 
 template <class... Message>
 [[noreturn]] void fail(const Message&... message) {
-  throw Error(c10::str(message...));
+  throw Error(str_cat(message...));
 }
 
 // The bytes of a file, unpacked if it is packed. Read in pieces, so that no number in the file decides how much memory
@@ -84,7 +85,7 @@ at::Tensor read_idx(const std::string& path) {
   const size_t found = bytes.size() - header.bytes, expected = product_up_to(found, header.sizes);
   if (expected != found)
     fail(path, expected > found ? " is cut off: its header says " : " goes on after its end: its header says ",
-         c10::Join(" x ", header.sizes), " bytes, found ", found);
+         str_join(" x ", header.sizes), " bytes, found ", found);
   const auto result = at::empty(header.sizes, at::kByte);
   if (found > 0) std::memcpy(result.mutable_data_ptr(), bytes.data() + header.bytes, found);
   return result;

@@ -1,8 +1,9 @@
-#include <c10/util/StringUtil.h>
 #include <fsdp/error.h>
 #include <fsdp/images.h>
 
 #include <filesystem>
+
+#include "comm/core/text.h"
 
 namespace fsdp::data {
 namespace {
@@ -11,7 +12,7 @@ constexpr int64_t kImageSide = 28, kClasses = 10;
 
 template <class... Message>
 void expect(bool ok, const Message&... message) {
-  if (!ok) throw Error(c10::str(message...));
+  if (!ok) throw Error(str_cat(message...));
 }
 
 // With or without .gz.

@@ -1,0 +1,20 @@
+#include "comm/posix/file_room.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace fsdp {
+
+int set_file_size(int file, size_t bytes, bool now) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) return EFBIG;
+  const auto size = static_cast<off_t>(bytes);
+  int error = EINTR;  // a signal, or SIGSTOP and SIGCONT, must not end it
+  while (error == EINTR) error = now ? posix_fallocate(file, 0, size) : ftruncate(file, size) == 0 ? 0 : errno;
+  return error;
+}
+
+}  // namespace fsdp
