@@ -45,15 +45,21 @@ void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   visit_tensors(call.arguments,
                 [&](const at::Tensor& tensor, size_t i, size_t element) { call.add(i, tensor, element); });
   OperandGroups groups;
-  prepare(call, groups);
+  RowResults results;
+  prepare(call, groups, results);
   const uint64_t first_node = at::sequence_number::peek();
   {
     const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
     op.redispatchBoxed(keys & kBelowSharded, stack);
   }
+  const auto returned = std::span(*stack).last(schema.returns().size());
+  if (!results.empty()) {
+    if (traits.written_arguments == 0)
+      visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t j) { results.mark_made(tensor, j); });
+    results.mark_written();
+  }
   if (groups.empty() || !at::GradMode::is_enabled()) return;
-  visit_tensors(std::span(*stack).last(schema.returns().size()),
-                [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor, first_node); });
+  visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor, first_node); });
 }
 
 std::atomic<bool> is_installed = false;

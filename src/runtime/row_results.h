@@ -1,0 +1,54 @@
+#pragma once
+/// \file
+/// What operators make of rows, and whose rows they were.
+///
+/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this rank's
+/// rows only, so a sum of them is another number on every rank. Each carries the sharded key, so that the interceptor
+/// sees what is computed with it, and a mark that says whose rows it has. The mark lies in the tensor rather than in the
+/// registry: it has no lifetime to follow, detach() copies it, and all results of a parameter share one. Where one rank
+/// has all rows results are whole, and nothing is marked; nor is it in LocalRows, where rows are what is meant.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/DimVector.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "runtime/operator_call.h"
+#include "runtime/registry.h"
+
+namespace fsdp::runtime {
+
+using RowMark = c10::intrusive_ptr<c10::BackendMeta>;
+
+/// The mark of what is made of a slot's rows.
+RowMark make_row_mark(std::weak_ptr<ParamGroup> group, size_t slot);
+
+/// What a tensor is part of, by its mark or by its storage. Any thread.
+std::optional<Part> part_of(const at::Tensor& tensor);
+
+/// Which tensors an operator makes of rows, or writes from them. The marks are worked out before it runs.
+class RowResults {
+ public:
+  /// Takes note of an operand that has rows of `part`.
+  void add(const OperatorCall& call, const OperatorCall::Operand& operand, const Part& part);
+  /// Takes note of the ordinary tensors that the operator writes, when all operands were added.
+  void add_written(const OperatorCall& call);
+  bool empty() const { return marks_.empty(); }
+  /// Marks a result of the operator, which has run; `element`: its position in a list.
+  void mark_made(const at::Tensor& result, size_t element) const;
+  /// Marks the ordinary tensors that the operator, which has run, wrote.
+  void mark_written() const;
+
+ private:
+  struct Written {
+    at::Tensor tensor;
+    RowMark mark;
+  };
+  c10::SmallVector<RowMark, 1> marks_;  // of each element of lists, otherwise one; null: no rows
+  c10::SmallVector<Written, 1> written_;
+  std::optional<at::DimVector> factory_sizes_ = std::nullopt;  // new_zeros may have other sizes than the operand
+};
+
+}  // namespace fsdp::runtime
