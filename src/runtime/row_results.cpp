@@ -1,5 +1,10 @@
 #include "runtime/row_results.h"
 
+#include <ATen/core/grad_mode.h>
+
+#include <mutex>
+#include <typeinfo>
+
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 
@@ -36,6 +41,14 @@ bool makes_rows(OperatorKind kind, bool writes, bool is_first, PartKind part) {
 
 bool is_of_lists(OperatorKind kind) { return kind == OperatorKind::kForeach || kind == OperatorKind::kFused; }
 
+// Null if the tensor is no result.
+const Mark* mark_of(const at::Tensor& tensor) {
+  const auto* meta = tensor.unsafeGetTensorImpl()->get_backend_meta();
+  return meta != nullptr && typeid(*meta) == typeid(Mark) ? static_cast<const Mark*>(meta) : nullptr;
+}
+
+}  // namespace
+
 void mark_as_rows(const at::Tensor& tensor, const RowMark& mark) {
   auto& impl = *tensor.unsafeGetTensorImpl();
   if (impl.get_backend_meta() != nullptr || (is_marked(impl) && registry().find(tensor))) return;
@@ -43,17 +56,43 @@ void mark_as_rows(const at::Tensor& tensor, const RowMark& mark) {
   impl.set_backend_meta(mark);
 }
 
-}  // namespace
+AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments) {
+  if (traits.kind != OperatorKind::kPointwise || traits.random) return {};
+  const Mark* mark = nullptr;
+  const at::Tensor* first = nullptr;
+  for (const auto& argument : arguments) {
+    if (argument.isList()) return {};
+    if (!argument.isTensor()) continue;
+    const auto& tensor = argument.toTensor();
+    if (!tensor.defined()) continue;
+    if (!is_marked(*tensor.unsafeGetTensorImpl())) {
+      if (tensor.dim() > 0) return {};
+      continue;
+    }
+    const auto* found = mark_of(tensor);
+    const bool records = at::GradMode::is_enabled() && tensor.requires_grad();
+    if (found == nullptr || records || (mark != nullptr && found != mark)) return {};
+    if (first != nullptr && (tensor.sizes() != first->sizes() || tensor.strides() != first->strides())) return {};
+    mark = found;
+    first = &tensor;
+  }
+  if (mark == nullptr) return {};
+  if (traits.written_arguments != 0) return {.holds = first != nullptr && traits.writes(0)};
+  const auto group = mark->group.lock();
+  if (!group) return {};
+  const std::lock_guard lock(group->rank_state().mutex);
+  if (group->local_rows_depth > 0) return {.holds = true};
+  return {.holds = true, .made = first->unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr()};
+}
 
 RowMark make_row_mark(std::weak_ptr<ParamGroup> group, size_t slot) {
   return c10::make_intrusive<Mark>(std::move(group), slot);
 }
 
 std::optional<Part> part_of(const at::Tensor& tensor) {
-  auto* meta = tensor.unsafeGetTensorImpl()->get_backend_meta();
-  if (meta == nullptr) return registry().find(tensor);
-  const auto* mark = dynamic_cast<const Mark*>(meta);
-  auto group = mark != nullptr ? mark->group.lock() : nullptr;
+  const auto* mark = mark_of(tensor);
+  if (mark == nullptr) return registry().find(tensor);
+  auto group = mark->group.lock();
   if (!group) return std::nullopt;
   return Part{std::move(group), mark->slot, PartKind::kResult};
 }

@@ -13,6 +13,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "runtime/operator_call.h"
@@ -27,6 +28,16 @@ RowMark make_row_mark(std::weak_ptr<ParamGroup> group, size_t slot);
 
 /// What a tensor is part of, by its mark or by its storage. Any thread.
 std::optional<Part> part_of(const at::Tensor& tensor);
+
+/// An element-wise operator on results of one parameter's rows and numbers alone, such as `exp_avg.mul_(0.9)` of an
+/// optimizer's state, needs nothing before it runs; all else goes by `prepare`.
+struct AmongResults {
+  bool holds = false;
+  RowMark made = nullptr;  ///< of what it makes; null: nothing is to be marked
+};
+AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments);
+
+void mark_as_rows(const at::Tensor& tensor, const RowMark& mark);
 
 /// Which tensors an operator makes of rows, or writes from them. The marks are worked out before it runs.
 class RowResults {
