@@ -11,13 +11,6 @@
 namespace fsdp::runtime {
 namespace {
 
-struct Mark final : c10::BackendMeta {
-  Mark(std::weak_ptr<ParamGroup> whose, size_t which) : group(std::move(whose)), slot(which) {}
-
-  const std::weak_ptr<ParamGroup> group;
-  const size_t slot;
-};
-
 // Of the first operand a factory and a view take sizes and memory, of later ones sizes only; x.to(p) is no rows.
 bool makes_rows(OperatorKind kind, bool writes, bool is_first, PartKind part) {
   switch (kind) {
@@ -42,14 +35,14 @@ bool makes_rows(OperatorKind kind, bool writes, bool is_first, PartKind part) {
 bool is_of_lists(OperatorKind kind) { return kind == OperatorKind::kForeach || kind == OperatorKind::kFused; }
 
 // Null if the tensor is no result.
-const Mark* mark_of(const at::Tensor& tensor) {
+const RowMark* mark_of(const at::Tensor& tensor) {
   const auto* meta = tensor.unsafeGetTensorImpl()->get_backend_meta();
-  return meta != nullptr && typeid(*meta) == typeid(Mark) ? static_cast<const Mark*>(meta) : nullptr;
+  return meta != nullptr && typeid(*meta) == typeid(RowMark) ? static_cast<const RowMark*>(meta) : nullptr;
 }
 
 }  // namespace
 
-void mark_as_rows(const at::Tensor& tensor, const RowMark& mark) {
+void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark) {
   auto& impl = *tensor.unsafeGetTensorImpl();
   if (impl.get_backend_meta() != nullptr || (is_marked(impl) && registry().find(tensor))) return;
   mark_sharded(impl);
@@ -58,7 +51,7 @@ void mark_as_rows(const at::Tensor& tensor, const RowMark& mark) {
 
 AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments) {
   if (traits.kind != OperatorKind::kPointwise || traits.random) return {};
-  const Mark* mark = nullptr;
+  const RowMark* mark = nullptr;
   const at::Tensor* first = nullptr;
   for (const auto& argument : arguments) {
     if (argument.isList()) return {};
@@ -83,10 +76,6 @@ AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IV
   const std::lock_guard lock(group->rank_state().mutex);
   if (group->local_rows_depth > 0) return {.holds = true};
   return {.holds = true, .made = first->unsafeGetTensorImpl()->get_backend_meta_intrusive_ptr()};
-}
-
-RowMark make_row_mark(std::weak_ptr<ParamGroup> group, size_t slot) {
-  return c10::make_intrusive<Mark>(std::move(group), slot);
 }
 
 std::optional<Part> part_of(const at::Tensor& tensor) {

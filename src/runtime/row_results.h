@@ -21,10 +21,7 @@
 
 namespace fsdp::runtime {
 
-using RowMark = c10::intrusive_ptr<c10::BackendMeta>;
-
-/// The mark of what is made of a slot's rows.
-RowMark make_row_mark(std::weak_ptr<ParamGroup> group, size_t slot);
+using MarkPtr = c10::intrusive_ptr<c10::BackendMeta>;  // to a RowMark
 
 /// What a tensor is part of, by its mark or by its storage. Any thread.
 std::optional<Part> part_of(const at::Tensor& tensor);
@@ -33,11 +30,11 @@ std::optional<Part> part_of(const at::Tensor& tensor);
 /// optimizer's state, needs nothing before it runs; all else goes by `prepare`.
 struct AmongResults {
   bool holds = false;
-  RowMark made = nullptr;  ///< of what it makes; null: nothing is to be marked
+  MarkPtr made = nullptr;  ///< of what it makes; null: nothing is to be marked
 };
 AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IValue> arguments);
 
-void mark_as_rows(const at::Tensor& tensor, const RowMark& mark);
+void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark);
 
 /// Which tensors an operator makes of rows, or writes from them. The marks are worked out before it runs.
 class RowResults {
@@ -55,9 +52,9 @@ class RowResults {
  private:
   struct Written {
     at::Tensor tensor;
-    RowMark mark;
+    MarkPtr mark;
   };
-  c10::SmallVector<RowMark, 1> marks_;  // of each element of lists, otherwise one; null: no rows
+  c10::SmallVector<MarkPtr, 1> marks_;  // of each element of lists, otherwise one; null: no rows
   c10::SmallVector<Written, 1> written_;
   std::optional<at::DimVector> factory_sizes_ = std::nullopt;  // new_zeros may have other sizes than the operand
 };

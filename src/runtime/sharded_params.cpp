@@ -10,7 +10,6 @@
 #include "runtime/compat.h"
 #include "runtime/deferred_value.h"
 #include "runtime/registry.h"
-#include "runtime/row_results.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -143,7 +142,7 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
     const auto tensor = slot.tensor();
     slot.no_memory_error = no_memory_message(group_, slot);
     slot.whole_storage.detach(slot.no_memory_error);
-    slot.mark = make_row_mark(owner_, i);
+    slot.mark = c10::make_intrusive<RowMark>(owner_, i);
     registry().add(slot.rows_storage.impl(), owner_, i, PartKind::kRows);
     registry().add(slot.whole_storage.impl(), owner_, i, PartKind::kWhole);
     const auto former = tensor.storage();
