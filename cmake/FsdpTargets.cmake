@@ -40,9 +40,9 @@ endif()
 set(FSDP_PRECOMPILED
     <ATen/core/Tensor.h> <ATen/core/dispatch/Dispatcher.h> <torch/csrc/autograd/engine.h>
     <torch/csrc/autograd/graph_task.h> <torch/csrc/distributed/c10d/Backend.hpp>
-    <torch/csrc/distributed/c10d/PrefixStore.hpp>)
+    <torch/csrc/distributed/c10d/PrefixStore.hpp> <nlohmann/json.hpp>)
 if(FSDP_BUILD_APPS OR FSDP_BUILD_TESTS)
-  list(APPEND FSDP_PRECOMPILED <torch/torch.h> <torch/script.h>)
+  list(APPEND FSDP_PRECOMPILED <torch/torch.h> <torch/script.h> "${PROJECT_SOURCE_DIR}/cmake/precompiled.h")
 endif()
 if(FSDP_BUILD_TESTS)
   find_package(GTest REQUIRED)
@@ -78,8 +78,23 @@ function(fsdp_layer name)
   endif()
 endfunction()
 
-# fsdp_program(NAME SOURCES... DEPENDS... [UNOPTIMIZED]): an executable. Programs compute in the library and in LibTorch, so -O1
-# serves, which compiles in two thirds of the time of -O2. UNOPTIMIZED is for examples and tests: a third.
+# What programs and their parts have in common. Programs compute in the library and in LibTorch, so -O1 serves, which
+# compiles in two thirds of the time of -O2. UNOPTIMIZED is for examples, tests, and flags: a third.
+function(fsdp_compile_as_program name is_unoptimized)
+  fsdp_compile_in_batches(${name})
+  target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
+  if(is_unoptimized AND CMAKE_CXX_COMPILER_ID STREQUAL Clang)
+    # The precompiled header holds declarations, so that of optimized code serves; without the flag clang refuses it.
+    target_compile_options(${name} PRIVATE -O0 "SHELL:-Xclang -fno-validate-pch")
+    if(FSDP_SANITIZE MATCHES undefined)
+      target_compile_options(${name} PRIVATE -fno-sanitize=alignment) # Their own code holds no rows.
+    endif()
+  else()
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+endfunction()
+
+# fsdp_program(NAME SOURCES... DEPENDS... [UNOPTIMIZED]): an executable.
 function(fsdp_program name)
   cmake_parse_arguments(arg "UNOPTIMIZED" "" "SOURCES;DEPENDS" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -87,15 +102,13 @@ function(fsdp_program name)
   # The precompiled header is compiled with -fPIC; CMake would compile executables with -fPIE and not use it.
   set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${name} PRIVATE -fPIC)
-  fsdp_compile_in_batches(${name})
-  target_precompile_headers(${name} REUSE_FROM fsdp_precompiled)
-  if(arg_UNOPTIMIZED AND CMAKE_CXX_COMPILER_ID STREQUAL Clang)
-    # The precompiled header holds declarations, so that of optimized code serves; without the flag clang refuses it.
-    target_compile_options(${name} PRIVATE -O0 "SHELL:-Xclang -fno-validate-pch")
-    if(FSDP_SANITIZE MATCHES undefined)
-      target_compile_options(${name} PRIVATE -fno-sanitize=alignment) # The tests' own code holds no rows.
-    endif()
-  else()
-    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  endif()
+  fsdp_compile_as_program(${name} "${arg_UNOPTIMIZED}")
+endfunction()
+
+# fsdp_program_part(NAME SOURCES... DEPENDS... [UNOPTIMIZED]): what several programs have, or what tests look at from inside.
+function(fsdp_program_part name)
+  cmake_parse_arguments(arg "UNOPTIMIZED" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC fsdp_inside PRIVATE ${arg_DEPENDS} fsdp_private_settings)
+  fsdp_compile_as_program(${name} "${arg_UNOPTIMIZED}")
 endfunction()

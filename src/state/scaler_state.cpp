@@ -7,17 +7,17 @@
 namespace fsdp::state {
 namespace {
 
-// Calls `visit(name, field)` for each.
+// Calls `visit(name, field)` for each, in the order in which checkpoints have them.
 void scaler_fields(auto& state, const auto& visit) {
-  visit("scale", state.scale), visit("growth_factor", state.growth_factor);
-  visit("backoff_factor", state.backoff_factor), visit("growth_interval", state.growth_interval);
-  visit("_growth_tracker", state.growth_tracker);
+  visit("_growth_tracker", state.growth_tracker), visit("backoff_factor", state.backoff_factor);
+  visit("growth_factor", state.growth_factor), visit("growth_interval", state.growth_interval);
+  visit("scale", state.scale);
 }
 
 }  // namespace
 
 std::string state_of(const GradScaler& scaler) {
-  nlohmann::json json;
+  nlohmann::ordered_json json;
   const auto state = scaler.state();
   scaler_fields(state, [&](const char* name, const auto& value) { json[name] = value; });
   return json.dump();
@@ -25,7 +25,7 @@ std::string state_of(const GradScaler& scaler) {
 
 void restore(GradScaler& scaler, const std::string& text) try {
   GradScalerState state;
-  const auto json = nlohmann::json::parse(text);
+  const auto json = nlohmann::ordered_json::parse(text);
   scaler_fields(state, [&](const char* name, auto& value) { json.at(name).get_to(value); });
   scaler.load(state);
 } catch (const nlohmann::json::exception& error) {

@@ -16,11 +16,11 @@ struct StepCount : torch::optim::LRScheduler {
 }  // namespace
 
 std::string state_of(const torch::optim::LRScheduler& scheduler) {
-  return nlohmann::json{{kStepCount, scheduler.*StepCount::member()}}.dump();
+  return nlohmann::ordered_json{{kStepCount, scheduler.*StepCount::member()}}.dump();
 }
 
 void load_state(torch::optim::LRScheduler& scheduler, const std::string& state) try {
-  scheduler.*StepCount::member() = nlohmann::json::parse(state).at(kStepCount).get<unsigned>();
+  scheduler.*StepCount::member() = nlohmann::ordered_json::parse(state).at(kStepCount).get<unsigned>();
 } catch (const nlohmann::json::exception& error) {
   throw Error("[fsdp] load_state: expected the state of a scheduler as fsdp::state_of gives it, found '" + state +
               "': " + error.what());

@@ -10,7 +10,7 @@ namespace fsdp::state {
 namespace {
 
 // Called by the parser for each element of the text. Every call returns true or throws.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+class HeaderReader : public nlohmann::json_sax<nlohmann::ordered_json> {
  public:
   explicit HeaderReader(const std::string& path) : path_(path) {}
   Header take() { return std::move(header_); }
@@ -126,7 +126,7 @@ Header header_in_json(std::string_view text, const std::string& path) {
     throw FormatError(path +
                       ": expected JSON in the header, found a byte 0. The file is damaged or no safetensors file");
   HeaderReader reader(path);
-  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  nlohmann::ordered_json::sax_parse(text.begin(), text.end(), &reader);
   return reader.take();
 }
 
