@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Norms and sums of sharded tensors over all ranks.
+/// Norms, sums and questions about sharded tensors, over all ranks.
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/group.h>
@@ -13,17 +13,23 @@ namespace fsdp {
 /// \addtogroup optimizers
 /// \{
 
-/// \name Norms and sums over all ranks
-/// `tensors`: parameters of sharded models, inside scopes or outside, and gradients of rows as backward leaves them in
-/// `.grad`, of floating dtypes; an undefined one counts as zeros. On the CPU the result has the same bits for any
-/// number of ranks, any groups and any cut of the rows, because values are summed in fp64 over each row of dim 0, which
-/// one rank has whole, in an order given by the row's length, and the rows' sums are added as integers (U. Kulisch and
-/// W. Miranker, The Arithmetic of the Digital Computer, 1986). On other devices LibTorch sums the rows. Nothing is
-/// copied; ranks exchange 552 bytes for a norm and 1,104 for a sum.
+/// \name Norms, sums and questions over all ranks
+/// What an optimizer or a clipping rule of your own computes of all rows; docs/own_optimizer.md shows some.
 ///
-/// Collective: every rank calls it with its tensors of the same parameters. One thread. Throw UsageError for a tensor
-/// that is not sharded, for a view of one and for tensors that lie on different ranks, Mismatch if the ranks' calls
-/// differ, and what Work::wait throws.
+/// `tensors`: parameters of sharded models, inside scopes or outside, gradients of rows as backward leaves them in
+/// `.grad`, and what element-wise operators made of both, such as `p.grad().pow(2)`. An undefined one counts as zeros,
+/// and one that is not sharded is taken to be the same on every rank and counts once; for numbers that differ between
+/// ranks use fsdp::all_reduce or fsdp::mean.
+///
+/// On the CPU norms and sums of all elements have the same bits for any number of ranks, any groups and any cut of the
+/// rows, because values are summed in fp64 over each row of dim 0, which one rank has whole, in an order given by the
+/// row's length, and the rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital
+/// Computer, 1986). On other devices LibTorch sums the rows. Nothing is copied; ranks exchange 552 bytes for a norm and
+/// 1,104 for a sum.
+///
+/// Collective: every rank calls it with its tensors of the same parameters. One thread. Throw UsageError for a view of a
+/// sharded tensor and for tensors that lie on different ranks, Mismatch if the ranks' calls differ, and what Work::wait
+/// throws.
 /// \{
 
 /// (sum |v|^p)^(1/p) over all elements of all tensors, the largest |v| for p = infinity. Throws UsageError unless
@@ -34,6 +40,11 @@ double norm(const std::vector<at::Tensor>& tensors, double p = 2.0);
 /// Of the parameters under `model`, a tied one once.
 double norm(const Group& model, double p = 2.0);
 
+/// The norm of each tensor, in one exchange: those of layers that LARS and LAMB ask for.
+///
+///     const auto norms = fsdp::norms(model.parameters());  // norms[i] belongs to parameters()[i]
+std::vector<double> norms(const std::vector<at::Tensor>& tensors, double p = 2.0);
+
 /// The sum of all elements of all tensors.
 ///
 ///     const auto numel = c10::multiply_integers(fsdp::global_sizes(weight));
@@ -41,6 +52,23 @@ double norm(const Group& model, double p = 2.0);
 double sum(const std::vector<at::Tensor>& tensors);
 /// Of the parameters under `model`, a tied one once.
 double sum(const Group& model);
+
+/// The sum along some dims of the whole tensor, as `tensor.sum(dims, keepdim)` where nothing is sharded: a new tensor of
+/// its dtype, whole on every rank, without autograd, computed in fp64. Beside rows each rank uses its part of it, so
+/// that `update.div_(fsdp::sum(update * update, {1}, true).sqrt())` divides each row by its norm. Ranks exchange 8 bytes
+/// for each element of the result.
+///
+///     const auto of_columns = fsdp::sum(p.grad().pow(2), {0}, true) / fsdp::global_sizes(p)[0];  // Adafactor's
+at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim = false);
+
+/// Whether an element of a tensor is not zero. A step that one rank skips is a step that all skip:
+///
+///     if (fsdp::any({p.grad().isnan()})) optimizer.zero_grad();  // on every rank or on none
+bool any(const std::vector<at::Tensor>& tensors);
+/// Whether no element of a tensor is zero.
+///
+///     const bool usable = fsdp::all({p.grad().isfinite()});
+bool all(const std::vector<at::Tensor>& tensors);
 
 /// \}
 

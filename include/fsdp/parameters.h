@@ -53,7 +53,8 @@ struct ParameterPlacement {
 ParameterPlacement placement_of(const at::Tensor& parameter);
 
 /// The whole parameter as a new tensor of its sizes, dtype and device, without autograd: what the rows hold. Of a
-/// gradient that backward left in `.grad`, the whole gradient. Collective. Throws UsageError for a view of either, and
+/// gradient that backward left in `.grad`, the whole gradient; of what element-wise operators made of either outside
+/// scopes, such as an optimizer's update, the whole of that. Collective. Throws UsageError for a view of either, and
 /// what Work::wait throws.
 ///
 ///     auto weight = fsdp::full_tensor(model->head->weight);  // on every rank

@@ -5,14 +5,14 @@
 #include "runtime/compat.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
-#include "runtime/registry.h"
+#include "runtime/row_results.h"
 
 namespace fsdp {
 namespace {
 
 std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* operation) {
   require(tensor.defined(), "fsdp::", operation, ": expected a parameter, found an undefined tensor");
-  auto part = runtime::registry().find(tensor);
+  auto part = runtime::part_of(tensor);
   require(part || !runtime::is_marked(*tensor.unsafeGetTensorImpl()) || !runtime::another_copy_intercepts(),
           "fsdp::", operation,
           ": the parameter was sharded by another copy of fsdp in this process. Link fsdp into one shared "
@@ -24,8 +24,9 @@ std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* opera
 void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const char* operation) {
   const auto& slot = part.group->slots()[part.slot];
   const auto& all = part.kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
-  require(tensor.sizes() == all.sizes() && tensor.strides() == all.strides(), part.group->where(operation),
-          "expected parameter '", slot.name(), "' or its gradient as it is, of sizes ", all.sizes(),
+  require(tensor.sizes() == all.sizes() && (part.kind == runtime::PartKind::kResult || tensor.strides() == all.strides()),
+          part.group->where(operation), "expected parameter '", slot.name(),
+          "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
           ", found a view of sizes ", tensor.sizes(), ". Take the view of the result");
 }
 
@@ -59,6 +60,7 @@ at::Tensor full_tensor(const at::Tensor& parameter) {
   auto part = part_of(parameter, "full_tensor");
   if (!part) return parameter.detach().clone();
   require_all_rows(*part, parameter, "full_tensor");
+  if (part->kind == runtime::PartKind::kResult) return gather_rows(*part->group, part->slot, parameter, "full_tensor");
   if (part->kind == runtime::PartKind::kGradient) return gather_rows(*part->group, part->slot, parameter, "full_grad");
   return gather_rows(*part->group, part->slot, part->group->slots()[part->slot].rows_tensor, "full_tensor");
 }

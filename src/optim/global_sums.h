@@ -25,12 +25,18 @@ struct RowsOnAxis {
   std::vector<RowValues> rows = {};
 };
 
-// Over the shard axis of `group`, since replicas have the same rows. Collective; under the rank's lock. `subject`: the
-// operation with its arguments, in which ranks could differ unseen.
+// Over the shard axis of `group`, since replicas have the same rows; null: every rank has all of them, and nothing is
+// exchanged. Collective; under the rank's lock. `subject`: the operation with its arguments, in which ranks could differ
+// unseen.
 
-double sum_over_ranks(const runtime::ParamGroup& group, const SignedExactSum& sum, const std::string& subject);
-double max_over_ranks(const runtime::ParamGroup& group, double value, const std::string& subject);
-/// (sum |v|^p)^(1/p), the largest |v| for infinity.
+double sum_over_ranks(const runtime::ParamGroup* group, const SignedExactSum& sum, const std::string& subject);
+/// Whether it holds on one rank.
+bool any_over_ranks(const runtime::ParamGroup* group, bool holds, const std::string& subject);
+/// Adds element by element, in place, in rank order.
+void add_over_ranks(const runtime::ParamGroup* group, const at::Tensor& values, const std::string& subject);
+/// (sum |v|^p)^(1/p), the largest |v| for infinity, of each of some tensors.
+std::vector<double> norms_over_ranks(const RowsOnAxis& tensors, double p, const std::string& subject);
+/// The same of all of them together.
 double norm_over_ranks(std::span<const RowsOnAxis> axes, double p, const std::string& subject);
 
 }  // namespace fsdp::optim

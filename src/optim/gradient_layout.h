@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "comm/core/check.h"
 
 namespace fsdp::optim {
@@ -17,9 +19,10 @@ void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const 
           ". Assign a gradient of the rows' sizes, or leave it to backward");
 }
 
-/// The gradient with the rows' dtype and device and its elements in memory in the rows' order: itself, as it nearly
-/// always is, otherwise (a sparse one, or one that somebody assigned) a copy. Both have the same sizes, and the rows
-/// are dense.
-at::Tensor laid_out_as(const at::Tensor& rows, const at::Tensor& gradient);
+/// The gradient with the rows' device, their dtype or the given one, and its elements in memory in the rows' order:
+/// itself, as it nearly always is, otherwise (a sparse one, or one that somebody assigned) a copy. Both have the same
+/// sizes, and the rows are dense.
+at::Tensor laid_out_as(const at::Tensor& rows, const at::Tensor& gradient,
+                       std::optional<c10::ScalarType> dtype = std::nullopt);
 
 }  // namespace fsdp::optim

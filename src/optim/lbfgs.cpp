@@ -71,7 +71,7 @@ class RowVector {
       sum.add(sum_of_products(left.narrow(0, part.first, part.numel), right.narrow(0, part.first, part.numel),
                               part.row_numel));
     std::lock_guard lock(group_->rank_state().mutex);
-    return sum_over_ranks(*group_, sum, "dot product of LBFGS");
+    return sum_over_ranks(group_.get(), sum, "dot product of LBFGS");
   }
   double norm(const at::Tensor& vector, double p) const {
     RowsOnAxis axis{group_.get()};

@@ -1,49 +1,87 @@
 #include <fsdp/norms.h>
 
+#include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "comm/core/check.h"
 #include "optim/global_sums.h"
 #include "optim/gradient_layout.h"
 #include "optim/row_sums.h"
 #include "runtime/compat.h"
-#include "runtime/registry.h"
+#include "runtime/row_results.h"
 
 namespace fsdp {
 namespace {
 
-struct RowsOfGroup {
-  std::shared_ptr<runtime::ParamGroup> group;  // of the first; null if there is none
+// The rows that a sharded tensor has here.
+at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const std::string& operation) {
+  using runtime::PartKind;
+  const auto& slot = part.group->slots()[part.slot];
+  const bool is_parameter = part.kind == PartKind::kRows || part.kind == PartKind::kWhole;
+  const auto& all = part.kind == PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
+  require(tensor.sizes() == all.sizes() && (!is_parameter || tensor.strides() == all.strides()),
+          part.group->where(operation), "expected parameter '", slot.name(),
+          "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
+          ", found a view of sizes ", tensor.sizes());
+  if (is_parameter) return slot.rows_tensor;
+  const bool is_result = part.kind == PartKind::kResult;
+  return optim::laid_out_as(slot.rows_tensor, tensor, (is_result ? tensor : slot.rows_tensor).scalar_type());
+}
+
+// What every rank has whole counts once.
+optim::RowValues values_of_whole(const at::Tensor& tensor, bool counts) {
+  const auto values = tensor.contiguous();
+  const int64_t rows = values.dim() == 0 ? 1 : values.size(0);
+  return {counts ? values : values.new_empty({0}), rows == 0 ? 1 : std::max<int64_t>(1, values.numel() / rows)};
+}
+
+struct Tensors {
+  std::shared_ptr<runtime::ParamGroup> group;  // of the first sharded one; null if there is none
   std::vector<optim::RowValues> rows;
+
+  optim::RowsOnAxis on_axis() const { return {group.get(), rows}; }
+  std::unique_lock<RankLock> lock() const {
+    return group ? std::unique_lock(group->rank_state().mutex) : std::unique_lock<RankLock>();
+  }
 };
 
-// This rank's rows of parameters and of gradients that backward left.
-RowsOfGroup rows_of(const std::vector<at::Tensor>& tensors, const std::string& operation) {
-  RowsOfGroup found;
+Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operation) {
+  std::vector<std::optional<runtime::Part>> parts;
+  Tensors found;
   for (const auto& tensor : tensors) {
-    if (!tensor.defined()) continue;
-    const auto part = runtime::registry().find(tensor);
-    require(
-        part.has_value(), "fsdp::", operation,
-        ": expected parameters of sharded models and gradients that backward left in .grad, found another tensor of "
-        "sizes ",
-        tensor.sizes(), ". What every rank has whole it can sum by itself");
-    const auto where = [&] { return part->group->where(operation); };
-    const auto& slot = part->group->slots()[part->slot];
-    const bool is_parameter = part->kind != runtime::PartKind::kGradient;
-    const auto& all = part->kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
-    require(tensor.sizes() == all.sizes() && (!is_parameter || tensor.strides() == all.strides()), where(),
-            "expected parameter '", slot.name(), "' or its gradient as it is, of sizes ", all.sizes(),
-            ", found a view of sizes ", tensor.sizes());
+    const auto& part = parts.emplace_back(tensor.defined() ? runtime::part_of(tensor) : std::nullopt);
+    if (!part) continue;
     if (!found.group) found.group = part->group;
-    require(part->group->placement() == found.group->placement(), where(), "parameter '", slot.name(),
+    require(part->group->placement() == found.group->placement(), part->group->where(operation), "parameter '",
+            part->group->slots()[part->slot].name(),
             "' lies on other ranks than the first one. Call it for the parameters of each process group");
-    found.rows.push_back(
-        {is_parameter ? slot.rows_tensor : optim::laid_out_as(slot.rows_tensor, tensor), slot.row_numel()});
+  }
+  const bool is_first = !found.group || found.group->placement().shard().rank() == 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (parts[i])
+      found.rows.push_back({rows_of(*parts[i], tensors[i], operation),
+                            parts[i]->group->slots()[parts[i]->slot].row_numel()});
+    else
+      found.rows.push_back(tensors[i].defined() ? values_of_whole(tensors[i], is_first)
+                                                : optim::RowValues{at::empty({0})});
   }
   return found;
+}
+
+template <class Holds>
+bool any_where(const std::vector<at::Tensor>& tensors, const std::string& operation, const Holds& holds) {
+  const runtime::OwnOperators own_operators;
+  const auto found = take(tensors, operation);
+  const auto lock = found.lock();
+  const bool here = std::ranges::any_of(found.rows, [&](const auto& row) { return holds(row.values); });
+  return optim::any_over_ranks(found.group.get(), here, str_cat(operation, " of ", tensors.size(), " tensors"));
 }
 
 }  // namespace
@@ -51,25 +89,60 @@ RowsOfGroup rows_of(const std::vector<at::Tensor>& tensors, const std::string& o
 double norm(const std::vector<at::Tensor>& tensors, double p) {
   require(p > 0, "fsdp::norm: expected p > 0 or infinity, found ", p);
   const runtime::OwnOperators own_operators;
-  const auto [group, rows] = rows_of(tensors, "norm");
-  if (!group) return 0;
-  std::lock_guard lock(group->rank_state().mutex);
-  const optim::RowsOnAxis axis{group.get(), rows};
-  return optim::norm_over_ranks({&axis, 1}, p, str_cat("norm ", p, " of ", rows.size(), " tensors"));
+  const auto found = take(tensors, "norm");
+  const auto lock = found.lock();
+  const auto axis = found.on_axis();
+  return optim::norm_over_ranks({&axis, 1}, p, str_cat("norm ", p, " of ", tensors.size(), " tensors"));
 }
 
 double norm(const Group& model, double p) { return norm(model.parameters(), p); }
 
+std::vector<double> norms(const std::vector<at::Tensor>& tensors, double p) {
+  require(p > 0, "fsdp::norms: expected p > 0 or infinity, found ", p);
+  const runtime::OwnOperators own_operators;
+  const auto found = take(tensors, "norms");
+  const auto lock = found.lock();
+  return optim::norms_over_ranks(found.on_axis(), p, str_cat("norms ", p, " of ", tensors.size(), " tensors"));
+}
+
 double sum(const std::vector<at::Tensor>& tensors) {
   const runtime::OwnOperators own_operators;
-  const auto [group, rows] = rows_of(tensors, "sum");
-  if (!group) return 0;
-  std::lock_guard lock(group->rank_state().mutex);
+  const auto found = take(tensors, "sum");
+  const auto lock = found.lock();
   optim::SignedExactSum sum;
-  for (const auto& [values, row_numel] : rows) sum.add(optim::sum_of_elements(values, row_numel));
-  return optim::sum_over_ranks(*group, sum, str_cat("sum of ", rows.size(), " tensors"));
+  for (const auto& [values, row_numel] : found.rows) sum.add(optim::sum_of_elements(values, row_numel));
+  return optim::sum_over_ranks(found.group.get(), sum, str_cat("sum of ", tensors.size(), " tensors"));
 }
 
 double sum(const Group& model) { return sum(model.parameters()); }
+
+at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
+  require(tensor.defined(), "fsdp::sum: expected a tensor, found an undefined one");
+  const runtime::OwnOperators own_operators;
+  const auto part = runtime::part_of(tensor);
+  if (!part) return tensor.sum(dims, keepdim);
+  const auto& slot = part->group->slots()[part->slot];
+  const auto rows = rows_of(*part, tensor, "sum");
+  auto sums = rows.to(at::kDouble).sum(dims, keepdim);
+  if (slot.sizes().empty()) {
+    sums = sums.reshape({});
+  } else if (const auto summed = at::dim_list_to_bitset(dims, rows.dim()); !dims.empty() && !summed[0]) {
+    auto sizes = sums.sizes().vec();
+    sizes[0] = slot.sizes()[0];
+    const auto here = std::exchange(sums, at::zeros(sizes, sums.options()));
+    sums.narrow(0, slot.rows().first, slot.rows().count).copy_(here);
+  }
+  std::lock_guard lock(part->group->rank_state().mutex);
+  optim::add_over_ranks(part->group.get(), sums, str_cat("sum over dims ", dims, " of ", slot.name()));
+  return sums.to(rows.scalar_type());
+}
+
+bool any(const std::vector<at::Tensor>& tensors) {
+  return any_where(tensors, "any", [](const at::Tensor& values) { return values.any().item<bool>(); });
+}
+
+bool all(const std::vector<at::Tensor>& tensors) {
+  return !any_where(tensors, "all", [](const at::Tensor& values) { return !values.all().item<bool>(); });
+}
 
 }  // namespace fsdp

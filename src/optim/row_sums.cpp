@@ -69,6 +69,7 @@ at::Tensor some_rows(const at::Tensor& values, int64_t row_numel, int64_t first,
 
 ExactSum sum_of_powers(const at::Tensor& values, int64_t row_numel, double p) {
   if (values.numel() == 0) return {};
+  if (!values.is_floating_point()) return sum_of_powers(values.to(at::kDouble), row_numel, p);
   const int64_t rows = values.numel() / row_numel;
   if (!values.is_cpu())
     return sum_on_device<ExactSum>(rows, row_numel, [&](int64_t first, int64_t count) {
@@ -83,6 +84,7 @@ ExactSum sum_of_powers(const at::Tensor& values, int64_t row_numel, double p) {
 
 SignedExactSum sum_of_elements(const at::Tensor& values, int64_t row_numel) {
   if (values.numel() == 0) return {};
+  if (!values.is_floating_point()) return sum_of_elements(values.to(at::kDouble), row_numel);
   const int64_t rows = values.numel() / row_numel;
   if (!values.is_cpu())
     return sum_on_device<SignedExactSum>(

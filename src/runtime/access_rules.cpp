@@ -54,16 +54,17 @@ std::optional<Verdict> judge_conversion(const Access& a) {
 Verdict judge_rows(const Access& a) {
   auto passed = a.writes && a.part == PartKind::kRows ? Verdict::kWriteRows : Verdict::kPass;
   if (a.writes && a.inside && a.part == PartKind::kRows) return Verdict::kRefuseWriteInScope;
+  const auto refused = a.part == PartKind::kResult ? Verdict::kRefuseResult : Verdict::kRefuseOutsideScope;
   if (a.op == OperatorKind::kDetach) return Verdict::kPass;
   if (a.op == OperatorKind::kFactory) return a.random && !a.local_rows ? Verdict::kRefuseRandom : Verdict::kPass;
   if (a.op == OperatorKind::kClone && a.is_parameter && !a.local_rows) return Verdict::kRefuseClone;
   if (const auto verdict = judge_conversion(a)) return *verdict;
-  if (a.recording) return Verdict::kRefuseOutsideScope;
+  if (a.recording) return refused;
   if (a.local_rows) return passed;
   if (a.random) return Verdict::kRefuseRandom;
   // Rows are numbered locally: p[0] is another row on every rank.
-  if (a.selects_rows || (a.writes && a.is_part_of_rows)) return Verdict::kRefuseOutsideScope;
-  return is_row_wise(a) ? judge_fit(a, passed) : Verdict::kRefuseOutsideScope;
+  if (a.selects_rows || a.reorders_rows || (a.writes && a.is_part_of_rows)) return refused;
+  return is_row_wise(a) ? judge_fit(a, passed) : refused;
 }
 
 }  // namespace
@@ -71,7 +72,8 @@ Verdict judge_rows(const Access& a) {
 Verdict judge(const Access& a) {
   if (a.op == OperatorKind::kMetadata) return Verdict::kPass;
   if (a.op == OperatorKind::kReplace && a.conversion == Conversion::kNothing) return Verdict::kPass;
-  if (a.op == OperatorKind::kReplace && a.is_first && a.part != PartKind::kGradient) return Verdict::kRefuseReplace;
+  const bool is_parameter = a.part == PartKind::kRows || a.part == PartKind::kWhole;
+  if (a.op == OperatorKind::kReplace && a.is_first && is_parameter) return Verdict::kRefuseReplace;
   return a.part == PartKind::kWhole ? judge_whole(a) : judge_rows(a);
 }
 
@@ -86,6 +88,12 @@ std::string ways_out(Verdict verdict) {
              "value use "
              "fsdp::full_tensor or fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows "
              "(and a torch::NoGradGuard)";
+    case Verdict::kRefuseResult:
+      return "it has this rank's rows only, and this operator would compute a different number on them on every rank. "
+             "Element-wise operators take it as it is. Over all ranks use fsdp::sum (also along some dims), fsdp::norm, "
+             "fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, e.g. for a "
+             "matrix product, fsdp::full_tensor; if you mean this rank's rows, open a fsdp::LocalRows (and a "
+             "torch::NoGradGuard)";
     case Verdict::kRefuseOperand:
       return "outside a forward scope a sharded parameter is this rank's rows. Beside it an element-wise operator "
              "takes "

@@ -9,8 +9,8 @@
 
 namespace fsdp::runtime {
 
-/// Which of a parameter's three storages a tensor lies on.
-enum class PartKind : uint8_t { kRows, kWhole, kGradient };
+/// Which of a parameter's three storages a tensor lies on; kResult: on one of its own, see Note [Results of rows].
+enum class PartKind : uint8_t { kRows, kWhole, kGradient, kResult };
 
 /// How the other operands of an element-wise operator meet the rows of a parameter.
 enum class Fit : uint8_t {
@@ -30,6 +30,7 @@ struct Access {
   bool is_parameter = false;     ///< the parameter itself, not a view of it
   bool is_part_of_rows = false;  ///< a view that does not have all of the rows
   bool selects_rows = false;     ///< a view of some of the rows by their numbers
+  bool reorders_rows = false;    ///< a copy in which rows may be another dim than the first
   bool is_first = false;         ///< the operator's first argument, which `set_` and its kin replace
   bool writes = false;
   bool random = false;
@@ -47,6 +48,7 @@ enum class Verdict : uint8_t {
   kWriteRows,  ///< passes, and whole copies of the group become stale
   kPrintRows,  ///< passes on an ordinary copy of the rows
   kRefuseOutsideScope,
+  kRefuseResult,
   kRefuseOperand,
   kRefuseWriteFromRows,
   kRefuseGradientInScope,

@@ -39,21 +39,36 @@ void visit_tensors(std::span<const c10::IValue> values, const Visit& visit) {
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& schema = op.schema();
   const auto traits = operator_traits(op);
+  const auto below = keys & kBelowSharded;
+  if (const auto among = among_results(traits, std::span(*stack).last(schema.arguments().size())); among.holds) {
+    const c10::impl::ExcludeDispatchKeyGuard unseen(kShardedKey);
+    op.redispatchBoxed(below, stack);
+    if (among.made)
+      visit_tensors(std::span(*stack).last(schema.returns().size()),
+                    [&](const at::Tensor& tensor, size_t, size_t) { mark_as_rows(tensor, among.made); });
+    return;
+  }
   OperatorCall call{.op = op, .traits = traits, .arguments = std::span(*stack).last(schema.arguments().size())};
   if (const auto dim = traits.selecting_argument; dim && *dim < call.arguments.size() && call.arguments[*dim].isInt())
     call.selecting_dim = call.arguments[*dim].toInt();
   visit_tensors(call.arguments,
                 [&](const at::Tensor& tensor, size_t i, size_t element) { call.add(i, tensor, element); });
   OperandGroups groups;
-  prepare(call, groups);
+  RowResults results;
+  prepare(call, groups, results);
   const uint64_t first_node = at::sequence_number::peek();
   {
-    const c10::impl::ExcludeDispatchKeyGuard below(kShardedKey);
-    op.redispatchBoxed(keys & kBelowSharded, stack);
+    const c10::impl::ExcludeDispatchKeyGuard unseen(kShardedKey);
+    op.redispatchBoxed(below, stack);
+  }
+  const auto returned = std::span(*stack).last(schema.returns().size());
+  if (!results.empty()) {
+    if (traits.written_arguments == 0)
+      visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t j) { results.mark_made(tensor, j); });
+    results.mark_written();
   }
   if (groups.empty() || !at::GradMode::is_enabled()) return;
-  visit_tensors(std::span(*stack).last(schema.returns().size()),
-                [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor, first_node); });
+  visit_tensors(returned, [&](const at::Tensor& tensor, size_t, size_t) { groups.hook(tensor, first_node); });
 }
 
 std::atomic<bool> is_installed = false;

@@ -22,7 +22,6 @@
 #include "runtime/conversion.h"
 #include "runtime/reads.h"
 #include "runtime/refusal.h"
-#include "runtime/registry.h"
 #include "runtime/row_operands.h"
 
 namespace fsdp::runtime {
@@ -39,7 +38,7 @@ MarkedOperands marked_operands(const OperatorCall& call) {
   MarkedOperands marked;
   for (const auto& operand : call.tensors) {
     if (!is_marked(*operand.tensor->unsafeGetTensorImpl())) continue;
-    if (auto part = registry().find(*operand.tensor)) {
+    if (auto part = part_of(*operand.tensor)) {
       bool is_parameter = part->group->slots()[part->slot].is(*operand.tensor);
       marked.push_back({operand, std::move(*part), is_parameter});
     }
@@ -73,13 +72,13 @@ at::Tensor take_rows(const at::Tensor& whole, const at::Tensor& rows, const Rows
 }
 
 // The part that another operand lies on: among those that were looked up, unless they are as many as lists have.
-const Part* part_of(const OperatorCall& call, const at::Tensor& tensor, std::span<const MarkedOperand> operands,
-                    std::optional<Part>& looked_up) {
+const Part* part_beside(const OperatorCall& call, const at::Tensor& tensor, std::span<const MarkedOperand> operands,
+                        std::optional<Part>& looked_up) {
   if (!is_marked(*tensor.unsafeGetTensorImpl())) return nullptr;
   if (call.traits.kind != OperatorKind::kForeach)
     for (const auto& operand : operands)
       if (operand.tensor == &tensor) return &operand.part;
-  looked_up = registry().find(tensor);
+  looked_up = part_of(tensor);
   return looked_up ? &*looked_up : nullptr;
 }
 
@@ -93,7 +92,7 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
   std::optional<std::optional<RowsIn>> found;  // looked for if asked for
   visit_others(call, operand, [&](const OperatorCall::Operand& other) {
     std::optional<Part> looked_up;
-    const auto* part = part_of(call, *other.tensor, operands, looked_up);
+    const auto* part = part_beside(call, *other.tensor, operands, looked_up);
     Fit fit = Fit::kFits;
     if (part && part->kind != PartKind::kWhole) {
       fit = fit_of_rows({rows, *group, slot}, {*other.tensor, *part->group, part->slot});
@@ -154,6 +153,18 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   return !call.selecting_dim || *call.selecting_dim == 0 || *call.selecting_dim == -tensor.dim();
 }
 
+// Whether the operator copies rows that are not the tensor's first dim, so that nothing would tell which dim of the copy
+// has them.
+bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
+  const auto kind = call.traits.kind;
+  const bool copies = kind == OperatorKind::kViewOrCopy || kind == OperatorKind::kClone ||
+                      (kind == OperatorKind::kCopy && call.traits.written_arguments == 0 && operand.argument == 0);
+  auto& group = *operand.part.group;
+  if (!copies || group.placement().shard().world_size() == 1) return false;
+  const auto found = find_rows(*operand.tensor, group.slots()[operand.part.slot]);
+  return found && found->dim != 0;
+}
+
 bool is_part_of_rows(const MarkedOperand& operand) {
   const auto& [group, slot, kind] = operand.part;
   if (kind == PartKind::kWhole || operand.is_parameter) return false;
@@ -178,9 +189,7 @@ void require_not_observed(const MarkedOperand& operand) {
 // In backward the group shows whole parameters first.
 void show_whole_in_backward(MarkedOperand& operand) {
   auto& group = *operand.part.group;
-  if (group.is_in_hook() || operand.part.kind == PartKind::kGradient ||
-      (operand.part.kind == PartKind::kRows && !operand.is_parameter))
-    return;
+  if (group.is_in_hook() || (operand.part.kind != PartKind::kWhole && !operand.is_parameter)) return;
   if (enter_backward(group)) require_not_observed(operand);
   operand.part.kind = PartKind::kWhole;
 }
@@ -196,7 +205,10 @@ Access describe(const OperatorCall& call, const MarkedOperand& operand) {
   access.is_first = operand.argument == 0;
   access.writes = traits.writes(operand.argument);
   access.random = traits.random;
-  if (access.part != PartKind::kWhole) access.selects_rows = selects_rows(call, operand);
+  if (access.part != PartKind::kWhole) {
+    access.selects_rows = selects_rows(call, operand);
+    access.reorders_rows = reorders_rows(call, operand);
+  }
   access.inside = group.is_inside();
   access.summoned = group.summon_depth > 0;
   access.local_rows = group.local_rows_depth > 0;
@@ -247,6 +259,17 @@ bool may_be_hidden(const MarkedOperand& operand) {
   if (may_be_hidden(operand)) group.scope->is_hidden = true;
 }
 
+// Whether an operand of an element-wise operator is judged as the first one is: rows of the same parameter that lie
+// alike, which are only read.
+bool is_like_first(const OperatorCall& call, const MarkedOperand& operand, const MarkedOperand& first) {
+  const auto& [group, slot, kind] = operand.part;
+  const auto &tensor = *operand.tensor, &other = *first.tensor;
+  return call.traits.kind == OperatorKind::kPointwise && group == first.part.group && slot == first.part.slot &&
+         kind != PartKind::kWhole && first.part.kind != PartKind::kWhole && !call.traits.writes(operand.argument) &&
+         tensor.sizes() == other.sizes() && tensor.strides() == other.strides() &&
+         !(at::GradMode::is_enabled() && tensor.requires_grad());
+}
+
 // A verdict other than to pass and to read.
 void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& operand, Plan& plan) {
   auto& group = *operand.part.group;
@@ -266,15 +289,19 @@ void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& o
 // Judges the operands of one process group and carries the verdicts out. The groups that are read become whole
 // together, so that none of them is freed for another. Those of a second process group follow, on every rank alike.
 void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOperand> operands,
-                OperandGroups& takes_whole, Plan& plan) {
+                OperandGroups& takes_whole, RowResults& results, Plan& plan) {
   c10::SmallVector<ParamGroup*, 2> reads;
   std::lock_guard lock(rank.mutex);
   const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
   const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   if (in_backward)
     for (auto& operand : operands) show_whole_in_backward(operand);
+  bool first_passed = false;
   for (const auto& operand : operands) {
+    const bool is_first = &operand == operands.data();
+    if (!is_first && first_passed && is_like_first(call, operand, operands.front())) continue;
     const auto verdict = judge_operand(call, operand, operands, plan);
+    if (is_first) first_passed = verdict == Verdict::kPass || verdict == Verdict::kWriteRows;
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
       plan.compute.add(*group, group->slots()[operand.part.slot]);
@@ -285,6 +312,8 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
     } else if (is_unrecorded && call.traits.kind == OperatorKind::kView && operand.part.kind == PartKind::kWhole) {
       if (may_be_hidden(operand)) group->scope->is_hidden = true;
     }
+    if (operand.part.kind != PartKind::kWhole && verdict != Verdict::kPrintRows)
+      results.add(call, operand, operand.part);
   }
   auto& count = rank.intercepted_operators;  // only who has the lock writes it
   count.store(count.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -327,7 +356,7 @@ void OperandGroups::hook(const at::Tensor& result, uint64_t first) {
   }
 }
 
-void prepare(const OperatorCall& call, OperandGroups& takes_whole) {
+void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& results) {
   auto operands = marked_operands(call);
   Plan plan;
   for (auto* begin = operands.begin(); begin != operands.end();) {
@@ -335,9 +364,10 @@ void prepare(const OperatorCall& call, OperandGroups& takes_whole) {
     auto* end = std::partition(begin, operands.end(), [&](const MarkedOperand& operand) {
       return &operand.part.group->rank_state() == &rank;
     });
-    prepare_on(rank, call, {begin, end}, takes_whole, plan);
+    prepare_on(rank, call, {begin, end}, takes_whole, results, plan);
     begin = end;
   }
+  if (call.traits.written_arguments != 0 && !results.empty()) results.add_written(call);
   plan.compute.cast_others(call, plan.replacements);
   if (!plan.replacements.empty()) replace(call.arguments, plan.replacements);
 }

@@ -8,6 +8,7 @@
 
 #include "runtime/operator_call.h"
 #include "runtime/param_group.h"
+#include "runtime/row_results.h"
 
 namespace torch::autograd {
 struct Node;
@@ -47,9 +48,9 @@ class OperandGroups {
 };
 
 /// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it writes
-/// and whose whole parameters it takes. Replaces arguments on the stack: those of whole sizes by their rows. Collective
-/// with the other ranks if a group must be gathered. UsageError if the operator would mean something else on this
-/// rank's rows. Any thread.
-void prepare(const OperatorCall& call, OperandGroups& takes_whole);
+/// whose whole parameters it takes and what of its results will be rows. Replaces arguments on the stack: those of whole
+/// sizes by their rows. Collective with the other ranks if a group must be gathered. UsageError if the operator would
+/// mean something else on this rank's rows. Any thread.
+void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& results);
 
 }  // namespace fsdp::runtime

@@ -39,9 +39,8 @@ const Names kDetachNames{"detach", "detach_", "alias", "_fw_primal", "_make_dual
 const Names kCopyNames{"copy_", "to", "_to_copy", "contiguous", "lift_fresh", "copy", "_copy_from"};
 const Names kFillNames{"zero_", "fill_"};
 const Names kReplaceNames{"set_", "set_data", "_has_compatible_shallow_copy_type", "resize_", "resize_as_"};
-// Element-wise or views, but the first half of something that needs the whole parameter and goes on with plain tensors:
-// of a norm (abs in torch::nn::utils::clip_grad_norm_), of an initialisation (view_as in torch::nn::init::orthogonal_).
-const Names kWholeOnlyNames{"abs", "view_as", "reshape_as", "expand_as"};
+// Views, but of initialisations that go on with the sizes of rows (torch::nn::init::orthogonal_).
+const Names kWholeOnlyNames{"view_as", "reshape_as", "expand_as"};
 const Names kViewOrCopyNames{"reshape", "flatten", "ravel", "pin_memory"};
 const Names kSelectingNames{
     "select",   "slice",        "narrow", "split",  "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes",

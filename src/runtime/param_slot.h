@@ -83,6 +83,8 @@ class ParamSlot {
   std::string no_memory_error;
   /// The storage of the gradient that was handed out last; weak, so that zero_grad() frees it.
   c10::weak_intrusive_ptr<c10::StorageImpl> gradient_storage;
+  /// The mark of what operators make of the rows; see Note [Results of rows].
+  c10::intrusive_ptr<c10::BackendMeta> mark;
 
  private:
   std::string name_;

@@ -49,6 +49,17 @@ Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Te
   }
 }
 
+const char* noun_of(PartKind part) {
+  switch (part) {
+    case PartKind::kGradient:
+      return "the gradient of parameter '";
+    case PartKind::kResult:
+      return "what was computed from the rows of parameter '";
+    default:
+      return "parameter '";
+  }
+}
+
 // As the user called it.
 std::string name_of(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name().name;
@@ -59,12 +70,11 @@ std::string name_of(const c10::OperatorHandle& op) {
 
 void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
             Verdict verdict) {
-  const char* noun = part.kind == PartKind::kGradient ? "the gradient of parameter '" : "parameter '";
   const auto& slot = part.group->slots()[part.slot];
   const auto [expected, found] =
       part.kind == PartKind::kWhole ? of_whole(slot, verdict) : of_rows(slot, tensor, misfit, verdict);
-  throw UsageError(part.group->where(name_of(op)) + noun + slot.name() + "' is sharded (expected " + expected +
-                   ", found " + found + "): " + ways_out(verdict));
+  throw UsageError(part.group->where(name_of(op)) + noun_of(part.kind) + slot.name() + "' is sharded (expected " +
+                   expected + ", found " + found + "): " + ways_out(verdict));
 }
 
 }  // namespace fsdp::runtime

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "memory/memory_range.h"
@@ -24,6 +25,14 @@ struct Part {
   std::shared_ptr<ParamGroup> group;
   size_t slot = 0;
   PartKind kind = PartKind::kRows;
+};
+
+/// The mark of tensors that operators make of a slot's rows. Note [Results of rows] in runtime/row_results.h.
+struct RowMark final : c10::BackendMeta {
+  RowMark(std::weak_ptr<ParamGroup> whose, size_t which) : group(std::move(whose)), slot(which) {}
+
+  const std::weak_ptr<ParamGroup> group;
+  const size_t slot;
 };
 
 /// Where a parameter lay before it was sharded, in memory that others still have.

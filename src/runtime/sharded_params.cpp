@@ -142,6 +142,7 @@ void ShardedParams::install(const std::shared_ptr<ParamGroup>& owner) {
     const auto tensor = slot.tensor();
     slot.no_memory_error = no_memory_message(group_, slot);
     slot.whole_storage.detach(slot.no_memory_error);
+    slot.mark = c10::make_intrusive<RowMark>(owner_, i);
     registry().add(slot.rows_storage.impl(), owner_, i, PartKind::kRows);
     registry().add(slot.whole_storage.impl(), owner_, i, PartKind::kWhole);
     const auto former = tensor.storage();

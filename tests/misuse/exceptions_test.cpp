@@ -49,7 +49,7 @@ void fail_iteration(const InTraining& t, const Thrower& thrower) {
 
 std::vector<Tensor> copied_gradients(const InTraining& t) {
   std::vector<Tensor> gradients;
-  for (const auto& p : t.net.parameters()) gradients.push_back(p.grad().detach().clone());
+  for (const auto& p : t.net.parameters()) gradients.push_back(plain_copy(p.grad()));
   return gradients;
 }
 

@@ -91,7 +91,7 @@ TEST(AnOrdinaryTensorOfWholeSizes, ThatIsWrittenFromRowsIsRefusedAndNamesFullTen
     EXPECT_TRUE(follower.eq(0.5).all().item<bool>());
     EXPECT_EQ(follower.to(net.p.detach()).size(0), 7) << "takes the type only";
     at::_foreach_lerp_({rows}, {net.p}, 0.5);
-    EXPECT_TRUE(torch::equal(rows, net.p.detach() * 0.5));
+    EXPECT_TRUE(fsdp::all({rows == net.p.detach() * 0.5}));
   });
 }
 

@@ -82,7 +82,6 @@ TEST(Clone, OfAShardedModuleOrParameterIsRefused) {
   expect_training_survives([](const InTraining& t) {
     auto rows = t.p.detach().clone();
     EXPECT_EQ(rows.size(0), local_rows(t.p).count);
-    EXPECT_TRUE(rows.norm().defined()) << "a plain tensor";
   });
 }
 

@@ -124,8 +124,10 @@ enum class Kind : uint8_t {
   kAllGather,         ///<
   kBroadcast,         ///< rank: from which
   kMean,              ///<
+  kByHand,  ///< model, value, seed: a step or clipping that the program computes with rows by hand, in one of kHands ways
 };
-constexpr int kKinds = 40;
+constexpr int kKinds = 41;
+constexpr int kHands = 5;
 
 /// One rank is held up until the others are some statements ahead or wait for it.
 struct Lag {

@@ -228,7 +228,8 @@ void Rules::apply(const Statement& s) {
       its.was_written_by_one = true;
       return note_write(s.model);
     case Kind::kStep:
-    case Kind::kScaledStep:  // it writes parameters that have gradients, perhaps none
+    case Kind::kByHand:
+    case Kind::kScaledStep:  // they write parameters that have gradients, perhaps none
       return note_write(s.model);
     case Kind::kWriteRows:
     case Kind::kWriteWhole:

@@ -1,5 +1,7 @@
 #include "program_fuzz/run.h"
 
+#include <fsdp/error.h>
+#include <fsdp/norms.h>
 #include <fsdp/parameters.h>
 #include <torch/torch.h>
 
@@ -214,6 +216,10 @@ void Run::execute(const Statement& s) {
           }
       });
     }
+    case Kind::kByHand:
+      if (skips_writes()) return;
+      note_rounding(s, tolerance_of(program_.model(s)));
+      return on_ranks(model, [&](Rank& rank) { by_hand(rank, s); });
     case Kind::kWriteOneRow:
       if (!skips_writes()) on_ranks(model, [&](Rank& rank) { write_one_row(rank, s); });
       return;
@@ -242,6 +248,54 @@ void Run::execute(const Statement& s) {
       return on_ranks(model, [&](Rank& rank) { compare_gradients(rank, s); });
     default:
       return execute_otherwise(s);
+  }
+}
+
+// The same program for rows and for whole tensors. What it computes is continuous, so that rounding stays small.
+void Run::by_hand(Rank& rank, const Statement& s) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [tensor, is_ignored, owner] : rank.net(s).parameters) {
+    if (is_ignored || !tensor.grad().defined()) continue;
+    auto p = tensor, g = tensor.grad();
+    const auto sizes = global_sizes(p);
+    std::vector<int64_t> in_rows;  // the dims of a row
+    for (size_t dim = 1; dim < sizes.size(); ++dim) in_rows.push_back(static_cast<int64_t>(dim));
+    switch (s.seed % kHands) {
+      case 0: {  // as LAMB
+        const auto update = g.clamp(-1, 1) + 0.1 * p;
+        const auto norms = fsdp::norms({p, update});
+        p.add_(update, -s.value * norms[0] / (norms[1] + 1));
+        break;
+      }
+      case 1: {  // as adaptive clipping
+        const auto longest = fsdp::sum(p * p, in_rows, true).sqrt() * s.value + 0.01;
+        g.mul_((longest / (fsdp::sum(g.pow(2), in_rows, true).sqrt() + 0.01)).clamp_max(1));
+        break;
+      }
+      case 2: {  // as Adafactor
+        if (sizes.size() != 2) continue;
+        const auto squares = g * g + 1;
+        const auto rows = fsdp::sum(squares, {1}, true), columns = fsdp::sum(squares, {0}, true);
+        p.sub_(s.value * g / (rows.sqrt() * (columns + 1).sqrt()));
+        break;
+      }
+      case 3:  // as Muon, what needs the whole
+        if (sizes.empty()) continue;
+        p.sub_(full_tensor(g.lerp(p, 0.1)).cumsum(0) * (0.01 * s.value));
+        break;
+      default: {
+        const double squares = fsdp::sum({g.pow(2)});
+        rank.record(s, torch::scalar_tensor(squares, torch::kDouble));
+        rank.record(s, torch::scalar_tensor(fsdp::any({g.abs() > 1e9}) ? 1 : 0));
+        rank.record(s, torch::scalar_tensor(fsdp::all({(g * 2).isfinite(), p.detach().isfinite()}) ? 1 : 0));
+        double own = squares;
+        try {
+          own = g.pow(2).to(torch::kDouble).sum().item<double>();
+        } catch (const UsageError&) {  // where it would be this rank's
+        }
+        rank.record(s, torch::scalar_tensor(own, torch::kDouble));
+      }
+    }
   }
 }
 

@@ -149,6 +149,7 @@ class Run {
     within(statement, [&] { run_list(statement.body); });
   }
   void execute(const Statement& statement);
+  void by_hand(Rank& rank, const Statement& statement);
   void write_one_row(Rank& rank, const Statement& statement);
   void summon(Rank& rank, const Statement& statement);
   void save(Rank& rank, const Statement& statement);

@@ -1,4 +1,4 @@
-"""Code that documents show is that of programs which the test `consumer` runs; README.md names each page once."""
+"""Code that documents show is that of programs which tests run; README.md names each page once."""
 
 import pathlib
 import re
@@ -40,6 +40,15 @@ class Readme(unittest.TestCase):
             self.assertEqual(name, target)
         pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".dox")]
         self.assertEqual(sorted(name for name, _ in rows if name.startswith("docs/")), sorted(pages))
+
+
+class OwnOptimizer(unittest.TestCase):
+    def test_the_page_shows_what_a_test_runs(self):
+        program = "\n".join(without_indent(read("examples/own_optimizer.h")))
+        blocks = BLOCK.findall(read("docs/own_optimizer.md"))
+        self.assertEqual(len(blocks), 3)
+        for block in blocks:
+            self.assertIn("\n".join(without_indent(block)), program)
 
 
 class FromPython(unittest.TestCase):

@@ -68,6 +68,17 @@ const Rule kRules[] = {
     {{kCopy, kFill, kPointwise}, {.is_part_of_rows = true, .writes = true}, kRefuseOutsideScope},
     {{kPointwise}, {.is_part_of_rows = true}, kRefuseOutsideScope},
     {{kFill}, {.is_part_of_rows = true, .writes = true, .local_rows = true}, kWriteRows},
+    // What was computed from rows is treated as a gradient is, and names what computes over all ranks. A copy must not
+    // hide which dim has the rows.
+    {kValueless, {.part = kResult, .is_first = true, .recording = true}, kPass},
+    {{kCopy, kFill, kForeach, kFused, kPointwise}, {.part = kResult, .writes = true}, kPass},
+    {{kOther, kReplace}, {.part = kResult, .is_first = true}, kRefuseResult},
+    {kRowWise, {.part = kResult, .recording = true}, kRefuseResult},
+    {{kView, kCopy}, {.part = kResult, .selects_rows = true}, kRefuseResult},
+    {{kViewOrCopy, kCopy, kClone}, {.part = kResult, .reorders_rows = true}, kRefuseResult},
+    {{kPointwise}, {.part = kResult, .fit = kMisfits}, kRefuseOperand},
+    {{kFill}, {.part = kResult, .writes = true, .random = true}, kRefuseRandom},
+    {{kOther}, {.part = kResult, .local_rows = true}, kPass},
     // A parameter itself may not be cloned, its rows may.
     {{kClone}, {.is_parameter = true}, kRefuseClone},
     {{kClone}, {.is_parameter = true, .recording = true}, kRefuseClone},

@@ -51,10 +51,10 @@ constexpr Expectation kKinds[] = {
     {Op::kPointwise,
      "add.Tensor add_.Tensor mul_.Scalar addcdiv_ addcmul_ sqrt lerp_.Scalar neg sign clamp_ where.self div.Tensor "
      "add.out maximum masked_fill_.Scalar masked_fill.Tensor gelu_ true_divide_.Tensor multiply_.Tensor "
-     "where.ScalarOther abs_"},
+     "where.ScalarOther abs abs_"},
     {Op::kReplace, "set_.source_Tensor set_data _has_compatible_shallow_copy_type resize_ resize_as_"},
     {Op::kOther,
-     "abs view_as norm.Scalar linalg_vector_norm dot vdot mm matmul linear addmm embedding embedding_renorm_ "
+     "view_as norm.Scalar linalg_vector_norm dot vdot mm matmul linear addmm embedding embedding_renorm_ "
      "layer_norm conv2d lstm.input sum mean max argmax std var cumsum sort softmax.int cat stack equal item "
      "_local_scalar_dense index_select index.Tensor index_put_ roll flip scatter_.src masked_scatter_ where "
      "masked_select eye.out"},

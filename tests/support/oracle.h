@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/compat.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test {
@@ -42,6 +43,12 @@ inline double relative_difference(const torch::Tensor& expected, const torch::Te
   if (expected.numel() == 0) return 0.0;
   double difference = (expected - found).abs().max().template item<double>();
   return difference / std::max(1e-30, expected.abs().max().template item<double>());
+}
+
+/// A copy of rows that operators take for an ordinary tensor.
+inline torch::Tensor plain_copy(const torch::Tensor& rows) {
+  const runtime::OwnOperators unmarked;
+  return rows.detach().clone();
 }
 
 /// Samples `first` to `first + count` of step `step` of a training run.

@@ -115,7 +115,7 @@ class WholeState {
     for (const auto& [name, sizes, first, values] : rows) {
       const auto found = tensors_.find(name);
       if (found == tensors_.end() || found->second.sizes() != sizes) return name;
-      if (values.numel() > 0 && !torch::equal(found->second.narrow(0, first, values.size(0)), values.clone()))
+      if (values.numel() > 0 && !torch::equal(found->second.narrow(0, first, values.size(0)), plain_copy(values)))
         return name;
     }
     return {};
