@@ -50,6 +50,11 @@ class Console {
   /// Writes "fsdprun: `message`" to stderr. Never waits.
   void say(const std::string& message);
 
+  /// Says that a file no longer gets what a rank prints; `error` as errno has it.
+  void note_lost(const std::string& path, int error);
+  /// Whether any file does not.
+  bool has_lost() const { return has_lost_; }
+
   bool has_room(Stream stream) const { return outlet(stream).has_room(); }
   /// Of the stream that has one, as an Outlet's.
   int error() const { return out_->error() != 0 ? out_->error() : err_->error(); }
@@ -69,6 +74,7 @@ class Console {
   std::shared_ptr<Outlet> out_, err_;
   // Who wrote the line that the cursor stands at the start of, having ended it with "\r".
   const void* overwritable_ = nullptr;
+  bool has_lost_ = false;
 };
 
 /// Writes all of `text`, however long that takes; false, with errno, if that cannot be.

@@ -29,6 +29,12 @@ class LineSplitter {
   bool after_return_ = false;
 };
 
+/// Gets every byte that a rank prints as it came, until one cannot be written. Not open: there is no file.
+struct LogFile {
+  fsdp::Descriptor file;
+  std::string path;
+};
+
 /// One standard stream of one rank.
 class RankStream {
  public:
@@ -36,8 +42,7 @@ class RankStream {
     Console::Stream stream;
     std::string prefix;
     bool is_shown = true;
-    /// Gets every byte as it came. Not open: no file.
-    fsdp::Descriptor file;
+    LogFile log = {};
   };
 
   RankStream(fsdp::Descriptor pipe, Options options, Console& console);
