@@ -1,15 +1,14 @@
 #include "step_observer.h"
 
-#include <fsdp/error.h>
 #include <fsdp/process_group.h>
 #include <fsdp/scalar_log.h>
 #include <fsdp/trace.h>
-#include <stdlib.h>
 
 #include <chrono>
 #include <filesystem>
 #include <string>
 
+#include "report/temporary_folder.h"
 #include "train/step_metrics.h"
 #include "training_step.h"
 
@@ -18,12 +17,6 @@ namespace {
 
 constexpr size_t kEventsOfStep = 2'000;
 
-std::filesystem::path new_folder() {
-  auto name = (std::filesystem::temp_directory_path() / "fsdp_bench_XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) throw fsdp::Error("[fsdp-bench] '" + name + "' cannot be made");
-  return name;
-}
-
 fsdp::ScalarLog log_in(const std::filesystem::path& folder) {
   return fsdp::ScalarLog({.json_lines = folder / "metrics.jsonl", .tensorboard = folder / "events"});
 }
@@ -31,17 +24,13 @@ fsdp::ScalarLog log_in(const std::filesystem::path& folder) {
 }  // namespace
 
 struct StepObserver::State {
-  std::filesystem::path folder = new_folder();
+  fsdp::report::TemporaryFolder folder;
   fsdp::train::StepMetrics metrics;
   int64_t step = 0;
 
   explicit State(const StepArguments& arguments)
-      : metrics(log_in(folder), fsdp::world_size() * arguments.batch * arguments.seq, "tokens",
+      : metrics(log_in(folder.path()), fsdp::world_size() * arguments.batch * arguments.seq, "tokens",
                 {.per_token = 1, .peak_of_rank = 1}) {}
-  ~State() {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-  }
 };
 
 StepObserver::StepObserver(const StepArguments& arguments) : state_(std::make_unique<State>(arguments)) {}

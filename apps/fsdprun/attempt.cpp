@@ -8,6 +8,7 @@
 
 #include "descendants.h"
 #include "exit.h"
+#include "launch/end_requests.h"
 #include "rank_environment.h"
 #include "rank_process.h"
 
@@ -85,11 +86,11 @@ RankStream Attempt::stream(Console::Stream which, fsdp::Descriptor pipe, const R
       flags.prefix == Prefix::kAlways || (flags.prefix == Prefix::kSeveralRanks && context_.nodes.world_size() > 1);
   const bool redirected = is_out ? flags.redirects.has_stdout(local) : flags.redirects.has_stderr(local);
   const bool teed = is_out ? flags.tee.has_stdout(local) : flags.tee.has_stderr(local);
-  RankStream::Options options{.stream = which, .prefix = "", .is_shown = true, .file = {}};
+  RankStream::Options options{.stream = which, .prefix = "", .is_shown = true};
   if (has_prefix) options.prefix = "[rank " + std::to_string(rank.number) + "] ";
   options.is_shown = (!redirected || teed) && (!flags.shown_local_ranks || flags.shown_local_ranks->contains(local));
-  options.file = is_out ? context_.files.open_stdout(context_.nodes.attempt(), local)
-                        : context_.files.open_stderr(context_.nodes.attempt(), local);
+  options.log = is_out ? context_.files.open_stdout(context_.nodes.attempt(), local)
+                       : context_.files.open_stderr(context_.nodes.attempt(), local);
   return RankStream(std::move(pipe), std::move(options), context_.console);
 }
 
@@ -125,7 +126,10 @@ void Attempt::handle_signals() {
 }
 
 void Attempt::handle_request_to_end(int signal) {
-  if (result_.was_asked_to_end) return ending_.kill();
+  const auto now = Clock::now();
+  if (result_.was_asked_to_end && fsdp::is_second_request(now - asked_at_)) ending_.kill();
+  if (result_.was_asked_to_end) return;
+  asked_at_ = now;
   result_.was_asked_to_end = true;
   context_.console.say(fsdp::signal_name(signal) + ": passed on to the ranks, which have " +
                        std::to_string(context_.flags.shutdown_timeout.count()) +

@@ -73,6 +73,7 @@ class Attempt {
   AttemptContext context_;
   std::vector<Rank> ranks_;
   AttemptResult result_;
+  Clock::time_point asked_at_{};  // if the result says so
   fsdp::Ending ending_;
   Clock::time_point next_look_at_nodes_{};
 };

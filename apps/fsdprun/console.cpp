@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
 #include <iostream>
 #include <mutex>
 #include <streambuf>
@@ -179,6 +180,11 @@ void Console::write(Stream stream, const void* source, std::string_view prefix, 
 void Console::say(const std::string& message) {
   const bool breaks_in = std::exchange(err_->unfinished, nullptr) != nullptr;
   err_->outlet->write((breaks_in ? "\nfsdprun: " : "fsdprun: ") + message + "\n");
+}
+
+void Console::note_lost(const std::string& path, int error) {
+  has_lost_ = true;
+  say("cannot write " + path + ": " + std::strerror(error) + "; the rest of what the rank prints is not there");
 }
 
 void Console::take_news() {

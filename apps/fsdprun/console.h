@@ -51,6 +51,11 @@ class Console {
   /// Writes "fsdprun: `message`" to stderr. Never waits.
   void say(const std::string& message);
 
+  /// Says that a file no longer gets what a rank prints; `error` as errno has it.
+  void note_lost(const std::string& path, int error);
+  /// Whether any file does not.
+  bool has_lost() const { return has_lost_; }
+
   bool has_room(Stream stream) const { return page(stream).outlet->has_room(); }
   /// Of the stream that has one, as an Outlet's.
   int error() const { return out_->outlet->error() != 0 ? out_->outlet->error() : err_->outlet->error(); }
@@ -76,6 +81,7 @@ class Console {
   std::shared_ptr<Page> out_, err_;  // one, if both are one file
   // Who wrote the line that the cursor stands at the start of, having ended it with "\r".
   const void* overwritable_ = nullptr;
+  bool has_lost_ = false;
 };
 
 /// Writes all of `text`, however long that takes; false, with errno, if that cannot be.

@@ -178,7 +178,7 @@ int launch_here(const Flags& flags) {
     flush(console, signals, status == 0 ? std::nullopt : std::optional(flags.shutdown_timeout));
   };
   flush_all();
-  if (console.error() == 0) return status;
+  if (console.error() == 0) return status == 0 && console.has_lost() ? kFailure : status;
   console.say(std::string("cannot write what the ranks print: ") + std::strerror(console.error()));
   flush_all();
   return kFailure;

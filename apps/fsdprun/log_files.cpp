@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <random>
 #include <system_error>
+#include <utility>
 
 #include "exit.h"
 
@@ -34,6 +36,17 @@ fsdp::Descriptor enter(int parent, const std::string& name, const std::string& p
   struct stat status{};
   const bool is_link = fstatat(parent, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(status.st_mode);
   refuse(path, is_link ? "it is a link, which is not followed" : strerror(error));
+}
+
+/// Where the files of this user's jobs are if no flag says so.
+fs::path own_folder() {
+  std::error_code error;
+  const auto parent = fs::temp_directory_path(error);
+  if (!error) return parent / ("fsdprun-" + std::to_string(geteuid()));
+  const char* named = std::getenv("TMPDIR");
+  throw Exit(kFailure, "the folder for temporary files cannot be used: " + error.message() +
+                           (named == nullptr ? std::string() : std::string(" (TMPDIR is ") + named + ")") +
+                           "; set TMPDIR to another one, or choose a folder with --log-dir");
 }
 
 /// The folder that the flags name, which may be anybody's and open to anybody.
@@ -76,10 +89,7 @@ std::string six_letters() {
 
 LogFiles::LogFiles(const Flags& flags, Console& console) : redirects_(flags.redirects), tee_(flags.tee) {
   if (redirects_.is_empty() && tee_.is_empty()) return;
-  std::error_code error;
-  const fs::path base = flags.log_dir.empty()
-                            ? fs::temp_directory_path(error) / ("fsdprun-" + std::to_string(geteuid()))
-                            : fs::path(flags.log_dir);
+  const fs::path base = flags.log_dir.empty() ? own_folder() : fs::path(flags.log_dir);
   const fsdp::Descriptor parent = flags.log_dir.empty() ? enter_own(base) : enter_chosen(base);
   std::string name;
   do {
@@ -90,17 +100,17 @@ LogFiles::LogFiles(const Flags& flags, Console& console) : redirects_(flags.redi
   console.say("the ranks' output is also or only in " + path_);
 }
 
-fsdp::Descriptor LogFiles::open_stdout(int attempt, int local_rank) const {
-  if (!redirects_.has_stdout(local_rank) && !tee_.has_stdout(local_rank)) return fsdp::Descriptor();
+LogFile LogFiles::open_stdout(int attempt, int local_rank) const {
+  if (!redirects_.has_stdout(local_rank) && !tee_.has_stdout(local_rank)) return {};
   return open(attempt, local_rank, "stdout.log");
 }
 
-fsdp::Descriptor LogFiles::open_stderr(int attempt, int local_rank) const {
-  if (!redirects_.has_stderr(local_rank) && !tee_.has_stderr(local_rank)) return fsdp::Descriptor();
+LogFile LogFiles::open_stderr(int attempt, int local_rank) const {
+  if (!redirects_.has_stderr(local_rank) && !tee_.has_stderr(local_rank)) return {};
   return open(attempt, local_rank, "stderr.log");
 }
 
-fsdp::Descriptor LogFiles::open(int attempt, int local_rank, const std::string& name) const {
+LogFile LogFiles::open(int attempt, int local_rank, const std::string& name) const {
   const std::string of_attempt = "attempt_" + std::to_string(attempt);
   const std::string of_rank = std::to_string(local_rank);
   const std::string path = path_ + "/" + of_attempt + "/" + of_rank;
@@ -109,7 +119,7 @@ fsdp::Descriptor LogFiles::open(int attempt, int local_rank, const std::string& 
   fsdp::Descriptor file(
       openat(folder.number(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kOwnFile));
   if (!file.is_open()) refuse(path + "/" + name, strerror(errno));
-  return file;
+  return {std::move(file), path + "/" + name};
 }
 
 }  // namespace fsdprun

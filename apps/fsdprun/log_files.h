@@ -7,6 +7,7 @@
 #include "comm/posix/descriptor.h"
 #include "console.h"
 #include "flags.h"
+#include "output.h"
 
 namespace fsdprun {
 
@@ -18,11 +19,11 @@ class LogFiles {
   /// Makes the job's folder if a flag asks for files. Throws Exit if it cannot be made.
   LogFiles(const Flags& flags, Console& console);
 
-  fsdp::Descriptor open_stdout(int attempt, int local_rank) const;
-  fsdp::Descriptor open_stderr(int attempt, int local_rank) const;
+  LogFile open_stdout(int attempt, int local_rank) const;
+  LogFile open_stderr(int attempt, int local_rank) const;
 
  private:
-  fsdp::Descriptor open(int attempt, int local_rank, const std::string& name) const;
+  LogFile open(int attempt, int local_rank, const std::string& name) const;
 
   StreamChoice redirects_, tee_;
   std::string path_;  // for messages

@@ -56,7 +56,10 @@ bool RankStream::read_some() {
     return false;
   }
   const std::string_view bytes(buffer.data(), static_cast<size_t>(count));
-  if (options_.file.is_open()) write_all(options_.file.number(), bytes);
+  if (auto& [file, path] = options_.log; file.is_open() && !write_all(file.number(), bytes)) {
+    console_.note_lost(path, errno);
+    file.close();
+  }
   lines_.feed(bytes, [this](std::string_view piece, bool starts) { pass_on(piece, starts); });
   return true;
 }

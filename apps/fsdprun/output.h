@@ -32,6 +32,12 @@ class LineSplitter {
   bool after_return_ = false, is_inside_line_ = false;
 };
 
+/// Gets every byte that a rank prints as it came, until one cannot be written. Not open: there is no file.
+struct LogFile {
+  fsdp::Descriptor file;
+  std::string path;
+};
+
 /// One standard stream of one rank.
 class RankStream {
  public:
@@ -39,8 +45,7 @@ class RankStream {
     Console::Stream stream;
     std::string prefix;
     bool is_shown = true;
-    /// Gets every byte as it came. Not open: no file.
-    fsdp::Descriptor file;
+    LogFile log = {};
   };
 
   RankStream(fsdp::Descriptor pipe, Options options, Console& console);

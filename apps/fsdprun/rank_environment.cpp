@@ -51,7 +51,8 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
                                       .local_world_size = nodes.local_ranks(),
                                       .host = nodes.host(),
                                       .port = nodes.port(),
-                                      .token = nodes.token()}));
+                                      .token = nodes.token(),
+                                      .counts_signals = true}));
   return fsdp::environment_with(variables);
 }
 

@@ -29,7 +29,12 @@ struct SaveOptions {
   std::string extra = "{}";
   /// By name, JSON of what else has a state: schedulers (schedulers.h). Rank 0's count.
   std::map<std::string, std::string> states = {};
-  /// How many checkpoints stay in the folder, the newest; none: all of them.
+  /// By name, states of generators beside LibTorch's default ones: tensors of one dimension on the CPU, as
+  /// at::Generator::get_state() returns them. Each rank saves its own. No name is that of a device type, e.g. "cpu".
+  std::map<std::string, at::Tensor> random_states = {};
+  /// How many checkpoints stay in the folder, the newest; none: all of them. Checkpoints of larger steps than this one
+  /// belong to a training that was given up: they get the names abandoned-step-N, which nothing loads, counts or
+  /// removes by itself.
   std::optional<int64_t> keep = std::nullopt;
   /// Its state is saved too, among `states` under the name "scaler", unless it is not enabled.
   const GradScaler* scaler = nullptr;
@@ -62,6 +67,9 @@ struct LoadedCheckpoint {
   std::string extra;
   /// SaveOptions::states.
   std::map<std::string, std::string> states;
+  /// This rank's SaveOptions::random_states, and by device type the states that the default generators were given.
+  /// Empty where the random state is not restored (load_checkpoint).
+  std::map<std::string, at::Tensor> random_states;
   /// What was not strict: a line for each name that is missing, extra or of other sizes.
   std::vector<std::string> differing;
 };
@@ -94,8 +102,11 @@ void save_checkpoint(const std::string& folder, torch::nn::Module& model,
 /// Reads a checkpoint into a model and, unless it is null, into an optimizer of its parameters: with any number of
 /// ranks, strategy, mesh and wrapping, also by a plain program. Each rank reads its own rows only, and compares all
 /// that it reads with the checksums. Values are converted where the dtype differs. `folder`: of a run, whose newest
-/// checkpoint is taken, or of one checkpoint. The random state is restored where the number of ranks is the same:
-/// training then goes on bit for bit as without a break; with another number, up to rounding.
+/// checkpoint is taken, or of one checkpoint.
+///
+/// The random state of each rank is restored if `optimizer` is given and the number of ranks is the one that saved:
+/// training then goes on bit for bit as without a break. Without an optimizer, or with another number of ranks, the
+/// generators stay as they are, and training goes on up to rounding and to what it draws.
 ///
 /// Collective, outside scopes and backwards. Throws UsageError as save_checkpoint does; an Error on every rank where
 /// something is missing or does not fit (see LoadOptions), before anything is changed, or where a file is damaged: then

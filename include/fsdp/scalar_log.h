@@ -45,7 +45,7 @@ class ScalarLog {
   /// Whether `write` writes anything: figures that nobody sees need not be taken.
   bool is_on() const;
   /// What is not finite is null among JSON lines. Names of one step differ. Each line is in the file when this returns.
-  /// Throws Error if there is no room.
+  /// Throws Error if there is no room; the line is not in the file then, nor a part of it.
   void write(int64_t step, const Scalars& scalars);
 
  private:

@@ -16,8 +16,9 @@ struct SpawnOptions {
   /// How long the other ranks have after a failure to find out who was lost (fsdp::PeerLost), to say so and to clean
   /// up. The default is as long as that takes them at most.
   std::chrono::milliseconds peer_grace = std::chrono::seconds(15);
-  /// SIGTERM and SIGINT to this process go on to the ranks instead of ending it, e.g. so that these save what they have
-  /// and return. They are blocked in the calling thread until spawn returns.
+  /// The first SIGTERM or SIGINT to this process goes on to the ranks instead of ending it, e.g. so that these save
+  /// what they have and return; a line on stderr says so. The second one kills the ranks, and then does here what it
+  /// did before. Signals that are ignored stay ignored. They are blocked in the calling thread until spawn returns.
   bool passes_signals_on = false;
 };
 
@@ -31,7 +32,7 @@ struct SpawnOptions {
 ///
 /// The first rank that fails ends the others: they have `options.peer_grace` to end by themselves, then get SIGTERM,
 /// and soon SIGKILL. Its error is rethrown here as fsdp::Error naming the rank. A rank fails by an exception, by a
-/// signal, or by leaving through exit() with another status than 0.
+/// signal, by leaving through exit() with another status than 0, or if what it printed cannot be written.
 ///
 ///     fsdp::spawn([](int) { fsdp::init_process_group(); train(); }, 2);
 void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions options = {});

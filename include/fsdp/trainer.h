@@ -13,7 +13,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -27,7 +29,7 @@ namespace fsdp {
 namespace detail {
 
 /// While it lives, the thread's operators on this type of device choose their dtype as autocast does; without a dtype
-/// nothing changes.
+/// nothing changes. Afterwards autocast is as it was.
 class [[nodiscard]] AutocastScope {
  public:
   AutocastScope(c10::DeviceType device, std::optional<at::ScalarType> dtype);
@@ -38,6 +40,7 @@ class [[nodiscard]] AutocastScope {
  private:
   std::optional<c10::DeviceType> device_;
   bool was_enabled_ = false;
+  at::ScalarType previous_dtype_ = at::ScalarType::Undefined;
 };
 
 /// While it lives, the module evaluates, without gradients.
@@ -86,8 +89,9 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Joins the ranks of a launcher, or else starts TrainerOptions::devices as forks of this process (fsdp::spawn, with
-  /// its conditions), which must not have started threads then; calls `body` in each and leaves. SIGTERM and SIGINT go
-  /// on to the ranks. Not collective. Throws what init_process_group, spawn and `body` throw.
+  /// its conditions), which must not have started threads then; calls `body` in each and leaves. The first SIGTERM or
+  /// SIGINT goes on to the ranks, the second one ends them. Not collective. Throws what init_process_group, spawn and
+  /// `body` throw.
   static void run(const TrainerOptions& options, const std::function<void(Trainer& trainer)>& body);
 
   /// Callbacks of one kind are called in the order in which they were added.
@@ -111,7 +115,8 @@ class Trainer {
   /// Trains from `place` on to the end of the epochs or steps. `loss(model, batch)` returns the loss of a batch, a
   /// scalar whose gradients are averaged over batches and ranks. Returns whether it came to the end: not if `stop` was
   /// called, or where checkpoints are saved SIGTERM or SIGINT came. Then the step is finished and saved on every rank,
-  /// the program should end with status 0, and one that resumes goes on bit for bit as without a break.
+  /// the program should end with status 0, and one that resumes goes on bit for bit as without a break. A second signal
+  /// ends the process at once.
   ///
   /// Throws UsageError if an epoch has no batch, or the loss is no scalar with a gradient; else what its parts throw.
   template <class Holder, class Data, class Loss>
@@ -209,6 +214,9 @@ class Trainer {
   std::vector<TrainerCallbacks> callbacks_;
   GradScaler scaler_;
   TrainingPlace place_;
+  // What the generators' states were when the epoch of `place_` began, by their names in checkpoints.
+  std::map<std::string, at::Tensor> epochs_random_states_;
+  int64_t may_lack_ = 0;  // see train::ResumedPlace
   std::optional<int64_t> saved_step_;
   bool has_resumed_ = false, is_stopped_ = false;
 };

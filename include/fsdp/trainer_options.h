@@ -97,7 +97,7 @@ std::function<void(torch::nn::Module& module)> activation_checkpointing_of(const
 struct TrainingPlace {
   /// Epochs that are over: the number, from 0, of the one that runs.
   int64_t epoch = 0;
-  /// Batches of this epoch that this rank has done.
+  /// Batches of this epoch that each rank has done.
   int64_t batches = 0;
   /// Optimizer steps of all epochs, with those that a GradScaler skipped.
   int64_t step = 0;

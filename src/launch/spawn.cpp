@@ -28,6 +28,7 @@
 #include "comm/posix/ignored_signal.h"
 #include "comm/posix/standard_streams.h"
 #include "launch/child.h"
+#include "launch/end_requests.h"
 #include "launch/ending.h"
 #include "launch/variables.h"
 
@@ -137,7 +138,7 @@ class RankProcess {
   std::string message_;
 };
 
-/// While it lives, SIGTERM and SIGINT wait in this thread, which is the only one, to be passed on.
+/// While it lives, SIGTERM and SIGINT wait in this thread, which is the only one, unless they are ignored.
 class HeldSignals {
  public:
   HeldSignals() {
@@ -152,15 +153,25 @@ class HeldSignals {
 
   /// In a rank: they arrive as before.
   void release() const { sigprocmask(SIG_SETMASK, &previous_, nullptr); }
-  void pass_on(const std::vector<RankProcess>& ranks) const {
+  /// The next one that waits.
+  std::optional<int> next() const {
     const timespec at_once{};
-    for (int signal = 0; (signal = sigtimedwait(&held_, nullptr, &at_once)) > 0;)
-      for (const RankProcess& rank : ranks) rank.send(signal);
+    const int number = sigtimedwait(&held_, nullptr, &at_once);
+    return number > 0 ? std::optional(number) : std::nullopt;
   }
 
  private:
   sigset_t held_{}, previous_{};
 };
+
+/// Writes what a rank has printed, since a fork ends without doing so. Throws Error if some of it is lost.
+void flush_output() {
+  errno = 0;
+  const bool is_kept = static_cast<bool>(std::cout.flush());
+  if (fflush(stdout) == 0 && ferror(stdout) == 0 && is_kept) return;
+  const int error = errno;
+  throw Error("what it printed cannot be written" + (error != 0 ? std::string(": ") + strerror(error) : std::string()));
+}
 
 RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place) {
   std::array<int, 2> ends;
@@ -175,7 +186,12 @@ RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place
       take_place(place);
       fn(place.rank);
     };
-    const int status = run_rank(body, writing.number());
+    const int status = run_rank(
+        [&] {
+          body();
+          flush_output();
+        },
+        writing.number());
     destroy_process_group();  // nothing else says goodbye to the others
     std::cout.flush();
     std::clog.flush();
@@ -193,17 +209,53 @@ void wait_for_news(const std::vector<RankProcess>& ranks) {
   poll(pipes.data(), pipes.size(), kPollMilliseconds);
 }
 
+/// What signals to this process ask of the ranks. See Note [Two requests to end].
+class Requests {
+ public:
+  Requests(Ending& ending, std::function<void(int signal)> send) : ending_(ending), send_(std::move(send)) {}
+
+  void take(int signal) {
+    const auto now = Ending::Clock::now();
+    if (!first_at_) {
+      first_at_ = now;
+      std::cerr << "[fsdp] " << signal_name(signal)
+                << ": passed on to the ranks, which may save and stop; a second signal ends them" << std::endl;
+      send_(signal);
+    } else if (is_second_request(now - *first_at_)) {
+      ended_by_ = signal;
+      ending_.kill();
+    }
+  }
+  /// The signal that was the second request.
+  std::optional<int> ended_by() const { return ended_by_; }
+
+ private:
+  Ending& ending_;
+  const std::function<void(int signal)> send_;
+  std::optional<Ending::Clock::time_point> first_at_;
+  std::optional<int> ended_by_;
+};
+
+/// How all ranks ended.
+struct Outcome {
+  /// The rank that is to blame; null if all succeeded.
+  const RankProcess* cause = nullptr;
+  std::optional<int> ended_by = std::nullopt;
+};
+
 /// Waits for all ranks, of which some may fail: the others have `peer_grace` to end by themselves, then kShutdownTime
-/// after SIGTERM; who is left then is killed when `ranks` go. `signals`, if any, go on to them. Returns the rank that is to blame, null if all succeeded.
-const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace,
-                                const std::optional<HeldSignals>& signals) {
-  Ending ending({peer_grace, kShutdownTime}, [&](int signal) {
+/// after SIGTERM; who is left then is killed when `ranks` go. `signals`, if any, ask the ranks to end.
+Outcome wait_for_all(std::vector<RankProcess>& ranks, std::chrono::milliseconds peer_grace,
+                     const std::optional<HeldSignals>& signals) {
+  const auto send = [&](int signal) {
     for (const RankProcess& rank : ranks) rank.send(signal);
-  });
+  };
+  Ending ending({peer_grace, kShutdownTime}, send);
+  Requests requests(ending, send);
   const RankProcess* cause = nullptr;
   while (std::ranges::any_of(ranks, &RankProcess::is_running) && ending.phase() < Ending::Phase::kKilled) {
     wait_for_news(ranks);
-    if (signals) signals->pass_on(ranks);
+    while (const auto signal = signals ? signals->next() : std::nullopt) requests.take(*signal);
     for (RankProcess& rank : ranks) rank.collect();
     const auto worst = std::ranges::max_element(ranks, {}, &RankProcess::failure_kind);
     if (worst->failure_kind() == Failure::kNone) continue;
@@ -215,7 +267,7 @@ const RankProcess* wait_for_all(std::vector<RankProcess>& ranks, std::chrono::mi
     ending.note_failure();
     ending.advance();
   }
-  return cause;
+  return {cause, requests.ended_by()};
 }
 
 }  // namespace
@@ -225,8 +277,11 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
   open_standard_streams();
   const WaitedChildren waited;
   const HeldPort port;
-  RankPlace place{
-      .world_size = nprocs, .local_world_size = nprocs, .port = port.number(), .token = random_token()};
+  RankPlace place{.world_size = nprocs,
+                  .local_world_size = nprocs,
+                  .port = port.number(),
+                  .token = random_token(),
+                  .counts_signals = options.passes_signals_on};
   std::cout.flush();
   std::clog.flush();
   fflush(nullptr);  // Else every rank prints what is still buffered here.
@@ -243,7 +298,14 @@ void spawn(const std::function<void(int rank)>& fn, int nprocs, SpawnOptions opt
     place.rank = place.local_rank = rank;
     ranks.push_back(fork_rank(run, place));
   }
-  if (const RankProcess* cause = wait_for_all(ranks, options.peer_grace, signals)) throw Error(cause->failure());
+  const auto [cause, ended_by] = wait_for_all(ranks, options.peer_grace, signals);
+  if (ended_by) {
+    ranks.clear();
+    signals.reset();
+    ::raise(*ended_by);  // by which this process ends too, unless its own handler does something else
+    throw Error("fsdp::spawn: the ranks were killed, because " + signal_name(*ended_by) + " came twice.");
+  }
+  if (cause) throw Error(cause->failure());
 }
 
 }  // namespace fsdp

@@ -22,6 +22,7 @@ Variables variables_of(const RankPlace& place) {
       {"MASTER_PORT", std::to_string(place.port)},
       {"TORCHELASTIC_USE_AGENT_STORE", std::nullopt},
       {"TORCHELASTIC_RESTART_COUNT", std::nullopt},
+      {kCountsSignalsVariable, place.counts_signals ? std::optional("1") : std::nullopt},
   };
   if (!place.token.empty()) variables["FSDP_JOB_TOKEN"] = place.token;
   return variables;

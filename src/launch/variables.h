@@ -15,6 +15,9 @@ namespace fsdp {
 /// "\r" is then written again by the next one.
 inline constexpr const char* kTerminalColumnsVariable = "FSDP_TERMINAL_COLUMNS";
 
+/// A rank has this variable if its launcher counts the signals that ask the job to end. See Note [Two requests to end].
+inline constexpr const char* kCountsSignalsVariable = "FSDP_LAUNCHER_COUNTS_SIGNALS";
+
 /// Names and values; without a value the variable is not set.
 using Variables = std::map<std::string, std::optional<std::string>>;
 
@@ -26,6 +29,8 @@ struct RankPlace {
   int port = 0;
   /// The secret that the ranks share; empty: this process's.
   std::string token = {};
+  /// Whether the process that starts the rank kills it at the second request to end.
+  bool counts_signals = false;
 };
 /// Without what a launcher of this process left about another store.
 Variables variables_of(const RankPlace& place);

@@ -1,17 +1,17 @@
 #include "report/operator_profile.h"
 
+#include <fsdp/error.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
 #include <torch/cuda.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "comm/core/check.h"
+#include "report/temporary_folder.h"
 
 namespace fsdp::report {
 namespace {
@@ -32,13 +32,16 @@ impl::ProfilerConfig config() {
   return impl::ProfilerConfig(impl::ProfilerState::KINETO, /*report_input_shapes=*/true, /*profile_memory=*/true);
 }
 
-// Kineto writes files only.
+// Kineto writes files only. Throws Error if it cannot.
 Json saved(torch::autograd::profiler::ProfilerResult& result) {
-  const auto path = std::filesystem::temp_directory_path() / str_cat("fsdp-", getpid(), "-", gettid(), ".json");
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "operators.json";
   result.save(path.string());
   std::ifstream file(path);
   auto json = Json::parse(file, nullptr, /*allow_exceptions=*/false);
-  std::filesystem::remove(path);
+  if (!json.is_object())
+    throw Error("LibTorch's profiler could not write what it recorded to " + folder.path().string() +
+                ". Set TMPDIR to a folder with room.");
   return json;
 }
 
@@ -72,7 +75,6 @@ std::string OperatorProfile::end(int process, int64_t base_ns) {
   if (!std::exchange(runs_, false)) return events_;
   const auto result = torch::autograd::profiler::disableProfiler();
   const Json json = saved(*result);
-  if (!json.is_object()) return events_;  // Kineto could not write
   const auto kinetos_base = json.value("baseTimeNanoseconds", int64_t{0});
   const double shift = static_cast<double>(kinetos_base - base_ns) / 1000;
   if (json.contains("traceEvents"))

@@ -91,9 +91,13 @@ void Trace::write(const std::string& path) const {
   const auto begun = all_reduce(at::full({}, state_->begun, at::kLong), ReduceOp::kMin, state_->group);
   const auto base = begun.item<int64_t>();
   auto text = report::trace_json(group.rank(), own, base, now);
-  if (state_->operators)
-    if (const auto operators = state_->operators->end(group.rank(), base); !operators.empty())
-      text += ",\n" + operators;
+  std::string problem;  // the other ranks wait for this one
+  try {
+    const auto operators = state_->operators ? state_->operators->end(group.rank(), base) : std::string();
+    if (!operators.empty()) text += ",\n" + operators;
+  } catch (const Error& error) {
+    problem = error.what_without_backtrace();
+  }
   std::ofstream file;
   if (group.rank() == 0) file.open(path);
   file << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
@@ -103,11 +107,13 @@ void Trace::write(const std::string& path) const {
   });
   file << "\n]}\n";
   file.close();
-  const auto is_written = broadcast(at::full({}, static_cast<int64_t>(group.rank() != 0 || !file.fail()), at::kLong), 0,
-                                    state_->group);
+  if (group.rank() == 0 && file.fail())
+    problem = "rank 0 cannot write '" + path + "'. Name a file in an existing folder with room";
+  const auto is_written =
+      all_reduce(at::full({}, static_cast<int64_t>(problem.empty()), at::kLong), ReduceOp::kMin, state_->group);
   if (is_written.item<int64_t>() == 0)
-    throw Error(
-        str_cat(group.where("trace"), "rank 0 cannot write '", path, "'. Name a file in an existing folder with room"));
+    throw Error(group.where("trace") +
+                (problem.empty() ? "another rank could not write its part of '" + path + "', and says why" : problem));
 }
 
 struct TraceSpan::State {

@@ -24,7 +24,7 @@ std::string name_of_file(const char* section, const CheckpointPart& part) {
 }
 
 std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
-                                       const Ranks& ranks) {
+                                       const SaveOptions& options, const Ranks& ranks) {
   std::vector<RowsToWrite> list;
   if (optimizer)
     for (const auto& [place, field, values] : state::tensors_of(*optimizer, tensors)) {
@@ -32,11 +32,12 @@ std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch:
       list.push_back(
           {name_of_state(parameter.name(), field), values, parameter.sizes, parameter.rows, parameter.share});
     }
-  for (const auto& device : devices_of(tensors)) {
-    const auto random = random_state(device);
-    const layout::RowRange all{0, random.numel()};
-    list.push_back({name_of_random(ranks.rank(), device), random, random.sizes().vec(), all, all});
-  }
+  const auto add = [&](const std::string& name, const at::Tensor& state) {
+    const layout::RowRange all{0, state.numel()};
+    list.push_back({name_of_random(ranks.rank(), name), state, state.sizes().vec(), all, all});
+  };
+  for (const auto& device : devices_of(tensors)) add(name_of(device), random_state(device));
+  for (const auto& [name, state] : options.random_states) add(name, state);
   return list;
 }
 
@@ -47,6 +48,15 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
   require(options.step >= 0, where, "expected a step of 0 or more, found ", options.step);
   require(!options.keep || *options.keep > 0, where, "expected to keep 1 checkpoint or more, found ",
           options.keep.value_or(0));
+  for (const auto& [name, state] : options.random_states) {
+    const auto in = "SaveOptions::random_states['" + name + "']: ";
+    require(state.defined() && state.dim() == 1 && state.is_cpu(), where, in,
+            "expected a tensor of one dimension, on the CPU, as at::Generator::get_state() returns it, found ",
+            state.defined() ? std::to_string(state.dim()) + " on " + state.device().str() : "an undefined one");
+    for (const auto& device : devices_of(tensors))
+      require(name != name_of(device), where, in, "the state of the default generator is saved under this name. ",
+              "Choose another one");
+  }
   if (optimizer) require_known(*optimizer, tensors, where);
 }
 
@@ -58,7 +68,7 @@ CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimize
                                    .versions = {{"fsdp", FSDP_VERSION}, {"torch", TORCH_VERSION}}}};
   for (const auto& tensor : tensors.all)
     part.model.push_back({tensor.name(), tensor.tensor.detach(), tensor.sizes, tensor.rows, tensor.share});
-  part.training = training_rows(tensors, optimizer, ranks);
+  part.training = training_rows(tensors, optimizer, options, ranks);
   if (optimizer) part.manifest.optimizer = numbers_of(*optimizer, tensors);
   if (ranks.rank() == 0) {
     part.manifest.extra = options.extra;

@@ -70,22 +70,17 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
   });
 }
 
-using RandomStates = std::vector<std::pair<at::Device, at::Tensor>>;
-
-// This rank's, if there are as many ranks as there were.
-RandomStates read_random_states(CheckpointRows& reader, const ModelTensors& tensors, const Ranks& ranks) {
-  RandomStates states;
+// This rank's by name, if there are as many ranks as there were.
+std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, const Ranks& ranks) {
+  std::map<std::string, at::Tensor> states;
   if (reader.manifest().world_size != ranks.world_size()) return states;
-  for (int rank = 0; rank < ranks.world_size(); ++rank)
-    for (const auto& device : devices_of(tensors)) {
-      const auto found = reader.manifest().training.find(name_of_random(rank, device));
-      if (found == reader.manifest().training.end()) continue;
-      const auto& [name, record] = *found;
-      if (rank == ranks.rank())
-        states.emplace_back(device, rows_in(reader, name, record, {0, record.rows()}, record.sizes));
-      else if (reader.is_sent(record))
-        rows_in(reader, name, record, {0, 0}, {0});
-    }
+  const auto own = name_of_random(ranks.rank(), "");
+  for (const auto& [name, record] : reader.manifest().training) {
+    if (name.starts_with(own))
+      states[name.substr(own.size())] = rows_in(reader, name, record, {0, record.rows()}, record.sizes);
+    else if (is_random(name) && reader.is_sent(record))
+      rows_in(reader, name, record, {0, 0}, {0});
+  }
   return states;
 }
 
@@ -95,15 +90,14 @@ std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const Mo
   std::vector<CheckpointRows::Wanted> wanted;
   for (size_t i = 0; i < tensors.all.size(); ++i)
     if (fit.names[i]) wanted.push_back({&manifest.model.at(*fit.names[i]), tensors.all[i].rows});
-  const auto want = [&](const std::string& name, std::optional<layout::RowRange> rows) {
-    const auto found = manifest.training.find(name);
-    if (found == manifest.training.end()) return;
-    wanted.push_back({&found->second, rows.value_or(layout::RowRange{0, found->second.rows()})});
-  };
   if (!optimizer) return wanted;
   for (const auto& tensor : tensors.all)
-    for (const auto& field : state_fields(*optimizer)) want(name_of_state(tensor.name(), field), tensor.rows);
-  for (const auto& device : devices_of(tensors)) want(name_of_random(ranks.rank(), device), std::nullopt);
+    for (const auto& field : state_fields(*optimizer))
+      if (const auto found = manifest.training.find(name_of_state(tensor.name(), field));
+          found != manifest.training.end())
+        wanted.push_back({&found->second, tensor.rows});
+  for (const auto& [name, record] : manifest.training)
+    if (name.starts_with(name_of_random(ranks.rank(), ""))) wanted.push_back({&record, {0, record.rows()}});
   return wanted;
 }
 
@@ -137,13 +131,16 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
     return {};
   });
   checkpoint->announce(wanted_of(manifest, tensors, fit, optimizer, ranks));
+  std::map<std::string, at::Tensor> random_states;
   ranks.together(operation, [&]() -> std::string {
     read_model(*checkpoint, tensors, fit);
     if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
-    const auto random_states = optimizer ? read_random_states(*checkpoint, tensors, ranks) : RandomStates();
+    if (optimizer) random_states = read_random_states(*checkpoint, ranks);
     checkpoint->finish();  // what could not be read says so before anything makes sense of it
     if (takes_scaler) restore(*options.scaler, manifest.states.at(kScaler));
-    for (const auto& [device, state] : random_states) set_random_state(device, state);
+    for (const auto& device : devices_of(tensors))
+      if (const auto found = random_states.find(name_of(device)); found != random_states.end())
+        set_random_state(device, found->second);
     return {};
   });
   return {.path = checkpoint->path(),
@@ -151,6 +148,7 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
           .world_size = manifest.world_size,
           .extra = manifest.extra,
           .states = manifest.states,
+          .random_states = std::move(random_states),
           .differing = std::move(fit.allowed)};
 }
 

@@ -8,11 +8,9 @@
 
 namespace fsdp::state {
 
-std::string name_of_random(int rank, const at::Device& device) {
-  return str_cat("random.", rank, ".", c10::DeviceTypeName(device.type(), /*lower_case=*/true));
-}
-
 namespace {
+
+constexpr char kRandom[] = "random.";
 
 // Whose rows may be in host memory.
 at::Device device_that_computes(const at::Tensor& tensor) {
@@ -21,6 +19,12 @@ at::Device device_that_computes(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::string name_of(const at::Device& device) { return c10::DeviceTypeName(device.type(), /*lower_case=*/true); }
+
+std::string name_of_random(int rank, const std::string& name) { return kRandom + std::to_string(rank) + "." + name; }
+
+bool is_random(const std::string& name) { return name.starts_with(kRandom); }
 
 std::vector<at::Device> devices_of(const ModelTensors& tensors) {
   std::vector<at::Device> devices{at::kCPU};

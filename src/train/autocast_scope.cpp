@@ -6,8 +6,9 @@ namespace fsdp::detail {
 AutocastScope::AutocastScope(c10::DeviceType device, std::optional<at::ScalarType> dtype) {
   if (!dtype) return;
   device_ = device;
-  at::autocast::set_autocast_dtype(device, *dtype);
+  previous_dtype_ = at::autocast::get_autocast_dtype(device);
   was_enabled_ = at::autocast::is_autocast_enabled(device);
+  at::autocast::set_autocast_dtype(device, *dtype);
   at::autocast::set_autocast_enabled(device, true);
   at::autocast::increment_nesting();
 }
@@ -16,6 +17,7 @@ AutocastScope::~AutocastScope() {
   if (!device_) return;
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();  // of parameters that a step changes
   at::autocast::set_autocast_enabled(*device_, was_enabled_);
+  at::autocast::set_autocast_dtype(*device_, previous_dtype_);
 }
 
 }  // namespace fsdp::detail

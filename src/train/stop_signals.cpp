@@ -1,34 +1,65 @@
 #include "train/stop_signals.h"
 
+#include <unistd.h>
+
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include "comm/posix/ignored_signal.h"
+#include "launch/end_requests.h"
+#include "launch/variables.h"
 
 namespace fsdp::train {
 namespace {
 
-// See Note [The only variable of a signal's handler].
-std::atomic<int> received_signal{0};
-static_assert(std::atomic<int>::is_always_lock_free);
+using Clock = std::chrono::steady_clock;
 
-extern "C" void remember_signal(int signal) { received_signal.store(signal, std::memory_order_relaxed); }
+// See Note [The only variables of a signal's handler].
+std::atomic<int> received_signal{0};
+std::atomic<Clock::rep> received_at{0};  // the first one; 0: none
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<Clock::rep>::is_always_lock_free);
+
+extern "C" void remember_signal(int number) { received_signal.store(number, std::memory_order_relaxed); }
+
+void say(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+}
+
+// All that it calls may be called in a handler.
+extern "C" void count_signal(int number) {
+  const int error = errno;
+  const auto now = Clock::now().time_since_epoch();
+  if (Clock::rep first = 0; received_at.compare_exchange_strong(first, now.count())) {
+    remember_signal(number);
+    say(number == SIGINT ? "[fsdp] SIGINT" : "[fsdp] SIGTERM");
+    say(": training saves and stops after this step; a second signal ends it\n");
+  } else if (is_second_request(now - Clock::duration(first))) {
+    ::signal(number, SIG_DFL);
+    ::raise(number);  // it ends the process as this handler returns
+  }
+  errno = error;
+}
 
 }  // namespace
 
 StopSignals::StopSignals() {
   received_signal.store(0, std::memory_order_relaxed);
-  struct sigaction action {};
-  action.sa_handler = remember_signal;
+  received_at.store(0);
+  struct sigaction action{};
+  action.sa_handler = std::getenv(kCountsSignalsVariable) == nullptr ? count_signal : remember_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGTERM, is_ignored(SIGTERM) ? nullptr : &action, &previous_terminate_);
-  sigaction(SIGINT, is_ignored(SIGINT) ? nullptr : &action, &previous_interrupt_);
+  for (const int number : {SIGTERM, SIGINT}) sigaddset(&action.sa_mask, number);
+  for (const int number : {SIGTERM, SIGINT})
+    if (!is_ignored(number)) sigaction(number, &action, &previous_[number]);
 }
 
 StopSignals::~StopSignals() {
-  sigaction(SIGTERM, &previous_terminate_, nullptr);
-  sigaction(SIGINT, &previous_interrupt_, nullptr);
+  for (const auto& [number, action] : previous_) sigaction(number, &action, nullptr);
 }
 
 std::shared_ptr<const StopSignals> StopSignals::of_process() {

@@ -4,16 +4,19 @@
 
 #include <signal.h>
 
+#include <map>
 #include <memory>
 
 namespace fsdp::train {
 
-/// While it lives, SIGTERM and SIGINT end nothing: that they came is remembered, for whoever asks. Then they do what
-/// they did before. One that the process ignores, as in the background of a script, stays ignored.
+/// While it lives, the first SIGTERM or SIGINT ends nothing: that it came is remembered, for whoever asks, and said on
+/// stderr. The second one ends the process. Where a launcher counts them (Note [Two requests to end] in
+/// launch/end_requests.h), it does both, and here they are only remembered. A signal that was ignored stays ignored.
+/// Afterwards they do what they did before.
 ///
-/// Note [The only variable of a signal's handler]
-/// A handler is the process's and gets nothing but the signal's number, so what it writes is a variable of the process.
-/// Ranks that are threads share both, so there is one object for all of them.
+/// Note [The only variables of a signal's handler]
+/// A handler is the process's and gets nothing but the signal's number, so what it reads and writes are variables of
+/// the process. Ranks that are threads share all of it, so there is one object for all of them.
 class StopSignals {
  public:
   /// The process's; made if there is none. Any thread.
@@ -27,7 +30,8 @@ class StopSignals {
 
  private:
   StopSignals();
-  struct sigaction previous_terminate_ {}, previous_interrupt_ {};
+  /// By number; those that were ignored are not here.
+  std::map<int, struct sigaction> previous_;
 };
 
 }  // namespace fsdp::train

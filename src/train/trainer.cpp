@@ -15,7 +15,10 @@
 namespace fsdp {
 namespace {
 
+using RandomStates = std::map<std::string, at::Tensor>;
+
 constexpr const char* kState = "trainer";
+constexpr const char* kAtEpochsStart = "epoch.";  // before the device type, in the names of random states
 
 void check_options(const TrainerOptions& options) {
   const auto where = [](const char* option) {
@@ -26,12 +29,15 @@ void check_options(const TrainerOptions& options) {
           ", the number of ranks there are, found ", options.devices,
           ". Let Trainer::run start the ranks, or leave it to the launcher.");
   require(options.epochs > 0, where("epochs"), "at least 1, found ", options.epochs, ".");
-  require(options.accumulate > 0, where("accumulate"), "at least 1 batch for each step, found ", options.accumulate, ".");
+  require(options.accumulate > 0, where("accumulate"), "at least 1 batch for each step, found ", options.accumulate,
+          ".");
   require(!options.steps || *options.steps > 0, where("steps"), "at least 1, found ", options.steps.value_or(0), ".");
   require(!options.max_grad_norm || *options.max_grad_norm > 0, where("max_grad_norm"), "more than 0, found ",
           options.max_grad_norm.value_or(0), ".");
-  require(options.save.every >= 0, where("save.every"), "steps, or 0 for the end only, found ", options.save.every, ".");
-  require(options.mesh_shape.size() <= 2, where("mesh_shape"), "one size or two, found ", options.mesh_shape.size(), ".");
+  require(options.save.every >= 0, where("save.every"), "steps, or 0 for the end only, found ", options.save.every,
+          ".");
+  require(options.mesh_shape.size() <= 2, where("mesh_shape"), "one size or two, found ", options.mesh_shape.size(),
+          ".");
   require(options.mesh_shape.empty() || !options.sharding.mesh, where("mesh_shape"),
           "none beside sharding.mesh. Give one of them.");
 }
@@ -61,6 +67,35 @@ UsageError wrong_loss(const at::Tensor& loss) {
                             ". Return e.g. its mean from the loss function."));
 }
 
+std::string name_at_epochs_start(const c10::Device& device) {
+  return kAtEpochsStart + c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+}
+
+// The states of the default generators of the CPU and of `device`, by the names of those at an epoch's start.
+RandomStates random_states(const c10::Device& device) {
+  RandomStates states;
+  for (const auto& one : {c10::Device(at::kCPU), device})
+    states[name_at_epochs_start(one)] = runtime::random_state(one);
+  return states;
+}
+
+void set_random_states(const c10::Device& device, const RandomStates& states) {
+  for (const auto& one : {c10::Device(at::kCPU), device})
+    runtime::set_random_state(one, states.at(name_at_epochs_start(one)));
+}
+
+// What a loss throws between the batches of a step must not leave a model whose next backward reduces nothing.
+class SynchronizedAgain {
+ public:
+  explicit SynchronizedAgain(const Group& model) : model_(model) {}
+  ~SynchronizedAgain() { model_.set_requires_gradient_sync(true); }
+  SynchronizedAgain(const SynchronizedAgain&) = delete;
+  SynchronizedAgain& operator=(const SynchronizedAgain&) = delete;
+
+ private:
+  const Group& model_;
+};
+
 /// Whether any rank has received one of the signals; null: none does anything. Collective.
 bool is_asked_to_end(const std::shared_ptr<const train::StopSignals>& signals) {
   return signals && all_reduce(at::tensor(signals->received()), ReduceOp::kMax).item<int>() != 0;
@@ -88,6 +123,7 @@ bool Trainer::fit(const Group& model, torch::optim::Optimizer& optimizer, detail
       call(&TrainerCallbacks::on_step_start, place_);
       StepReport report;
       optimizer.zero_grad();
+      const SynchronizedAgain synchronized_again(model);
       for (int64_t number = 0; number < taken; ++number) {
         model.set_requires_gradient_sync(number + 1 == taken);  // one reduction for all of them
         const at::Tensor loss = loss_of(batches, number) / taken;
@@ -118,19 +154,25 @@ bool Trainer::has_more_steps() const { return !is_stopped_ && (!options_.steps |
 
 bool Trainer::has_more_epochs() const { return has_more_steps() && place_.epoch < options_.epochs; }
 
-// Goes on in the middle of an epoch after the batches that were done. What the data draws for those is not drawn again
-// by what follows: batches come from the data one by one, after the step before them.
+// In the middle of an epoch training goes on after the batches that were done. Callbacks and data draw what they draw
+// before those from the generators of the epoch's start, e.g. the order of the samples; what follows is drawn from the
+// generators of the place. Batches come from the data one by one, after the step before them.
 void Trainer::begin_epoch(detail::MicroBatches& batches) {
+  const auto current = random_states(device_);
+  if (place_.batches == 0) epochs_random_states_.clear();
+  epochs_random_states_.insert(current.begin(), current.end());  // those that were loaded stay
+  if (place_.batches > 0) set_random_states(device_, epochs_random_states_);
   call(&TrainerCallbacks::on_epoch_start, place_);
-  const at::Tensor on_cpu = runtime::random_state(at::kCPU), on_device = runtime::random_state(device_);
   batches.begin(place_.epoch);
+  if (place_.batches == 0) return;
   const int64_t skipped = batches.skip(place_.batches);
-  require(skipped == place_.batches, default_process_group()->where("Trainer::fit"), "expected the data of epoch ",
-          place_.epoch, " to have the ", place_.batches, " batches that the loaded training has done, found ", skipped,
+  require(skipped + may_lack_ >= place_.batches, default_process_group()->where("Trainer::fit"),
+          "expected the data of epoch ", place_.epoch, " to have the ", place_.batches,
+          " batches that the loaded training has done, found ", skipped,
           ". Resume with the data and the batch size that were saved.");
-  if (skipped == 0) return;
-  runtime::set_random_state(at::kCPU, on_cpu);
-  runtime::set_random_state(device_, on_device);
+  place_.batches = skipped;
+  may_lack_ = 0;
+  set_random_states(device_, current);
 }
 
 at::Tensor Trainer::loss_of(detail::MicroBatches& batches, int64_t number) const {
@@ -159,8 +201,11 @@ bool Trainer::saves_after_step() const {
 
 void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Optimizer& optimizer) {
   const auto& [folder, every, keep, async] = options_.save;
-  SaveOptions options{
-      .step = place_.step, .states = {{kState, train::state_of(place_)}}, .keep = keep, .scaler = &scaler_};
+  SaveOptions options{.step = place_.step,
+                      .states = {{kState, train::state_of(place_, world_size())}},
+                      .random_states = epochs_random_states_,
+                      .keep = keep,
+                      .scaler = &scaler_};
   call(&TrainerCallbacks::on_save, options);
   if (async)
     async_save_checkpoint(saving, folder, model, &optimizer, options);
@@ -173,21 +218,26 @@ void Trainer::save(AsyncSave& saving, const Group& model, const torch::optim::Op
 bool Trainer::resume(const Group& model, torch::optim::Optimizer& optimizer) {
   has_resumed_ = true;
   if (options_.resume.empty()) return false;
-  const auto loaded =
-      load_checkpoint(options_.resume, model, &optimizer,
-                      {.strict = false,
-                       .may_differ = {"scaler"},  // a training in another precision had no scale
-                       .scaler = &scaler_,
-                       .if_any = options_.resume == options_.save.folder});
+  const auto loaded = load_checkpoint(options_.resume, model, &optimizer,
+                                      {.strict = false,
+                                       .may_differ = {"scaler"},  // a training in another precision had no scale
+                                       .scaler = &scaler_,
+                                       .if_any = options_.resume == options_.save.folder});
   if (loaded.path.empty()) return false;
-  place_ = train::place_in(loaded, world_size(), options_.accumulate);
+  const auto resumed = train::place_in(loaded, world_size(), options_.accumulate);
+  place_ = resumed.place;
+  may_lack_ = resumed.may_lack;
   call(&TrainerCallbacks::on_resume, loaded, place_);
   saved_step_ = place_.step;
+  epochs_random_states_.clear();
+  if (place_.epoch == resumed.place.epoch)
+    for (const auto& [name, state] : loaded.random_states)
+      if (name.starts_with(kAtEpochsStart)) epochs_random_states_[name] = state;
   return true;
 }
 
 template <class Callback, class... Arguments>
-void Trainer::call(Callback TrainerCallbacks::*callback, Arguments&... arguments) const {
+void Trainer::call(Callback TrainerCallbacks::* callback, Arguments&... arguments) const {
   for (const auto& callbacks : callbacks_)
     if (callbacks.*callback) (callbacks.*callback)(arguments...);
 }

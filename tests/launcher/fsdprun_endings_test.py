@@ -49,8 +49,15 @@ class Endings(FsdprunTest):
         process = self.start_traps("INT", ":", "--shutdown-timeout=1000")
         process.send_signal(signal.SIGINT)
         self.assertIn("passed on", process.stderr.readline())
-        process.send_signal(signal.SIGINT)
+        wait_until(lambda: process.send_signal(signal.SIGINT) or process.poll() is not None)
         self.assert_ends(process, 128 + signal.SIGKILL)
+
+    def test_signals_that_come_at_once_are_one_request(self):
+        process = self.start_traps("TERM", "exit 0", "--shutdown-timeout=1000")
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
+            process.send_signal(number)
+        self.end(process, status=0)
+        self.assertEqual(process.err.count("passed on"), 1, process.err)
 
     def test_sigusr1_is_forwarded_and_ends_nothing(self):
         process = self.start_traps("USR1", "touch $D/saw$RANK")

@@ -113,6 +113,21 @@ class Output(FsdprunTest):
         self.check(1, "touch $D/ran", "-r", "1", status=1, err=["others may use it"])
         self.assertFalse((self.path / "ran").exists())
 
+    def test_without_a_folder_for_temporary_files_none_are_written_elsewhere(self):
+        self.environment["TMPDIR"] = f"{self.path}/missing"
+        result = self.run_ranks("-r", "3", "touch", f"{self.path}/ran", cwd=self.path)
+        self.assertEqual(result.returncode, 1, result.err)
+        self.assertIn(f"(TMPDIR is {self.path}/missing); set TMPDIR to another one", result.err)
+        self.assertEqual(list(self.path.iterdir()), [])
+
+    def test_a_file_that_a_full_disk_does_not_take_is_said_and_a_failure(self):
+        full = ("sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh")
+        process = self.start("-r", "1", f"--log-dir={self.path}", "sh", "-c", "yes | head -c 100000; echo goes on >&2",
+                             prefix=full)
+        self.end(process, status=1)
+        self.assertRegex(process.err, "fsdprun: cannot write .*/attempt_0/0/stdout.log: File too large; the rest of ")
+        self.assertIn("goes on", process.err)
+
     def test_a_link_in_place_of_the_folder_is_refused(self):
         (self.path / "elsewhere").mkdir(mode=0o700)
         self.environment["TMPDIR"] = self.folder.name

@@ -4,7 +4,11 @@
 #include <fsdp/trace.h>
 #include <gmock/gmock.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -141,6 +145,36 @@ TEST(Trace, OfAllRanksIsOneFileWithAProcessForEach) {
     for (const auto& [begin, end] : intervals)
       for (const auto& [other_begin, other_end] : intervals)
         EXPECT_FALSE(begin < other_begin && other_begin + kRounding < end && end + kRounding < other_end);
+}
+
+// LibTorch's profiler writes a file for temporary use. Somebody else may have one of a name that can be foreseen.
+TEST(Trace, OfOperatorsTouchesNobodysTemporaryFilesAndLeavesNone) {
+  const DiskFolder folder;
+  const char* previous = std::getenv("TMPDIR");
+  const std::string kept = previous == nullptr ? "" : previous;
+  setenv("TMPDIR", folder.path().c_str(), 1);
+  const auto target = folder.path() + "/target", path = folder.path() + "/trace.json";
+  run_thread_ranks(1, [&](int) {
+    const Trace trace({.operators = true});
+    std::filesystem::create_symlink(target, c10::str(folder.path(), "/fsdp-", getpid(), "-", gettid(), ".json"));
+    (void)torch::ones({3}).add(1);
+    trace.write(path);
+  });
+  EXPECT_FALSE(std::filesystem::exists(target));
+  EXPECT_NE(nlohmann::json::parse(std::ifstream(path)).dump().find("aten::add"), std::string::npos);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2) << "the link, and the trace";
+  setenv("TMPDIR", (folder.path() + "/missing").c_str(), 1);
+  run_thread_ranks(2, [&](int rank) {
+    // The profiler is the process's.
+    const Trace trace({.operators = rank == 1});
+    try {
+      trace.write(path);
+      ADD_FAILURE() << "without a folder for temporary files the operators are lost";
+    } catch (const Error& error) {
+      if (rank == 1) EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("TMPDIR"));
+    }
+  });
+  previous == nullptr ? unsetenv("TMPDIR") : setenv("TMPDIR", kept.c_str(), 1);
 }
 
 TEST(TraceJson, TracksHaveOneThingAtATimeAndAreAsFewAsMayBe) {

@@ -1,22 +1,32 @@
 // fsdp::spawn forks, so nothing in this program may start a thread before a case calls it.
 #include <ATen/Parallel.h>
+#include <fcntl.h>
 #include <fsdp/error.h>
 #include <fsdp/process_group.h>
 #include <fsdp/spawn.h>
+#include <fsdp/trainer.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <future>
+#include <iostream>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "../support/disk_folder.h"
 #include "comm/rendezvous/environment.h"
 
 namespace fsdp {
@@ -133,6 +143,110 @@ TEST_F(Spawn, SignalsToTheCallerGoOnToTheRanksWhereThatIsAskedFor) {
   EXPECT_EQ(shared_->pids[1], SIGTERM);
   sigprocmask(SIG_BLOCK, nullptr, &blocked);
   EXPECT_FALSE(sigismember(&blocked, SIGTERM));
+}
+
+/// A process that leads a group, and what it writes to stderr.
+class Program {
+ public:
+  explicit Program(const std::function<void()>& body) {
+    std::array<int, 2> ends{};
+    TORCH_CHECK(pipe2(ends.data(), O_CLOEXEC) == 0);
+    pid_ = fork();
+    if (pid_ == 0) {
+      setpgid(0, 0);
+      dup2(ends[1], STDERR_FILENO);
+      body();
+      _exit(0);
+    }
+    close(ends[1]);
+    errors_ = fdopen(ends[0], "r");
+  }
+  ~Program() {
+    if (!status_) kill(-pid_, SIGKILL);
+    fclose(errors_);
+  }
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::string line_of_errors() {
+    pollfd written{fileno(errors_), POLLIN, 0};
+    std::array<char, 1000> line{};
+    if (poll(&written, 1, 20'000) != 1 || !fgets(line.data(), line.size(), errors_)) return "";
+    return line.data();
+  }
+  /// As waitpid tells it. Sends the signal again and again, if there is one, until the program has ended.
+  std::optional<int> end(int signal = 0) {
+    int status = 0;
+    for (int i = 0; i < 1500 && !status_; ++i) {
+      if (waitpid(pid_, &status, WNOHANG) == pid_) return status_ = status;
+      if (signal != 0) kill(pid_, signal);
+      usleep(20'000);
+    }
+    return status_;
+  }
+
+ private:
+  pid_t pid_ = 0;
+  FILE* errors_ = nullptr;
+  std::optional<int> status_;
+};
+
+// Trains with checkpoints in `folder`. Each rank comes to a batch that never comes, if `hangs`.
+void train_until_stopped(const std::string& folder, int ranks, bool hangs, int* started) {
+  struct Batches {
+    bool hangs;
+    int* started;
+    int value = 0;
+    int& operator*() { return value; }
+    Batches& operator++() {
+      __atomic_fetch_add(started, 1, __ATOMIC_SEQ_CST);
+      while (hangs) pause();
+      return *this;
+    }
+    bool operator!=(const Batches&) const { return true; }
+    Batches begin() const { return *this; }
+    Batches end() const { return *this; }
+  };
+  Trainer::run({.devices = ranks, .seed = 1, .save = {.folder = folder}}, [&](Trainer& trainer) {
+    auto model = trainer.shard(torch::nn::Linear(4, 4));
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    trainer.fit(model, optimizer, Batches{hangs, started},
+                [](auto& net, int) { return net(torch::ones({1, 4})).square().mean(); });
+  });
+}
+
+// Ctrl-C goes to the program and to its ranks, `kill` to the program alone.
+TEST_F(Spawn, TheFirstSignalSavesAndStopsATrainingAndTheSecondEndsIt) {
+  for (const int ranks : {1, 2})
+    for (const bool to_all : {false, true})
+      for (const bool hangs : {false, true}) {
+        SCOPED_TRACE(c10::str(ranks, " ranks", to_all ? ", Ctrl-C" : ", kill", hangs ? ", a batch never comes" : ""));
+        const test::DiskFolder folder;
+        shared_->sum = 0;
+        Program program([&, this] { train_until_stopped(folder.path() + "/run", ranks, hangs, &shared_->sum); });
+        while (__atomic_load_n(&shared_->sum, __ATOMIC_SEQ_CST) < ranks) usleep(1000);
+        kill(to_all ? -program.pid() : program.pid(), SIGINT);
+        const auto line = program.line_of_errors();
+        EXPECT_NE(line.find("SIGINT"), std::string::npos) << line;
+        EXPECT_NE(line.find("a second signal ends"), std::string::npos) << line;
+        const auto status = program.end(hangs ? SIGINT : 0);
+        ASSERT_TRUE(status.has_value()) << "it never ends";
+        EXPECT_EQ(WIFSIGNALED(*status) ? WTERMSIG(*status) : 0, hangs ? SIGINT : 0);
+        EXPECT_EQ(std::filesystem::exists(folder.path() + "/run/latest"), !hangs);
+      }
+}
+
+TEST_F(Spawn, ARankFailsIfWhatItPrintsIsLost) {
+  const std::string error = error_of(
+      [](int rank) {
+        if (rank == 0) return;
+        TORCH_CHECK(freopen("/dev/full", "w", stdout) != nullptr);
+        std::cout << "the result" << std::flush;
+        std::printf("another\n");
+      },
+      2);
+  EXPECT_EQ(error, "fsdp::spawn: rank 1 failed: what it printed cannot be written: No space left on device");
 }
 
 TEST_F(Spawn, AFailureIsReportedNamingItsRank) {

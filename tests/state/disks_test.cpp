@@ -152,6 +152,19 @@ TEST(StateDisks, ASaveThatEndedBetweenTwoDisksIsNotTheNewest) {
   expect_loaded(*saved, disks, {1, 0});
 }
 
+TEST(StateDisks, WhoGoesBackToAnOlderCheckpointSetsTheLargerOnesAsideOnAll) {
+  const Disks disks;
+  save_on(disks, {0, 1});
+  on_hosts(disks, {0, 1}, [](HostRun& run) {
+    run.save(3);
+    run.save(2, /*keep=*/1);
+  });
+  for (const int host : {0, 1}) {
+    EXPECT_THAT(state::complete_steps(disks.of_host(host)), ElementsAre(2));
+    EXPECT_TRUE(fs::exists(disks.of_host(host) + "/abandoned-step-000000000003/manifest.json"));
+  }
+}
+
 TEST(StateDisks, AFailureOnOneLeavesNothingOnAny) {
   const Disks disks;
   const auto saved = save_on(disks, {0, 1});

@@ -68,7 +68,8 @@ std::string promise_of(const std::string& folder, const std::string& name) {
 
 // A save may end before the checkpoint has its name, or after that and before `latest` is written. Steps may go down.
 TEST_F(StateFolder, TheNewestIsTheLastOneThatGotItsName) {
-  for (const int64_t step : {30, 10, 20}) write_small_checkpoint(path, step);
+  for (const int64_t step : {10, 20}) write_small_checkpoint(path, step);
+  std::filesystem::copy(step(20), step(30));  // as a release left it that set nothing aside
   EXPECT_EQ(find_checkpoint(path), step(20));
   EXPECT_FALSE(std::filesystem::exists(folder / "next"));
   write_text(folder / "next", "step-000000000015\n");
@@ -101,9 +102,50 @@ TEST_F(StateFolder, TheNewestStaysThatAfterTwoSavesThatEnded) {
   }
 }
 
+// Names of all checkpoints in the folder, also of those that were set aside.
+std::vector<std::string> names_of_checkpoints(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST_F(StateFolder, WhoGoesBackToAnOlderOneSetsTheLargerOnesAside) {
+  for (const int64_t step : {10, 20, 30, 40}) write_small_checkpoint(path, step, std::nullopt, R"({"run": 1})");
+  write_small_checkpoint(path, 25, 2, R"({"run": 2})");
+  EXPECT_THAT(names_of_checkpoints(path), ElementsAre("abandoned-step-000000000030", "abandoned-step-000000000040",
+                                                      "step-000000000020", "step-000000000025"));
+  write_small_checkpoint(path, 30, 2, R"({"run": 2})");
+  EXPECT_THAT(complete_steps(path), ElementsAre(25, 30));
+  for (const auto step : complete_steps(path)) std::filesystem::remove_all(folder / name_of_step(step));
+  EXPECT_THAT(text_of_error([&] { find_checkpoint(path); }), HasSubstr("found none")) << "40 is of the first run";
+  EXPECT_THAT(problems_of(folder / "abandoned-step-000000000040"), IsEmpty()) << "who names it may load it";
+  for (const int64_t step : {30, 20}) write_small_checkpoint(path, step, 2, R"({"run": 3})");
+  EXPECT_THAT(names_of_checkpoints(path),
+              ElementsAre("abandoned-step-000000000030", "abandoned-step-000000000040", "step-000000000020"));
+  EXPECT_EQ(read_manifest(folder / "abandoned-step-000000000030").extra, R"({"run":3})") << "the last of this name";
+}
+
+// The save of 20 ended when it had its name, and 30 and 40 had theirs still.
+TEST_F(StateFolder, TheNextSaveSetsAsideWhatAnInterruptedOneLeft) {
+  for (const bool joins : {false, true}) {
+    write_small_checkpoint(path, 20);
+    for (const int64_t larger : {30, 40}) std::filesystem::copy(step(20), step(larger));
+    std::filesystem::rename(step(40), folder / "replaced-step-000000000040");
+    if (joins) {
+      EXPECT_TRUE(join_step(path, "partial-step-000000000050.00000000"));
+    } else {
+      begin_save(path, 50);
+    }
+    EXPECT_THAT(complete_steps(path), ElementsAre(20));
+  }
+}
+
 // The first run wrote 30 and 40 and was rewound to 20. The save of the new 30 ends before the checkpoint has its name.
 TEST_F(StateFolder, WhatAnAbandonedRunWroteDoesNotComeBackByTheNameOfANewOne) {
-  for (const int64_t step : {30, 40, 20}) write_small_checkpoint(path, step);
+  write_small_checkpoint(path, 20);
+  for (const int64_t larger : {30, 40}) std::filesystem::copy(step(20), step(larger));
   const auto status = status_of_process([&] {
     on_fault_point = [](const char* place) {
       if (std::string_view(place) == "checkpoint promised") _exit(7);
@@ -124,8 +166,8 @@ TEST_F(StateFolder, WhatAnAbandonedRunWroteDoesNotComeBackByTheNameOfANewOne) {
 TEST_F(StateFolder, ThoseBeforeTheNewestAreRemoved) {
   for (const int64_t step : {1, 2, 3}) write_small_checkpoint(path, step, 2);
   EXPECT_THAT(complete_steps(path), ElementsAre(2, 3));
-  write_small_checkpoint(path, 1, 2);
-  EXPECT_THAT(complete_steps(path), ElementsAre(1, 3)) << "the one that was just written stays";
+  write_small_checkpoint(path, 2, 1);
+  EXPECT_THAT(complete_steps(path), ElementsAre(2)) << "the one that was just written stays";
   EXPECT_THAT(incomplete_names(path), IsEmpty());
 }
 

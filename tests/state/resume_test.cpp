@@ -1,5 +1,6 @@
 // Checkpoints of sharded models, from which training goes on with any number of ranks.
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <fsdp/schedulers.h>
 #include <torch/optim/schedulers/step_lr.h>
 
@@ -313,14 +314,42 @@ TEST(StateResume, MistakesAreUsageErrors) {
   });
 }
 
-TEST(StateResume, TheRandomStateGoesOn) {
+// Beside the default generator, which thread ranks share, each rank has one of its own.
+TEST(StateResume, TheRandomStateOfEachRankGoesOnWithAsManyRanksAndAnOptimizer) {
   const TemporaryFolder folder;
+  const auto draw = [](at::Generator& generator) { return torch::rand({3}, generator); };
+  std::vector<Tensor> expected(2);
+  run_ranks(2, [&](SavedRun& run) {
+    auto own = at::detail::createCPUGenerator(static_cast<uint64_t>(rank()));
+    draw(own);
+    run.save(folder.path(), {.random_states = {{"mine", own.get_state()}}});
+    expected[static_cast<size_t>(rank())] = draw(own);
+  });
+  run_ranks(2, [&](SavedRun& run) {
+    auto own = at::detail::createCPUGenerator(9);
+    own.set_state(run.load(folder.path()).random_states.at("mine"));
+    EXPECT_TRUE(torch::equal(draw(own), expected[static_cast<size_t>(rank())]));
+    EXPECT_THAT(load_checkpoint(folder.path(), *run.group).random_states, IsEmpty()) << "without an optimizer";
+  });
   SavedRun run;
-  save_checkpoint(folder.path(), *run.net, run.optimizer.get());
-  const auto expected = torch::rand({3});
-  torch::manual_seed(99);
-  run.load(folder.path());
-  EXPECT_TRUE(torch::equal(torch::rand({3}), expected));
+  EXPECT_THAT(run.load(folder.path()).random_states, IsEmpty()) << "one rank";
+  for (const bool with_optimizer : {false, true}) {
+    save_checkpoint(folder.path(), *run.net, run.optimizer.get());
+    const auto saved = torch::rand({3});
+    torch::manual_seed(99);
+    const auto seeded = torch::rand({3});
+    torch::manual_seed(99);
+    load_checkpoint(folder.path(), *run.net, with_optimizer ? run.optimizer.get() : nullptr);
+    EXPECT_TRUE(torch::equal(torch::rand({3}), with_optimizer ? saved : seeded));
+  }
+  const auto state = at::detail::createCPUGenerator(1).get_state();
+  for (const auto& [name, given, says] :
+       std::vector<std::tuple<std::string, Tensor, std::string>>{{"cpu", state, "saved under this name"},
+                                                                 {"mine", Tensor(), "an undefined one"},
+                                                                 {"mine", state.view({1, -1}), "found 2 on cpu"}})
+    EXPECT_THAT(error_of<UsageError>(
+                    [&] { save_checkpoint(folder.path(), *run.net, nullptr, {.random_states = {{name, given}}}); }),
+                HasSubstr(says));
 }
 
 }  // namespace

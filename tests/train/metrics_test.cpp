@@ -72,6 +72,34 @@ TEST(ScalarLog, WritesALineOfJsonForEachStepOnRank0BehindARunThatGoesOn) {
   });
 }
 
+// As runs that start together do, also in containers, which have the same host and process.
+TEST(ScalarLog, SeveralInOneFolderHaveAFileEach) {
+  const DiskFolder folder;
+  run_thread_ranks(1, [&](int) {
+    std::vector<ScalarLog> logs;
+    for (int i = 0; i < 3; ++i) {
+      logs.emplace_back(ScalarLogOptions{.tensorboard = folder.path()});
+      logs.back().write(i, {{"loss", i}});
+    }
+  });
+  std::vector<size_t> sizes;
+  for (const auto& file : std::filesystem::directory_iterator(folder.path())) sizes.push_back(file.file_size());
+  EXPECT_THAT(sizes, testing::SizeIs(3));
+  EXPECT_THAT(sizes, testing::Each(sizes.front())) << "the first event and one of a step";
+}
+
+TEST(ScalarLog, OnAFullDiskIsAnErrorThatSaysWhy) {
+  run_thread_ranks(1, [&](int) {
+    ScalarLog log({.json_lines = "/dev/full", .appends = true});
+    try {
+      log.write(1, {{"loss", 0.5}});
+      ADD_FAILURE() << "the line is lost";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("No space left on device"));
+    }
+  });
+}
+
 // The first case is from RFC 3720, B.4: the checksum of 32 zero bytes is 0x8a9136aa.
 TEST(EventFile, ChecksumsAreCastagnolisMasked) {
   constexpr uint32_t kOfZeros = 0x8a9136aau;

@@ -142,6 +142,7 @@ TEST(Trainer, StrategiesAndMeshesAreOptionsAndTrainToTheSameBits) {
 
 TEST(Trainer, AutocastHoldsInTheLossAndInTestsAlone) {
   run_thread_ranks(1, [](int) {
+    at::autocast::set_autocast_dtype(torch::kCPU, torch::kHalf);
     Fit fit({.autocast = true}, torch::kFloat);
     const auto in_bf16 = [](SmallModel& net, const Batch& batch) {
       EXPECT_TRUE(at::autocast::is_autocast_enabled(torch::kCPU));
@@ -152,6 +153,7 @@ TEST(Trainer, AutocastHoldsInTheLossAndInTestsAlone) {
     fit.trainer.test(fit.model, batches_of,
                      [&](SmallModel& net, const Batch& batch) -> std::vector<Tensor> { return {in_bf16(net, batch)}; });
     EXPECT_FALSE(at::autocast::is_autocast_enabled(torch::kCPU));
+    EXPECT_EQ(at::autocast::get_autocast_dtype(torch::kCPU), torch::kHalf) << "as it was before";
   });
 }
 
@@ -305,6 +307,16 @@ TEST(Trainer, WithoutDataOrAScalarLossTheErrorSaysSo) {
               HasSubstr("found an undefined tensor"));
   EXPECT_THAT(error_of_fit(batches_of, loss_with([](const Tensor& y) { return y.detach().sum(); })),
               HasSubstr("found one that no parameter has a part in"));
+}
+
+TEST(Trainer, AnErrorInTheMiddleOfAStepLeavesAModelThatIsReducedAsBefore) {
+  run_thread_ranks(2, [](int) {
+    Fit fit({.accumulate = 2});
+    EXPECT_THROW(fit.run(batches_of, [](SmallModel&, const Batch&) -> Tensor { throw std::runtime_error("no loss"); }),
+                 std::runtime_error);
+    loss_of_batch(fit.model, batches_of(0)[0]).backward();
+    for (const auto& parameter : fit.model->parameters()) EXPECT_TRUE(parameter.grad().defined());
+  });
 }
 
 TEST(Trainer, OptionsThatCannotBeRightAreErrorsThatNameThem) {

@@ -26,6 +26,12 @@
 // - beside a step-N all of whose files are on this disk, it is not needed;
 // - beside a step-N that has files on other disks, it may be what these still have. Who loads takes the one of the two
 //   that all disks together have; it goes when a save of this step reaches all disks, or with the step.
+//
+// Note [Checkpoints of a training that was given up]
+// A training that goes back to an older checkpoint saves smaller steps than the folder has. The checkpoints of larger
+// steps are not where it goes on, so they must not count among the newest, and nothing may load them when the new ones
+// are gone. They are renamed to abandoned-step-N as soon as the new one has its name on every disk; a save that ends
+// before that leaves it to the next one. They are whole, so the user decides when they go.
 
 namespace fsdp::state {
 namespace {
@@ -33,7 +39,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kNext[] = "next", kLatest[] = "latest", kLock[] = "lock";
-constexpr std::string_view kStep = "step-", kPartial = "partial-", kReplaced = "replaced-";
+constexpr std::string_view kStep = "step-", kPartial = "partial-", kReplaced = "replaced-", kAbandoned = "abandoned-";
 constexpr uint64_t kMostManifestBytes = uint64_t{1} << 30;
 
 std::string partial_name(int64_t step) { return std::string(kPartial) + name_of_step(step); }
@@ -78,7 +84,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   });
 }
 
-// Under the other name first: half of a checkpoint must not look like one.
+// Under another name first: half of a checkpoint must not look like one.
 void remove_checkpoint(const fs::path& path) {
   const auto rubbish = path.parent_path() / (std::string(kPartial) + path.filename().string());
   fs::rename(path, rubbish);
@@ -153,12 +159,27 @@ void promote_next(const std::string& folder) {
   fs::remove(folder + "/" + kNext);
 }
 
+// See Note [Checkpoints of a training that was given up].
+void set_aside_beyond(const fs::path& folder, int64_t step) {
+  for (const auto larger : complete_steps(folder.string())) {
+    if (larger <= step) continue;
+    const auto checkpoint = folder / name_of_step(larger);
+    const auto aside = folder / (std::string(kAbandoned) + name_of_step(larger));
+    for (const auto& [from, to] : {std::pair(checkpoint, aside), {replaced_path(checkpoint), replaced_path(aside)}}) {
+      if (fs::exists(to)) remove_checkpoint(to);
+      if (fs::exists(from)) fs::rename(from, to);
+    }
+  }
+}
+
 // What earlier saves left that ended, but for `own`, which is this one's.
 void clean_up(const fs::path& folder, const std::string& own = {}) {
   for (const auto& name : incomplete_names(folder.string()))
     if (name != own) fs::remove_all(folder / name);
   settle_replaced(folder);
   promote_next(folder.string());
+  if (const auto names = checkpoint_names(folder.string()); !names.empty())
+    if (const auto newest = step_in(names.front())) set_aside_beyond(folder, *newest);
 }
 
 // Makes the folder if there is none.
@@ -250,8 +271,8 @@ std::optional<FolderLock> join_step(const std::string& folder, const std::string
   }
 }
 
-// `next` says before the checkpoint has its name that it will be the newest one: `latest` says so only afterwards, and a
-// save may end between the two.
+// `next` says before the checkpoint has its name that it will be the newest one: `latest` says so only afterwards, and
+// a save may end between the two.
 void name_step(const std::string& folder, const Manifest& manifest, const FolderLock& /*lock*/) {
   const auto name = name_of_step(manifest.step);
   const auto partial = path_of_attempt(folder, manifest.step);
@@ -271,12 +292,10 @@ void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t>
   translated([&] {
     const fs::path in(folder);
     if (const auto replaced = replaced_path(in / name_of_step(step)); fs::exists(replaced)) remove_checkpoint(replaced);
+    set_aside_beyond(in, step);
     if (!keep) return;
-    // The newest are those with the largest steps, and the one that was just written whatever its step is.
-    auto steps = complete_steps(folder);
-    std::erase(steps, step);
-    const auto others = std::max<int64_t>(*keep - 1, 0);
-    for (int64_t i = 0; i + others < static_cast<int64_t>(steps.size()); ++i)
+    const auto steps = complete_steps(folder);  // of which the one that was just written is the largest
+    for (int64_t i = 0; i + std::max<int64_t>(*keep, 1) < static_cast<int64_t>(steps.size()); ++i)
       for (const auto& old : places_of((in / name_of_step(steps[static_cast<size_t>(i)])).string()))
         remove_checkpoint(old);
   });

@@ -31,13 +31,14 @@ class FolderLock {
   FileLock lock_;
 };
 
-/// Steps of the checkpoints that have their name, ascending; also of one that a save replaced before it ended.
+/// Steps of the checkpoints that have their name, ascending; also of one that a save replaced before it ended, not of
+/// those that were set aside.
 std::vector<int64_t> complete_steps(const std::string& folder);
 /// Names of what is there of checkpoints that were not completed.
 std::vector<std::string> incomplete_names(const std::string& folder);
 
-/// Makes an empty folder for a checkpoint of this step and returns its path; what earlier attempts left is removed.
-/// Needs the lock.
+/// Makes an empty folder for a checkpoint of this step and returns its path; what earlier attempts left is removed, and
+/// what is larger than the newest checkpoint is set aside as in keep_newest. Needs the lock.
 std::string begin_step(const std::string& folder, int64_t step, const FolderLock& lock);
 /// For those who write to a checkpoint that somebody else began: makes its folder, which is called `name`, if it is not
 /// there because `folder` is on another disk. Returns the lock of that disk's folder to the one who made it.
@@ -45,8 +46,8 @@ std::optional<FolderLock> join_step(const std::string& folder, const std::string
 /// Writes the manifest, gives the checkpoint its name and points `latest` to it. A checkpoint of the same step is
 /// replaced; it stays beside it until keep_newest. Needs the lock.
 void name_step(const std::string& folder, const Manifest& manifest, const FolderLock& lock);
-/// When the checkpoint of `step` has its name on every disk: removes the one that it replaced, and all but the newest
-/// `keep` (none: keeps all) and itself. Needs the lock.
+/// When the checkpoint of `step` has its name on every disk: removes the one that it replaced, gives those of larger
+/// steps the names abandoned-step-N, and removes all but the newest `keep` (none: keeps all). Needs the lock.
 void keep_newest(const std::string& folder, int64_t step, std::optional<int64_t> keep, const FolderLock& lock);
 /// Removes what `begin_step` made. Throws nothing.
 void abandon_step(const std::string& folder, int64_t step, const FolderLock& lock) noexcept;
