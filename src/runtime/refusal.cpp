@@ -21,6 +21,7 @@ Difference of_whole(const ParamSlot& slot, Verdict verdict) {
     case Verdict::kRefuseRecording:
       return {"a forward scope or a torch::NoGradGuard", whole};
     case Verdict::kRefuseReplace:
+    case Verdict::kRefuseReplaceInScope:
       return {"a parameter that is not sharded", whole};
     default:
       return {"this rank's rows", whole};
@@ -44,6 +45,7 @@ Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Te
     case Verdict::kRefuseGradientInScope:
       return {"no open scope", "one, and " + rows};
     case Verdict::kRefuseReplace:
+    case Verdict::kRefuseReplaceInScope:
       return {"a parameter that is not sharded", rows};
     default:
       return {c10::str("the whole parameter, as in a forward scope, sizes ", slot.sizes()), rows};
