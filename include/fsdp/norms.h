@@ -30,17 +30,17 @@ namespace fsdp {
 /// p > 0.
 ///
 ///     const double distance = fsdp::norm({gpt->head->weight, gpt->head->bias});
-double norm(const std::vector<at::Tensor>& tensors, double p = 2.0);
+[[nodiscard]] double norm(const std::vector<at::Tensor>& tensors, double p = 2.0);
 /// Of the parameters under `model`, a tied one once.
-double norm(const Group& model, double p = 2.0);
+[[nodiscard]] double norm(const Group& model, double p = 2.0);
 
 /// The sum of all elements of all tensors.
 ///
 ///     const auto numel = c10::multiply_integers(fsdp::global_sizes(weight));
 ///     const double mean = fsdp::sum({weight}) / static_cast<double>(numel);
-double sum(const std::vector<at::Tensor>& tensors);
+[[nodiscard]] double sum(const std::vector<at::Tensor>& tensors);
 /// Of the parameters under `model`, a tied one once.
-double sum(const Group& model);
+[[nodiscard]] double sum(const Group& model);
 
 /// \}
 
