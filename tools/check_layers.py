@@ -31,9 +31,9 @@ FOLDERS = {name.split("/")[0] for name in LEVEL}
 PUBLIC_HEADERS = {
     "layout": "version",
     "comm/core": "backend error communicator",
-    "comm/group": "collectives process_group",
+    "comm/group": "process_group",
     "launch": "spawn",
-    "api": "advice scaled_step options group sharded fully_shard scopes join wrap_policy parameters",
+    "api": "advice collectives scaled_step options group sharded fully_shard scopes join wrap_policy parameters",
     "state": "checkpoint",
     "optim": "clip_grad optim",
     "train": "batches images metrics samplers trainer_options",

@@ -158,7 +158,7 @@ class RecomputedFn final : public Recomputation {
 ///     const auto mlp_of = [=](const torch::Tensor& h) { return mlp->forward(h); };
 ///     x = fsdp::activation_checkpoint({.offload_inputs = true}, mlp_of, x);
 template <class Fn, class... Inputs>
-decltype(auto) activation_checkpoint(const CheckpointOptions& options, Fn&& fn, Inputs&&... inputs) {
+[[nodiscard]] decltype(auto) activation_checkpoint(const CheckpointOptions& options, Fn&& fn, Inputs&&... inputs) {
   using Result = decltype(detail::call_forward(fn, std::forward<Inputs>(inputs)...));
   static_assert(!std::is_void_v<Result> && !std::is_arithmetic_v<std::remove_cvref_t<Result>>,
                 "fsdp::activation_checkpoint: fn returns no tensor, so backward will not come to it");
@@ -180,7 +180,7 @@ decltype(auto) activation_checkpoint(const CheckpointOptions& options, Fn&& fn, 
 /// The same with the default options.
 template <class Fn, class... Inputs>
   requires(!std::is_convertible_v<Fn, CheckpointOptions>)
-decltype(auto) activation_checkpoint(Fn&& fn, Inputs&&... inputs) {
+[[nodiscard]] decltype(auto) activation_checkpoint(Fn&& fn, Inputs&&... inputs) {
   return activation_checkpoint(CheckpointOptions{}, std::forward<Fn>(fn), std::forward<Inputs>(inputs)...);
 }
 

@@ -16,7 +16,8 @@ namespace fsdp {
 /// The norm is (sum |g|^p)^(1/p) over all gradients of sharded parameters under `model`, p = `norm_type` > 0, or the
 /// maximum for infinity. Every gradient is multiplied by min(1, max_norm / (norm + 1e-6)), as
 /// torch.nn.utils.clip_grad_norm_ does; a norm that is NaN makes every gradient NaN. Parameters without a gradient
-/// count as zero. Call it after backward, outside scopes. Collective; one thread.
+/// count as zero. A tensor that is registered under two names counts once; LibTorch's function, which gets the list of
+/// a module's parameters, counts it twice. Call it after backward, outside scopes. Collective; one thread.
 ///
 /// On the CPU the norm has the same bits for any number of ranks, any groups and any cut of the rows, if the gradients
 /// have: |g|^p is summed in fp64 over each row of dim 0, which one rank has whole, in an order given by the row's
@@ -43,10 +44,10 @@ double clip_grad_norm_(const Group& model, double max_norm, double norm_type = 2
 /// `fsdp::clip_coefficient(norm / scale, 1.0) / scale`; the norm is not finite if a gradient on any rank is not.
 ///
 /// Collective; it throws as clip_grad_norm_ does.
-double get_total_norm(const Group& model, double norm_type = 2.0, bool error_if_nonfinite = false);
+[[nodiscard]] double get_total_norm(const Group& model, double norm_type = 2.0, bool error_if_nonfinite = false);
 
 /// min(1, max_norm / (total_norm + 1e-6)), as torch.nn.utils.clip_grads_with_norm_ computes it.
-double clip_coefficient(double total_norm, double max_norm);
+[[nodiscard]] double clip_coefficient(double total_norm, double max_norm);
 
 /// \}
 

@@ -70,7 +70,7 @@ class [[nodiscard]] UseClone {
 /// parameters on the meta device.
 ///
 ///     auto average = fsdp::clone(model);
-Clone clone(const Group& model);
+[[nodiscard]] Clone clone(const Group& model);
 
 /// \}
 

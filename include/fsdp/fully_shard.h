@@ -26,11 +26,13 @@ namespace fsdp {
 ///
 /// Collective: all ranks, same order, same options, same values of parameters (Mismatch otherwise; values are compared
 /// by checksum, or taken from rank 0, see FullyShardOptions::sync_module_states). One thread. Throws UsageError for
-/// modules that are sharded already or frozen, for parameters that are not leaves, have gradients, are part of a
-/// recorded graph, share memory with another tensor of the module, or lie with rows that are not dense, and for
-/// contradicting options. If it throws, the module is as it was before. Tensors outside of the module that share a
-/// parameter's memory, e.g. a detach() from before, have none afterwards: using them is an error that says so. A module
-/// that no shared pointer owns has to outlive the scopes that are opened on its group.
+/// modules that are sharded already, frozen, or without parameters, for parameters that are not leaves, have gradients,
+/// are part of a recorded graph, share memory with another tensor of the module, or lie with rows that are not dense,
+/// and for contradicting options; docs/refused.md has all of it. Tensors that train and that no module registered, e.g.
+/// those of layers in a std::vector, are each rank's own: a warning names them after some steps. If it throws, the
+/// module is as it was before. Tensors outside of the module that share a parameter's memory, e.g. a detach() from
+/// before, have none afterwards: using them is an error that says so. A module that no shared pointer owns has to
+/// outlive the scopes that are opened on its group.
 ///
 ///     for (auto& block : *gpt->blocks) fsdp::fully_shard(*block);
 ///     auto model = fsdp::fully_shard(gpt);
@@ -85,7 +87,7 @@ Sharded<M&> fully_shard(M& module, const FullyShardOptions& options = {}) {
 /// none.
 ///
 ///     fsdp::group_of(*gpt->blocks[0]).unshard().wait();
-Group group_of(const torch::nn::Module& module);
+[[nodiscard]] Group group_of(const torch::nn::Module& module);
 
 /// A handle that can be called, of a module that is sharded already: for code that has only the module, such as a
 /// training function. It refers to the module, which has to outlive it. Not collective; any thread. Throws UsageError
@@ -96,7 +98,7 @@ Group group_of(const torch::nn::Module& module);
 ///       for (auto& batch : loader) loss(model(batch.data), batch.target).backward();
 template <std::derived_from<torch::nn::Module> M>
   requires(!std::same_as<M, torch::nn::Module>)
-Sharded<M&> handle_of(M& module) {
+[[nodiscard]] Sharded<M&> handle_of(M& module) {
   return Sharded<M&>(module, group_of(module));
 }
 

@@ -81,9 +81,9 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {});
 
   /// The outputs, usually a loss, times the scale; in fp32 where a loss without dimensions is of lower precision.
-  at::Tensor scale(const at::Tensor& outputs);
+  [[nodiscard]] at::Tensor scale(const at::Tensor& outputs);
   /// The same of several.
-  std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
+  [[nodiscard]] std::vector<at::Tensor> scale(const std::vector<at::Tensor>& outputs);
 
   /// Divides the gradients of the optimizer's parameters by the scale, in place, and looks for inf and NaN in them.
   /// Throws UsageError, before anything is changed, without a `scale` before on any rank; twice, or after `step`,

@@ -57,11 +57,16 @@ struct GroupStats : ByteCounts {
 /// reduces their sum. Until then they are not in `.grad`: an optimizer step is refused, zero_grad() does not drop them
 /// (Group::reset_iter_state does). A tied parameter's group is covered whole, also where it lies in another model. Last
 /// in, first out. See Group::no_sync.
+///
+///     std::optional<fsdp::NoSync> guard;
+///     if (!is_last) guard.emplace(model.no_sync());
 class [[nodiscard]] NoSync {
  public:
   ~NoSync();
   NoSync(const NoSync&) = delete;
   NoSync& operator=(const NoSync&) = delete;
+  /// The new guard takes the place of the other one, which does nothing any more.
+  NoSync(NoSync&& other) noexcept = default;
 
  private:
   friend class Group;

@@ -31,7 +31,7 @@ class RunningSums {
   /// Adds a scalar to each of the sums. Throws UsageError for another number of them.
   void add(const std::vector<at::Tensor>& values);
   /// The sums over the ranks of `group` (null: the default one). Collective. Throws what all_reduce throws.
-  std::vector<double> over_ranks(const std::shared_ptr<ProcessGroup>& group = nullptr) const;
+  [[nodiscard]] std::vector<double> over_ranks(const std::shared_ptr<ProcessGroup>& group = nullptr) const;
 
  private:
   at::Tensor sums_;

@@ -36,22 +36,22 @@ namespace fsdp {
 /// p > 0.
 ///
 ///     const double distance = fsdp::norm({gpt->head->weight, gpt->head->bias});
-double norm(const std::vector<at::Tensor>& tensors, double p = 2.0);
+[[nodiscard]] double norm(const std::vector<at::Tensor>& tensors, double p = 2.0);
 /// Of the parameters under `model`, a tied one once.
-double norm(const Group& model, double p = 2.0);
+[[nodiscard]] double norm(const Group& model, double p = 2.0);
 
 /// The norm of each tensor, in one exchange: those of layers that LARS and LAMB ask for.
 ///
 ///     const auto norms = fsdp::norms(model.parameters());  // norms[i] belongs to parameters()[i]
-std::vector<double> norms(const std::vector<at::Tensor>& tensors, double p = 2.0);
+[[nodiscard]] std::vector<double> norms(const std::vector<at::Tensor>& tensors, double p = 2.0);
 
 /// The sum of all elements of all tensors.
 ///
 ///     const auto numel = c10::multiply_integers(fsdp::global_sizes(weight));
 ///     const double mean = fsdp::sum({weight}) / static_cast<double>(numel);
-double sum(const std::vector<at::Tensor>& tensors);
+[[nodiscard]] double sum(const std::vector<at::Tensor>& tensors);
 /// Of the parameters under `model`, a tied one once.
-double sum(const Group& model);
+[[nodiscard]] double sum(const Group& model);
 
 /// The sum along some dims of the whole tensor, as `tensor.sum(dims, keepdim)` where nothing is sharded: a new tensor of
 /// its dtype, whole on every rank, without autograd, computed in fp64. Beside rows each rank uses its part of it, so
@@ -59,16 +59,16 @@ double sum(const Group& model);
 /// for each element of the result.
 ///
 ///     const auto of_columns = fsdp::sum(p.grad().pow(2), {0}, true) / fsdp::global_sizes(p)[0];  // Adafactor's
-at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim = false);
+[[nodiscard]] at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim = false);
 
 /// Whether an element of a tensor is not zero. A step that one rank skips is a step that all skip:
 ///
 ///     if (fsdp::any({p.grad().isnan()})) optimizer.zero_grad();  // on every rank or on none
-bool any(const std::vector<at::Tensor>& tensors);
+[[nodiscard]] bool any(const std::vector<at::Tensor>& tensors);
 /// Whether no element of a tensor is zero.
 ///
 ///     const bool usable = fsdp::all({p.grad().isfinite()});
-bool all(const std::vector<at::Tensor>& tensors);
+[[nodiscard]] bool all(const std::vector<at::Tensor>& tensors);
 
 /// \}
 

@@ -73,7 +73,8 @@ struct MixedPrecisionPolicy {
   std::optional<at::ScalarType> reduce_dtype = std::nullopt;
   /// Of the floating-point tensors that a call of the handle returns; unset: as forward made them.
   std::optional<at::ScalarType> output_dtype = std::nullopt;
-  /// Whether a call of the handle casts its floating-point arguments to `param_dtype`.
+  /// Whether a call of the handle casts its floating-point arguments to `param_dtype`. Leave them as they are where
+  /// forward computes with them before it comes to a parameter, as positional encodings do.
   bool cast_forward_inputs = true;
   /// Parameters that stay as they are: it is asked with the module that has the parameter, and the parameter's name
   /// there. Unset: those of modules with running statistics, such as BatchNorm.

@@ -25,11 +25,11 @@ struct LocalRowRange {
 };
 
 /// The sizes of the whole parameter. Not collective.
-std::vector<int64_t> global_sizes(const at::Tensor& parameter);
+[[nodiscard]] std::vector<int64_t> global_sizes(const at::Tensor& parameter);
 /// The rows of the whole parameter that this rank holds; a scalar is one row. Not collective.
 ///
 ///     auto [first, count] = fsdp::local_rows(model->head->weight);
-LocalRowRange local_rows(const at::Tensor& parameter);
+[[nodiscard]] LocalRowRange local_rows(const at::Tensor& parameter);
 
 /// Which ranks hold what of a parameter, as the mesh and the placements of FSDP2's DTensor.
 struct ParameterPlacement {
@@ -50,7 +50,7 @@ struct ParameterPlacement {
 ///
 ///     auto [ranks, shard, replicate] = fsdp::placement_of(model->head->weight);
 ///     if (ranks) std::cout << "rows are shared out over " << shard->world_size() << " ranks\n";
-ParameterPlacement placement_of(const at::Tensor& parameter);
+[[nodiscard]] ParameterPlacement placement_of(const at::Tensor& parameter);
 
 /// The whole parameter as a new tensor of its sizes, dtype and device, without autograd: what the rows hold. Of a
 /// gradient that backward left in `.grad`, the whole gradient; of what element-wise operators made of either outside
@@ -58,11 +58,11 @@ ParameterPlacement placement_of(const at::Tensor& parameter);
 /// what Work::wait throws.
 ///
 ///     auto weight = fsdp::full_tensor(model->head->weight);  // on every rank
-at::Tensor full_tensor(const at::Tensor& parameter);
+[[nodiscard]] at::Tensor full_tensor(const at::Tensor& parameter);
 /// The whole gradient, reduced, as a new tensor of the parameter's sizes; undefined if the parameter has none. Outside
 /// backward. Collective. Throws UsageError for a gradient that has not the sizes of the rows, and what Work::wait
 /// throws.
-at::Tensor full_grad(const at::Tensor& parameter);
+[[nodiscard]] at::Tensor full_grad(const at::Tensor& parameter);
 
 /// \}
 

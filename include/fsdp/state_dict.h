@@ -35,23 +35,23 @@ struct StateEntry {
 /// a scope.
 ///
 ///     for (const auto& [name, sizes, first_row, rows] : fsdp::state_dict(model)) std::cout << name << rows.sizes();
-std::vector<StateEntry> state_dict(const Group& model);
+[[nodiscard]] std::vector<StateEntry> state_dict(const Group& model);
 /// The same of a module, sharded or not.
-std::vector<StateEntry> state_dict(torch::nn::Module& model);
+[[nodiscard]] std::vector<StateEntry> state_dict(torch::nn::Module& model);
 /// The same of an optimizer's state of each parameter: "optim.state.head.weight.exp_avg". Throws UsageError for
 /// optimizers that save_checkpoint does not take.
-std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, const Group& model);
+[[nodiscard]] std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, const Group& model);
 /// The same of an optimizer of a module's parameters, sharded or not.
-std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, torch::nn::Module& model);
+[[nodiscard]] std::vector<StateEntry> state_dict(const torch::optim::Optimizer& optimizer, torch::nn::Module& model);
 
 /// Whole parameters, and buffers, on the CPU of rank 0; empty on the others. They are gathered one after the other, so
 /// another rank holds one whole parameter at a time. Collective. Throws UsageError in a scope, and what Work::wait
 /// throws.
 ///
 ///     for (const auto& [name, tensor] : fsdp::full_state_dict(model)) write(name, tensor);  // on rank 0
-std::vector<std::pair<std::string, at::Tensor>> full_state_dict(const Group& model);
+[[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> full_state_dict(const Group& model);
 /// The same of a module, sharded or not.
-std::vector<std::pair<std::string, at::Tensor>> full_state_dict(torch::nn::Module& model);
+[[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> full_state_dict(torch::nn::Module& model);
 
 /// Loads whole tensors that rank 0 has into a model that is sharded: what full_state_dict returned, or what was read
 /// from anywhere. What other ranks give is ignored. Rank 0 broadcasts one tensor after the other, a few MiB or one row

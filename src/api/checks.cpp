@@ -55,6 +55,15 @@ void require_memory(const at::Tensor& tensor, const std::string& what) {
   require(error.empty(), what, "has memory of another parameter: ", error);
 }
 
+// What LibTorch puts off until somebody reads the tensor by an operator, and what lies in no memory at all.
+void require_plain(const at::Tensor& tensor, const std::string& what, const char* way_out) {
+  const char* found = tensor._is_zerotensor() ? "a zero tensor without memory"
+                      : tensor.is_conj()      ? "ones that are to be conjugated"
+                      : tensor.is_neg()       ? "ones that are to be negated"
+                                              : nullptr;
+  if (found != nullptr) require(false, what, "expected values in memory, found ", found, ". ", way_out);
+}
+
 void check_parameter(const runtime::NamedParameter& parameter, const std::string& where) {
   const auto& [name, tensor] = parameter;
   auto what = where + "parameter '" + name + "' ";
@@ -64,6 +73,7 @@ void check_parameter(const runtime::NamedParameter& parameter, const std::string
           ", expected a strided tensor. Make it dense first");
   require(tensor.is_cpu() || tensor.is_cuda() || tensor.is_privateuseone() || tensor.is_meta(), what, "is on ",
           tensor.device(), ", expected the CPU, a CUDA device, one of PrivateUse1 or the meta device");
+  require_plain(tensor, what, "Ignore it (ignored_params), or give the module its clone()");
   require(!tensor.is_inference(), what, "was made in inference mode. Build the module outside of c10::InferenceMode");
   require(tensor.is_leaf(), what, "is not a leaf of autograd but a result of ",
           tensor.grad_fn() ? tensor.grad_fn()->name() : "an operator",
@@ -229,8 +239,13 @@ void check_module(const ModuleNode& tree, const runtime::Placement& placement, c
     for (const auto& parameter : node.parameters) check_group(group_of_parameter(parameter.tensor));
   });
   // Modules built in C++ have no flag either, but they have parameters.
-  require(tree.has_training_flag || !subtree_parameters(tree).empty(), where, "TorchScript module ", tree.type,
+  const bool has_parameters = !subtree_parameters(tree).empty();
+  require(tree.has_training_flag || has_parameters, where, "TorchScript module ", tree.type,
           " is frozen: its parameters are constants. Shard the module before torch::jit::freeze");
+  require(has_parameters, where, "expected a module with parameters, found none under ", tree.type,
+          ". Register what it trains with register_parameter and register_module; layers in a std::vector belong in a "
+          "torch::nn::ModuleList. A module that has none needs no call of its own: it runs in the scope of the model "
+          "around it");
 }
 
 void check_order(const ModuleNode& tree, const std::string& where) {
@@ -294,13 +309,14 @@ void require_values(const std::vector<std::shared_ptr<runtime::ParamGroup>>& gro
 }
 
 void check_buffers(const std::vector<runtime::NamedParameter>& buffers, const std::string& where) {
-  for (const auto& [name, tensor] : buffers)
-    require(
-        !tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided && !tensor.is_inference() &&
-            at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
-        where, "FullyShardOptions::sync_module_states, or broadcast_buffers: buffer '", name,
-        "' cannot be written (it is sparse, quantised, nested, expanded or made in inference mode). "
-        "Register a plain tensor, e.g. its clone()");
+  for (const auto& [name, tensor] : buffers) {
+    require(!tensor.is_nested() && !tensor.is_quantized() && tensor.layout() == at::kStrided &&
+                !tensor.is_inference() && at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+            where, "FullyShardOptions::sync_module_states, or broadcast_buffers: buffer '", name,
+            "' cannot be written (it is sparse, quantised, nested, expanded or made in inference mode). "
+            "Register a plain tensor, e.g. its clone()");
+    require_plain(tensor, where + "buffer '" + name + "' ", "Register its clone()");
+  }
 }
 
 }  // namespace fsdp

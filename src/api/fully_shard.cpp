@@ -55,7 +55,8 @@ std::vector<NamedParameter> ignored_parameters(const FullyShardOptions& options)
   return ignored;
 }
 
-// The groups under the tree learn whose modules are around theirs, and they and their parameters their names in it.
+// The groups under the tree learn whose modules are around theirs, and they and their parameters their names in it. A
+// group that has no parameters lives as long as those that have some of the tree.
 void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
   struct Step {
     const ModuleNode* node;
@@ -72,7 +73,9 @@ void adopt_descendants(const ModuleNode& tree, ParamGroup& outermost) {
     }
     for (const auto& [name, tensor] : node->parameters) {
       auto part = runtime::registry().find(tensor);
-      if (part && named.insert(tensor.unsafeGetTensorImpl()).second) part->group->rename_slot(part->slot, name);
+      if (!part || !named.insert(tensor.unsafeGetTensorImpl()).second) continue;
+      part->group->rename_slot(part->slot, name);
+      if (outermost.slots().empty()) part->group->keep(outermost.shared_from_this());
     }
     for (auto child = node->children.rbegin(); child != node->children.rend(); ++child)
       steps.push_back({child->get(), around});
@@ -261,7 +264,11 @@ Group shard_over(const runtime::Placement& placement, std::unique_ptr<ModuleNode
       buffer.copy_(buffer_values[i]);
   moving.finish();
   const auto ignored = std::make_shared<ParamGroup::Ignored>();
-  for (const auto& tensor : options.ignored_params) ignored->emplace_back(tensor.getIntrusivePtr());
+  for (const auto& tensor : options.ignored_params) {
+    ignored->emplace_back(tensor.getIntrusivePtr());
+    runtime::registry().leaves.leave_out(tensor);
+  }
+  if (placement.process_group().world_size() > 1) runtime::registry().leaves.begin();
   for (size_t i = 0; i < plan.size(); ++i) install_group(*plan[i].node, groups[i], ignored);
   adopt_descendants(*tree, *groups.back());
   return make_group(groups.back(), std::move(tree));

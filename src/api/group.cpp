@@ -66,6 +66,7 @@ NoSync::NoSync(std::shared_ptr<const GroupView> view) : view_(std::move(view)) {
 }
 
 NoSync::~NoSync() {
+  if (!view_) return;
   const auto& groups = view_->groups;
   std::lock_guard lock(groups.front()->rank_state().mutex);
   for (size_t i = 0; i < groups.size(); ++i) groups[i]->policy.requires_gradient_sync = previous_[i];

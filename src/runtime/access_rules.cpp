@@ -73,7 +73,8 @@ Verdict judge(const Access& a) {
   if (a.op == OperatorKind::kMetadata) return Verdict::kPass;
   if (a.op == OperatorKind::kReplace && a.conversion == Conversion::kNothing) return Verdict::kPass;
   const bool is_parameter = a.part == PartKind::kRows || a.part == PartKind::kWhole;
-  if (a.op == OperatorKind::kReplace && a.is_first && is_parameter) return Verdict::kRefuseReplace;
+  if (a.op == OperatorKind::kReplace && a.is_first && is_parameter)
+    return a.inside && !a.summoned ? Verdict::kRefuseReplaceInScope : Verdict::kRefuseReplace;
   return a.part == PartKind::kWhole ? judge_whole(a) : judge_rows(a);
 }
 
@@ -116,12 +117,18 @@ std::string ways_out(Verdict verdict) {
              "mean the rows, open a fsdp::LocalRows";
     case Verdict::kRefuseWriteInScope:
       return "inside a scope and in backward the whole parameter is a copy, and a write to it would be lost. Write "
-             "outside the scope (optimizer.step() belongs after it), or in fsdp::summon_full_params with "
-             "write_back(); after an exception in backward call reset_iter_state() first";
+             "outside the scope (optimizer.step() belongs after it), or there in fsdp::summon_full_params with "
+             "write_back(); after an exception in backward call reset_iter_state() first. " +
+             std::string(kOtherValuesInForward);
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "
              "values with copy_ (of the whole sizes or of the rows'), or in fsdp::summon_full_params with "
              "write_back(); convert, move, clone and load the model before fsdp::fully_shard";
+    case Verdict::kRefuseReplaceInScope:
+      return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. " +
+             std::string(kOtherValuesInForward) +
+             ". What is to stay is written after the scope: copy_, or fsdp::summon_full_params with write_back(), "
+             "fsdp::to, fsdp::load";
     case Verdict::kRefuseConvert:
       return "outside a forward scope a sharded parameter is this rank's rows, and so would be a converted or moved "
              "copy. Convert and move the model with fsdp::to(model, ...), or before fsdp::fully_shard; for the whole "

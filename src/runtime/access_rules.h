@@ -55,6 +55,7 @@ enum class Verdict : uint8_t {
   kRefuseRandom,
   kRefuseWriteInScope,
   kRefuseReplace,
+  kRefuseReplaceInScope,
   kRefuseConvert,
   kRefuseClone,
   kRefuseRecording,
@@ -62,6 +63,12 @@ enum class Verdict : uint8_t {
 
 /// The rules of docs/architecture.md, "What may touch a sharded tensor".
 Verdict judge(const Access& access);
+
+/// How a forward computes with other values than a parameter has, e.g. a normalised weight.
+constexpr const char* kOtherValuesInForward =
+    "A forward that computes with other values than the parameter's, such as a normalised weight, writes nothing: "
+    "torch::linear(x, w / sigma, bias), or it assigns the module's member and puts it back "
+    "(auto w = layer->weight; layer->weight = w / sigma; y = layer(x); layer->weight = w)";
 
 /// What to do instead, for a verdict that refuses.
 std::string ways_out(Verdict verdict);

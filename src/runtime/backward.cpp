@@ -12,6 +12,7 @@
 #include "comm/core/fault_point.h"
 #include "memory/block.h"
 #include "runtime/compat.h"
+#include "runtime/engine_thread.h"
 #include "runtime/journal.h"
 
 namespace fsdp::runtime {
@@ -25,12 +26,7 @@ bool expects_gradient(const ParamSlot& slot) {
   auto parameter = slot.tensor();
   if (!parameter.defined() || !parameter.requires_grad()) return false;
   auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  if (!accumulator) return false;
-  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
-  if (inputs != nullptr && !inputs->empty()) {
-    auto it = inputs->find(accumulator.get());
-    return it != inputs->end() && it->second.needed_;
-  }
+  if (!accumulator || !runs_in_task(accumulator.get())) return false;
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   return nodes == nullptr || nodes->contains(accumulator.get());
 }
@@ -173,6 +169,7 @@ std::shared_ptr<BackwardTask> open_task(const GroupIdentity& group, int id) {
                                                 .restricted = is_restricted_to_inputs(),
                                                 .runs = token,
                                                 .thread = std::this_thread::get_id(),
+                                                .beginner = beginner_of_backward(),
                                                 .span = {group.rank_state->timeline, Track::kCompute, "backward", ""}});
   torch::autograd::Engine::get_default_engine().queue_callback(
       [rank = group.rank_state, id, token] { end_task(*rank, id); });
@@ -185,6 +182,13 @@ void enter_task(ParamGroup& group, BackwardTask& task, bool (*expects)(const Par
   group.rank_state().tell({Act::kEnterBackward, static_cast<int64_t>(group.id()), task.id});
   group.enter_backward(task.id, expects, /*may_recompute=*/!task.restricted);
   task.groups.push_back(group.id());
+}
+
+bool runs_in_task(torch::autograd::Node* node) {
+  const auto* inputs = torch::autograd::get_current_graph_task_exec_info();
+  if (inputs == nullptr || inputs->empty()) return true;
+  const auto it = inputs->find(node);
+  return it != inputs->end() && it->second.needed_;
 }
 
 void start_reduction(ParamGroup& group, size_t bucket) {
@@ -261,12 +265,12 @@ bool enter_backward(ParamGroup& group) {
   return true;
 }
 
-// A backward inside another one runs on the same thread. On the CPU nothing keeps two threads from changing the `.grad`
-// of one parameter at once; a device has one thread for all.
+// A backward inside another one runs on the same thread, or while that waits for it. On the CPU nothing keeps two
+// threads from changing the `.grad` of one parameter at once; a device has one thread for all.
 void require_no_backward_elsewhere(ParamGroup& group, const char* operation) {
   if (!group.params().is_on_cpu()) return;
   for (const int id : group.backward().tasks())
-    if (group.rank_state().backwards.runs_on_another_thread(id))
+    if (group.rank_state().backwards.runs_on_another_thread(id, beginner_of_backward()))
       refuse_turn(group, operation, "runs a backward through");
 }
 

@@ -6,6 +6,10 @@
 
 #include "runtime/param_group.h"
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace fsdp::runtime {
 
 constexpr const char* kUnfinishedBackward =
@@ -21,6 +25,8 @@ bool enter_backward(ParamGroup& group);
 /// Throws UsageError if another thread runs a backward through `group`, and tells the other ranks, which may wait for
 /// this thread's `operation`.
 void require_no_backward_elsewhere(ParamGroup& group, const char* operation);
+/// Whether the current graph task runs this node of its graph: in autograd::grad and backward(inputs) it may not.
+bool runs_in_task(torch::autograd::Node* node);
 /// A whole gradient, in a graph task that has entered the group. Starts the reductions whose turn it is.
 void gradient_arrived(ParamGroup& group, size_t slot, at::Tensor gradient);
 

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
+#include <string>
 #include <typeinfo>
 #include <utility>
 #include <vector>
@@ -80,6 +81,28 @@ std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* no
   return part ? std::move(part->group) : nullptr;
 }
 
+// The tensor whose gradient the node will accumulate in this graph task, if it has nothing to do with fsdp.
+const at::Tensor* plain_leaf_of(torch::autograd::Node& node) {
+  const auto* tensor = accumulated_by(&node);
+  if (tensor == nullptr || is_marked(*tensor) || !runs_in_task(&node)) return nullptr;
+  return &static_cast<torch::autograd::AccumulateGrad&>(node).variable;
+}
+
+// `groups` are those of the graph, of which there may be none.
+void warn_of_trained(const std::vector<at::Tensor>& leaves, const std::vector<std::shared_ptr<ParamGroup>>& groups) {
+  const auto trained = registry().leaves.find_trained(leaves);
+  if (trained.empty()) return;
+  const auto where = [&]() -> std::string {
+    if (!groups.empty()) return groups.front()->where("backward");
+    try {
+      return default_process_group()->where("backward");
+    } catch (const UsageError&) {  // this thread has none
+      return "fsdp backward: ";
+    }
+  };
+  TORCH_WARN(where(), warning_of(trained));
+}
+
 // Whether this thread comes to the graph task for the first time. Tasks nest: an outer one goes on after an inner one.
 bool is_new_here(int task) {
   thread_local std::array<int, 4> known = {-1, -1, -1, -1};  // the last one first
@@ -98,6 +121,8 @@ void begin_task(torch::autograd::Node& first) {
   const auto* nodes = torch::autograd::get_current_graph_task_nodes_in_graph();
   if (nodes == nullptr) return;
   std::vector<std::shared_ptr<ParamGroup>> groups;
+  const bool looks_for_trained = registry().leaves.looks();
+  std::vector<at::Tensor> plain_leaves;
   const auto add = [&](std::shared_ptr<ParamGroup> group) {
     if (group && (groups.empty() || groups.back() != group)) groups.push_back(std::move(group));
   };
@@ -105,6 +130,8 @@ void begin_task(torch::autograd::Node& first) {
   const auto add_groups_of = [&](torch::autograd::Node& node) {
     // Its own hooks are not looked at: a scope that closes on another thread may be adding one (Reading::watch).
     if (auto group = group_of_accumulator(&node)) return add(std::move(group));
+    if (looks_for_trained)
+      if (const auto* leaf = plain_leaf_of(node)) plain_leaves.push_back(*leaf);
     for (const auto& pointer : node.pre_hooks()) {
       const auto& hook = *pointer;
       if (typeid(hook) == typeid(BeforeBackward)) add(static_cast<const BeforeBackward&>(hook).group());
@@ -119,6 +146,7 @@ void begin_task(torch::autograd::Node& first) {
   std::ranges::sort(groups, {}, number);
   groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
   for (const auto& group : groups) enter_group(*group);
+  if (!plain_leaves.empty()) warn_of_trained(plain_leaves, groups);
 }
 
 // The node gives up what it saved. Most nodes that read a parameter lead straight to it, also those of custom

@@ -41,6 +41,7 @@ struct BackwardTask {
   std::set<Turn> turns = {};         // of buckets whose reduction has not come up yet
   std::weak_ptr<void> runs = {};     // expires with the task, also if an exception ends it
   std::thread::id thread = {};       // in which it entered the first of them
+  const void* beginner = nullptr;    // see beginner_of_backward; null if it is a follower's
   Span span = {};
 };
 
@@ -67,9 +68,11 @@ class BackwardTasks {
   bool has_unfinished() const {
     return std::ranges::any_of(tasks_, [](const auto& entry) { return entry.second->runs.expired(); });
   }
-  bool runs_on_another_thread(int id) const {
+  /// `beginner`: of the backward that this thread runs, which may be nested in that one; null if it runs none.
+  bool runs_on_another_thread(int id, const void* beginner) const {
     const auto task = find(id);
-    return task && !task->runs.expired() && task->thread != std::this_thread::get_id();
+    if (!task || task->runs.expired() || task->thread == std::this_thread::get_id()) return false;
+    return beginner == nullptr || task->beginner != beginner;
   }
 
   /// A reduction of the group is in flight.

@@ -13,7 +13,7 @@
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/operand_access.h"
-#include "runtime/written_modules.h"
+#include "runtime/written_tensors.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -94,7 +94,7 @@ void install_interceptor() {
   }();
   static_cast<void>(library);
   observe_backward_nodes();
-  observe_written_modules();
+  observe_written_tensors();
 }
 
 }  // namespace fsdp::runtime

@@ -7,6 +7,7 @@
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "runtime/registry.h"
 #include "runtime/users_operators.h"
 
 namespace fsdp::runtime {
@@ -77,11 +78,6 @@ void ParamGroup::rename_slot(size_t slot, std::string name) {
   if (slots()[slot].name() == name) return;
   params().rename(slot, std::move(name));
   if (residency().state() != GatherState::kWhole) slots()[slot].whole_storage.detach(slots()[slot].no_memory_error);
-}
-
-void ParamGroup::add_parent(ParamGroup& parent) {
-  if (rank_state().add_parent(id(), parent.id()) && parent.slots().empty())
-    kept_alive_.push_back(parent.shared_from_this());
 }
 
 bool ParamGroup::stays_after_forward() const {
@@ -155,6 +151,7 @@ void ParamGroup::require_not_handed_out() const {
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   turns().note_write(kind, slot);
+  if (placement().process_group().world_size() > 1) registry().leaves.note_write();
   if (policy.free_when_written && !is_inside() && residency().pins == 0) residency().free_whole();
 }
 

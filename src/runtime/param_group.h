@@ -118,10 +118,14 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   void rename(std::string name) { parts_->identity.name = std::move(name); }
   void rename_slot(size_t slot, std::string name);
   /// `parent`: the group of the module next around this group's. A module in two others has two.
-  void add_parent(ParamGroup& parent);
-  /// Whether that is this group, or a parent without parameters that lives as long as it.
+  void add_parent(const ParamGroup& parent) { rank_state().add_parent(id(), parent.id()); }
+  /// `other`, which has no parameters that could keep it, lives as long as this group from now on.
+  void keep(std::shared_ptr<ParamGroup> other) {
+    if (!keeps(*other)) kept_.push_back(std::move(other));
+  }
+  /// Whether that is this group, or one that lives as long as it.
   bool keeps(const ParamGroup& other) const {
-    return this == &other || std::ranges::any_of(kept_alive_, [&](const auto& kept) { return kept->keeps(other); });
+    return this == &other || std::ranges::any_of(kept_, [&](const auto& kept) { return kept.get() == &other; });
   }
   /// Whether some of its parameters were found in this very module.
   bool took_from(const void* module) const { return std::ranges::find(modules_, module) != modules_.end(); }
@@ -194,7 +198,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   std::unique_ptr<Parts> parts_;
   std::vector<const void*> modules_;
-  std::vector<std::shared_ptr<ParamGroup>> kept_alive_;  // parents without parameters, which own nothing below them
+  std::vector<std::shared_ptr<ParamGroup>> kept_;  // none of them has parameters or keeps others
   int depth_ = 0;
   bool is_in_hook_ = false;
 };

@@ -92,13 +92,12 @@ std::optional<double> RankState::waiting_share() const {
   return Seconds(waited_.load()) / Seconds(Clock::now() - since);
 }
 
-bool RankState::add_parent(GroupId group, GroupId parent) {
+void RankState::add_parent(GroupId group, GroupId parent) {
   std::lock_guard lock(mutex);
   auto& parents = parents_.at(group);
-  if (std::ranges::find(parents, parent) != parents.end()) return false;
+  if (std::ranges::find(parents, parent) != parents.end()) return;
   parents.push_back(parent);
   kinship_.reset();
-  return true;
 }
 
 const Kinship& RankState::kinship() {

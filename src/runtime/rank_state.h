@@ -67,8 +67,8 @@ class RankState {
   /// All that there are, in any order.
   std::vector<ParamGroup*> groups() const;
 
-  /// `parent`: the group of the module next around the group's. Returns whether that was not known.
-  bool add_parent(GroupId group, GroupId parent);
+  /// `parent`: the group of the module next around the group's.
+  void add_parent(GroupId group, GroupId parent);
   const Kinship& kinship();
   /// The group's whole parameters are in memory, or will be, and were read last.
   void note_resident(GroupId id) { residents.note(id, kinship().span_of(id)); }

@@ -21,6 +21,7 @@ Difference of_whole(const ParamSlot& slot, Verdict verdict) {
     case Verdict::kRefuseRecording:
       return {"a forward scope or a torch::NoGradGuard", whole};
     case Verdict::kRefuseReplace:
+    case Verdict::kRefuseReplaceInScope:
       return {"a parameter that is not sharded", whole};
     default:
       return {"this rank's rows", whole};
@@ -43,11 +44,20 @@ Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Te
     case Verdict::kRefuseGradientInScope:
       return {"no open scope", "one, and " + rows};
     case Verdict::kRefuseReplace:
+    case Verdict::kRefuseReplaceInScope:
       return {"a parameter that is not sharded", rows};
     default:
       return {str_cat("the whole parameter, as in a forward scope, sizes ", slot.sizes()), rows};
   }
 }
+
+// As the user called it.
+std::string name_of(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name().name;
+  return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;
+}
+
+}  // namespace
 
 const char* noun_of(PartKind part) {
   switch (part) {
@@ -59,14 +69,6 @@ const char* noun_of(PartKind part) {
       return "parameter '";
   }
 }
-
-// As the user called it.
-std::string name_of(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name().name;
-  return name == "aten::_has_compatible_shallow_copy_type" ? "aten::set_data" : name;
-}
-
-}  // namespace
 
 void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& tensor, const at::Tensor* misfit,
             Verdict verdict) {

@@ -17,6 +17,7 @@
 #include "memory/memory_range.h"
 #include "runtime/access_rules.h"
 #include "runtime/scope_record.h"
+#include "runtime/unregistered_leaves.h"
 
 namespace fsdp::runtime {
 
@@ -73,6 +74,8 @@ class Registry {
   /// A scope has closed from which nodes came that nothing else tells of. The last few of each model are remembered.
   void add_scope(std::shared_ptr<const ScopeRecord> scope);
   std::vector<std::shared_ptr<const ScopeRecord>> scopes() const;
+
+  UnregisteredLeaves leaves;
 
  private:
   struct Entry {

@@ -13,6 +13,7 @@
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
+#include "runtime/access_rules.h"
 #include "runtime/backward.h"
 #include "runtime/compat.h"
 #include "runtime/journal.h"
@@ -44,7 +45,8 @@ Groups require_outside(Groups groups) {
   for (const auto& group : groups)
     require(!group->is_inside(), group->where("summon_full_params"), "'", group->name(),
             "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, or "
-            "read single parameters with fsdp::full_tensor");
+            "read single parameters with fsdp::full_tensor. ",
+            kOtherValuesInForward);
   return groups;
 }
 

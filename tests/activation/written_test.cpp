@@ -58,7 +58,7 @@ TEST(ActivationWritten, AModulesParameterThatIsWrittenBeforeBackwardIsRefusedTho
 TEST(ActivationWritten, AnInputThatIsWrittenIsRefusedAtOnceWhereFnWritesItAndOtherwiseInBackward) {
   auto first = torch::randn({4, 6}), second = torch::randn({4, 6});
   const auto w = torch::randn({6}).requires_grad_();
-  expect_refused([&] { activation_checkpoint([&](const torch::Tensor& h) { return h.add_(1) * w; }, first); },
+  expect_refused([&] { return activation_checkpoint([&](const torch::Tensor& h) { return h.add_(1) * w; }, first); },
                  "tensor 0 of them written in place when fn had run");
   const auto result =
       activation_checkpoint([&](const torch::Tensor& a, const torch::Tensor& b) { return a * b * w; }, first, second);

@@ -30,6 +30,23 @@ TEST_P(Metrics, AreReducedToTheSameBitsOnEveryRankAndTheArgumentStays) {
   });
 }
 
+TEST_P(Metrics, AreWrittenInPlaceWhereTheNameSaysSo) {
+  const int world = GetParam();
+  run_thread_ranks(world, [&](int rank) {
+    const auto parameter = torch::full({2, 3}, rank, torch::kFloat).requires_grad_();
+    const auto version = parameter._version();
+    all_reduce_(parameter.t());  // a view, not contiguous, of what requires a gradient
+    EXPECT_TRUE(parameter.eq(world * (world - 1) / 2).all().item<bool>());
+    EXPECT_GT(parameter._version(), version) << "autograd can see it";
+    const auto column = parameter.detach().t()[0].fill_(rank);
+    all_reduce_(column, ReduceOp::kMax);
+    EXPECT_TRUE(parameter.t()[0].eq(world - 1).all().item<bool>());
+    const auto own = at::full({2}, rank, at::kLong);
+    broadcast_(own, world - 1);
+    EXPECT_TRUE(own.eq(world - 1).all().item<bool>());
+  });
+}
+
 TEST_P(Metrics, ComeFromOneRankOrFromAll) {
   const int world = GetParam();
   run_thread_ranks(world, [&](int rank) {
@@ -57,15 +74,15 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Metrics, testing::Values(1, 3));
 TEST(MetricsOfAGroup, GoOverTheGroupThatIsNamedAndRefuseNothingAndWhatDiffers) {
   run_thread_ranks(2, [](int rank) {
     const auto group = default_process_group();
-    EXPECT_THROW(all_reduce({}), UsageError);
-    EXPECT_THROW(broadcast({}), UsageError);
-    EXPECT_THROW(all_gather({}), UsageError);
-    EXPECT_THROW(broadcast(at::ones({1}), 2), UsageError);
+    EXPECT_THROW(static_cast<void>(all_reduce({})), UsageError);
+    EXPECT_THROW(static_cast<void>(broadcast({})), UsageError);
+    EXPECT_THROW(static_cast<void>(all_gather({})), UsageError);
+    EXPECT_THROW(static_cast<void>(broadcast(at::ones({1}), 2)), UsageError);
     const ThreadProcessGroupGuard none(nullptr);
     EXPECT_EQ(mean(rank, group), 0.5);
     EXPECT_EQ(broadcast(at::full({}, rank, at::kLong), 1, group).item<int64_t>(), 1);
     // The ranks' tensors differ in shape but not in bytes.
-    expect_error<Mismatch>([&] { all_gather(at::zeros({2 + rank, 3 - rank}), group); }, {"[2, 3]", "[3, 2]"});
+    expect_error<Mismatch>([&] { return all_gather(at::zeros({2 + rank, 3 - rank}), group); }, {"[2, 3]", "[3, 2]"});
   });
 }
 

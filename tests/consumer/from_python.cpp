@@ -63,9 +63,9 @@ void ranks() {
   const int rank = fsdp::rank(), size = fsdp::world_size();
   const int gpu = fsdp::local_rank();
   torch::Tensor t = torch::ones({2}) * rank;
-  t = fsdp::all_reduce(t);
-  t = fsdp::all_reduce(t, fsdp::ReduceOp::kMax);
-  t = fsdp::broadcast(t, 0);
+  fsdp::all_reduce_(t);
+  fsdp::all_reduce_(t, fsdp::ReduceOp::kMax);
+  fsdp::broadcast_(t, 0);
   auto all = fsdp::all_gather(t);
   fsdp::barrier();
   check(all.size(0) == size && gpu == rank && t[0].item<int>() == size * (size - 1) / 2, "collectives");

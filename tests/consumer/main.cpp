@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   const bool one_copy = is_shared || second_copy_is_refused(argv[1], model->weight);
   bool is_caught = false;
   try {
-    fsdp::placement_of(torch::Tensor());
+    static_cast<void>(fsdp::placement_of(torch::Tensor()));
   } catch (const fsdp::UsageError&) {
     is_caught = true;
   }

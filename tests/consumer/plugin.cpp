@@ -18,7 +18,7 @@ extern "C" const char* errors_of_second_copy(const torch::Tensor* sharded) {
   };
   fsdp::init_process_group();
   note([] { fsdp::fully_shard(torch::nn::Linear(4, 4)); });
-  note([&] { fsdp::full_tensor(*sharded); });
+  note([&] { return fsdp::full_tensor(*sharded); });
   fsdp::destroy_process_group();
   return errors.c_str();
 }

@@ -54,14 +54,14 @@ class Trainee {
     optimizer_.step();
     if (number == 0) evaluate();
     if (number == 0) pass_on();
-    if (number == 1) full_tensor(net_->head->weight);
+    if (number == 1) static_cast<void>(full_tensor(net_->head->weight));
   }
 
   // One rank does something different, then all ranks do the same; the parameters stay as they are.
   void diverge() {
     communicate();
     if (is(Divergence::kForwardAlone)) loss(7);
-    if (is(Divergence::kWholeTensorAlone)) full_tensor(net_->first->bias);
+    if (is(Divergence::kWholeTensorAlone)) static_cast<void>(full_tensor(net_->first->bias));
     if (is(Divergence::kNormAlone)) clip_grad_norm_(group_, 1.0);
     if (is(Divergence::kStepAlone)) idle_.step();
     if (is(Divergence::kExceptionAlone)) {

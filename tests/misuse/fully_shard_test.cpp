@@ -7,6 +7,7 @@
 #include <array>
 #include <optional>
 
+#include "api/group_view.h"
 #include "misuse/net.h"
 
 namespace fsdp::test {
@@ -37,6 +38,9 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
   std::vector<Tensor> graphs(2);
   std::vector<decltype(torch::autograd::impl::grad_accumulator(Tensor()))> accumulators(2);
   const Words gaps{"parameter 'bad'", "not dense", "sizes [", "strides [", "contiguous()"};
+  const auto kept_back = [](const std::string& name, const char* what) {
+    return Words{"parameter '" + name + "'", what, "expected values in memory", "clone()"};
+  };
   const Words twins{"'first'", "'second'", "the same memory", "a->weight = b->weight"};
   const std::vector<BadBag> bags{
       {[](auto& bag) { bag.add("used", torch::ones({3, 2})).sum().backward(); },
@@ -77,6 +81,10 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
        {"parameter 'tiny'", "Float8_e4m3fn", "expected Half, BFloat16, Float or Double", "Freeze it"}},
       {[](auto& bag) { bag.add("phase", torch::ones({3, 2}, torch::kComplexFloat)); },
        {"parameter 'phase'", "ComplexFloat", "expected a floating point type", "ignored_params"}},
+      {[](auto& bag) { bag.add("zeros", torch::_efficientzerotensor({3, 2})); }, kept_back("zeros", "zero tensor")},
+      {[](auto& bag) { bag.add("turned", torch::_neg_view(torch::ones({3, 2}))); }, kept_back("turned", "negated")},
+      {[](auto& bag) { bag.add("mirrored", torch::_conj(torch::ones({3, 2}, torch::kComplexFloat)), false); },
+       kept_back("mirrored", "conjugated")},
       {[](auto& bag) {
          c10::InferenceMode inference;
          bag.add("inferred", torch::ones({3, 2}));
@@ -93,6 +101,18 @@ TEST(FullyShard, OfParametersThatCannotBeShardedIsRefused) {
       EXPECT_EQ(bag->good.size(0), 4) << "it was not sharded";
     }
     barrier();
+  });
+}
+
+TEST(FullyShard, OfBuffersThatCannotTakeRank0sValuesIsRefusedWhereTheyAreTo) {
+  run_thread_ranks(2, [](int) {
+    for (const auto& buffer : {torch::_efficientzerotensor({3}), torch::_neg_view(torch::ones({3}))}) {
+      Bag bag;
+      bag->register_buffer("put_off", buffer);
+      expect_error([&] { fully_shard(bag, {.sync_module_states = true}); },
+                   {"@fully_shard: buffer 'put_off'", "expected values in memory", "clone()"});
+      EXPECT_EQ(fully_shard(bag).stats().parameter_numel, 8) << "they are left alone";
+    }
   });
 }
 
@@ -116,12 +136,51 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
          [](auto& t) { fully_shard({t.net.up.get()}); },
          [](auto& t) { fully_shard({t.net.norm.get(), t.net.down.get()}); }}},
        {kOutside, {"fsdp::group_of", "no group of its own", "fsdp::fully_shard"}, {[](auto& t) {
-          group_of(*t.net.norm);
+          static_cast<void>(group_of(*t.net.norm));
         }}},
        {kOutside, {"@fully_shard: ", "ignored_params has '0.weight'", "an earlier call has sharded"}, {[](auto& t) {
           nn::Sequential around(t.net.up, nn::Linear(2, 2));
           fully_shard(*around, {.ignored_params = {t.p}});
         }}}});
+}
+
+// Layers in a std::vector are registered with nobody.
+struct Unregistered : nn::Module {
+  std::vector<nn::Linear> layers{nn::Linear(4, 4)};
+  Tensor forward(const Tensor& x) { return layers[0](x); }
+};
+
+TEST(FullyShard, OfAModuleWithoutParametersIsRefused) {
+  run_thread_ranks(2, [](int) {
+    const Words none{"@fully_shard: ", "expected a module with parameters, found none under", "torch::nn::ModuleList"};
+    expect_error([] { fully_shard(std::make_shared<Unregistered>()); }, none);
+    expect_error([] { fully_shard(nn::Sequential(nn::Tanh(), nn::Flatten())); }, none);
+    expect_error([] { fully_shard(std::vector<nn::Module*>{nn::Tanh().get()}); }, none);
+    torch::jit::Module script("Twice");
+    script.register_attribute("training", c10::BoolType::get(), false);
+    script.define("def forward(self, x):\n  return x * 2\n");
+    expect_error([&] { fully_shard(script); }, none);
+  });
+}
+
+// Its parameter is in the group of another module, which is neither inside it nor around it.
+struct Tied : nn::Module {
+  explicit Tied(const Tensor& of) : weight(register_parameter("weight", of)) {}
+  Tensor weight;
+};
+
+TEST(FullyShard, OfAModuleWhoseParametersAreTiedIsFoundAgainWithoutItsHandle) {
+  run_thread_ranks(2, [](int) {
+    auto first = linear_alike();
+    const auto tied = std::make_shared<Tied>(first->weight);
+    fully_shard(*first);
+    fully_shard(*tied);
+    EXPECT_EQ(handle_of(*tied).stats().parameter_numel, 20) << "with the group of the tied parameter";
+    std::weak_ptr<runtime::ParamGroup> group = param_groups(group_of(*tied)).front();
+    first = nullptr;
+    tied->weight = Tensor();
+    EXPECT_FALSE(group.expired()) << "the module still has the parameter";
+  });
 }
 
 // Has no parameters except those of its layer, so its own group has none.

@@ -51,6 +51,38 @@ TEST(ForwardScopes, InInferenceModeLeaveTrainingAlone) {
   });
 }
 
+// A guard that a program opens on a condition.
+TEST(Guards, FitOptional) {
+  expect_training_survives([](const InTraining& t) {
+    const auto loss = [&](bool waits) {
+      std::optional<NoSync> guard;
+      if (waits) guard.emplace(t.group.no_sync());
+      std::optional<ForwardScope> scope;
+      scope.emplace(t.group);
+      return small_loss(t.net, share(1));
+    };
+    t.optimizer.zero_grad();
+    {
+      std::optional<NoSync> guard(t.group.no_sync());
+      const auto moved = std::move(*guard);
+      guard.reset();
+      loss(true).backward();
+      EXPECT_FALSE(t.p.grad().defined()) << "it is the guard that it was moved to that ends it";
+    }
+    loss(false).backward();
+    const auto twice = full_grad(t.p);
+    t.optimizer.zero_grad();
+    loss(false).backward();
+    EXPECT_LT(relative_difference(full_grad(t.p) * 2, twice), 1e-12);
+    std::optional<LocalRows> rows;
+    rows.emplace(t.group);
+    rows.reset();
+    std::optional<SummonFullParams> whole;
+    whole.emplace(t.group);
+    EXPECT_TRUE(shows_whole(t.p));
+  });
+}
+
 TEST(LocalRowsAndScopes, ExcludeOneAnother) {
   expect_training_survives([](const InTraining& t) {
     {

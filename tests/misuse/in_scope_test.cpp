@@ -155,8 +155,29 @@ TEST(Saving, InAScopeWritesTheWholeModelAndIsRefusedWhileAGroupHasNoMemory) {
   });
 }
 
-TEST(Saving, OutsideAScopeWritesExactlyTheRowsAndNoModule) {
+TEST(Saving, OfRowsIsRefusedOutsideLocalRowsWhoeverWritesThem) {
+  auto of_gradient = refusal("torch::save", "up.weight", "fsdp::LocalRows");
+  of_gradient[1] = "the gradient of parameter 'up.weight'";
+  expect_refused({{kInTraining,
+                   refusal("torch::save", "words.weight", "fsdp::save(model, path)"),
+                   {[](auto& t) { saved(t.model()); }, [](auto& t) { saved(t.net.parameters()); }}},
+                  {kInTraining,
+                   refusal("torch::save", "up.weight", "summon_full_params"),
+                   {[](auto& t) { saved(t.net.up); }, [](auto& t) { saved(t.p); }, [](auto& t) { saved(t.p.detach()); },
+                    [](auto& t) { saved(t.p.detach().slice(1, 0, 2)); }, [](auto& t) { torch::pickle_save(t.p); },
+                    [](auto& t) { torch::pickle_save(t.p.detach()); },
+                    [](auto& t) { torch::pickle_save(std::vector<Tensor>{torch::ones({2}), t.p.data()}); }}},
+                  {kInTraining,
+                   of_gradient,
+                   {[](auto& t) { saved(t.p.grad()); }, [](auto& t) { torch::pickle_save(t.p.grad()); }}}});
+}
+
+TEST(Saving, InLocalRowsWritesExactlyTheRows) {
   expect_training_survives([](const InTraining& t) {
+    saved(t.optimizer);  // the state belongs to the rows, for an optimizer of the same rows
+    saved(nn::Linear(2, 3));
+    torch::pickle_save(full_tensor(t.p));
+    const LocalRows rows(t.group);
     for (const auto& p : t.net.parameters()) {
       EXPECT_EQ(p.storage().nbytes(), p.nbytes());
       auto text = saved(p);
@@ -170,14 +191,9 @@ TEST(Saving, OutsideAScopeWritesExactlyTheRowsAndNoModule) {
     std::istringstream all(saved(t.net.parameters()));
     torch::load(all_loaded, all);
     EXPECT_EQ(all_loaded.size(), t.net.parameters().size());
-    saved(t.optimizer);  // the state belongs to the rows, for an optimizer of the same rows
-    saved(nn::Linear(2, 3));
+    const auto pickled = torch::pickle_save(t.p.detach());
+    EXPECT_TRUE(torch::equal(torch::pickle_load(pickled).toTensor(), t.p.detach()));
   });
-  expect_refused(
-      {{kOutside, refusal("torch::save", "words.weight", "fsdp::save(model, path)"), {[](auto& t) {
-          saved(t.model());
-        }}},
-       {kOutside, refusal("torch::save", "up.weight", "summon_full_params"), {[](auto& t) { saved(t.net.up); }}}});
 }
 
 TEST(Saving, OfAModuleWhoseRanksHaveAllRowsIsThatOfAPlainOne) {

@@ -183,27 +183,28 @@ TEST(FullTensor, OfAGradientIsTheGradientAndOfAViewIsRefused) {
     EXPECT_TRUE(torch::equal(full_tensor(p.detach()), full_tensor(p)));
     torch::NoGradGuard no_grad;
     const std::string expected = "@full_tensor: expected parameter 'up.weight'";
-    expect_error([&] { full_tensor(p.slice(1, 0, 1)); }, {expected, "found a view of sizes", "view of the result"});
-    expect_error([&] { full_tensor(p.t()); }, {expected});
+    expect_error([&] { return full_tensor(p.slice(1, 0, 1)); },
+                 {expected, "found a view of sizes", "view of the result"});
+    expect_error([&] { return full_tensor(p.t()); }, {expected});
     ForwardScope scope(t.group);
     EXPECT_EQ(full_tensor(p).size(0), 6);
-    expect_error([&] { full_tensor(p.t()); }, {expected});
+    expect_error([&] { return full_tensor(p.t()); }, {expected});
   });
 }
 
 TEST(FullTensor, OfAnUndefinedTensorIsRefused) {
-  expect_error([] { full_tensor({}); }, {"fsdp::full_tensor: expected a parameter"});
-  expect_error([] { full_grad({}); }, {"fsdp::full_grad: expected a parameter"});
-  expect_error([] { global_sizes({}); }, {"fsdp::global_sizes: expected a parameter"});
-  expect_error([] { local_rows({}); }, {"fsdp::local_rows: expected a parameter"});
-  expect_error([] { placement_of({}); }, {"fsdp::placement_of: expected a parameter"});
+  expect_error([] { return full_tensor({}); }, {"fsdp::full_tensor: expected a parameter"});
+  expect_error([] { return full_grad({}); }, {"fsdp::full_grad: expected a parameter"});
+  expect_error([] { return global_sizes({}); }, {"fsdp::global_sizes: expected a parameter"});
+  expect_error([] { return local_rows({}); }, {"fsdp::local_rows: expected a parameter"});
+  expect_error([] { return placement_of({}); }, {"fsdp::placement_of: expected a parameter"});
 }
 
 TEST(FullGrad, OfAGradientWithOtherSizesThanTheRowsIsRefused) {
   expect_training_survives([](const InTraining& t) {
     auto gradient = t.p.grad();
     t.p.mutable_grad() = torch::ones({1, 1}, torch::kDouble);
-    expect_error([&] { full_grad(t.p); },
+    expect_error([&] { return full_grad(t.p); },
                  {"@full_grad: parameter 'up.weight'", "expected the sizes of this rank's rows", "found [1, 1]"});
     // The gradient is laid out columns first; only its values count, not its memory layout.
     t.p.mutable_grad() = plain_copy(gradient).t().contiguous().t();

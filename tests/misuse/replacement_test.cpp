@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "misuse/net.h"
+#include "misuse/warnings.h"
 
 namespace fsdp::test {
 namespace {
@@ -14,6 +15,9 @@ constexpr const char* kTwin = "Clone the module before fsdp::fully_shard";
 
 Words replaced(const std::string& parameter) {
   return {"@aten::", "parameter '" + parameter + "'", "Copy values with copy_", "before fsdp::fully_shard"};
+}
+Words replaced_in_scope(const std::string& parameter) {
+  return {"@aten::", "parameter '" + parameter + "'", "torch::linear(x, w / sigma", "puts it back"};
 }
 Words converted(const std::string& parameter) {
   return {"@aten::", "parameter '" + parameter + "'", "fsdp::full_tensor(p).to(...)", "before fsdp::fully_shard"};
@@ -34,23 +38,36 @@ void load_saved_net(const InTraining& t, c10::ScalarType dtype) {
 }
 
 TEST(Replacement, OfAParametersMemoryIsRefused) {
-  constexpr unsigned kRecorded = kOutside | kInScope, kUnrecorded = kOutsideUnrecorded | kInScopeUnrecorded;
+  constexpr unsigned kInAScope = kInScope | kInScopeUnrecorded | kInMemory;
   const auto zeros = [](c10::ScalarType dtype) { return torch::zeros({6, 4}, dtype); };
   expect_refused({
-      {kRecorded, {"@aten::set_data: "}, {[=](auto& t) { t.p.set_data(zeros(torch::kDouble)); }}},
-      {kRecorded,
+      {kOutside | kInScope, {"@aten::set_data: "}, {[=](auto& t) { t.p.set_data(zeros(torch::kDouble)); }}},
+      {kOutside,
        replaced("up.weight"),
        {[=](auto& t) { t.p.set_data(zeros(torch::kDouble)); }, [=](auto& t) { t.p.set_data(zeros(torch::kFloat)); }}},
-      {kUnrecorded,
+      {kOutsideUnrecorded,
        replaced("up.weight"),
        {[=](auto& t) { t.p.set_(zeros(torch::kDouble)); }, [=](auto& t) { t.p.resize_({2, 2}); }}},
-      {kRecorded, {"parameter 'words.weight'"}, {[](auto& t) {
+      {kOutside | kInScope, {"parameter 'words.weight'"}, {[](auto& t) {
          nn::utils::vector_to_parameters(torch::zeros({1000}, torch::kDouble), t.net.parameters());
        }}},
-      {kRecorded,
+      {kOutside,
        replaced("words.weight"),
        {[](auto& t) { load_saved_net(t, torch::kDouble); }, [](auto& t) { load_saved_net(t, torch::kFloat); }}},
+      {kInScope, replaced_in_scope("words.weight"), {[](auto& t) { load_saved_net(t, torch::kDouble); }}},
+      // Whatever a user tries in turn to compute with a normalised weight, the error says what works.
+      {kInScope, replaced_in_scope("up.weight"), {[](auto& t) { t.p.set_data(t.p.detach() / 2); }}},
+      {kInAScope & ~kInScope,
+       replaced_in_scope("up.weight"),
+       {[](auto& t) { t.p.set_(t.p.detach() / 2); }, [](auto& t) { t.p.copy_(t.p / 2); },
+        [](auto& t) { t.p.div_(2); }}},
   });
+}
+
+TEST(Summoning, InAForwardSaysWhatWorksThere) {
+  expect_refused({{kInScope | kInScopeUnrecorded | kInMemory,
+                   {"@summon_full_params: ", "is whole already", "torch::linear(x, w / sigma"},
+                   {[](auto& t) { auto whole = summon_full_params(t.group); }}}});
 }
 
 // Outside a scope the conversion is refused; inside one, what comes after it is. Conversions made for printing give no
@@ -62,7 +79,7 @@ TEST(Replacement, ByAnotherTypeOrDeviceIsRefused) {
   auto of_rows = refusal("aten::to", "up.weight", "fsdp::full_tensor(p).to(...)");
   of_rows.emplace_back("p.detach().to(...)");
   expect_refused({{kInTraining, converted("words.weight"), acts},
-                  {kInScope | kInScopeUnrecorded, replaced("words.weight"), acts},
+                  {kInScope | kInScopeUnrecorded, replaced_in_scope("words.weight"), acts},
                   {kInTraining,
                    of_rows,
                    {[](auto& t) { t.p.to(torch::kFloat); }, [](auto& t) { t.p.to(torch::kMeta); },
@@ -117,18 +134,6 @@ class WarnAlways {
  public:
   WarnAlways() { c10::WarningUtils::set_warnAlways(true); }
   ~WarnAlways() { c10::WarningUtils::set_warnAlways(false); }
-};
-
-// Collects this thread's warnings as long as it lives.
-class Warnings : c10::WarningHandler {
- public:
-  Warnings() : previous_(c10::WarningUtils::get_warning_handler()) { c10::WarningUtils::set_warning_handler(this); }
-  ~Warnings() override { c10::WarningUtils::set_warning_handler(previous_); }
-  void process(const c10::Warning& warning) override { text += warning.msg() + "\n"; }
-  std::string text;
-
- private:
-  c10::WarningHandler* previous_;
 };
 
 std::string printed(const torch::Tensor& tensor) {

@@ -226,7 +226,7 @@ TEST(OptimMisuse, WhoOverridesAStepOverridesTheOneWithAFactor) {
   Counting optimizer({parameter}, SGDOptions(0.25));
   optimizer.step();
   GradScaler scaler({.init_scale = 2});
-  scaler.scale(parameter.sum());
+  static_cast<void>(scaler.scale(parameter.sum()));
   scaler.step(optimizer);
   EXPECT_EQ(optimizer.steps, 2);
   EXPECT_TRUE(torch::equal(parameter.detach(), torch::full({2}, 0.625)));

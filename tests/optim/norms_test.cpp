@@ -112,10 +112,10 @@ TEST(GlobalSums, OfViewsAreRefusedBeforeRanksMeet) {
     net.shard();
     const auto p = net.parameters()[0];
     EXPECT_EQ(fsdp::sum({torch::ones({3}), torch::Tensor()}), 3) << "which every rank has whole";
-    expect_error([&] { fsdp::sum({p.detach().view({-1})}); }, {"@sum", "parameter 'p0'", "found a view"});
-    expect_error([&] { fsdp::norm({p}, 0.0); }, {"expected p > 0 or infinity, found 0"});
+    expect_error([&] { return fsdp::sum({p.detach().view({-1})}); }, {"@sum", "parameter 'p0'", "found a view"});
+    expect_error([&] { return fsdp::norm({p}, 0.0); }, {"expected p > 0 or infinity, found 0"});
     EXPECT_GT(fsdp::norm({p}), 0);
-    EXPECT_THROW(fsdp::norm(net.parameters(), rank == 0 ? 2.0 : 3.0), Mismatch);
+    EXPECT_THROW(static_cast<void>(fsdp::norm(net.parameters(), rank == 0 ? 2.0 : 3.0)), Mismatch);
   });
 }
 
@@ -152,7 +152,7 @@ TEST(OptimClipping, ANanOrAnInfinityOnOneRankIsSeenByAll) {
         for (auto& parameter : net.parameters())
           parameter.mutable_grad() = torch::full_like(parameter.detach(), rank == 1 ? bad : 1.0);
         EXPECT_FALSE(std::isfinite(get_total_norm(group, norm_type)));
-        EXPECT_THROW(get_total_norm(group, norm_type, /*error_if_nonfinite=*/true), Error);
+        EXPECT_THROW(static_cast<void>(get_total_norm(group, norm_type, /*error_if_nonfinite=*/true)), Error);
         const double norm = clip_grad_norm_(group, 1.0, norm_type);
         EXPECT_EQ(std::isnan(norm), std::isnan(bad));
         EXPECT_FALSE(std::isfinite(norm));

@@ -48,6 +48,8 @@ class Generator {
     const int count = draw(1, 6);
     has_bfloat16_ = chance(0.12);
     for (int i = 1; i <= count; ++i) model.nodes.push_back(draw_node(model));
+    if (!has_parameters(model, 0)) return draw_model();
+    for (int i = 1; i <= count; ++i) item(model.nodes, i).is_group &= has_parameters(model, i);
     draw_strategies(model);
     const bool shares = std::any_of(model.nodes.begin(), model.nodes.end(),
                                     [](const Node& node) { return node.same_as >= 0 || node.tied_to >= 0; });

@@ -223,6 +223,12 @@ inline bool may_recompute(const Model& model, int node) {
 }
 /// Whether the node has no parameters of its own.
 inline bool is_bare(const Node& node) { return node.cell == Cell::kSequence || node.cell == Cell::kPause; }
+/// Whether the node's module has parameters, of its own or below it: only such a module can be sharded.
+inline bool has_parameters(const Model& model, int node) {
+  for (int i = node; i < static_cast<int>(model.nodes.size()); ++i)
+    if (!is_bare(item(model.nodes, i)) && is_within(model, i, node)) return true;
+  return false;
+}
 /// Whether the node's own parameter at this place trains.
 inline bool has_trained(const Node& node, int place) {
   return !node.is_frozen && (node.cell != Cell::kAdapter || place > 0);

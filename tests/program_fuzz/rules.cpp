@@ -49,10 +49,12 @@ bool is_well_formed(const Program& program, const Node& node) {
 bool is_well_formed(const Program& program, const Model& model) {
   if (model.nodes.empty() || model.nodes[0].cell != Cell::kSequence) return false;
   if (!std::ranges::all_of(model.nodes, [&](const Node& node) { return is_well_formed(program, node); })) return false;
+  if (!has_parameters(model, 0)) return false;
   for (size_t i = 1; i < model.nodes.size(); ++i) {
     const auto& node = model.nodes[i];
     const int number = static_cast<int>(i);
     if (node.parent < 0 || node.parent >= number) return false;
+    if (node.is_group && !has_parameters(model, number)) return false;
     if (item(model.nodes, node.parent).cell != Cell::kSequence) return false;
     if ((node.cell == Cell::kTable || node.cell == Cell::kLarge) && node.size < 1) return false;
     for (int source : {node.tied_to, node.same_as}) {

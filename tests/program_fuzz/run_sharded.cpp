@@ -208,7 +208,7 @@ void ShardedRun::scaled_step(const Statement& s) {
   if (!rank().has_gradients(s)) return;
   auto& scaler = handle(s).scaler;
   auto& optimizer = *rank().of(s).optimizer;
-  scaler.scale(torch::ones({}));
+  static_cast<void>(scaler.scale(torch::ones({})));
   for (auto& tensor : rank().net(s).tensors())
     if (tensor.grad().defined()) tensor.mutable_grad().mul_(scaler.get_scale());
   if (s.flag) {

@@ -61,5 +61,15 @@ class FromPython(unittest.TestCase):
             self.assertIn(" ".join(piece.split()), program)
 
 
+class Refused(unittest.TestCase):
+    def test_what_the_page_shows_is_in_the_test_that_runs_it(self):
+        program = without_indent(read("tests/misuse/instead_test.cpp"))
+        blocks = [without_indent(block) for block in BLOCK.findall(read("docs/refused.md"))]
+        self.assertGreaterEqual(len(blocks), 5)
+        for lines in blocks:
+            starts = [i for i, line in enumerate(program) if line == lines[0]]
+            self.assertTrue(any(program[i : i + len(lines)] == lines for i in starts), lines)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -42,7 +42,7 @@ TEST(FlightRecorder, HasWhatAllRanksDidLastWhenTheyDisagreeAndTheErrorNamesTheFi
   std::vector<std::string> messages;
   std::mutex mutex;
   run_thread_ranks(3, [&](int rank) {
-    fsdp::all_reduce(torch::ones({4}));
+    fsdp::all_reduce_(torch::ones({4}));
     try {
       const Tag tag{rank == 1 ? "theirs" : "ours", {}};
       default_process_group()->communicator().barrier(tag)->wait();

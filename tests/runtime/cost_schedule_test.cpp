@@ -103,7 +103,8 @@ TEST(CostOfASchedule, WhileAGroupAroundThemIsReadTheNextTwoAreGathered) {
 
 TEST(CostOfASchedule, AGroupWithoutParametersIsUnshardedByNothing) {
   on_two_ranks({}, [](const CostRank& on) {
-    torch::nn::Sequential empty(torch::nn::Tanh{});
+    torch::nn::Sequential empty(build_alike([] { return torch::nn::Linear(3, 4); }));
+    fully_shard(*empty[0]);
     const auto group = fully_shard(*empty);
     on.clear();
     group.unshard().wait();

@@ -123,7 +123,7 @@ TEST(Clone, OfAModelThatMovedMeanwhileOrIsInAScopeIsRefusedAndTheModelKeepsItsVa
       auto& average = trained.average;
       in_scope(model, [&] {
         EXPECT_THAT(error_of([&] { average.update(0.5); }), HasSubstr("between steps"));
-        EXPECT_THAT(error_of([&] { clone(model); }), HasSubstr("between steps"));
+        EXPECT_THAT(error_of([&] { return clone(model); }), HasSubstr("between steps"));
       });
       EXPECT_THAT(error_of([&] { average.update(1.5); }), HasSubstr("from 0 to 1"));
       trained.train(2);

@@ -32,8 +32,8 @@ TEST(MetaInit, StaysOnMetaUntilToEmptyThenIsLoadedAndTrains) {
                   AllOf(HasSubstr("'first.weight'"), HasSubstr("'blocks.2.out.weight' and 1 more"),
                         HasSubstr("fsdp::to_empty")));
       for (const auto& act : std::initializer_list<std::function<void()>>{
-               [&] { static_cast<void>(group.unshard()); }, [&] { full_state_dict(group); },
-               [&] { full_tensor(net->head->weight); }, [&] { initialize(group, [] {}); }})
+               [&] { static_cast<void>(group.unshard()); }, [&] { return full_state_dict(group); },
+               [&] { return full_tensor(net->head->weight); }, [&] { initialize(group, [] {}); }})
         EXPECT_THAT(error_of<UsageError>(act), HasSubstr("meta device"));
 
       auto on_ranks = training;

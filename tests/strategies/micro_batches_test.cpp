@@ -42,7 +42,7 @@ void expect_nothing_reads_gradients(const Group& group, OneWeight& net, const ch
   EXPECT_THAT(message_of([&] { plain.step(); }), HasSubstr(way_out));
   EXPECT_THAT(message_of([&] { fused.step(); }), HasSubstr(way_out));
   EXPECT_THAT(message_of([&] { clip_grad_norm_(group, 1); }), HasSubstr(way_out));
-  EXPECT_THAT(message_of([&] { full_grad(net.weight); }),
+  EXPECT_THAT(message_of([&] { return full_grad(net.weight); }),
               AllOf(HasSubstr(way_out), HasSubstr("full_grad"), HasSubstr("reset_iter_state()")));
   net.weight.mutable_grad().reset();
 }

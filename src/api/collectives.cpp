@@ -8,12 +8,36 @@
 #include <vector>
 
 #include "comm/core/check.h"
+#include "runtime/param_group.h"
+#include "runtime/refusal.h"
+#include "runtime/registry.h"
+#include "runtime/row_results.h"
 
 namespace fsdp {
 namespace {
 
 std::shared_ptr<ProcessGroup> or_default(const std::shared_ptr<ProcessGroup>& group) {
   return group ? group : default_process_group();
+}
+
+// Each rank has other rows: what comes of them element by element is no value of the parameter's.
+void require_no_rows(const at::Tensor& tensor, const ProcessGroup& ranks, const std::string& operation) {
+  const auto part = runtime::part_of(tensor);
+  if (!part || part->kind == runtime::PartKind::kWhole) return;
+  auto& group = *part->group;
+  const auto& placement = group.placement();
+  const bool has_other_rows = &ranks == &placement.process_group() || &ranks == &placement.shard();
+  const bool is_gradient = part->kind == runtime::PartKind::kGradient;
+  require(
+      placement.shard().world_size() == 1 || !has_other_rows || group.local_rows_depth > 0, ranks.where(operation),
+      runtime::noun_of(part->kind), group.slots()[part->slot].name(),
+      "' is sharded: expected a tensor of which every rank has the same elements, found this rank's rows, of sizes ",
+      tensor.sizes(),
+      is_gradient ? ". Backward has averaged it over the ranks already: leave the call out, and take the whole "
+                    "gradient from fsdp::full_grad(p)"
+                  : ". Every rank keeps its own rows of it: leave the call out, and take the whole parameter from "
+                    "fsdp::full_tensor(p)",
+      ". For numbers over all rows there are fsdp::norm and fsdp::sum");
 }
 
 at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const std::string& operation) {
@@ -29,11 +53,17 @@ Tag tag_of(const at::Tensor& tensor) { return {str_cat(tensor.scalar_type(), " "
 at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
   const auto ranks = or_default(group);
+  require_no_rows(tensor, *ranks, "all_reduce");
   auto result = copy_of(tensor, *ranks, "all_reduce");
   ranks->communicator().all_reduce(result, op, tag_of(result))->wait();
+  runtime::registry().leaves.leave_out_leaf_of(tensor);
   return result;
 }
 
+void all_reduce_(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group) {
+  const at::NoGradGuard no_grad;
+  tensor.copy_(all_reduce(tensor, op, group));
+}
 double mean(double value, const std::shared_ptr<ProcessGroup>& group) {
   const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group);
   return sum.item<double>() / or_default(group)->world_size();
@@ -42,9 +72,15 @@ double mean(double value, const std::shared_ptr<ProcessGroup>& group) {
 at::Tensor broadcast(const at::Tensor& tensor, int root, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
   const auto ranks = or_default(group);
+  require_no_rows(tensor, *ranks, "broadcast");
   auto result = copy_of(tensor, *ranks, "broadcast");
   ranks->communicator().broadcast(result, root, tag_of(result))->wait();
   return result;
+}
+
+void broadcast_(const at::Tensor& tensor, int root, const std::shared_ptr<ProcessGroup>& group) {
+  const at::NoGradGuard no_grad;
+  tensor.copy_(broadcast(tensor, root, group));
 }
 
 at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGroup>& group) {
