@@ -4,6 +4,7 @@
 #include <fsdp/schedulers.h>
 #include <torch/optim/schedulers/step_lr.h>
 
+#include "comm/core/text.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/format/host_name.h"
 #include "state/trainee.h"
@@ -248,8 +249,8 @@ TEST(StateResume, AFolderThatCannotBeWrittenToIsNamedOnEveryRank) {
               AllOf(HasSubstr("save_checkpoint: rank 0: "), HasSubstr("file/run")));
   const state::FolderLock lock(folder.path());
   EXPECT_THAT(error_on_every_rank(2, [&](SavedRun& run) { run.save(folder.path()); }),
-              HasSubstr(c10::str(folder.path(), ": expected no other job that writes checkpoints here, found process ",
-                                 getpid(), " on host '", state::host_name(), "', which has locked")));
+              HasSubstr(str_cat(folder.path(), ": expected no other job that writes checkpoints here, found process ",
+                                getpid(), " on host '", state::host_name(), "', which has locked")));
   EXPECT_THAT(error_on_every_rank(2, [&](SavedRun& run) { run.load(folder.path()); }),
               HasSubstr("expected a checkpoint, found none"));
 }
