@@ -59,6 +59,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
+  if (received() != 0) return;
   for (const auto& [number, action] : previous_) sigaction(number, &action, nullptr);
 }
 

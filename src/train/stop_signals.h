@@ -12,7 +12,8 @@ namespace fsdp::train {
 /// While it lives, the first SIGTERM or SIGINT ends nothing: that it came is remembered, for whoever asks, and said on
 /// stderr. The second one ends the process. Where a launcher counts them (Note [Two requests to end] in
 /// launch/end_requests.h), it does both, and here they are only remembered. A signal that was ignored stays ignored.
-/// Afterwards they do what they did before.
+/// Afterwards they do what they did before. If one came, that stays as it is while the process ends: the same request
+/// may come again, from the launcher after the terminal, and must not end a process that has saved.
 ///
 /// Note [The only variables of a signal's handler]
 /// A handler is the process's and gets nothing but the signal's number, so what it reads and writes are variables of

@@ -344,13 +344,13 @@ TEST(StateResume, TheRandomStateOfEachRankGoesOnWithAsManyRanksAndAnOptimizer) {
     EXPECT_TRUE(torch::equal(torch::rand({3}), with_optimizer ? saved : seeded));
   }
   const auto state = at::detail::createCPUGenerator(1).get_state();
-  for (const auto& [name, given, says] :
-       std::vector<std::tuple<std::string, Tensor, std::string>>{{"cpu", state, "saved under this name"},
-                                                                 {"mine", Tensor(), "an undefined one"},
-                                                                 {"mine", state.view({1, -1}), "found 2 on cpu"}})
-    EXPECT_THAT(error_of<UsageError>(
-                    [&] { save_checkpoint(folder.path(), *run.net, nullptr, {.random_states = {{name, given}}}); }),
-                HasSubstr(says));
+  const auto error_for = [&](const std::string& name, const Tensor& given) {
+    const auto save = [&] { save_checkpoint(folder.path(), *run.net, nullptr, {.random_states = {{name, given}}}); };
+    return error_of<UsageError>(save);
+  };
+  EXPECT_THAT(error_for("cpu", state), HasSubstr("random_states['cpu']: the state of the default generator is saved"));
+  EXPECT_THAT(error_for("mine", Tensor()), HasSubstr("found an undefined one"));
+  EXPECT_THAT(error_for("mine", state.view({1, -1})), HasSubstr("found 2 on cpu"));
 }
 
 }  // namespace
