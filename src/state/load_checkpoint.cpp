@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "api/group_view.h"
+#include "comm/posix/file.h"
 #include "runtime/compat.h"
 #include "state/checkpoint_rows.h"
 #include "state/fit.h"
@@ -107,22 +108,22 @@ std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const Mo
   return wanted;
 }
 
-LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::optim::Optimizer* optimizer,
+LoadedCheckpoint load(const std::string& named, const ModuleNode& tree, torch::optim::Optimizer* optimizer,
                       const LoadOptions& options) {
-  const std::string operation = "load_checkpoint";
-  const auto tensors = state::tensors_of(tree, operation);
-  const Ranks ranks(tensors.ranks);
-  if (optimizer) require_known(*optimizer, tensors, ranks.where(operation));
-  const auto checkpoint = CheckpointRows::find(folder, ranks, operation);
+  const auto tensors = state::tensors_of(tree, "load_checkpoint");
+  const Ranks ranks(tensors.ranks, "load_checkpoint", named);
+  if (optimizer) require_known(*optimizer, tensors, ranks.where());
+  const auto folder = absolute_path(named);
+  const auto checkpoint = CheckpointRows::find(folder, ranks);
   if (!checkpoint && options.if_any) return {};
   if (!checkpoint) {
-    ranks.together(operation, [&] { return find_checkpoint(folder); });  // says why there is none
-    throw Error(ranks.where(operation) + folder + kChanged);
+    ranks.together([&] { return find_checkpoint(folder); });  // says why there is none
+    throw Error(ranks.where() + folder + kChanged);
   }
   const auto& manifest = checkpoint->manifest();
   Fit fit;
   bool takes_optimizer = optimizer != nullptr, takes_scaler = options.scaler && options.scaler->is_enabled();
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     fit = fit_of(manifest.model, tensors, options);
     if (optimizer) {
       const auto lines = fit.allowed.size();
@@ -134,17 +135,15 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
       takes_scaler = false;
     }
     require_fit(fit, checkpoint->path());
-    return {};
   });
   checkpoint->announce(wanted_of(manifest, tensors, fit, optimizer, ranks));
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     read_model(*checkpoint, tensors, fit);
     if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
     const auto random_states = optimizer ? read_random_states(*checkpoint, tensors, ranks) : RandomStates();
     checkpoint->finish();  // what could not be read says so before anything makes sense of it
     if (takes_scaler) restore(*options.scaler, manifest.states.at(kScaler));
     for (const auto& [device, state] : random_states) set_random_state(device, state);
-    return {};
   });
   return {.path = checkpoint->path(),
           .step = manifest.step,

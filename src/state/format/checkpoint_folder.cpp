@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "comm/core/fault_point.h"
+#include "comm/posix/file.h"
 #include "state/format/checksum.h"
 #include "state/format/format_error.h"
 #include "state/format/host_name.h"
@@ -109,7 +110,7 @@ void take_name(const fs::path& from, const fs::path& to) {
 bool is_whole_here(const fs::path& checkpoint) try {
   const auto manifest = read_manifest(checkpoint.string());
   return std::ranges::all_of(manifest.files, [](const auto& file) { return file.second.host.empty(); });
-} catch (const FormatError&) {
+} catch (const FileError&) {
   return false;
 }
 
@@ -159,6 +160,7 @@ void clean_up(const fs::path& folder, const std::string& own = {}) {
     if (name != own) fs::remove_all(folder / name);
   settle_replaced(folder);
   promote_next(folder.string());
+  for (const auto* pointer : {kNext, kLatest}) remove_leftovers((folder / pointer).string());
 }
 
 // Makes the folder if there is none.
