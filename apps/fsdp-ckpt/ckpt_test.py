@@ -126,6 +126,21 @@ class Ckpt(unittest.TestCase):
         self.assertIn(f"state of scaler: {json.dumps(states['scaler'], separators=(',', ':'))}\n",
                       self.ckpt("info", self.runs))
 
+    def test_exports_at_once_to_one_name_leave_one_of_them_and_a_link_stays(self):
+        other, target, link = (self.root / name for name in ("other.safetensors", "target", "link"))
+        count = 1 << 19
+        for path, value in (self.file, 1.0), (other, 2.0):
+            write_file(path, {"w": [value] * count})
+        link.symlink_to("target")
+        exports = [subprocess.Popen([PROGRAM, "export", str(path), str(link)], stdout=subprocess.DEVNULL)
+                   for path in (self.file, other) * 3]
+        self.assertEqual([export.wait() for export in exports], [0] * len(exports))
+        numbers = set(struct.unpack(f"<{count}f", target.read_bytes()[-4 * count:]))
+        self.assertEqual(len(numbers), 1, numbers)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(sorted(path.name for path in self.root.iterdir()),
+                         ["link", "model.safetensors", "other.safetensors", "target"])
+
     def test_export_converts(self):
         self.ckpt("export", self.file, self.root / "low.safetensors", "--dtype", "BF16")
         self.assertEqual(self.told("info", self.root / "low.safetensors")["model"]["w"]["dtype"], "BF16")

@@ -2,7 +2,10 @@
 
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Float8_e4m3fnuz.h>
 #include <c10/util/Float8_e5m2.h>
+#include <c10/util/Float8_e5m2fnuz.h>
+#include <c10/util/Float8_e8m0fnu.h>
 #include <c10/util/Half.h>
 
 #include <algorithm>
@@ -31,11 +34,18 @@ auto with_type(Dtype dtype, const auto& act) {
       return act(c10::Float8_e5m2{});
     case Dtype::kFloat8E4M3:
       return act(c10::Float8_e4m3fn{});
+    case Dtype::kFloat8E5M2FNUZ:
+      return act(c10::Float8_e5m2fnuz{});
+    case Dtype::kFloat8E4M3FNUZ:
+      return act(c10::Float8_e4m3fnuz{});
+    case Dtype::kFloat8E8M0:
+      return act(c10::Float8_e8m0fnu{});
     case Dtype::kInt16:
       return act(int16_t{});
     case Dtype::kUInt16:
       return act(uint16_t{});
     case Dtype::kFloat16:
+    case Dtype::kComplex32:
       return act(c10::Half{});
     case Dtype::kBFloat16:
       return act(c10::BFloat16{});
@@ -47,6 +57,7 @@ auto with_type(Dtype dtype, const auto& act) {
     case Dtype::kComplex64:
       return act(float{});
     case Dtype::kFloat64:
+    case Dtype::kComplex128:
       return act(double{});
     case Dtype::kInt64:
       return act(int64_t{});

@@ -81,6 +81,7 @@ Written export_to(Source& source, const std::string& path, std::optional<Dtype> 
   for (const auto& [name, tensor] : tensors)
     entries.push_back({name, dtype && is_float(tensor.dtype) ? *dtype : tensor.dtype, tensor.sizes});
   Progress progress(bytes_in(tensors));
+  fsdp::remove_leftovers(path);
   SafetensorsWriter writer(path, std::move(entries), {{"format", "pt"}});
   const auto order = writer.entries();
   for (const auto& entry : order) {

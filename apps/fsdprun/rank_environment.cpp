@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "comm/failure/flight_recorder.h"
+#include "comm/posix/file.h"
 #include "launch/variables.h"
 
 namespace fsdprun {
@@ -41,7 +42,8 @@ std::vector<std::string> rank_environment(const Flags& flags, const Nodes& nodes
   };
   if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr)
     variables.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  if (!flags.flight_recorder.empty()) variables.emplace(fsdp::kFlightRecorderVariable, flags.flight_recorder);
+  if (!flags.flight_recorder.empty())
+    variables.emplace(fsdp::kFlightRecorderVariable, fsdp::absolute_path(flags.flight_recorder));
   const int columns = columns_of_line(flags, local_rank);
   variables.emplace(fsdp::kTerminalColumnsVariable,
                     columns > 0 ? std::optional(std::to_string(columns)) : std::nullopt);

@@ -6,11 +6,7 @@
 #include <torch/csrc/jit/serialization/pickler.h>
 #include <torch/torch.h>
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
+#include "comm/posix/file.h"
 
 namespace mnist {
 namespace {
@@ -42,26 +38,12 @@ std::string archive_of(const Values& values) {
   return archive;
 }
 
-// First beside its place, so that what lies there is whole at any time.
-void write_file(const std::string& path, const std::string& bytes) {
-  const std::string part = path + ".part";
-  errno = 0;
-  std::ofstream file(part, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (file && std::rename(part.c_str(), path.c_str()) == 0) return;
-  const std::string reason = std::strerror(errno);
-  std::error_code ignored;
-  std::filesystem::remove(part, ignored);
-  throw std::runtime_error("cannot write " + path + ": " + reason);
-}
-
 }  // namespace
 
 void save_model(const Model& model, const std::string& path) {
   Values values;
   for (const auto& [name, value] : fsdp::full_state_dict(model)) values.insert(name, value);
-  if (fsdp::rank() == 0) write_file(path, archive_of(values));
+  if (fsdp::rank() == 0) fsdp::write_text(path, archive_of(values));
 }
 
 }  // namespace mnist

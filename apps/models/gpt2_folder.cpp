@@ -83,7 +83,7 @@ bool has_tanh_gelu(const json& config, const std::string& path) {
 GPTConfig gpt2_config(const std::string& folder) {
   const auto path = folder + "/config.json";
   try {
-    const auto config = json::parse(fsdp::state::text_of_file(path, uint64_t{1} << 20));
+    const auto config = json::parse(fsdp::text_of_file(path, uint64_t{1} << 20));
     const GPTConfig gpt{.vocab = config.at("vocab_size"),
                         .seq = config.at("n_positions"),
                         .dim = config.at("n_embd"),

@@ -57,7 +57,7 @@ struct LoadOptions {
 
 /// What was loaded.
 struct LoadedCheckpoint {
-  /// Of the checkpoint, below the folder that was asked for; empty if there was none (LoadOptions::if_any).
+  /// Of the checkpoint, from the root; empty if there was none (LoadOptions::if_any).
   std::string path;
   /// SaveOptions::step.
   int64_t step = 0;
@@ -77,15 +77,16 @@ struct LoadedCheckpoint {
 /// Writes `folder`/step-N: parameters and buffers by the module's names, the optimizer's state and options, the random
 /// state of every rank, `options`. Then the file `folder`/latest names it.
 ///
-/// Each rank writes its rows; no parameter is communicated, only which rows lie where, with their checksums. Ranks that
-/// hold the same rows write a share each; what is not sharded, rank 0 writes (so of buffers, rank 0's values). The
-/// checkpoint has its name when all of it is on the disk, so one that is interrupted at any point leaves the earlier
-/// ones as they were. Rows on a device go through host memory one tensor at a time.
+/// Each rank writes its rows; no parameter is communicated, rank 0 is told which rows lie where, with their checksums.
+/// Ranks that hold the same rows write a share each; what is not sharded, rank 0 writes (so of buffers, rank 0's
+/// values). The checkpoint has its name when all of it is on the disk, so one that is interrupted at any point leaves
+/// the earlier ones as they were. Rows on a device go through host memory one tensor at a time.
 ///
 /// `model`: a handle, or any module, also without fsdp and without a process group. `optimizer`: null, or one of
 /// parameters of the model: AdamW, Adam, SGD, Adagrad, RMSprop of torch::optim, those of fsdp::optim but LBFGS. The
-/// folder is the same for all ranks, on a disk that all of them see. Collective, outside scopes and backwards; every
-/// rank waits for the slowest one, at most for the process group's timeout.
+/// folder is the same for all ranks, on a disk that all of them see; a relative path begins at the folder in which the
+/// program works when it calls. Collective, outside scopes and backwards; every rank waits for the slowest one, at most
+/// for the process group's timeout.
 ///
 /// Throws UsageError in a scope, for what is on the meta device (fsdp::materialize and fsdp::to_empty give it memory),
 /// for an optimizer of another kind or of other parameters, and for groups over different ranks. Otherwise ranks fail

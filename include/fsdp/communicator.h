@@ -27,10 +27,10 @@ namespace fsdp {
 /// What a collective is for. It travels in the collective's fingerprint: ranks whose tags differ fail with `Mismatch`.
 struct Tag {
   /// The parameter group or another subject, e.g. "blocks.3".
-  std::string subject;
+  std::string subject = {};
   /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
   /// are votes and all of them are 0 on every rank, outputs stay as they are.
-  std::vector<uint8_t> votes;
+  std::vector<uint8_t> votes = {};
   /// What every rank must have done equally often before, and how often this one has, e.g. {2, "saved checkpoints"}.
   struct Count {
     uint32_t number = 0;  ///< how often
@@ -40,6 +40,12 @@ struct Tag {
   Count count = {};  ///< ranks whose numbers differ fail with `Mismatch`
   /// The number of the parameter group, counted alike on every rank; 0: none. Groups of twin models have one name.
   uint32_t group = 0;
+  /// What messages say instead of the subject, where this rank can say more than ranks must have alike: the file that a
+  /// call is about, which another rank may call otherwise.
+  std::string shown = {};
+
+  /// The text for messages.
+  const std::string& text() const { return shown.empty() ? subject : shown; }
 };
 
 /// A stretch of a flat tensor that lies elsewhere in memory.

@@ -18,14 +18,14 @@ namespace fsdp {
 
 /// Writes the archive that torch::save writes of the same module unsharded: torch::load in a program without fsdp opens
 /// it, and torch.jit.load in Python. What had the name before is replaced when the new file is complete. Buffers are
-/// rank 0's. Modules write what torch::nn::Module::save writes: a `save` of their own is not called. What
-/// a keyword of Python names, e.g. a module "in", LibTorch writes but cannot read, here as in torch::load.
+/// rank 0's. Modules write what torch::nn::Module::save writes: a `save` of their own is not called.
 ///
 /// Memory: rank 0 holds the whole model meanwhile, as LibTorch writes an archive in one go; another rank one whole
 /// parameter at a time. save_safetensors and save_checkpoint need less.
 ///
-/// Collective, outside scopes and backwards. Throws UsageError in one, for what is on the meta device and for
-/// TorchScript modules; an Error on every rank if the file cannot be written.
+/// Collective, outside scopes and backwards. Throws UsageError in one, for what is on the meta device, for TorchScript
+/// modules, and for names that LibTorch would write but could not read: those with quotes, backslashes or newlines, and
+/// keywords of Python, e.g. a module "in". Throws an Error on every rank if the file cannot be written.
 ///
 ///     fsdp::save(model, "model.pt");
 ///     fsdp::load(model, "model.pt");

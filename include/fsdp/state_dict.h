@@ -59,7 +59,7 @@ struct StateEntry {
 /// dtype differs; they lie on any device of rank 0. Returns what was not strict (LoadedCheckpoint::differing).
 ///
 /// Collective. Throws UsageError in a scope; an Error on every rank where something is missing or does not fit (see
-/// LoadOptions), or a tensor has no values or a dtype that safetensors files do not have, before anything is changed;
+/// LoadOptions), or a tensor has no values or a dtype that files do not have, before anything is changed;
 /// what Work::wait throws, after which the model may be loaded in part.
 ///
 ///     std::vector<std::pair<std::string, at::Tensor>> entries;

@@ -1,5 +1,4 @@
 #include <fsdp/advice.h>
-#include <fsdp/collectives.h>
 
 #include <ATen/ops/tensor.h>
 
@@ -11,6 +10,7 @@
 #include "api/advice_choice.h"
 #include "api/group_view.h"
 #include "api/megabytes.h"
+#include "api/named_collectives.h"
 #include "api/strategy_of.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
@@ -28,8 +28,8 @@ int64_t share_of_available_memory(const ProcessGroup& ranks) {
   return 0;
 }
 
-int64_t extreme(int64_t value, ReduceOp op, const std::shared_ptr<ProcessGroup>& ranks) {
-  return all_reduce(at::tensor({value}, at::kLong), op, ranks).item<int64_t>();
+int64_t extreme(int64_t value, ReduceOp op, const std::shared_ptr<ProcessGroup>& ranks, const Tag& tag) {
+  return all_reduce(at::tensor({value}, at::kLong), op, ranks, tag).item<int64_t>();
 }
 
 }  // namespace
@@ -43,20 +43,21 @@ Advice advise(const Group& model, std::optional<int64_t> spare_bytes) {
   require(spare_bytes || own.params().is_on_cpu(), where,
           "expected spare_bytes, what a rank may take more of its device's memory, found none. Pass it");
   const auto stats = model.stats();
-  const auto most = [&](int64_t bytes) { return extreme(bytes, ReduceOp::kMax, ranks); };
+  const Tag tag{"advise of " + own.name(), {}};
+  const auto most = [&](int64_t bytes) { return extreme(bytes, ReduceOp::kMax, ranks, tag); };
   int64_t parameter_bytes = 0;
   for (const auto& group : param_groups(model))
     for (const auto& flat : group->flats()) parameter_bytes += static_cast<int64_t>(flat.whole().bytes());
   return choose_advice(
       {.strategy = strategy_of(own),
-       .waiting_share = mean(*waiting_share, ranks),
+       .waiting_share = mean(*waiting_share, ranks, tag),
        .parameter_bytes = parameter_bytes,
        .shards = own.placement().shard().world_size(),
        .rows = most(stats.rows.peak),
        .whole = most(stats.whole.peak),
        .gradient = most(stats.gradient.peak),
        .optimizer = most(stats.optimizer.peak),
-       .spare_bytes = extreme(spare_bytes.value_or(share_of_available_memory(*ranks)), ReduceOp::kMin, ranks)});
+       .spare_bytes = extreme(spare_bytes.value_or(share_of_available_memory(*ranks)), ReduceOp::kMin, ranks, tag)});
 }
 
 std::ostream& operator<<(std::ostream& out, const Advice& advice) {

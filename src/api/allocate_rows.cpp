@@ -25,7 +25,7 @@ bool trains(runtime::ShardedParams& params, size_t flat) {
 }
 
 // What one rank lacks ends it on all of them. Collective if some group is kept in files.
-void reserve_on_disk(std::span<runtime::Parts* const> groups) {
+void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string& call) {
   const auto& placement = groups.front()->identity.placement;
   std::string error;
   bool is_asked = false;
@@ -47,7 +47,7 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups) {
   std::iota(offsets.begin(), offsets.end(), int64_t{0});
   const auto own = at::full({1}, static_cast<int64_t>(!error.empty()), at::kLong);
   const auto all = at::empty({ranks.world_size()}, at::kLong);
-  ranks.communicator().all_gather(all, own, offsets, {"room on disk", {}})->wait();
+  ranks.communicator().all_gather(all, own, offsets, {call + ", room on disk", {}})->wait();
   const auto where = ranks.where("offload to disk");
   if (!error.empty()) throw Error(where + error);
   for (int rank = 0; rank < ranks.world_size(); ++rank)
@@ -58,11 +58,11 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups) {
 
 }  // namespace
 
-void allocate_rows(std::span<runtime::Parts* const> groups) {
+void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& call) {
   using OnDevice = std::vector<std::pair<runtime::Parts*, runtime::FlatParams*>>;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, OnDevice> devices;
   const auto& placement = groups.front()->identity.placement;
-  reserve_on_disk(groups);
+  reserve_on_disk(groups, call);
   size_t largest = 0, largest_slice = 0;
   for (auto* group : groups)
     for (auto& flat : group->params.flats()) {

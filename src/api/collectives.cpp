@@ -2,11 +2,11 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <c10/util/irange.h>
-#include <fsdp/collectives.h>
 
 #include <string>
 #include <vector>
 
+#include "api/named_collectives.h"
 #include "comm/core/check.h"
 #include "runtime/param_group.h"
 #include "runtime/refusal.h"
@@ -45,29 +45,40 @@ at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const st
   return tensor.clone(at::MemoryFormat::Contiguous);
 }
 
-// Sizes and dtype travel in the fingerprint.
-Tag tag_of(const at::Tensor& tensor) { return {str_cat(tensor.scalar_type(), " ", tensor.sizes()), {}}; }
+// Of a call that is nothing but a collective. Sizes and dtype travel in the fingerprint.
+Tag tag_of(const at::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {str_cat(tensor.scalar_type(), " ", tensor.sizes()), {}};
+}
 
 }  // namespace
 
-at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group) {
+at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group,
+                      const Tag& tag) {
   const at::NoGradGuard no_grad;
   const auto ranks = or_default(group);
   require_no_rows(tensor, *ranks, "all_reduce");
   auto result = copy_of(tensor, *ranks, "all_reduce");
-  ranks->communicator().all_reduce(result, op, tag_of(result))->wait();
+  ranks->communicator().all_reduce(result, op, tag)->wait();
   runtime::registry().leaves.leave_out_leaf_of(tensor);
   return result;
+}
+
+at::Tensor all_reduce(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group) {
+  return all_reduce(tensor, op, group, tag_of(tensor));
 }
 
 void all_reduce_(const at::Tensor& tensor, ReduceOp op, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;
   tensor.copy_(all_reduce(tensor, op, group));
 }
-double mean(double value, const std::shared_ptr<ProcessGroup>& group) {
-  const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group);
+
+double mean(double value, const std::shared_ptr<ProcessGroup>& group, const Tag& tag) {
+  const auto sum = all_reduce(at::full({}, value, at::kDouble), ReduceOp::kSum, group, tag);
   return sum.item<double>() / or_default(group)->world_size();
 }
+
+double mean(double value, const std::shared_ptr<ProcessGroup>& group) { return mean(value, group, {"mean", {}}); }
 
 at::Tensor broadcast(const at::Tensor& tensor, int root, const std::shared_ptr<ProcessGroup>& group) {
   const at::NoGradGuard no_grad;

@@ -25,6 +25,7 @@
 #include "comm/core/check.h"
 #include "comm/core/log.h"
 #include "comm/group/attachment.h"
+#include "comm/posix/file.h"
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/interceptor.h"
@@ -89,7 +90,7 @@ std::vector<runtime::RowSource> sources_of(const PlannedGroup& planned, const Pr
   if (options.sync_module_states) {
     std::vector<WantedValues> wanted;
     for (const auto& parameter : planned.parameters) wanted.push_back({parameter.tensor, parameter.form->device});
-    for (auto& whole : values_of_rank(0, process_group, wanted, "sync_module_states of " + planned.name))
+    for (auto& whole : values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of " + planned.name))
       sources.push_back(runtime::rows_of_tensor(std::move(whole)));
   } else {
     for (const auto& parameter : planned.parameters) sources.push_back(runtime::rows_of_tensor(parameter.tensor));
@@ -163,13 +164,13 @@ std::vector<std::shared_ptr<ParamGroup>> create_groups(const std::vector<Planned
   for (const auto& planned : plan) {
     auto policy = policy_of(options);
     policy.expected_bytes = planned.bytes;
-    if (planned.is_on_disk) policy.disk_folder = options.disk_policy->folder;
+    if (planned.is_on_disk) policy.disk_folder = absolute_path(options.disk_policy->folder);
     groups.push_back(ParamGroup::create(
         {planned.name, planned.parameters, placement, rank_state, std::move(policy), planned.modules}));
   }
   std::vector<runtime::Parts*> parts;
   for (const auto& group : groups) parts.push_back(&group->parts());
-  allocate_rows(parts);
+  allocate_rows(parts, "fully_shard");
   for (size_t i = 0; i < plan.size(); ++i)
     groups[i]->params().take_rows(sources_of(plan[i], placement.process_group(), options));
   for (const auto& planned : plan)
@@ -185,7 +186,7 @@ std::vector<at::Tensor> values_of_buffers(const std::vector<NamedParameter>& buf
   std::vector<WantedValues> wanted;
   for (size_t i = 0; i < buffers.size(); ++i)
     wanted.push_back({buffers[i].tensor, choose_device(options, devices[i], process_group.device())});
-  auto values = values_of_rank(0, process_group, wanted, "sync_module_states of buffers");
+  auto values = values_of_rank(0, process_group, wanted, "fully_shard, sync_module_states of buffers");
   for (size_t i = 0; i < buffers.size(); ++i)
     if (const auto& buffer = buffers[i].tensor; buffer.is_meta())
       values[i] = at::empty_strided(buffer.sizes(), buffer.strides(), values[i].options()).copy_(values[i]);

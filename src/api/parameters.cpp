@@ -56,14 +56,16 @@ ParameterPlacement placement_of(const at::Tensor& parameter) {
   return {placement.shared_process_group(), placement.shared_shard(), placement.replicate()};
 }
 
-at::Tensor full_tensor(const at::Tensor& parameter) {
+at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, const std::string& path) {
   auto part = part_of(parameter, "full_tensor");
   if (!part) return parameter.detach().clone();
   require_all_rows(*part, parameter, "full_tensor");
   if (part->kind == runtime::PartKind::kResult) return gather_rows(*part->group, part->slot, parameter, "full_tensor");
   if (part->kind == runtime::PartKind::kGradient) return gather_rows(*part->group, part->slot, parameter, "full_grad");
-  return gather_rows(*part->group, part->slot, part->group->slots()[part->slot].rows_tensor, "full_tensor");
+  return gather_rows(*part->group, part->slot, part->group->slots()[part->slot].rows_tensor, call, path);
 }
+
+at::Tensor full_tensor(const at::Tensor& parameter) { return gather_whole(parameter, "full_tensor"); }
 
 at::Tensor full_grad(const at::Tensor& parameter) {
   auto part = part_of(parameter, "full_grad");

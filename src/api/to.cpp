@@ -63,7 +63,7 @@ bool changes(ParamGroup& group, const FormChange& change) {
 void change_form(ParamGroup& group, const FormChange& change, const char* operation) {
   auto parts = group.parts_over(group.placement(), group.policy, change);
   runtime::Parts* const one[]{parts.get()};
-  allocate_rows(one);
+  allocate_rows(one, operation);
   parts->params.take_rows(sources_of(group, parts->params, operation));
   group.residency().free_whole();
   group.move_to(std::move(parts), group.policy);

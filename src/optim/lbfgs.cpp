@@ -71,20 +71,20 @@ class RowVector {
       sum.add(sum_of_products(left.narrow(0, part.first, part.numel), right.narrow(0, part.first, part.numel),
                               part.row_numel));
     std::lock_guard lock(group_->rank_state().mutex);
-    return sum_over_ranks(group_.get(), sum, "dot product of LBFGS");
+    return sum_over_ranks(group_.get(), sum, "LBFGS::step, dot product");
   }
   double norm(const at::Tensor& vector, double p) const {
     RowsOnAxis axis{group_.get()};
     for (const auto& part : parts_) axis.rows.push_back({vector.narrow(0, part.first, part.numel), part.row_numel});
     std::lock_guard lock(group_->rank_state().mutex);
-    return norm_over_ranks({&axis, 1}, p, str_cat("norm ", p, " of LBFGS"));
+    return norm_over_ranks({&axis, 1}, p, str_cat("LBFGS::step, norm ", p));
   }
   // Of the ranks' losses, as gradients are averaged.
   double mean(const at::Tensor& loss) const {
     const auto sum = loss.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true).reshape({1});
     auto& ranks = group_->placement().process_group();
     std::lock_guard lock(group_->rank_state().mutex);
-    group_->rank_state().wait(*ranks.communicator().all_reduce(sum, ReduceOp::kSum, {"loss of LBFGS", {}}));
+    group_->rank_state().wait(*ranks.communicator().all_reduce(sum, ReduceOp::kSum, {"LBFGS::step, loss", {}}));
     return sum.item<double>() / ranks.world_size();
   }
 

@@ -201,7 +201,7 @@ void set_strategy(const Group& model, torch::optim::Optimizer& optimizer, Strate
     moves.push_back(std::make_unique<Move>(group, placement, strategy));
     parts.push_back(moves.back()->parts());
   }
-  allocate_rows(parts);
+  allocate_rows(parts, kOperation);
   for (const auto& move : moves) {
     move->take_rows();
     move->take_states(optimizer);

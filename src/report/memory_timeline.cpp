@@ -1,7 +1,6 @@
 #include <fsdp/memory_timeline.h>
 
 #include <chrono>
-#include <fstream>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -9,6 +8,7 @@
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
+#include "comm/posix/file.h"
 #include "report/byte_classes.h"
 #include "runtime/param_group.h"
 
@@ -91,12 +91,12 @@ void MemoryTimeline::write(const std::string& path) const {
   for (const auto& event : events())
     json["events"].push_back(
         {{"ns", event.nanoseconds}, {"class", event.byte_class}, {"group", event.group}, {"bytes", event.bytes}});
-  std::ofstream file(path);
-  file << json.dump(1) << '\n';
-  file.close();
-  if (!file)
-    throw Error(str_cat("[fsdp rank ", state_->rank, "/", state_->world_size, "] memory_timeline: '", path,
-                        "' cannot be written. Name a file in an existing folder with room"));
+  try {
+    write_text(path, json.dump(1) + '\n');
+  } catch (const FileError& error) {
+    throw Error(
+        str_cat("[fsdp rank ", state_->rank, "/", state_->world_size, "] memory_timeline: ", error.what()));
+  }
 }
 
 MemoryTimeline memory_timeline(const Group& model) { return MemoryTimeline(model); }

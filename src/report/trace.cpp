@@ -1,17 +1,18 @@
 #include <fsdp/trace.h>
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <fsdp/collectives.h>
 
-#include <cstring>
-#include <fstream>
-#include <functional>
+#include <exception>
+#include <optional>
 #include <utility>
 
+#include "api/named_collectives.h"
 #include "comm/core/check.h"
+#include "comm/core/first_error.h"
 #include "comm/core/timeline.h"
 #include "comm/group/attachment.h"
+#include "comm/group/texts.h"
+#include "comm/posix/file.h"
 #include "report/operator_profile.h"
 #include "report/trace_json.h"
 
@@ -34,24 +35,11 @@ std::shared_ptr<ProcessGroup> or_default_group(std::shared_ptr<ProcessGroup> gro
   return group ? std::move(group) : default_process_group();
 }
 
-at::Tensor bytes_of_text(const std::string& text) {
-  auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
-  if (!text.empty()) std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  return bytes;
-}
-
-// Rank 0 gives each rank's text to `take`, in the order of ranks.
-void collect(const std::shared_ptr<ProcessGroup>& group, const std::string& own,
-             const std::function<void(const std::string&)>& take) {
-  const auto sizes = all_gather(at::full({}, static_cast<int64_t>(own.size()), at::kLong), group);
-  const Tag tag{"trace", {}};
-  if (group->rank() != 0) return group->communicator().send(bytes_of_text(own), 0, tag)->wait();
-  take(own);
-  for (int rank = 1; rank < group->world_size(); ++rank) {
-    const auto bytes = at::empty({sizes[rank].item<int64_t>()}, at::kByte);
-    group->communicator().recv(bytes, rank, tag)->wait();
-    take({static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())});
-  }
+std::string text_of(const FirstError& error) try {
+  error.rethrow();
+  return {};
+} catch (const std::exception& thrown) {
+  return thrown.what();
 }
 
 }  // namespace
@@ -88,32 +76,30 @@ void Trace::write(const std::string& path) const {
   const auto& group = *state_->group;
   const auto now = state_->timeline->now();
   const auto own = events();
-  const auto begun = all_reduce(at::full({}, state_->begun, at::kLong), ReduceOp::kMin, state_->group);
+  const Tag tag{.subject = "Trace::write", .shown = "Trace::write of " + path};
+  const auto begun = all_reduce(at::full({}, state_->begun, at::kLong), ReduceOp::kMin, state_->group, tag);
   const auto base = begun.item<int64_t>();
   auto text = report::trace_json(group.rank(), own, base, now);
-  std::string problem;  // the other ranks wait for this one
-  try {
+  // What goes wrong on a rank is said in the end: the others wait for it.
+  FirstError error;
+  error.run([&] {
     const auto operators = state_->operators ? state_->operators->end(group.rank(), base) : std::string();
     if (!operators.empty()) text += ",\n" + operators;
-  } catch (const Error& error) {
-    problem = error.what_without_backtrace();
-  }
-  std::ofstream file;
-  if (group.rank() == 0) file.open(path);
-  file << "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n";
-  bool is_first = true;
-  collect(state_->group, text, [&](const std::string& events_of_rank) {
-    file << (std::exchange(is_first, false) ? "" : ",\n") << events_of_rank;
   });
-  file << "\n]}\n";
-  file.close();
-  if (group.rank() == 0 && file.fail())
-    problem = "rank 0 cannot write '" + path + "'. Name a file in an existing folder with room";
-  const auto is_written =
-      all_reduce(at::full({}, static_cast<int64_t>(problem.empty()), at::kLong), ReduceOp::kMin, state_->group);
-  if (is_written.item<int64_t>() == 0)
-    throw Error(group.where("trace") +
-                (problem.empty() ? "another rank could not write its part of '" + path + "', and says why" : problem));
+  std::optional<OutputFile> file;
+  const auto on_first_rank = [&](const auto& act) {
+    if (group.rank() == 0) error.run(act);
+  };
+  on_first_rank([&] { file.emplace(path); });
+  on_first_rank([&] { file->write("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"); });
+  collect_texts(group, text, 0, tag, [&](int rank, const std::string& events_of_rank) {
+    on_first_rank([&] { file->write((rank > 0 ? ",\n" : "") + events_of_rank); });
+  });
+  on_first_rank([&] { file->write("\n]}\n"); });
+  on_first_rank([&] { file->commit(); });
+  const auto failures = gather_texts(group, text_of(error), tag);
+  for (size_t rank = 0; rank < failures.size(); ++rank)
+    if (!failures[rank].empty()) throw Error(str_cat(group.where("trace"), "rank ", rank, ": ", failures[rank]));
 }
 
 struct TraceSpan::State {

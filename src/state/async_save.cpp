@@ -23,7 +23,7 @@ namespace {
 
 using namespace state;
 
-constexpr char kOperation[] = "async_save_checkpoint";
+constexpr char kCall[] = "async_save_checkpoint";
 constexpr auto kLongestEnd = std::chrono::minutes(10);
 constexpr int kNiceness = 10;
 
@@ -42,6 +42,7 @@ struct AsyncSaving {
     std::promise<void> completed = {};
   };
 
+  static void wait(AsyncSave& in, const Ranks& ranks);
   static void begin(AsyncSave& saving, const std::string& folder, const ModuleNode& tree,
                     const torch::optim::Optimizer* optimizer, const SaveOptions& options);
 };
@@ -52,10 +53,10 @@ using Job = AsyncSaving::Job;
 
 // When all ranks have written, or one has not.
 void complete(SharedStep step, int world_size, const std::stop_token& stop) {
-  std::vector<std::string> parts;
-  for (int rank = 0; rank < world_size; ++rank) parts.push_back(await_part(step.path(), rank, stop));
+  JoinedManifest all;
+  for (int rank = 0; rank < world_size; ++rank) all.add(await_part(step.path(), rank, stop), whose_part(rank));
   remove_parts(step.path(), world_size);
-  step.complete_here(parts);
+  step.complete_here(all.take());
 }
 
 template <class Result>
@@ -139,45 +140,41 @@ AsyncSave::~AsyncSave() {
     in_flight_->completed.get();
     if (in_flight_->spread) throw Error("it lies on several disks, where wait() completes it");
   } catch (const std::exception& error) {
-    TORCH_WARN(in_flight_->ranks.where(kOperation),
-               "the checkpoint was not written, and wait() was not called: ", error.what());
+    TORCH_WARN(in_flight_->ranks.where(), "the checkpoint was not written, and wait() was not called: ", error.what());
   }
 }
 
 void AsyncSave::wait() {
-  if (!in_flight_) return;
-  const auto saving = std::move(in_flight_);
-  const auto& ranks = saving->ranks;
+  if (in_flight_) AsyncSaving::wait(*this, in_flight_->ranks.during("AsyncSave::wait"));
+}
+
+void AsyncSaving::wait(AsyncSave& in, const Ranks& ranks) {
+  const auto saving = std::move(in.in_flight_);
   // Two meetings: rank 0 must not wait for the rows of a rank that is gone or stands still.
-  const auto parts = ranks.together(kOperation, [&] { return saving->written.get(); });
-  if (saving->spread) {
-    if (saving->spread->completes()) remove_parts(saving->spread->path(), ranks.world_size());
-    return saving->spread->complete(parts, ranks, kOperation);
-  }
-  ranks.together(kOperation, [&]() -> std::string {
-    saving->completed.get();
-    return {};
-  });
+  std::string part;
+  ranks.all_do([&] { part = saving->written.get(); });
+  if (!saving->spread) return ranks.all_do([&] { saving->completed.get(); });
+  if (saving->spread->completes()) remove_parts(saving->spread->path(), ranks.world_size());
+  saving->spread->complete(part, ranks);
 }
 
 void AsyncSaving::begin(AsyncSave& saving, const std::string& folder, const ModuleNode& tree,
                         const torch::optim::Optimizer* optimizer, const SaveOptions& options) {
-  const auto tensors = state::tensors_of(tree, kOperation);
-  const Ranks ranks(tensors.ranks);
-  require_savable(tensors, optimizer, options, ranks.where(kOperation));
-  saving.wait();
-  SharedStep step(folder, options, ranks, kOperation);
+  const auto tensors = state::tensors_of(tree, kCall);
+  const Ranks ranks(tensors.ranks, kCall, folder);
+  require_savable(tensors, optimizer, options, ranks.where());
+  if (saving.in_flight_) wait(saving, ranks);
+  SharedStep step(options, ranks);
   Job job{.path = step.path()};
   auto in_flight = std::make_unique<AsyncSave::InFlight>(AsyncSave::InFlight{
       .ranks = ranks, .written = job.written.get_future(), .completed = job.completed.get_future()});
   std::promise<Job> given;  // goes before the thread that waits for it
   // All that may fail on one rank, before any rank goes on.
-  step.write(ranks, kOperation, [&]() -> std::string {
+  step.write(ranks, [&] {
     job.part = copied(part_of(tensors, optimizer, options, ranks));
     manifest_text(job.part.manifest);  // throws for options that no file can have
     job.writer.emplace(job.path, ranks.rank());
     in_flight->thread = begin_thread(given.get_future());
-    return {};
   });
   if (step.is_spread())
     in_flight->spread.emplace(std::move(step));

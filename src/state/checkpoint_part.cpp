@@ -97,13 +97,6 @@ std::string write(const std::string& folder, CheckpointPart part) {
   return manifest_text(std::move(manifest));
 }
 
-Manifest manifest_of(const std::vector<std::string>& parts, bool names_hosts) {
-  auto all = parse_manifest_part(parts.front(), "rank 0's part");
-  for (size_t r = 1; r < parts.size(); ++r)
-    add_part(all, parse_manifest_part(parts[r], str_cat("rank ", r, "'s part")));
-  if (!names_hosts)
-    for (auto& [name, file] : all.files) file.host.clear();
-  return all;
-}
+std::string whose_part(int rank) { return str_cat("rank ", rank, "'s part"); }
 
 }  // namespace fsdp::state

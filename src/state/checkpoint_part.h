@@ -29,10 +29,10 @@ CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimize
                        const SaveOptions& options, const Ranks& ranks);
 /// The same with rows of its own, on the CPU: those that this rank writes.
 CheckpointPart copied(CheckpointPart part);
-/// Writes this rank's files. Returns the text of its part of the manifest. Throws FormatError, and UsageError for a
+/// Writes this rank's files. Returns the text of its part of the manifest. Throws FileError, and UsageError for a
 /// dtype that files do not have.
 std::string write(const std::string& folder, CheckpointPart part);
-/// What the texts of all ranks make together. `names_hosts`: of files, as they lie on several disks.
-Manifest manifest_of(const std::vector<std::string>& parts, bool names_hosts);
+/// What errors call it.
+std::string whose_part(int rank);
 
 }  // namespace fsdp::state

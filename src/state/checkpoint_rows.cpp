@@ -35,9 +35,9 @@ std::string path_of(const std::string& folder, const std::string& name) {
 }
 
 // The names that any rank sees, in the order of rank 0, then of the others.
-std::vector<std::string> names_of_any(const std::string& folder, const Ranks& ranks, const std::string& operation) {
+std::vector<std::string> names_of_any(const std::string& folder, const Ranks& ranks) {
   std::vector<std::string> names;
-  for (const auto& text : ranks.together(operation, [&] { return text_of(checkpoint_names(folder)); }))
+  for (const auto& text : ranks.together([&] { return text_of(checkpoint_names(folder)); }))
     for (auto& name : lines_of(text))
       if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
   return names;
@@ -93,9 +93,9 @@ struct Candidate {
 
 // All that ranks have by one name: two if a save ended when some disks had the new one and others that which it
 // replaces.
-std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks, const std::string& operation) {
+std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks) {
   std::vector<Seen> own;
-  const auto texts = ranks.together(operation, [&] {
+  const auto texts = ranks.together([&] {
     own = look_here(checkpoint);
     std::vector<std::string> lines;
     for (const auto& [path, manifest, checksum, files, has_hosts] : own)
@@ -124,29 +124,29 @@ std::vector<Candidate> look_at(const std::string& checkpoint, const Ranks& ranks
 }
 
 // Of those that were saved to several disks, a newer one may not be on all of them: the save was interrupted.
-std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks, const std::string& operation) {
+std::optional<Candidate> choose(const std::string& folder, const Ranks& ranks) {
   std::optional<Candidate> first;
-  const auto names = names_of_any(folder, ranks, operation);
+  const auto names = names_of_any(folder, ranks);
   for (const auto& name : names)
-    for (auto& candidate : look_at(path_of(folder, name), ranks, operation)) {
+    for (auto& candidate : look_at(path_of(folder, name), ranks)) {
       if (!candidate.has_hosts || candidate.is_complete()) {
         if (first && ranks.rank() == 0)
-          TORCH_WARN(ranks.where(operation), first->path, " is not on the disks of all hosts, so ", candidate.path,
+          TORCH_WARN(ranks.where(), first->path, " is not on the disks of all hosts, so ", candidate.path,
                      " is loaded");
         return std::move(candidate);
       }
       if (!first) first = std::move(candidate);
     }
-  if (!first && !names.empty()) throw Error(ranks.where(operation) + folder + kChanged);
+  if (!first && !names.empty()) throw Error(ranks.where() + folder + kChanged);
   return first;
 }
 
 // As this rank read it when it looked, or as the lowest rank says that has it.
-Manifest manifest_of(const Candidate& candidate, const Ranks& ranks, const std::string& operation) {
+Manifest manifest_of(const Candidate& candidate, const Ranks& ranks) {
   auto text = candidate.manifest;
   if (std::ranges::any_of(candidate.files, [](const auto& of) { return !of; })) {
     const auto holder = candidate.lowest_that_has();
-    auto texts = ranks.together(operation, [&] {
+    auto texts = ranks.together([&] {
       return static_cast<size_t>(ranks.rank()) == holder ? candidate.manifest : std::string();
     });
     text = std::move(texts[holder]);
@@ -156,11 +156,10 @@ Manifest manifest_of(const Candidate& candidate, const Ranks& ranks, const std::
 
 }  // namespace
 
-std::unique_ptr<CheckpointRows> CheckpointRows::find(const std::string& folder, const Ranks& ranks,
-                                                     const std::string& operation) {
-  const auto candidate = choose(folder, ranks, operation);
+std::unique_ptr<CheckpointRows> CheckpointRows::find(const std::string& folder, const Ranks& ranks) {
+  const auto candidate = choose(folder, ranks);
   if (!candidate) return nullptr;
-  auto manifest = manifest_of(*candidate, ranks, operation);
+  auto manifest = manifest_of(*candidate, ranks);
   Sights sights;
   size_t file = 0;
   for (const auto& [name, record] : manifest.files) {
@@ -171,14 +170,13 @@ std::unique_ptr<CheckpointRows> CheckpointRows::find(const std::string& folder, 
     sight.own = candidate->sees(static_cast<size_t>(ranks.rank()), file++);
   }
   return std::unique_ptr<CheckpointRows>(
-      new CheckpointRows({candidate->path, std::move(manifest)}, std::move(sights), ranks, operation));
+      new CheckpointRows({candidate->path, std::move(manifest)}, std::move(sights), ranks));
 }
 
-CheckpointRows::CheckpointRows(CheckpointReader reader, Sights sights, const Ranks& ranks, std::string operation)
+CheckpointRows::CheckpointRows(CheckpointReader reader, Sights sights, const Ranks& ranks)
     : reader_(std::move(reader)),
       sights_(std::move(sights)),
       ranks_(ranks),
-      operation_(std::move(operation)),
       is_alike_(std::ranges::all_of(sights_, [](const auto& file) { return file.second.all || !file.second.lowest; })) {
 }
 
@@ -194,7 +192,7 @@ void CheckpointRows::announce(const std::vector<Wanted>& wanted) {
       if (part.first_row < rows.first + rows.count && rows.first < part.first_row + part.rows &&
           !sights_.at(part.file).own)
         lacking.insert(tensor);
-  const auto texts = ranks_.together(operation_, [&] {
+  const auto texts = ranks_.together([&] {
     std::vector<std::string> numbers;
     for (size_t i = 0; i < all.size(); ++i)
       if (lacking.contains(all[i])) numbers.push_back(std::to_string(i));
@@ -207,7 +205,7 @@ void CheckpointRows::announce(const std::vector<Wanted>& wanted) {
 void CheckpointRows::read(const std::string& name, const TensorRecord& tensor, layout::RowRange rows,
                           std::span<std::byte> out) {
   if (is_alike_) return reader_.read_rows(name, tensor, rows.first, rows.count, out);
-  if (!is_sent(tensor)) return keep_error([&] { reader_.read_rows(name, tensor, rows.first, rows.count, out); });
+  if (!is_sent(tensor)) return error_.run([&] { reader_.read_rows(name, tensor, rows.first, rows.count, out); });
   for (const auto& part : tensor.parts) send(name, tensor, part, rows, out);
 }
 
@@ -216,26 +214,13 @@ void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, c
                           layout::RowRange rows, std::span<std::byte> out) {
   const auto root = sights_.at(part.file).lowest;
   const auto read = [&](int64_t first, int64_t count, std::span<std::byte> bytes) {
-    keep_error([&] { reader_.read_rows(name, tensor, first, count, bytes); });
+    error_.run([&] { reader_.read_rows(name, tensor, first, count, bytes); });
   };
   if (!root) {  // reading says that nobody has it
     std::vector<std::byte> row(tensor.bytes_per_row());
     return read(part.first_row, 1, row);
   }
-  send_rows({{part.first_row, part.rows}, tensor.bytes_per_row(), *root, read}, rows, out, ranks_, operation_);
-}
-
-// The first one counts.
-void CheckpointRows::keep_error(const auto& action) {
-  if (!error_) try {
-      action();
-    } catch (...) {
-      error_ = std::current_exception();
-    }
-}
-
-void CheckpointRows::finish() const {
-  if (error_) std::rethrow_exception(error_);
+  send_rows({name, {part.first_row, part.rows}, tensor.bytes_per_row(), *root, read}, rows, out, ranks_);
 }
 
 }  // namespace fsdp::state

@@ -3,7 +3,6 @@
 /// Rows of the checkpoint that ranks load together, from the disks that they see.
 
 #include <cstddef>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "comm/core/first_error.h"
 #include "layout/row_layout.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/ranks.h"
@@ -27,8 +27,7 @@ class CheckpointRows {
  public:
   /// Chooses the newest checkpoint that the ranks can read, wherever its files are: rank 0's disk first. Null if there
   /// is none. Collective. Throws an Error on every rank, also for one that is damaged.
-  static std::unique_ptr<CheckpointRows> find(const std::string& folder, const Ranks& ranks,
-                                              const std::string& operation);
+  static std::unique_ptr<CheckpointRows> find(const std::string& folder, const Ranks& ranks);
 
   /// As this rank has it, or would.
   const std::string& path() const { return reader_.path(); }
@@ -47,7 +46,7 @@ class CheckpointRows {
   /// wait for this rank.
   void read(const std::string& name, const TensorRecord& tensor, layout::RowRange rows, std::span<std::byte> out);
   /// Throws what went wrong.
-  void finish() const;
+  void finish() const { error_.rethrow(); }
 
  private:
   // Who sees a file: the lowest rank, and whether all do, and this one.
@@ -57,19 +56,17 @@ class CheckpointRows {
   };
   using Sights = std::unordered_map<std::string, Sight>;
 
-  CheckpointRows(CheckpointReader reader, Sights sights, const Ranks& ranks, std::string operation);
+  CheckpointRows(CheckpointReader reader, Sights sights, const Ranks& ranks);
   void send(const std::string& name, const TensorRecord& tensor, const TensorPart& part, layout::RowRange rows,
             std::span<std::byte> out);
-  void keep_error(const auto& action);
 
   CheckpointReader reader_;
   const Sights sights_;
   const Ranks ranks_;
-  const std::string operation_;
   const bool is_alike_;  // all ranks see the same files
   // Tensors that some rank cannot read by itself.
   std::unordered_set<const TensorRecord*> sent_;
-  std::exception_ptr error_;
+  FirstError error_;
 };
 
 }  // namespace fsdp::state

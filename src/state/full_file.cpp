@@ -1,11 +1,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <fsdp/parameters.h>
 #include <fsdp/state_dict.h>
 
-#include <exception>
+#include <optional>
 
+#include "api/gather_rows.h"
 #include "api/group_view.h"
+#include "comm/core/first_error.h"
+#include "comm/posix/file.h"
 #include "state/fit.h"
 #include "state/format/safetensors.h"
 #include "state/ranks.h"
@@ -17,9 +19,9 @@ namespace {
 // Every rank has the same entries in the same order, in which it gathers; rank 0 writes. If it cannot, it gathers on,
 // as the others do, and says so in the end.
 void save_whole(const std::string& path, const ModuleNode& tree) {
-  const std::string operation = "save_safetensors";
-  const auto tensors = state::tensors_of(tree, operation);
-  const state::Ranks ranks(tensors.ranks);
+  const std::string call = "save_safetensors";
+  const auto tensors = state::tensors_of(tree, call);
+  const state::Ranks ranks(tensors.ranks, call, path);
   std::vector<state::Entry> entries;
   std::map<std::string, at::Tensor> by_name;
   for (const auto& tensor : tensors.all) {
@@ -28,41 +30,36 @@ void save_whole(const std::string& path, const ModuleNode& tree) {
   }
   state::lay_out(entries, path);
   std::optional<state::SafetensorsWriter> writer;
-  std::exception_ptr error;
+  FirstError error;
   const auto on_first_rank = [&](const auto& act) {
-    if (ranks.rank() == 0 && !error) try {
-        act();
-      } catch (...) {
-        error = std::current_exception();
-      }
+    if (ranks.rank() == 0) error.run(act);
   };
-  on_first_rank([&] { writer.emplace(path, entries, std::map<std::string, std::string>{{"format", "pt"}}); });
+  on_first_rank([&] {
+    remove_leftovers(path);
+    writer.emplace(path, entries, std::map<std::string, std::string>{{"format", "pt"}});
+  });
   for (const auto& entry : entries) {
-    const auto whole = full_tensor(by_name.at(entry.name));
+    const auto whole = gather_whole(by_name.at(entry.name), call, path);
     on_first_rank([&] { writer->write(state::bytes_in(whole.cpu().contiguous())); });
   }
   on_first_rank([&] { writer->finish(); });
-  ranks.together(operation, [&]() -> std::string {
-    if (error) std::rethrow_exception(error);
-    return {};
-  });
+  ranks.all_do([&] { error.rethrow(); });
 }
 
 std::vector<std::string> load_whole(const std::string& path, const ModuleNode& tree, const LoadOptions& options) {
-  const std::string operation = "load_safetensors";
-  const auto tensors = state::tensors_of(tree, operation);
-  const state::Ranks ranks(tensors.ranks);
+  const std::string call = "load_safetensors";
+  const auto tensors = state::tensors_of(tree, call);
+  const state::Ranks ranks(tensors.ranks, call, path);
   std::optional<state::SafetensorsFile> file;
   state::Fit fit;
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     file.emplace(path);
     state::TensorRecords records;
     for (const auto& entry : file->header().entries) records[entry.name] = {entry.dtype, entry.sizes, {}};
     fit = fit_of(records, tensors, options);
     require_fit(fit, path);
-    return {};
   });
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < tensors.all.size(); ++i) {
       if (!fit.names[i]) continue;
@@ -73,7 +70,6 @@ std::vector<std::string> load_whole(const std::string& path, const ModuleNode& t
       file->read(entry, static_cast<uint64_t>(tensor.rows.first) * bytes_per_row, state::mutable_bytes_in(rows));
       tensor.tensor.copy_(rows);
     }
-    return {};
   });
   return std::move(fit.allowed);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "api/group_view.h"
+#include "comm/posix/file.h"
 #include "runtime/compat.h"
 #include "state/checkpoint_rows.h"
 #include "state/fit.h"
@@ -101,22 +102,22 @@ std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const Mo
   return wanted;
 }
 
-LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::optim::Optimizer* optimizer,
+LoadedCheckpoint load(const std::string& named, const ModuleNode& tree, torch::optim::Optimizer* optimizer,
                       const LoadOptions& options) {
-  const std::string operation = "load_checkpoint";
-  const auto tensors = state::tensors_of(tree, operation);
-  const Ranks ranks(tensors.ranks);
-  if (optimizer) require_known(*optimizer, tensors, ranks.where(operation));
-  const auto checkpoint = CheckpointRows::find(folder, ranks, operation);
+  const auto tensors = state::tensors_of(tree, "load_checkpoint");
+  const Ranks ranks(tensors.ranks, "load_checkpoint", named);
+  if (optimizer) require_known(*optimizer, tensors, ranks.where());
+  const auto folder = absolute_path(named);
+  const auto checkpoint = CheckpointRows::find(folder, ranks);
   if (!checkpoint && options.if_any) return {};
   if (!checkpoint) {
-    ranks.together(operation, [&] { return find_checkpoint(folder); });  // says why there is none
-    throw Error(ranks.where(operation) + folder + kChanged);
+    ranks.together([&] { return find_checkpoint(folder); });  // says why there is none
+    throw Error(ranks.where() + folder + kChanged);
   }
   const auto& manifest = checkpoint->manifest();
   Fit fit;
   bool takes_optimizer = optimizer != nullptr, takes_scaler = options.scaler && options.scaler->is_enabled();
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     fit = fit_of(manifest.model, tensors, options);
     if (optimizer) {
       const auto lines = fit.allowed.size();
@@ -128,11 +129,10 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
       takes_scaler = false;
     }
     require_fit(fit, checkpoint->path());
-    return {};
   });
   checkpoint->announce(wanted_of(manifest, tensors, fit, optimizer, ranks));
   std::map<std::string, at::Tensor> random_states;
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     read_model(*checkpoint, tensors, fit);
     if (takes_optimizer) read_optimizer(*checkpoint, tensors, *optimizer);
     if (optimizer) random_states = read_random_states(*checkpoint, ranks);
@@ -141,7 +141,6 @@ LoadedCheckpoint load(const std::string& folder, const ModuleNode& tree, torch::
     for (const auto& device : devices_of(tensors))
       if (const auto found = random_states.find(name_of(device)); found != random_states.end())
         set_random_state(device, found->second);
-    return {};
   });
   return {.path = checkpoint->path(),
           .step = manifest.step,

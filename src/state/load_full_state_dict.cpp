@@ -3,13 +3,13 @@
 #include <fsdp/state_dict.h>
 
 #include <cstring>
-#include <exception>
 #include <map>
 #include <span>
 #include <utility>
 
 #include "api/group_view.h"
 #include "comm/core/check.h"
+#include "comm/core/first_error.h"
 #include "state/fit.h"
 #include "state/ranks.h"
 #include "state/sent_rows.h"
@@ -41,16 +41,9 @@ std::string description_of(const WholeEntries& entries) {
 
 // What goes wrong on a rank while others wait for it is said in the end.
 void send_all(const WholeEntries& entries, const TensorRecords& records, const ModelTensors& tensors, const Fit& fit,
-              const Ranks& ranks, const std::string& operation) {
+              const Ranks& ranks) {
   const at::NoGradGuard no_grad;
-  std::exception_ptr error;
-  const auto keep_error = [&](const auto& act) {
-    if (!error) try {
-        act();
-      } catch (...) {
-        error = std::current_exception();
-      }
-  };
+  FirstError error;
   std::map<std::string, at::Tensor> own;
   if (ranks.rank() == 0) own.insert(entries.begin(), entries.end());
   for (size_t i = 0; i < tensors.all.size(); ++i) {
@@ -59,40 +52,37 @@ void send_all(const WholeEntries& entries, const TensorRecords& records, const M
     const auto& record = records.at(name);
     const auto& tensor = tensors.all[i];
     const auto rows = at::empty(tensor.tensor.sizes(), scalar_type_of(record.dtype));
-    const SentRows sent{.rows = {0, record.rows()},
+    const SentRows sent{.tensor = tensor.name(),
+                        .rows = {0, record.rows()},
                         .bytes_per_row = record.bytes_per_row(),
                         .root = 0,
                         .fill = [&](int64_t first, int64_t count, std::span<std::byte> bytes) {
-                          keep_error([&] {
+                          error.run([&] {
                             const auto some = on_cpu(own.at(name), first, count);
                             std::memcpy(bytes.data(), bytes_in(some).data(), bytes.size());
                           });
                         }};
-    send_rows(sent, tensor.rows, mutable_bytes_in(rows), ranks, operation);
-    keep_error([&] { tensor.tensor.copy_(rows); });
+    send_rows(sent, tensor.rows, mutable_bytes_in(rows), ranks);
+    error.run([&] { tensor.tensor.copy_(rows); });
   }
-  ranks.together(operation, [&]() -> std::string {
-    if (error) std::rethrow_exception(error);
-    return {};
-  });
+  ranks.all_do([&] { error.rethrow(); });
 }
 
 std::vector<std::string> load_whole_entries(const WholeEntries& entries, const ModuleNode& tree,
                                             const LoadOptions& options) {
-  const std::string operation = "load_full_state_dict";
-  const auto tensors = state::tensors_of(tree, operation);
-  const Ranks ranks(tensors.ranks);
+  const std::string call = "load_full_state_dict";
+  const auto tensors = state::tensors_of(tree, call);
+  const Ranks ranks(tensors.ranks, call);
   const auto description =
-      ranks.together(operation, [&] { return ranks.rank() == 0 ? description_of(entries) : std::string(); })[0];
+      ranks.together([&] { return ranks.rank() == 0 ? description_of(entries) : std::string(); })[0];
   Manifest manifest;
   Fit fit;
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     manifest = parse_manifest_part(description, kWhoseTensors);
     fit = fit_of(manifest.model, tensors, options);
     require_fit(fit, kWhoseTensors);
-    return {};
   });
-  send_all(entries, manifest.model, tensors, fit, ranks, operation);
+  send_all(entries, manifest.model, tensors, fit, ranks);
   return std::move(fit.allowed);
 }
 

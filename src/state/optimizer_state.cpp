@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
+#include "state/json_numbers.h"
 #include "state/optimizer_fields.h"
 
 namespace fsdp::state {
@@ -57,17 +58,29 @@ void for_each_state(const Optimizer& optimizer, const ModelTensors& tensors, con
 // Numbers go to JSON, tensors do not.
 struct WriteNumbers {
   json& to;
-  void operator()(const char* name, const auto& value) const { to[name] = value; }
+  void operator()(const char* name, const auto& value) const { to[name] = written_numbers(json(value)); }
   void operator()(const char* /*name*/, const at::Tensor& /*value*/) const {}
 };
 struct ReadNumbers {
   const json& from;
   template <class Value>
   void operator()(const char* name, Value& value) const {
-    value = from.at(name).get<Value>();
+    value = read_numbers(from.at(name)).get<Value>();
   }
   void operator()(const char* /*name*/, at::Tensor& /*value*/) const {}
 };
+
+// Of each parameter group, and the names of its parameters.
+json options_of(const Optimizer& optimizer, const ModelTensors& tensors) {
+  json groups = json::array();
+  for (const auto& group : optimizer.param_groups())
+    with_kind(group.options(), [&]<class Options, class State>(const Kind<Options, State>&) {
+      json options = json::object();
+      fields_of(const_cast<Options&>(static_cast<const Options&>(group.options())), WriteNumbers{options});
+      groups.push_back({{"parameters", names_in(group, tensors)}, {"options", std::move(options)}});
+    });
+  return groups;
+}
 
 }  // namespace
 
@@ -90,19 +103,18 @@ void require_known(const Optimizer& optimizer, const ModelTensors& tensors, cons
 }
 
 std::string numbers_of(const Optimizer& optimizer, const ModelTensors& tensors) {
-  json groups = json::array(), states = json::object();
-  for (const auto& group : optimizer.param_groups())
-    with_kind(group.options(), [&]<class Options, class State>(const Kind<Options, State>&) {
-      json options = json::object();
-      fields_of(const_cast<Options&>(static_cast<const Options&>(group.options())), WriteNumbers{options});
-      groups.push_back({{"parameters", names_in(group, tensors)}, {"options", std::move(options)}});
-    });
+  json numbers = json::object();
+  if (!tensors.ranks || tensors.ranks->rank() == 0) {
+    numbers["kind"] = kind_of(optimizer);
+    numbers["groups"] = options_of(optimizer, tensors);
+  }
+  auto& states = numbers["state"] = json::object();
   for_each_state(optimizer, tensors, [&](size_t place, auto& state) {
     const auto& tensor = tensors.all[place];
     if (tensor.share.first > 0 || tensor.share.count == 0) return;  // another rank speaks for it
     fields_of(state, WriteNumbers{states[tensor.name()] = json::object()});
   });
-  return json{{"kind", kind_of(optimizer)}, {"groups", std::move(groups)}, {"state", std::move(states)}}.dump();
+  return numbers.dump();
 }
 
 at::ScalarType dtype_of_state(const Optimizer& optimizer, const at::Tensor& parameter) {

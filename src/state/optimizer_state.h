@@ -26,7 +26,8 @@ std::string name_of_state(const std::string& parameter, const std::string& field
 /// Throws UsageError if the optimizer is of a kind that keeps other things, or of parameters that the model does not
 /// have.
 void require_known(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors, const std::string& where);
-/// Its kind, the options and parameters of each group, and the numbers of each parameter of which this rank has row 0.
+/// The numbers of each parameter of which this rank has row 0; on rank 0 also the optimizer's kind, and the options and
+/// parameters of each group. joined_objects puts together what the ranks have.
 std::string numbers_of(const torch::optim::Optimizer& optimizer, const ModelTensors& tensors);
 /// Of the tensors that the optimizer keeps of a floating parameter.
 at::ScalarType dtype_of_state(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);

@@ -1,14 +1,13 @@
 #include "state/ranks.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <fsdp/collectives.h>
 #include <fsdp/error.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "comm/core/call_tag.h"
 #include "comm/core/check.h"
+#include "comm/group/texts.h"
 
 namespace fsdp::state {
 namespace {
@@ -26,35 +25,31 @@ std::string outcome_of(const std::function<std::string()>& action) {
   }
 }
 
-std::vector<std::string> gather(const std::string& own, const std::shared_ptr<ProcessGroup>& group,
-                                const std::string& operation) {
-  if (!group) return {own};
-  const auto sizes = all_gather(at::full({}, static_cast<int64_t>(own.size()), at::kLong), group);
-  std::vector<int64_t> offsets{0};
-  for (int64_t r = 0; r < sizes.numel(); ++r) offsets.push_back(offsets.back() + sizes[r].item<int64_t>());
-  const auto input = at::empty({static_cast<int64_t>(own.size())}, at::kByte),
-             all = at::empty({offsets.back()}, at::kByte);
-  std::copy(own.begin(), own.end(), input.mutable_data_ptr<uint8_t>());
-  group->communicator().all_gather(all, input, offsets, {operation, {}})->wait();
-  const auto* bytes = reinterpret_cast<const char*>(all.const_data_ptr<uint8_t>());
-  std::vector<std::string> texts;
-  for (size_t r = 0; r + 1 < offsets.size(); ++r) texts.emplace_back(bytes + offsets[r], bytes + offsets[r + 1]);
-  return texts;
-}
-
 }  // namespace
 
-std::string Ranks::where(const std::string& operation) const {
-  return process_group_ ? process_group_->where(operation) : "[fsdp] " + operation + ": ";
+std::string Ranks::where() const { return process_group_ ? process_group_->where(call_) : "[fsdp] " + call_ + ": "; }
+
+void Ranks::broadcast(const at::Tensor& bytes, int root, const std::string& tensor) const {
+  if (process_group_)
+    process_group_->communicator().broadcast(bytes, root, call_tag(call_, path_, tensor))->wait();
 }
 
-void Ranks::broadcast(const at::Tensor& bytes, int root, const std::string& operation) const {
-  if (process_group_) process_group_->communicator().broadcast(bytes, root, {operation, {}})->wait();
+void Ranks::collect(const std::string& own, int root,
+                    const std::function<void(int rank, const std::string& text)>& take) const {
+  if (!process_group_) return take(0, own);
+  collect_texts(*process_group_, own, root, call_tag(call_, path_), take);
 }
 
-std::vector<std::string> Ranks::together(const std::string& operation,
-                                         const std::function<std::string()>& action) const {
-  auto texts = gather(outcome_of(action), process_group_, operation);
+void Ranks::all_do(const std::function<void()>& action) const {
+  together([&]() -> std::string {
+    action();
+    return {};
+  });
+}
+
+std::vector<std::string> Ranks::together(const std::function<std::string()>& action) const {
+  auto texts = std::vector{outcome_of(action)};
+  if (process_group_) texts = gather_texts(*process_group_, texts.front(), call_tag(call_, path_));
   std::vector<std::pair<std::string, std::vector<int>>> errors;  // what is said, and by whom
   for (size_t r = 0; r < texts.size(); ++r) {
     const bool threw = texts[r][0] == kThrew;
@@ -70,7 +65,7 @@ std::vector<std::string> Ranks::together(const std::string& operation,
     if (process_group_) message += str_cat(ranks.size() > 1 ? "ranks " : "rank ", str_join(", ", ranks), ": ");
     message += text;
   }
-  if (!message.empty()) throw Error(where(operation) + message);
+  if (!message.empty()) throw Error(where() + message);
   return texts;
 }
 

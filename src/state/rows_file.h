@@ -22,7 +22,7 @@ struct RowsToWrite {
 };
 
 /// Writes `folder`/`file` and adds it and its parts of tensors to the manifest; no file if there is nothing to write.
-/// Throws FormatError, and UsageError for a dtype that files do not have.
+/// Throws FileError, and UsageError for a dtype that files do not have.
 void write_rows(const std::string& folder, const std::string& file, const std::vector<RowsToWrite>& list,
                 Manifest& manifest, TensorRecords& records);
 

@@ -11,14 +11,13 @@ using namespace state;
 
 void save(const std::string& folder, const ModuleNode& tree, const torch::optim::Optimizer* optimizer,
           const SaveOptions& options) {
-  const std::string operation = "save_checkpoint";
-  const auto tensors = state::tensors_of(tree, operation);
-  const Ranks ranks(tensors.ranks);
-  require_savable(tensors, optimizer, options, ranks.where(operation));
-  SharedStep step(folder, options, ranks, operation);
-  const auto parts =
-      step.write(ranks, operation, [&] { return write(step.path(), part_of(tensors, optimizer, options, ranks)); });
-  step.complete(parts, ranks, operation);
+  const auto tensors = state::tensors_of(tree, "save_checkpoint");
+  const Ranks ranks(tensors.ranks, "save_checkpoint", folder);
+  require_savable(tensors, optimizer, options, ranks.where());
+  SharedStep step(options, ranks);
+  std::string part;
+  step.write(ranks, [&] { part = write(step.path(), part_of(tensors, optimizer, options, ranks)); });
+  step.complete(part, ranks);
 }
 
 }  // namespace

@@ -15,7 +15,8 @@ namespace fsdp::state {
 
 /// Rows of one tensor on their way.
 struct SentRows {
-  layout::RowRange rows;
+  std::string tensor;
+  layout::RowRange rows = {};
   uint64_t bytes_per_row = 0;
   /// The rank that has them, and what there fills `bytes` with rows [first, first + count).
   int root = 0;
@@ -24,7 +25,6 @@ struct SentRows {
 
 /// Sends them to all ranks, a few MiB or one row at a time, and copies those of `wanted` to `out`, which has room for
 /// these. Collective: `fill` must not throw.
-void send_rows(const SentRows& sent, layout::RowRange wanted, std::span<std::byte> out, const Ranks& ranks,
-               const std::string& operation);
+void send_rows(const SentRows& sent, layout::RowRange wanted, std::span<std::byte> out, const Ranks& ranks);
 
 }  // namespace fsdp::state

@@ -1,17 +1,17 @@
 #include <fsdp/serialize.h>
 
 #include <ATen/core/grad_mode.h>
-#include <fsdp/parameters.h>
 #include <torch/serialize/archive.h>
 
-#include <exception>
 #include <map>
+#include <set>
 #include <unordered_map>
 
+#include "api/gather_rows.h"
 #include "api/group_view.h"
 #include "comm/core/check.h"
+#include "comm/core/first_error.h"
 #include "state/fit.h"
-#include "state/format/file.h"
 #include "state/ranks.h"
 #include "state/torch_archive.h"
 
@@ -32,6 +32,20 @@ void require_modules(const ModuleNode& tree, const std::string& where) {
     require(node.module != nullptr, where, "expected a module of torch::nn, found a ",
             node.type.empty() ? "list of modules" : node.type, ". save_safetensors takes any");
   });
+}
+
+// Before anything is gathered: LibTorch writes some names in such a way that it cannot read them.
+void require_names(const ModuleNode& tree, const std::string& where) {
+  std::set<std::string> tensors, modules;
+  visit_nodes(tree, [&](const ModuleNode& node) {
+    if (!has_archive(node)) return;
+    for (const auto* list : {&node.parameters, &node.buffers})
+      for (const auto& named : *list) tensors.insert(own_name(named.name));
+    for (const auto& child : node.children) modules.insert(child->name);
+  });
+  const auto unreadable = unreadable_names(tensors, modules);
+  require(unreadable.empty(), where, "expected names that LibTorch can read from an archive, found '",
+          str_join("', '", unreadable), "'. Register what has them by other names, or call save_safetensors");
 }
 
 using WholeTensors = std::unordered_map<const at::TensorImpl*, at::Tensor>;
@@ -65,47 +79,44 @@ void read_module(const ModuleNode& node, InputArchive& archive, std::map<std::st
 }
 
 void save_module(const std::string& path, const ModuleNode& tree) {
-  const std::string operation = "save";
-  const auto tensors = state::tensors_of(tree, operation);
-  const Ranks ranks(tensors.ranks);
-  require_modules(tree, ranks.where(operation));
+  const std::string call = "save";
+  const auto tensors = state::tensors_of(tree, call);
+  const Ranks ranks(tensors.ranks, call, path);
+  require_modules(tree, ranks.where());
+  require_names(tree, ranks.where());
   WholeTensors whole;
-  std::exception_ptr error;
+  FirstError error;
   for (const auto& tensor : tensors.all) {
-    const auto values = full_tensor(tensor.tensor);
-    if (ranks.rank() == 0 && !error) try {  // the other ranks gather on
-        whole[tensor.tensor.unsafeGetTensorImpl()] = values.cpu().set_requires_grad(tensor.tensor.requires_grad());
-      } catch (...) {
-        error = std::current_exception();
-      }
+    const auto values = gather_whole(tensor.tensor, call, path);
+    if (ranks.rank() > 0) continue;
+    error.run([&] {
+      whole[tensor.tensor.unsafeGetTensorImpl()] = values.cpu().set_requires_grad(tensor.tensor.requires_grad());
+    });
   }
-  ranks.together(operation, [&]() -> std::string {
-    if (error) std::rethrow_exception(error);
+  ranks.all_do([&] {
+    error.rethrow();
     if (ranks.rank() == 0) write_archive(path, [&](OutputArchive& archive) { write_module(tree, whole, archive); });
-    return {};
   });
 }
 
 std::vector<std::string> load_module(const std::string& path, const ModuleNode& tree, const LoadOptions& options) {
-  const std::string operation = "load";
-  const auto tensors = state::tensors_of(tree, operation);
-  const Ranks ranks(tensors.ranks);
-  require_modules(tree, ranks.where(operation));
+  const std::string call = "load";
+  const auto tensors = state::tensors_of(tree, call);
+  const Ranks ranks(tensors.ranks, call, path);
+  require_modules(tree, ranks.where());
   std::map<std::string, at::Tensor> found;
   Fit fit;
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     read_archive(path, [&](InputArchive& archive) { read_module(tree, archive, found); });
     TensorRecords records;
     for (const auto& [name, tensor] : found) records[name].sizes = tensor.sizes().vec();
     fit = fit_of(records, tensors, options);
     require_fit(fit, path);
-    return {};
   });
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     const at::NoGradGuard no_grad;
     for (size_t i = 0; i < tensors.all.size(); ++i)
       if (fit.names[i]) tensors.all[i].tensor.copy_(rows_of(found.at(*fit.names[i]), tensors.all[i]));
-    return {};
   });
   return std::move(fit.allowed);
 }

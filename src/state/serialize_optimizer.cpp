@@ -4,13 +4,13 @@
 #include <ATen/ops/zeros.h>
 #include <torch/optim/serialize.h>
 
-#include <exception>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "api/gather_rows.h"
 #include "comm/core/check.h"
+#include "comm/core/first_error.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/registry.h"
@@ -55,49 +55,40 @@ std::set<Place> places_in(const std::vector<std::string>& texts) {
   return places;
 }
 
-at::Tensor whole_of(const at::Tensor& parameter, const at::Tensor& state, at::ScalarType dtype, const char* operation) {
+at::Tensor whole_of(const at::Tensor& parameter, const at::Tensor& state, at::ScalarType dtype, const Ranks& ranks) {
   const auto part = runtime::registry().find(parameter);
   if (!part) return state;
   // A rank without rows may have no state.
   const auto rows = state.defined() ? state : at::zeros(parameter.sizes(), parameter.options().dtype(dtype));
-  return gather_rows(*part->group, part->slot, rows, operation);
-}
-
-std::string joined(const std::vector<std::string>& numbers) {
-  Manifest all{.optimizer = numbers.front()};
-  for (size_t r = 1; r < numbers.size(); ++r) add_part(all, Manifest{.optimizer = numbers[r]});
-  return all.optimizer;
+  return gather_rows(*part->group, part->slot, rows, ranks.call(), ranks.path());
 }
 
 void save_optimizer(const Optimizer& optimizer, const std::string& path) {
-  const std::string operation = "save";
-  const auto tensors = parameters_of(optimizer, operation);
-  const Ranks ranks(tensors.ranks);
-  require_known(optimizer, tensors, ranks.where(operation));
+  const auto tensors = parameters_of(optimizer, "save");
+  const Ranks ranks(tensors.ranks, "save", path);
+  require_known(optimizer, tensors, ranks.where());
   std::map<Place, at::Tensor> own;
   std::string names;
   for (const auto& [place, field, values] : state::tensors_of(optimizer, tensors)) {
     own[{place, field}] = values;
     names += str_cat(place, " ", field, " ");
   }
-  const auto numbers = ranks.together(operation, [&] { return numbers_of(optimizer, tensors); });
+  const auto places = places_in(ranks.together([&] { return names; }));
+  std::vector<std::string> numbers;  // of all ranks, on rank 0
+  ranks.collect(numbers_of(optimizer, tensors), 0, [&](int, const std::string& own) { numbers.push_back(own); });
   std::map<Place, at::Tensor> whole;
-  std::exception_ptr error;
-  for (const auto& place : places_in(ranks.together(operation, [&] { return names; }))) {
+  FirstError error;
+  for (const auto& place : places) {
     const runtime::OwnOperators own_operators;
     const auto& parameter = tensors.all[place.first].tensor;
-    const auto values = whole_of(parameter, own[place], dtype_of_state(optimizer, parameter), operation.c_str());
-    if (ranks.rank() == 0 && values.defined() && !error) try {  // the other ranks gather on
-        whole[place] = values.cpu();
-      } catch (...) {
-        error = std::current_exception();
-      }
+    const auto values = whole_of(parameter, own[place], dtype_of_state(optimizer, parameter), ranks);
+    if (ranks.rank() == 0 && values.defined()) error.run([&] { whole[place] = values.cpu(); });
   }
-  ranks.together(operation, [&]() -> std::string {
-    if (error) std::rethrow_exception(error);
-    if (ranks.rank() > 0) return {};
+  ranks.all_do([&] {
+    error.rethrow();
+    if (ranks.rank() > 0) return;
     Twin twin(optimizer);
-    restore(twin, tensors, joined(numbers), [&](size_t place, const std::string& field) {
+    restore(twin, tensors, joined_objects(numbers), [&](size_t place, const std::string& field) {
       const auto found = whole.find({place, field});
       return found == whole.end() ? at::Tensor() : found->second;
     });
@@ -106,7 +97,6 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
         torch::optim::serialize<State, Options>(archive, twin);
       });
     });
-    return {};
   });
 }
 
@@ -125,12 +115,11 @@ at::Tensor rows_of_state(const at::Tensor& whole, const ModelTensor& parameter, 
 }
 
 void load_optimizer(Optimizer& optimizer, const std::string& path) {
-  const std::string operation = "load";
-  const auto tensors = parameters_of(optimizer, operation);
-  const Ranks ranks(tensors.ranks);
-  require_known(optimizer, tensors, ranks.where(operation));
+  const auto tensors = parameters_of(optimizer, "load");
+  const Ranks ranks(tensors.ranks, "load", path);
+  require_known(optimizer, tensors, ranks.where());
   Twin twin(optimizer);
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     with_kind(twin.param_groups().front().options(), [&]<class Options, class State>(const Kind<Options, State>&) {
       read_archive(path, [&](torch::serialize::InputArchive& archive) {
         torch::optim::serialize<State, Options>(archive, twin);
@@ -143,7 +132,6 @@ void load_optimizer(Optimizer& optimizer, const std::string& path) {
         fields_of(static_cast<State&>(*state), ForTensors<decltype(take)>{take});
       }
     });
-    return {};
   });
   std::swap(optimizer.state(), twin.state());
   // In place, for who holds a reference to them.

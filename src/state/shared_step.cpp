@@ -5,19 +5,21 @@
 #include <filesystem>
 #include <utility>
 
+#include "comm/core/first_error.h"
+#include "comm/posix/file.h"
 #include "state/checkpoint_part.h"
 
 namespace fsdp::state {
 namespace {
 
-// Before what a rank wrote: whether it made the folder.
-constexpr char kMadeIt = '+', kFoundIt = '-';
+// What a rank says before the others write: whether it made the folder.
+constexpr char kMadeIt[] = "made it", kFoundIt[] = "found it";
 
 }  // namespace
 
-SharedStep::SharedStep(std::string folder, SaveOptions options, const Ranks& ranks, const std::string& operation)
-    : folder_(std::move(folder)), options_(std::move(options)) {
-  const auto name = ranks.together(operation, [&]() -> std::string {
+SharedStep::SharedStep(SaveOptions options, const Ranks& ranks)
+    : folder_(absolute_path(ranks.path())), options_(std::move(options)) {
+  const auto name = ranks.together([&]() -> std::string {
     if (ranks.rank() > 0) return {};
     lock_ = std::make_unique<FolderLock>(folder_);
     return std::filesystem::path(begin_step(folder_, options_.step, *lock_)).filename().string();
@@ -29,42 +31,47 @@ SharedStep::~SharedStep() {
   if (lock_) abandon_step(folder_, options_.step, *lock_);
 }
 
-std::vector<std::string> SharedStep::write(const Ranks& ranks, const std::string& operation,
-                                           const std::function<std::string()>& write) {
-  auto parts = ranks.together(operation, [&] {
+void SharedStep::write(const Ranks& ranks, const std::function<void()>& write) {
+  const auto marks = ranks.together([&] {
     if (!lock_)
       if (auto lock = join_step(folder_, std::filesystem::path(path_).filename().string()))
         lock_ = std::make_unique<FolderLock>(std::move(*lock));
-    return (lock_ ? kMadeIt : kFoundIt) + write();
+    write();
+    return lock_ ? kMadeIt : kFoundIt;
   });
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    is_spread_ = is_spread_ || (rank > 0 && parts[rank][0] == kMadeIt);
-    parts[rank].erase(0, 1);
-  }
-  if (is_spread_ && ranks.rank() == 0) {
-    TORCH_WARN_ONCE(ranks.where(operation), "the ranks see different disks below ", folder_,
+  for (int rank = 1; rank < ranks.world_size(); ++rank)
+    if (marks[static_cast<size_t>(rank)] == kMadeIt) completing_.push_back(rank);
+  if (is_spread() && ranks.rank() == 0) {
+    TORCH_WARN_ONCE(ranks.where(), "the ranks see different disks below ", folder_,
                     ". Each gets what its ranks write, and loading needs all of them (docs/checkpoints.md)");
   }
-  return parts;
 }
 
-void SharedStep::complete_here(const std::vector<std::string>& parts) {
+void SharedStep::complete_here(Manifest manifest) {
   if (!lock_) return;
-  name_step(folder_, manifest_of(parts, is_spread_), *lock_);
-  if (!is_spread_) keep_newest(folder_, options_.step, options_.keep, *lock_);
-  if (!is_spread_) lock_.reset();
+  if (!is_spread())
+    for (auto& [name, file] : manifest.files) file.host.clear();
+  name_step(folder_, manifest, *lock_);
+  if (is_spread()) return;
+  keep_newest(folder_, options_.step, options_.keep, *lock_);
+  lock_.reset();
 }
 
-void SharedStep::complete(const std::vector<std::string>& parts, const Ranks& ranks, const std::string& operation) {
-  ranks.together(operation, [&]() -> std::string {
-    complete_here(parts);
-    return {};
+void SharedStep::complete(const std::string& part, const Ranks& ranks) {
+  JoinedManifest all;
+  FirstError error;
+  for (const int root : completing_)
+    ranks.collect(part, root, [&](int rank, const std::string& of_rank) {
+      error.run([&] { all.add(of_rank, whose_part(rank)); });
+    });
+  ranks.all_do([&] {
+    error.rethrow();
+    if (lock_) complete_here(all.take());
   });
-  if (!is_spread_) return;
+  if (!is_spread()) return;
   const auto lock = std::move(lock_);
-  ranks.together(operation, [&]() -> std::string {
+  ranks.all_do([&] {
     if (lock) keep_newest(folder_, options_.step, options_.keep, *lock);
-    return {};
   });
 }
 

@@ -19,8 +19,9 @@ namespace fsdp::state {
 /// the checkpoint there.
 class SharedStep {
  public:
-  /// Rank 0 makes the checkpoint's folder, all that is there of earlier attempts goes. Collective.
-  SharedStep(std::string folder, SaveOptions options, const Ranks& ranks, const std::string& operation);
+  /// Rank 0 makes the checkpoint's folder in the one that the ranks' call is about, and all that is there of earlier
+  /// attempts goes. Collective.
+  SharedStep(SaveOptions options, const Ranks& ranks);
   ~SharedStep();
   SharedStep(SharedStep&&) = default;
   SharedStep& operator=(SharedStep&&) = delete;
@@ -29,23 +30,21 @@ class SharedStep {
   const std::string& path() const { return path_; }
   /// Whether this rank completes what is on its disk, and whether there are others.
   bool completes() const { return lock_ != nullptr; }
-  bool is_spread() const { return is_spread_; }
+  bool is_spread() const { return completing_.size() > 1; }
 
-  /// Runs `write` where there is a folder to write to, on each disk, and returns what it returned, by rank. Once;
-  /// collective.
-  std::vector<std::string> write(const Ranks& ranks, const std::string& operation,
-                                 const std::function<std::string()>& write);
-  /// Gives the checkpoint its name on this disk, if this rank is to. `parts`: what write() of checkpoint_part.h
-  /// returned on each rank. Not collective: for a checkpoint on one disk.
-  void complete_here(const std::vector<std::string>& parts);
-  /// The same on all disks. An earlier checkpoint goes from none of them before this one is on all. Collective.
-  void complete(const std::vector<std::string>& parts, const Ranks& ranks, const std::string& operation);
+  /// Runs `write` where there is a folder to write to, on each disk. Once; collective.
+  void write(const Ranks& ranks, const std::function<void()>& write);
+  /// Gives the checkpoint its name on this disk, if this rank is to. Not collective: for a checkpoint on one disk.
+  void complete_here(Manifest manifest);
+  /// The same on all disks. `part`: what write() of checkpoint_part.h returned on this rank, which goes to those that
+  /// complete the checkpoint. An earlier checkpoint goes from no disk before this one is on all. Collective.
+  void complete(const std::string& part, const Ranks& ranks);
 
  private:
   std::string folder_, path_;
   SaveOptions options_;
   std::unique_ptr<FolderLock> lock_;
-  bool is_spread_ = false;
+  std::vector<int> completing_ = {0};  // ranks, one for each disk
 };
 
 }  // namespace fsdp::state

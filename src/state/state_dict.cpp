@@ -1,7 +1,6 @@
 #include <fsdp/state_dict.h>
 
-#include <fsdp/parameters.h>
-
+#include "api/gather_rows.h"
 #include "api/group_view.h"
 #include "state/optimizer_state.h"
 #include "state/ranks.h"
@@ -18,7 +17,7 @@ std::vector<StateEntry> rows_of_model(const ModuleNode& tree) {
 
 std::vector<StateEntry> rows_of_optimizer(const torch::optim::Optimizer& optimizer, const ModuleNode& tree) {
   const auto tensors = state::tensors_of(tree, "state_dict");
-  state::require_known(optimizer, tensors, state::Ranks(tensors.ranks).where("state_dict"));
+  state::require_known(optimizer, tensors, state::Ranks(tensors.ranks, "state_dict").where());
   std::vector<StateEntry> entries;
   for (const auto& [place, field, values] : state::tensors_of(optimizer, tensors)) {
     const auto& parameter = tensors.all[place];
@@ -29,10 +28,11 @@ std::vector<StateEntry> rows_of_optimizer(const torch::optim::Optimizer& optimiz
 
 std::vector<std::pair<std::string, at::Tensor>> whole_on_first_rank(const ModuleNode& tree) {
   std::vector<std::pair<std::string, at::Tensor>> entries;
-  const auto tensors = state::tensors_of(tree, "full_state_dict");
-  const bool is_first = state::Ranks(tensors.ranks).rank() == 0;
+  const std::string call = "full_state_dict";
+  const auto tensors = state::tensors_of(tree, call);
+  const bool is_first = state::Ranks(tensors.ranks, call).rank() == 0;
   for (const auto& tensor : tensors.all) {
-    const auto whole = full_tensor(tensor.tensor);
+    const auto whole = gather_whole(tensor.tensor, call);
     if (is_first) entries.emplace_back(tensor.name(), whole.cpu());
   }
   return entries;

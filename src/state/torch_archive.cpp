@@ -1,18 +1,63 @@
 #include "state/torch_archive.h"
 
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
 #include <exception>
-#include <filesystem>
 #include <memory>
 
 #include "comm/core/check.h"
-#include "state/format/file.h"
+#include "comm/posix/file.h"
 #include "state/format/format_error.h"
 
 namespace fsdp::state {
+namespace {
+
+using Names = std::set<std::string>;
+
+// Whether an archive with these names, and no values, can be read.
+bool can_be_read(const Names& tensors, const Names& modules) try {
+  using torch::serialize::OutputArchive;
+  OutputArchive archive(std::make_shared<torch::jit::CompilationUnit>());
+  OutputArchive of_tensors(archive.compilation_unit()), of_modules(archive.compilation_unit());
+  for (const auto& name : tensors) of_tensors.write(name, at::empty({0}));
+  for (const auto& name : modules) {
+    OutputArchive module(archive.compilation_unit());
+    of_modules.write(name, module);
+  }
+  archive.write("tensors", of_tensors);
+  archive.write("modules", of_modules);
+  TextWriter written;
+  archive.save_to(written);
+  TextReader reading(written.str());
+  torch::serialize::InputArchive read, found_tensors, found_modules;
+  read.load_from(reading);
+  read.read("tensors", found_tensors);
+  read.read("modules", found_modules);
+  at::Tensor tensor;
+  torch::serialize::InputArchive module;
+  return std::ranges::all_of(tensors, [&](const auto& name) { return found_tensors.try_read(name, tensor); }) &&
+         std::ranges::all_of(modules, [&](const auto& name) { return found_modules.try_read(name, module); });
+} catch (const std::exception&) {
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> unreadable_names(const Names& tensors, const Names& modules) {
+  std::vector<std::string> unreadable;
+  if (can_be_read(tensors, modules)) return unreadable;
+  for (const auto& name : tensors)
+    if (!can_be_read({name}, {})) unreadable.push_back(name);
+  for (const auto& name : modules)
+    if (!tensors.contains(name) && !can_be_read({}, {name})) unreadable.push_back(name);
+  return unreadable;
+}
 
 void write_archive(const std::string& path, const std::function<void(torch::serialize::OutputArchive&)>& fill) {
   torch::serialize::OutputArchive archive(std::make_shared<torch::jit::CompilationUnit>());
   fill(archive);
+  remove_leftovers(path);
   OutputFile file(path);
   // LibTorch's writer goes on writing while it is taken down by an exception, and a second one would end the program.
   std::exception_ptr error;
@@ -26,8 +71,6 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
   });
   if (error) std::rethrow_exception(error);
   file.commit();
-  const auto folder = std::filesystem::path(path).parent_path();
-  sync_folder(folder.empty() ? "." : folder.string());
 }
 
 void read_archive(const std::string& path, const std::function<void(torch::serialize::InputArchive&)>& read) {
@@ -43,7 +86,7 @@ void read_archive(const std::string& path, const std::function<void(torch::seria
         },
         [&] { return static_cast<size_t>(file.bytes()); }, at::kCPU);
     read(archive);
-  } catch (const FormatError&) {
+  } catch (const FileError&) {
     throw;
   } catch (const c10::Error& error) {
     throw FormatError(what_was_expected + first_line(error.what_without_backtrace()));

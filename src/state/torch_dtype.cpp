@@ -14,6 +14,9 @@ constexpr std::array kTypes{
     std::pair{Dtype::kInt8, at::kChar},
     std::pair{Dtype::kFloat8E5M2, at::kFloat8_e5m2},
     std::pair{Dtype::kFloat8E4M3, at::kFloat8_e4m3fn},
+    std::pair{Dtype::kFloat8E5M2FNUZ, at::kFloat8_e5m2fnuz},
+    std::pair{Dtype::kFloat8E4M3FNUZ, at::kFloat8_e4m3fnuz},
+    std::pair{Dtype::kFloat8E8M0, at::kFloat8_e8m0fnu},
     std::pair{Dtype::kInt16, at::kShort},
     std::pair{Dtype::kUInt16, at::kUInt16},
     std::pair{Dtype::kFloat16, at::kHalf},
@@ -24,7 +27,9 @@ constexpr std::array kTypes{
     std::pair{Dtype::kFloat64, at::kDouble},
     std::pair{Dtype::kInt64, at::kLong},
     std::pair{Dtype::kUInt64, at::kUInt64},
+    std::pair{Dtype::kComplex32, at::kComplexHalf},
     std::pair{Dtype::kComplex64, at::kComplexFloat},
+    std::pair{Dtype::kComplex128, at::kComplexDouble},
 };
 
 }  // namespace
@@ -33,8 +38,8 @@ Dtype dtype_of(at::ScalarType type, const std::string& name) {
   for (const auto& [dtype, scalar_type] : kTypes)
     if (scalar_type == type) return dtype;
   throw UsageError(str_cat("tensor '", name, "' has the dtype ", type,
-                           ", which safetensors files do not have; expected ", "one of ", dtype_names(),
-                           ". Convert it before saving"));
+                            ", which files do not have; expected one of ", dtype_names(),
+                            ". Convert it before saving"));
 }
 
 at::ScalarType scalar_type_of(Dtype dtype) {

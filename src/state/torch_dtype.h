@@ -11,7 +11,7 @@
 
 namespace fsdp::state {
 
-/// Throws UsageError for a type that safetensors files do not have; `name` is the tensor's.
+/// Throws UsageError for a type that files do not have; `name` is the tensor's.
 Dtype dtype_of(at::ScalarType type, const std::string& name);
 at::ScalarType scalar_type_of(Dtype dtype);
 

@@ -1,9 +1,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
-#include <fsdp/collectives.h>
 #include <fsdp/metrics.h>
 
+#include "api/named_collectives.h"
 #include "comm/core/check.h"
 
 namespace fsdp {
@@ -21,7 +21,7 @@ void RunningSums::add(const std::vector<at::Tensor>& values) {
 }
 
 std::vector<double> RunningSums::over_ranks(const std::shared_ptr<ProcessGroup>& group) const {
-  const auto total = all_reduce(sums_, ReduceOp::kSum, group).cpu();
+  const auto total = all_reduce(sums_, ReduceOp::kSum, group, {"RunningSums::over_ranks", {}}).cpu();
   const auto* first = total.const_data_ptr<double>();
   return {first, first + total.numel()};
 }

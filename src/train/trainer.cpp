@@ -1,13 +1,14 @@
 #include <ATen/Context.h>
 #include <ATen/ops/tensor.h>
 #include <fsdp/clip_grad.h>
-#include <fsdp/collectives.h>
 #include <fsdp/process_group.h>
 #include <fsdp/trainer.h>
 
 #include <utility>
 
+#include "api/named_collectives.h"
 #include "comm/core/check.h"
+#include "comm/posix/file.h"
 #include "runtime/random_state.h"
 #include "train/stop_signals.h"
 #include "train/training_place.h"
@@ -98,16 +99,18 @@ class SynchronizedAgain {
 
 /// Whether any rank has received one of the signals; null: none does anything. Collective.
 bool is_asked_to_end(const std::shared_ptr<const train::StopSignals>& signals) {
-  return signals && all_reduce(at::tensor(signals->received()), ReduceOp::kMax).item<int>() != 0;
+  const Tag tag{"Trainer::fit, whether a rank was asked to end", {}};
+  return signals && all_reduce(at::tensor(signals->received()), ReduceOp::kMax, nullptr, tag).item<int>() != 0;
 }
 
 }  // namespace
 
-double StepReport::mean_loss() const { return mean(loss.item<double>()); }
+double StepReport::mean_loss() const { return mean(loss.item<double>(), nullptr, {"StepReport::mean_loss", {}}); }
 
 Trainer::Trainer(TrainerOptions options)
     : options_(std::move(options)), device_(default_process_group()->device()), scaler_(scaler_options(options_)) {
   check_options(options_);
+  for (auto* path : {&options_.save.folder, &options_.resume}) *path = absolute_path(*path);
   if (options_.seed) at::manual_seed(*options_.seed);
 }
 

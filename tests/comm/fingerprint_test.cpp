@@ -55,6 +55,9 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
       {gather_of("w"), other_boundaries, "boundaries of the ranks' slices"},
       {barrier_of({"w", {1, 0}}), barrier_of({"w", {0, 1}}), ""},  // the votes themselves may differ
       {barrier_of({common + "a", {}}), barrier_of({common + "b", {}}), "subject"},
+      {barrier_of({.subject = "save", .shown = "save of a"}),
+       barrier_of({.subject = "save", .shown = "save of b"}),
+       ""},
       {once, once, ""},
       {once, never, "saved checkpoints"},
       {never, once, "saved checkpoints"},
@@ -77,6 +80,7 @@ TEST(Fingerprint, DescribesItselfInWords) {
   EXPECT_EQ(describe_fully(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17), 32 bytes of Float, 3 votes");
   EXPECT_THAT(describe_fully(half, {}), testing::HasSubstr("4 bytes of Half on cuda"));
   EXPECT_EQ(describe(barrier_of({}), {}), "barrier (#0)");
+  EXPECT_EQ(describe(barrier_of({.subject = "save", .shown = "save of a"}), {}), "barrier of 'save of a' (#0)");
   EXPECT_EQ(describe_fully(barrier_of(counted), {}), "barrier of 'w' (#0), saved checkpoints: 1");
   EXPECT_EQ(describe_fully(barrier_of(none), {}), "barrier of 'w' (#0)");
   EXPECT_THAT(describe_fully(barrier_of(long_one), {}), testing::HasSubstr("x' (#0), saved checkpoints: 2"));

@@ -134,7 +134,7 @@ TEST(DifferentOrder, OfTwinModelsIsFound) {
            h = (*linear)->forward(h);
          }
        }},
-      {"all_gather of 'full_tensor weight'", [](auto& first, auto&) { return full_tensor(first->weight); }},
+      {"all_gather of 'full_tensor of weight'", [](auto& first, auto&) { return full_tensor(first->weight); }},
       {"all_reduce(sum) of 'clip_grad_norm_ of Linear to 1, norm 2'",
        [](auto& first, auto&) { clip_grad_norm_(group_of(*first), 1.0); }}};
   for (const auto& [operation, act] : uses) {
@@ -202,7 +202,7 @@ TEST(OnOneRankOnly, WhatTimesOutNamesTheOther) {
   const std::vector<Absence> all{
       {[](auto& model, auto&) { model(one_row()); }, {reading("Linear"), last, "that only some ranks run"}},
       {[](auto& model, auto&) { return full_tensor(model->weight); },
-       {"all_gather of 'full_tensor weight'", last, "that only some ranks run"}},
+       {"all_gather of 'full_tensor of weight'", last, "that only some ranks run"}},
       {backward, {"reduce_scatter of 'Linear'", "rank 1: " + reading("Linear")}}};
   const auto time_out = [&](size_t i) {
     SCOPED_TRACE(i);

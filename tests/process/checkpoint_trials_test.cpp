@@ -60,7 +60,7 @@ PROCESS_CASE(save_until_killed) {
     step = draw_step(step, ++save);
     for (auto& parameter : run.net->parameters()) parameter.fill_(save);
     save_checkpoint(folder, *run.group, &*run.optimizer, {.step = step, .extra = std::to_string(save), .keep = 2});
-    if (rank() == 0) state::write_text(folder + ".completed", std::to_string(save));
+    if (rank() == 0) write_text(folder + ".completed", std::to_string(save));
   };
   if (std::filesystem::exists(folder + "/latest")) {
     const auto loaded = load_checkpoint(folder, *run.group, &*run.optimizer);
@@ -94,9 +94,9 @@ TEST(CheckpointTrials, SavingThatIsKilledAtAnyPointLeavesACheckpointThatLoads) {
     const auto loaded = load_checkpoint(folder, *plain.net, &*plain.optimizer);
     EXPECT_GE(std::stoll(loaded.extra), newest);
     newest = std::stoll(loaded.extra);
-    const auto completed = std::stoll(state::text_of_file(folder + ".completed", 100));
+    const auto completed = std::stoll(text_of_file(folder + ".completed", 100));
     EXPECT_TRUE(newest == completed || newest == completed + 1) << newest << " after " << completed << " was completed";
-    state::write_text(folder + ".completed", std::to_string(newest));
+    write_text(folder + ".completed", std::to_string(newest));
     for (const auto& parameter : plain.net->parameters())
       EXPECT_TRUE(torch::equal(parameter, torch::full_like(parameter, newest)));
     for (const auto step : state::complete_steps(folder))

@@ -35,6 +35,21 @@ TEST(StateHeader, IsReadAsItWasWritten) {
   EXPECT_EQ(read.metadata.at("format"), "pt");
 }
 
+TEST(StateHeader, ComplexNumbersWithoutANameArePairs) {
+  Header header{{{"a", Dtype::kComplex128, {5, 3}}, {"b", Dtype::kComplex32, {}}, {"c", Dtype::kComplex64, {2}}}, {}};
+  lay_out(header.entries, "file");
+  const auto text = header_text(header).substr(kLengthBytes);
+  EXPECT_THAT(text, HasSubstr(R"("a":{"dtype":"F64","shape":[5,3,2],)"));
+  EXPECT_THAT(text, HasSubstr(R"("b":{"dtype":"F16","shape":[2],)"));
+  EXPECT_THAT(text, HasSubstr(R"({"fsdp.dtype.a":"C128","fsdp.dtype.b":"C32"})"));
+  const auto read = parse_header(text, 5 * 3 * 16 + 2 * 8 + 4, "file");
+  EXPECT_THAT(read.metadata, IsEmpty());
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(read.entries[i].dtype, header.entries[i].dtype);
+    EXPECT_EQ(read.entries[i].sizes, header.entries[i].sizes);
+  }
+}
+
 std::string entry(const char* dtype, const std::string& shape, const std::string& offsets, const char* name = "a") {
   return c10::str('"', name, R"(":{"dtype":")", dtype, R"(","shape":[)", shape, R"(],"data_offsets":[)", offsets, "]}");
 }
@@ -54,6 +69,10 @@ TEST(StateHeader, IsRefusedAndSaysWhatWasExpected) {
       {entry("F32", "1", "4,8"), "at byte 0"},
       {entry("F32", "1", "0,4"), "expected 4 bytes of data after the header, found 8"},
       {entry("F32", "2", "0,8"), "found 4", 4},
+      // Pairs of another dtype, without two in the end, and of a dtype that is none.
+      {R"("__metadata__":{"fsdp.dtype.a":"C128"},)" + entry("F32", "1,2", "0,8"), "expected the pairs of 'C128'"},
+      {R"("__metadata__":{"fsdp.dtype.a":"C32"},)" + entry("F16", "4", "0,8"), "expected the pairs of 'C32'"},
+      {R"("__metadata__":{"fsdp.dtype.a":"C3"},)" + entry("F16", "2,2", "0,8"), "expected the pairs of 'C3'"},
       // Sizes that overflow or are negative.
       {entry("F32", "4611686018427387905", "0,4"), "expected sizes that memory can have"},
       {entry("U8", "0,9223372036854775807,3", "0,0"), "expected sizes that memory can have", 0},

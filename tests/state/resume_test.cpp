@@ -151,15 +151,19 @@ TEST(StateResume, OtherWrappingAndTypesLoadTheSameValues) {
 
 TEST(StateResume, SavingTellsOtherRanksOnlyWhereRowsLie) {
   const TemporaryFolder folder;
-  Recorded recorded(2);
+  Recorded recorded(3);
   run_ranks(
-      2,
+      3,
       [&](SavedRun& run) {
         const auto& log = recorded.log(rank());
         recorded.clear(rank());
         run.save(folder.path());
-        EXPECT_THAT(log.entries(), SizeIs(6)) << "lengths and texts of three meetings";
-        for (const auto& entry : log.entries()) EXPECT_THAT(entry.subject, AnyOf("save_checkpoint", "Long []"));
+        EXPECT_THAT(log.entries("all_gather"), SizeIs(7)) << "lengths and texts of three meetings, lengths of parts";
+        EXPECT_LT(log.bytes("all_gather"), 500u) << "what all ranks are told grows with nothing but their number";
+        EXPECT_THAT(log.entries("recv"), SizeIs(rank() == 0 ? 2 : 0));
+        EXPECT_THAT(log.entries("send"), SizeIs(rank() == 0 ? 0 : 1));
+        EXPECT_GT(log.bytes("recv") + log.bytes("send"), 1000u) << "a part of the manifest";
+        for (const auto& entry : log.entries()) EXPECT_EQ(entry.subject, "save_checkpoint");
       },
       recorded.options);
 }
@@ -259,7 +263,7 @@ TEST(StateResume, ASaveThatFailsOnOneRankLeavesTheEarlierCheckpoint) {
   const TemporaryFolder folder;
   run_ranks(2, [&](SavedRun& run) { run.save(folder.path(), 2); });
   const auto error = error_on_every_rank(2, [&](SavedRun& run) {
-    if (rank() == 1) run.net->register_buffer("odd", torch::zeros({1}, torch::kComplexDouble));
+    if (rank() == 1) run.net->register_buffer("odd", torch::empty({1}, at::kBits8));
     save_checkpoint(folder.path(), *run.net, nullptr, {.step = 3, .extra = rank() == 0 ? "no JSON" : "{}"});
   });
   EXPECT_THAT(error, HasSubstr("rank 0: a manifest cannot have this"));

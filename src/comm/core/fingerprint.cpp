@@ -74,8 +74,8 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
   fingerprint.group = tag.group;
   // A zero stays behind each of the two texts.
   const auto counted = tag.count.number == 0 ? "" : tag.count.of.substr(0, Fingerprint::kTextBytes / 2);
-  const size_t kept = std::min(tag.subject.size(), Fingerprint::kTextBytes - counted.size() - 2);
-  std::memcpy(fingerprint.text.data(), tag.subject.data(), kept);
+  const size_t kept = std::min(tag.text().size(), Fingerprint::kTextBytes - counted.size() - 2);
+  std::memcpy(fingerprint.text.data(), tag.text().data(), kept);
   std::memcpy(fingerprint.text.data() + kept + 1, counted.data(), counted.size());
   fingerprint.vote_count = static_cast<uint32_t>(tag.votes.size());
   if (fingerprint.votes_fit()) {

@@ -42,7 +42,7 @@ struct Fingerprint {
   uint64_t bytes = 0;
   /// Hash of the boundaries between the ranks' slices.
   uint64_t layout = 0;
-  /// Hash of the whole subject, of which `text` may have the beginning only.
+  /// Hash of the whole subject; `text` has the beginning of what messages say of it.
   uint64_t subject_hash = 0;
   uint32_t vote_count = 0;
   /// Broadcast: the root. Send and recv: the other rank. Otherwise -1.
@@ -55,7 +55,7 @@ struct Fingerprint {
   /// Of the tag.
   uint32_t count = 0;
   uint32_t group = 0;
-  /// The subject, and behind it what is counted, each up to a zero.
+  /// Tag::text, and behind it what is counted, each up to a zero.
   std::array<char, kTextBytes> text{};
   /// The votes as bits, when they fit.
   std::array<uint8_t, kInlineVoteBytes> votes{};
@@ -66,7 +66,7 @@ struct Fingerprint {
 };
 static_assert(std::is_trivially_copyable_v<Fingerprint> && sizeof(Fingerprint) == 256);
 
-/// A fingerprint of `operation` on `tag.subject`, with the votes inside when they fit.
+/// A fingerprint of `operation` for `tag`, with the votes inside when they fit.
 Fingerprint make_fingerprint(Operation operation, const Tag& tag);
 void describe_data(Fingerprint& fingerprint, const at::Tensor& data, std::span<const int64_t> offsets = {});
 

@@ -22,7 +22,7 @@ class Front::Call {
   Call(const Front& front, Operation operation, const Tag& tag)
       : front_(front), fingerprint_(make_fingerprint(operation, tag)) {
     std::string name(name_of(operation));
-    if (!tag.subject.empty()) name += str_cat(" of '", tag.subject, "'");
+    if (!tag.text().empty()) name += str_cat(" of '", tag.text(), "'");
     prefix_ = front.ranks_.where(name);
   }
 

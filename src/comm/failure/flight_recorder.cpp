@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "comm/core/check.h"
-#include "comm/posix/descriptor.h"
+#include "comm/posix/file.h"
 #include "comm/posix/file_room.h"
 
 namespace fsdp {
@@ -68,22 +68,24 @@ std::vector<fs::path> rank_files(const std::string& file) {
   return found;
 }
 
-[[noreturn]] void refuse(const Ranks& ranks, const std::string& path, int error) {
+[[noreturn]] void refuse(const Ranks& ranks, const std::string& path, const std::string& why) {
   throw UsageError(str_cat(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: '", path,
-                           "' cannot be written: ", std::strerror(error),
-                           ". Name a file in an existing folder with room for ", kFileBytes, " bytes a rank"));
+                            "' cannot be written: ", why, ". Name a file in an existing folder with room for ",
+                            kFileBytes, " bytes a rank"));
 }
 
 // A new file takes the name, so that whoever maps an older one keeps its memory.
-std::shared_ptr<void> map_new_file(const Ranks& ranks, const std::string& path) {
-  const std::string unfinished = str_cat(path, '.', getpid(), '.', gettid());
-  const Descriptor file(open(unfinished.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.is_open()) refuse(ranks, path, errno);
+std::shared_ptr<void> map_new_file(const Ranks& ranks, const std::string& path) try {
+  OutputFile file(path);
   // Room is taken now: writing to memory that the disk has no room for ends the process.
-  if (const int error = set_file_size(file.number(), kFileBytes, /*now=*/true)) refuse(ranks, path, error);
+  if (const int error = set_file_size(file.number(), kFileBytes, /*now=*/true)) refuse(ranks, path, std::strerror(error));
   void* memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
-  if (memory == MAP_FAILED || rename(unfinished.c_str(), path.c_str()) != 0) refuse(ranks, path, errno);
-  return {memory, [](void* mapped) { munmap(mapped, kFileBytes); }};
+  if (memory == MAP_FAILED) refuse(ranks, path, std::strerror(errno));
+  std::shared_ptr<void> mapped(memory, [](void* own) { munmap(own, kFileBytes); });
+  file.commit();
+  return mapped;
+} catch (const FileError& error) {
+  refuse(ranks, path, error.what());
 }
 
 std::optional<FlightRecord> read_record(const fs::path& path) {
@@ -142,24 +144,19 @@ std::string text_of(const std::vector<FlightRecord>& records) {
   return json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-void write(const std::string& text, const std::string& file) {
-  const std::string unfinished = str_cat(file, '.', getpid(), '.', gettid());
-  std::ofstream out(unfinished);
-  out << text << '\n';
-  out.close();
-  if (out && rename(unfinished.c_str(), file.c_str()) == 0) return;
-  std::error_code ignored;
-  fs::remove(unfinished, ignored);
-  throw Error(str_cat("[fsdp] flight recorder: '", file, "' cannot be written. ",
-                      "Name a file in an existing folder with room"));
+void write(const std::string& text, const std::string& file) try {
+  write_text(file, text + '\n');
+} catch (const FileError& error) {
+  throw Error(str_cat("[fsdp] flight recorder: ", error.what()));
 }
 
 }  // namespace
 
 std::shared_ptr<Timeline> open_timeline(const Ranks& ranks) {
   auto timeline = std::make_shared<Timeline>();
-  const char* file = std::getenv(kFlightRecorderVariable);
-  if (file == nullptr || *file == 0) return timeline;
+  const char* named = std::getenv(kFlightRecorderVariable);
+  if (named == nullptr || *named == 0) return timeline;
+  const auto file = absolute_path(named);
   const auto memory = map_new_file(ranks, rank_file(file, ranks.name()));
   RecordHead head;
   head.rank = ranks.name();

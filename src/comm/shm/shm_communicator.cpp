@@ -318,7 +318,7 @@ class ShmCommunicator : public Front {
   // A slot's bytes for data.
   size_t room(const Tag& tag) const {
     const size_t head = shm::vote_bytes_in_slot(tag.votes.size());
-    require(head + 64 <= rounds_->slot_bytes(), ranks().where(tag.subject), "expected at most ",
+    require(head + 64 <= rounds_->slot_bytes(), ranks().where(tag.text()), "expected at most ",
             8 * (rounds_->slot_bytes() - 64), " votes, found ", tag.votes.size(), ".");
     return rounds_->slot_bytes() - head;
   }

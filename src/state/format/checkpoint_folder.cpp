@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "comm/core/fault_point.h"
+#include "comm/posix/file.h"
 #include "state/format/checksum.h"
 #include "state/format/format_error.h"
 #include "state/format/host_name.h"
@@ -115,7 +116,7 @@ void take_name(const fs::path& from, const fs::path& to) {
 bool is_whole_here(const fs::path& checkpoint) try {
   const auto manifest = read_manifest(checkpoint.string());
   return std::ranges::all_of(manifest.files, [](const auto& file) { return file.second.host.empty(); });
-} catch (const FormatError&) {
+} catch (const FileError&) {
   return false;
 }
 
@@ -180,6 +181,7 @@ void clean_up(const fs::path& folder, const std::string& own = {}) {
   promote_next(folder.string());
   if (const auto names = checkpoint_names(folder.string()); !names.empty())
     if (const auto newest = step_in(names.front())) set_aside_beyond(folder, *newest);
+  for (const auto* pointer : {kNext, kLatest}) remove_leftovers((folder / pointer).string());
 }
 
 // Makes the folder if there is none.

@@ -35,7 +35,7 @@ void check_tensor(CheckpointReader& reader, const std::string& name, const Tenso
         reader.read_rows(name, tensor, part.first_row + row, rows, buffer);
         on_read(buffer.size());
       }
-    } catch (const FormatError& error) {
+    } catch (const FileError& error) {
       problems.emplace_back(error.what());
     }
 }
@@ -77,13 +77,13 @@ std::vector<std::string> problems_of(const std::string& checkpoint, const std::f
     CheckpointReader reader(checkpoint);
     for (const auto& [name, file] : reader.manifest().files) try {
         open_file_of(reader.manifest(), reader.path(), name);
-      } catch (const FormatError& error) {
+      } catch (const FileError& error) {
         problems.emplace_back(error.what());
       }
     if (!problems.empty()) return problems;  // else each tensor of these files would say so again
     for (const auto* records : {&reader.manifest().model, &reader.manifest().training})
       for (const auto& [name, tensor] : *records) check_tensor(reader, name, tensor, on_read, problems);
-  } catch (const FormatError& error) {
+  } catch (const FileError& error) {
     problems.emplace_back(error.what());
   }
   return problems;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The element types of safetensors files.
+/// The element types of tensors in files.
 
 #include <cstdint>
 #include <optional>
@@ -15,6 +15,9 @@ enum class Dtype : uint8_t {
   kInt8,
   kFloat8E5M2,
   kFloat8E4M3,
+  kFloat8E5M2FNUZ,
+  kFloat8E4M3FNUZ,
+  kFloat8E8M0,
   kInt16,
   kUInt16,
   kFloat16,
@@ -25,14 +28,18 @@ enum class Dtype : uint8_t {
   kFloat64,
   kInt64,
   kUInt64,
+  kComplex32,
   kComplex64,
+  kComplex128,
 };
 
-/// As safetensors writes it: "F32".
+/// As manifests have it, and safetensors unless it is stored as pairs: "F32".
 std::string_view name_of(Dtype dtype);
 std::optional<Dtype> dtype_named(std::string_view name);
 /// All names, for errors.
 std::string dtype_names();
 uint64_t bytes_of(Dtype dtype);
+/// Of a complex dtype that safetensors has no name for: that of its real and imaginary parts, as which files have it.
+std::optional<Dtype> stored_as_pairs_of(Dtype dtype);
 
 }  // namespace fsdp::state

@@ -2,14 +2,15 @@
 /// \file
 /// What is wrong with a file or a folder of a checkpoint. This room knows no LibTorch, and no ranks: who calls it does.
 
-#include <stdexcept>
+#include "comm/posix/file.h"
 
 namespace fsdp::state {
 
-/// Says which file and entry, what was expected, what was found and what to do.
-class FormatError : public std::runtime_error {
+/// Says which file and entry, what was expected, what was found and what to do. Who reads or writes files throws a
+/// FileError too, where a file itself cannot be read or written.
+class FormatError : public FileError {
  public:
-  using std::runtime_error::runtime_error;
+  using FileError::FileError;
 };
 
 }  // namespace fsdp::state

@@ -39,7 +39,31 @@ void require_cover(const std::vector<Entry>& entries, uint64_t data_bytes, const
                       std::to_string(data_bytes) + std::string(kNotWhole));
 }
 
+constexpr std::string_view kDtypeOf = "fsdp.dtype.";
+
+// Of an entry that is stored as pairs: the tensor's own dtype and sizes.
+void undo_pairs(Entry& entry, std::string_view dtype_name, const std::string& path) {
+  const auto dtype = dtype_named(dtype_name);
+  if (!dtype || stored_as_pairs_of(*dtype) != entry.dtype || entry.sizes.empty() || entry.sizes.back() != 2)
+    throw FormatError(path + ": entry '" + entry.name + "' of sizes " + text_of(entry.sizes) + " and dtype " +
+                      std::string(name_of(entry.dtype)) + ": expected the pairs of '" + std::string(dtype_name) +
+                      "' that the metadata names" + std::string(kNotWhole));
+  entry.dtype = *dtype;
+  entry.sizes.pop_back();
+}
+
+void undo_pairs(Header& header, const std::string& path) {
+  for (auto& entry : header.entries)
+    if (auto mark = header.metadata.extract(std::string(kDtypeOf) + entry.name)) undo_pairs(entry, mark.mapped(), path);
+}
+
 }  // namespace
+
+std::vector<int64_t> stored_sizes(const Entry& entry) {
+  auto sizes = entry.sizes;
+  if (stored_as_pairs_of(entry.dtype)) sizes.push_back(2);
+  return sizes;
+}
 
 uint64_t header_length(std::span<const std::byte> first_bytes, uint64_t file_bytes, const std::string& path) {
   if (file_bytes < kLengthBytes || first_bytes.size() < kLengthBytes)
@@ -59,6 +83,7 @@ Header parse_header(std::string_view json, uint64_t data_bytes, const std::strin
   std::sort(header.entries.begin(), header.entries.end(), [](const Entry& a, const Entry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
+  undo_pairs(header, path);
   for (const auto& entry : header.entries) require_bytes(entry, path);
   require_cover(header.entries, data_bytes, path);
   return header;
@@ -74,7 +99,7 @@ void lay_out(std::vector<Entry>& entries, const std::string& path) {
       throw FormatError(path + ": expected names that differ, and none '__metadata__'; found '" + entry.name +
                         "' again. Give the tensors names of their own");
     const auto bytes = bytes_of(entry.dtype, entry.sizes);
-    if (!bytes || entry.sizes.size() > kMaxDims)
+    if (!bytes || stored_sizes(entry).size() > kMaxDims)
       throw FormatError(path + ": entry '" + entry.name + "': a file cannot have sizes " + text_of(entry.sizes));
     entry.begin = end;
     entry.end = end += *bytes;
@@ -83,10 +108,14 @@ void lay_out(std::vector<Entry>& entries, const std::string& path) {
 
 std::string header_text(const Header& header) try {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
+  auto metadata = header.metadata;
   for (const auto& entry : header.entries)
-    json[entry.name] = {
-        {"dtype", name_of(entry.dtype)}, {"shape", entry.sizes}, {"data_offsets", {entry.begin, entry.end}}};
+    if (stored_as_pairs_of(entry.dtype)) metadata[std::string(kDtypeOf) + entry.name] = name_of(entry.dtype);
+  if (!metadata.empty()) json["__metadata__"] = metadata;
+  for (const auto& entry : header.entries)
+    json[entry.name] = {{"dtype", name_of(stored_as_pairs_of(entry.dtype).value_or(entry.dtype))},
+                        {"shape", stored_sizes(entry)},
+                        {"data_offsets", {entry.begin, entry.end}}};
   auto text = json.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
   std::string length;

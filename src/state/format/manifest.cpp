@@ -1,6 +1,7 @@
 #include "state/format/manifest.h"
 
 #include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -193,11 +194,17 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   return manifest;
 }
 
-void add_part(Manifest& all, Manifest part) {
-  all.files.merge(part.files);
+void JoinedManifest::add(std::string_view text, const std::string& whose) {
+  auto part = parse_manifest_part(text, whose);
+  optimizers_.push_back(std::exchange(part.optimizer, {}));
+  if (!all_) {
+    all_ = std::move(part);
+    return;
+  }
+  all_->files.merge(part.files);
   for (const auto section : {&Manifest::model, &Manifest::training})
     for (auto& [name, record] : part.*section) {
-      const auto [found, is_new] = (all.*section).try_emplace(name, record);
+      const auto [found, is_new] = ((*all_).*section).try_emplace(name, record);
       if (is_new) continue;
       auto& known = found->second;
       if (known.dtype != record.dtype || known.sizes != record.sizes)
@@ -205,13 +212,21 @@ void add_part(Manifest& all, Manifest part) {
                           std::string(name_of(known.dtype)) + " " + text_of(known.sizes) + " and " +
                           std::string(name_of(record.dtype)) + " " + text_of(record.sizes) +
                           ". Build the same model and optimizer on every rank");
-      known.parts.insert(known.parts.end(), record.parts.begin(), record.parts.end());
-      std::sort(known.parts.begin(), known.parts.end(),
-                [](const TensorPart& a, const TensorPart& b) { return a.first_row < b.first_row; });
+      std::ranges::move(record.parts, std::back_inserter(known.parts));
     }
-  auto optimizer = json::parse(all.optimizer);
-  optimizer.merge_patch(json::parse(part.optimizer));
-  all.optimizer = optimizer.dump();
+}
+
+Manifest JoinedManifest::take() {
+  for (const auto section : {&Manifest::model, &Manifest::training})
+    for (auto& [name, record] : (*all_).*section) std::ranges::sort(record.parts, {}, &TensorPart::first_row);
+  all_->optimizer = joined_objects(optimizers_);
+  return std::move(*all_);
+}
+
+std::string joined_objects(const std::vector<std::string>& objects) {
+  json all = json::object();
+  for (const auto& object : objects) all.update(json::parse(object), /*merge_objects=*/true);
+  return all.dump();
 }
 
 }  // namespace fsdp::state

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -65,9 +66,24 @@ Manifest parse_manifest(std::string_view text, const std::string& path);
 
 /// The same without the last of these: what one rank wrote.
 Manifest parse_manifest_part(std::string_view text, const std::string& path);
-/// Adds what another rank wrote; what both have beside files and rows is the same. Throws FormatError if both say
-/// something else of a tensor.
-void add_part(Manifest& all, Manifest part);
+
+/// The manifest of what several ranks wrote.
+class JoinedManifest {
+ public:
+  /// Adds what one rank wrote: a text of manifest_text. `whose` stands in errors. What all ranks have beside files, rows
+  /// and the optimizer's fields is that of the first one. Throws FormatError, also if two say something else of a
+  /// tensor.
+  void add(std::string_view text, const std::string& whose);
+  /// Gives the manifest of all that was added, at least one text.
+  Manifest take();
+
+ private:
+  std::optional<Manifest> all_;
+  std::vector<std::string> optimizers_;
+};
+
+/// JSON objects put together, and the objects in them by their names; of what two have else, the last one counts.
+std::string joined_objects(const std::vector<std::string>& objects);
 
 /// Whether a name can only mean a file in the folder itself.
 bool is_plain_name(std::string_view name);

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include "state/format/file.h"
+#include "comm/posix/file.h"
 #include "state/format/format_error.h"
 
 namespace fsdp::state {

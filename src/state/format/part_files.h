@@ -17,7 +17,7 @@ class PartWriter {
  public:
   /// Throws FormatError if the folder cannot be written to.
   PartWriter(const std::string& folder, int number);
-  /// Leaves the text, on the disk. Throws FormatError. None comes after the writer has gone.
+  /// Leaves the text, on the disk. Throws FileError. None comes after the writer has gone.
   void leave(std::string_view text) const;
 
  private:

@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm/posix/file.h"
 #include "state/format/checksum.h"
-#include "state/format/file.h"
 #include "state/format/header.h"
 
 namespace fsdp::state {

@@ -2,13 +2,15 @@
 
 #include <nlohmann/json.hpp>
 
+#include "state/format/header.h"
+
 namespace fsdp::state {
 
 std::map<std::string, std::string> sharding_info(const std::vector<Entry>& entries,
                                                  const std::map<std::string, int64_t>& first_rows) {
   auto places = nlohmann::json::object();
   for (const auto& entry : entries) {
-    std::vector<int64_t> offsets(entry.sizes.size());
+    std::vector<int64_t> offsets(stored_sizes(entry).size());
     if (!offsets.empty()) offsets[0] = first_rows.at(entry.name);
     places[entry.name] = {{"saved_offsets", offsets}};
   }

@@ -1,0 +1,246 @@
+#include "comm/posix/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <system_error>
+
+#include "comm/posix/pipe_signal.h"
+
+// Note [Temporary files]
+// NAME.0123456789abcdef.tmp, with digits that are drawn for each file, is opened with O_EXCL: neither another writer of
+// NAME nor a file of the user's has that name. Its writer holds it locked (flock), and the system takes the lock back
+// from a process that is killed, so a file of such a name that can be locked is a leftover. One that was just made can
+// be taken for one before it is locked; its writer sees that it was removed and makes another.
+
+namespace fsdp {
+namespace {
+
+namespace fs = std::filesystem;
+
+// So much at a time is given to the disk while the rest is still to come.
+constexpr uint64_t kBytesToBegin = uint64_t{8} << 20;
+constexpr int kMostLinks = 40;  // of links to links, as the system follows them
+constexpr size_t kDigits = 16, kMostNameBytes = 255;
+constexpr std::string_view kTemporary = ".tmp";
+
+std::string advice(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "Free some space, or keep fewer checkpoints";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "Name a folder that this user may write to";
+    case ENOENT:
+    case ENOTDIR:
+      return "Check the path; the folder may have been removed or its disk unmounted";
+    case EISDIR:
+    case EEXIST:
+      return "Name a file";
+    default:
+      return "Check the disk";
+  }
+}
+
+[[noreturn]] void fail_to(const std::string& path, const std::string& action, int error = errno) {
+  throw FileError(path + ": cannot " + action + ": " + std::generic_category().message(error) + ". " + advice(error));
+}
+
+// Repeats a call that a signal interrupted.
+template <class Call>
+auto retry(const Call& call) {
+  decltype(call()) result;
+  do result = call();
+  while (result < 0 && errno == EINTR);
+  return result;
+}
+
+Descriptor open_file(const std::string& path, int flags) {
+  return Descriptor(retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }));
+}
+
+// Where the file lies that a path names, which need not be there: the links at its end are followed.
+std::string followed(std::string path) {
+  for (int links = 0; links < kMostLinks; ++links) {
+    std::error_code is_no_link;
+    const auto next = fs::read_symlink(path, is_no_link);
+    if (is_no_link) break;
+    path = (fs::path(path).parent_path() / next).string();
+  }
+  return path;
+}
+
+bool is_same_file(const std::string& path, const struct stat& other) {
+  struct stat status{};
+  return ::lstat(path.c_str(), &status) == 0 && status.st_dev == other.st_dev && status.st_ino == other.st_ino;
+}
+
+// A regular file, or nothing.
+bool is_replaceable(const std::string& path) {
+  struct stat status{};
+  return ::lstat(path.c_str(), &status) == 0 ? S_ISREG(status.st_mode) : errno == ENOENT;
+}
+
+// The beginning of the names of a file's temporary files.
+std::string stem_of(const std::string& name) {
+  return name.substr(0, kMostNameBytes - kDigits - kTemporary.size() - 1) + ".";
+}
+
+fs::path name_beside(const fs::path& target) {
+  std::random_device random;
+  char digits[kDigits + 1];
+  std::snprintf(digits, sizeof digits, "%08x%08x", random(), random());
+  return target.parent_path() / (stem_of(target.filename().string()) + digits + std::string(kTemporary));
+}
+
+bool is_temporary_of(const std::string& target, const std::string& name) {
+  const auto stem = stem_of(target);
+  return name.size() == stem.size() + kDigits + kTemporary.size() && name.starts_with(stem) &&
+         name.ends_with(kTemporary) && name.find_first_not_of("0123456789abcdef", stem.size()) == stem.size() + kDigits;
+}
+
+// Locks a file that this process made. False if it was taken for a leftover meanwhile.
+bool lock_own(const Descriptor& file) {
+  // Where a file system has no locks, nobody removes anything either.
+  if (::flock(file.number(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) return false;
+  struct stat status{};
+  return ::fstat(file.number(), &status) == 0 && status.st_nlink > 0;
+}
+
+}  // namespace
+
+std::string absolute_path(const std::string& path) {
+  if (path.empty()) return path;
+  std::error_code error;
+  const auto absolute = fs::absolute(path, error);
+  return error ? path : absolute.string();  // its folder is gone, as whoever opens it will say
+}
+
+InputFile::InputFile(std::string path) : path_(std::move(path)), file_(open_file(path_, O_RDONLY | O_NONBLOCK)) {
+  if (!file_.is_open()) fail_to(path_, "open the file");
+  struct stat status{};
+  if (::fstat(file_.number(), &status) != 0) fail_to(path_, "look at the file");
+  if (!S_ISREG(status.st_mode)) throw FileError(path_ + ": expected a regular file, found something else there");
+  bytes_ = static_cast<uint64_t>(status.st_size);
+}
+
+void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const auto count =
+        retry([&] { return ::pread(file_.number(), out.data(), out.size(), static_cast<off_t>(offset)); });
+    if (count < 0) fail_to(path_, "read " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset));
+    if (count == 0)
+      throw FileError(path_ + ": expected " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset) +
+                      ", found the end of the file. It is not whole: take another copy or checkpoint");
+    offset += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
+}
+
+std::string text_of_file(const std::string& path, uint64_t most_bytes) {
+  const InputFile file(path);
+  if (file.bytes() > most_bytes)
+    throw FileError(path + ": expected at most " + std::to_string(most_bytes) + " bytes, found " +
+                    std::to_string(file.bytes()));
+  std::string text(file.bytes(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  struct stat there{};
+  const bool is_there = ::stat(path_.c_str(), &there) == 0;
+  if (!is_there && errno != ENOENT) fail_to(path_, "make the file");
+  if (is_there && S_ISDIR(there.st_mode)) fail_to(path_, "make the file", EISDIR);
+  target_ = followed(absolute_path(path_));
+  // What the links under /proc name need not lie there.
+  if (is_there && !(S_ISREG(there.st_mode) && is_same_file(target_, there))) {
+    target_.clear();
+    file_ = open_file(path_, O_WRONLY | O_TRUNC | O_NOCTTY);
+    if (!file_.is_open()) fail_to(path_, "open the file");
+    return;
+  }
+  make_temporary();
+  if (is_there) static_cast<void>(::fchmod(file_.number(), there.st_mode & 07777));  // or it has that of a new file
+}
+
+// See Note [Temporary files].
+void OutputFile::make_temporary() {
+  do {
+    temporary_ = name_beside(target_).string();
+    file_ = open_file(temporary_, O_RDWR | O_CREAT | O_EXCL);
+    if (!file_.is_open() && errno != EEXIST) fail_to(path_, "make the file");
+  } while (!file_.is_open() || !lock_own(file_));
+}
+
+OutputFile::~OutputFile() {
+  if (file_.is_open() && !temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  const PipeSignalBlocked blocked;  // of a FIFO that nobody reads any more
+  while (!bytes.empty()) {
+    const auto count = retry([&] { return ::write(file_.number(), bytes.data(), bytes.size()); });
+    if (count < 0) fail_to(path_, "write " + std::to_string(bytes.size()) + " bytes");
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    bytes_ += static_cast<uint64_t>(count);
+  }
+  if (bytes_ - begun_ >= kBytesToBegin) begin_writing();
+}
+
+void OutputFile::begin_writing() {
+  // Only makes `commit` shorter, so where a disk cannot, nothing is lost.
+  ::sync_file_range(file_.number(), static_cast<off_t>(begun_), static_cast<off_t>(bytes_ - begun_),
+                    SYNC_FILE_RANGE_WRITE);
+  begun_ = bytes_;
+}
+
+void OutputFile::commit() {
+  const bool is_synced = retry([&] { return ::fsync(file_.number()); }) == 0;
+  // Most devices cannot, and FIFOs need not.
+  if (!is_synced && !(temporary_.empty() && (errno == EINVAL || errno == EROFS)))
+    fail_to(path_, "bring the file to the disk");
+  if (!temporary_.empty()) {
+    if (!is_replaceable(target_)) fail_to(path_, "give the complete file its name", EEXIST);
+    if (std::rename(temporary_.c_str(), target_.c_str()) != 0) fail_to(path_, "give the complete file its name");
+  }
+  file_.close();
+  if (!temporary_.empty()) sync_folder(fs::path(target_).parent_path().string());
+}
+
+void remove_leftovers(const std::string& path) noexcept try {
+  const fs::path target(followed(absolute_path(path)));
+  std::error_code error;
+  for (fs::directory_iterator entry(target.parent_path(), error), end; !error && entry != end; entry.increment(error)) {
+    if (!is_temporary_of(target.filename().string(), entry->path().filename().string())) continue;
+    const auto file = open_file(entry->path().string(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK);
+    if (file.is_open() && ::flock(file.number(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry->path().c_str());
+  }
+} catch (const std::exception&) {
+  // What is left takes room, nothing else.
+}
+
+void sync_folder(const std::string& path) {
+  const auto folder = open_file(path, O_RDONLY | O_DIRECTORY);
+  if (!folder.is_open() && errno == EACCES) return;  // one may write to it, but not read it
+  if (!folder.is_open()) fail_to(path, "open the folder");
+  // Some network file systems cannot, and need not.
+  if (retry([&] { return ::fsync(folder.number()); }) != 0 && errno != EINVAL)
+    fail_to(path, "bring the folder to the disk");
+}
+
+void write_text(const std::string& path, std::string_view text) {
+  OutputFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+}  // namespace fsdp

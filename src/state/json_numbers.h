@@ -1,0 +1,33 @@
+#pragma once
+/// \file
+/// Numbers in JSON, which has neither infinities nor NaN: in files these are the texts "Infinity", "-Infinity" and "NaN".
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+namespace fsdp::state {
+
+/// `Json`: one of nlohmann's. Gives a number, or a list of numbers, as files have it.
+template <class Json>
+Json written_numbers(Json value) {
+  if (value.is_array())
+    for (auto& element : value) element = written_numbers(std::move(element));
+  if (!value.is_number_float() || std::isfinite(value.template get<double>())) return value;
+  const auto number = value.template get<double>();
+  return std::isnan(number) ? "NaN" : number > 0 ? "Infinity" : "-Infinity";
+}
+
+/// What written_numbers was given.
+template <class Json>
+Json read_numbers(Json value) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (value.is_array())
+    for (auto& element : value) element = read_numbers(std::move(element));
+  if (value == "Infinity") return kInfinity;
+  if (value == "-Infinity") return -kInfinity;
+  if (value == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  return value;
+}
+
+}  // namespace fsdp::state

@@ -1,0 +1,120 @@
+// Relative paths mean what they meant when a call began, wherever the program works later.
+
+#include <fsdp/async_save.h>
+#include <fsdp/trainer.h>
+
+#include <condition_variable>
+#include <mutex>
+
+#include "comm/core/fault_point.h"
+#include "comm/failure/flight_recorder.h"
+#include "state/format/checkpoint_reader.h"
+#include "state/trainee.h"
+
+namespace fsdp::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Two folders, in the first of which the program works until `change` is called.
+class Folders {
+ public:
+  Folders() {
+    fs::create_directories(root_ / "first");
+    fs::create_directories(root_ / "second");
+    fs::current_path(root_ / "first");
+  }
+  ~Folders() { fs::current_path(before_); }
+  Folders(const Folders&) = delete;
+  Folders& operator=(const Folders&) = delete;
+  void change() const { fs::current_path(root_ / "second"); }
+  std::string in_first(const std::string& name) const { return root_ / ("first/" + name); }
+  /// Whether nothing was written to the folder that the program works in now.
+  bool is_second_empty() const { return fs::is_empty(root_ / "second"); }
+
+ private:
+  const TemporaryFolder root_;
+  const fs::path before_ = fs::current_path();
+};
+
+/// Writers of rows wait while it lives.
+struct HeldRows {
+  static inline std::mutex mutex;
+  static inline std::condition_variable changed;
+  static inline bool held = false;
+  HeldRows() {
+    held = true;
+    on_fault_point = [](const char* place) {
+      std::unique_lock lock(mutex);
+      if (std::string_view(place) == "part writing") changed.wait(lock, [] { return !held; });
+    };
+  }
+  ~HeldRows() { on_fault_point = nullptr; }
+  static void release() {
+    const std::lock_guard lock(mutex);
+    held = false;
+    changed.notify_all();
+  }
+};
+
+TEST(WorkingFolder, MayChangeWhileACheckpointIsWritten) {
+  const Folders folders;
+  const HeldRows held;
+  run_ranks(2, [&](SavedRun& run) {
+    AsyncSave saving;
+    async_save_checkpoint(saving, "runs", *run.group, run.optimizer.get(), {.step = 3});
+    barrier();
+    if (rank() == 0) {
+      folders.change();
+      HeldRows::release();
+    }
+    EXPECT_EQ(error_of([&] { saving.wait(); }), "");
+  });
+  EXPECT_THAT(state::problems_of(folders.in_first("runs")), IsEmpty());
+  EXPECT_TRUE(folders.is_second_empty());
+}
+
+TEST(WorkingFolder, MayChangeWhileATrainerTrains) {
+  const Folders folders;
+  run_thread_ranks(2, [&](int r) {
+    Trainer trainer({.save = {.folder = "runs", .every = 1, .keep = std::nullopt}, .resume = "runs"});
+    auto model = trainer.shard(alike_small_net());
+    optim::SGD optimizer(model.parameters(), torch::optim::SGDOptions(0.1));
+    trainer.fit(model, optimizer, std::vector<int>{1, 2}, [&](auto& net, int number) {
+      barrier();
+      if (r == 0) folders.change();
+      barrier();
+      const Batch batch{number, 0, 2};
+      return torch::mse_loss(net(samples(batch, {5})), samples(batch, {3}));
+    });
+  });
+  EXPECT_THAT(state::complete_steps(folders.in_first("runs")), ElementsAre(1, 2));
+  EXPECT_TRUE(folders.is_second_empty());
+}
+
+TEST(WorkingFolder, MayChangeBeforeRowsGetTheirMemoryOnDisk) {
+  const Folders folders;
+  fs::create_directory("rows");
+  run_thread_ranks(2, [&](int r) {
+    torch::nn::Linear linear(torch::nn::LinearOptions(4, 4));
+    linear->to(torch::kMeta);
+    const auto model = fully_shard(*linear, {.disk_policy = DiskOffloadPolicy{.folder = "rows"}});
+    barrier();
+    if (r == 0) folders.change();
+    barrier();
+    EXPECT_EQ(error_of([&] { to_empty(model, torch::kCPU); }), "");
+  });
+}
+
+TEST(WorkingFolder, MayChangeBeforeTheLastOperationsAreWritten) {
+  const Folders folders;
+  setenv(kFlightRecorderVariable, "flight.json", 1);
+  const auto timeline = open_timeline({.rank = 0, .world_size = 1});
+  unsetenv(kFlightRecorderVariable);
+  folders.change();
+  EXPECT_EQ(gather_flight_records(timeline->flight_file), 1);
+  EXPECT_TRUE(fs::exists(folders.in_first("flight.json")));
+}
+
+}  // namespace
+}  // namespace fsdp::test
