@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -49,6 +50,19 @@ TEST(StateOutput, WritersOfOneNameDoNotMeet) {
   first.finish();
   expect_whole(ones);
   EXPECT_THAT(names_below(folder.path()), ElementsAre("a"));
+}
+
+// The system would end the process.
+TEST(StateOutput, AFileBeyondTheLimitOfTheProcessIsAnErrorAndLeavesNothing) {
+  const TemporaryFolder folder;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit few{1000, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &few), 0);
+  EXPECT_THROW(write_text(folder / "a", std::string(1001, 'a')), FileError);
+  write_text(folder / "b", std::string(1000, 'b'));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_THAT(names_below(folder.path()), ElementsAre("b"));
 }
 
 TEST(StateOutput, FilesOfTheUsersStayWhateverTheyAreCalled) {

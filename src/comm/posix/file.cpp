@@ -11,6 +11,7 @@
 #include <random>
 #include <system_error>
 
+#include "comm/posix/file_room.h"
 #include "comm/posix/pipe_signal.h"
 
 // Note [Temporary files]
@@ -186,10 +187,12 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
+  const auto what = [&] { return "write " + std::to_string(bytes.size()) + " bytes"; };
+  if (!temporary_.empty() && is_beyond_file_limit(bytes_ + bytes.size())) fail_to(path_, what(), EFBIG);
   const PipeSignalBlocked blocked;  // of a FIFO that nobody reads any more
   while (!bytes.empty()) {
     const auto count = retry([&] { return ::write(file_.number(), bytes.data(), bytes.size()); });
-    if (count < 0) fail_to(path_, "write " + std::to_string(bytes.size()) + " bytes");
+    if (count < 0) fail_to(path_, what());
     bytes = bytes.subspan(static_cast<size_t>(count));
     bytes_ += static_cast<uint64_t>(count);
   }
