@@ -53,8 +53,8 @@ class Endings(FsdprunTest):
         self.assert_ends(process, 128 + signal.SIGKILL)
 
     def test_signals_that_come_at_once_are_one_request(self):
-        process = self.start_traps("TERM", "exit 0", "--shutdown-timeout=1000")
-        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
+        process = self.start_traps("INT", "exit 0", "--shutdown-timeout=1000")
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
             process.send_signal(number)
         self.end(process, status=0)
         self.assertEqual(process.err.count("passed on"), 1, process.err)
