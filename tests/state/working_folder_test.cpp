@@ -102,6 +102,7 @@ TEST(WorkingFolder, MayChangeBeforeRowsGetTheirMemoryOnDisk) {
     if (r == 0) folders.change();
     barrier();
     EXPECT_EQ(error_of([&] { to_empty(model, torch::kCPU); }), "");
+    EXPECT_THAT(state::bytes_in_file("/proc/self/maps"), HasSubstr(folders.in_first("rows/"))) << "where rows lie";
   });
 }
 
