@@ -85,7 +85,7 @@ TEST(WorkingFolder, MayChangeWhileATrainerTrains) {
       if (r == 0) folders.change();
       barrier();
       const Batch batch{number, 0, 2};
-      return torch::mse_loss(net(samples(batch, {5})), samples(batch, {3}));
+      return torch::mse_loss(net(samples(batch, {5}, torch::kFloat)), samples(batch, {3}, torch::kFloat));
     });
   });
   EXPECT_THAT(state::complete_steps(folders.in_first("runs")), ElementsAre(1, 2));
@@ -96,13 +96,13 @@ TEST(WorkingFolder, MayChangeBeforeRowsGetTheirMemoryOnDisk) {
   const Folders folders;
   fs::create_directory("rows");
   run_thread_ranks(2, [&](int r) {
-    torch::nn::Linear linear(torch::nn::LinearOptions(4, 4));
-    linear->to(torch::kMeta);
-    const auto model = fully_shard(*linear, {.disk_policy = DiskOffloadPolicy{.folder = "rows"}});
+    const auto net = meta_init([] { return std::make_shared<SmallNetImpl>(); });
+    const auto model = shard_blocks(*net, {.disk_policy = DiskOffloadPolicy{.folder = "rows"}});
     barrier();
     if (r == 0) folders.change();
     barrier();
     EXPECT_EQ(error_of([&] { to_empty(model, torch::kCPU); }), "");
+    EXPECT_THAT(state::bytes_in_file("/proc/self/maps"), HasSubstr(folders.in_first("rows/"))) << "where rows lie";
   });
 }
 
