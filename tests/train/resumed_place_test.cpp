@@ -71,7 +71,7 @@ void make_earlier(const std::string& folder) {
   place = json.dump();
   std::erase_if(manifest.training,
                 [](const auto& tensor) { return tensor.first.find(".epoch.") != std::string::npos; });
-  state::write_text(path + "/manifest.json", state::manifest_text(manifest));
+  write_text(path + "/manifest.json", state::manifest_text(manifest));
 }
 
 enum class Way { kAsItIs, kResharded, kOfAnEarlierRelease };
