@@ -170,10 +170,11 @@ void Console::write(Stream stream, const void* source, std::string_view prefix, 
   if (overwritable_ != nullptr && overwritable_ != source && is_terminal_) {
     text += kEraseToEndOfLine;
   }
-  if (starts_line) text += prefix;
+  const bool goes_on_elsewhere = piece != "\n" && unfinished != source;  // another rank broke into the line
+  if (starts_line || goes_on_elsewhere) text += prefix;
   text += piece;
   overwritable_ = piece.ends_with('\r') ? source : nullptr;
-  unfinished = piece.find_last_of("\r\n") == piece.size() - 1 ? nullptr : source;
+  unfinished = piece.ends_with('\n') || piece.ends_with('\r') ? nullptr : source;
   outlet->write(text);
 }
 
@@ -184,7 +185,7 @@ void Console::say(const std::string& message) {
 
 void Console::note_lost(const std::string& path, int error) {
   has_lost_ = true;
-  say("cannot write " + path + ": " + std::strerror(error) + "; the rest of what the rank prints is not there");
+  say("cannot write " + path + ": " + std::strerror(error) + "; what the rank prints from here on is not in it");
 }
 
 void Console::take_news() {

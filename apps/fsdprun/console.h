@@ -71,7 +71,7 @@ class Console {
   /// A file that is written to.
   struct Page {
     std::shared_ptr<Outlet> outlet;
-    /// Who wrote the line at whose end, which is not there yet, the cursor stands.
+    /// The rank stream whose line has no end yet; null if the last piece ended its line.
     const void* unfinished = nullptr;
   };
   Page& page(Stream stream) const { return stream == Stream::kOut ? *out_ : *err_; }

@@ -106,7 +106,7 @@ std::vector<Measurement> measure_all(const std::string& backend) {
 bool compare_hosts(Nodes& nodes, SignalQueue& signals) {
   const HostFacts own =
       hear_signals_during([host = nodes.host(), port = nodes.port()] { return find_host_facts(host, port); }, signals,
-                          "what is known of this host");
+                          "the facts of this host");
   std::vector<HostFacts> hosts;
   for (const std::string& text : nodes.tell_node_0("doctor", encode(own), signals)) hosts.push_back(decode_host(text));
   if (hosts.empty()) return true;

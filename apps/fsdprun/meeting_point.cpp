@@ -82,8 +82,11 @@ bool MeetingPoint::listen(const Flags& flags, SignalQueue& signals) {
   const bool by_arrival = flags.meeting_place.numbers_nodes_by_arrival;
   if (!by_arrival && flags.node_rank != 0) return false;
   const auto try_to_listen = [host = host_, port = port_] { return fsdp::listen_for_store(host, port); };
-  fsdp::StoreListener listener = wait_for(store_thread_.post(try_to_listen), flags.join_timeout,
-                                          "the host '" + host_ + "' could not be looked up", signals, "its address");
+  const std::string unknown = "the name server did not answer for the host '" + host_ + "' within " +
+                              std::to_string(flags.join_timeout.count()) +
+                              " s: give its address as a number, or look at /etc/resolv.conf";
+  fsdp::StoreListener listener =
+      wait_for(store_thread_.post(try_to_listen), flags.join_timeout, unknown, signals, "the address of node 0");
   if (listener.result != fsdp::StoreListener::Result::kListens) {
     refuse_to_host_unless(by_arrival, listener);
     return false;
@@ -101,12 +104,13 @@ void MeetingPoint::open_store(fsdp::StoreListener listener, SignalQueue& signals
   std::string problem = "no answer within " + std::to_string(timeout_.count()) + " s";
   bool is_of_network = false;
   try {
-    store_ = wait_for(store_thread_.post(std::move(open)), timeout_, problem, signals, "its own store");
+    store_ = wait_for(store_thread_.post(std::move(open)), timeout_, problem, signals, "the store of this launcher");
     return;
   } catch (const HostIsLost&) {
   } catch (const std::system_error& error) {
     problem = error.code().message();
-    is_of_network = error.code() != std::errc::too_many_files_open;
+    is_of_network = error.code() != std::errc::too_many_files_open &&
+                    error.code() != std::errc::too_many_files_open_in_system;
   } catch (const c10::Error& error) {
     problem = fsdp::first_line(error.what_without_backtrace());
   }

@@ -43,7 +43,9 @@ std::string archive_of(const Values& values) {
 void save_model(const Model& model, const std::string& path) {
   Values values;
   for (const auto& [name, value] : fsdp::full_state_dict(model)) values.insert(name, value);
-  if (fsdp::rank() == 0) fsdp::write_text(path, archive_of(values));
+  if (fsdp::rank() != 0) return;
+  fsdp::remove_leftovers(path);
+  fsdp::write_text(path, archive_of(values));
 }
 
 }  // namespace mnist

@@ -34,7 +34,7 @@ struct SaveOptions {
   std::map<std::string, at::Tensor> random_states = {};
   /// How many checkpoints stay in the folder, the newest; none: all of them. Checkpoints of larger steps than this one
   /// belong to a training that was given up: they get the names abandoned-step-N, which nothing loads, counts or
-  /// removes by itself.
+  /// removes by itself, but that one of the same step replaces it.
   std::optional<int64_t> keep = std::nullopt;
   /// Its state is saved too, among `states` under the name "scaler", unless it is not enabled.
   const GradScaler* scaler = nullptr;

@@ -17,19 +17,19 @@ namespace fsdp {
 /// What an optimizer or a clipping rule of your own computes of all rows; docs/own_optimizer.md shows some.
 ///
 /// `tensors`: parameters of sharded models, inside scopes or outside, gradients of rows as backward leaves them in
-/// `.grad`, and what element-wise operators made of both, such as `p.grad().pow(2)`. An undefined one counts as zeros,
-/// and one that is not sharded is taken to be the same on every rank and counts once; for numbers that differ between
-/// ranks use fsdp::all_reduce or fsdp::mean.
+/// `.grad`, and what element-wise operators made of both, such as `p.grad().pow(2)`; real numbers. An undefined one
+/// counts as zeros, and `any` and `all` leave it out. One that is not sharded is taken to be the same on every rank and
+/// counts once; for numbers that differ between ranks use fsdp::all_reduce or fsdp::mean.
 ///
 /// On the CPU norms and sums of all elements have the same bits for any number of ranks, any groups and any cut of the
 /// rows, because values are summed in fp64 over each row of dim 0, which one rank has whole, in an order given by the
 /// row's length, and the rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital
-/// Computer, 1986). On other devices LibTorch sums the rows. Nothing is copied; ranks exchange 552 bytes for a norm and
-/// 1,104 for a sum.
+/// Computer, 1986). On other devices LibTorch sums the rows. Rows in their own order and of floating dtypes are not copied;
+/// ranks exchange 552 bytes for a norm and 1,104 for a sum.
 ///
-/// Collective: every rank calls it with its tensors of the same parameters. One thread. Throw UsageError for a view of a
-/// sharded tensor and for tensors that lie on different ranks, Mismatch if the ranks' calls differ, and what Work::wait
-/// throws.
+/// Collective: every rank calls it with its tensors of the same parameters. One thread. Throw UsageError for a view of
+/// a sharded tensor, for tensors that lie on different ranks and for complex ones, Mismatch if the ranks' calls differ,
+/// and what Work::wait throws.
 /// \{
 
 /// (sum |v|^p)^(1/p) over all elements of all tensors, the largest |v| for p = infinity. Throws UsageError unless
@@ -53,10 +53,10 @@ namespace fsdp {
 /// Of the parameters under `model`, a tied one once.
 [[nodiscard]] double sum(const Group& model);
 
-/// The sum along some dims of the whole tensor, as `tensor.sum(dims, keepdim)` where nothing is sharded: a new tensor of
-/// its dtype, whole on every rank, without autograd, computed in fp64. Beside rows each rank uses its part of it, so
-/// that `update.div_(fsdp::sum(update * update, {1}, true).sqrt())` divides each row by its norm. Ranks exchange 8 bytes
-/// for each element of the result.
+/// The sum along some dims of the whole tensor, as `tensor.sum(dims, keepdim)` where nothing is sharded: a new tensor
+/// of its dtype (int64 of integers and bool), whole on every rank, without autograd. Rows are summed in fp64. Beside
+/// rows each rank uses its part of the result, so that `update.div_(fsdp::sum(update * update, {1}, true).sqrt())`
+/// divides each row by its norm. Ranks exchange 8 bytes for each element of the result.
 ///
 ///     const auto of_columns = fsdp::sum(p.grad().pow(2), {0}, true) / fsdp::global_sizes(p)[0];  // Adafactor's
 [[nodiscard]] at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim = false);

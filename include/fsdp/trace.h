@@ -65,7 +65,8 @@ class [[nodiscard]] Trace {
   /// Writes what all ranks did so far into one file, on rank 0: the JSON that Chrome and Perfetto open, with a process
   /// for each rank, in it a track for each thread of the program and one or more for its communication. With operators
   /// their recording ends here. Times are each host's own. Collective. Throws Error on every rank if rank 0 cannot
-  /// write the file, and what Work::wait throws.
+  /// write the file, or if a rank has no room in TMPDIR for what LibTorch's profiler recorded there; and what
+  /// Work::wait throws.
   void write(const std::string& path) const;
 
  private:

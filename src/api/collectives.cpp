@@ -3,11 +3,14 @@
 #include <ATen/ops/full.h>
 #include <c10/util/irange.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "api/named_collectives.h"
 #include "comm/core/check.h"
+#include "runtime/compat.h"
 #include "runtime/param_group.h"
 #include "runtime/refusal.h"
 #include "runtime/registry.h"
@@ -26,22 +29,26 @@ void require_no_rows(const at::Tensor& tensor, const ProcessGroup& ranks, const 
   if (!part || part->kind == runtime::PartKind::kWhole) return;
   auto& group = *part->group;
   const auto& placement = group.placement();
-  const bool has_other_rows = &ranks == &placement.process_group() || &ranks == &placement.shard();
+  const bool are_replicas =
+      std::ranges::any_of(placement.replicate(), [&](const auto& axis) { return axis.get() == &ranks; });
   const bool is_gradient = part->kind == runtime::PartKind::kGradient;
   require(
-      placement.shard().world_size() == 1 || !has_other_rows || group.local_rows_depth > 0, ranks.where(operation),
+      placement.shard().world_size() == 1 || are_replicas || group.local_rows_depth > 0, ranks.where(operation),
       runtime::noun_of(part->kind), group.slots()[part->slot].name(),
       "' is sharded: expected a tensor of which every rank has the same elements, found this rank's rows, of sizes ",
       tensor.sizes(),
       is_gradient ? ". Backward has averaged it over the ranks already: leave the call out, and take the whole "
                     "gradient from fsdp::full_grad(p)"
-                  : ". Every rank keeps its own rows of it: leave the call out, and take the whole parameter from "
-                    "fsdp::full_tensor(p)",
-      ". For numbers over all rows there are fsdp::norm and fsdp::sum");
+                  : ". Every rank keeps its own rows of it: leave the call out, and take the whole of it from "
+                    "fsdp::full_tensor",
+      ". For numbers over all rows there are fsdp::norm, fsdp::sum, fsdp::any and fsdp::all");
 }
 
 at::Tensor copy_of(const at::Tensor& tensor, const ProcessGroup& group, const std::string& operation) {
   require(tensor.defined(), group.where(operation), "expected a tensor, found an undefined one.");
+  const auto part = runtime::part_of(tensor);
+  std::optional<runtime::OwnOperators> unmarked;  // rows must not come back to the runtime from the communicator
+  if (part && part->kind != runtime::PartKind::kWhole) unmarked.emplace();
   return tensor.clone(at::MemoryFormat::Contiguous);
 }
 

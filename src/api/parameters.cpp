@@ -5,6 +5,7 @@
 #include "runtime/compat.h"
 #include "runtime/interceptor.h"
 #include "runtime/param_group.h"
+#include "runtime/row_operands.h"
 #include "runtime/row_results.h"
 
 namespace fsdp {
@@ -24,8 +25,9 @@ std::optional<runtime::Part> part_of(const at::Tensor& tensor, const char* opera
 void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const char* operation) {
   const auto& slot = part.group->slots()[part.slot];
   const auto& all = part.kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
-  require(tensor.sizes() == all.sizes() && (part.kind == runtime::PartKind::kResult || tensor.strides() == all.strides()),
-          part.group->where(operation), "expected parameter '", slot.name(),
+  const bool lies_alike = part.kind == runtime::PartKind::kResult ? has_rows_first(tensor, slot)
+                                                                  : tensor.strides() == all.strides();
+  require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '", slot.name(),
           "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
           ", found a view of sizes ", tensor.sizes(), ". Take the view of the result");
 }
@@ -60,9 +62,9 @@ at::Tensor gather_whole(const at::Tensor& parameter, const std::string& call, co
   auto part = part_of(parameter, "full_tensor");
   if (!part) return parameter.detach().clone();
   require_all_rows(*part, parameter, "full_tensor");
-  if (part->kind == runtime::PartKind::kResult) return gather_rows(*part->group, part->slot, parameter, "full_tensor");
-  if (part->kind == runtime::PartKind::kGradient) return gather_rows(*part->group, part->slot, parameter, "full_grad");
-  return gather_rows(*part->group, part->slot, part->group->slots()[part->slot].rows_tensor, call, path);
+  const bool is_parameter = part->kind == runtime::PartKind::kRows || part->kind == runtime::PartKind::kWhole;
+  const auto& rows = is_parameter ? part->group->slots()[part->slot].rows_tensor : parameter;
+  return gather_rows(*part->group, part->slot, rows, call, path);
 }
 
 at::Tensor full_tensor(const at::Tensor& parameter) { return gather_whole(parameter, "full_tensor"); }

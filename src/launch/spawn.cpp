@@ -26,6 +26,7 @@
 #include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
 #include "comm/posix/ignored_signal.h"
+#include "comm/posix/pipe_signal.h"
 #include "comm/posix/standard_streams.h"
 #include "launch/child.h"
 #include "launch/end_requests.h"
@@ -185,13 +186,9 @@ RankProcess fork_rank(const std::function<void(int)>& fn, const RankPlace& place
     const auto body = [&] {
       take_place(place);
       fn(place.rank);
+      flush_output();
     };
-    const int status = run_rank(
-        [&] {
-          body();
-          flush_output();
-        },
-        writing.number());
+    const int status = run_rank(body, writing.number());
     destroy_process_group();  // nothing else says goodbye to the others
     std::cout.flush();
     std::clog.flush();
@@ -218,9 +215,10 @@ class Requests {
     const auto now = Ending::Clock::now();
     if (!first_at_) {
       first_at_ = now;
+      send_(signal);
+      const PipeSignalBlocked blocked;  // Ctrl-C also ends a "tee" that reads stderr
       std::cerr << "[fsdp] " << signal_name(signal)
                 << ": passed on to the ranks, which may save and stop; a second signal ends them" << std::endl;
-      send_(signal);
     } else if (is_second_request(now - *first_at_)) {
       ended_by_ = signal;
       ending_.kill();

@@ -15,10 +15,16 @@
 #include "optim/gradient_layout.h"
 #include "optim/row_sums.h"
 #include "runtime/compat.h"
+#include "runtime/row_operands.h"
 #include "runtime/row_results.h"
 
 namespace fsdp {
 namespace {
+
+void require_real(const at::Tensor& tensor, const std::string& operation) {
+  require(!tensor.is_complex(), "fsdp::", operation, ": expected real numbers, found ", tensor.scalar_type(),
+          " of sizes ", tensor.sizes(), ". Take torch::view_as_real of it");
+}
 
 // The rows that a sharded tensor has here.
 at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const std::string& operation) {
@@ -26,9 +32,10 @@ at::Tensor rows_of(const runtime::Part& part, const at::Tensor& tensor, const st
   const auto& slot = part.group->slots()[part.slot];
   const bool is_parameter = part.kind == PartKind::kRows || part.kind == PartKind::kWhole;
   const auto& all = part.kind == PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
-  require(tensor.sizes() == all.sizes() && (!is_parameter || tensor.strides() == all.strides()),
-          part.group->where(operation), "expected parameter '", slot.name(),
-          "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
+  const bool lies_alike =
+      is_parameter ? tensor.strides() == all.strides() : runtime::has_rows_first(tensor, slot);
+  require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '",
+          slot.name(), "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
           ", found a view of sizes ", tensor.sizes());
   if (is_parameter) return slot.rows_tensor;
   const bool is_result = part.kind == PartKind::kResult;
@@ -56,6 +63,7 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
   std::vector<std::optional<runtime::Part>> parts;
   Tensors found;
   for (const auto& tensor : tensors) {
+    if (tensor.defined()) require_real(tensor, operation);
     const auto& part = parts.emplace_back(tensor.defined() ? runtime::part_of(tensor) : std::nullopt);
     if (!part) continue;
     if (!found.group) found.group = part->group;
@@ -121,6 +129,7 @@ at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
   const runtime::OwnOperators own_operators;
   const auto part = runtime::part_of(tensor);
   if (!part) return tensor.sum(dims, keepdim);
+  require_real(tensor, "sum");
   const auto& slot = part->group->slots()[part->slot];
   const auto rows = rows_of(*part, tensor, "sum");
   auto sums = rows.to(at::kDouble).sum(dims, keepdim);
@@ -134,7 +143,8 @@ at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
   }
   std::lock_guard lock(part->group->rank_state().mutex);
   optim::add_over_ranks(part->group.get(), sums, str_cat("sum over dims ", dims, " of ", slot.name()));
-  return sums.to(rows.scalar_type());
+  const bool counts = at::isIntegralType(rows.scalar_type(), /*includeBool=*/true);
+  return sums.to(counts ? at::kLong : rows.scalar_type());
 }
 
 bool any(const std::vector<at::Tensor>& tensors) {

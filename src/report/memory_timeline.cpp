@@ -92,10 +92,10 @@ void MemoryTimeline::write(const std::string& path) const {
     json["events"].push_back(
         {{"ns", event.nanoseconds}, {"class", event.byte_class}, {"group", event.group}, {"bytes", event.bytes}});
   try {
+    remove_leftovers(path);
     write_text(path, json.dump(1) + '\n');
   } catch (const FileError& error) {
-    throw Error(
-        str_cat("[fsdp rank ", state_->rank, "/", state_->world_size, "] memory_timeline: ", error.what()));
+    throw Error(str_cat("[fsdp rank ", state_->rank, "/", state_->world_size, "] memory_timeline: ", error.what()));
   }
 }
 

@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <system_error>
 
+#include "comm/posix/file.h"
+
 namespace fsdp::report {
 
 TemporaryFolder::TemporaryFolder() {
   std::error_code error;
-  auto name = (std::filesystem::temp_directory_path(error) / "fsdp-XXXXXX").string();
+  auto name = absolute_path((std::filesystem::temp_directory_path(error) / "fsdp-XXXXXX").string());
   if (!error && mkdtemp(name.data()) == nullptr) error.assign(errno, std::generic_category());
   if (error)
     throw Error("no folder for temporary files can be made: " + error.message() +

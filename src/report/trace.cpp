@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "api/named_collectives.h"
+#include "comm/core/call_tag.h"
 #include "comm/core/check.h"
 #include "comm/core/first_error.h"
 #include "comm/core/timeline.h"
@@ -38,8 +39,12 @@ std::shared_ptr<ProcessGroup> or_default_group(std::shared_ptr<ProcessGroup> gro
 std::string text_of(const FirstError& error) try {
   error.rethrow();
   return {};
+} catch (const c10::Error& thrown) {
+  return thrown.what_without_backtrace();
 } catch (const std::exception& thrown) {
   return thrown.what();
+} catch (...) {
+  return "an exception that is not a std::exception";
 }
 
 }  // namespace
@@ -76,7 +81,7 @@ void Trace::write(const std::string& path) const {
   const auto& group = *state_->group;
   const auto now = state_->timeline->now();
   const auto own = events();
-  const Tag tag{.subject = "Trace::write", .shown = "Trace::write of " + path};
+  const Tag tag = call_tag("Trace::write", path);
   const auto begun = all_reduce(at::full({}, state_->begun, at::kLong), ReduceOp::kMin, state_->group, tag);
   const auto base = begun.item<int64_t>();
   auto text = report::trace_json(group.rank(), own, base, now);
@@ -90,7 +95,10 @@ void Trace::write(const std::string& path) const {
   const auto on_first_rank = [&](const auto& act) {
     if (group.rank() == 0) error.run(act);
   };
-  on_first_rank([&] { file.emplace(path); });
+  on_first_rank([&] {
+    remove_leftovers(path);
+    file.emplace(path);
+  });
   on_first_rank([&] { file->write("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"); });
   collect_texts(group, text, 0, tag, [&](int rank, const std::string& events_of_rank) {
     on_first_rank([&] { file->write((rank > 0 ? ",\n" : "") + events_of_rank); });
@@ -99,7 +107,8 @@ void Trace::write(const std::string& path) const {
   on_first_rank([&] { file->commit(); });
   const auto failures = gather_texts(group, text_of(error), tag);
   for (size_t rank = 0; rank < failures.size(); ++rank)
-    if (!failures[rank].empty()) throw Error(str_cat(group.where("trace"), "rank ", rank, ": ", failures[rank]));
+    if (!failures[rank].empty())
+      throw Error(str_cat(group.where("Trace::write"), "rank ", group.global_ranks()[rank], ": ", failures[rank]));
 }
 
 struct TraceSpan::State {

@@ -117,7 +117,7 @@ std::string ways_out(Verdict verdict) {
              "mean the rows, open a fsdp::LocalRows";
     case Verdict::kRefuseWriteInScope:
       return "inside a scope and in backward the whole parameter is a copy, and a write to it would be lost. Write "
-             "outside the scope (optimizer.step() belongs after it), or there in fsdp::summon_full_params with "
+             "after the scope: optimizer.step() belongs there, and so does fsdp::summon_full_params with "
              "write_back(); after an exception in backward call reset_iter_state() first. " +
              std::string(kOtherValuesInForward);
     case Verdict::kRefuseReplace:

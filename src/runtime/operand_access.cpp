@@ -95,7 +95,8 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
     const auto* part = part_beside(call, *other.tensor, operands, looked_up);
     Fit fit = Fit::kFits;
     if (part && part->kind != PartKind::kWhole) {
-      fit = fit_of_rows({rows, *group, slot}, {*other.tensor, *part->group, part->slot});
+      fit = fit_of_rows({rows, *group, slot, operand.part.kind == PartKind::kResult},
+                        {*other.tensor, *part->group, part->slot, part->kind == PartKind::kResult});
     } else if (part && part->group == group && part->slot == slot) {
       fit = Fit::kMisfits;  // the whole parameter beside its gradient's rows, in a scope
     } else if (other.tensor->sizes() != rows.sizes()) {
@@ -112,7 +113,7 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
 at::Tensor rows_to_print(const MarkedOperand& operand) {
   const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   const auto& group = *operand.part.group;
-  const auto place = group.where("aten::to") + "parameter '" + operand.part.group->slots()[operand.part.slot].name();
+  const auto place = group.where("aten::to") + noun_of(operand.part.kind) + operand.part.group->slots()[operand.part.slot].name();
   TORCH_WARN_ONCE(place,
                   "' is sharded, and outside a forward scope it is this rank's rows, which is what is printed (said "
                   "once). The whole value is fsdp::full_tensor(p), on every rank");
@@ -153,21 +154,23 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   return !call.selecting_dim || *call.selecting_dim == 0 || *call.selecting_dim == -tensor.dim();
 }
 
-// Whether the operator copies rows that are not the tensor's first dim, so that nothing would tell which dim of the copy
-// has them.
+// Whether the operator makes a new tensor of rows that are not the operand's first dim, so that nothing would tell which
+// dim of the result has them.
 bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
   const auto kind = call.traits.kind;
-  const bool copies = kind == OperatorKind::kViewOrCopy || kind == OperatorKind::kClone ||
-                      (kind == OperatorKind::kCopy && call.traits.written_arguments == 0 && operand.argument == 0);
+  const bool writes = call.traits.written_arguments != 0;
+  const bool makes_new = kind == OperatorKind::kViewOrCopy || kind == OperatorKind::kClone ||
+                         (kind == OperatorKind::kCopy && !writes && operand.argument == 0) ||
+                         ((kind == OperatorKind::kPointwise || kind == OperatorKind::kForeach) && !writes);
   auto& group = *operand.part.group;
-  if (!copies || group.placement().shard().world_size() == 1) return false;
+  if (!makes_new || group.placement().shard().world_size() == 1) return false;
   const auto found = find_rows(*operand.tensor, group.slots()[operand.part.slot]);
   return found && found->dim != 0;
 }
 
 bool is_part_of_rows(const MarkedOperand& operand) {
   const auto& [group, slot, kind] = operand.part;
-  if (kind == PartKind::kWhole || operand.is_parameter) return false;
+  if (kind == PartKind::kWhole || kind == PartKind::kResult || operand.is_parameter) return false;
   if (find_rows(*operand.tensor, group->slots()[slot])) return false;
   const auto numel = group->slots()[slot].rows_numel();
   return numel == 0 || operand.tensor->numel() != numel;

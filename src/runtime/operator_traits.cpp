@@ -50,7 +50,7 @@ const Names kSelectingNames{
 const Names kPointwiseNames{"masked_fill",   "where",    "multiply",   "subtract", "divide",
                             "true_divide",   "negative", "fix",        "clip",     "greater",
                             "greater_equal", "less",     "less_equal", "isclose",  "rsub",
-                            "hardswish",     "relu6",    "not_equal",  "absolute_"};
+                            "hardswish",     "relu6",    "not_equal",  "absolute"};
 const Names kReducingForeach{"_foreach_norm", "_foreach_max", "_foreach_powsum"};
 
 bool is_view(const c10::FunctionSchema& schema) {

@@ -41,6 +41,8 @@ Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Te
       return {str_cat("an operand that fits the whole parameter's sizes ", slot.sizes(), " or ", rows), other()};
     case Verdict::kRefuseWriteFromRows:
       return {str_cat("a tensor to write to that fits ", rows), other()};
+    case Verdict::kRefuseResult:
+      return {str_cat("all rows, as of the parameter's sizes ", slot.sizes()), rows};
     case Verdict::kRefuseGradientInScope:
       return {"no open scope", "one, and " + rows};
     case Verdict::kRefuseReplace:

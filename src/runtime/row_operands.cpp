@@ -47,6 +47,9 @@ Fit fit_of_rows(const Rows& a, const Rows& b) {
   const bool same_sizes = a.tensor.sizes() == b.tensor.sizes();
   if (same_slot && same_sizes && a.tensor.strides() == b.tensor.strides()) return Fit::kFits;
   const auto in_a = find_rows(a.tensor, a.group.slots()[a.slot]), in_b = find_rows(b.tensor, b.group.slots()[b.slot]);
+  const auto& known = in_a ? in_a : in_b;
+  const bool is_of_columns = in_a ? !in_b && b.is_result : a.is_result;
+  if (same_slot && same_sizes && is_of_columns && (!known || known->dim == 0)) return Fit::kFits;
   if (in_a != in_b || a.tensor.dim() != b.tensor.dim()) return Fit::kMisfits;
   if (!in_a) return same_sizes ? Fit::kFits : Fit::kMisfits;
   for (const auto dim : c10::irange(a.tensor.dim())) {

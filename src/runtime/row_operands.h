@@ -24,6 +24,12 @@ struct RowsIn {
 /// not all rows, or has them in another form.
 std::optional<RowsIn> find_rows(const at::Tensor& rows, const ParamSlot& slot);
 
+/// Whether a tensor of the rows' sizes is not a transposed one.
+inline bool has_rows_first(const at::Tensor& tensor, const ParamSlot& slot) {
+  const auto found = find_rows(tensor, slot);
+  return !found || found->dim == 0;
+}
+
 /// An ordinary tensor beside rows. It fits if it has their sizes or is broadcast along them; kTakesRows if it has the
 /// sizes of the whole parameter, or is broadcast to these, and has to be narrowed to the rows first.
 Fit fit_of(const at::Tensor& operand, const at::Tensor& rows, const std::optional<RowsIn>& found);
@@ -33,6 +39,7 @@ struct Rows {
   const at::Tensor& tensor;
   ParamGroup& group;
   size_t slot;
+  bool is_result = false;  ///< see Note [Results of rows]: of some columns of the rows it has strides of its own
 };
 Fit fit_of_rows(const Rows& a, const Rows& b);
 

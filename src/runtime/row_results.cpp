@@ -90,15 +90,17 @@ void RowResults::add(const OperatorCall& call, const OperatorCall::Operand& oper
   const auto kind = call.traits.kind;
   if (!makes_rows(kind, call.traits.written_arguments != 0, operand.argument == 0, part.kind)) return;
   if (part.group->placement().shard().world_size() == 1 || part.group->local_rows_depth > 0) return;
-  const size_t element = is_of_lists(kind) ? operand.element : 0;
+  // Sizes that the caller names say nothing of rows.
+  if (kind == OperatorKind::kFactory && call.op.operator_name().name.starts_with("aten::new_")) return;
+  of_lists_ = is_of_lists(kind);
+  const size_t element = of_lists_ ? operand.element : 0;
   if (marks_.size() <= element) marks_.resize(element + 1);
   if (!marks_[element]) marks_[element] = part.group->slots()[part.slot].mark;
-  if (kind == OperatorKind::kFactory) factory_sizes_ = operand.tensor->sizes();
 }
 
 void RowResults::add_written(const OperatorCall& call) {
   for (const auto& [tensor, argument, element] : call.tensors) {
-    const size_t i = is_of_lists(call.traits.kind) ? element : 0;
+    const size_t i = of_lists_ ? element : 0;
     if (i >= marks_.size() || !marks_[i] || !call.traits.writes(argument)) continue;
     // Tensors without dims are step counts of fused optimizers.
     if (tensor->dim() > 0 && !is_marked(*tensor->unsafeGetTensorImpl())) written_.push_back({*tensor, marks_[i]});
@@ -106,8 +108,7 @@ void RowResults::add_written(const OperatorCall& call) {
 }
 
 void RowResults::mark_made(const at::Tensor& result, size_t element) const {
-  if (factory_sizes_ && result.sizes() != *factory_sizes_) return;
-  const size_t i = marks_.size() == 1 ? 0 : element;  // all results of one operand, such as those of split
+  const size_t i = of_lists_ ? element : 0;  // all results of one operand, such as those of split, have its mark
   if (i < marks_.size() && marks_[i]) mark_as_rows(result, marks_[i]);
 }
 

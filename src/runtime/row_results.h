@@ -2,14 +2,14 @@
 /// \file
 /// What operators make of rows, and whose rows they were.
 ///
-/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this rank's
-/// rows only, so a sum of them is another number on every rank. Each carries the sharded key, so that the interceptor
-/// sees what is computed with it, and a mark that says whose rows it has. The mark lies in the tensor rather than in the
-/// registry: it has no lifetime to follow, detach() copies it, and all results of a parameter share one. Where one rank
-/// has all rows results are whole, and nothing is marked; nor is it in LocalRows, where rows are what is meant.
+/// Note [Results of rows]. Outside a scope `p.grad().pow(2)` and `zeros_like(p)` are new tensors that have this
+/// rank's rows only, so a sum of them is another number on every rank. Each carries the sharded key, so that the
+/// interceptor sees what is computed with it, and a mark that says whose rows it has. The mark lies in the tensor
+/// rather than in the registry: it has no lifetime to follow, detach() copies it, and all results of a parameter share
+/// one. Where one rank has all rows results are whole, and nothing is marked; nor is it in LocalRows, where rows are
+/// what is meant. Results have rows as their first dim: what would put them elsewhere is refused.
 
 #include <ATen/core/Tensor.h>
-#include <ATen/DimVector.h>
 
 #include <memory>
 #include <optional>
@@ -54,9 +54,9 @@ class RowResults {
     at::Tensor tensor;
     MarkPtr mark;
   };
+  bool of_lists_ = false;
   c10::SmallVector<MarkPtr, 1> marks_;  // of each element of lists, otherwise one; null: no rows
   c10::SmallVector<Written, 1> written_;
-  std::optional<at::DimVector> factory_sizes_ = std::nullopt;  // new_zeros may have other sizes than the operand
 };
 
 }  // namespace fsdp::runtime

@@ -128,8 +128,8 @@ AsyncSave& AsyncSave::operator=(AsyncSave&& other) noexcept {
 
 AsyncSave::~AsyncSave() {
   if (!in_flight_) return;
-  if (getpid() !=
-      in_flight_->process) {  // in a child that was forked there is no such thread, and the files are its parent's
+  // A child that was forked has no such thread, and the files are its parent's.
+  if (getpid() != in_flight_->process) {
     static_cast<void>(in_flight_.release());
     return;
   }

@@ -41,13 +41,7 @@ std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch:
   return list;
 }
 
-}  // namespace
-
-void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const SaveOptions& options,
-                     const std::string& where) {
-  require(options.step >= 0, where, "expected a step of 0 or more, found ", options.step);
-  require(!options.keep || *options.keep > 0, where, "expected to keep 1 checkpoint or more, found ",
-          options.keep.value_or(0));
+void require_random_states(const ModelTensors& tensors, const SaveOptions& options, const std::string& where) {
   for (const auto& [name, state] : options.random_states) {
     const auto in = "SaveOptions::random_states['" + name + "']: ";
     require(state.defined() && state.dim() == 1 && state.is_cpu(), where, in,
@@ -57,11 +51,21 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
       require(name != name_of(device), where, in, "the state of the default generator is saved under this name. ",
               "Choose another one");
   }
+}
+
+}  // namespace
+
+void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer, const SaveOptions& options,
+                     const std::string& where) {
+  require(options.step >= 0, where, "expected a step of 0 or more, found ", options.step);
+  require(!options.keep || *options.keep > 0, where, "expected to keep 1 checkpoint or more, found ",
+          options.keep.value_or(0));
   if (optimizer) require_known(*optimizer, tensors, where);
 }
 
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
                        const SaveOptions& options, const Ranks& ranks) {
+  require_random_states(tensors, options, ranks.where());  // which each rank has of its own
   CheckpointPart part{.rank = ranks.rank(),
                       .manifest = {.step = options.step,
                                    .world_size = ranks.world_size(),

@@ -73,9 +73,13 @@ void save_optimizer(const Optimizer& optimizer, const std::string& path) {
     own[{place, field}] = values;
     names += str_cat(place, " ", field, " ");
   }
-  const auto places = places_in(ranks.together([&] { return names; }));
+  std::string numbers_here;
+  const auto places = places_in(ranks.together([&] {
+    numbers_here = numbers_of(optimizer, tensors);
+    return names;
+  }));
   std::vector<std::string> numbers;  // of all ranks, on rank 0
-  ranks.collect(numbers_of(optimizer, tensors), 0, [&](int, const std::string& own) { numbers.push_back(own); });
+  ranks.collect(numbers_here, 0, [&](int, const std::string& of_rank) { numbers.push_back(of_rank); });
   std::map<Place, at::Tensor> whole;
   FirstError error;
   for (const auto& place : places) {

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "comm/core/check.h"
+#include "comm/core/first_error.h"
 #include "comm/posix/file.h"
 #include "state/format/format_error.h"
 
@@ -60,16 +61,12 @@ void write_archive(const std::string& path, const std::function<void(torch::seri
   remove_leftovers(path);
   OutputFile file(path);
   // LibTorch's writer goes on writing while it is taken down by an exception, and a second one would end the program.
-  std::exception_ptr error;
+  FirstError error;
   archive.save_to([&](const void* bytes, size_t count) {
-    if (!error) try {
-        file.write({static_cast<const std::byte*>(bytes), count});
-      } catch (...) {
-        error = std::current_exception();
-      }
+    error.run([&] { file.write({static_cast<const std::byte*>(bytes), count}); });
     return count;
   });
-  if (error) std::rethrow_exception(error);
+  error.rethrow();
   file.commit();
 }
 

@@ -6,10 +6,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <map>
 #include <mutex>
 #include <string_view>
 
 #include "comm/posix/ignored_signal.h"
+#include "comm/posix/pipe_signal.h"
 #include "launch/end_requests.h"
 #include "launch/variables.h"
 
@@ -26,10 +28,11 @@ static_assert(std::atomic<int>::is_always_lock_free && std::atomic<Clock::rep>::
 extern "C" void remember_signal(int number) { received_signal.store(number, std::memory_order_relaxed); }
 
 void say(std::string_view text) {
+  const PipeSignalBlocked blocked;  // Ctrl-C also ends a "tee" that reads stderr
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-// All that it calls may be called in a handler.
+// All that it calls may be called in a handler: on Linux sigtimedwait is a plain system call.
 extern "C" void count_signal(int number) {
   const int error = errno;
   const auto now = Clock::now().time_since_epoch();
@@ -44,8 +47,26 @@ extern "C" void count_signal(int number) {
   errno = error;
 }
 
+bool is_ours(const struct sigaction& action) {
+  return action.sa_handler == count_signal || action.sa_handler == remember_signal;
+}
+
+// Of the process.
+struct Installed {
+  std::mutex mutex;
+  std::weak_ptr<const StopSignals> current;
+  // What the signals did before the first object, by number; those that were ignored are not here.
+  std::map<int, struct sigaction> original;
+};
+
+Installed& installed() {
+  static Installed of_process;
+  return of_process;
+}
+
 }  // namespace
 
+// The mutex is locked.
 StopSignals::StopSignals() {
   received_signal.store(0, std::memory_order_relaxed);
   received_at.store(0);
@@ -54,18 +75,28 @@ StopSignals::StopSignals() {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (const int number : {SIGTERM, SIGINT}) sigaddset(&action.sa_mask, number);
-  for (const int number : {SIGTERM, SIGINT})
-    if (!is_ignored(number)) sigaction(number, &action, &previous_[number]);
+  auto& original = installed().original;
+  for (const int number : {SIGTERM, SIGINT}) {
+    if (is_ignored(number)) {
+      original.erase(number);
+      continue;
+    }
+    struct sigaction before{};
+    sigaction(number, &action, &before);
+    if (!is_ours(before)) original[number] = before;
+  }
 }
 
 StopSignals::~StopSignals() {
-  if (received() != 0) return;
-  for (const auto& [number, action] : previous_) sigaction(number, &action, nullptr);
+  auto& [mutex, current, original] = installed();
+  const std::lock_guard lock(mutex);
+  const bool has_successor = !current.expired();
+  if (has_successor || received() != 0) return;
+  for (const auto& [number, action] : original) sigaction(number, &action, nullptr);
 }
 
 std::shared_ptr<const StopSignals> StopSignals::of_process() {
-  static std::mutex mutex;
-  static std::weak_ptr<const StopSignals> current;
+  auto& [mutex, current, original] = installed();
   const std::lock_guard lock(mutex);
   auto signals = current.lock();
   if (!signals) current = signals = std::shared_ptr<const StopSignals>(new StopSignals);

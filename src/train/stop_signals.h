@@ -4,7 +4,6 @@
 
 #include <signal.h>
 
-#include <map>
 #include <memory>
 
 namespace fsdp::train {
@@ -12,8 +11,9 @@ namespace fsdp::train {
 /// While it lives, the first SIGTERM or SIGINT ends nothing: that it came is remembered, for whoever asks, and said on
 /// stderr. The second one ends the process. Where a launcher counts them (Note [Two requests to end] in
 /// launch/end_requests.h), it does both, and here they are only remembered. A signal that was ignored stays ignored.
-/// Afterwards they do what they did before. If one came, that stays as it is while the process ends: the same request
-/// may come again, from the launcher after the terminal, and must not end a process that has saved.
+/// Afterwards they do what they did before. If one came, the handlers stay, until the process ends or another object is
+/// made and goes without a signal: the launcher may send the same request again after the terminal did, and that must
+/// not end a process that has saved.
 ///
 /// Note [The only variables of a signal's handler]
 /// A handler is the process's and gets nothing but the signal's number, so what it reads and writes are variables of
@@ -31,8 +31,6 @@ class StopSignals {
 
  private:
   StopSignals();
-  /// By number; those that were ignored are not here.
-  std::map<int, struct sigaction> previous_;
 };
 
 }  // namespace fsdp::train

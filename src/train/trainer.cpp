@@ -99,8 +99,9 @@ class SynchronizedAgain {
 
 /// Whether any rank has received one of the signals; null: none does anything. Collective.
 bool is_asked_to_end(const std::shared_ptr<const train::StopSignals>& signals) {
+  if (!signals) return false;
   const Tag tag{"Trainer::fit, whether a rank was asked to end", {}};
-  return signals && all_reduce(at::tensor(signals->received()), ReduceOp::kMax, nullptr, tag).item<int>() != 0;
+  return all_reduce(at::tensor(signals->received()), ReduceOp::kMax, nullptr, tag).item<int>() != 0;
 }
 
 }  // namespace

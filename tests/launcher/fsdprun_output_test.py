@@ -47,6 +47,19 @@ class Output(FsdprunTest):
         self.assertEqual(found, expected)
         self.send(process, signal.SIGTERM)
 
+    def test_the_rest_of_a_line_that_another_rank_broke_into_has_a_prefix(self):
+        # Rank 0 begins a line that is too long to be kept until its end comes.
+        script = ("wait_for() { while [ ! -e $D/$1 ]; do sleep 0.05; done; }\n"
+                  "[ $RANK = 0 ] || { wait_for begun; echo line; exit; }\n"
+                  "head -c 17000000 /dev/zero | tr '\\0' x; touch $D/begun; wait_for broken; echo y")
+        process = self.start("--nproc-per-node=2", "sh", "-c", script)
+        begun, line = process.stdout.readline(), process.stdout.readline()
+        (self.path / "broken").touch()
+        rest = process.stdout.readline()
+        self.end(process, status=0)
+        self.assertEqual((begun.strip("x\n"), line, rest.replace("x", "")),
+                         ("[rank 0] ", "[rank 1] line\n", "[rank 0] y\n"))
+
     def on_terminal(self, *command):
         """What a terminal shows of it that has 100 columns."""
         leader, follower = pty.openpty()
@@ -125,7 +138,8 @@ class Output(FsdprunTest):
         process = self.start("-r", "1", f"--log-dir={self.path}", "sh", "-c", "yes | head -c 100000; echo goes on >&2",
                              prefix=full)
         self.end(process, status=1)
-        self.assertRegex(process.err, "fsdprun: cannot write .*/attempt_0/0/stdout.log: File too large; the rest of ")
+        self.assertRegex(process.err, "fsdprun: cannot write .*/attempt_0/0/stdout.log: File too large; what the rank "
+                                      "prints from here on is not in it\n")
         self.assertIn("goes on", process.err)
 
     def test_a_link_in_place_of_the_folder_is_refused(self):

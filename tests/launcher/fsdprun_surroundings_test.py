@@ -86,7 +86,7 @@ class Unreachable(FsdprunTest):
         process = self.start("--nproc-per-node=2", "true", prefix=with_shell(("ulimit -n 16;", "")))
         process.stderr.readline()  # LibTorch's first complaint
         process.send_signal(signal.SIGTERM)
-        self.assert_ends(process, 128 + signal.SIGTERM, "SIGTERM while waiting for its own store")
+        self.assert_ends(process, 128 + signal.SIGTERM, "SIGTERM while waiting for the store of this launcher")
 
 
 if __name__ == "__main__":

@@ -212,6 +212,8 @@ const OfRows kOfRows[] = {
     {[](const torch::Tensor& p) { (p.grad() * 2).t().detach().sum(); }, "fsdp::sum"},
     {[](const torch::Tensor& p) { (p.grad() * 2)[0]; }, "fsdp::LocalRows"},
     {[](const torch::Tensor& p) { (p.grad() * 2).t().clone(); }, "fsdp::LocalRows"},
+    {[](const torch::Tensor& p) { p.grad().t() * 2; }, "fsdp::LocalRows"},
+    {[](const torch::Tensor& p) { at::absolute(p.grad()).max(); }, "fsdp::LocalRows"},
     {[](const torch::Tensor& p) { p.detach().clone().sum(); }, "fsdp::sum"},
     {[](const torch::Tensor& p) { p.detach().to(torch::kFloat).sum(); }, "fsdp::sum"},
     {[](const torch::Tensor& p) { torch::empty_like(p.detach()).normal_(); }, "fsdp::LocalRows"},
@@ -251,6 +253,33 @@ TEST(WhatIsMadeOfRows, IsWholeWhereEveryRankHasAllRows) {
   });
 }
 
+// On 2 ranks the rows of the first are square, so that sizes do not tell a transposed tensor.
+TEST(WhatIsMadeOfRows, IsNotTakenTransposed) {
+  run_thread_ranks(2, [&](int) {
+    torch::nn::Linear net = build_alike([] { return torch::nn::Linear(4, 8); });
+    fully_shard(*net);
+    const torch::NoGradGuard no_grad;
+    const auto transposed = (net->weight * 2).t();
+    expect_error([&] { return full_tensor(transposed); }, {"@full_tensor", "parameter 'weight'", "found a view"});
+    expect_error([&] { return fsdp::sum({transposed}); }, {"@sum", "parameter 'weight'", "found a view"});
+    expect_error([&] { return fsdp::sum(transposed, {0}); }, {"@sum", "parameter 'weight'", "found a view"});
+  });
+}
+
+// Replicas have the same rows, which they may sum.
+TEST(WhatIsMadeOfRows, MayBeSummedOverReplicas) {
+  run_thread_ranks(4, [&](int rank) {
+    const auto mesh = init_device_mesh({2, 2}, {"replicate", "shard"});
+    torch::nn::Linear net = build_alike([] { return torch::nn::Linear(4, 7); });
+    fully_shard(*net, {.mesh = mesh});
+    const torch::NoGradGuard no_grad;
+    const auto rows = torch::zeros_like(net->weight.detach()).add_(net->weight, rank < 2 ? 1 : 2);
+    const auto sum = fsdp::all_reduce(rows, ReduceOp::kSum, mesh["replicate"].process_group());
+    EXPECT_TRUE(torch::equal(sum, plain_copy(net->weight) * 3));
+    expect_error([&] { return fsdp::all_reduce(rows); }, {"all_reduce", "what was computed from the rows"});
+  });
+}
+
 // The clipping that many programs write by hand, with the call that it needs, and a NaN that one rank has.
 TEST(WhatIsMadeOfRows, IsAnsweredOverAllRanks) {
   run_thread_ranks(3, [&](int rank) {
@@ -273,7 +302,17 @@ TEST(WhatIsMadeOfRows, IsAnsweredOverAllRanks) {
     p.mutable_grad() = torch::full_like(p.detach(), rank == 1 ? NAN : 1.0);
     EXPECT_TRUE(fsdp::any({p.grad().isnan()})) << "one rank has a NaN";
     EXPECT_FALSE(fsdp::all({p.grad().isfinite()}));
-    EXPECT_EQ(fsdp::any({p > 1e9, torch::ones({2})}), true) << "what every rank has whole counts";
+    EXPECT_TRUE(fsdp::any({p > 1e9, torch::ones({2})})) << "what every rank has whole counts";
+    EXPECT_TRUE(torch::equal(fsdp::sum(p > 0, {0}), (whole > 0).sum({0}))) << "counts are integers";
+    // A list in which only some tensors are rows, and updates of some columns.
+    const auto made = at::_foreach_mul({p.detach(), torch::ones({2})}, 2.0);
+    EXPECT_EQ(made[1].sum().item<double>(), 4);
+    p.detach().slice(1, 0, 2).sub_(p.detach().slice(1, 0, 2) * 0.5);
+    p.detach().select(1, 3).mul_(torch::ones_like(p.detach().select(1, 3)) * 2);
+    auto expected = whole.clone();
+    expected.slice(1, 0, 2).mul_(0.5);
+    expected.select(1, 3).mul_(2);
+    EXPECT_TRUE(torch::equal(full_tensor(p), expected));
   });
 }
 

@@ -100,7 +100,7 @@ TEST(FlightRecorder, ThatCannotBeMadeIsAnErrorThatNamesTheFile) {
   setenv(kFlightRecorderVariable, "/missing/folder/flight.json", 1);
   const auto join = [] { open_timeline({.rank = 1, .world_size = 2}); };
   EXPECT_THAT(join, testing::ThrowsMessage<UsageError>(
-                        HasSubstr("FSDP_FLIGHT_RECORDER: '/missing/folder/flight.json.rank1' cannot be written")));
+                        HasSubstr("FSDP_FLIGHT_RECORDER: /missing/folder/flight.json.rank1: cannot make the file: ")));
   unsetenv(kFlightRecorderVariable);
 }
 

@@ -24,6 +24,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "../support/disk_folder.h"
@@ -154,6 +155,7 @@ class Program {
     pid_ = fork();
     if (pid_ == 0) {
       setpgid(0, 0);
+      close(ends[0]);  // or this process would be a reader of its own errors
       dup2(ends[1], STDERR_FILENO);
       body();
       _exit(0);
@@ -163,12 +165,16 @@ class Program {
   }
   ~Program() {
     if (!status_) kill(-pid_, SIGKILL);
-    fclose(errors_);
+    close_errors();
   }
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
   pid_t pid() const { return pid_; }
+  /// Nobody reads what it writes to stderr from now on.
+  void close_errors() {
+    if (errors_ != nullptr) fclose(std::exchange(errors_, nullptr));
+  }
   std::string line_of_errors() {
     pollfd written{fileno(errors_), POLLIN, 0};
     std::array<char, 1000> line{};
@@ -235,6 +241,21 @@ TEST_F(Spawn, TheFirstSignalSavesAndStopsATrainingAndTheSecondEndsIt) {
         EXPECT_EQ(WIFSIGNALED(*status) ? WTERMSIG(*status) : 0, hangs ? SIGINT : 0);
         EXPECT_EQ(std::filesystem::exists(folder.path() + "/run/latest"), !hangs);
       }
+}
+
+// Ctrl-C also ends a "tee" that the program's stderr goes to.
+TEST_F(Spawn, TheFirstSignalSavesATrainingWhoseErrorsNobodyReads) {
+  for (const int ranks : {1, 2}) {
+    SCOPED_TRACE(ranks);
+    const test::DiskFolder folder;
+    shared_->sum = 0;
+    Program program([&, this] { train_until_stopped(folder.path() + "/run", ranks, false, &shared_->sum); });
+    program.close_errors();
+    while (__atomic_load_n(&shared_->sum, __ATOMIC_SEQ_CST) < ranks) usleep(1000);
+    kill(-program.pid(), SIGINT);
+    EXPECT_EQ(program.end(), 0);
+    EXPECT_TRUE(std::filesystem::exists(folder.path() + "/run/latest"));
+  }
 }
 
 TEST_F(Spawn, ARankFailsIfWhatItPrintsIsLost) {

@@ -21,7 +21,8 @@ TEST(StopSignals, ARequestThatComesAgainAfterTrainingHasStoppedDoesNotEndTheRank
   raise(SIGINT);
   EXPECT_EQ(StopSignals::of_process()->received(), 0) << "another training begins anew";
   unsetenv(kCountsSignalsVariable);
-  for (const int number : {SIGTERM, SIGINT}) signal(number, SIG_DFL);
+  for (const int number : {SIGTERM, SIGINT})
+    EXPECT_EQ(signal(number, SIG_DFL), SIG_DFL) << "which no signal came to, so what was there before is back";
 }
 
 }  // namespace

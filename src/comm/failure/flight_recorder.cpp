@@ -70,22 +70,23 @@ std::vector<fs::path> rank_files(const std::string& file) {
 
 [[noreturn]] void refuse(const Ranks& ranks, const std::string& path, const std::string& why) {
   throw UsageError(str_cat(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: '", path,
-                            "' cannot be written: ", why, ". Name a file in an existing folder with room for ",
-                            kFileBytes, " bytes a rank"));
+                           "' cannot be written: ", why, ". Name a file in an existing folder with room for ",
+                           kFileBytes, " bytes a rank, or raise the limit on the size of files (ulimit -f)"));
 }
 
 // A new file takes the name, so that whoever maps an older one keeps its memory.
 std::shared_ptr<void> map_new_file(const Ranks& ranks, const std::string& path) try {
   OutputFile file(path);
   // Room is taken now: writing to memory that the disk has no room for ends the process.
-  if (const int error = set_file_size(file.number(), kFileBytes, /*now=*/true)) refuse(ranks, path, std::strerror(error));
+  if (const int error = set_file_size(file.number(), kFileBytes, /*now=*/true))
+    refuse(ranks, path, std::strerror(error));
   void* memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.number(), 0);
   if (memory == MAP_FAILED) refuse(ranks, path, std::strerror(errno));
   std::shared_ptr<void> mapped(memory, [](void* own) { munmap(own, kFileBytes); });
   file.commit();
   return mapped;
 } catch (const FileError& error) {
-  refuse(ranks, path, error.what());
+  throw UsageError(str_cat(ranks.where("init_process_group"), "FSDP_FLIGHT_RECORDER: ", error.what()));
 }
 
 std::optional<FlightRecord> read_record(const fs::path& path) {

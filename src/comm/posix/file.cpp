@@ -46,6 +46,12 @@ std::string advice(int error) {
     case EISDIR:
     case EEXIST:
       return "Name a file";
+    case ENAMETOOLONG:
+      return "Choose a shorter name";
+    case EFBIG:
+      return "Raise the limit on the size of files (ulimit -f)";
+    case EMFILE:
+      return "Raise the limit on open files (ulimit -n)";
     default:
       return "Check the disk";
   }

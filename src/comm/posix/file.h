@@ -81,9 +81,9 @@ class OutputFile {
 /// temporary file. Those that still write are left alone. Throws nothing.
 void remove_leftovers(const std::string& path) noexcept;
 
-/// Waits until the disk has the names in a folder.
+/// Waits until the disk has the names in a folder. Throws FileError.
 void sync_folder(const std::string& path);
-/// A file of this text, on the disk with its name.
+/// Writes a file of this text; when it returns, the disk has the file and its name. Throws FileError.
 void write_text(const std::string& path, std::string_view text);
 
 }  // namespace fsdp

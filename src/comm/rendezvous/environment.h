@@ -33,8 +33,8 @@ using EnvironmentLookup = std::function<const char*(const char*)>;
 
 /// Reads the variables of the first launcher of this list that set any of its own:
 ///
-/// 1. torchrun, fsdprun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, all of them; where MASTER_ADDR is
-///    the loopback device or there is one rank, LOCAL_RANK is RANK unless it is set;
+/// 1. torchrun, fsdprun: RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. All five are needed, except that
+///    LOCAL_RANK may be left out with one rank, or where MASTER_ADDR is the loopback device: it is RANK then;
 /// 2. Open MPI: OMPI_COMM_WORLD_RANK, _SIZE and _LOCAL_RANK;
 /// 3. PMI (MPICH, Intel MPI, Cray): PMI_RANK, PMI_SIZE, and one of MPI_LOCALRANKID, PMI_LOCAL_RANK
 ///    and SLURM_LOCALID;

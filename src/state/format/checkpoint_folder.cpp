@@ -32,7 +32,7 @@
 // A training that goes back to an older checkpoint saves smaller steps than the folder has. The checkpoints of larger
 // steps are not where it goes on, so they must not count among the newest, and nothing may load them when the new ones
 // are gone. They are renamed to abandoned-step-N as soon as the new one has its name on every disk; a save that ends
-// before that leaves it to the next one. They are whole, so the user decides when they go.
+// before that leaves it to the next one (on several disks, to the next one that is complete). They are whole, so the user decides when they go.
 
 namespace fsdp::state {
 namespace {
@@ -180,7 +180,8 @@ void clean_up(const fs::path& folder, const std::string& own = {}) {
   settle_replaced(folder);
   promote_next(folder.string());
   if (const auto names = checkpoint_names(folder.string()); !names.empty())
-    if (const auto newest = step_in(names.front())) set_aside_beyond(folder, *newest);
+    if (const auto newest = step_in(names.front()); newest && is_whole_here(folder / names.front()))
+      set_aside_beyond(folder, *newest);
   for (const auto* pointer : {kNext, kLatest}) remove_leftovers((folder / pointer).string());
 }
 
