@@ -84,8 +84,8 @@ TEST(Options, OfAListOrAScriptModuleThatWrapsAreRefused) {
   run_thread_ranks(2, [&](int) {
     nn::Linear a(2, 2), b(2, 2);
     expect_error([&] { fully_shard({a.get(), b.get()}, wraps); }, {"auto_wrap_policy", "found list of 2 modules"});
-    torch::jit::Module script("Empty");
-    script.register_attribute("training", c10::BoolType::get(), true);
+    torch::jit::Module script("Scale");
+    script.register_parameter("weight", torch::ones({4, 2}), /*is_buffer=*/false);
     expect_error([&] { fully_shard(script, wraps); }, {"auto_wrap_policy"});
     expect_error([&] { fully_shard(std::vector<nn::Module*>{}); }, {"empty list of modules"});
   });

@@ -325,7 +325,9 @@ void Run::summon(Rank& rank, const Statement& s) {
 
 void Run::save(Rank& rank, const Statement& s) {
   std::stringstream file;
-  torch::save(rank.net(s).tensors(), file);
+  std::vector<Tensor> rows;  // copies: LibTorch may not write the rows themselves outside LocalRows
+  for (const auto& tensor : rank.net(s).tensors()) rows.push_back(tensor.detach().clone());
+  torch::save(rows, file);
   std::vector<Tensor> loaded;
   torch::load(loaded, file);
   for (size_t i = 0; i < loaded.size(); ++i) rank.record_rows(s, rank.net(s).parameters[i], loaded[i].detach());
