@@ -117,8 +117,8 @@ std::string ways_out(Verdict verdict) {
              "mean the rows, open a fsdp::LocalRows";
     case Verdict::kRefuseWriteInScope:
       return "inside a scope and in backward the whole parameter is a copy, and a write to it would be lost. Write "
-             "after the scope: optimizer.step() belongs there, and so does fsdp::summon_full_params with "
-             "write_back(); after an exception in backward call reset_iter_state() first. " +
+             "after the scope (optimizer.step() belongs after it), or in fsdp::summon_full_params with write_back() "
+             "after the scope; after an exception in backward call reset_iter_state() first. " +
              std::string(kOtherValuesInForward);
     case Verdict::kRefuseReplace:
       return "the storage of a sharded parameter is managed by fsdp and can be neither replaced nor converted. Copy "

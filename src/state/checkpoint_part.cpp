@@ -41,14 +41,14 @@ std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch:
   return list;
 }
 
-void require_random_states(const ModelTensors& tensors, const SaveOptions& options, const std::string& where) {
+void require_random_states(const ModelTensors& tensors, const SaveOptions& options) {
   for (const auto& [name, state] : options.random_states) {
     const auto in = "SaveOptions::random_states['" + name + "']: ";
-    require(state.defined() && state.dim() == 1 && state.is_cpu(), where, in,
+    require(state.defined() && state.dim() == 1 && state.is_cpu(), in,
             "expected a tensor of one dimension, on the CPU, as at::Generator::get_state() returns it, found ",
             state.defined() ? std::to_string(state.dim()) + " on " + state.device().str() : "an undefined one");
     for (const auto& device : devices_of(tensors))
-      require(name != name_of(device), where, in, "the state of the default generator is saved under this name. ",
+      require(name != name_of(device), in, "the state of the default generator is saved under this name. ",
               "Choose another one");
   }
 }
@@ -65,7 +65,7 @@ void require_savable(const ModelTensors& tensors, const torch::optim::Optimizer*
 
 CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimizer* optimizer,
                        const SaveOptions& options, const Ranks& ranks) {
-  require_random_states(tensors, options, ranks.where());  // which each rank has of its own
+  require_random_states(tensors, options);  // which each rank has of its own
   CheckpointPart part{.rank = ranks.rank(),
                       .manifest = {.step = options.step,
                                    .world_size = ranks.world_size(),
