@@ -177,7 +177,8 @@ const OwnOptimizer kOwnOptimizers[] = {
 
 TEST(OwnOptimizers, EqualTheirUnshardedFormulas) {
   for (const auto& own : kOwnOptimizers)
-    for (const auto strategy : {Strategy::kFullShard, Strategy::kReplicate}) {
+    for (const auto strategy :
+         {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate}) {
       SCOPED_TRACE(own.name);
       const auto sharded = training_with(own.for_rows, {.strategy = strategy});
       const auto unsharded = training_with(own.for_whole ? own.for_whole : own.for_rows, {});
