@@ -234,7 +234,7 @@ class Requests {
   std::optional<int> ended_by_;
 };
 
-/// How all ranks ended.
+/// What spawn knows when all ranks have ended.
 struct Outcome {
   /// The rank that is to blame; null if all succeeded.
   const RankProcess* cause = nullptr;

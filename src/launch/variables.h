@@ -29,7 +29,7 @@ struct RankPlace {
   int port = 0;
   /// The secret that the ranks share; empty: this process's.
   std::string token = {};
-  /// Whether the process that starts the rank kills it at the second request to end.
+  /// Whether the launcher counts requests to end and kills the rank at the second one; otherwise the rank counts.
   bool counts_signals = false;
 };
 /// Without what a launcher of this process left about another store.

@@ -113,7 +113,8 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
 at::Tensor rows_to_print(const MarkedOperand& operand) {
   const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
   const auto& group = *operand.part.group;
-  const auto place = group.where("aten::to") + noun_of(operand.part.kind) + operand.part.group->slots()[operand.part.slot].name();
+  const auto& name = operand.part.group->slots()[operand.part.slot].name();
+  const auto place = group.where("aten::to") + noun_of(operand.part.kind) + name;
   TORCH_WARN_ONCE(place,
                   "' is sharded, and outside a forward scope it is this rank's rows, which is what is printed (said "
                   "once). The whole value is fsdp::full_tensor(p), on every rank");

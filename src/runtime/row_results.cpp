@@ -70,7 +70,7 @@ AmongResults among_results(const OperatorTraits& traits, std::span<const c10::IV
     first = &tensor;
   }
   if (mark == nullptr) return {};
-  if (traits.written_arguments != 0) return {.holds = first != nullptr && traits.writes(0)};
+  if (traits.written_arguments != 0) return {.holds = traits.writes(0)};
   const auto group = mark->group.lock();
   if (!group) return {};
   const std::lock_guard lock(group->rank_state().mutex);
@@ -90,7 +90,7 @@ void RowResults::add(const OperatorCall& call, const OperatorCall::Operand& oper
   const auto kind = call.traits.kind;
   if (!makes_rows(kind, call.traits.written_arguments != 0, operand.argument == 0, part.kind)) return;
   if (part.group->placement().shard().world_size() == 1 || part.group->local_rows_depth > 0) return;
-  // Sizes that the caller names say nothing of rows.
+  // new_zeros and its kin take sizes from the caller, so their result need not have rows.
   if (kind == OperatorKind::kFactory && call.op.operator_name().name.starts_with("aten::new_")) return;
   of_lists_ = is_of_lists(kind);
   const size_t element = of_lists_ ? operand.element : 0;

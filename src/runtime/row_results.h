@@ -39,14 +39,14 @@ void mark_as_rows(const at::Tensor& tensor, const MarkPtr& mark);
 /// Which tensors an operator makes of rows, or writes from them. The marks are worked out before it runs.
 class RowResults {
  public:
-  /// Takes note of an operand that has rows of `part`.
+  /// Records that the operand has rows of `part`.
   void add(const OperatorCall& call, const OperatorCall::Operand& operand, const Part& part);
-  /// Takes note of the ordinary tensors that the operator writes, when all operands were added.
+  /// Records which ordinary tensors the operator will write. Call it after the operands were added.
   void add_written(const OperatorCall& call);
   bool empty() const { return marks_.empty(); }
-  /// Marks a result of the operator, which has run; `element`: its position in a list.
+  /// Marks a result, after the operator has run. `element` is its position in a list.
   void mark_made(const at::Tensor& result, size_t element) const;
-  /// Marks the ordinary tensors that the operator, which has run, wrote.
+  /// Marks the ordinary tensors that were written, after the operator has run.
   void mark_written() const;
 
  private:

@@ -144,7 +144,7 @@ TEST(FullyShard, TwiceOnAModuleIsRefused) {
         }}}});
 }
 
-// Layers in a std::vector are registered with nobody.
+// No module registers layers in a std::vector.
 struct Unregistered : nn::Module {
   std::vector<nn::Linear> layers{nn::Linear(4, 4)};
   Tensor forward(const Tensor& x) { return layers[0](x); }

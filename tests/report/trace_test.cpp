@@ -165,7 +165,7 @@ TEST(Trace, OfOperatorsTouchesNobodysTemporaryFilesAndLeavesNone) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2) << "the link, and the trace";
   setenv("TMPDIR", (folder.path() + "/missing").c_str(), 1);
   run_thread_ranks(2, [&](int rank) {
-    // The profiler is the process's.
+    // Ranks that are threads share one profiler, so only one of them may use it.
     const Trace trace({.operators = rank == 1});
     try {
       trace.write(path);

@@ -142,6 +142,16 @@ TEST(AsyncSaving, AnErrorOfOneRankIsThatOfTheNextCallOnEveryRank) {
   }
 }
 
+// Forks a child that runs `act`, in which the alarm ends it if somebody waits for it.
+pid_t fork_child(const auto& act) {
+  const auto child = fork();
+  if (child != 0) return child;
+  signal(SIGALRM, SIG_DFL);
+  alarm(20);
+  act();
+  _exit(0);
+}
+
 // A child forked meanwhile, e.g. to load data or to compile something, also has this process's files open.
 TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   const TemporaryFolder folder;
@@ -149,13 +159,10 @@ TEST(AsyncSaving, AChildThatWasForkedMeanwhileHoldsNothingUp) {
   run_thread_ranks(1, [&](int) {
     AsyncRun trained;
     trained.begin_save(folder.path());
-    const auto child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      signal(SIGALRM, SIG_DFL);
-      alarm(20);  // ends the child if somebody waits for it
+    const auto child = fork_child([] {
       for (;;) pause();
-    }
+    });
+    ASSERT_GE(child, 0);
     HeldWriters::release();
     trained.saving.wait();
     save_checkpoint(folder.path(), *trained.group, nullptr, {.step = 2});
@@ -173,14 +180,8 @@ TEST(AsyncSaving, AChildThatLetsGoOfItWaitsForNothingAndEndsNothing) {
   run_thread_ranks(1, [&](int) {
     AsyncRun trained;
     trained.begin_save(folder.path());
-    const auto child = fork();
+    const auto child = fork_child([&] { const AsyncSave let_go(std::move(trained.saving)); });
     ASSERT_GE(child, 0);
-    if (child == 0) {
-      signal(SIGALRM, SIG_DFL);
-      alarm(20);
-      { const AsyncSave let_go(std::move(trained.saving)); }
-      _exit(0);
-    }
     int status = -1;
     EXPECT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0);

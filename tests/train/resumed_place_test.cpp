@@ -17,7 +17,7 @@ namespace {
 using Samples = std::vector<size_t>;
 using SmallModel = Sharded<std::shared_ptr<SmallNetImpl>>;
 
-// How often each sample was trained on, by all ranks.
+// Counts how often all ranks together trained on each sample.
 class Seen {
  public:
   void add(const Samples& samples) {

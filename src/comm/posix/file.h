@@ -77,8 +77,8 @@ class OutputFile {
   uint64_t bytes_ = 0, begun_ = 0;  // of the file; what of it the disk was told to take
 };
 
-/// Removes what writers left beside `path` that ended before they could commit: a process that is killed leaves its
-/// temporary file. Those that still write are left alone. Throws nothing.
+/// Removes temporary files beside `path` whose writers ended before they could commit, for instance because they were
+/// killed. Those that still write are left alone. Throws nothing.
 void remove_leftovers(const std::string& path) noexcept;
 
 /// Waits until the disk has the names in a folder. Throws FileError.
