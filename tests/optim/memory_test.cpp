@@ -84,9 +84,8 @@ double largest_padding(const Group& group) {
     for (size_t i = 0; i < member->slots().size(); ++i) {
       const auto& slot = member->slots()[i];
       const auto place = member->params().place(i);
-      const auto& layout = member->flats()[place.flat].layout();
-      const int64_t first = layout.offsets[place.item] + slot.rows().first * slot.row_numel() -
-                            layout.boundaries[static_cast<size_t>(rank())];
+      const int64_t first = member->params().offset_in_plane(i) + slot.rows().first * slot.row_numel() -
+                            rank() * member->flats()[place.flat].plane().slice_numel;
       if (slot.rows_numel() > 0) shards[place.flat].narrow(0, first, slot.rows_numel()).zero_();
     }
     for (const auto& shard : shards)

@@ -38,7 +38,7 @@ TEST(OnSeveralHosts, WholeParametersLieOnceOnEach) {
 }
 
 TEST(OnSeveralHosts, SeveralGroupsAreGatheredWhileNobodyWaits) {
-  on_hosts([&](SmallNetImpl& net, const Group& group, int rank) {
+  on_hosts([&](SmallNetImpl& net, const Group& group, int /*rank*/) {
     const auto first = group_of(*net.blocks[0]), second = group_of(*net.blocks[1]);
     int64_t bytes = 0;
     for (const auto& of : {first, second})
