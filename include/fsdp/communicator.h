@@ -28,9 +28,6 @@ namespace fsdp {
 struct Tag {
   /// The parameter group or another subject, e.g. "blocks.3".
   std::string subject = {};
-  /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
-  /// are votes and all of them are 0 on every rank, outputs stay as they are.
-  std::vector<uint8_t> votes = {};
   /// What every rank must have done equally often before, and how often this one has, e.g. {2, "saved checkpoints"}.
   struct Count {
     uint32_t number = 0;  ///< how often
@@ -48,7 +45,7 @@ struct Tag {
   const std::string& text() const { return shown.empty() ? subject : shown; }
 };
 
-/// A stretch of a flat tensor that lies elsewhere in memory.
+/// A part of a flat tensor that lies elsewhere in memory.
 struct Piece {
   /// Where it begins in the flat tensor, in elements.
   int64_t first = 0;
@@ -56,29 +53,46 @@ struct Piece {
   at::Tensor values;
 };
 
+/// One flat tensor of an all_gather. `output` consists of world_size slices of equal length; rank r's slice is the
+/// elements [r * n, (r + 1) * n), where n is the number of elements of `input`.
+struct GatherPlane {
+  at::Tensor output;
+  /// This rank's slice, flat: a tensor of its own, or the very elements of `output`.
+  at::Tensor input;
+};
+
+/// One flat tensor of a reduce_scatter, of world_size slices of equal length.
+struct ReducePlane {
+  /// Receives this rank's slice of the sum, flat. It overlaps no piece of `input`.
+  at::Tensor output;
+  /// What this rank contributes to all slices, in ascending order; elements that lie in no piece are zero.
+  std::vector<Piece> input;
+};
+
 /// A collective in flight. Thread safety: one thread at a time, or see `lets_others_go_on`.
+///
+/// On the CPU the result is in the output when `wait` returns. On a device a collective is an event: it comes after what
+/// the current stream had been given when it was called, and `wait` makes the then current stream wait for it, not the
+/// host. What goes wrong on the device later is the error of the next collective.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until the result is in the output; on CUDA until the current stream will have it, so that what goes wrong
-  /// on the device after that is the error of the next collective. Idempotent.
+  /// Blocks until the result is in the output, on a device until the current stream will have it. Idempotent.
   /// Throws `Mismatch` when the ranks' operations differ or one that is alive did not join within the timeout,
   /// `PeerLost` when one died or left, Error when a connection broke. Every later collective then fails with the same
   /// error.
   virtual void wait() = 0;
   /// Whether other threads may call `wait` of this work too, and use the communicator, while a thread waits.
   virtual bool lets_others_go_on() const { return false; }
-  /// After `wait()`: the OR over all ranks of the tag's votes, each 0 or 1. Valid as long as the work.
-  virtual std::span<const uint8_t> votes() const = 0;
 
-  /// What follows a collective; it gets the votes, and neither throws nor waits.
-  using Next = std::function<void(std::span<const uint8_t> votes)>;
+  /// What follows a collective. It neither throws nor waits.
+  using Next = std::function<void()>;
   /// Calls `next` when the result is there, before `wait()` returns: on the thread that finds so, for collectives of
   /// one order in that order. A collective that `next` starts on the same device comes after this one, on streams too.
   /// After a failure it is not called. Once.
   virtual void then(Next next) {
     wait();
-    next(votes());
+    next();
   }
 };
 
@@ -137,9 +151,11 @@ enum class ReduceOp : uint8_t {
 /// Ranks that exchange tensors.
 ///
 /// Every call but `rank()`, `world_size()`, `fail()`, `progress()`, `send` and `recv` is collective: all ranks call in
-/// the same order, with tensors of the same sizes and dtype. Calls that give `Work` wait for nobody; tensors belong to
-/// the collective until `Work::wait()`. Tensors are contiguous, on a device that the backend moves (shared memory and
-/// Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a UsageError before anything is communicated.
+/// the same order, with tensors of the same sizes and dtypes. Calls that give `Work` wait for nobody; tensors belong to
+/// the collective until `Work::wait()`. Tensors are contiguous, those of one call on one device, which the backend moves
+/// (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Slices have equal lengths on all ranks, so that a
+/// backend's own collectives fit; several planes in one call travel together, on NCCL in one launch. Wrong arguments are
+/// a UsageError before anything is communicated.
 /// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
 /// shared memory all of it. Ranks all of whose threads wait are told that they wait for each other: a thread counts
 /// from its first call on.
@@ -155,26 +171,32 @@ class Communicator {
   /// The number of ranks.
   virtual int world_size() const = 0;
 
-  /// Gathers unequal slices. `output` is flat; rank r's slice is elements [offsets[r], offsets[r + 1]). `input` is this
-  /// rank's slice, flat: a tensor of its own, or the very elements of `output`. offsets: world_size + 1 ascending
-  /// entries from 0 to the elements of `output`, the same on every rank.
-  [[nodiscard]] virtual std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                                         std::span<const int64_t> offsets, Tag tag) = 0;
-
-  /// Sums flat tensors over the ranks, in rank order, and multiplies the sum by `scale`; this rank keeps elements
-  /// [offsets[rank], offsets[rank + 1]) in `output`. `input`: this rank's contribution, in ascending order; elements in
-  /// no piece are zero. Floating point; the output overlaps no piece.
-  [[nodiscard]] virtual std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
-                                                             std::span<const int64_t> offsets, double scale,
-                                                             Tag tag) = 0;
-  /// The same of a contribution that is one flat tensor, unscaled.
-  [[nodiscard]] std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                                     std::span<const int64_t> offsets, Tag tag) {
-    return reduce_scatter(output, std::vector<Piece>{{0, input}}, offsets, 1.0, std::move(tag));
+  /// Gathers every rank's slice of each plane. Planes may have different dtypes and lengths.
+  [[nodiscard]] virtual std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) = 0;
+  /// The same of one plane.
+  [[nodiscard]] std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, Tag tag) {
+    return all_gather({GatherPlane{output, input}}, std::move(tag));
   }
 
-  /// Reduces a tensor of any sizes in place; a sum in rank order has the bits of reduce_scatter followed by all_gather.
-  [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) = 0;
+  /// Sums each plane over the ranks and multiplies the sum by `scale`; each rank gets its slice. Floating point.
+  [[nodiscard]] virtual std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale,
+                                                             Tag tag) = 0;
+  /// The same of one plane that is one flat tensor, unscaled.
+  [[nodiscard]] std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input, Tag tag) {
+    return reduce_scatter({ReducePlane{output, {{0, input}}}}, 1.0, std::move(tag));
+  }
+
+  /// Reduces tensors of any sizes in place. A sum in rank order has the bits of reduce_scatter followed by all_gather.
+  [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) = 0;
+  /// The same of one tensor.
+  [[nodiscard]] std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) {
+    return all_reduce(std::vector<at::Tensor>{tensor}, op, std::move(tag));
+  }
+
+  /// Both tensors are flat and consist of world_size slices of equal length, in different memory. Slice r of this rank's
+  /// `output` is the slice of rank r's `input` that has this rank's number.
+  [[nodiscard]] virtual std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                                         Tag tag) = 0;
 
   /// Copies `root`'s tensor into everybody's.
   [[nodiscard]] virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) = 0;
@@ -182,11 +204,11 @@ class Communicator {
   /// between two ranks is an order of its own, beside that of the collectives, and no call blocks: any pattern whose
   /// sends and receives match completes, provided that a rank calls what others need before it waits. A send of any
   /// size is done when its recv takes part: two ranks that both wait for their sends before they call recv wait for
-  /// each other, which is a `Mismatch`. At most 608 votes.
+  /// each other, which is a `Mismatch`.
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
   /// Receives into `tensor` what `peer` sends, see `send`.
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
-  /// Both at once, with one peer or two; the votes are those of the recv.
+  /// Both at once, with one peer or two.
   ///
   ///     ranks.send_recv(mine, next, theirs, previous, {"halo", {}})->wait();
   [[nodiscard]] std::shared_ptr<Work> send_recv(const at::Tensor& outgoing, int to, const at::Tensor& incoming,
