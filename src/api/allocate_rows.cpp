@@ -75,7 +75,7 @@ void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& c
         devices[{device.type(), device.index()}].emplace_back(group, &flat);
       const auto& reduced = shard.reduced_form();
       largest = std::max(largest, reduced.bytes(flat.whole().numel));
-      largest_slice = std::max(largest_slice, reduced.bytes(flat.layout().slice_numel(placement.shard().rank())));
+      largest_slice = std::max(largest_slice, reduced.bytes(flat.plane().slice_numel));
     }
   for (const auto& [device, flats] : devices) {
     std::vector<SharedPart> parts;

@@ -43,11 +43,11 @@ std::string balance_text(runtime::ParamGroup& group) {
   for (auto& flat : group.flats()) {
     int64_t real = 0;
     for (int r = 0; r < world; ++r) {
-      owned[static_cast<size_t>(r)] += flat.layout().owned_numel(r);
-      real += flat.layout().owned_numel(r);
+      owned[static_cast<size_t>(r)] += flat.plane().owned_numel(r);
+      real += flat.plane().owned_numel(r);
     }
     total += real;
-    padding += flat.layout().total_numel() - real;
+    padding += flat.plane().numel() - real;
   }
   for (int64_t numel : owned) busiest = std::max(busiest, numel);
   TextWriter text;
@@ -74,6 +74,7 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
     }
     const auto rows = part->group->slots()[part->slot].param_rows();
     out << sizes_text(rows.sizes) << " rows " << rows.range.first << ".." << rows.range.first + rows.range.count;
+    if (!rows.sizes.empty() && rows.row_sizes.size() < rows.sizes.size()) out << " of " << sizes_text(rows.row_sizes);
     if (rows.name != parameter.name) out << " shared with " << rows.name;
     out << '\n';
   }

@@ -1,8 +1,9 @@
 #include <fsdp/norms.h>
 
-#include <ATen/WrapDimUtilsMulti.h>
+#include <ATen/WrapDimUtils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/irange.h>
 
 #include <algorithm>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "comm/core/check.h"
+#include "layout/boxes.h"
 #include "optim/global_sums.h"
 #include "optim/gradient_layout.h"
 #include "optim/row_sums.h"
@@ -83,6 +85,35 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
   return found;
 }
 
+// Whether sums over `dims` of a tensor of so many dims go over this one.
+bool is_summed(at::IntArrayRef dims, int64_t dim, int64_t of_dims) {
+  return dims.empty() || std::ranges::any_of(dims, [&](int64_t each) { return at::maybe_wrap_dim(each, of_dims) == dim; });
+}
+
+// What this rank's rows add to the sums, which have the whole parameter's dims, of size 1 where they were summed.
+at::Tensor sums_of_boxes(const at::Tensor& rows, const runtime::ParamSlot& slot, at::IntArrayRef dims) {
+  auto sizes = slot.sizes().vec();
+  const auto of_dims = static_cast<int64_t>(sizes.size());
+  for (const auto dim : c10::irange(of_dims))
+    if (is_summed(dims, dim, of_dims)) sizes[static_cast<size_t>(dim)] = 1;
+  const auto sums = at::zeros(sizes, rows.options().dtype(at::kDouble));
+  for (const auto& box : layout::boxes_of(slot.sizes(), slot.joined_dims(), slot.rows())) {
+    auto target = sums;
+    for (const auto dim : c10::irange(of_dims))
+      if (const auto d = static_cast<size_t>(dim); sizes[d] != 1) target = target.narrow(dim, box.offsets[d], box.sizes[d]);
+    const auto values = rows.narrow(0, box.first_row - slot.rows().first, box.rows).reshape(box.sizes).to(at::kDouble);
+    target.add_(values.sum(dims, /*keepdim=*/true));
+  }
+  return sums;
+}
+
+at::Tensor squeezed(const at::Tensor& sums, at::IntArrayRef dims) {
+  std::vector<int64_t> sizes;
+  for (const auto dim : c10::irange(sums.dim()))
+    if (!is_summed(dims, dim, sums.dim())) sizes.push_back(sums.size(dim));
+  return sums.reshape(sizes);
+}
+
 template <class Holds>
 bool any_where(const std::vector<at::Tensor>& tensors, const std::string& operation, const Holds& holds) {
   const runtime::OwnOperators own_operators;
@@ -132,18 +163,11 @@ at::Tensor sum(const at::Tensor& tensor, at::IntArrayRef dims, bool keepdim) {
   require_real(tensor, "sum");
   const auto& slot = part->group->slots()[part->slot];
   const auto rows = rows_of(*part, tensor, "sum");
-  auto sums = rows.to(at::kDouble).sum(dims, keepdim);
-  if (slot.sizes().empty()) {
-    sums = sums.reshape({});
-  } else if (const auto summed = at::dim_list_to_bitset(dims, rows.dim()); !dims.empty() && !summed[0]) {
-    auto sizes = sums.sizes().vec();
-    sizes[0] = slot.sizes()[0];
-    const auto here = std::exchange(sums, at::zeros(sizes, sums.options()));
-    sums.narrow(0, slot.rows().first, slot.rows().count).copy_(here);
-  }
+  auto sums = sums_of_boxes(rows, slot, dims);
   std::lock_guard lock(part->group->rank_state().mutex);
   optim::add_over_ranks(part->group.get(), sums, str_cat("sum over dims ", dims, " of ", slot.name()));
   const bool counts = at::isIntegralType(rows.scalar_type(), /*includeBool=*/true);
+  if (!keepdim) sums = squeezed(sums, dims);
   return sums.to(counts ? at::kLong : rows.scalar_type());
 }
 

@@ -22,17 +22,17 @@ c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, c10::Device de
 
 }  // namespace
 
-FlatParams::FlatParams(const FlatForms& forms, layout::RowLayout layout, int rank,
+FlatParams::FlatParams(const FlatForms& forms, layout::Plane plane, int rank,
                        std::shared_ptr<memory::ByteAccount> account)
-    : layout_(std::move(layout)),
+    : plane_(std::move(plane)),
       rank_(rank),
       account_(std::move(account)),
-      shard_(forms.rows, forms.reduced, layout_.slice_numel(rank), account_),
-      whole_{forms.whole, layout_.total_numel()} {}
+      shard_(forms.rows, forms.reduced, plane_.slice_numel, account_),
+      whole_{forms.whole, plane_.numel()} {}
 
 // This rank's part of a whole buffer.
 FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
-  return {whole_.form, rows().numel, whole, whole_.form.bytes(layout_.boundaries[rank_])};
+  return {whole_.form, rows().numel, whole, whole_.form.bytes(rank_ * plane_.slice_numel)};
 }
 
 // Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
@@ -93,9 +93,9 @@ void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGath
   const at::NoGradGuard no_grad;
   const auto slice = slice_to_gather(), whole = whole_.tensor();
   if (with)
-    gather_ = with(communicator, whole, slice, layout_.boundaries, std::move(tag));
+    gather_ = with(communicator, whole, slice, plane_.boundaries(), std::move(tag));
   else
-    gather_ = communicator.all_gather(whole, slice, layout_.boundaries, std::move(tag));
+    gather_ = communicator.all_gather(whole, slice, plane_.boundaries(), std::move(tag));
 }
 
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {

@@ -1,14 +1,14 @@
 #pragma once
 /// \file
-/// The parameters of a group whose rows have one form, and whose whole values have one: a flat shard for ever, a flat
-/// whole buffer for a while, and the steps from the one to the other.
+/// One plane of a group, whose rows have one form, and whose whole values have one: a flat shard for ever, a flat whole
+/// buffer for a while, and the steps from the one to the other.
 
 #include <fsdp/group_collectives.h>
 #include <fsdp/process_group.h>
 
 #include <memory>
 
-#include "layout/row_layout.h"
+#include "layout/planes.h"
 #include "memory/flat_part.h"
 #include "memory/reused_block.h"
 #include "runtime/flat_shard.h"
@@ -44,7 +44,7 @@ struct FlatForms {
 class FlatParams {
  public:
   /// Without memory as yet.
-  FlatParams(const FlatForms& forms, layout::RowLayout layout, int rank, std::shared_ptr<memory::ByteAccount> account);
+  FlatParams(const FlatForms& forms, layout::Plane plane, int rank, std::shared_ptr<memory::ByteAccount> account);
   /// Makes the shard. `shared`: memory for the whole buffer that every rank sees, null also where the shard is on disk
   /// or on the host; `on_host`: that the ranks of this host see; null where there is none. Once.
   void allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host = nullptr);
@@ -52,7 +52,7 @@ class FlatParams {
   /// Whole values that go leave their memory to the next ones.
   void keep_whole_memory() { keeps_whole_memory_ = true; }
 
-  const layout::RowLayout& layout() const { return layout_; }
+  const layout::Plane& plane() const { return plane_; }
   /// This rank's slice, with its gradients and its state.
   const FlatShard& shard() const { return shard_; }
   FlatShard& shard() { return shard_; }
@@ -104,7 +104,7 @@ class FlatParams {
   std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
 
-  layout::RowLayout layout_;
+  layout::Plane plane_;
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
   FlatShard shard_;

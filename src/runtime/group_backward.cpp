@@ -13,29 +13,29 @@
 namespace fsdp::runtime {
 namespace {
 
-// The first bucket of a group is small, so that it is complete early.
-constexpr int64_t kFirstBucketBytes = int64_t{1} << 20;
-
-std::vector<SlotRun> runs_of(const GroupIdentity& group, ShardedParams& params, int64_t cap_bytes) {
-  if (!group.placement.is_replicated_only() || params.count() == 0) return {{0, params.count()}};
-  std::vector<SlotBytes> slots;
-  for (size_t i : c10::irange(params.count()))
-    slots.push_back({static_cast<int64_t>(params.slots()[i].whole_tensor.nbytes()), params.place(i).flat});
-  return cut_buckets(slots, kFirstBucketBytes, cap_bytes);
+// The planes of each bucket, [begin, end), in the order in which buckets are reduced; see Note [Order of buckets].
+std::vector<SlotRun> buckets_of(const GroupIdentity& group, ShardedParams& params) {
+  const size_t planes = params.flats().size();
+  if (!group.placement.is_replicated_only() || planes == 0) return {{0, planes}};
+  std::vector<SlotRun> buckets;
+  for (size_t end = planes; end > 0; --end) buckets.push_back({end - 1, end});
+  return buckets;
 }
 
 }  // namespace
 
-GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params, int64_t bucket_cap_bytes)
+GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params)
     : group_(group),
       params_(params),
       reduction_(reduction_over(group.placement)),
       reduction_within_replica_(reduction_within_replica(group.placement)),
       slots_(params.count()),
-      flats_(params.flats().size()) {
-  for (const auto& run : runs_of(group, params, bucket_cap_bytes)) {
+      partial_sums_(params.flats().size()) {
+  for (const auto& flats : buckets_of(group, params)) {
+    SlotRun run;
+    if (flats.begin < flats.end) run = {params.slots_in(flats.begin).begin, params.slots_in(flats.end - 1).end};
     for (size_t slot = run.begin; slot < run.end; ++slot) slots_[slot].bucket = buckets_.size();
-    buckets_.push_back({.slots = run});
+    buckets_.push_back({.flats = flats, .slots = run});
   }
 }
 
@@ -83,10 +83,6 @@ void GroupBackward::close() {
   for (auto& bucket : buckets_) {
     bucket.state = BucketState::kCollecting;
     bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
-  }
-  for (auto& flat : flats_) {
-    flat.reduced.reset();
-    flat.landed.reset();
   }
   for (size_t i : c10::irange(slots_.size())) {
     slots_[i].has_arrived = false;
@@ -142,17 +138,17 @@ int64_t GroupBackward::arrived_bytes() {
 
 // The whole gradients that lie in one flat buffer, where they are, ascending as slots do, with what was kept of this
 // rank's rows; the slots let them go.
-Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
-  const auto& layout = params_.flats()[flat].layout();
+Contribution GroupBackward::take_contribution(size_t flat) {
   const auto dtype = params_.flats()[flat].shard().reduced_form().dtype;
   const double factor = factor_before_sum(dtype, group_.placement);
-  auto kept = std::exchange(flats_[flat].partial_sum, {});
+  auto kept = std::exchange(partial_sums_[flat], {});
   const auto slice = kept.rows.take();
   if (slice.defined()) memory::note_use(slice);
   Contribution taken;
   taken.joined = kept.reductions;
+  const auto run = params_.slots_in(flat);
+  const int64_t begin_of_slice = group_.placement.shard().rank() * params_.flats()[flat].plane().slice_numel;
   for (size_t i = run.begin; i < run.end; ++i) {
-    if (params_.place(i).flat != flat) continue;
     const auto& parameter = params_.slots()[i];
     auto gradient = slots_[i].arrived.take();
     const bool was_kept = kept.has(taken.votes.size());
@@ -164,49 +160,33 @@ Contribution GroupBackward::take_contribution(size_t flat, const SlotRun& run) {
       taken.charges.push_back(std::move(slots_[i].charge));
       gradient = parameter.flat_in_memory_order(gradient);
     }
-    const int64_t first = layout.offsets[params_.place(i).item];
+    const int64_t first = params_.offset_in_plane(i);
     const int64_t first_of_rows = first + parameter.rows().first * parameter.row_numel();
     at::Tensor rows;
     if (was_kept && parameter.rows_numel() > 0)
-      rows =
-          slice.narrow(0, first_of_rows - layout.boundaries[group_.placement.shard().rank()], parameter.rows_numel());
+      rows = slice.narrow(0, first_of_rows - begin_of_slice, parameter.rows_numel());
     if (taken.votes.back() != 0 && (gradient.defined() || rows.defined()))
       add_pieces(taken.pieces, first, gradient, first_of_rows, rows);
   }
   return taken;
 }
 
-// Whether a bucket's part of the flat buffer takes part in its reduction.
-bool GroupBackward::trains(size_t flat, const SlotRun& run) {
-  if (flats_[flat].partial_sum.is_there()) return true;
+// Whether a plane takes part in the reduction of its bucket.
+bool GroupBackward::trains(size_t flat) {
+  if (partial_sums_[flat].is_there()) return true;
+  const auto run = params_.slots_in(flat);
   for (size_t i = run.begin; i < run.end; ++i)
-    if (params_.place(i).flat == flat && (params_.slots()[i].requires_grad() || slots_[i].arrived.defined()))
-      return true;
+    if (params_.slots()[i].requires_grad() || slots_[i].arrived.defined()) return true;
   return false;
 }
 
-// Buckets of one backward share a buffer; what is reduced once more has one of its own.
-memory::FlatPart GroupBackward::reduced_memory(size_t flat, bool is_shared) {
-  if (!is_shared) return params_.flats()[flat].shard().allocate_reduced();
-  auto& reduced = flats_[flat].reduced;
-  if (!reduced) reduced = params_.flats()[flat].shard().allocate_reduced();
-  return *reduced;
-}
-
-// The slice in the form of the rows, of which the reduction fills its part.
+// What was reduced, in the form of the rows.
 memory::FlatPart GroupBackward::land(const ReductionInFlight& reduced) {
   auto& shard = params_.flats()[reduced.flat].shard();
   if (!shard.lands_elsewhere()) return reduced.output;
-  std::optional<memory::FlatPart> own;
-  auto& shared = flats_[reduced.flat];
-  auto& landed = shared.reduced && shared.reduced->buffer == reduced.output.buffer ? shared.landed : own;
-  if (!landed) landed = shard.allocate_gradient();
-  const auto first = (reduced.part.byte_offset - reduced.output.byte_offset) / reduced.output.form.bytes(1);
-  auto part = *landed;
-  part.numel = reduced.part.numel;
-  part.byte_offset += part.form.bytes(static_cast<int64_t>(first));
-  shard.land(reduced.part.tensor(), part);
-  return *landed;
+  auto landed = shard.allocate_gradient();
+  shard.land(reduced.output.tensor(), landed);
+  return landed;
 }
 
 // All that is on its way is there, and is added to the rows' gradients.
@@ -214,10 +194,10 @@ void GroupBackward::finish_landing() {
   if (landings_.empty()) return;
   const OwnOperators own_operators;
   for (auto& flat : params_.flats()) flat.shard().finish_landing();
-  for (const auto& [flat, run, votes, slice] : std::exchange(landings_, {})) {
-    size_t vote = 0;
+  for (const auto& [flat, votes, slice] : std::exchange(landings_, {})) {
+    const auto run = params_.slots_in(flat);
     for (size_t i = run.begin; i < run.end; ++i)
-      if (params_.place(i).flat == flat && votes[vote++] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));
+      if (votes[i - run.begin] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));
   }
 }
 
@@ -227,36 +207,23 @@ std::optional<c10::Stream> GroupBackward::stream_of_results() {
   return std::nullopt;
 }
 
-// What of the flat tensor the bucket's slots are, and the padding behind them.
-ElementRange GroupBackward::elements_of(size_t flat, const SlotRun& run) {
-  const auto& layout = params_.flats()[flat].layout();
-  const auto begin_of = [&](size_t slot) {
-    return slot < slots_.size() && params_.place(slot).flat == flat ? layout.offsets[params_.place(slot).item]
-                                                                    : layout.total_numel();
-  };
-  const bool is_first = run.begin == 0 || params_.place(run.begin - 1).flat != flat;
-  return {is_first ? 0 : begin_of(run.begin), begin_of(run.end)};
-}
-
 void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy, uint32_t writes) {
   auto& bucket = buckets_[index];
   finish_reduction(bucket, policy);
   if (!is_open()) return;  // reset_iter_state() came while this thread waited
   const OwnOperators own_operators;
-  const bool is_cut = buckets_.size() > 1, shares_memory = is_cut && bucket.state == BucketState::kCollecting;
   bucket.state = BucketState::kReducing;
   ++bucket.reduction_number;
   auto subject = group_.name;
-  if (is_cut) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
+  if (buckets_.size() > 1) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
   const auto& reduction = policy.all_reduces ? *reduction_ : *reduction_within_replica_;
   const Span span(group_.rank_state->timeline, Track::kCompute, "reduce", subject);
   try {
-    for (size_t flat : c10::irange(params_.flats().size()))
-      if (trains(flat, bucket.slots)) {
-        auto output = reduced_memory(flat, shares_memory);
-        const auto part = is_cut ? std::optional(elements_of(flat, bucket.slots)) : std::nullopt;
-        bucket.in_flight.push_back(reduce(reduction, group_, subject, params_.flats()[flat], std::move(output), part,
-                                          take_contribution(flat, bucket.slots), policy, writes));
+    for (size_t flat = bucket.flats.begin; flat < bucket.flats.end; ++flat)
+      if (trains(flat)) {
+        auto output = params_.flats()[flat].shard().allocate_reduced();
+        bucket.in_flight.push_back(reduce(reduction, group_, subject, params_.flats()[flat], std::move(output),
+                                          take_contribution(flat), policy, writes));
         bucket.in_flight.back().flat = flat;
       }
   } catch (...) {
@@ -293,7 +260,7 @@ void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& poli
     if (is_under_way())
       for (auto& flat : take_in_flight(bucket)) {
         flat.charges.clear();
-        hand_out(flat, bucket.slots, policy);
+        hand_out(flat, policy);
       }
     fault_point("gradients reduced");
   }
@@ -306,10 +273,10 @@ std::vector<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
   return std::exchange(bucket.in_flight, {});
 }
 
-void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, const ReductionPolicy& policy) {
+void GroupBackward::hand_out(ReductionInFlight& reduced, const ReductionPolicy& policy) {
   const auto votes = reduced.started.work->votes();
   if (reduced.is_within_replica) {
-    auto& kept = flats_[reduced.flat].partial_sum;
+    auto& kept = partial_sums_[reduced.flat];
     kept.reductions = reduced.joined + 1;
     kept.votes.assign(votes.begin(), votes.end());
     kept.rows.put(reduced.output.tensor());
@@ -321,9 +288,9 @@ void GroupBackward::hand_out(ReductionInFlight& reduced, const SlotRun& run, con
   reduced.finish();
   if (const auto hook = policy.hook) {  // which may set another one
     const UsersOperators users_operators;
-    hook(reduced.part.tensor());
+    hook(reduced.output.tensor());
   }
-  landings_.push_back({reduced.flat, run, {votes.begin(), votes.end()}, land(reduced)});
+  landings_.push_back({reduced.flat, {votes.begin(), votes.end()}, land(reduced)});
   // What the host has to wait for it waits for once, when somebody is to see it.
   if (!is_open_ || !params_.flats()[reduced.flat].shard().is_on_host()) finish_landing();
 }
@@ -361,7 +328,7 @@ size_t GroupBackward::reset() {
     slot.arrived = {};
     slot.charge = {};
   }
-  for (auto& flat : flats_) flat.partial_sum = {};
+  for (auto& sum : partial_sums_) sum = {};
   landings_.clear();
   for (auto& flat : params_.flats()) flat.shard().drop_landing();
   waiting_ = 0;

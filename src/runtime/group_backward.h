@@ -27,15 +27,14 @@ enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
 
 /// While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked here. A parameter that
 /// some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. The gradients handed
-/// out are parts of one buffer. A backward that is not the last may close while reductions are in flight: their
+/// out are parts of one buffer for each plane. A backward that is not the last may close while reductions are in flight: their
 /// results are added by the one in which somebody waits for them.
 ///
 /// What is reduced together is a bucket: all parameters, where ranks have rows each; where every rank has all rows, so
-/// that a sum need not be cut into slices, runs of at most `bucket_cap_bytes` (Note [Order of buckets]). Thread safety:
-/// under the rank's lock.
+/// that a sum need not be cut into slices, each plane (Note [Order of buckets]). Thread safety: under the rank's lock.
 class GroupBackward {
  public:
-  GroupBackward(const GroupIdentity& group, ShardedParams& params, int64_t bucket_cap_bytes);
+  GroupBackward(const GroupIdentity& group, ShardedParams& params);
 
   // Graph tasks that entered the group, the outermost first.
   const std::vector<int>& tasks() const { return tasks_; }
@@ -62,10 +61,10 @@ class GroupBackward {
   /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward;
   /// that of one slot.
   bool has_gradients() const {
-    return waiting_ > 0 || std::ranges::any_of(flats_, [](const Flat& flat) { return flat.partial_sum.is_there(); });
+    return waiting_ > 0 || std::ranges::any_of(partial_sums_, &PartialSum::is_there);
   }
   bool has_gradient(size_t slot) const {
-    return slots_[slot].arrived.defined() || flats_[params_.place(slot).flat].partial_sum.is_there();
+    return slots_[slot].arrived.defined() || partial_sums_[params_.place(slot).flat].is_there();
   }
   /// Whether whole gradients wait for a reduction in one bucket.
   bool has_gradients_in(size_t bucket) const;
@@ -124,41 +123,31 @@ class GroupBackward {
     bool was_read_unrecorded = false;
   };
   struct Bucket {
-    SlotRun slots;
+    SlotRun flats, slots;
     BucketState state = BucketState::kCollecting;
     Expectations expectations = {};                 // its first slot is number 0
     std::vector<ReductionInFlight> in_flight = {};  // of an earlier backward while this one is collecting
     uint64_t reduction_number = 0;                  // of the last one that was started
   };
 
-  // Of one flat buffer.
-  struct Flat {
-    // What buckets of the open backward fill, as it is reduced and as it lands in the form of the rows.
-    std::optional<memory::FlatPart> reduced = {}, landed = {};
-    PartialSum partial_sum = {};
-  };
-
   // What was reduced, on its way to the rows' gradients.
   struct Landing {
     size_t flat = 0;
-    SlotRun slots;
     std::vector<uint8_t> votes;
     memory::FlatPart slice;  // in the form of the rows
   };
 
   void open(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close();
-  bool trains(size_t flat, const SlotRun& run);
+  bool trains(size_t flat);
   memory::Charge charge_of(const at::Tensor& gradient) const;
-  Contribution take_contribution(size_t flat, const SlotRun& run);
-  memory::FlatPart reduced_memory(size_t flat, bool is_shared);
+  Contribution take_contribution(size_t flat);
   memory::FlatPart land(const ReductionInFlight& reduced);
   void finish_landing();
   std::optional<c10::Stream> stream_of_results();
-  ElementRange elements_of(size_t flat, const SlotRun& run);
   void finish_reduction(Bucket& bucket, const ReductionPolicy& policy);
   std::vector<ReductionInFlight> take_in_flight(Bucket& bucket);
-  void hand_out(ReductionInFlight& reduced, const SlotRun& run, const ReductionPolicy& policy);
+  void hand_out(ReductionInFlight& reduced, const ReductionPolicy& policy);
   void add_to_rows(size_t slot, at::Tensor gradient);
 
   const GroupIdentity& group_;
@@ -171,7 +160,7 @@ class GroupBackward {
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
   size_t waiting_ = 0;  // slots whose gradient waits for a reduction
-  std::vector<Flat> flats_;
+  std::vector<PartialSum> partial_sums_;  // by plane
   std::vector<Landing> landings_;
   std::string error_;  // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;

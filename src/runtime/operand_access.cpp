@@ -1,5 +1,6 @@
 #include "runtime/operand_access.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/function.h>
@@ -71,6 +72,15 @@ at::Tensor take_rows(const at::Tensor& whole, const at::Tensor& rows, const Rows
   return whole.narrow(found.dim - (rows.dim() - whole.dim()), found.first, found.count);
 }
 
+// Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these dims
+// taken together too; undefined if it is not.
+at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
+  const auto behind = static_cast<int64_t>(slot.row_sizes().size()) - 1;
+  if (slot.joined_dims() < 2 || operand.dim() <= behind || !at::is_expandable_to(operand.sizes(), slot.sizes())) return {};
+  const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
+  return operand.expand(slot.sizes()).reshape(slot.row_sizes());
+}
+
 // The part that another operand lies on: among those that were looked up, unless they are as many as lists have.
 const Part* part_beside(const OperatorCall& call, const at::Tensor& tensor, std::span<const MarkedOperand> operands,
                         std::optional<Part>& looked_up) {
@@ -101,8 +111,10 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
       fit = Fit::kMisfits;  // the whole parameter beside its gradient's rows, in a scope
     } else if (other.tensor->sizes() != rows.sizes()) {
       if (!found) found = find_rows(rows, group->slots()[slot]);
-      fit = call.traits.writes(other.argument) ? Fit::kWrittenFromRows : fit_of(*other.tensor, rows, *found);
-      if (fit == Fit::kTakesRows) replacements.push_back({other, take_rows(*other.tensor, rows, **found)});
+      const auto joined = with_joined_dims(*other.tensor, group->slots()[slot]);
+      const auto& whole = joined.defined() ? joined : *other.tensor;
+      fit = call.traits.writes(other.argument) ? Fit::kWrittenFromRows : fit_of(whole, rows, *found);
+      if (fit == Fit::kTakesRows) replacements.push_back({other, take_rows(whole, rows, **found)});
     }
     if (fit > meeting.first) meeting = {fit, other.tensor};
   });

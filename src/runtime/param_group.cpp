@@ -33,10 +33,10 @@ Parts::Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, cons
              const FormChange& change)
     : identity(std::move(who)),
       disk_folder(policy.disk_folder),
-      params(identity, parameters, policy.row_memory, change),
+      params(identity, parameters, policy.row_memory, policy.bucket_cap_bytes, change),
       turns(identity, params.every_rank_has_rows()),
       residency(identity, params, turns),
-      backward(identity, params, policy.bucket_cap_bytes) {
+      backward(identity, params) {
   if (!policy.free_when_written)
     for (auto& flat : params.flats()) flat.keep_whole_memory();
 }

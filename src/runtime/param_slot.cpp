@@ -12,15 +12,18 @@ at::Tensor marked(at::Tensor tensor) {
   return tensor;
 }
 
-int64_t numel_of_rows(const at::Tensor& parameter, layout::RowRange rows) {
-  return parameter.dim() == 0 ? rows.count : rows.count * c10::multiply_integers(parameter.sizes().slice(1));
+// `first`, and the sizes or strides of the dims behind those that are taken together.
+std::vector<int64_t> with_joined_dims(int64_t first, c10::IntArrayRef of_dims, size_t joined_dims) {
+  std::vector<int64_t> joined{first};
+  joined.insert(joined.end(), of_dims.begin() + static_cast<int64_t>(joined_dims), of_dims.end());
+  return joined;
 }
 
 }  // namespace
 
-ParamSlot::ParamSlot(const GroupMember& parameter, layout::RowRange rows, memory::Form rows_form,
-                     memory::Form whole_form)
-    : rows_storage(rows_form.device, rows_form.bytes(numel_of_rows(parameter.tensor, rows))),
+ParamSlot::ParamSlot(const GroupMember& parameter, const layout::PlacedItem& placed, layout::RowRange rows,
+                     memory::Form rows_form, memory::Form whole_form)
+    : rows_storage(rows_form.device, rows_form.bytes(rows.count * placed.row_numel)),
       whole_storage(whole_form.device, whole_form.bytes(parameter.tensor.numel())),
       gradient_storage(c10::intrusive_ptr<c10::StorageImpl>()),
       name_(parameter.name),
@@ -31,6 +34,9 @@ ParamSlot::ParamSlot(const GroupMember& parameter, layout::RowRange rows, memory
       precision_(parameter.precision),
       sizes_(parameter.tensor.sizes().vec()),
       strides_(parameter.tensor.strides().vec()),
+      row_sizes_(with_joined_dims(placed.rows, sizes_, placed.joined_dims)),
+      row_strides_(with_joined_dims(placed.joined_dims == 0 ? 1 : strides_[placed.joined_dims - 1], strides_,
+                                    placed.joined_dims)),
       rows_(rows) {
   rows_tensor = rows_on(rows_storage);
   whole_tensor = marked(whole_storage.tensor(sizes_, strides_, whole_dtype_));
@@ -47,11 +53,9 @@ bool ParamSlot::requires_grad() const {
 }
 
 at::Tensor ParamSlot::rows_on(const memory::PartStorage& storage) const {
-  // A scalar is one row: its owner sees one element, the other ranks none.
-  if (sizes_.empty()) return marked(storage.tensor({rows_.count}, {1}, rows_dtype_));
-  auto sizes = sizes_;
+  auto sizes = row_sizes_;
   sizes[0] = rows_.count;
-  return marked(storage.tensor(sizes, strides_, rows_dtype_));
+  return marked(storage.tensor(sizes, row_strides_, rows_dtype_));
 }
 
 at::Tensor ParamSlot::flat_in_memory_order(const at::Tensor& gradient) const {

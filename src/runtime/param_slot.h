@@ -42,7 +42,9 @@ struct GroupMember : NamedParameter {
 /// rank's rows, or the whole parameter, which may be without memory ("hollow"). Thread safety: under the rank's lock.
 class ParamSlot {
  public:
-  ParamSlot(const GroupMember& parameter, layout::RowRange rows, memory::Form rows_form, memory::Form whole_form);
+  /// `placed`: where the parameter lies in its plane; `rows`: those that this rank has.
+  ParamSlot(const GroupMember& parameter, const layout::PlacedItem& placed, layout::RowRange rows,
+            memory::Form rows_form, memory::Form whole_form);
 
   const std::string& name() const { return name_; }
   void rename(std::string name) { name_ = std::move(name); }
@@ -51,9 +53,13 @@ class ParamSlot {
   /// What the parameter is, whatever its group makes of it: the dtype of its rows, on the device of its whole values.
   memory::Form form() const { return {rows_dtype_, whole_device_}; }
   c10::IntArrayRef sizes() const { return sizes_; }
+  /// See ParamRows.
+  c10::IntArrayRef row_sizes() const { return row_sizes_; }
+  /// How many of its first dims its rows take together; 0 for a scalar.
+  size_t joined_dims() const { return sizes_.empty() ? 0 : sizes_.size() + 1 - row_sizes_.size(); }
   layout::RowRange rows() const { return rows_; }
   int64_t numel() const { return c10::multiply_integers(sizes_); }
-  int64_t row_numel() const { return sizes_.empty() ? 1 : c10::multiply_integers(c10::IntArrayRef(sizes_).slice(1)); }
+  int64_t row_numel() const { return c10::multiply_integers(row_sizes().slice(1)); }
   int64_t rows_numel() const { return rows_.count * row_numel(); }
 
   /// The parameter, undefined when nobody holds it any more.
@@ -65,7 +71,7 @@ class ParamSlot {
   /// A tensor of the rows' sizes and strides on `storage`, marked as sharded.
   at::Tensor rows_on(const memory::PartStorage& storage) const;
   /// For those who need not know of groups.
-  ParamRows param_rows() const { return {name_, sizes_, rows_, rows_tensor, tensor()}; }
+  ParamRows param_rows() const { return {name_, sizes_, row_sizes_, rows_, rows_tensor, tensor()}; }
 
   /// The elements of `gradient`, of the parameter's sizes, as a flat tensor in the order in which the parameter lies in
   /// memory; a copy only if the gradient lies in another order.
@@ -92,7 +98,7 @@ class ParamSlot {
   c10::ScalarType rows_dtype_, whole_dtype_;
   c10::Device whole_device_;
   std::optional<Precision> precision_;
-  std::vector<int64_t> sizes_, strides_;
+  std::vector<int64_t> sizes_, strides_, row_sizes_, row_strides_;
   layout::RowRange rows_;
 };
 

@@ -120,14 +120,14 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
 
 void ReductionInFlight::finish() {
   if (started.scale == 1.0) return;
-  const auto rows = part.tensor();
+  const auto rows = output.tensor();
   memory::note_use(rows);
   scale_in_place(rows, std::exchange(started.scale, 1.0));
 }
 
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
-                         const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
-                         Contribution contribution, const ReductionPolicy& policy, uint32_t writes) {
+                         const FlatParams& flat, memory::FlatPart output, Contribution contribution,
+                         const ReductionPolicy& policy, uint32_t writes) {
   auto& [pieces, votes, charges, joined] = contribution;
   const bool is_within_replica = !policy.all_reduces && group.placement.replicas() > 1;
   // In the subject, or ranks could differ unseen.
@@ -135,22 +135,14 @@ ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group,
   if (joined > 0) subject += str_cat(" with ", joined, " before");
   if (policy.divide_factor) subject += str_cat(" divided by ", *policy.divide_factor);
   Tag tag = group.tag(std::move(subject), std::move(votes), writes);
-  auto part = output;
-  auto offsets = flat.layout().boundaries;
-  if (elements) {
-    part.numel = elements->end - elements->begin;
-    part.byte_offset += output.form.bytes(elements->begin);
-    for (auto& piece : pieces) piece.first -= elements->begin;
-    offsets = {0, part.numel};
-  }
   const double divisor = policy.divide_factor.value_or(group.placement.divisor());
   const double scale =
       is_within_replica ? 1.0 : 1.0 / (divisor * factor_before_sum(output.form.dtype, group.placement));
   auto started =
-      reduction.start(part.tensor(), std::move(pieces), offsets, scale, std::move(tag), policy.custom_reduce_scatter);
+      reduction.start(output.tensor(), std::move(pieces), flat.plane().boundaries(), scale, std::move(tag),
+                      policy.custom_reduce_scatter);
   return {.charges = std::move(charges),
           .output = std::move(output),
-          .part = std::move(part),
           .started = std::move(started),
           .is_within_replica = is_within_replica,
           .joined = joined};

@@ -70,31 +70,26 @@ struct Contribution {
   int joined = 0;
 };
 
-/// Elements [begin, end) of a flat tensor.
-struct ElementRange {
-  int64_t begin = 0, end = 0;
-};
-
 /// In flight until its work was waited for.
 struct ReductionInFlight {
   size_t flat = 0;
   std::vector<memory::Charge> charges;  // of the whole gradients
   /// This rank's slice, which lies as the flat shard does and is zero between parameters: optimizers walk through both
-  /// at once; and what of it this reduction fills.
-  memory::FlatPart output, part;
+  /// at once.
+  memory::FlatPart output;
   Reduction::Started started;
   bool is_within_replica = false;
   int joined = 0;  // see Contribution
 
-  /// Once the work was waited for: the part is the sum, as the calling thread's stream reads it.
+  /// Once the work was waited for: the output is the sum, as the calling thread's stream reads it.
   void finish();
 };
 
 /// Starts the sum, which is divided once it is over all axes. The votes travel along: a parameter that some rank used
-/// gets a gradient on every rank. `output` gets this rank's slice; `elements`: of which the sum has these alone, where
-/// every rank has all rows; unset: all. `writes`: how often the rows were written, which replicas compare. Collective.
+/// gets a gradient on every rank. `output` gets this rank's slice. `writes`: how often the rows were written, which
+/// replicas compare. Collective.
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
-                         const FlatParams& flat, memory::FlatPart output, std::optional<ElementRange> elements,
-                         Contribution contribution, const ReductionPolicy& policy, uint32_t writes);
+                         const FlatParams& flat, memory::FlatPart output, Contribution contribution,
+                         const ReductionPolicy& policy, uint32_t writes);
 
 }  // namespace fsdp::runtime

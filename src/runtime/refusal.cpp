@@ -30,7 +30,7 @@ Difference of_whole(const ParamSlot& slot, Verdict verdict) {
 
 Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Tensor* misfit, Verdict verdict) {
   const auto [first, count] = slot.rows();
-  const auto all = slot.sizes().empty() ? 1 : slot.sizes()[0];
+  const auto all = slot.row_sizes()[0];
   const auto rows = str_cat("this rank's rows ", first, " to ", first + count, " of ", all, ", sizes ", tensor.sizes());
   const auto other = [&] {
     return is_marked(*misfit->unsafeGetTensorImpl()) ? str_cat("another sharded tensor of sizes ", misfit->sizes())

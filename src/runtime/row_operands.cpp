@@ -18,7 +18,7 @@ bool every_rank_has_the_same_rows(const Rows& a, const Rows& b) {
 std::optional<RowsIn> find_rows(const at::Tensor& rows, const ParamSlot& slot) {
   const auto& shown = slot.rows_tensor;
   const auto [first, count] = slot.rows();
-  const int64_t all = slot.sizes().empty() ? 1 : slot.sizes()[0];
+  const int64_t all = slot.row_sizes()[0];
   // The stride tells: select(1, 0) keeps the dimension of rows, select(0, 0) does not.
   if (rows.dim() <= shown.dim())
     for (const auto dim : c10::irange(rows.dim()))

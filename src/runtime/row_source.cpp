@@ -9,8 +9,7 @@ namespace fsdp::runtime {
 namespace {
 
 void copy_rows(const at::Tensor& whole, const ParamRows& wanted) {
-  const auto rows = wanted.sizes.empty() ? whole.reshape({1}) : whole;
-  wanted.values.copy_(rows.narrow(0, wanted.range.first, wanted.range.count));
+  wanted.values.copy_(whole.reshape(wanted.row_sizes).narrow(0, wanted.range.first, wanted.range.count));
 }
 
 }  // namespace

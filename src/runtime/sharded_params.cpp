@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <tuple>
 
+#include "runtime/buckets.h"
 #include "runtime/compat.h"
 #include "runtime/deferred_value.h"
 #include "runtime/registry.h"
@@ -16,6 +16,8 @@ namespace {
 
 constexpr int64_t kCpuAlignmentBytes = 64;
 constexpr int64_t kCudaAlignmentBytes = 256;
+// Of the bucket whose gradients come first.
+constexpr int64_t kLastBucketBytes = int64_t{1} << 20;
 
 // What one flat buffer holds. Frozen parameters have their own, so that reductions, gradients and optimizer state are
 // those of what trains, shared evenly.
@@ -50,12 +52,14 @@ int64_t alignment_of(const memory::Form& form) {
   return std::max<int64_t>(1, bytes / static_cast<int64_t>(form.bytes(1)));
 }
 
-std::vector<size_t> in_order_of_memory(const layout::RowLayout& layout) {
-  std::vector<size_t> items(layout.items.size());
-  std::iota(items.begin(), items.end(), size_t{0});
-  std::ranges::stable_sort(items, {}, [&](size_t item) { return layout.offsets[item]; });
-  return items;
+// In which elements of all forms fill whole multiples of 16 bytes.
+int64_t slice_multiple(const FlatForms& forms) {
+  constexpr int64_t kSliceBytes = 16;
+  const auto smallest = std::min({forms.rows.bytes(1), forms.whole.bytes(1), forms.reduced.bytes(1)});
+  return std::max<int64_t>(1, kSliceBytes / static_cast<int64_t>(smallest));
 }
+
+layout::Item item_of(const at::Tensor& tensor) { return {tensor.sizes().vec(), tensor.is_contiguous()}; }
 
 std::string no_memory_message(const GroupIdentity& group, const ParamSlot& slot) {
   return group.where("raw access") + "parameter '" + slot.name() +
@@ -76,29 +80,46 @@ std::string former_memory_message(const GroupIdentity& group, const ParamSlot& s
 }  // namespace
 
 ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters,
-                             RowMemory row_memory, const FormChange& change)
+                             RowMemory row_memory, int64_t bucket_cap_bytes, const FormChange& change)
     : group_(group) {
-  const auto& shard = group.placement.shard();
   std::map<BufferKind, std::vector<size_t>> by_kind;
   for (size_t i : c10::irange(parameters.size()))
     by_kind[buffer_kind_of(parameters[i], row_memory, change)].push_back(i);
   slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
-    std::vector<layout::Item> items;
-    for (size_t i : members) {
-      const auto& tensor = parameters[i].tensor;
-      items.push_back({tensor.numel(), tensor.dim() == 0 ? 1 : tensor.size(0)});
-    }
-    const auto& [rows, whole, reduced] = kind.forms;
-    auto layout = layout::plan_rows(items, shard.world_size(), std::max(alignment_of(rows), alignment_of(whole)));
-    for (size_t item : in_order_of_memory(layout)) {
-      places_.push_back({flats_.size(), item, members[item]});
-      slots_.emplace_back(parameters[members[item]], layout.rows_of(item, shard.rank()), rows, whole);
-    }
-    auto& flat = flats_.emplace_back(kind.forms, std::move(layout), shard.rank(), group.account);
-    if (rows.device != whole.device)
-      flat.shard().keep_on_host(whole.device, row_memory == RowMemory::kPinned, group.rank_state->shared_host_copies());
+    std::vector<int64_t> bytes;
+    for (size_t i : members) bytes.push_back(static_cast<int64_t>(kind.forms.whole.bytes(parameters[i].tensor.numel())));
+    const auto runs = group.placement.is_replicated_only() ? cut_buckets(bytes, kLastBucketBytes, bucket_cap_bytes)
+                                                           : std::vector<SlotRun>{{0, members.size()}};
+    for (const auto& run : runs)
+      add_planes(kind.forms, std::span(members).subspan(run.begin, run.end - run.begin), parameters, row_memory);
   }
+}
+
+void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> members,
+                               const std::vector<GroupMember>& parameters, RowMemory row_memory) {
+  const auto& shard = group_.placement.shard();
+  std::vector<layout::Item> items;
+  for (size_t i : members) items.push_back(item_of(parameters[i].tensor));
+  const layout::Alignment alignment{std::max(alignment_of(forms.rows), alignment_of(forms.whole)),
+                                    slice_multiple(forms)};
+  for (auto& plane : layout::plan_planes(items, shard.world_size(), alignment)) {
+    for (size_t item : c10::irange(plane.items.size())) {
+      const auto& placed = plane.items[item];
+      places_.push_back({flats_.size(), item, members[placed.number]});
+      slots_.emplace_back(parameters[members[placed.number]], placed, plane.rows_of(item, shard.rank()), forms.rows,
+                          forms.whole);
+    }
+    auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), group_.account);
+    if (forms.rows.device != forms.whole.device)
+      flat.shard().keep_on_host(forms.whole.device, row_memory == RowMemory::kPinned,
+                                group_.rank_state->shared_host_copies());
+  }
+}
+
+SlotRun ShardedParams::slots_in(size_t flat) const {
+  const auto first = std::ranges::find(places_, flat, &Place::flat) - places_.begin();
+  return {static_cast<size_t>(first), static_cast<size_t>(first) + flats_[flat].plane().items.size()};
 }
 
 ShardedParams::~ShardedParams() {
@@ -130,8 +151,8 @@ size_t ShardedParams::byte_offset_in_slice(size_t index) {
   const auto& slot = slots_[index];
   const auto& flat = flats_[places_[index].flat];
   if (slot.rows_numel() == 0) return 0;
-  const int64_t begin = flat.layout().boundaries[group_.placement.shard().rank()];
-  const int64_t first = flat.layout().offsets[places_[index].item] + slot.rows().first * slot.row_numel();
+  const int64_t begin = group_.placement.shard().rank() * flat.plane().slice_numel;
+  const int64_t first = flat.plane().items[places_[index].item].offset + slot.rows().first * slot.row_numel();
   return flat.rows().form.bytes(first - begin);
 }
 
@@ -175,7 +196,7 @@ bool ShardedParams::shares_memory() const { return std::ranges::any_of(flats_, &
 
 bool ShardedParams::every_rank_has_rows() const {
   for (int rank : c10::irange(group_.placement.shard().world_size()))
-    if (std::ranges::none_of(flats_, [&](const FlatParams& flat) { return flat.layout().owned_numel(rank) > 0; }))
+    if (std::ranges::none_of(flats_, [&](const FlatParams& flat) { return flat.plane().owned_numel(rank) > 0; }))
       return false;
   return true;
 }
@@ -184,7 +205,7 @@ void ShardedParams::attach_whole() {
   for (size_t i : c10::irange(slots_.size())) {
     const auto& flat = flats_[places_[i].flat];
     slots_[i].whole_storage.attach(flat.whole().buffer,
-                                   flat.whole().form.bytes(flat.layout().offsets[places_[i].item]));
+                                   flat.whole().form.bytes(flat.plane().items[places_[i].item].offset));
     slots_[i].follow_whole_storage();
   }
 }

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "memory/memory_range.h"
+#include "runtime/buckets.h"
 #include "runtime/flat_params.h"
 #include "runtime/group_identity.h"
 #include "runtime/param_slot.h"
@@ -24,14 +26,15 @@ using FormChange = std::function<memory::Form(const memory::Form& form)>;
 /// Thread safety: under the rank's lock; what does not change after `take_rows`, all of it.
 class ShardedParams {
  public:
-  /// The flat parameters that a slot lies in, its index in their layout, and in the list that the group was made of.
+  /// The plane that a slot lies in, its index there, and in the list that the group was made of.
   struct Place {
     size_t flat = 0, item = 0, given = 0;
   };
 
-  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`.
+  /// Decides where the parameters lie, and changes nothing. Memory comes with `FlatParams::allocate_shard`. Where every
+  /// rank has all rows there is a plane for each bucket, whose gradients take at most `bucket_cap_bytes`.
   ShardedParams(const GroupIdentity& group, const std::vector<GroupMember>& parameters, RowMemory row_memory,
-                const FormChange& change = {});
+                int64_t bucket_cap_bytes, const FormChange& change = {});
   ~ShardedParams();
   ShardedParams(const ShardedParams&) = delete;
   ShardedParams& operator=(const ShardedParams&) = delete;
@@ -50,8 +53,14 @@ class ShardedParams {
   std::vector<ParamRows> list_rows() const;
   /// The rows of a slot that a rank has.
   layout::RowRange rows_of(size_t slot, int rank) const {
-    return flats_[places_[slot].flat].layout().rows_of(places_[slot].item, rank);
+    return flats_[places_[slot].flat].plane().rows_of(places_[slot].item, rank);
   }
+  /// Where a slot begins in its plane, in elements.
+  int64_t offset_in_plane(size_t slot) const {
+    return flats_[places_[slot].flat].plane().items[places_[slot].item].offset;
+  }
+  /// The slots in a plane, which are neighbours.
+  SlotRun slots_in(size_t flat) const;
   /// A name seen from a module further out, for messages.
   void rename(size_t slot, std::string name);
 
@@ -70,6 +79,8 @@ class ShardedParams {
   void register_gradient(size_t slot, const at::Tensor& gradient);
 
  private:
+  void add_planes(const FlatForms& forms, std::span<const size_t> members, const std::vector<GroupMember>& parameters,
+                  RowMemory row_memory);
   size_t byte_offset_in_slice(size_t slot);
   void leave_to_others(const c10::Storage& former, const memory::MemoryRange& range, const ParamSlot& slot);
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/core/first_error.h"
-#include "layout/row_layout.h"
+#include "layout/planes.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/ranks.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "api/module_tree.h"
-#include "layout/row_layout.h"
+#include "layout/planes.h"
 
 namespace fsdp::state {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "layout/row_layout.h"
+#include "layout/planes.h"
 #include "state/format/manifest.h"
 
 namespace fsdp::state {

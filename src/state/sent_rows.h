@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "layout/row_layout.h"
+#include "layout/planes.h"
 #include "state/ranks.h"
 
 namespace fsdp::state {

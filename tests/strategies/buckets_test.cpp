@@ -9,7 +9,6 @@
 namespace fsdp::test::strategies {
 namespace {
 
-using runtime::SlotBytes;
 using runtime::SlotRun;
 using testing::Each;
 using testing::Field;
@@ -19,21 +18,19 @@ using torch::Tensor;
 
 struct Cut {
   const char* rule;
-  std::vector<SlotBytes> slots;
-  int64_t first_cap, cap;
+  std::vector<int64_t> bytes;
+  int64_t last_cap, cap;
   std::vector<SlotRun> expected;
 };
 
 TEST(Buckets, AreCutByTheseRules) {
-  const SlotBytes ten{10};
   const Cut cuts[] = {
-      {"from the last slot, and the first bucket is smaller", std::vector(6, ten), 20, 30, {{4, 6}, {1, 4}, {0, 1}}},
-      {"one slot that is larger than a bucket", {{1}, {50}, {1}, {50}}, 10, 10, {{3, 4}, {2, 3}, {1, 2}, {0, 1}}},
-      {"the first bucket is no larger than the others", std::vector(3, ten), 100, 10, {{2, 3}, {1, 2}, {0, 1}}},
-      {"none spans two buffers", {{1, 0}, {1, 0}, {1, 1}, {0, 1}}, 100, 100, {{2, 4}, {0, 2}}},
+      {"from the last slot, and the last bucket is smaller", {10, 10, 10, 10, 10, 10}, 20, 30, {{0, 1}, {1, 4}, {4, 6}}},
+      {"one slot that is larger than a bucket", {1, 50, 1, 50}, 10, 10, {{0, 1}, {1, 2}, {2, 3}, {3, 4}}},
+      {"the last bucket is no larger than the others", {10, 10, 10}, 100, 10, {{0, 1}, {1, 2}, {2, 3}}},
       {"no slot, no bucket", {}, 1, 1, {}}};
-  for (const auto& [rule, slots, first_cap, cap, expected] : cuts)
-    EXPECT_EQ(runtime::cut_buckets(slots, first_cap, cap), expected) << rule;
+  for (const auto& [rule, bytes, last_cap, cap, expected] : cuts)
+    EXPECT_EQ(runtime::cut_buckets(bytes, last_cap, cap), expected) << rule;
 }
 
 TEST(Buckets, GiveTheBitsOfOneReductionAndOfFullSharding) {

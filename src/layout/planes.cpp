@@ -1,0 +1,125 @@
+#include "layout/planes.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace fsdp::layout {
+namespace {
+
+// What whole rows may cost. Padding of fewer elements than kFew is not worth shorter rows.
+constexpr double kMaxPadding = 0.12;
+constexpr int64_t kFew = 16'384;
+
+int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+
+int64_t product(std::span<const int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+PlacedItem item_of(size_t number, const Item& item, size_t joined_dims) {
+  const std::span sizes(item.sizes);
+  return {number, joined_dims, product(sizes.first(joined_dims)), product(sizes.subspan(joined_dims))};
+}
+
+// The same with the next shorter rows; with none shorter it is as it was.
+PlacedItem with_shorter_rows(const PlacedItem& placed, const Item& item) {
+  if (!item.may_join_dims || placed.numel() == 0) return placed;
+  auto shorter = placed;
+  while (shorter.row_numel == placed.row_numel && shorter.joined_dims < item.sizes.size())
+    shorter = item_of(placed.number, item, shorter.joined_dims + 1);
+  return shorter.row_numel < placed.row_numel ? shorter : placed;
+}
+
+// The next aligned row from `row` on, unless it is too far.
+int64_t aligned_row(int64_t row, const PlacedItem& item, int64_t row_numel, int64_t alignment) {
+  const int64_t period = alignment / std::gcd(alignment, row_numel), aligned = round_up(row, period);
+  return (aligned - row) * row_numel <= std::max(alignment - 1, item.numel() / 64) ? aligned : row;
+}
+
+Plane plane_of(std::vector<PlacedItem> items, int64_t row_numel, int world_size, Alignment alignment) {
+  int64_t rows = 0;
+  for (auto& item : items) {
+    rows = aligned_row(rows, item, row_numel, alignment.begin);
+    item.offset = rows * row_numel;
+    rows += item.numel() / row_numel;
+  }
+  const int64_t of_each = round_up((rows + world_size - 1) / world_size,
+                                   alignment.slice / std::gcd(alignment.slice, row_numel));
+  return {std::move(items), world_size, of_each * row_numel};
+}
+
+// Rows without elements lie anywhere.
+std::vector<Plane> planes_of(const std::vector<PlacedItem>& items, int world_size, Alignment alignment) {
+  std::map<int64_t, std::vector<PlacedItem>, std::greater<>> by_length;
+  for (const auto& item : items)
+    by_length[world_size == 1 || item.numel() == 0 ? 1 : item.row_numel].push_back(item);
+  std::vector<Plane> planes;
+  for (auto& [row_numel, members] : by_length)
+    planes.push_back(plane_of(std::move(members), row_numel, world_size, alignment));
+  return planes;
+}
+
+int64_t padding_of(const Plane& plane) {
+  int64_t padding = plane.numel();
+  for (const auto& item : plane.items) padding -= item.numel();
+  return padding;
+}
+
+int64_t padding_of(std::span<const Plane> planes) {
+  int64_t padding = 0;
+  for (const auto& plane : planes) padding += padding_of(plane);
+  return padding;
+}
+
+// Gives shorter rows to the parameters of the plane with the most padding among those in which some can have them.
+// Returns whether there is one.
+bool shorten_rows(std::vector<PlacedItem>& placed, std::vector<Plane> planes, std::span<const Item> items) {
+  std::ranges::stable_sort(planes, std::greater<>(), [](const Plane& plane) { return padding_of(plane); });
+  for (const auto& plane : planes) {
+    bool is_shorter = false;
+    for (const auto& item : plane.items) {
+      auto& now = placed[item.number];
+      const auto shorter = with_shorter_rows(now, items[item.number]);
+      is_shorter = is_shorter || shorter.row_numel < now.row_numel;
+      now = shorter;
+    }
+    if (is_shorter) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+RowRange Plane::rows_of(size_t item, int rank) const {
+  const auto& placed = items[item];
+  // Rows without elements belong to the last rank, so that they are somebody's.
+  if (placed.numel() == 0) return rank == world_size - 1 ? RowRange{0, placed.rows} : RowRange{};
+  const auto row_at = [&](int64_t element) {
+    return std::clamp<int64_t>(element - placed.offset, 0, placed.numel()) / placed.row_numel;
+  };
+  const int64_t first = row_at(rank * slice_numel), end = row_at((rank + 1) * slice_numel);
+  return end > first ? RowRange{first, end - first} : RowRange{};
+}
+
+int64_t Plane::owned_numel(int rank) const {
+  int64_t owned = 0;
+  for (size_t i = 0; i < items.size(); ++i) owned += rows_of(i, rank).count * items[i].row_numel;
+  return owned;
+}
+
+std::vector<Plane> plan_planes(std::span<const Item> items, int world_size, Alignment alignment) {
+  std::vector<PlacedItem> placed;
+  int64_t numel = 0;
+  for (size_t i = 0; i < items.size(); ++i) {
+    placed.push_back(item_of(i, items[i], std::min<size_t>(items[i].sizes.size(), 1)));
+    numel += placed.back().numel();
+  }
+  auto planes = planes_of(placed, world_size, alignment);
+  if (world_size == 1) return planes;
+  const auto most = std::max(kFew, static_cast<int64_t>(kMaxPadding * static_cast<double>(numel)));
+  while (padding_of(planes) > most && shorten_rows(placed, planes, items)) planes = planes_of(placed, world_size, alignment);
+  return planes;
+}
+
+}  // namespace fsdp::layout
