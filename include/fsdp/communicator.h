@@ -4,7 +4,7 @@
 ///
 /// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend; between hosts whose
 /// ranks share memory, two levels). Sums run in rank order, over two levels inside each host first, so two runs give
-/// the same bits; only a backend's own reduction of equal slices (NCCL) has its own order.
+/// the same bits; only a device's backend (NCCL) has an order of its own.
 
 #include <ATen/core/Tensor.h>
 
@@ -53,19 +53,21 @@ struct Piece {
   at::Tensor values;
 };
 
-/// One flat tensor of an all_gather. `output` consists of world_size slices of equal length; rank r's slice is the
-/// elements [r * n, (r + 1) * n), where n is the number of elements of `input`.
+/// One flat tensor of an all_gather, of world_size slices of equal length: rank r's slice is the elements [r * n,
+/// (r + 1) * n), where n is the number of elements of `input`.
 struct GatherPlane {
+  /// Receives every rank's slice.
   at::Tensor output;
   /// This rank's slice, flat: a tensor of its own, or the very elements of `output`.
   at::Tensor input;
 };
 
-/// One flat tensor of a reduce_scatter, of world_size slices of equal length.
+/// One flat tensor of a reduce_scatter, of world_size slices of equal length, laid out as in a GatherPlane.
 struct ReducePlane {
   /// Receives this rank's slice of the sum, flat. It overlaps no piece of `input`.
   at::Tensor output;
-  /// What this rank contributes to all slices, in ascending order; elements that lie in no piece are zero.
+  /// What this rank contributes to all slices: pieces of the output's dtype, in ascending order. Elements that lie in no
+  /// piece are zero.
   std::vector<Piece> input;
 };
 
@@ -154,14 +156,25 @@ enum class ReduceOp : uint8_t {
 /// the same order, with tensors of the same sizes and dtypes. Calls that give `Work` wait for nobody; tensors belong to
 /// the collective until `Work::wait()`. Tensors are contiguous, those of one call on one device, which the backend moves
 /// (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Slices have equal lengths on all ranks, so that a
-/// backend's own collectives fit; several planes in one call travel together, on NCCL in one launch. Wrong arguments are
-/// a UsageError before anything is communicated.
+/// backend's own collectives fit; several planes in one call travel together, on NCCL in one launch. A call has one
+/// tensor at least; tensors may be empty. Wrong arguments are a UsageError before anything is communicated.
 /// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
 /// shared memory all of it. Ranks all of whose threads wait are told that they wait for each other: a thread counts
 /// from its first call on.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
-///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
+///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss"})->wait();
+///
+/// A communicator of one's own overrides what is pure here, and is given to ProcessGroup's constructor. fsdp relies on
+/// what these comments say and on this:
+/// - A call gives a Work, holds the tensors until it is done, leaves inputs as they are, and records nothing for
+///   autograd. It may be made under a lock that other threads of the rank need, so only `Work::wait`, `duplicate`,
+///   `share`, `share_on_host`, `reserve` and `start_over` may wait for other ranks.
+/// - `share` may give nothing and `reserve` may do nothing; what is not pure may stay as it is, but for `then` where a
+///   group has replicas or goes through a collective of the user's: the one here waits.
+/// - Whoever compares tags tells ranks that run different programs so; who does not may leave them to sum different
+///   things. One that cannot begin anew throws Error in `start_over`.
+/// - Where sums are taken in rank order, strategies have the same bits.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -193,8 +206,8 @@ class Communicator {
     return all_reduce(std::vector<at::Tensor>{tensor}, op, std::move(tag));
   }
 
-  /// Both tensors are flat and consist of world_size slices of equal length, in different memory. Slice r of this rank's
-  /// `output` is the slice of rank r's `input` that has this rank's number.
+  /// Gives each rank another slice. Both tensors are flat and of world_size slices of equal length, in different memory:
+  /// slice r of this rank's `output` becomes the slice of rank r's `input` that has this rank's number.
   [[nodiscard]] virtual std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                                          Tag tag) = 0;
 
@@ -210,7 +223,7 @@ class Communicator {
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
   /// Both at once, with one peer or two.
   ///
-  ///     ranks.send_recv(mine, next, theirs, previous, {"halo", {}})->wait();
+  ///     ranks.send_recv(mine, next, theirs, previous, {"halo"})->wait();
   [[nodiscard]] std::shared_ptr<Work> send_recv(const at::Tensor& outgoing, int to, const at::Tensor& incoming,
                                                 int from, const Tag& tag);
   /// Done when every rank has called it.
@@ -233,8 +246,8 @@ class Communicator {
 
   /// Memory of any content that the ranks of this host share, on each host its own: a buffer for each of `parts`; none
   /// where this rank is alone on its host, or ranks share none on `device`. An all_gather of this communicator whose
-  /// output begins at one of them, on all ranks of the host alike, is written there once, by all of them together; a
-  /// rank calls it when it no longer reads what it gathered there before. Collective. They outlive the communicator.
+  /// outputs all lie in them, on all ranks of the host alike, is written there once, by all of them together; a rank
+  /// calls it when it no longer reads what it gathered there before. Collective. They outlive the communicator.
   virtual std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> /*parts*/,
                                                                  c10::Device /*device*/) {
     return {};
@@ -254,7 +267,7 @@ class Communicator {
                     std::optional<int> /*lost*/ = std::nullopt) {}
 
   /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers; larger ones
-  /// than a backend has room for take several rounds.
+  /// than a backend has room for take several rounds. Collective.
   virtual void reserve(size_t bytes) = 0;
 
   /// Moves on what is in flight as far as that needs no waiting; for backends that have no thread for it. Any rank may

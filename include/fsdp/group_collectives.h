@@ -28,13 +28,14 @@ using AllGather =
 using ReduceScatter =
     std::function<std::shared_ptr<Work>(Communicator& ranks, std::vector<ReducePlane> planes, double scale, Tag tag)>;
 
-/// `work`, after which `act` is called once, in the first thread that waits; `act` fills `result`. On a device what the
-/// streams of later waiters are given comes after it. Thread safety: that of `work`.
+/// `work`, after which `act` is called once: in the first thread that waits, or, where something follows it
+/// (Work::then), in the thread that finds `work` done. `act` does not wait; it fills `result`, and may fill more on its
+/// device. On a device what the streams of later waiters are given comes after it. Thread safety: that of `work`.
 ///
+///     const auto& [output, input] = planes[0];
 ///     auto low = torch::empty_like(output, torch::kBFloat16);
-///     low.narrow(0, ranks.rank() * input.numel(), input.numel()).copy_(input);
-///     ...
-///     return fsdp::followed_by(std::move(gather), output, [=] { output.copy_(low); });
+///     auto own = low.narrow(0, ranks.rank() * input.numel(), input.numel()).copy_(input);
+///     return fsdp::followed_by(ranks.all_gather(low, own, tag), output, [=, output = output] { output.copy_(low); });
 std::shared_ptr<Work> followed_by(std::shared_ptr<Work> work, const at::Tensor& result, std::function<void()> act);
 
 /// \}
