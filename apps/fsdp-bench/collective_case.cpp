@@ -3,7 +3,6 @@
 #include <array>
 #include <cstring>
 #include <limits>
-#include <vector>
 
 #include "pattern.h"
 
@@ -22,25 +21,13 @@ std::string place(const Exercise& exercise, const char* name) {
 /// So that what is left from before is not taken for a result.
 void spoil(const at::Tensor& tensor) { tensor.fill_(std::numeric_limits<float>::quiet_NaN()); }
 
-/// As equal as whole elements can be.
-std::vector<int64_t> offsets_of(const Exercise& exercise) {
-  const int world = exercise.communicator.world_size();
-  std::vector<int64_t> offsets;
-  for (int rank = 0; rank <= world; ++rank) offsets.push_back(exercise.first.numel() * rank / world);
-  return offsets;
+/// The elements of one rank's slice; those that cannot be dealt evenly stay out.
+int64_t slice_of(const Exercise& exercise) { return exercise.first.numel() / exercise.communicator.world_size(); }
+at::Tensor slices(const at::Tensor& tensor, const Exercise& exercise) {
+  return tensor.narrow(0, 0, slice_of(exercise) * exercise.communicator.world_size());
 }
-
-struct Part {
-  int64_t begin, length;
-};
-
-Part own_part(const Exercise& exercise) {
-  const auto offsets = offsets_of(exercise);
-  const auto rank = rank_of(exercise);
-  return {.begin = offsets[rank], .length = offsets[rank + 1] - offsets[rank]};
-}
-
-at::Tensor part_buffer(const Exercise& exercise) { return exercise.second.narrow(0, 0, own_part(exercise).length); }
+int64_t own_begin(const Exercise& exercise) { return slice_of(exercise) * exercise.communicator.rank(); }
+at::Tensor slice_buffer(const Exercise& exercise) { return exercise.second.narrow(0, 0, slice_of(exercise)); }
 
 const CollectiveCase kAllGather = {
     .name = "all_gather",
@@ -48,18 +35,18 @@ const CollectiveCase kAllGather = {
     .prepare =
         [](const Exercise& exercise) {
           spoil(exercise.first);
-          fill(part_buffer(exercise), own_key(exercise), own_part(exercise).begin);
+          fill(slice_buffer(exercise), own_key(exercise), own_begin(exercise));
         },
     .run =
         [](const Exercise& exercise) {
-          exercise.communicator.all_gather(exercise.first, part_buffer(exercise), offsets_of(exercise), {})->wait();
+          exercise.communicator.all_gather(slices(exercise.first, exercise), slice_buffer(exercise), {})->wait();
         },
     .verify =
         [](const Exercise& exercise) {
-          const auto offsets = offsets_of(exercise);
+          const int64_t slice = slice_of(exercise);
           for (uint32_t rank = 0; rank < world_of(exercise); ++rank) {
-            expect_sum(exercise.first.slice(0, offsets[rank], offsets[rank + 1]), place(exercise, "all_gather"), rank,
-                       rank + 1, exercise.round, offsets[rank]);
+            expect_sum(exercise.first.narrow(0, rank * slice, slice), place(exercise, "all_gather"), rank, rank + 1,
+                       exercise.round, rank * slice);
           }
         },
 };
@@ -70,16 +57,39 @@ const CollectiveCase kReduceScatter = {
     .prepare =
         [](const Exercise& exercise) {
           fill(exercise.first, own_key(exercise));
-          spoil(part_buffer(exercise));
+          spoil(slice_buffer(exercise));
         },
     .run =
         [](const Exercise& exercise) {
-          exercise.communicator.reduce_scatter(part_buffer(exercise), exercise.first, offsets_of(exercise), {})->wait();
+          exercise.communicator.reduce_scatter(slice_buffer(exercise), slices(exercise.first, exercise), {})->wait();
         },
     .verify =
         [](const Exercise& exercise) {
-          expect_sum(part_buffer(exercise), place(exercise, "reduce_scatter"), 0, world_of(exercise), exercise.round,
-                     own_part(exercise).begin);
+          expect_sum(slice_buffer(exercise), place(exercise, "reduce_scatter"), 0, world_of(exercise), exercise.round,
+                     own_begin(exercise));
+        },
+};
+
+const CollectiveCase kAllToAll = {
+    .name = "all_to_all",
+    .bus_share = [](int world) { return (world - 1.0) / world; },
+    .prepare =
+        [](const Exercise& exercise) {
+          fill(exercise.first, own_key(exercise));
+          spoil(exercise.second);
+        },
+    .run =
+        [](const Exercise& exercise) {
+          exercise.communicator.all_to_all(slices(exercise.second, exercise), slices(exercise.first, exercise), {})
+              ->wait();
+        },
+    .verify =
+        [](const Exercise& exercise) {
+          const int64_t slice = slice_of(exercise);
+          for (uint32_t rank = 0; rank < world_of(exercise); ++rank) {
+            expect_sum(exercise.second.narrow(0, rank * slice, slice), place(exercise, "all_to_all"), rank, rank + 1,
+                       exercise.round, own_begin(exercise));
+          }
         },
 };
 
@@ -162,7 +172,7 @@ const CollectiveCase kCopy = {
 }  // namespace
 
 std::span<const CollectiveCase> collective_cases() {
-  static const std::array cases = {kAllGather, kReduceScatter, kAllReduce, kBroadcast, kSendRecv};
+  static const std::array cases = {kAllGather, kReduceScatter, kAllReduce, kAllToAll, kBroadcast, kSendRecv};
   return cases;
 }
 

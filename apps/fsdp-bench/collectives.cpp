@@ -29,12 +29,18 @@ struct Buffers {
   at::Tensor first, second;
 };
 
+// No fewer elements, of which every rank has as many.
+int64_t dealt_evenly(int64_t numel) {
+  const int64_t world = fsdp::world_size();
+  return (numel + world - 1) / world * world;
+}
+
 CollectiveRow measure(const CollectiveCase& collective, int64_t bytes, const Buffers& buffers,
                       const std::vector<fsdp::Communicator*>& communicators) {
   std::vector<Contender> contenders;
   for (auto* communicator : communicators) contenders.push_back({collective, *communicator});
   contenders.push_back({copy_case(), *communicators.front()});
-  const int64_t numel = bytes / kElementBytes;
+  const int64_t numel = dealt_evenly(bytes / kElementBytes);
   auto medians = time_in_turns(contenders, buffers.first.narrow(0, 0, numel), buffers.second.narrow(0, 0, numel));
   const double copy = medians.back();
   medians.pop_back();
@@ -48,7 +54,7 @@ CollectiveRow measure(const CollectiveCase& collective, int64_t bytes, const Buf
 
 std::vector<CollectiveRow> measure_all(const std::vector<int64_t>& sizes,
                                        const std::vector<fsdp::Communicator*>& communicators) {
-  const auto first = at::empty({sizes.back() / kElementBytes});
+  const auto first = at::empty({dealt_evenly(sizes.back() / kElementBytes)});
   const Buffers buffers{.first = first, .second = at::empty_like(first)};
   for (auto* communicator : communicators) communicator->reserve(static_cast<size_t>(sizes.back()));  // as fully_shard
   std::vector<CollectiveRow> rows;

@@ -4,7 +4,7 @@
 ///
 /// Kinds: `local` (one rank), `shm` (ranks of one host), `c10d` (Gloo, NCCL, any c10d backend; between hosts whose
 /// ranks share memory, two levels). Sums run in rank order, over two levels inside each host first, so two runs give
-/// the same bits; only a backend's own reduction of equal slices (NCCL) has its own order.
+/// the same bits; only a device's backend (NCCL) has an order of its own.
 
 #include <ATen/core/Tensor.h>
 
@@ -28,9 +28,6 @@ namespace fsdp {
 struct Tag {
   /// The parameter group or another subject, e.g. "blocks.3".
   std::string subject = {};
-  /// One byte per vote (0 or 1), the same number on every rank; `Work::votes()` gives their OR over all ranks. If there
-  /// are votes and all of them are 0 on every rank, outputs stay as they are.
-  std::vector<uint8_t> votes = {};
   /// What every rank must have done equally often before, and how often this one has, e.g. {2, "saved checkpoints"}.
   struct Count {
     uint32_t number = 0;  ///< how often
@@ -48,7 +45,7 @@ struct Tag {
   const std::string& text() const { return shown.empty() ? subject : shown; }
 };
 
-/// A stretch of a flat tensor that lies elsewhere in memory.
+/// A part of a flat tensor that lies elsewhere in memory.
 struct Piece {
   /// Where it begins in the flat tensor, in elements.
   int64_t first = 0;
@@ -56,29 +53,48 @@ struct Piece {
   at::Tensor values;
 };
 
+/// One flat tensor of an all_gather, of world_size slices of equal length: rank r's slice is the elements [r * n,
+/// (r + 1) * n), where n is the number of elements of `input`.
+struct GatherPlane {
+  /// Receives every rank's slice.
+  at::Tensor output;
+  /// This rank's slice, flat: a tensor of its own, or the very elements of `output`.
+  at::Tensor input;
+};
+
+/// One flat tensor of a reduce_scatter, of world_size slices of equal length, laid out as in a GatherPlane.
+struct ReducePlane {
+  /// Receives this rank's slice of the sum, flat. It overlaps no piece of `input`.
+  at::Tensor output;
+  /// What this rank contributes to all slices: pieces of the output's dtype, in ascending order. Elements that lie in no
+  /// piece are zero.
+  std::vector<Piece> input;
+};
+
 /// A collective in flight. Thread safety: one thread at a time, or see `lets_others_go_on`.
+///
+/// On the CPU the result is in the output when `wait` returns. On a device a collective is an event: it comes after what
+/// the current stream had been given when it was called, and `wait` makes the then current stream wait for it, not the
+/// host. What goes wrong on the device later is the error of the next collective.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Blocks until the result is in the output; on CUDA until the current stream will have it, so that what goes wrong
-  /// on the device after that is the error of the next collective. Idempotent.
+  /// Blocks until the result is in the output, on a device until the current stream will have it. Idempotent.
   /// Throws `Mismatch` when the ranks' operations differ or one that is alive did not join within the timeout,
   /// `PeerLost` when one died or left, Error when a connection broke. Every later collective then fails with the same
   /// error.
   virtual void wait() = 0;
   /// Whether other threads may call `wait` of this work too, and use the communicator, while a thread waits.
   virtual bool lets_others_go_on() const { return false; }
-  /// After `wait()`: the OR over all ranks of the tag's votes, each 0 or 1. Valid as long as the work.
-  virtual std::span<const uint8_t> votes() const = 0;
 
-  /// What follows a collective; it gets the votes, and neither throws nor waits.
-  using Next = std::function<void(std::span<const uint8_t> votes)>;
+  /// What follows a collective. It neither throws nor waits.
+  using Next = std::function<void()>;
   /// Calls `next` when the result is there, before `wait()` returns: on the thread that finds so, for collectives of
   /// one order in that order. A collective that `next` starts on the same device comes after this one, on streams too.
   /// After a failure it is not called. Once.
   virtual void then(Next next) {
     wait();
-    next(votes());
+    next();
   }
 };
 
@@ -137,15 +153,28 @@ enum class ReduceOp : uint8_t {
 /// Ranks that exchange tensors.
 ///
 /// Every call but `rank()`, `world_size()`, `fail()`, `progress()`, `send` and `recv` is collective: all ranks call in
-/// the same order, with tensors of the same sizes and dtype. Calls that give `Work` wait for nobody; tensors belong to
-/// the collective until `Work::wait()`. Tensors are contiguous, on a device that the backend moves (shared memory and
-/// Gloo: CPU, NCCL: CUDA), of any dtype unless said. Wrong arguments are a UsageError before anything is communicated.
+/// the same order, with tensors of the same sizes and dtypes. Calls that give `Work` wait for nobody; tensors belong to
+/// the collective until `Work::wait()`. Tensors are contiguous, those of one call on one device, which the backend moves
+/// (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Slices have equal lengths on all ranks, so that a
+/// backend's own collectives fit; several planes in one call travel together, on NCCL in one launch. A call has one
+/// tensor at least; tensors may be empty. Wrong arguments are a UsageError before anything is communicated.
 /// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
 /// shared memory all of it. Ranks all of whose threads wait are told that they wait for each other: a thread counts
 /// from its first call on.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
-///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss", {}})->wait();
+///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss"})->wait();
+///
+/// A communicator of one's own overrides what is pure here, and is given to ProcessGroup's constructor. fsdp relies on
+/// what these comments say and on this:
+/// - A call gives a Work, holds the tensors until it is done, leaves inputs as they are, and records nothing for
+///   autograd. It may be made under a lock that other threads of the rank need, so only `Work::wait`, `duplicate`,
+///   `share`, `share_on_host`, `reserve` and `start_over` may wait for other ranks.
+/// - `share` may give nothing and `reserve` may do nothing; what is not pure may stay as it is, but for `then` where a
+///   group has replicas or goes through a collective of the user's: the one here waits.
+/// - Whoever compares tags tells ranks that run different programs so; who does not may leave them to sum different
+///   things. One that cannot begin anew throws Error in `start_over`.
+/// - Where sums are taken in rank order, strategies have the same bits.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -155,26 +184,32 @@ class Communicator {
   /// The number of ranks.
   virtual int world_size() const = 0;
 
-  /// Gathers unequal slices. `output` is flat; rank r's slice is elements [offsets[r], offsets[r + 1]). `input` is this
-  /// rank's slice, flat: a tensor of its own, or the very elements of `output`. offsets: world_size + 1 ascending
-  /// entries from 0 to the elements of `output`, the same on every rank.
-  [[nodiscard]] virtual std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input,
-                                                         std::span<const int64_t> offsets, Tag tag) = 0;
-
-  /// Sums flat tensors over the ranks, in rank order, and multiplies the sum by `scale`; this rank keeps elements
-  /// [offsets[rank], offsets[rank + 1]) in `output`. `input`: this rank's contribution, in ascending order; elements in
-  /// no piece are zero. Floating point; the output overlaps no piece.
-  [[nodiscard]] virtual std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
-                                                             std::span<const int64_t> offsets, double scale,
-                                                             Tag tag) = 0;
-  /// The same of a contribution that is one flat tensor, unscaled.
-  [[nodiscard]] std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                                     std::span<const int64_t> offsets, Tag tag) {
-    return reduce_scatter(output, std::vector<Piece>{{0, input}}, offsets, 1.0, std::move(tag));
+  /// Gathers every rank's slice of each plane. Planes may have different dtypes and lengths.
+  [[nodiscard]] virtual std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) = 0;
+  /// The same of one plane.
+  [[nodiscard]] std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, Tag tag) {
+    return all_gather({GatherPlane{output, input}}, std::move(tag));
   }
 
-  /// Reduces a tensor of any sizes in place; a sum in rank order has the bits of reduce_scatter followed by all_gather.
-  [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) = 0;
+  /// Sums each plane over the ranks and multiplies the sum by `scale`; each rank gets its slice. Floating point.
+  [[nodiscard]] virtual std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale,
+                                                             Tag tag) = 0;
+  /// The same of one plane that is one flat tensor, unscaled.
+  [[nodiscard]] std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input, Tag tag) {
+    return reduce_scatter({ReducePlane{output, {{0, input}}}}, 1.0, std::move(tag));
+  }
+
+  /// Reduces tensors of any sizes in place. A sum in rank order has the bits of reduce_scatter followed by all_gather.
+  [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) = 0;
+  /// The same of one tensor.
+  [[nodiscard]] std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) {
+    return all_reduce(std::vector<at::Tensor>{tensor}, op, std::move(tag));
+  }
+
+  /// Gives each rank another slice. Both tensors are flat and of world_size slices of equal length, in different memory:
+  /// slice r of this rank's `output` becomes the slice of rank r's `input` that has this rank's number.
+  [[nodiscard]] virtual std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                                         Tag tag) = 0;
 
   /// Copies `root`'s tensor into everybody's.
   [[nodiscard]] virtual std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) = 0;
@@ -182,13 +217,13 @@ class Communicator {
   /// between two ranks is an order of its own, beside that of the collectives, and no call blocks: any pattern whose
   /// sends and receives match completes, provided that a rank calls what others need before it waits. A send of any
   /// size is done when its recv takes part: two ranks that both wait for their sends before they call recv wait for
-  /// each other, which is a `Mismatch`. At most 608 votes.
+  /// each other, which is a `Mismatch`.
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
   /// Receives into `tensor` what `peer` sends, see `send`.
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
-  /// Both at once, with one peer or two; the votes are those of the recv.
+  /// Both at once, with one peer or two.
   ///
-  ///     ranks.send_recv(mine, next, theirs, previous, {"halo", {}})->wait();
+  ///     ranks.send_recv(mine, next, theirs, previous, {"halo"})->wait();
   [[nodiscard]] std::shared_ptr<Work> send_recv(const at::Tensor& outgoing, int to, const at::Tensor& incoming,
                                                 int from, const Tag& tag);
   /// Done when every rank has called it.
@@ -211,8 +246,8 @@ class Communicator {
 
   /// Memory of any content that the ranks of this host share, on each host its own: a buffer for each of `parts`; none
   /// where this rank is alone on its host, or ranks share none on `device`. An all_gather of this communicator whose
-  /// output begins at one of them, on all ranks of the host alike, is written there once, by all of them together; a
-  /// rank calls it when it no longer reads what it gathered there before. Collective. They outlive the communicator.
+  /// outputs all lie in them, on all ranks of the host alike, is written there once, by all of them together; a rank
+  /// calls it when it no longer reads what it gathered there before. Collective. They outlive the communicator.
   virtual std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> /*parts*/,
                                                                  c10::Device /*device*/) {
     return {};
@@ -232,7 +267,7 @@ class Communicator {
                     std::optional<int> /*lost*/ = std::nullopt) {}
 
   /// Makes room for reduce_scatters of up to `bytes` of input, so that two of them need not wait for peers; larger ones
-  /// than a backend has room for take several rounds.
+  /// than a backend has room for take several rounds. Collective.
   virtual void reserve(size_t bytes) = 0;
 
   /// Moves on what is in flight as far as that needs no waiting; for backends that have no thread for it. Any rank may

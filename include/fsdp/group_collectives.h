@@ -15,30 +15,27 @@ namespace fsdp {
 /// \addtogroup communication
 /// \{
 
-/// Stands for Communicator::all_gather of a group: starts to fill `output`, the group's flat whole parameters of one
-/// dtype, with every rank's slice, and returns without waiting. `input`: this rank's slice, a tensor of its own or
-/// these very elements of `output`. Rank r's slice is elements [offsets[r], offsets[r + 1]). `output` has to be
-/// complete on every rank after the Work's wait(), with the same values everywhere, this rank's own slice included.
-/// Called in the thread that needs the parameters, without autograd, under the lock of the rank: it must not use the
-/// model. Give `tag` to one collective of `ranks`, which compares what the ranks do.
-using AllGather = std::function<std::shared_ptr<Work>(
-    Communicator& ranks, const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets, Tag tag)>;
+/// Stands for Communicator::all_gather of a group: starts to fill each plane's output, the group's whole parameters of
+/// one dtype and row size, with every rank's slice, and returns without waiting. Outputs have to be complete on every
+/// rank after the Work's wait(), with the same values everywhere, this rank's own slice included. Called in the thread
+/// that needs the parameters, without autograd, under the lock of the rank: it must not use the model. Give `tag` to one
+/// collective of `ranks`, which compares what the ranks do.
+using AllGather =
+    std::function<std::shared_ptr<Work>(Communicator& ranks, std::vector<GatherPlane> planes, Tag tag)>;
 
-/// Stands for Communicator::reduce_scatter of a group: starts to fill `output`, flat, with this rank's slice of the sum
-/// of all ranks' `input` times `scale`, and returns without waiting. `input`: pieces of the flat gradients, ascending;
-/// elements in no piece are zero. The Work's votes() are those of the collective that was given `tag`. Otherwise as
-/// AllGather.
+/// Stands for Communicator::reduce_scatter of a group: starts to fill each plane's output with this rank's slice of the
+/// sum of all ranks' gradients times `scale`, and returns without waiting. Otherwise as AllGather.
 using ReduceScatter =
-    std::function<std::shared_ptr<Work>(Communicator& ranks, const at::Tensor& output, std::vector<Piece> input,
-                                        std::span<const int64_t> offsets, double scale, Tag tag)>;
+    std::function<std::shared_ptr<Work>(Communicator& ranks, std::vector<ReducePlane> planes, double scale, Tag tag)>;
 
-/// `work`, after which `act` is called once, in the first thread that waits; `act` fills `result`. On a device what the
-/// streams of later waiters are given comes after it. Thread safety: that of `work`.
+/// `work`, after which `act` is called once: in the first thread that waits, or, where something follows it
+/// (Work::then), in the thread that finds `work` done. `act` does not wait; it fills `result`, and may fill more on its
+/// device. On a device what the streams of later waiters are given comes after it. Thread safety: that of `work`.
 ///
+///     const auto& [output, input] = planes[0];
 ///     auto low = torch::empty_like(output, torch::kBFloat16);
-///     low.narrow(0, offsets[ranks.rank()], input.numel()).copy_(input);
-///     ...
-///     return fsdp::followed_by(std::move(gather), output, [=] { output.copy_(low); });
+///     auto own = low.narrow(0, ranks.rank() * input.numel(), input.numel()).copy_(input);
+///     return fsdp::followed_by(ranks.all_gather(low, own, tag), output, [=, output = output] { output.copy_(low); });
 std::shared_ptr<Work> followed_by(std::shared_ptr<Work> work, const at::Tensor& result, std::function<void()> act);
 
 /// \}

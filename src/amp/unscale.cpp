@@ -131,8 +131,18 @@ std::vector<ParamGroup*> one_of_each_ranks(const std::vector<ParamGroup*>& group
 // What ranks tell each other beside whether they found an inf.
 struct Votes {
   bool has_scaled, has_gradients;
-  std::vector<uint8_t> bytes() const { return {has_scaled, has_gradients}; }
-  void take(std::span<const uint8_t> of_all) { *this = {of_all[0] != 0, of_all[1] != 0}; }
+  at::Tensor tensor(const at::TensorOptions& options) const {
+    auto votes = at::zeros({2}, options);
+    if (has_scaled) votes[0].fill_(1);
+    if (has_gradients) votes[1].fill_(1);
+    return votes;
+  }
+  // The host waits for a device only where this rank alone does not know.
+  void take(const at::Tensor& greatest) {
+    if (has_scaled && has_gradients) return;
+    const auto on_host = greatest.cpu();
+    *this = {on_host[0].item<float>() > 0, on_host[1].item<float>() > 0};
+  }
 };
 
 // With the scale, in which ranks could differ unseen, to its last bit.
@@ -148,18 +158,18 @@ void find_on_all(ParamGroup& group, const at::Tensor& found, const std::string& 
   if (placement.process_group().world_size() == 1) return;
   const std::lock_guard lock(group.rank_state().mutex);
   placement.pass_on_failure_of(subject, [&] {
-    const auto work =
-        placement.process_group().communicator().all_reduce(found, ReduceOp::kMax, {subject, votes.bytes()});
+    const auto given = votes.tensor(found.options());
+    const auto work = placement.process_group().communicator().all_reduce({found, given}, ReduceOp::kMax, {subject});
     group.rank_state().wait(*work);
-    votes.take(work->votes());
+    votes.take(given);
   });
 }
 
 void find_on_all(const ProcessGroup& ranks, const at::Tensor& found, const std::string& subject, Votes& votes) {
   if (ranks.world_size() == 1) return;
-  const auto work = ranks.communicator().all_reduce(found, ReduceOp::kMax, {subject, votes.bytes()});
-  work->wait();
-  votes.take(work->votes());
+  const auto given = votes.tensor(found.options());
+  ranks.communicator().all_reduce({found, given}, ReduceOp::kMax, {subject})->wait();
+  votes.take(given);
 }
 
 }  // namespace

@@ -190,11 +190,9 @@ std::vector<c10::Device> agree(const runtime::Placement& placement, const std::v
               "; names, sizes, dtypes and options ", hash);
   auto own = notes_of(plan, buffers, process_group, options);
   const auto count = static_cast<int64_t>(own.size());
-  std::vector<int64_t> offsets;
-  for (int r = 0; r <= process_group.world_size(); ++r) offsets.push_back(r * count);
-  auto input = at::empty({count}, at::kLong), all = at::empty({offsets.back()}, at::kLong);
+  auto input = at::empty({count}, at::kLong), all = at::empty({process_group.world_size() * count}, at::kLong);
   std::copy(own.begin(), own.end(), input.mutable_data_ptr<int64_t>());
-  process_group.communicator().all_gather(all, input, offsets, {subject, {}})->wait();
+  process_group.communicator().all_gather(all, input, {subject, {}})->wait();
   if (options.sync_module_states)
     return devices_of(all.const_data_ptr<int64_t>(), tensors_of(plan, buffers), placement.where("fully_shard"));
   require_same_values(all.view({-1, count}), plan, process_group);

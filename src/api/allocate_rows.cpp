@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,11 +42,9 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
   }
   if (!is_asked) return;
   const auto& ranks = placement.process_group();
-  std::vector<int64_t> offsets(static_cast<size_t>(ranks.world_size()) + 1);
-  std::iota(offsets.begin(), offsets.end(), int64_t{0});
   const auto own = at::full({1}, static_cast<int64_t>(!error.empty()), at::kLong);
   const auto all = at::empty({ranks.world_size()}, at::kLong);
-  ranks.communicator().all_gather(all, own, offsets, {call + ", room on disk", {}})->wait();
+  ranks.communicator().all_gather(all, own, {call + ", room on disk", {}})->wait();
   const auto where = ranks.where("offload to disk");
   if (!error.empty()) throw Error(where + error);
   for (int rank = 0; rank < ranks.world_size(); ++rank)

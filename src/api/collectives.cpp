@@ -1,7 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
-#include <c10/util/irange.h>
 
 #include <algorithm>
 #include <optional>
@@ -105,11 +104,10 @@ at::Tensor all_gather(const at::Tensor& tensor, const std::shared_ptr<ProcessGro
   const at::NoGradGuard no_grad;
   const auto ranks = or_default(group);
   const auto own = copy_of(tensor, *ranks, "all_gather");
-  std::vector<int64_t> offsets, sizes{ranks->world_size()};
-  for (const auto rank : c10::irange(ranks->world_size() + 1)) offsets.push_back(rank * own.numel());
+  std::vector<int64_t> sizes{ranks->world_size()};
   sizes.insert(sizes.end(), own.sizes().begin(), own.sizes().end());
   const auto result = at::empty(sizes, own.options());
-  ranks->communicator().all_gather(result.view(-1), own.view(-1), offsets, tag_of(own))->wait();
+  ranks->communicator().all_gather(result.view(-1), own.view(-1), tag_of(own))->wait();
   return result;
 }
 

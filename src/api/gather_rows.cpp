@@ -1,8 +1,11 @@
 #include "api/gather_rows.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -26,19 +29,25 @@ at::Tensor gather_rows(runtime::ParamGroup& group, size_t index, const at::Tenso
           ". Give each rank the gradient of its rows");
   auto strides = slot.rows_tensor.strides();
   auto dense = rows.strides() == strides ? rows : at::empty_strided(rows.sizes(), strides, rows.options()).copy_(rows);
-  std::vector<int64_t> offsets{0};
-  for (int r = 0; r < group.placement().shard().world_size(); ++r)
-    offsets.push_back(offsets.back() + group.params().rows_of(index, r).count * slot.row_numel());
-  auto flat = at::empty({slot.numel()}, dense.options());
+  // A rank at an end of the parameter may have fewer rows than others; all send as many.
+  const auto& placement = group.placement();
+  std::vector<int64_t> counts;
+  for (int r = 0; r < placement.shard().world_size(); ++r) counts.push_back(group.params().rows_of(index, r).count);
+  const int64_t length = std::ranges::max(counts) * slot.row_numel();
   // Without the mark: the communicator's threads must not come back to the runtime.
   auto input = at::empty({0}, dense.options()).set_(dense.storage(), dense.storage_offset(), {slot.rows_numel()}, {1});
+  if (slot.rows_numel() < length) input = at::cat({input, at::zeros({length - slot.rows_numel()}, input.options())});
+  const auto gathered = at::empty({std::ssize(counts), length}, input.options());
   const auto named = call_tag(call, path, slot.name());
   auto tag = group.tag(named.subject);
   tag.shown = named.shown;
-  const auto& placement = group.placement();
   placement.pass_on_failure_of(call, [&] {
-    group.rank_state().wait(*placement.shard().communicator().all_gather(flat, input, offsets, std::move(tag)));
+    group.rank_state().wait(*placement.shard().communicator().all_gather(gathered.view(-1), input, std::move(tag)));
   });
+  std::vector<at::Tensor> parts;
+  for (size_t r = 0; r < counts.size(); ++r)
+    parts.push_back(gathered[static_cast<int64_t>(r)].narrow(0, 0, counts[r] * slot.row_numel()));
+  const auto flat = gathered.numel() == slot.numel() ? gathered.view(-1) : at::cat(parts);
   return flat.as_strided(slot.sizes(), slot.whole_tensor.strides());
 }
 

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -52,9 +51,7 @@ void require_outside(const std::vector<std::shared_ptr<ParamGroup>>& groups) {
 Attendance take_attendance(const ParamGroup& own, bool has_data, const std::string& subject) {
   const auto& ranks = own.placement().process_group();
   const auto present = at::empty({1}, at::kByte).fill_(has_data), all = at::empty({ranks.world_size()}, at::kByte);
-  std::vector<int64_t> offsets(static_cast<size_t>(ranks.world_size()) + 1);
-  std::iota(offsets.begin(), offsets.end(), int64_t{0});
-  own.rank_state().wait(*ranks.communicator().all_gather(all, present, offsets, {subject, {}}));
+  own.rank_state().wait(*ranks.communicator().all_gather(all, present, {subject, {}}));
   Attendance attendance;
   for (const int rank : c10::irange(ranks.world_size()))
     (all.const_data_ptr<uint8_t>()[rank] != 0 ? attendance.with_data : attendance.without).push_back(rank);

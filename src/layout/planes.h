@@ -52,11 +52,6 @@ struct Plane {
   int64_t slice_numel = 0;
 
   int64_t numel() const { return world_size * slice_numel; }
-  std::vector<int64_t> boundaries() const {
-    std::vector<int64_t> all;
-    for (int64_t rank = 0; rank <= world_size; ++rank) all.push_back(rank * slice_numel);
-    return all;
-  }
   /// The rows of an item that a rank has.
   RowRange rows_of(size_t item, int rank) const;
   /// The elements of all items that a rank has, without padding.

@@ -7,7 +7,6 @@
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
-#include <c10/util/irange.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
@@ -28,10 +27,8 @@ using torch::autograd::variable_list;
 Moments joined_moments(const at::Tensor& input, const Meeting& meeting) {
   const auto own = packed(moments_of(input));
   const auto world = meeting.order->world_size();
-  std::vector<int64_t> offsets;
-  for (const auto rank : c10::irange(world + 1)) offsets.push_back(rank * own.numel());
   const auto of_ranks = at::empty({world, own.numel()}, own.options());
-  meeting.order->all_gather(of_ranks.view(-1), own, offsets, {"statistics of " + meeting.name, {}})->wait();
+  meeting.order->all_gather(of_ranks.view(-1), own, {"statistics of " + meeting.name, {}})->wait();
   return merged(of_ranks);
 }
 

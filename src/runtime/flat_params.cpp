@@ -93,9 +93,9 @@ void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGath
   const at::NoGradGuard no_grad;
   const auto slice = slice_to_gather(), whole = whole_.tensor();
   if (with)
-    gather_ = with(communicator, whole, slice, plane_.boundaries(), std::move(tag));
+    gather_ = with(communicator, {GatherPlane{whole, slice}}, std::move(tag));
   else
-    gather_ = communicator.all_gather(whole, slice, plane_.boundaries(), std::move(tag));
+    gather_ = communicator.all_gather(whole, slice, std::move(tag));
 }
 
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {

@@ -222,7 +222,7 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
     for (size_t flat = bucket.flats.begin; flat < bucket.flats.end; ++flat)
       if (trains(flat)) {
         auto output = params_.flats()[flat].shard().allocate_reduced();
-        bucket.in_flight.push_back(reduce(reduction, group_, subject, params_.flats()[flat], std::move(output),
+        bucket.in_flight.push_back(reduce(reduction, group_, subject, std::move(output),
                                           take_contribution(flat), policy, writes));
         bucket.in_flight.back().flat = flat;
       }
@@ -274,11 +274,11 @@ std::vector<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
 }
 
 void GroupBackward::hand_out(ReductionInFlight& reduced, const ReductionPolicy& policy) {
-  const auto votes = reduced.started.work->votes();
+  const auto votes = reduced.votes();
   if (reduced.is_within_replica) {
     auto& kept = partial_sums_[reduced.flat];
     kept.reductions = reduced.joined + 1;
-    kept.votes.assign(votes.begin(), votes.end());
+    kept.votes = votes;
     kept.rows.put(reduced.output.tensor());
     memory::note_use(reduced.output.tensor());
     return;
@@ -290,7 +290,7 @@ void GroupBackward::hand_out(ReductionInFlight& reduced, const ReductionPolicy& 
     const UsersOperators users_operators;
     hook(reduced.output.tensor());
   }
-  landings_.push_back({reduced.flat, {votes.begin(), votes.end()}, land(reduced)});
+  landings_.push_back({reduced.flat, votes, land(reduced)});
   // What the host has to wait for it waits for once, when somebody is to see it.
   if (!is_open_ || !params_.flats()[reduced.flat].shard().is_on_host()) finish_landing();
 }

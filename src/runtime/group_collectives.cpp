@@ -2,6 +2,7 @@
 #include <c10/core/Event.h>
 #include <fsdp/group_collectives.h>
 
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -11,36 +12,63 @@
 namespace fsdp {
 namespace {
 
-class FollowedWork : public Work {
+// What follows a collective, once.
+class Act {
  public:
-  FollowedWork(std::shared_ptr<Work> work, c10::Device device, std::function<void()> act)
-      : work_(std::move(work)), device_(device), act_(std::move(act)) {
+  Act(c10::Device device, std::function<void()> act) : device_(device), act_(std::move(act)) {
     if (!device_.is_cpu()) acted_.emplace(device_.type());
   }
-  void wait() override {
-    work_->wait();
+  /// In the first thread that comes; what later ones' streams are given comes after it.
+  void run() {
     std::call_once(once_, [this] {
-      const at::NoGradGuard no_grad;
-      act_();
+      try {
+        const at::NoGradGuard no_grad;
+        act_();
+      } catch (...) {
+        error_ = std::current_exception();
+      }
       if (acted_) acted_->record(current_stream(device_));
     });
+    if (error_) std::rethrow_exception(error_);
     if (acted_) acted_->block(current_stream(device_));
   }
-  bool lets_others_go_on() const override { return work_->lets_others_go_on(); }
-  std::span<const uint8_t> votes() const override { return work_->votes(); }
 
  private:
-  const std::shared_ptr<Work> work_;
   const c10::Device device_;
   const std::function<void()> act_;
   std::once_flag once_;
+  std::exception_ptr error_;
   std::optional<c10::Event> acted_;
+};
+
+class FollowedWork : public Work {
+ public:
+  FollowedWork(std::shared_ptr<Work> work, std::shared_ptr<Act> act) : work_(std::move(work)), act_(std::move(act)) {}
+  void wait() override {
+    work_->wait();
+    act_->run();
+  }
+  bool lets_others_go_on() const override { return work_->lets_others_go_on(); }
+  void then(Next next) override {
+    work_->then([act = act_, next = std::move(next)] {
+      try {
+        act->run();
+      } catch (...) {
+        return;  // `wait` throws it
+      }
+      next();
+    });
+  }
+
+ private:
+  const std::shared_ptr<Work> work_;
+  const std::shared_ptr<Act> act_;
 };
 
 }  // namespace
 
 std::shared_ptr<Work> followed_by(std::shared_ptr<Work> work, const at::Tensor& result, std::function<void()> act) {
-  return std::make_shared<FollowedWork>(std::move(work), result.device(), std::move(act));
+  return std::make_shared<FollowedWork>(std::move(work), std::make_shared<Act>(result.device(), std::move(act)));
 }
 
 }  // namespace fsdp

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "runtime/placement.h"
 #include "runtime/rank_state.h"
@@ -23,9 +22,8 @@ struct GroupIdentity {
   GroupId id = 0;
 
   /// Of a collective on this group.
-  Tag tag(std::string subject, std::vector<uint8_t> votes = {}, uint32_t writes = 0) const {
-    const Tag::Count count{writes, "writes to the rows (optimizer steps)"};
-    return {std::move(subject), std::move(votes), count, static_cast<uint32_t>(id)};
+  Tag tag(std::string subject, uint32_t writes = 0) const {
+    return {std::move(subject), {writes, "writes to the rows (optimizer steps)"}, static_cast<uint32_t>(id)};
   }
   std::string where(const std::string& operation) const { return placement.where(operation); }
 };

@@ -1,5 +1,9 @@
 #include "runtime/reduction.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -9,15 +13,35 @@
 namespace fsdp::runtime {
 namespace {
 
+// One after the other.
+class Both : public Work {
+ public:
+  Both(std::shared_ptr<Work> first, std::shared_ptr<Work> second)
+      : first_(std::move(first)), second_(std::move(second)) {}
+  void wait() override {
+    first_->wait();
+    second_->wait();
+  }
+  bool lets_others_go_on() const override { return first_->lets_others_go_on() && second_->lets_others_go_on(); }
+  void then(Next next) override {
+    first_->then([second = second_, next = std::move(next)] { second->then(next); });
+  }
+
+ private:
+  const std::shared_ptr<Work> first_, second_;
+};
+
 class OverShardAxis : public Reduction {
  public:
   explicit OverShardAxis(const Placement& placement) : placement_(placement) {}
 
-  Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets, double scale,
-                Tag tag, const ReduceScatter& with) const override {
+  Started start(ReducePlane rows, ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) const override {
     auto& ranks = placement_.shard().reductions();
-    if (with) return {with(ranks, rows, std::move(pieces), offsets, scale, std::move(tag))};
-    return {ranks.reduce_scatter(rows, std::move(pieces), offsets, scale, std::move(tag))};
+    if (!with) return {ranks.reduce_scatter({std::move(rows), std::move(counts)}, scale, std::move(tag))};
+    auto of_counts = tag;
+    of_counts.subject += ", which have gradients";
+    auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
+    return {std::make_shared<Both>(std::move(first), with(ranks, {std::move(rows)}, scale, std::move(tag)))};
   }
 
  private:
@@ -34,17 +58,15 @@ class OverShardAxis : public Reduction {
 class OverReplicas {
  public:
   /// `axes`: at least one.
-  OverReplicas(std::span<const std::shared_ptr<Communicator>> axes, at::Tensor rows, const Tag& tag)
-      : replicas_(axes.front()), rows_(std::move(rows)), tag_(tag) {
-    if (axes.size() > 1) next_ = std::make_shared<OverReplicas>(axes.subspan(1), rows_, tag);
+  OverReplicas(std::span<const std::shared_ptr<Communicator>> axes, std::vector<at::Tensor> sums, const Tag& tag)
+      : replicas_(axes.front()), sums_(std::move(sums)), tag_(tag) {
+    if (axes.size() > 1) next_ = std::make_shared<OverReplicas>(axes.subspan(1), sums_, tag);
   }
 
-  /// With the votes of the step before.
-  void begin(std::span<const uint8_t> votes) noexcept {
+  void begin() noexcept {
     try {
-      tag_.votes.assign(votes.begin(), votes.end());
-      work_ = replicas_->all_reduce(rows_, ReduceOp::kSum, tag_);
-      if (next_) work_->then([next = next_](std::span<const uint8_t> summed) { next->begin(summed); });
+      work_ = replicas_->all_reduce(sums_, ReduceOp::kSum, tag_);
+      if (next_) work_->then([next = next_] { next->begin(); });
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -54,13 +76,12 @@ class OverReplicas {
     work_->wait();
     if (next_) next_->wait();
   }
-  std::span<const uint8_t> votes() const { return next_ ? next_->votes() : work_->votes(); }
 
  private:
   const std::shared_ptr<Communicator> replicas_;
   std::shared_ptr<OverReplicas> next_;
-  const at::Tensor rows_;
-  Tag tag_;
+  const std::vector<at::Tensor> sums_;
+  const Tag tag_;
   std::shared_ptr<Work> work_;
   std::exception_ptr error_;
 };
@@ -69,13 +90,11 @@ class OverAllAxes : public Reduction {
  public:
   explicit OverAllAxes(const Placement& placement) : placement_(placement), over_shard_axis_(placement) {}
 
-  Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets, double scale,
-                Tag tag, const ReduceScatter& with) const override {
-    // A replica none of whose ranks has a gradient leaves them so. One rank alone fills them.
-    if (placement_.shard().world_size() > 1) rows.zero_();
-    auto second = std::make_shared<OverReplicas>(placement_.further_steps(), rows, tag);
-    auto first = over_shard_axis_.start(rows, std::move(pieces), offsets, 1.0, std::move(tag), with).work;
-    first->then([second](std::span<const uint8_t> votes) { second->begin(votes); });
+  Started start(ReducePlane rows, ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) const override {
+    auto second =
+        std::make_shared<OverReplicas>(placement_.further_steps(), std::vector{rows.output, counts.output}, tag);
+    auto first = over_shard_axis_.start(std::move(rows), std::move(counts), 1.0, std::move(tag), with).work;
+    first->then([second] { second->begin(); });
     return {std::make_shared<Steps>(std::move(first), std::move(second)), scale};
   }
 
@@ -89,7 +108,6 @@ class OverAllAxes : public Reduction {
       second_->wait();
     }
     bool lets_others_go_on() const override { return first_->lets_others_go_on(); }
-    std::span<const uint8_t> votes() const override { return second_->votes(); }
 
    private:
     const std::shared_ptr<Work> first_;
@@ -99,6 +117,17 @@ class OverAllAxes : public Reduction {
   const Placement& placement_;
   const OverShardAxis over_shard_axis_;
 };
+
+// For each rank alike, 1 for each parameter that has a gradient here. On a device without a copy from the host.
+at::Tensor counts_of(const std::vector<uint8_t>& votes, int ranks, c10::Device device) {
+  const auto counts = at::zeros({ranks, std::ssize(votes)}, at::TensorOptions().dtype(at::kFloat).device(device));
+  for (size_t begin = 0, end = 0; begin < votes.size(); begin = end + 1) {
+    end = begin;
+    while (end < votes.size() && votes[end] != 0) ++end;
+    if (end > begin) counts.narrow(1, static_cast<int64_t>(begin), static_cast<int64_t>(end - begin)).fill_(1);
+  }
+  return counts.view(-1);
+}
 
 }  // namespace
 
@@ -118,6 +147,14 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
   return factor;
 }
 
+std::vector<uint8_t> ReductionInFlight::votes() const {
+  if (std::ranges::all_of(own_votes, [](uint8_t vote) { return vote != 0; })) return own_votes;
+  const at::Tensor on_host = counts.cpu();
+  std::vector<uint8_t> votes;
+  for (const float count : std::span(on_host.const_data_ptr<float>(), own_votes.size())) votes.push_back(count != 0);
+  return votes;
+}
+
 void ReductionInFlight::finish() {
   if (started.scale == 1.0) return;
   const auto rows = output.tensor();
@@ -126,24 +163,28 @@ void ReductionInFlight::finish() {
 }
 
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
-                         const FlatParams& flat, memory::FlatPart output, Contribution contribution,
-                         const ReductionPolicy& policy, uint32_t writes) {
+                         memory::FlatPart output, Contribution contribution, const ReductionPolicy& policy,
+                         uint32_t writes) {
   auto& [pieces, votes, charges, joined] = contribution;
   const bool is_within_replica = !policy.all_reduces && group.placement.replicas() > 1;
   // In the subject, or ranks could differ unseen.
   if (is_within_replica) subject += " within the replica";
   if (joined > 0) subject += str_cat(" with ", joined, " before");
   if (policy.divide_factor) subject += str_cat(" divided by ", *policy.divide_factor);
-  Tag tag = group.tag(std::move(subject), std::move(votes), writes);
+  Tag tag = group.tag(std::move(subject), writes);
   const double divisor = policy.divide_factor.value_or(group.placement.divisor());
   const double scale =
       is_within_replica ? 1.0 : 1.0 / (divisor * factor_before_sum(output.form.dtype, group.placement));
-  auto started =
-      reduction.start(output.tensor(), std::move(pieces), flat.plane().boundaries(), scale, std::move(tag),
-                      policy.custom_reduce_scatter);
+  const auto ranks = group.placement.shard().world_size();
+  const auto given = counts_of(votes, ranks, output.form.device);
+  const auto counts = at::empty({std::ssize(votes)}, given.options());
+  auto started = reduction.start({output.tensor(), std::move(pieces)}, {counts, {{0, given}}}, scale, std::move(tag),
+                                 policy.custom_reduce_scatter);
   return {.charges = std::move(charges),
           .output = std::move(output),
           .started = std::move(started),
+          .own_votes = std::move(votes),
+          .counts = counts,
           .is_within_replica = is_within_replica,
           .joined = joined};
 }

@@ -28,11 +28,10 @@ class Reduction {
   };
 
   virtual ~Reduction() = default;
-  /// Starts it: `rows` gets this rank's slice of the sum times `scale`. `pieces`: what this rank gives of the flat
-  /// tensor, of which rank r of the shard axis has elements [offsets[r], offsets[r + 1]). The tag's votes are those of
-  /// all ranks. `with`: in place of the shard axis's own reduce_scatter, unless it is none. Collective.
-  virtual Started start(const at::Tensor& rows, std::vector<Piece> pieces, std::span<const int64_t> offsets,
-                        double scale, Tag tag, const ReduceScatter& with) const = 0;
+  /// Starts it: the outputs get this rank's slices of the sums, those of `rows` times `scale`; `counts` may be scaled,
+  /// too. `with`: for `rows` in place of the shard axis's own reduce_scatter, unless it is none. Collective.
+  virtual Started start(ReducePlane rows, ReducePlane counts, double scale, Tag tag,
+                        const ReduceScatter& with) const = 0;
 };
 
 /// Sums over the ranks of the shard axis in their order, then over those of each replicate axis in theirs, and
@@ -78,18 +77,24 @@ struct ReductionInFlight {
   /// at once.
   memory::FlatPart output;
   Reduction::Started started;
+  /// Of each parameter, whether this rank gave a gradient; how many ranks did, times what sums are scaled by.
+  std::vector<uint8_t> own_votes;
+  at::Tensor counts;
   bool is_within_replica = false;
   int joined = 0;  // see Contribution
 
+  /// Once the work was waited for: of each parameter, whether some rank gave a gradient. The host waits for a device
+  /// only where this rank alone does not know.
+  std::vector<uint8_t> votes() const;
   /// Once the work was waited for: the output is the sum, as the calling thread's stream reads it.
   void finish();
 };
 
-/// Starts the sum, which is divided once it is over all axes. The votes travel along: a parameter that some rank used
+/// Starts the sum, which is divided once it is over all axes. How many ranks gave a gradient travels along: a parameter that some rank used
 /// gets a gradient on every rank. `output` gets this rank's slice. `writes`: how often the rows were written, which
 /// replicas compare. Collective.
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
-                         const FlatParams& flat, memory::FlatPart output, Contribution contribution,
-                         const ReductionPolicy& policy, uint32_t writes);
+                         memory::FlatPart output, Contribution contribution, const ReductionPolicy& policy,
+                         uint32_t writes);
 
 }  // namespace fsdp::runtime

@@ -77,7 +77,7 @@ void Residency::gather_rows(bool moves) {
   publish();
   version_in_copy_ = turns_.version();
   writes_told_ = moves || meets ? turns_.writes().take() : 0;
-  const auto what = group_.tag(group_.name, {}, writes_told_);
+  const auto what = group_.tag(group_.name, writes_told_);
   for (auto& flat : params_.flats())
     flat.start_gather(group_.placement.shard().communicator(), what, custom_all_gather);
   if (meets) params_.flats().front().start_meeting(group_.placement.shard().communicator(), what);

@@ -93,7 +93,7 @@ void meet(const Groups& groups) {
     for (const auto& [ranks, writes] : meetings) {
       uint32_t sum = 0;
       for (const auto& [group, count] : writes) sum += count;
-      const auto tag = first.identity().tag("forward scope of " + first.name(), {}, sum);
+      const auto tag = first.identity().tag("forward scope of " + first.name(), sum);
       barriers.push_back(ranks->communicator().barrier(tag));
     }
     const Span waiting(barriers.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",

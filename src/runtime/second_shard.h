@@ -4,14 +4,11 @@
 
 #include <fsdp/communicator.h>
 
-#include <vector>
-
 #include "memory/flat_part.h"
 
 namespace fsdp::runtime {
 
-/// Neighbours keep a slice each, of equal lengths but for the last ones, so together they have all values (hpZ of
-/// ZeRO++, arXiv:2306.10209). In the form of whole values, with memory only while there is something in it. Thread
+/// Neighbours keep a slice each, of equal lengths, so together they have all values (hpZ of ZeRO++, arXiv:2306.10209). In the form of whole values, with memory only while there is something in it. Thread
 /// safety: under the rank's lock.
 class SecondShard {
  public:
@@ -25,7 +22,6 @@ class SecondShard {
 
  private:
   memory::FlatPart slice_{{c10::kFloat, c10::kCPU}};
-  std::vector<int64_t> offsets_;
 };
 
 }  // namespace fsdp::runtime

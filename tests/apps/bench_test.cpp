@@ -111,7 +111,6 @@ class Staggered : public Decorator {
 class DoneAtOnce : public Work {
  public:
   void wait() override {}
-  std::span<const uint8_t> votes() const override { return {}; }
 };
 
 class BarriersThatWaitForNobody : public Decorator {

@@ -1,4 +1,4 @@
-// The communicator on the checked device: every collective, with equal and unequal parts.
+// The communicator on the checked device: every collective, in one launch a call.
 
 #include <fsdp/fsdp.h>
 #include <gtest/gtest.h>
@@ -6,9 +6,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 
 #include "support/checked_device/checked_device.h"
+#include "support/collective_cases.h"
 #include "support/thread_ranks.h"
 
 namespace fsdp::test::checked {
@@ -16,67 +18,64 @@ namespace {
 
 class CheckedCollectives : public CheckedDevice {};
 
-// The rank's elements, [offsets[rank], offsets[rank + 1]).
-at::Tensor part_of(const at::Tensor& flat, const std::vector<int64_t>& offsets, int rank) {
-  return flat.slice(0, offsets[static_cast<size_t>(rank)], offsets[static_cast<size_t>(rank) + 1]);
+// Twice, so that memory is used again.
+TEST_F(CheckedCollectives, MoveSeveralPlanesAsOneAndAreOrdered) {
+  for (const int size : {2, 3})
+    run_ranks(size, [](int rank) {
+      for (int round = 0; round < 2; ++round) check_collectives(default_process_group()->communicator(), device(rank));
+    });
 }
 
-// The values are small integers, so every order of summation gives the same bits. Tensors are made and dropped as
-// callers would do it.
-void run_collectives(const std::vector<int64_t>& offsets, int rank) {
-  auto& ranks = default_process_group()->communicator();
-  const int size = world_size();
-  const auto ramp = at::arange(static_cast<double>(offsets.back()), device(rank));
-  const auto sum = ramp * size + size * (size - 1) / 2;
-  const auto zeros = [&](int64_t numel) { return at::zeros({numel}, ramp.options()); };
-
-  const auto gathered = zeros(offsets.back());
-  ranks.all_gather(gathered, part_of(ramp, offsets, rank).clone(), offsets, {"gather", {}})->wait();
-  EXPECT_TRUE(at::equal(gathered.cpu(), ramp.cpu()));
-
-  const auto reduced = zeros(part_of(ramp, offsets, rank).numel());
-  ranks.reduce_scatter(reduced, ramp + rank, offsets, {"reduce", {}})->wait();
-  EXPECT_TRUE(at::equal(reduced.cpu(), part_of(sum, offsets, rank).cpu()));
-
-  std::vector<Piece> pieces{{0, (ramp + rank).narrow(0, 0, 1).clone()}};
-  ranks.reduce_scatter(reduced, std::move(pieces), offsets, 0.5, {"pieces", {}})->wait();
-
-  const auto total = ramp + rank, from_last = ramp + rank;
-  ranks.all_reduce(total, ReduceOp::kSum, {"sum", {}})->wait();
-  EXPECT_TRUE(at::equal(total.cpu(), sum.cpu()));
-  ranks.broadcast(from_last, size - 1, {"broadcast", {}})->wait();
-  EXPECT_TRUE(at::equal(from_last.cpu(), (ramp + (size - 1)).cpu()));
-
-  const auto received = zeros(offsets.back());
-  ranks.send_recv(ramp + rank, (rank + 1) % size, received, (rank + size - 1) % size, {"ring", {}})->wait();
-  EXPECT_TRUE(at::equal(received.cpu(), (ramp + (rank + size - 1) % size).cpu()));
-}
-
-TEST_F(CheckedCollectives, DtypesThatTheBackendDoesNotKnowAreMovedAsBytes) {
-  run_ranks(2, [&](int rank) {
+TEST_F(CheckedCollectives, AreLaunchedOnceWhateverTheirPlanes) {
+  run_ranks(2, [](int rank) {
     auto& ranks = default_process_group()->communicator();
-    for (const auto dtype : {at::kShort, at::kFloat8_e4m3fn, at::kComplexFloat, at::kUInt16})
-      for (const auto& offsets : {std::vector<int64_t>{0, 4, 8}, std::vector<int64_t>{0, 3, 8}}) {
-        const auto ramp = at::arange(8, at::kFloat).to(dtype).to(device(rank));
-        const auto gathered = at::zeros({8}, at::kFloat).to(dtype).to(device(rank));
-        ranks.all_gather(gathered, part_of(ramp, offsets, rank).clone(), offsets, {"gather", {}})->wait();
-        EXPECT_TRUE(at::equal(gathered.cpu().to(at::kFloat), at::arange(8, at::kFloat))) << dtype;
-        const auto first = at::full({3}, rank + 1, at::kFloat).to(dtype).to(device(rank));
-        ranks.broadcast(first, 0, {"broadcast", {}})->wait();
-        EXPECT_TRUE(at::equal(first.cpu().to(at::kFloat), at::ones({3}))) << dtype;
-      }
+    const auto on_device = [&](int64_t numel, at::ScalarType dtype = at::kFloat) {
+      return at::ones({numel}, at::TensorOptions().dtype(dtype).device(device(rank)));
+    };
+    const auto reduce = [&](const std::vector<at::Tensor>& slices) {
+      std::vector<ReducePlane> planes;
+      for (const auto& slice : slices)
+        planes.push_back({slice, {{0, on_device(2 * slice.numel(), slice.scalar_type())}}});
+      return ranks.reduce_scatter(std::move(planes), 0.5, {"w"});
+    };
+    const std::vector<at::Tensor> several{on_device(3), on_device(0), on_device(7, at::kBFloat16), on_device(5)};
+    const std::vector<std::pair<const char*, std::function<std::shared_ptr<Work>()>>> calls{
+        {"all_gather of one plane", [&] { return ranks.all_gather(on_device(8), on_device(4), {"w"}); }},
+        {"all_gather of three planes",
+         [&] {
+           return ranks.all_gather({{on_device(8), on_device(4)},
+                                    {on_device(6, at::kByte), on_device(3, at::kByte)},
+                                    {on_device(2), on_device(1)}},
+                                   {"w"});
+         }},
+        {"reduce_scatter of one plane", [&] { return reduce({on_device(5)}); }},
+        {"reduce_scatter of three planes and an empty one", [&] { return reduce(several); }},
+        {"all_reduce of one tensor", [&] { return ranks.all_reduce(on_device(5), ReduceOp::kSum, {"w"}); }},
+        {"all_reduce of three and an empty one", [&] { return ranks.all_reduce(several, ReduceOp::kMax, {"w"}); }},
+        {"all_to_all", [&] { return ranks.all_to_all(on_device(8), on_device(8), {"w"}); }},
+        {"broadcast", [&] { return ranks.broadcast(on_device(5), 1, {"w"}); }}};
+    for (const auto& [what, call] : calls) {
+      const int before = launches_on(device(rank));
+      call()->wait();
+      EXPECT_EQ(launches_on(device(rank)) - before, 1) << what;
+    }
   });
 }
 
-TEST_F(CheckedCollectives, EqualAndUnequalPartsAreOrdered) {
-  for (const int size : {2, 3})
-    run_ranks(size, [&](int rank) {
-      for (const int growth : {0, 3, 0}) {
-        std::vector<int64_t> offsets{0};
-        for (int i = 0; i < size; ++i) offsets.push_back(offsets.back() + 2 + growth * i);
-        for (int round = 0; round < 2; ++round) run_collectives(offsets, rank);
-      }
-    });
+// What is given to the current stream in `next` comes after the collective, whatever thread that is.
+TEST_F(CheckedCollectives, WhatFollowsThemComesAfterThemOnStreamsToo) {
+  run_ranks(2, [](int rank) {
+    auto& ranks = default_process_group()->communicator();
+    const auto sum = at::full({1000}, rank + 1.0f, at::TensorOptions().device(device(rank)));
+    const auto twice = at::zeros_like(sum);
+    const auto work = followed_by(ranks.all_reduce(sum, ReduceOp::kSum, {"sum"}), twice,
+                                  [=] { twice.copy_(sum).mul_(2); });
+    std::shared_ptr<Work> second;
+    work->then([&] { second = ranks.all_reduce(twice, ReduceOp::kSum, {"sum of sums"}); });
+    work->wait();
+    second->wait();
+    EXPECT_TRUE(at::equal(twice.cpu(), at::full({1000}, 12.0f)));
+  });
 }
 
 // A backend whose data never moves. It counts how often it was aborted.
@@ -118,7 +117,7 @@ TEST_F(CheckedCollectives, DataThatDoesNotMoveInTimeIsAbortedAndAnErrorOfTheNext
       [&](int rank) {
         auto& ranks = default_process_group()->communicator();
         const auto flat = at::zeros({8}, device(rank));
-        ranks.all_gather(flat, flat.narrow(0, 4 * rank, 4), std::vector<int64_t>{0, 4, 8}, {"stuck", {}})->wait();
+        ranks.all_gather(flat, flat.narrow(0, 4 * rank, 4), {"stuck"})->wait();
         const auto go_on = [&] {
           while (true) barrier();
         };

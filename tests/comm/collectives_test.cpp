@@ -1,5 +1,5 @@
-// Every collective against a sequential oracle, bit for bit. Up to 256 bytes from one rank to another travel with the
-// fingerprint, so the tests use sizes on both sides of that.
+// Every collective over every backend: the table of cases, and sums against a sequential oracle, bit for bit. Up to 256
+// bytes from one rank to another travel with the fingerprint, so the tests use sizes on both sides of that.
 
 #include <torch/torch.h>
 
@@ -8,11 +8,11 @@
 #include <future>
 
 #include "comm/frame.h"
+#include "support/collective_cases.h"
+#include "support/own_communicator.h"
 
 namespace fsdp::test {
 namespace {
-
-using Offsets = std::vector<int64_t>;
 
 at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
   auto generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(1000 + rank));
@@ -20,38 +20,27 @@ at::Tensor values_of(int rank, int64_t numel, at::ScalarType dtype) {
   return dtype == at::kBool ? values > 0 : values.to(dtype);
 }
 
-// How many elements a rank has: none, one, as many as travel with a fingerprint, one more, and many.
-std::vector<int64_t> shares_of(at::ScalarType dtype, bool with_large_ones) {
+// How many elements a rank's slice has: none, one, as many as travel with a fingerprint, one more, and many.
+std::vector<int64_t> slices_of(at::ScalarType dtype, bool with_large_ones) {
   const int64_t most = 256 / static_cast<int64_t>(c10::elementSize(dtype));
-  std::vector<int64_t> shares{0, 1, most, most + 1, 1009};
-  if (with_large_ones) shares.push_back(100'003);
-  return shares;
-}
-
-// Two partitions: every rank has `share`, or only the last one has it and the others have less, some of them nothing.
-std::vector<Offsets> partitions(int world, int64_t share) {
-  Offsets even{0}, uneven{0};
-  for (int rank = 0; rank < world; ++rank) {
-    const int64_t less[] = {0, share / 2, std::min<int64_t>(share, 1)};
-    even.push_back(even.back() + share);
-    uneven.push_back(uneven.back() + (rank == world - 1 ? share : less[rank % 3]));
-  }
-  return {even, uneven};
+  std::vector<int64_t> slices{0, 1, most, most + 1, 1009};
+  if (with_large_ones) slices.push_back(100'003);
+  return slices;
 }
 
 // The inputs of all ranks, made once for all of them.
 struct Inputs {
   std::vector<int> hosts;
   at::ScalarType dtype;
-  Offsets offsets;
+  int64_t slice;
   std::vector<at::Tensor> by_rank = {};
   std::array<at::Tensor, 3> reduced = {};  // by operation; reduced in rank order, inside each host first
   at::Tensor sum = {};
 
-  Inputs(std::vector<int> hosts_of_ranks, at::ScalarType type, Offsets boundaries)
-      : hosts(std::move(hosts_of_ranks)), dtype(type), offsets(std::move(boundaries)) {
+  Inputs(std::vector<int> hosts_of_ranks, at::ScalarType type, int64_t length)
+      : hosts(std::move(hosts_of_ranks)), dtype(type), slice(length) {
     for (size_t rank = 0; rank < hosts.size(); ++rank)
-      by_rank.push_back(values_of(static_cast<int>(rank), offsets.back(), dtype));
+      by_rank.push_back(values_of(static_cast<int>(rank), slice * std::ssize(hosts), dtype));
     for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})
       reduced[static_cast<size_t>(op)] = add_in_order<at::Tensor>(
           hosts, [&](int rank) { return by_rank[rank]; },
@@ -60,7 +49,7 @@ struct Inputs {
           });
     sum = reduced[0];
   }
-  std::string about(int rank) const { return str_cat("rank ", rank, ", ", dtype, " at ", offsets); }
+  std::string about(int rank) const { return str_cat("rank ", rank, ", ", dtype, ", slices of ", slice); }
 };
 
 // The parameter is each rank's host number.
@@ -74,29 +63,28 @@ class CommCollectives : public testing::TestWithParam<std::vector<int>> {
         {.backend = has_hosts ? "hierarchical" : "", .hosts = has_hosts ? GetParam() : std::vector<int>()});
   }
   static std::vector<int> hosts() { return GetParam().back() > 0 ? GetParam() : test_hosts(world()); }
-  // Runs `fn` on every rank for tensors of all dtypes, sizes and partitions; only floats come in the largest size.
+  // Runs `fn` on every rank for tensors of all dtypes and sizes; only floats come in the largest size.
   static void run_for_each(std::initializer_list<at::ScalarType> dtypes,
                            const std::function<void(int rank, const Inputs& inputs)>& fn) {
     std::vector<Inputs> all;
     for (const auto dtype : dtypes)
-      for (const int64_t share : shares_of(dtype, dtype == at::kFloat))
-        for (const auto& offsets : partitions(world(), share)) all.emplace_back(hosts(), dtype, offsets);
+      for (const int64_t slice : slices_of(dtype, dtype == at::kFloat)) all.emplace_back(hosts(), dtype, slice);
     run([&](int rank) {
       for (const auto& inputs : all) fn(rank, inputs);
     });
   }
 };
 
-TEST_P(CommCollectives, AllGatherPutsEveryPartAtItsOffset) {
-  run_for_each({at::kFloat, at::kBFloat16, at::kLong, at::kBool}, [](int rank, const Inputs& inputs) {
-    const auto& expected = inputs.by_rank[0];
-    const auto output = at::zeros_like(expected), in_place = at::zeros_like(expected);
-    all_ranks().all_gather(output, part_of(expected, inputs.offsets, rank).clone(), inputs.offsets, {"w", {}})->wait();
-    EXPECT_TRUE(output.equal(expected)) << inputs.about(rank);
-    const auto own = part_of(in_place, inputs.offsets, rank);
-    own.copy_(part_of(expected, inputs.offsets, rank));
-    all_ranks().all_gather(in_place, own, inputs.offsets, {"w", {}})->wait();
-    EXPECT_TRUE(in_place.equal(expected)) << inputs.about(rank) << ", in place";
+TEST_P(CommCollectives, MoveSeveralPlanesAsOne) {
+  run([](int) { check_collectives(all_ranks()); });
+}
+
+TEST_P(CommCollectives, RunOverACommunicatorOfTheUsersOwn) {
+  run([](int) {
+    const std::shared_ptr<Communicator> inner(&all_ranks(), [](Communicator*) {});
+    CommunicatorOfMessages own(inner);
+    check_collectives(own);
+    own.barrier({})->wait();
   });
 }
 
@@ -104,9 +92,10 @@ TEST_P(CommCollectives, ReduceScatterSumsInRankOrderAndMultipliesByTheScaleItsel
   run_for_each({at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}, [](int rank, const Inputs& inputs) {
     for (const double scale : {1.0, 0.5, 1.0 / 3}) {  // rounding a third to bf16 makes it 0.19 % larger
       if (scale < 0.5 && inputs.dtype != at::kBFloat16) continue;
-      const auto expected = (part_of(inputs.sum, inputs.offsets, rank).to(at::kDouble) * scale).to(inputs.dtype);
+      const auto own_sum = inputs.sum.narrow(0, rank * inputs.slice, inputs.slice);
+      const auto expected = (own_sum.to(at::kDouble) * scale).to(inputs.dtype);
       const auto output = at::full_like(expected, -1), input = inputs.by_rank[rank].clone();
-      all_ranks().reduce_scatter(output, {{0, input}}, inputs.offsets, scale, {"w", {}})->wait();
+      all_ranks().reduce_scatter({ReducePlane{output, {{0, input}}}}, scale, {"w"})->wait();
       EXPECT_TRUE(output.equal(expected)) << inputs.about(rank) << ", times " << scale;
       EXPECT_TRUE(input.equal(inputs.by_rank[rank])) << "the input changed";
     }
@@ -116,56 +105,16 @@ TEST_P(CommCollectives, ReduceScatterSumsInRankOrderAndMultipliesByTheScaleItsel
 TEST_P(CommCollectives, AllReduceHasTheBitsOfTheSumInRankOrder) {
   run_for_each({at::kFloat, at::kDouble, at::kBFloat16, at::kInt, at::kLong, at::kBool},
                [](int rank, const Inputs& inputs) {
-                 for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin}) {
-                   const auto tensor = inputs.by_rank[rank].clone().view({1, inputs.offsets.back()});
-                   all_ranks().all_reduce(tensor, op, {"w", {}})->wait();
-                   EXPECT_TRUE(tensor[0].equal(inputs.reduced[static_cast<size_t>(op)]))
-                       << inputs.about(rank) << ", operation " << static_cast<int>(op);
-                 }
+                 for (const auto op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin})
+                   for (const int64_t less : {0, 1}) {  // with slices that are not equal, too
+                     const auto& expected = inputs.reduced[static_cast<size_t>(op)];
+                     const int64_t numel = std::max<int64_t>(0, expected.numel() - less);
+                     const auto tensor = inputs.by_rank[rank].narrow(0, 0, numel).clone().view({1, numel});
+                     all_ranks().all_reduce(tensor, op, {"w"})->wait();
+                     EXPECT_TRUE(tensor[0].equal(expected.narrow(0, 0, numel)))
+                         << inputs.about(rank) << ", operation " << static_cast<int>(op);
+                   }
                });
-}
-
-TEST_P(CommCollectives, BroadcastReachesEveryRankFromEveryRoot) {
-  run_for_each({at::kFloat, at::kBFloat16, at::kBool}, [](int rank, const Inputs& inputs) {
-    for (int root = 0; root < world(); ++root) {
-      const auto tensor = inputs.by_rank[rank].clone();
-      all_ranks().broadcast(tensor, root, {"w", {}})->wait();
-      EXPECT_TRUE(tensor.equal(inputs.by_rank[root])) << inputs.about(rank) << ", from " << root;
-    }
-  });
-}
-
-TEST_P(CommCollectives, VotesAreTheOrOverAllRanks) {
-  run([](int rank) {
-    // 641 votes no longer fit into the fingerprint.
-    for (const size_t count : {0, 1, 9, 640, 641}) {
-      std::vector<uint8_t> votes(count), expected(count);
-      for (size_t i = 0; i < count; ++i) {
-        votes[i] = static_cast<int>(i % 11) == rank;
-        expected[i] = static_cast<int>(i % 11) < world();
-      }
-      const auto work = all_ranks().barrier({"votes", votes});
-      work->wait();
-      EXPECT_TRUE(std::ranges::equal(work->votes(), expected));
-    }
-  });
-}
-
-TEST_P(CommCollectives, WriteNothingWhenVotedDown) {
-  run([](int rank) {
-    for (const size_t count : {1, 3, 641}) {
-      for (const bool somebody : {true, false}) {
-        std::vector<uint8_t> votes(count);
-        votes.back() = somebody && rank == world() - 1;
-        const auto tensor = at::full({7}, rank + 1.0);
-        const auto work = all_ranks().all_reduce(tensor, ReduceOp::kSum, {"w", votes});
-        work->wait();
-        EXPECT_EQ(work->votes().back(), somebody);
-        const double sum = world() * (world() + 1) / 2.0;
-        EXPECT_TRUE(tensor.eq(somebody ? sum : rank + 1.0).all().item<bool>()) << count << " votes";
-      }
-    }
-  });
 }
 
 // Each collective is prepared while others are in flight, and the data that arrives for one stays until it is done.
@@ -178,10 +127,10 @@ TEST_P(CommCollectives, SmallAndLargeOnesTakeTurnsWhileManyAreInFlight) {
     for (int i = 0; i < kMany; ++i) {
       const int64_t numel = kSizes[static_cast<size_t>(i) % kSizes.size()];
       sums.push_back(at::full({numel}, static_cast<float>(i + rank)));
-      works.push_back(all_ranks().all_reduce(sums.back(), ReduceOp::kSum, {str_cat("sum ", i), {}}));
+      works.push_back(all_ranks().all_reduce(sums.back(), ReduceOp::kSum, {str_cat("sum ", i)}));
       gathered.push_back(at::zeros({numel * world()}));
-      works.push_back(all_ranks().all_gather(gathered.back(), at::full({numel}, static_cast<float>(100 * i + rank)),
-                                             partitions(world(), numel).front(), {"gather", {}}));
+      works.push_back(
+          all_ranks().all_gather(gathered.back(), at::full({numel}, static_cast<float>(100 * i + rank)), {"gather"}));
     }
     std::ranges::reverse(works);
     for (const auto& work : works) work->wait();
@@ -194,22 +143,19 @@ TEST_P(CommCollectives, SmallAndLargeOnesTakeTurnsWhileManyAreInFlight) {
 }
 
 TEST_P(CommCollectives, WhatFollowsThemIsCalledInTheirOrderBeforeTheyAreWaitedFor) {
-  run([](int rank) {
+  run([](int) {
     std::vector<int> order;
     std::vector<std::shared_ptr<Work>> works;
     for (int i = 0; i < 20; ++i) {
-      works.push_back(all_ranks().barrier({str_cat("b", i), {static_cast<uint8_t>(rank == 0), 0}}));
-      works.back()->then([&, i](std::span<const uint8_t> votes) {
-        EXPECT_THAT(votes, testing::ElementsAre(1, 0));
-        order.push_back(i);
-      });
+      works.push_back(all_ranks().barrier({str_cat("b", i)}));
+      works.back()->then([&, i] { order.push_back(i); });
     }
     works.back()->wait();
     EXPECT_THAT(order, testing::SizeIs(20));
     EXPECT_TRUE(std::ranges::is_sorted(order));
     const auto over = all_ranks().barrier({});
     over->wait();
-    over->then([&](std::span<const uint8_t>) { order.clear(); });
+    over->then([&] { order.clear(); });
     EXPECT_THAT(order, testing::IsEmpty());
   });
 }
@@ -217,11 +163,10 @@ TEST_P(CommCollectives, WhatFollowsThemIsCalledInTheirOrderBeforeTheyAreWaitedFo
 TEST_P(CommCollectives, WhatFollowsOneOfManyRoundsComesWhileNoThreadOfTheRankComesBy) {
   constexpr int64_t kNumel = int64_t{3} << 20;
   run([](int rank) {
-    const auto offsets = partitions(world(), kNumel / world()).front();
-    const auto sum = at::zeros({offsets[rank + 1] - offsets[rank]});
+    const auto sum = at::zeros({kNumel / world()}), own = at::full({sum.numel() * world()}, rank + 1.0f);
     std::promise<void> followed;
-    const auto work = all_ranks().reduce_scatter(sum, at::full({offsets.back()}, rank + 1.0f), offsets, {"sum", {}});
-    work->then([&](std::span<const uint8_t>) { followed.set_value(); });
+    const auto work = all_ranks().reduce_scatter(sum, own, {"sum"});
+    work->then([&] { followed.set_value(); });
     ASSERT_EQ(followed.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
     work->wait();
     EXPECT_TRUE(sum.eq(world() * (world() + 1) / 2).all().item<bool>());
@@ -234,18 +179,27 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CommCollectives,
 INSTANTIATE_TEST_SUITE_P(Hosts, CommCollectives,
                          testing::Values(std::vector{0, 1, 1, 1}, std::vector{0, 0, 1, 2, 2, 2}));
 
-// A peer gets more than two pieces of at most 4 MiB, so pieces are received into memory that was used before.
-TEST(CommLargeCollectives, GatherAndSumPieceByPiece) {
-  const Inputs inputs(test_hosts(3), at::kFloat, {0, 0, 1, int64_t{5} << 19});
+// A peer gets more than two chunks of at most 4 MiB, of two planes, so chunks are received into memory that was used
+// before.
+TEST(CommLargeCollectives, GatherAndSumChunkByChunk) {
+  const Inputs large(test_hosts(3), at::kFloat, int64_t{5} << 19), small(test_hosts(3), at::kDouble, 77'777);
   run_thread_ranks(3, [&](int rank) {
-    const auto expected = part_of(inputs.sum, inputs.offsets, rank), slice = at::empty_like(expected);
-    all_ranks().reduce_scatter(slice, inputs.by_rank[rank], inputs.offsets, {"w", {}})->wait();
-    EXPECT_TRUE(slice.equal(expected));
-    const auto whole = at::empty_like(inputs.sum), tensor = inputs.by_rank[rank].clone();
-    all_ranks().all_gather(whole, slice, inputs.offsets, {"w", {}})->wait();
-    EXPECT_TRUE(whole.equal(inputs.sum));
-    all_ranks().all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
-    EXPECT_TRUE(tensor.equal(inputs.sum));
+    std::vector<ReducePlane> reduced;
+    std::vector<GatherPlane> gathered;
+    std::vector<at::Tensor> tensors;
+    for (const auto* inputs : {&large, &small}) {
+      reduced.push_back({at::empty({inputs->slice}, inputs->dtype), {{0, inputs->by_rank[rank]}}});
+      gathered.push_back({at::empty_like(inputs->sum), reduced.back().output});
+      tensors.push_back(inputs->by_rank[rank].clone());
+    }
+    all_ranks().reduce_scatter(reduced, 1.0, {"w"})->wait();
+    all_ranks().all_gather(gathered, {"w"})->wait();
+    all_ranks().all_reduce(tensors, ReduceOp::kSum, {"w"})->wait();
+    for (const auto i : {0, 1}) {
+      const auto& sum = (i == 0 ? large : small).sum;
+      EXPECT_TRUE(gathered[i].output.equal(sum));
+      EXPECT_TRUE(tensors[i].equal(sum));
+    }
   });
 }
 

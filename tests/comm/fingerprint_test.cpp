@@ -12,36 +12,36 @@
 namespace fsdp::test {
 namespace {
 
-using testing::ElementsAre;
-
 Fingerprint gather_of(const std::string& subject) {
-  auto fingerprint = make_fingerprint(Operation::kAllGather, {subject, {1, 0, 1}});
-  describe_data(fingerprint, at::zeros({8}), std::array<int64_t, 3>{0, 4, 8});
+  auto fingerprint = make_fingerprint(Operation::kAllGather, {subject});
+  describe_data(fingerprint, std::array{at::zeros({8})});
   fingerprint.sequence = 17;
+  return fingerprint;
+}
+
+Fingerprint reduction_of(const std::vector<at::Tensor>& planes) {
+  auto fingerprint = make_fingerprint(Operation::kReduceScatter, {"w"});
+  describe_data(fingerprint, planes, 2);
   return fingerprint;
 }
 
 Fingerprint barrier_of(const Tag& tag) { return make_fingerprint(Operation::kBarrier, tag); }
 
 Fingerprint with_peer(Operation operation, int peer) {
-  auto fingerprint = make_fingerprint(operation, {"w", {}});
+  auto fingerprint = make_fingerprint(operation, {"w"});
   fingerprint.peer = peer;
   return fingerprint;
 }
 
 TEST(Fingerprint, NamesEverythingThatDiffers) {
   const std::string common(1000, 'x');
-  auto different = gather_of("v"), other_boundaries = gather_of("w");
+  auto different = gather_of("v");
   different.operation = Operation::kReduceScatter;
   different.sequence = 18;
-  different.bytes = 4;
-  different.dtype = static_cast<int8_t>(at::kHalf);
+  describe_data(different, std::array{at::zeros({2}, at::kHalf)});
   different.device = static_cast<int8_t>(at::kCUDA);
-  different.layout = 5;
-  different.vote_count = 4;
-  describe_data(other_boundaries, at::zeros({8}), std::array<int64_t, 3>{0, 3, 8});
-  const auto once = barrier_of({"w", {}, {1, "saved checkpoints"}}),
-             never = barrier_of({"w", {}, {0, "saved checkpoints"}});
+  const auto floats = [](int64_t numel) { return at::zeros({numel}); };
+  const auto once = barrier_of({"w", {1, "saved checkpoints"}}), never = barrier_of({"w", {0, "saved checkpoints"}});
   struct Pair {
     Fingerprint of_rank_0, of_rank_1;
     std::string difference;
@@ -50,11 +50,16 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
       {gather_of("w"), gather_of("w"), ""},
       {gather_of("w"), gather_of("v"), "subject"},
       {gather_of("w"), different,
-       "operation, subject, position in the order, bytes, dtype, device, boundaries of the ranks' slices, number of "
-       "votes"},
-      {gather_of("w"), other_boundaries, "boundaries of the ranks' slices"},
-      {barrier_of({"w", {1, 0}}), barrier_of({"w", {0, 1}}), ""},  // the votes themselves may differ
-      {barrier_of({common + "a", {}}), barrier_of({common + "b", {}}), "subject"},
+       "operation, subject, position in the order, bytes, dtype, device"},
+      {reduction_of({floats(3), floats(5)}), reduction_of({floats(3), floats(5)}), ""},
+      {reduction_of({floats(3), floats(5)}), reduction_of({floats(3)}), "bytes, number of tensors"},
+      {reduction_of({floats(3), floats(5)}), reduction_of({floats(3), floats(0), floats(5)}), "number of tensors"},
+      {reduction_of({floats(3), floats(5)}), reduction_of({floats(3), floats(6)}), "bytes, lengths of the tensors"},
+      {reduction_of({floats(3), floats(5)}), reduction_of({floats(4), floats(4)}), "lengths of the tensors"},
+      {reduction_of({floats(3), floats(4)}),
+       reduction_of({floats(3), at::zeros({4}, at::kInt)}),
+       "dtype"},
+      {barrier_of({common + "a"}), barrier_of({common + "b"}), "subject"},
       {barrier_of({.subject = "save", .shown = "save of a"}),
        barrier_of({.subject = "save", .shown = "save of b"}),
        ""},
@@ -70,14 +75,16 @@ TEST(Fingerprint, NamesEverythingThatDiffers) {
 }
 
 TEST(Fingerprint, DescribesItselfInWords) {
-  const Tag counted{"w", {}, {1, "saved checkpoints"}}, none{"w", {}, {0, "saved checkpoints"}},
-      long_one{std::string(1000, 'x'), {}, {2, "saved checkpoints"}};
+  const Tag counted{"w", {1, "saved checkpoints"}}, none{"w", {0, "saved checkpoints"}},
+      long_one{std::string(1000, 'x'), {2, "saved checkpoints"}};
   auto half = gather_of("w");
-  describe_data(half, at::zeros({2}, at::kHalf));
+  describe_data(half, std::array{at::zeros({2}, at::kHalf)});
   half.device = static_cast<int8_t>(at::kCUDA);
   const auto send = with_peer(Operation::kSend, 1);
   EXPECT_EQ(describe(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17)");
-  EXPECT_EQ(describe_fully(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17), 32 bytes of Float, 3 votes");
+  EXPECT_EQ(describe_fully(gather_of("blocks.1"), {}), "all_gather of 'blocks.1' (#17), 32 bytes of Float");
+  EXPECT_EQ(describe_fully(reduction_of({at::zeros({3}), at::zeros({5}, at::kHalf)}), {}),
+            "reduce_scatter of 'w' (#0), 44 bytes in 2 tensors, the first of Float");
   EXPECT_THAT(describe_fully(half, {}), testing::HasSubstr("4 bytes of Half on cuda"));
   EXPECT_EQ(describe(barrier_of({}), {}), "barrier (#0)");
   EXPECT_EQ(describe(barrier_of({.subject = "save", .shown = "save of a"}), {}), "barrier of 'save of a' (#0)");
@@ -87,17 +94,6 @@ TEST(Fingerprint, DescribesItselfInWords) {
   EXPECT_GE(barrier_of(long_one).subject().size(), 100u);
   EXPECT_EQ(describe(send, {0, 2}), "send of 'w' to rank 1 (#0)");
   EXPECT_EQ(describe(send, Ranks{1, 4}.in_subgroup("odd", {1, 3})), "send of 'w' to rank 3 (#0)");
-}
-
-TEST(Votes, TravelInsideTheFingerprintAsLongAsTheyFitAndAreMergedByOr) {
-  const auto bits = pack_votes(std::vector<uint8_t>{1, 0, 0, 1, 0, 0, 0, 0, 0, 1});
-  EXPECT_THAT(bits, ElementsAre(0b1001, 0b10));
-  std::vector<uint8_t> merged{0, 1, 0, 0, 0, 0, 0, 0, 0, 0};
-  merge_votes(merged, bits);
-  EXPECT_THAT(merged, ElementsAre(1, 1, 0, 1, 0, 0, 0, 0, 0, 1));
-  const size_t most = 8 * Fingerprint::kInlineVoteBytes;
-  EXPECT_TRUE(barrier_of({"", std::vector<uint8_t>(most)}).votes_fit());
-  EXPECT_FALSE(barrier_of({"", std::vector<uint8_t>(most + 1)}).votes_fit());
 }
 
 TEST(Ranks, OfASubgroupAreNamedByTheirGlobalNumbers) {

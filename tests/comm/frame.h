@@ -59,9 +59,10 @@ inline void sum_up(Communicator& ranks, const at::Tensor& tensor) {
   ranks.all_reduce(tensor, ReduceOp::kSum, {"w", {}})->wait();
 }
 
-/// The part of a flat tensor that belongs to the rank.
-inline at::Tensor part_of(const at::Tensor& flat, const std::vector<int64_t>& offsets, int rank) {
-  return flat.slice(0, offsets[rank], offsets[rank + 1]);
+/// The slice of a flat tensor that belongs to the rank.
+inline at::Tensor slice_of(const at::Tensor& flat, int rank, int world_size) {
+  const int64_t numel = flat.numel() / world_size;
+  return flat.narrow(0, rank * numel, numel);
 }
 
 }  // namespace fsdp::test

@@ -19,12 +19,6 @@ at::Tensor random_values(int rank, int64_t numel) {
 class Hosts : public testing::TestWithParam<std::vector<int>> {
  protected:
   static int world_size() { return static_cast<int>(GetParam().size()); }
-  // Every rank has a different number of elements.
-  static std::vector<int64_t> offsets_of(int64_t length) {
-    std::vector<int64_t> offsets{0};
-    for (int rank = 0; rank < world_size(); ++rank) offsets.push_back(offsets.back() + length * (rank + 1));
-    return offsets;
-  }
   static void run(const std::function<void(int rank, Communicator& all)>& fn) {
     run_thread_ranks(world_size(), [&](int rank) { fn(rank, all_ranks()); },
                      {.backend = "hierarchical", .hosts = GetParam()});
@@ -35,22 +29,28 @@ TEST_P(Hosts, GatherOnceIntoMemoryThatTheirRanksShare) {
   run([](int rank, Communicator& all) {
     const bool is_alone = std::ranges::count(GetParam(), GetParam()[static_cast<size_t>(rank)]) == 1;
     for (const int64_t length : {3, 10'000}) {
-      const auto offsets = offsets_of(length);
-      const SharedPart part{"w", static_cast<size_t>(offsets.back()) * sizeof(float)};
-      const auto buffers = all.share_on_host({&part, 1}, at::kCPU);
+      const int64_t numel = length * world_size();
+      const std::vector<SharedPart> parts(2, {"w", static_cast<size_t>(numel) * sizeof(float)});
+      const auto buffers = all.share_on_host(parts, at::kCPU);
       EXPECT_EQ(buffers.empty(), is_alone);
       for (int step = 0; step < 2; ++step) {
-        const auto expected = random_values(step, offsets.back());
+        const auto expected = random_values(step, numel);
         const auto before = traffic();
         {
-          const auto memory = is_alone ? c10::DataPtr() : buffers[0]->hold();
-          const auto output = is_alone ? at::empty(offsets.back()) : at::from_blob(memory.get(), {offsets.back()});
-          all.all_gather(output, part_of(expected, offsets, rank).clone(), offsets, {"w", {}})->wait();
-          EXPECT_TRUE(output.equal(expected)) << "rank " << rank << ", step " << step;
+          std::vector<c10::DataPtr> memory(2);
+          std::vector<GatherPlane> planes;
+          for (const auto i : {0, 1}) {
+            if (!is_alone) memory[i] = buffers[i]->hold();
+            const auto output = is_alone ? at::empty(numel) : at::from_blob(memory[i].get(), {numel});
+            planes.push_back({output, slice_of(expected, rank, world_size()) * (i + 1)});
+          }
+          all.all_gather(planes, {"w"})->wait();
+          for (const auto i : {0, 1})
+            EXPECT_TRUE(planes[i].output.equal(expected * (i + 1))) << "rank " << rank << ", step " << step;
           EXPECT_EQ((traffic() - before).inside_host, Traffic::Link{}) << "what lies there is not passed on";
         }
         barrier();
-        const auto left = is_alone ? at::zeros({1}) : at::from_blob(buffers[0]->data(), {offsets.back()});
+        const auto left = is_alone ? at::zeros({1}) : at::from_blob(buffers[0]->data(), {numel});
         EXPECT_TRUE(left.eq(0).all().item<bool>()) << "pages go with the last rank that held them";
         barrier();
       }
@@ -62,14 +62,15 @@ TEST_P(Hosts, SendEachByteToEveryOtherHostOnce) {
   const auto hosts = static_cast<size_t>(GetParam().back() + 1);
   std::vector<Traffic> gathered(hosts), reduced(hosts);
   std::mutex mutex;
-  const auto offsets = offsets_of(10'000);
+  constexpr int64_t kSlice = 10'000;
+  const int64_t numel = kSlice * world_size();
   run([&](int rank, Communicator& all) {
-    const auto values = random_values(rank, offsets.back());
-    const auto slice = part_of(values, offsets, rank).clone();
+    const auto values = random_values(rank, numel);
+    const auto slice = slice_of(values, rank, world_size()).clone();
     const auto before = traffic();
-    all.all_gather(at::empty({offsets.back()}), slice, offsets, {"w", {}})->wait();
+    all.all_gather(at::empty({numel}), slice, {"w"})->wait();
     const auto between = traffic();
-    all.reduce_scatter(slice, values, offsets, {"w", {}})->wait();
+    all.reduce_scatter(slice, values, {"w"})->wait();
     const auto after = traffic();
     const std::lock_guard lock(mutex);
     for (auto [sum, of] : {std::pair(&gathered, between - before), std::pair(&reduced, after - between)}) {
@@ -79,10 +80,8 @@ TEST_P(Hosts, SendEachByteToEveryOtherHostOnce) {
     }
   });
   for (size_t host = 0; host < hosts; ++host) {
-    int64_t own = 0;
-    for (int rank = 0; rank < world_size(); ++rank)
-      if (GetParam()[static_cast<size_t>(rank)] == static_cast<int>(host)) own += offsets[rank + 1] - offsets[rank];
-    const int64_t others = offsets.back() - own, peers = std::ssize(gathered) - 1, bytes = sizeof(float);
+    const int64_t own = kSlice * std::ranges::count(GetParam(), static_cast<int>(host));
+    const int64_t others = numel - own, peers = std::ssize(gathered) - 1, bytes = sizeof(float);
     EXPECT_EQ(gathered[host].between_hosts, (Traffic::Link{bytes * own * peers, bytes * others})) << "host " << host;
     EXPECT_EQ(reduced[host].between_hosts, (Traffic::Link{bytes * others, bytes * own * peers})) << "host " << host;
   }
@@ -94,20 +93,16 @@ INSTANTIATE_TEST_SUITE_P(Grids, Hosts,
 
 // The slices are so large that each travels in several parts, from pieces with a gap between them.
 TEST(HostsThatDiffer, SumLargeSlicesPartByPart) {
-  constexpr int64_t kNumel = 6'000'001, kGapBegin = 1'999'000, kGapEnd = 2'000'000, kBorder = 5'500'000;
-  const std::vector<int64_t> offsets{0, 900'000, 2'100'000, 2'100'003, 4'000'000, 5'000'000, kNumel};
+  constexpr int64_t kNumel = 6'000'006, kGapBegin = 1'999'000, kGapEnd = 2'000'500, kBorder = 5'500'000;
   const auto values = at::arange(kNumel).remainder(100).to(at::kFloat), expected = values * (63 * 0.5);
   expected.slice(0, kGapBegin, kGapEnd).zero_();
   const auto act = [&](int rank) {
-    const auto own = values * (1 << rank), sum = at::zeros({offsets[rank + 1] - offsets[rank]});
-    all_ranks()
-        .reduce_scatter(sum,
-                        {{0, own.slice(0, 0, kGapBegin)},
-                         {kGapEnd, own.slice(0, kGapEnd, kBorder)},
-                         {kBorder, own.slice(0, kBorder)}},
-                        offsets, 0.5, {"w", {}})
-        ->wait();
-    EXPECT_TRUE(sum.equal(part_of(expected, offsets, rank))) << "rank " << rank;
+    const auto own = values * (1 << rank), sum = at::zeros({kNumel / 6});
+    std::vector<Piece> pieces{{0, own.slice(0, 0, kGapBegin)},
+                              {kGapEnd, own.slice(0, kGapEnd, kBorder)},
+                              {kBorder, own.slice(0, kBorder)}};
+    all_ranks().reduce_scatter({ReducePlane{sum, std::move(pieces)}}, 0.5, {"w"})->wait();
+    EXPECT_TRUE(sum.equal(slice_of(expected, rank, 6))) << "rank " << rank;
   };
   run_thread_ranks(6, act, {.backend = "hierarchical", .hosts = {0, 0, 1, 2, 2, 2}});
 }

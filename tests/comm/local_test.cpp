@@ -2,32 +2,16 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <array>
-
 #include "comm/frame.h"
+#include "support/collective_cases.h"
 
 namespace fsdp::test {
 namespace {
 
-TEST(LocalCommunicator, CopiesWhatItGathersAndReduces) {
-  constexpr std::array<int64_t, 2> kWhole{0, 5};
-  const auto communicator = make_local_communicator();
-  const at::Tensor input = at::arange(5.0), output = at::zeros({5});
-  communicator->all_gather(output, input, kWhole, {})->wait();
-  EXPECT_TRUE(output.equal(input));
-  output.zero_();
-  communicator->reduce_scatter(output, input, kWhole, {})->wait();
-  EXPECT_TRUE(output.equal(input));
-  communicator->all_gather(output, output, kWhole, {})->wait();
-  EXPECT_TRUE(output.equal(input));
-}
+TEST(LocalCommunicator, MovesEverythingAsTheOthersDo) { check_collectives(*make_local_communicator()); }
 
-TEST(LocalCommunicator, KeepsItsOwnVotesAndMemoryAndHasNobodyToSendTo) {
+TEST(LocalCommunicator, HasMemoryOfItsOwnAndNobodyToSendTo) {
   const auto communicator = make_local_communicator();
-  const auto work = communicator->barrier({"", {1, 0, 1}});
-  work->wait();
-  EXPECT_TRUE(std::ranges::equal(work->votes(), std::array{1, 0, 1}));
   const auto memory = communicator->share(100, at::kCPU, {});
   ASSERT_NE(memory, nullptr);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(memory->data()) % 64, 0u);

@@ -16,15 +16,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
-void reduce(int rank, const std::string& subject, int64_t numel = 12) {
-  const std::array<int64_t, 4> offsets{0, 4, 8, numel};
-  all_ranks()
-      .reduce_scatter(at::empty({offsets[rank + 1] - offsets[rank]}), at::ones({numel}), offsets, {subject, {}})
-      ->wait();
+void reduce(const std::string& subject, int64_t numel = 12) {
+  all_ranks().reduce_scatter(at::empty({numel / 3}), at::ones({numel}), {subject})->wait();
 }
 
-void gather(const std::string& subject) {
-  all_ranks().all_gather(at::empty({12}), at::ones({4}), std::array<int64_t, 4>{0, 4, 8, 12}, {subject, {}})->wait();
+void gather(const std::string& subject) { all_ranks().all_gather(at::empty({12}), at::ones({4}), {subject})->wait(); }
+
+// Of planes with slices of so many elements.
+void reduce_planes(const std::vector<std::pair<int64_t, at::ScalarType>>& planes) {
+  std::vector<ReducePlane> reduced;
+  for (const auto& [numel, dtype] : planes)
+    reduced.push_back({at::empty({numel}, dtype), {{0, at::ones({3 * numel}, dtype)}}});
+  all_ranks().reduce_scatter(reduced, 1.0, {"w"})->wait();
 }
 
 // Expects that `fn` throws a Mismatch on every rank whose message has all the parts.
@@ -56,17 +59,34 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
       {"operation",
        [](int rank) {
          fsdp::barrier();
-         rank == 1 ? gather("blocks.0") : reduce(rank, "blocks.1");
+         rank == 1 ? gather("blocks.0") : reduce("blocks.1");
        },
        {"rank 1 runs all_gather of 'blocks.0' (#3), 48 bytes", "runs reduce_scatter of 'blocks.1' (#3), 48 bytes"}},
       {"subject",
-       [](int rank) { reduce(rank, rank == 2 ? "blocks.1" : "blocks.0"); },
+       [](int rank) { reduce(rank == 2 ? "blocks.1" : "blocks.0"); },
        {"(subject)", "'blocks.0'", "rank 2 runs reduce_scatter of 'blocks.1'"}},
-      {"subject, behind the bytes that travel", [&](int rank) { reduce(rank, common + (rank ? "a" : "b")); }, {}},
-      {"size", [](int rank) { reduce(rank, "w", rank == 0 ? 12 : 13); }, {"48 bytes", "52 bytes"}},
-      {"votes",
-       [](int rank) { all_ranks().barrier({"w", std::vector<uint8_t>(rank == 0 ? 3 : 4)})->wait(); },
-       {"number of votes"}},
+      {"subject, behind the bytes that travel", [&](int rank) { reduce(common + (rank ? "a" : "b")); }, {}},
+      {"size", [](int rank) { reduce("w", rank == 0 ? 12 : 15); }, {"48 bytes", "60 bytes"}},
+      {"number of planes",
+       [](int rank) {
+         rank == 1 ? reduce_planes({{5, at::kFloat}}) : reduce_planes({{5, at::kFloat}, {2, at::kFloat}});
+       },
+       {"number of tensors", "60 bytes of Float", "84 bytes in 2 tensors, the first of Float"}},
+      {"length of the second plane, where it travels with the fingerprint",
+       [](int rank) {
+         reduce_planes({{5, at::kFloat}, {rank == 1 ? 3 : 2, at::kFloat}});
+       },
+       {"lengths of the tensors", "84 bytes", "96 bytes"}},
+      {"where planes meet",
+       [](int rank) {
+         reduce_planes({{rank == 1 ? 1000 : 1100, at::kFloat}, {rank == 1 ? 1100 : 1000, at::kFloat}});
+       },
+       {"(lengths of the tensors)"}},
+      {"dtype of the second plane",
+       [](int rank) {
+         reduce_planes({{1000, at::kFloat}, {1000, rank == 1 ? at::kHalf : at::kBFloat16}});
+       },
+       {"(dtype)"}},
       {"order",
        [](int rank) {
          for (const int block : {0, 1, 2}) gather(str_cat("blocks.", rank == 2 && block > 0 ? 3 - block : block));
@@ -108,11 +128,12 @@ TEST(CommMismatch, OfSmallDataWritesNothing) {
        },
        "256 bytes"},
       {[](int rank, at::Tensor& output) {
-         const std::vector<int64_t> offsets{0, rank + 5, 20};
          output = at::full({20}, -1.0f);
-         return all_ranks().all_gather(output, at::ones({offsets[rank + 1] - offsets[rank]}), offsets, {"w", {}});
+         const auto first = output.narrow(0, 0, 8 + 2 * rank), second = output.narrow(0, 8 + 2 * rank, 12 - 2 * rank);
+         return all_ranks().all_gather({{first, at::ones({first.numel() / 2})}, {second, at::ones({second.numel() / 2})}},
+                                       {"w"});
        },
-       "boundaries of the ranks' slices"},
+       "lengths of the tensors"},
       {[](int rank, at::Tensor& output) {
          output = at::full({rank == 0 ? 1 : 1000}, -1.0f);
          return rank == 0 ? all_ranks().send(output, 1, {"w", {}}) : all_ranks().recv(output, 0, {"w", {}});
@@ -137,7 +158,7 @@ TEST(CommMismatch, IsFollowedByNothingButTheSameErrorInEveryLane) {
     bool is_followed = false;
     const auto differ = [&] {
       const auto work = all_ranks().barrier({str_cat("of rank ", rank), {}});
-      work->then([&](std::span<const uint8_t>) { is_followed = true; });
+      work->then([&] { is_followed = true; });
       work->wait();
     };
     EXPECT_THROW(differ(), Mismatch);
@@ -179,7 +200,7 @@ TEST(AnErrorOfOneRankInAReduction, ReachesTheOthersThoughThatRankStays) {
     std::string message = "no error";
     t_out_of_memory = rank == 1;
     try {
-      reduce(rank, "blocks.4");
+      reduce("blocks.4");
     } catch (const std::exception& error) {
       message = error.what();
     }
@@ -197,7 +218,7 @@ TEST(AnErrorOfOneRankInAReduction, ReachesTheOthersThoughThatRankStays) {
 TEST(CommTimeout, NamesARankThatIsAliveWithItsLastOperation) {
   std::atomic<int> waiting = 2;
   const auto act = [&](int rank) {
-    reduce(rank, "blocks.7");
+    reduce("blocks.7");
     // Rank 1 stays busy elsewhere until the others have given up.
     while (rank == 1 && waiting > 0) std::this_thread::sleep_for(milliseconds(10));
     const auto message = error_of<Mismatch>([&] { gather("blocks.8"); });
@@ -224,20 +245,27 @@ TEST(CommTimeout, HoldsForAnOperationHoweverManyRanksItWaitsForOneAfterTheOther)
 TEST(CommArguments, ThatAreWrongAreUsageErrorsBeforeAnythingIsCommunicated) {
   run_thread_ranks(2, [](int rank) {
     auto& lane = all_ranks();
-    const at::Tensor four = at::zeros({4}), two = at::zeros({2});
-    const std::array<int64_t, 3> good{0, 2, 4}, descending{0, 5, 4};
-    const std::array<int64_t, 2> few{0, 4};
-    EXPECT_THROW((void)lane.all_gather(four, two, few, {}), UsageError);
-    EXPECT_THROW((void)lane.all_gather(four, two, descending, {}), UsageError);
-    EXPECT_THROW((void)lane.all_gather(four, four, good, {}), UsageError);
-    EXPECT_THROW((void)lane.all_gather(four, two.to(at::kDouble), good, {}), UsageError);
-    EXPECT_THROW((void)lane.all_gather(four, four.slice(0, 1, 3), good, {}), UsageError);
-    EXPECT_THROW((void)lane.reduce_scatter(four.slice(0, 0, 2), four, good, {}), UsageError);
-    EXPECT_THROW((void)lane.reduce_scatter(two.to(at::kLong), four.to(at::kLong), good, {}), UsageError);
+    const at::Tensor four = at::zeros({4}), two = at::zeros({2}), three = at::zeros({3});
+    const auto reduce_pieces = [&](std::vector<Piece> pieces) {
+      return lane.reduce_scatter({ReducePlane{two, std::move(pieces)}}, 1.0, {});
+    };
+    EXPECT_THROW((void)lane.all_gather(std::vector<GatherPlane>(), {}), UsageError);
+    EXPECT_THROW((void)lane.all_gather(four, three, {}), UsageError);
+    EXPECT_THROW((void)lane.all_gather(four, four, {}), UsageError);
+    EXPECT_THROW((void)lane.all_gather(four, two.to(at::kDouble), {}), UsageError);
+    EXPECT_THROW((void)lane.all_gather(four, four.slice(0, 1, 3), {}), UsageError);
+    EXPECT_THROW((void)lane.all_gather({{four, two}, {four, three}}, {}), UsageError);
+    EXPECT_THROW((void)lane.reduce_scatter(four.slice(0, 0, 2), four, {}), UsageError);
+    EXPECT_THROW((void)lane.reduce_scatter(two.to(at::kLong), four.to(at::kLong), {}), UsageError);
+    EXPECT_THROW((void)reduce_pieces({{2, three}}), UsageError);
+    EXPECT_THROW((void)reduce_pieces({{2, at::zeros({2})}, {0, at::zeros({2})}}), UsageError);
+    EXPECT_THROW((void)lane.all_reduce(std::vector<at::Tensor>(), ReduceOp::kSum, {}), UsageError);
+    EXPECT_THROW((void)lane.all_to_all(three, at::zeros({3}), {}), UsageError);
+    EXPECT_THROW((void)lane.all_to_all(four, two, {}), UsageError);
+    EXPECT_THROW((void)lane.all_to_all(four, four, {}), UsageError);
     EXPECT_THROW((void)lane.broadcast(at::zeros({4, 4}).t().slice(0, 1), 0, {}), UsageError);
     EXPECT_THROW((void)lane.broadcast(four, 2, {}), UsageError);
     EXPECT_THROW((void)lane.send(four, rank, {}), UsageError);
-    EXPECT_THROW((void)lane.send(four, 1 - rank, {"more votes than fit", std::vector<uint8_t>(609)}), UsageError);
     lane.barrier({})->wait();
   });
 }

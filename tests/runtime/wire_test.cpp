@@ -11,20 +11,28 @@ using torch::Tensor;
 
 // Every rank rounds every value, those of its own rows too, so that all ranks compute alike.
 AllGather gather_in(c10::ScalarType dtype) {
-  return
-      [=](Communicator& ranks, const Tensor& output, const Tensor& input, std::span<const int64_t> offsets, Tag tag) {
-        const auto low = torch::empty_like(output, dtype);
-        const auto slice = low.narrow(0, offsets[static_cast<size_t>(ranks.rank())], input.numel()).copy_(input);
-        return followed_by(ranks.all_gather(low, slice, offsets, std::move(tag)), output, [=] { output.copy_(low); });
-      };
+  return [=](Communicator& ranks, std::vector<GatherPlane> planes, Tag tag) {
+    auto low = planes;
+    for (auto& [output, input] : low) {
+      output = torch::empty_like(output, dtype);
+      input = output.narrow(0, ranks.rank() * input.numel(), input.numel()).copy_(input);
+    }
+    return followed_by(ranks.all_gather(low, std::move(tag)), planes[0].output, [=] {
+      for (size_t i = 0; i < planes.size(); ++i) planes[i].output.copy_(low[i].output);
+    });
+  };
 }
 
-std::shared_ptr<Work> reduce_in_bf16(Communicator& ranks, const Tensor& output, std::vector<Piece> input,
-                                     std::span<const int64_t> offsets, double scale, Tag tag) {
-  for (auto& piece : input) piece.values = piece.values.to(torch::kBFloat16);
-  const auto low = torch::zeros_like(output, torch::kBFloat16);
-  return followed_by(ranks.reduce_scatter(low, std::move(input), offsets, scale, std::move(tag)), output,
-                     [=] { output.copy_(low); });
+std::shared_ptr<Work> reduce_in_bf16(Communicator& ranks, std::vector<ReducePlane> planes, double scale, Tag tag) {
+  std::vector<Tensor> results, low;
+  for (auto& [output, input] : planes) {
+    results.push_back(output);
+    low.push_back(output = torch::empty_like(output, torch::kBFloat16));
+    for (auto& piece : input) piece.values = piece.values.to(torch::kBFloat16);
+  }
+  return followed_by(ranks.reduce_scatter(std::move(planes), scale, std::move(tag)), results[0], [=] {
+    for (size_t i = 0; i < results.size(); ++i) results[i].copy_(low[i]);
+  });
 }
 
 // The bytes that a step gathers and those that it reduces.

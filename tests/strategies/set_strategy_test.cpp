@@ -140,10 +140,9 @@ void give_state(torch::optim::Optimizer& optimizer, const Tensor& parameter, con
 
 // Calls `see` with the input of each all-gather before it begins.
 void set_all_gather(const Group& group, std::function<void(const Tensor& input)> see) {
-  group.set_custom_all_gather([see = std::move(see)](Communicator& ranks, const Tensor& output, const Tensor& input,
-                                                     std::span<const int64_t> offsets, Tag tag) {
-    see(input);
-    return ranks.all_gather(output, input, offsets, std::move(tag));
+  group.set_custom_all_gather([see = std::move(see)](Communicator& ranks, std::vector<GatherPlane> planes, Tag tag) {
+    for (const auto& plane : planes) see(plane.input);
+    return ranks.all_gather(std::move(planes), std::move(tag));
   });
 }
 

@@ -21,20 +21,27 @@ class Decorator : public Communicator {
   int rank() const override { return inner_->rank(); }
   int world_size() const override { return inner_->world_size(); }
 
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                                   Tag tag) override {
-    before(Operation::kAllGather, output.nbytes(), tag);
-    return inner_->all_gather(output, input, offsets, std::move(tag));
+  std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
+    uint64_t bytes = 0;
+    for (const auto& plane : planes) bytes += plane.output.nbytes();
+    before(Operation::kAllGather, bytes, tag);
+    return inner_->all_gather(std::move(planes), std::move(tag));
   }
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
-                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
-    const int64_t numel = offsets.empty() ? 0 : offsets.back();
-    before(Operation::kReduceScatter, static_cast<uint64_t>(numel) * output.element_size(), tag);
-    return inner_->reduce_scatter(output, std::move(input), offsets, scale, std::move(tag));
+  std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
+    uint64_t bytes = 0;
+    for (const auto& plane : planes) bytes += plane.output.nbytes() * static_cast<uint64_t>(world_size());
+    before(Operation::kReduceScatter, bytes, tag);
+    return inner_->reduce_scatter(std::move(planes), scale, std::move(tag));
   }
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
-    before(all_reduce_operation(op), tensor.nbytes(), tag);
-    return inner_->all_reduce(tensor, op, std::move(tag));
+  std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
+    uint64_t bytes = 0;
+    for (const auto& tensor : tensors) bytes += tensor.nbytes();
+    before(all_reduce_operation(op), bytes, tag);
+    return inner_->all_reduce(std::move(tensors), op, std::move(tag));
+  }
+  std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
+    before(Operation::kAllToAll, input.nbytes(), tag);
+    return inner_->all_to_all(output, input, std::move(tag));
   }
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     before(Operation::kBroadcast, tensor.nbytes(), tag);

@@ -44,54 +44,71 @@ class C10dCommunicator : public Front {
     if (family_->communicators.empty()) family_->roll_call->leave();
   }
 
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                                   Tag tag) override {
-    const auto fingerprint = checked_all_gather(output, input, offsets, tag);
-    const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
-    return collective(fingerprint, output, tag, {largest_slice(offsets), [input](int) { return bytes_of(input); }},
-                      [=, inside = is_on_host(output) ? inside_ : nullptr](Exchange& exchange) {
-                        if (!inside) return exchange.all_gather(output, input, boundaries);
-                        exchange.gather_for_host(output, input, boundaries);
-                        inside->run([](Communicator& ranks) { ranks.barrier({"slices", {}})->wait(); });
-                      });
+  std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
+    const auto fingerprint = checked_all_gather(planes, tag);
+    const auto inside = is_on_host(planes) ? inside_ : nullptr;
+    Outgoing outgoing{[planes](int) {
+      std::vector<at::Tensor> inputs;
+      for (const auto& plane : planes) inputs.push_back(plane.input);
+      return inputs;
+    }};
+    for (const auto& [output, input] : planes) outgoing.add(input, input.numel());
+    return collective(fingerprint, planes.front().output, outgoing, [planes, inside](Exchange& exchange) {
+      if (!inside) return exchange.all_gather(planes);
+      exchange.gather_for_host(planes);
+      inside->run([](Communicator& ranks) { ranks.barrier({"slices", {}})->wait(); });
+    });
   }
 
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> pieces,
-                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
-    const auto fingerprint = checked_reduce_scatter(output, pieces, offsets, tag);
-    const std::vector<int64_t> boundaries(offsets.begin(), offsets.end());
-    const int64_t most = largest_slice(offsets);
-    if (inside_ && output.is_cpu() && !can_be_enclosed({most, {}}, output))
-      return collective(fingerprint, output, tag, {most, {}}, [=](Exchange& exchange) {
-        exchange.sum_scatter(output, pieces, boundaries);
-        scale_in_place(output, scale);
-      });
-    const at::Tensor input = assemble(std::move(pieces), offsets.back(), output.options());
-    return collective(fingerprint, input, tag,
-                      {most, [=](int peer) { return bytes_of(slice_of(input, boundaries, peer)); }},
-                      [=](Exchange& exchange) {
-                        exchange.reduce_scatter(output, input, boundaries, ReduceOp::kSum);
-                        scale_in_place(output, scale);
-                      });
+  std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
+    const auto fingerprint = checked_reduce_scatter(planes, tag);
+    Outgoing outgoing;
+    for (const auto& plane : planes) outgoing.add(plane.output, plane.output.numel());
+    const at::Tensor like = planes.front().output;
+    if (!exchange_for(all_, like, outgoing).takes_pieces())
+      for (auto& [output, input] : planes)
+        input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
+    outgoing.to = [planes](int peer) {
+      std::vector<at::Tensor> slices;
+      for (const auto& [output, input] : planes)
+        slices.push_back(slice_of(input.front().values, output.numel(), peer));
+      return slices;
+    };
+    return collective(fingerprint, like, outgoing, [planes, scale](Exchange& exchange) {
+      exchange.reduce_scatter(planes);
+      for (const auto& plane : planes) scale_in_place(plane.output, scale);
+    });
   }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
-    const auto fingerprint = checked_all_reduce(tensor, op, tag);
-    return collective(fingerprint, tensor, tag, {tensor.numel(), [tensor](int) { return bytes_of(tensor); }},
-                      [flat = tensor.detach().view({-1}), op](Exchange& exchange) { exchange.all_reduce(flat, op); });
+  std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
+    const auto fingerprint = checked_all_reduce(tensors, op, tag);
+    Outgoing outgoing;
+    for (auto& tensor : tensors) {
+      tensor = tensor.detach().view({-1});
+      outgoing.add(tensor, tensor.numel());
+    }
+    outgoing.to = [tensors](int) { return tensors; };
+    return collective(fingerprint, tensors.front(), outgoing,
+                      [tensors, op](Exchange& exchange) { exchange.all_reduce(tensors, op); });
+  }
+
+  std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
+    const auto fingerprint = checked_all_to_all(output, input, tag);
+    const int64_t length = input.numel() / world_size();
+    Outgoing outgoing{[input, length](int peer) { return std::vector{slice_of(input, length, peer)}; }};
+    outgoing.add(input, length);
+    return collective(fingerprint, output, outgoing, [=](Exchange& exchange) { exchange.all_to_all(output, input); });
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     const auto fingerprint = checked_broadcast(tensor, root, tag);
-    const bool gives = root == rank();
-    return collective(fingerprint, tensor, tag,
-                      {tensor.numel(), [=](int) { return gives ? bytes_of(tensor) : std::span<const std::byte>(); }},
+    return collective(fingerprint, tensor, outgoing_if(root == rank(), tensor),
                       [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
     // Whoever has everybody's fingerprint knows that all are here.
-    return all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), tag.votes, [] { return Issued(); });
+    return all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), [] { return Issued(); });
   }
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
@@ -100,7 +117,7 @@ class C10dCommunicator : public Front {
     // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
     std::shared_ptr<Communicator> made;
     all_.lane
-        ->submit(make_fingerprint(Operation::kDuplicate, tag), {},
+        ->submit(make_fingerprint(Operation::kDuplicate, tag),
                  [&] {
                    std::shared_ptr<Communicator> host;
                    if (inside_) inside_->run([&](Communicator& ranks) { host = ranks.duplicate(name); });
@@ -117,7 +134,7 @@ class C10dCommunicator : public Front {
     if (!inside_) return;
     const Tag tag{"reserved memory", {}};
     all_.lane
-        ->submit(make_fingerprint(Operation::kBarrier, tag), {},
+        ->submit(make_fingerprint(Operation::kBarrier, tag),
                  [&] {
                    inside_->run([&](Communicator& ranks) { ranks.reserve(bytes); });
                    return Issued();
@@ -132,7 +149,7 @@ class C10dCommunicator : public Front {
     const Tag tag{"shared memory of hosts", {}};
     std::vector<std::shared_ptr<HostBuffer>> buffers;
     all_.lane
-        ->submit(make_fingerprint(Operation::kBarrier, tag), {},
+        ->submit(make_fingerprint(Operation::kBarrier, tag),
                  [&] {
                    inside_->run([&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
                    return Issued();
@@ -256,18 +273,15 @@ class C10dCommunicator : public Front {
     if (verdict && verdict->kind == Verdict::Kind::kPeerLost) raise(*verdict, ranks(), kStartingOver);
   }
 
-  std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) override {
+  std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) override {
     const int peer = fingerprint.peer;
     const bool sends = fingerprint.operation == Operation::kSend;
     const auto& order = messages_with(peer, sends);
-    if (!moves_natively(tensor)) {
-      const Outgoing outgoing{tensor.numel(),
-                              [=](int) { return sends ? bytes_of(tensor) : std::span<const std::byte>(); }};
-      return by_messages(order, fingerprint, tensor, tag, outgoing, [=](Exchange& exchange) {
+    if (!moves_natively(tensor))
+      return by_messages(order, fingerprint, tensor, outgoing_if(sends, tensor), [=](Exchange& exchange) {
         sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
       });
-    }
-    return submit(order, fingerprint, tensor, tag, [=, native = order.native] {
+    return submit(order, fingerprint, tensor, [=, native = order.native] {
       sends ? native->get().send(tensor, 1) : native->get().recv(tensor, 0);
       return native->get().take_issued();
     });
@@ -284,39 +298,55 @@ class C10dCommunicator : public Front {
     return order;
   }
 
-  std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& data, const Tag& tag,
-                                   const Outgoing& outgoing, std::function<void(Exchange&)> move_data) {
-    if (!moves_natively(data)) return by_messages(all_, fingerprint, data, tag, outgoing, std::move(move_data));
-    return submit(all_, fingerprint, data, tag, [exchange = native_, move_data = std::move(move_data)] {
+  static Outgoing outgoing_if(bool gives, const at::Tensor& tensor) {
+    Outgoing outgoing{[=](int) { return gives ? std::vector{tensor} : std::vector<at::Tensor>(); }};
+    outgoing.add(tensor, tensor.numel());
+    return outgoing;
+  }
+
+  // `like`: a tensor of the call's device.
+  Exchange& exchange_for(const Order& order, const at::Tensor& like, const Outgoing& outgoing) const {
+    return moves_natively(like) ? *native_ : outgoing.fits() ? *order.enclosed : *order.messages;
+  }
+
+  std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& like, const Outgoing& outgoing,
+                                   std::function<void(Exchange&)> move_data) {
+    if (!moves_natively(like)) return by_messages(all_, fingerprint, like, outgoing, std::move(move_data));
+    return submit(all_, fingerprint, like, [exchange = native_, move_data = std::move(move_data)] {
       move_data(*exchange);
       return exchange->take_issued();
     });
   }
 
-  static std::shared_ptr<Work> by_messages(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
-                                           const Tag& tag, const Outgoing& outgoing,
-                                           std::function<void(Exchange&)> move_data) {
-    const bool is_enclosed = can_be_enclosed(outgoing, data);
-    const auto exchange = is_enclosed ? order.enclosed : order.messages;
+  static std::shared_ptr<Work> by_messages(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
+                                           const Outgoing& outgoing, std::function<void(Exchange&)> move_data) {
     return submit(
-        order, fingerprint, data, tag,
-        [exchange, move_data = std::move(move_data)] {
+        order, fingerprint, like,
+        [exchange = outgoing.fits() ? order.enclosed : order.messages, move_data = std::move(move_data)] {
           move_data(*exchange);
           return Issued();
         },
-        is_enclosed ? outgoing.to : Enclosure());
+        outgoing.fits() ? outgoing.enclosure() : Enclosure());
   }
 
-  static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& data,
-                                      const Tag& tag, Lane::MoveData move_data, Enclosure enclosure = {}) {
-    const StreamHandoff handoff(data.device(), std::move(move_data));
-    return handoff.for_caller(order.lane->submit(fingerprint, tag.votes, handoff.in_lane(), std::move(enclosure)));
+  static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
+                                      Lane::MoveData move_data, Enclosure enclosure = {}) {
+    const StreamHandoff handoff(like.device(), std::move(move_data));
+    return handoff.for_caller(order.lane->submit(fingerprint, handoff.in_lane(), std::move(enclosure)));
   }
 
-  bool is_on_host(const at::Tensor& output) const {
-    return std::ranges::any_of(host_buffers_, [&](const auto& weak) {
-      const auto buffer = weak.lock();
-      return buffer && buffer->data() == output.const_data_ptr();
+  // Whether every output lies in memory that the ranks of this host share.
+  bool is_on_host(std::span<const GatherPlane> planes) const {
+    const auto lies_in = [](const HostBuffer& buffer, const at::Tensor& output) {
+      const auto* begin = static_cast<const std::byte*>(buffer.data());
+      const auto* first = static_cast<const std::byte*>(output.const_data_ptr());
+      return begin <= first && first + output.nbytes() <= begin + buffer.bytes();
+    };
+    return std::ranges::all_of(planes, [&](const GatherPlane& plane) {
+      return plane.output.numel() == 0 || std::ranges::any_of(host_buffers_, [&](const auto& weak) {
+        const auto buffer = weak.lock();
+        return buffer && lies_in(*buffer, plane.output);
+      });
     });
   }
 

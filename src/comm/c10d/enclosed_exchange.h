@@ -5,28 +5,35 @@
 #include "comm/c10d/exchange.h"
 #include "comm/c10d/handshake.h"
 #include "comm/core/host_grid.h"
+#include "comm/core/pieces.h"
 
+#include <functional>
 #include <memory>
+#include <utility>
+#include <vector>
 
 namespace fsdp {
 
 /// What a rank has for each other one.
 struct Outgoing {
-  /// The most that goes from one rank to another, in elements: the same on every rank if the fingerprints are.
-  int64_t most;
-  Enclosure to;
+  /// The flat tensors that go to `peer`, or none: all_gather: its inputs; reduce_scatter and all_to_all: the peer's
+  /// slices; all_reduce: its tensors; broadcast: the root's tensor; a message: the sender's.
+  std::function<std::vector<at::Tensor>(int peer)> to;
+  /// How many bytes that are at most, each tensor from a multiple of 16 on: the same on every rank if the fingerprints
+  /// are.
+  int64_t bytes = 0;
+
+  /// Counts a tensor of so many elements.
+  void add(const at::Tensor& like, int64_t numel) {
+    bytes = align_slice(bytes) + numel * static_cast<int64_t>(like.element_size());
+  }
+  /// Whether it fits beside the fingerprints.
+  bool fits() const { return bytes <= static_cast<int64_t>(Handshake::kEnclosedBytes); }
+  Enclosure enclosure() const;
 };
 
-/// Whether it fits beside the fingerprints. Decided alike on all ranks.
-inline bool can_be_enclosed(const Outgoing& outgoing, const at::Tensor& data) {
-  return data.is_cpu() && static_cast<size_t>(outgoing.most) * data.element_size() <= Handshake::kEnclosedBytes;
-}
-
-/// Needs no message: what every rank has for this one came with its fingerprint. Any partition. Sums in rank order, or
+/// Needs no message: what every rank has for this one came with its fingerprint, see Outgoing. Sums in rank order, or
 /// in that of hosts: the bits are those of DirectExchange or of HierarchicalExchange. CPU only.
-///
-/// What a rank encloses for a peer: all_gather and all_reduce: its input; reduce_scatter: the peer's slice; broadcast:
-/// the root's tensor; a message: the sender's.
 class EnclosedExchange : public Exchange {
  public:
   /// `grid`: of the hosts, whose order sums take; null: they take the order of ranks.
@@ -34,18 +41,21 @@ class EnclosedExchange : public Exchange {
                    std::shared_ptr<const HostGrid> grid = nullptr)
       : Exchange(rank, world_size), handshake_(std::move(handshake)), grid_(std::move(grid)) {}
 
-  void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
-  void gather_for_host(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                      ReduceOp op) override;
-  void all_reduce(const at::Tensor& flat, ReduceOp op) override;
+  void all_gather(GatherPlanes planes) override;
+  void gather_for_host(GatherPlanes planes) override;
+  void reduce_scatter(ReducePlanes planes) override;
+  void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
+  void all_to_all(const at::Tensor& output, const at::Tensor& input) override;
   void broadcast(const at::Tensor& tensor, int root) override;
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;
 
  private:
-  void take(const at::Tensor& tensor, int peer) const;
-  void reduce(const at::Tensor& output, const at::Tensor& own, ReduceOp op) const;
+  /// Fills `tensors` with what `peer` enclosed.
+  void take(std::span<const at::Tensor> tensors, int peer) const;
+  void take_slices(GatherPlanes planes, int peer) const;
+  /// What each rank enclosed is for tensors like `outputs`; this rank's own is `own`.
+  void reduce(std::span<const at::Tensor> outputs, std::span<const at::Tensor> own, ReduceOp op) const;
 
   const std::shared_ptr<const Handshake> handshake_;
   const std::shared_ptr<const HostGrid> grid_;

@@ -1,132 +1,164 @@
 #include "comm/c10d/exchange.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
 #include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 namespace fsdp {
 namespace {
 
-// A reduce_scatter goes through its slices chunk by chunk; all ranks cut a slice in the same chunks.
-struct Chunks {
-  int64_t length, chunk;
+// A reduction goes through its slices chunk by chunk; all ranks cut a slice in the same chunks.
+std::vector<at::Tensor> chunks_of(const std::vector<at::Tensor>& slices, int world_size) {
+  // Two chunks per peer live at once, so that one is summed while the next arrives.
+  constexpr int64_t kBudget = int64_t{16} << 20, kLeast = int64_t{256} << 10, kMost = int64_t{4} << 20;
+  const int64_t bytes = std::clamp(kBudget / world_size, kLeast, kMost);
+  std::vector<at::Tensor> chunks;
+  for (const auto& slice : slices)
+    for (const auto& chunk : slice.split(bytes / static_cast<int64_t>(slice.element_size())))
+      if (chunk.numel() > 0) chunks.push_back(chunk);
+  return chunks;
+}
 
-  Chunks(int64_t numel, int64_t element_bytes, int world_size) : length(numel) {
-    // Two chunks per peer live at once, so that one is summed while the next arrives.
-    constexpr int64_t kBudget = int64_t{16} << 20, kLeast = int64_t{256} << 10, kMost = int64_t{4} << 20;
-    chunk = std::max<int64_t>(1, std::clamp(kBudget / world_size, kLeast, kMost) / element_bytes);
-  }
-  int64_t count() const { return (length + chunk - 1) / chunk; }
-  at::Tensor of(const at::Tensor& slice, int64_t i) const {
-    return slice.narrow(0, i * chunk, std::min(chunk, length - i * chunk));
-  }
-};
-
-// The peers' chunks of this rank's slice: slot i % 2 holds chunk i.
+// The peers' chunks of this rank's slices: slot i % 2 holds chunk i.
 class Arrivals {
  public:
-  Arrivals(Wire& wire, int rank, int world_size, const at::Tensor& output)
-      : wire_(wire), rank_(rank), chunks_(output.numel(), output.element_size(), world_size), output_(output) {
-    const int64_t slots = std::min<int64_t>(chunks_.count(), 2);
-    const int64_t length = std::min(chunks_.chunk, chunks_.length);
-    memory_ = at::empty({slots, world_size, length}, output.options());
+  Arrivals(Wire& wire, int rank, int world_size, std::vector<at::Tensor> outputs)
+      : wire_(wire), rank_(rank), world_size_(world_size), outputs_(std::move(outputs)) {
+    for (const auto& output : outputs_) stride_ = std::max(stride_, align_slice(static_cast<int64_t>(output.nbytes())));
+    memory_ = at::empty({std::min<int64_t>(count(), 2) * world_size * stride_}, at::kByte);
     transfers_.resize(static_cast<size_t>(2 * world_size));
   }
 
+  int64_t count() const { return std::ssize(outputs_); }
+
   void expect(int64_t i) {
-    if (i >= chunks_.count()) return;
-    for (int peer = 0; peer < memory_.size(1); ++peer) {
+    if (i >= count()) return;
+    for (int peer = 0; peer < world_size_; ++peer)
       if (peer != rank_) transfers_[slot(i, peer)] = wire_.recv(tensor(i, peer), peer, kData);
-    }
   }
 
   void sum(int64_t i, const at::Tensor& own, ReduceOp op) {
     std::vector<at::Tensor> contributions;
-    for (int rank = 0; rank < memory_.size(1); ++rank) {
+    for (int rank = 0; rank < world_size_; ++rank) {
       if (rank != rank_) wire_.wait(transfers_[slot(i, rank)]);
-      contributions.push_back(rank == rank_ ? chunks_.of(own, i) : tensor(i, rank));
+      contributions.push_back(rank == rank_ ? own : tensor(i, rank));
     }
-    reduce_in_rank_order(chunks_.of(output_, i), contributions, rank_, op);
+    reduce_in_rank_order(output(i), contributions, rank_, op);
   }
 
-  int64_t count() const { return chunks_.count(); }
-
  private:
-  size_t slot(int64_t i, int peer) const { return static_cast<size_t>((i % 2) * memory_.size(1) + peer); }
+  const at::Tensor& output(int64_t i) const { return outputs_[static_cast<size_t>(i)]; }
+  size_t slot(int64_t i, int peer) const { return static_cast<size_t>((i % 2) * world_size_ + peer); }
   at::Tensor tensor(int64_t i, int peer) const {
-    return memory_[i % 2][peer].narrow(0, 0, chunks_.of(output_, i).numel());
+    auto* memory = static_cast<std::byte*>(memory_.mutable_data_ptr()) + static_cast<int64_t>(slot(i, peer)) * stride_;
+    return at::from_blob(memory, output(i).sizes(), output(i).options());
   }
 
   Wire& wire_;
-  const int rank_;
-  const Chunks chunks_;
-  const at::Tensor& output_;
+  const int rank_, world_size_;
+  const std::vector<at::Tensor> outputs_;
+  int64_t stride_ = 0;
   at::Tensor memory_;
   std::vector<Wire::Transfer> transfers_;
 };
 
 }  // namespace
 
-void Exchange::sum_scatter(const at::Tensor& output, std::vector<Piece> input, std::span<const int64_t> offsets) {
-  reduce_scatter(output, assemble(std::move(input), offsets.back(), output.options()), offsets, ReduceOp::kSum);
+void Exchange::place_own_slices(GatherPlanes planes) const {
+  for (const auto& [output, input] : planes) copy_bytes(slice_of(output, input.numel(), rank_), input);
 }
 
-void Exchange::all_reduce(const at::Tensor& flat, ReduceOp op) {
-  const auto offsets = even_split(flat.numel(), world_size_);
-  const at::Tensor own = slice_of(flat, offsets, rank_);
-  reduce_scatter(own, flat, offsets, op);
-  all_gather(flat, own, offsets);
-}
+at::Tensor DirectExchange::Sliced::of(int rank) const { return slice_of(flat, length, rank); }
 
-void Exchange::place_own_slice(const at::Tensor& output, const at::Tensor& input,
-                               std::span<const int64_t> offsets) const {
-  const at::Tensor own = slice_of(output, offsets, rank_);
-  // Not copy_(), which would use a pool of threads.
-  if (input.numel() > 0 && own.const_data_ptr() != input.const_data_ptr())
-    std::memcpy(own.mutable_data_ptr(), input.const_data_ptr(), input.nbytes());
-}
-
-void DirectExchange::all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
+void DirectExchange::gather(std::span<const Sliced> outputs, std::span<const at::Tensor> own) {
   std::vector<Wire::Transfer> transfers;
   for (int step = 1; step < world_size_; ++step) {
     const int source = (rank_ - step + world_size_) % world_size_;
-    transfers.push_back(wire_.recv(slice_of(output, offsets, source), source, kData));
+    for (const auto& output : outputs) transfers.push_back(wire_.recv(output.of(source), source, kData));
   }
-  for (int step = 1; step < world_size_; ++step) {
-    transfers.push_back(wire_.send(input, (rank_ + step) % world_size_, kData));
-  }
-  place_own_slice(output, input, offsets);
+  for (int step = 1; step < world_size_; ++step)
+    for (const auto& slice : own) transfers.push_back(wire_.send(slice, (rank_ + step) % world_size_, kData));
+  for (size_t i = 0; i < own.size(); ++i) copy_bytes(outputs[i].of(rank_), own[i]);
   fault_point("gather sent");
   for (const auto& transfer : transfers) wire_.wait(transfer);
 }
 
-void DirectExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                                    ReduceOp op) {
-  Arrivals arrivals(wire_, rank_, world_size_, output);
+void DirectExchange::reduce(std::span<const Sliced> inputs, std::span<const at::Tensor> outputs, ReduceOp op) {
+  const auto chunks_for = [&](int rank) {
+    std::vector<at::Tensor> slices;
+    for (const auto& input : inputs) slices.push_back(input.of(rank));
+    return chunks_of(slices, world_size_);
+  };
+  Arrivals arrivals(wire_, rank_, world_size_, chunks_of({outputs.begin(), outputs.end()}, world_size_));
   arrivals.expect(0);
   arrivals.expect(1);
   // A transfer is sent when its receive is posted, so queueing them all at once costs the receivers no memory.
   std::vector<Wire::Transfer> sent;
   for (int step = 1; step < world_size_; ++step) {
     const int peer = (rank_ + step) % world_size_;
-    const at::Tensor slice = slice_of(input, offsets, peer);
-    const Chunks chunks(slice.numel(), slice.element_size(), world_size_);
-    for (int64_t i = 0; i < chunks.count(); ++i) {
-      sent.push_back(wire_.send(chunks.of(slice, i), peer, kData));
-    }
+    for (const auto& chunk : chunks_for(peer)) sent.push_back(wire_.send(chunk, peer, kData));
   }
-  const at::Tensor own = slice_of(input, offsets, rank_);
+  const auto own = chunks_for(rank_);
   for (int64_t i = 0; i < arrivals.count(); ++i) {
     fault_point("chunk sent");
-    arrivals.sum(i, own, op);
+    arrivals.sum(i, own[static_cast<size_t>(i)], op);
     arrivals.expect(i + 2);
   }
   for (const auto& transfer : sent) wire_.wait(transfer);
+}
+
+void DirectExchange::all_gather(GatherPlanes planes) {
+  std::vector<Sliced> outputs;
+  std::vector<at::Tensor> own;
+  for (const auto& [output, input] : planes) {
+    outputs.push_back({output, input.numel()});
+    own.push_back(input);
+  }
+  gather(outputs, own);
+}
+
+void DirectExchange::reduce_scatter(ReducePlanes planes) {
+  std::vector<Sliced> inputs;
+  std::vector<at::Tensor> outputs;
+  for (const auto& [output, input] : planes) {
+    inputs.push_back({input.front().values, output.numel()});
+    outputs.push_back(output);
+  }
+  reduce(inputs, outputs, ReduceOp::kSum);
+}
+
+void DirectExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) {
+  std::vector<Sliced> wholes;
+  std::vector<at::Tensor> own;
+  for (const auto& flat : flats) {
+    wholes.push_back({flat, divide_up(flat.numel(), world_size_)});
+    own.push_back(wholes.back().of(rank_));
+  }
+  reduce(wholes, own, op);
+  gather(wholes, own);
+}
+
+void DirectExchange::all_to_all(const at::Tensor& output, const at::Tensor& input) {
+  const int64_t length = input.numel() / world_size_;
+  std::vector<Wire::Transfer> transfers;
+  for (int step = 1; step < world_size_; ++step) {
+    const int source = (rank_ - step + world_size_) % world_size_;
+    transfers.push_back(wire_.recv(slice_of(output, length, source), source, kData));
+  }
+  for (int step = 1; step < world_size_; ++step) {
+    const int peer = (rank_ + step) % world_size_;
+    transfers.push_back(wire_.send(slice_of(input, length, peer), peer, kData));
+  }
+  copy_bytes(slice_of(output, length, rank_), slice_of(input, length, rank_));
+  fault_point("slices sent");
+  for (const auto& transfer : transfers) wire_.wait(transfer);
 }
 
 // A binomial tree: in round k, ranks (counted from the root) below 2^k send to the one 2^k further.

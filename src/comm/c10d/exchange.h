@@ -20,22 +20,22 @@ inline constexpr auto kData = Wire::Channel::kData;
 /// the current stream has it.
 class Exchange {
  public:
+  using GatherPlanes = std::span<const GatherPlane>;
+  using ReducePlanes = std::span<const ReducePlane>;
+
   Exchange(int rank, int world_size) : rank_(rank), world_size_(world_size) {}
   virtual ~Exchange() = default;
   /// See Communicator for the arguments of these.
-  virtual void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) = 0;
-  /// The same of an output that the ranks of each host share: this rank writes there what it stands for at least, and
+  virtual void all_gather(GatherPlanes planes) = 0;
+  /// The same of outputs that the ranks of each host share: this rank writes there what it stands for at least, and
   /// the caller lets the ranks of the host meet after it.
-  virtual void gather_for_host(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) {
-    all_gather(output, input, offsets);
-  }
-  /// `output` is this rank's slice; it may be that slice of `input` itself.
-  virtual void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                              ReduceOp op) = 0;
-  /// A sum of contributions in pieces, which overlap no output. Unless overridden they are put together before.
-  virtual void sum_scatter(const at::Tensor& output, std::vector<Piece> input, std::span<const int64_t> offsets);
-  /// In place. Unless overridden: a reduce_scatter of even slices, then an all_gather.
-  virtual void all_reduce(const at::Tensor& flat, ReduceOp op);
+  virtual void gather_for_host(GatherPlanes planes) { all_gather(planes); }
+  /// Unscaled. Unless `takes_pieces`, the input of each plane is one piece, all of it.
+  virtual void reduce_scatter(ReducePlanes planes) = 0;
+  virtual bool takes_pieces() const { return false; }
+  /// Flat tensors, in place.
+  virtual void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) = 0;
+  virtual void all_to_all(const at::Tensor& output, const at::Tensor& input) = 0;
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   virtual void send(const at::Tensor& tensor, int peer) = 0;
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
@@ -44,21 +44,22 @@ class Exchange {
   virtual Issued take_issued() { return {}; }
 
  protected:
-  /// Of an all_gather; the input may lie there already.
-  void place_own_slice(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) const;
+  /// Of an all_gather; the input may lie there already. CPU only.
+  void place_own_slices(GatherPlanes planes) const;
 
   const int rank_, world_size_;
 };
 
-/// Every rank exchanges with every other one by messages. Any partition; sums in rank order.
+/// Every rank exchanges with every other one by messages; sums in rank order. CPU only.
 class DirectExchange : public Exchange {
  public:
   DirectExchange(std::shared_ptr<Wire> wire, int rank, int world_size)
       : Exchange(rank, world_size), wire_owner_(std::move(wire)), wire_(*wire_owner_) {}
 
-  void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                      ReduceOp op) override;
+  void all_gather(GatherPlanes planes) override;
+  void reduce_scatter(ReducePlanes planes) override;
+  void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
+  void all_to_all(const at::Tensor& output, const at::Tensor& input) override;
   void broadcast(const at::Tensor& tensor, int root) override;
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;
@@ -67,6 +68,15 @@ class DirectExchange : public Exchange {
   Wire& wire() const { return wire_; }
 
  private:
+  /// Flat tensors of slices of equal length, of which the last ones may be shorter: what ranks have of all_reduce.
+  struct Sliced {
+    at::Tensor flat;
+    int64_t length;
+    at::Tensor of(int rank) const;
+  };
+  void gather(std::span<const Sliced> outputs, std::span<const at::Tensor> own);
+  void reduce(std::span<const Sliced> inputs, std::span<const at::Tensor> outputs, ReduceOp op);
+
   const std::shared_ptr<Wire> wire_owner_;
   Wire& wire_;
 };

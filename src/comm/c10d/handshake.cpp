@@ -1,6 +1,5 @@
 #include "comm/c10d/handshake.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <cstring>
@@ -9,18 +8,15 @@ namespace fsdp {
 namespace {
 
 constexpr auto kFingerprint = Wire::Channel::kFingerprint;
-constexpr auto kVotes = Wire::Channel::kVotes;
-
-at::Tensor bytes(size_t size) { return at::empty({static_cast<int64_t>(size)}, at::kByte); }
 
 // A fingerprint, then what is enclosed.
+static_assert(sizeof(Fingerprint) % 64 == 0);
 at::Tensor empty_letter() { return at::zeros({sizeof(Fingerprint) + Handshake::kEnclosedBytes}, at::kByte); }
 
-void write(const at::Tensor& letter, const Fingerprint& fingerprint, std::span<const std::byte> enclosed) {
-  auto* memory = static_cast<std::byte*>(letter.mutable_data_ptr());
-  std::memcpy(memory, &fingerprint, sizeof(Fingerprint));
-  TORCH_INTERNAL_ASSERT(enclosed.size() <= Handshake::kEnclosedBytes);
-  if (!enclosed.empty()) std::memcpy(memory + sizeof(Fingerprint), enclosed.data(), enclosed.size());
+std::byte* memory_of(const at::Tensor& letter) { return static_cast<std::byte*>(letter.mutable_data_ptr()); }
+
+std::span<std::byte> enclosed_in(const at::Tensor& letter) {
+  return {memory_of(letter) + sizeof(Fingerprint), Handshake::kEnclosedBytes};
 }
 
 }  // namespace
@@ -41,18 +37,18 @@ void Handshake::expect(int peer) {
 
 std::span<std::byte> Handshake::enclosed_by(int peer) const {
   const auto& mail = mail_.at(peer);
-  auto* memory = static_cast<std::byte*>(mail.incoming[mail.arrived].mutable_data_ptr());
-  return {memory + sizeof(Fingerprint), kEnclosedBytes};
+  return enclosed_in(mail.incoming[mail.arrived]);
 }
 
-Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> votes, const Enclosure& enclosure) {
+Disagreement Handshake::exchange(const Fingerprint& mine, const Enclosure& enclosure) {
   // The first receives are not posted by the constructor: of a peer that is gone, that throws.
   for (const int peer : peers_)
     if (!mail_.at(peer).expected.work) expect(peer);
   std::vector<Wire::Transfer> sent;
   for (const int peer : peers_) {
     const auto& outgoing = mail_.at(peer).outgoing;
-    write(outgoing, mine, enclosure ? enclosure(peer) : std::span<const std::byte>());
+    std::memcpy(memory_of(outgoing), &mine, sizeof(Fingerprint));
+    if (enclosure) enclosure(peer, enclosed_in(outgoing));
     sent.push_back(wire_->send(outgoing, peer, kFingerprint));
   }
 
@@ -71,7 +67,6 @@ Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> vot
     std::string differs = difference(mine, rank_, theirs, peer);
     // The other fingerprints may never come: the ranks no longer run the same program.
     if (!differs.empty()) return {peer, std::move(differs), theirs};
-    if (mine.votes_fit()) merge_votes(votes, theirs.votes);
   }
   for (const auto& transfer : sent) {
     try {
@@ -82,25 +77,7 @@ Disagreement Handshake::exchange(const Fingerprint& mine, std::span<uint8_t> vot
       // The peer's fingerprint is here. If it has left since, it needed nothing more, or the data will not come.
     }
   }
-  if (!mine.votes_fit()) exchange_long_votes(votes);
   return {};
-}
-
-void Handshake::exchange_long_votes(std::span<uint8_t> votes) {
-  const auto packed = pack_votes(votes);
-  const at::Tensor outgoing = bytes(packed.size());
-  std::memcpy(outgoing.mutable_data_ptr(), packed.data(), packed.size());
-  std::vector<at::Tensor> incoming;
-  std::vector<Wire::Transfer> transfers;
-  for (const int peer : peers_) {
-    incoming.push_back(bytes(packed.size()));
-    transfers.push_back(wire_->recv(incoming.back(), peer, kVotes));
-  }
-  for (const int peer : peers_) transfers.push_back(wire_->send(outgoing, peer, kVotes));
-  for (const auto& transfer : transfers) wire_->wait(transfer);
-  for (const auto& bits : incoming) {
-    merge_votes(votes, {bits.const_data_ptr<uint8_t>(), packed.size()});
-  }
 }
 
 }  // namespace fsdp

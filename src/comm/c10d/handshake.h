@@ -24,8 +24,9 @@ struct Disagreement {
   Fingerprint theirs;
 };
 
-/// What a rank encloses with its fingerprint for `peer`: at most Handshake::kEnclosedBytes. Empty: nothing for anybody.
-using Enclosure = std::function<std::span<const std::byte>(int peer)>;
+/// Writes what a rank encloses with its fingerprint for `peer` into Handshake::kEnclosedBytes bytes, from whose address
+/// every dtype may lie. None: nothing for anybody.
+using Enclosure = std::function<void(int peer, std::span<std::byte> memory)>;
 
 /// Sends this rank's fingerprint to its peers, with data enclosed that is small, and checks theirs.
 ///
@@ -38,9 +39,8 @@ class Handshake {
   /// `peers`: the other ranks, in the order in which they are waited for.
   Handshake(std::shared_ptr<Wire> wire, int rank, std::vector<int> peers);
 
-  /// Exchanges fingerprints and `votes` with the peers. On return `votes` holds their OR. Returns the first
-  /// disagreement, with no votes exchanged, or one whose peer is -1.
-  Disagreement exchange(const Fingerprint& mine, std::span<uint8_t> votes, const Enclosure& enclosure = {});
+  /// Exchanges fingerprints with the peers. Returns the first disagreement, or one whose peer is -1.
+  Disagreement exchange(const Fingerprint& mine, const Enclosure& enclosure = {});
 
   /// What `peer` enclosed with its last fingerprint, and after it bytes without meaning. The caller's, to write on too,
   /// until the next exchange.
@@ -56,7 +56,6 @@ class Handshake {
   };
 
   void expect(int peer);
-  void exchange_long_votes(std::span<uint8_t> votes);
 
   const std::shared_ptr<Wire> wire_;
   const int rank_;

@@ -1,12 +1,13 @@
 #include "comm/c10d/hierarchical_exchange.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 
 #include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
 #include "comm/core/rank_ordered_sum.h"
 
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -16,9 +17,9 @@ namespace {
 // A reduce_scatter cuts slices into parts of about as many bytes, alike on every rank.
 constexpr int64_t kPartBytes = int64_t{2} << 20;
 
-// The slices of some ranks, of one buffer.
-at::Tensor slices_of(const at::Tensor& flat, std::span<const int64_t> offsets, RankRange ranks) {
-  return flat.narrow(0, offsets[ranks.begin], offsets[ranks.end] - offsets[ranks.begin]);
+// The slices of some ranks, which are neighbours.
+at::Tensor slices_of(const at::Tensor& flat, int64_t length, RankRange ranks) {
+  return flat.narrow(0, ranks.begin * length, ranks.size() * length);
 }
 
 }  // namespace
@@ -26,153 +27,181 @@ at::Tensor slices_of(const at::Tensor& flat, std::span<const int64_t> offsets, R
 /// One of equally many parts of each slice.
 struct HierarchicalExchange::Part {
   int64_t number, count;
-  std::pair<int64_t, int64_t> of(int64_t begin, int64_t end) const {
-    const int64_t length = end - begin;
-    return {begin + length * number / count, begin + length * (number + 1) / count};
+  std::pair<int64_t, int64_t> of(int64_t length) const {
+    return {length * number / count, length * (number + 1) / count};
   }
+  int64_t length(int64_t slice) const { return of(slice).second - of(slice).first; }
 };
 
-/// Messages with what they carry.
-struct HierarchicalExchange::OnTheWay {
-  std::vector<at::Tensor> sums;
+/// Sums that are on their way.
+struct HierarchicalExchange::Sums {
+  std::vector<at::Tensor> tensors;
   Transfers transfers;
 };
 
-/// The slices of a host's ranks, and where in them lies what each rank of this host stands for.
-struct HierarchicalExchange::Slices {
-  at::Tensor flat;
-  std::vector<int64_t> offsets;
-};
-
-HierarchicalExchange::Slices HierarchicalExchange::slices_of_host(const at::Tensor& flat,
-                                                                  std::span<const int64_t> offsets, int host) const {
-  Slices slices{slices_of(flat, offsets, grid_->ranks_of(host)), {0}};
-  for (int number = 0; number < grid_->own_ranks().size(); ++number)
-    slices.offsets.push_back(offsets[grid_->charges(host, number).end] - offsets[grid_->ranks_of(host).begin]);
-  return slices;
+int HierarchicalExchange::most_charges(int host) const {
+  return static_cast<int>(divide_up(grid_->ranks_of(host).size(), grid_->own_ranks().size()));
 }
 
-void HierarchicalExchange::gather_inside(const at::Tensor& output, std::span<const int64_t> offsets, int host) const {
-  const auto slices = slices_of_host(output, offsets, host);
-  const auto own = slices_of(output, offsets, grid_->charges(host));
-  inside_->run(
-      [&](Communicator& ranks) { ranks.all_gather(slices.flat, own, slices.offsets, {"slices", {}})->wait(); });
+void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
+  const auto theirs = grid_->ranks_of(host), charges = grid_->charges(host);
+  const int here = grid_->own_ranks().size(), most = most_charges(host);
+  const bool fits = most * here == theirs.size();
+  std::vector<GatherPlane> passed_on;
+  for (const auto& [output, input] : planes) {
+    const int64_t length = input.numel();
+    const at::Tensor whole = fits ? slices_of(output, length, theirs) : at::empty({here * most * length}, output.options());
+    const at::Tensor own = slice_of(whole, most * length, rank_ - grid_->own_ranks().begin);
+    if (!fits) copy_bytes(own, slices_of(output, length, charges));
+    passed_on.push_back({whole, own});
+  }
+  inside_->run([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices", {}})->wait(); });
+  if (fits) return;
+  for (size_t i = 0; i < planes.size(); ++i) {
+    const int64_t length = planes[i].input.numel();
+    for (int number = 0; number < here; ++number)
+      copy_bytes(slice_of(passed_on[i].output, most * length, number),
+                 slices_of(planes[i].output, length, grid_->charges(host, number)));
+  }
 }
 
 // For each other host, the slices that this rank is a deputy for.
-std::vector<HierarchicalExchange::Transfers> HierarchicalExchange::receive_slices(
-    const at::Tensor& output, std::span<const int64_t> offsets) const {
+std::vector<HierarchicalExchange::Transfers> HierarchicalExchange::receive_slices(GatherPlanes planes) const {
   std::vector<Transfers> incoming;
   for (const int host : grid_->others()) {
     const auto charges = grid_->charges(host);
     auto& transfers = incoming.emplace_back();
     for (int source = charges.begin; source < charges.end; ++source)
-      transfers.push_back(wire().recv(slice_of(output, offsets, source), source, kData));
+      for (const auto& [output, input] : planes)
+        transfers.push_back(wire().recv(slice_of(output, input.numel(), source), source, kData));
   }
   return incoming;
 }
 
-HierarchicalExchange::Transfers HierarchicalExchange::send_to_deputies(const at::Tensor& slice) const {
+HierarchicalExchange::Transfers HierarchicalExchange::send_to_deputies(GatherPlanes planes) const {
   Transfers sent;
-  for (const int host : grid_->others()) sent.push_back(wire().send(slice, grid_->deputy_on(host), kData));
+  for (const int host : grid_->others())
+    for (const auto& plane : planes) sent.push_back(wire().send(plane.input, grid_->deputy_on(host), kData));
   return sent;
 }
 
-void HierarchicalExchange::gather_for_host(const at::Tensor& output, const at::Tensor& input,
-                                           std::span<const int64_t> offsets) {
-  const auto incoming = receive_slices(output, offsets);
-  const auto sent = send_to_deputies(input);
-  place_own_slice(output, input, offsets);
+void HierarchicalExchange::gather_for_host(GatherPlanes planes) {
+  const auto incoming = receive_slices(planes);
+  const auto sent = send_to_deputies(planes);
+  place_own_slices(planes);
   fault_point("gather sent");
   for (const auto& transfers : incoming)
     for (const auto& transfer : transfers) wire().wait(transfer);
   for (const auto& transfer : sent) wire().wait(transfer);
 }
 
-void HierarchicalExchange::all_gather(const at::Tensor& output, const at::Tensor& input,
-                                      std::span<const int64_t> offsets) {
-  const auto incoming = receive_slices(output, offsets);
-  const auto sent = send_to_deputies(input);
-  place_own_slice(output, input, offsets);
+void HierarchicalExchange::all_gather(GatherPlanes planes) {
+  const auto incoming = receive_slices(planes);
+  const auto sent = send_to_deputies(planes);
+  place_own_slices(planes);
   fault_point("gather sent");
-  gather_inside(output, offsets, grid_->own_host());
+  gather_inside(planes, grid_->own_host());
   for (size_t i = 0; i < incoming.size(); ++i) {
     for (const auto& transfer : incoming[i]) wire().wait(transfer);
-    gather_inside(output, offsets, grid_->others()[i]);
+    gather_inside(planes, grid_->others()[i]);
   }
   for (const auto& transfer : sent) wire().wait(transfer);
 }
 
-// This host's sum of one part of what it has for the charges of this rank on `host`, one slice behind the other.
-void HierarchicalExchange::reduce_inside(const at::Tensor& output, std::span<const Piece> input,
-                                         std::span<const int64_t> offsets, int host, Part part) const {
-  std::vector<Piece> pieces;
-  std::vector<int64_t> bounds{0};
-  for (int number = 0; number < grid_->own_ranks().size(); ++number) {
-    const auto charges = grid_->charges(host, number);
-    bounds.push_back(bounds.back());
-    for (int peer = charges.begin; peer < charges.end; ++peer) {
-      const auto [begin, end] = part.of(offsets[peer], offsets[peer + 1]);
-      for (auto& piece : cut(input, begin, end)) pieces.push_back({bounds.back() + piece.first, piece.values});
-      bounds.back() += end - begin;
+// This host's sums of one part of what it has for the charges of this rank on `host`: in each of `sums` one slice's part
+// behind the other, and zeros where this rank has fewer charges than others.
+void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, Part part,
+                                      std::span<const at::Tensor> sums) const {
+  const int most = most_charges(host);
+  std::vector<ReducePlane> within;
+  for (size_t i = 0; i < planes.size(); ++i) {
+    const int64_t slice = planes[i].output.numel(), length = part.length(slice);
+    const auto [begin, end] = part.of(slice);
+    auto& [sum, pieces] = within.emplace_back(ReducePlane{sums[i], {}});
+    for (int number = 0; number < grid_->own_ranks().size(); ++number) {
+      const auto charges = grid_->charges(host, number);
+      for (int peer = charges.begin; peer < charges.end; ++peer) {
+        const int64_t first = (number * most + peer - charges.begin) * length;
+        for (auto& piece : cut(planes[i].input, peer * slice + begin, peer * slice + end))
+          pieces.push_back({first + piece.first, piece.values});
+      }
     }
   }
-  inside_->run([&](Communicator& ranks) {
-    ranks.reduce_scatter(output, std::move(pieces), bounds, 1.0, {"slices", {}})->wait();
-  });
+  inside_->run([&](Communicator& ranks) { ranks.reduce_scatter(std::move(within), 1.0, {"slices", {}})->wait(); });
 }
 
 // A part is on its way while the next one is summed.
-void HierarchicalExchange::send_sums(std::span<const Piece> input, std::span<const int64_t> offsets, int host,
-                                     int64_t parts, const at::TensorOptions& options, OnTheWay& sent) const {
+void HierarchicalExchange::send_sums(ReducePlanes planes, int host, int64_t parts, Sums& sent) const {
   const auto charges = grid_->charges(host);
   for (int64_t number = 0; number < parts; ++number) {
     const Part part{number, parts};
-    std::vector<int64_t> ends{0};
-    for (int peer = charges.begin; peer < charges.end; ++peer) {
-      const auto [begin, end] = part.of(offsets[peer], offsets[peer + 1]);
-      ends.push_back(ends.back() + end - begin);
-    }
-    const at::Tensor sum = sent.sums.emplace_back(at::empty({ends.back()}, options));
-    reduce_inside(sum, input, offsets, host, part);
+    std::vector<at::Tensor> sums;
+    for (const auto& [output, input] : planes)
+      sums.push_back(at::empty({most_charges(host) * part.length(output.numel())}, output.options()));
+    sum_inside(planes, host, part, sums);
     for (int peer = charges.begin; peer < charges.end; ++peer) {
       fault_point("chunk sent");
-      sent.transfers.push_back(wire().send(slice_of(sum, ends, peer - charges.begin), peer, kData));
+      for (size_t i = 0; i < planes.size(); ++i)
+        sent.transfers.push_back(wire().send(
+            slice_of(sums[i], part.length(planes[i].output.numel()), peer - charges.begin), peer, kData));
     }
+    sent.tensors.insert(sent.tensors.end(), sums.begin(), sums.end());
   }
 }
 
-void HierarchicalExchange::sum_scatter(const at::Tensor& output, std::vector<Piece> input,
-                                       std::span<const int64_t> offsets) {
-  const int64_t parts = 1 + largest_slice(offsets) * static_cast<int64_t>(output.element_size()) / kPartBytes;
-  std::vector<at::Tensor> by_host(static_cast<size_t>(grid_->count()));
+void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
+  int64_t bytes = 0;
+  for (const auto& plane : planes) bytes += static_cast<int64_t>(plane.output.nbytes());
+  const int64_t parts = 1 + bytes / kPartBytes;
+  std::vector<std::vector<at::Tensor>> by_host(static_cast<size_t>(grid_->count()));
   Transfers incoming;
-  OnTheWay sent;
   for (const int host : grid_->others()) {
-    const auto theirs = by_host[static_cast<size_t>(host)] = at::empty_like(output);
-    for (int64_t number = 0; number < parts; ++number) {
-      const auto [begin, end] = Part{number, parts}.of(0, theirs.numel());
-      incoming.push_back(wire().recv(theirs.narrow(0, begin, end - begin), grid_->deputy_on(host), kData));
-    }
+    auto& theirs = by_host[static_cast<size_t>(host)];
+    for (const auto& plane : planes) theirs.push_back(at::empty_like(plane.output));
+    for (int64_t number = 0; number < parts; ++number)
+      for (const auto& sum : theirs) {
+        const auto [begin, end] = Part{number, parts}.of(sum.numel());
+        incoming.push_back(wire().recv(sum.narrow(0, begin, end - begin), grid_->deputy_on(host), kData));
+      }
   }
-  for (const int host : grid_->others()) send_sums(input, offsets, host, parts, output.options(), sent);
+  Sums sent;
+  for (const int host : grid_->others()) send_sums(planes, host, parts, sent);
   const int own_host = grid_->own_host();
-  by_host[static_cast<size_t>(own_host)] = output;
-  reduce_inside(output, input, offsets, own_host, {0, 1});
+  auto& own = by_host[static_cast<size_t>(own_host)];
+  for (const auto& plane : planes) own.push_back(plane.output);
+  sum_inside(planes, own_host, {0, 1}, own);
   for (const auto& transfer : incoming) wire().wait(transfer);
-  reduce_in_rank_order(output, by_host, own_host, ReduceOp::kSum);
+  for (size_t i = 0; i < planes.size(); ++i) {
+    std::vector<at::Tensor> sums;
+    for (const auto& theirs : by_host) sums.push_back(theirs[i]);
+    reduce_in_rank_order(planes[i].output, sums, own_host, ReduceOp::kSum);
+  }
   for (const auto& transfer : sent.transfers) wire().wait(transfer);
 }
 
-void HierarchicalExchange::reduce_scatter(const at::Tensor& output, const at::Tensor& input,
-                                          std::span<const int64_t> offsets, ReduceOp op) {
-  if (op != ReduceOp::kSum || !output.is_floating_point())
-    return DirectExchange::reduce_scatter(output, input, offsets, op);
-  // No sum may lie in what is summed.
-  const bool lies_in_input = output.const_data_ptr() == slice_of(input, offsets, rank_).const_data_ptr();
-  const at::Tensor sum = lies_in_input ? at::empty_like(output) : output;
-  sum_scatter(sum, {{0, input}}, offsets);
-  if (lies_in_input && sum.numel() > 0) std::memcpy(output.mutable_data_ptr(), sum.const_data_ptr(), sum.nbytes());
+// Sums and gathers slices; of tensors that have no equal ones, those of longer copies.
+void HierarchicalExchange::sum(std::span<const at::Tensor> flats) {
+  std::vector<ReducePlane> contributions;
+  std::vector<GatherPlane> sums;
+  for (const auto& flat : flats) {
+    const int64_t length = divide_up(flat.numel(), world_size_);
+    const at::Tensor whole = length * world_size_ == flat.numel() ? flat : at::zeros({length * world_size_}, flat.options());
+    // No sum may lie in what is summed.
+    contributions.push_back({at::empty({length}, flat.options()), {{0, flat}}});
+    sums.push_back({whole, contributions.back().output});
+  }
+  reduce_scatter(contributions);
+  all_gather(sums);
+  for (size_t i = 0; i < flats.size(); ++i)
+    copy_bytes(flats[i].mutable_data_ptr(), sums[i].output.const_data_ptr(), flats[i].nbytes());
+}
+
+void HierarchicalExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) {
+  std::vector<at::Tensor> by_hosts, directly;
+  for (const auto& flat : flats)
+    (op == ReduceOp::kSum && flat.is_floating_point() ? by_hosts : directly).push_back(flat);
+  if (!by_hosts.empty()) sum(by_hosts);
+  if (!directly.empty()) DirectExchange::all_reduce(directly, op);
 }
 
 void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {

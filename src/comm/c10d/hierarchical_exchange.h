@@ -14,7 +14,7 @@ namespace fsdp {
 
 /// Note [Two levels]. Each byte crosses between two hosts once, over as many connections as the smaller one has ranks.
 ///
-/// - all_gather: a rank sends its slice to its deputy on each other host, and the ranks of a host pass on to each other
+/// - all_gather: a rank sends its slices to its deputy on each other host, and the ranks of a host pass on to each other
 ///   what they are deputies for.
 /// - all_gather into memory that the ranks of a host share: a rank receives there what it is a deputy for, so that a
 ///   host has each byte once; nothing is passed on.
@@ -22,34 +22,37 @@ namespace fsdp {
 ///   there, and send these the sums.
 /// - broadcast: the root sends to the first rank of each other host.
 ///
-/// A sum is taken in rank order inside each host and then in the order of hosts. Maxima, minima, sums of integers
-/// and messages go directly from rank to rank.
+/// A sum is taken in rank order inside each host and then in the order of hosts. Maxima, minima, sums of integers,
+/// all_to_all and messages go directly from rank to rank.
+///
+/// Inside a host slices are equal, too: where its ranks stand for different numbers of ranks of another one, each counts
+/// as if it stood for the most that one of them does. A sum of what is missing is not sent, and a gather then goes
+/// through memory of its own.
 class HierarchicalExchange : public DirectExchange {
  public:
   HierarchicalExchange(std::shared_ptr<Wire> wire, std::shared_ptr<const Inside> inside,
                        std::shared_ptr<const HostGrid> grid, int rank, int world_size)
       : DirectExchange(std::move(wire), rank, world_size), inside_(std::move(inside)), grid_(std::move(grid)) {}
 
-  void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
-  void gather_for_host(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                      ReduceOp op) override;
-  void sum_scatter(const at::Tensor& output, std::vector<Piece> input, std::span<const int64_t> offsets) override;
+  void all_gather(GatherPlanes planes) override;
+  void gather_for_host(GatherPlanes planes) override;
+  void reduce_scatter(ReducePlanes planes) override;
+  bool takes_pieces() const override { return true; }
+  void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
   void broadcast(const at::Tensor& tensor, int root) override;
 
  private:
-  struct Slices;
-  using Transfers = std::vector<Wire::Transfer>;
-  std::vector<Transfers> receive_slices(const at::Tensor& output, std::span<const int64_t> offsets) const;
-  Transfers send_to_deputies(const at::Tensor& slice) const;
-  Slices slices_of_host(const at::Tensor& flat, std::span<const int64_t> offsets, int host) const;
-  void gather_inside(const at::Tensor& output, std::span<const int64_t> offsets, int host) const;
   struct Part;
-  struct OnTheWay;
-  void reduce_inside(const at::Tensor& output, std::span<const Piece> input, std::span<const int64_t> offsets, int host,
-                     Part part) const;
-  void send_sums(std::span<const Piece> input, std::span<const int64_t> offsets, int host, int64_t parts,
-                 const at::TensorOptions& options, OnTheWay& sent) const;
+  struct Sums;
+  using Transfers = std::vector<Wire::Transfer>;
+  std::vector<Transfers> receive_slices(GatherPlanes planes) const;
+  Transfers send_to_deputies(GatherPlanes planes) const;
+  void gather_inside(GatherPlanes planes, int host) const;
+  void sum_inside(ReducePlanes planes, int host, Part part, std::span<const at::Tensor> sums) const;
+  void send_sums(ReducePlanes planes, int host, int64_t parts, Sums& sent) const;
+  void sum(std::span<const at::Tensor> flats);
+  /// The most ranks of `host` for which one of this host stands.
+  int most_charges(int host) const;
 
   const std::shared_ptr<const Inside> inside_;
   const std::shared_ptr<const HostGrid> grid_;

@@ -35,8 +35,8 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  Ticket(std::vector<uint8_t> votes, std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
-      : votes_(std::move(votes)), roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
+  Ticket(std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
+      : roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
 
   void wait() override {
     std::unique_lock lock(mutex_);
@@ -49,24 +49,21 @@ class Lane::Ticket : public Work {
     if (error_) std::rethrow_exception(error_);
   }
   bool lets_others_go_on() const override { return true; }
-  std::span<const uint8_t> votes() const override { return votes_; }
   void then(Next next) override {
     std::unique_lock lock(mutex_);
     if (!done_) {
       next_ = std::move(next);
     } else if (!error_) {
       lock.unlock();
-      next(votes_);
+      next();
     }
   }
 
-  // The lane's thread owns the votes until it finishes the ticket.
-  std::vector<uint8_t>& votes_of_lane() { return votes_; }
   void finish(std::exception_ptr error) {
     std::unique_lock lock(mutex_);
     if (const auto next = std::exchange(next_, nullptr); next && !error) {
       lock.unlock();
-      next(votes_);
+      next();
       lock.lock();
     }
     error_ = std::move(error);
@@ -75,7 +72,6 @@ class Lane::Ticket : public Work {
   }
 
  private:
-  std::vector<uint8_t> votes_;
   const std::shared_ptr<RollCall> roll_call_;
   const std::shared_ptr<std::atomic<int>> waits_of_lane_;
   std::mutex mutex_;
@@ -95,7 +91,7 @@ class Lane::State : public RollCall::Witness {
         roll_call_(std::move(roll_call)),
         options_(std::move(options)) {}
 
-  std::shared_ptr<Work> push(Job job, std::vector<uint8_t> votes);
+  std::shared_ptr<Work> push(Job job);
   void run();
   void stop();
   bool wait_until_ended(std::chrono::milliseconds time);
@@ -160,13 +156,12 @@ Lane::~Lane() {
   }
 }
 
-std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, std::vector<uint8_t> votes, MoveData move_data,
-                                   Enclosure enclosure) {
-  return state_->push({fingerprint, std::move(move_data), std::move(enclosure), nullptr}, std::move(votes));
+std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data, Enclosure enclosure) {
+  return state_->push({fingerprint, std::move(move_data), std::move(enclosure), nullptr});
 }
 
-std::shared_ptr<Work> Lane::State::push(Job job, std::vector<uint8_t> votes) {
-  auto ticket = job.ticket = std::make_shared<Ticket>(std::move(votes), roll_call_, waits_);
+std::shared_ptr<Work> Lane::State::push(Job job) {
+  auto ticket = job.ticket = std::make_shared<Ticket>(roll_call_, waits_);
   roll_call_->activity().begin();
   std::lock_guard lock(mutex_);
   ++begun_;
@@ -278,15 +273,14 @@ void Lane::State::attempt(Job& job, Span& span) {
   }
   try {
     fault_point("lane handshake");
-    const Disagreement found = handshake_->exchange(mine, job.ticket->votes_of_lane(), job.enclosure);
+    const Disagreement found = handshake_->exchange(mine, job.enclosure);
     if (found.peer >= 0) disagree(mine, found);
     roll_call_->activity().move();
     agreed();
     span.reach(Stage::kAgreed);
     fault_point("lane agreed");
-    if (!is_voted_down(job.ticket->votes_of_lane()))
-      if (auto works = job.move_data(); !works.empty())
-        on_device_.push_back({std::move(works), mine, begin + options_.timeout});
+    if (auto works = job.move_data(); !works.empty())
+      on_device_.push_back({std::move(works), mine, begin + options_.timeout});
     fault_point("lane done");
   } catch (const Error&) {
     throw;

@@ -23,7 +23,7 @@
 namespace fsdp {
 
 /// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, each in three steps:
-/// exchange fingerprints, votes and data that is small, compare, move other data.
+/// exchange fingerprints and data that is small, compare, move other data.
 ///
 /// Data on an accelerator is merely issued then: the lane looks after it until it has moved, and goes on meanwhile.
 ///
@@ -50,8 +50,7 @@ class Lane {
 
   /// Queues a collective. In the lane's thread `enclosure` says what goes with the fingerprint, and `move_data` runs
   /// once all ranks agree.
-  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, std::vector<uint8_t> votes, MoveData move_data,
-                                             Enclosure enclosure = {});
+  [[nodiscard]] std::shared_ptr<Work> submit(Fingerprint fingerprint, MoveData move_data, Enclosure enclosure = {});
 
  private:
   class Ticket;

@@ -6,14 +6,14 @@
 
 #include "comm/c10d/exchange.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 
 namespace fsdp {
 
-/// Uses `_allgather_base` and `_reduce_scatter_base` where all slices are equal, which leaves the order of a sum to the
-/// backend; otherwise messages and sums in rank order. On an accelerator all of it is merely issued: the current stream
-/// has the result, and the host waits for nothing.
+/// Leaves the order of a sum to the backend. The tensors of a call are issued as one where the backend can do so. On an
+/// accelerator all of it is merely issued: the current stream has the result, and the host waits for nothing.
 class NativeExchange : public Exchange {
  public:
   /// `wire`: of the same order, whose deadline holds here too.
@@ -21,19 +21,22 @@ class NativeExchange : public Exchange {
                  int rank, int world_size)
       : Exchange(rank, world_size), backend_(std::move(backend)), device_(device), wire_(std::move(wire)) {}
 
-  void all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets) override;
-  void reduce_scatter(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                      ReduceOp op) override;
+  void all_gather(GatherPlanes planes) override;
+  void reduce_scatter(ReducePlanes planes) override;
+  void all_reduce(std::span<const at::Tensor> flats, ReduceOp op) override;
+  void all_to_all(const at::Tensor& output, const at::Tensor& input) override;
   void broadcast(const at::Tensor& tensor, int root) override;
   void send(const at::Tensor& tensor, int peer) override;
   void recv(const at::Tensor& tensor, int peer) override;
   Issued take_issued() override { return std::exchange(issued_, {}); }
 
  private:
-  /// Sends outgoing[r] to rank r and fills incoming[r] from it, for every other rank r; empty tensors are left out.
-  void swap(std::span<const at::Tensor> outgoing, std::span<const at::Tensor> incoming);
+  using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+  /// Runs `acts`, each of which begins a collective, as one, and waits.
+  void run(std::span<const std::function<WorkPtr()>> acts);
+  void run(const std::function<WorkPtr()>& act) { run({&act, 1}); }
   /// On an accelerator it is the current stream that waits.
-  void wait(const c10::intrusive_ptr<c10d::Work>& work);
+  void wait(const WorkPtr& work);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const c10::Device device_;

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "comm/core/current_stream.h"
@@ -14,12 +15,11 @@ namespace fsdp {
 struct StreamHandoff::State {
   State(c10::Device on, Lane::MoveData with_tensors)
       : device(on),
-        before(t_before && t_before->device == on ? t_before : nullptr),
-        caller(before ? before->caller : current_stream(on)),
+        caller(t_caller && t_caller->device() == on ? *t_caller : current_stream(on)),
         submitted(on.type()),
         finished(on.type()),
         move_data(std::move(with_tensors)) {
-    if (!before) submitted.record(caller);
+    submitted.record(current_stream(on));
   }
   ~State() {
     try {
@@ -30,18 +30,25 @@ struct StreamHandoff::State {
   }
 
   Issued run() {
-    const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
-    const c10::StreamGuard guard(stream);
-    (before ? before->submitted : submitted).block(stream);
-    if (before) before->finished.block(stream);
+    stream = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+    const c10::StreamGuard guard(*stream);
+    submitted.block(*stream);
     try {
       auto issued = move_data();
-      finished.record(stream);
+      finished.record(*stream);
       return issued;
     } catch (...) {
-      finished.record(stream);  // of what was issued all the same
+      finished.record(*stream);  // of what was issued all the same
       throw;
     }
+  }
+
+  // What `next` gives the current stream comes after this collective.
+  void follow(const Work::Next& next) {
+    const c10::StreamGuard guard(*stream);
+    const auto* before = std::exchange(t_caller, &caller);
+    next();
+    t_caller = before;
   }
 
   void let_go() {
@@ -51,19 +58,18 @@ struct StreamHandoff::State {
     });
   }
 
-  // Of the thread that submits what follows a collective, which comes after that one instead of after what the caller's
-  // stream has been given since.
-  static thread_local std::shared_ptr<State> t_before;
+  // Of the thread that runs what follows a collective: whose tensors that is about.
+  static thread_local const c10::Stream* t_caller;
 
   const c10::Device device;
-  const std::shared_ptr<State> before;
   const c10::Stream caller;
+  std::optional<c10::Stream> stream;  // of the collective, once it was issued
   c10::Event submitted, finished;
   Lane::MoveData move_data;
   std::once_flag once;
 };
 
-thread_local std::shared_ptr<StreamHandoff::State> StreamHandoff::State::t_before;
+thread_local const c10::Stream* StreamHandoff::State::t_caller = nullptr;
 
 StreamHandoff::StreamHandoff(c10::Device device, Lane::MoveData move_data) {
   if (device.is_cpu())
@@ -89,13 +95,8 @@ std::shared_ptr<Work> StreamHandoff::for_caller(std::shared_ptr<Work> work) cons
       state_->let_go();
     }
     bool lets_others_go_on() const override { return inner_->lets_others_go_on(); }
-    std::span<const uint8_t> votes() const override { return inner_->votes(); }
     void then(Next next) override {
-      inner_->then([state = state_, next = std::move(next)](std::span<const uint8_t> votes) {
-        State::t_before = state;
-        next(votes);
-        State::t_before = nullptr;
-      });
+      inner_->then([state = state_, next = std::move(next)] { state->follow(next); });
     }
 
    private:

@@ -33,7 +33,7 @@ using Issued = std::vector<c10::intrusive_ptr<c10d::Work>>;
 /// thread each.
 class Wire {
  public:
-  enum class Channel : int { kFingerprint = 1, kVotes = 2, kData = 3 };
+  enum class Channel : int { kFingerprint = 0, kData = 1 };
 
   struct Transfer {
     c10::intrusive_ptr<c10d::Work> work;
@@ -76,7 +76,7 @@ class Wire {
   void blame(int peer) { waiting_for_ = peer; }
 
  private:
-  int tag(Channel channel) const { return 4 * order_ + static_cast<int>(channel); }
+  int tag(Channel channel) const { return 2 * order_ + static_cast<int>(channel); }
 
   const std::shared_ptr<Transport> transport_;
   const std::chrono::milliseconds timeout_;

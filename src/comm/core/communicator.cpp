@@ -10,7 +10,9 @@ class SendAndRecv : public Work {
     recv_->wait();
     send_->wait();
   }
-  std::span<const uint8_t> votes() const override { return recv_->votes(); }
+  void then(Next next) override {
+    recv_->then([send = send_, next = std::move(next)] { send->then(next); });
+  }
 
  private:
   const std::shared_ptr<Work> send_, recv_;

@@ -11,9 +11,10 @@ namespace fsdp {
 namespace {
 
 // FNV-1a: the same on every rank and in every build, which std::hash does not promise.
-uint64_t hash_bytes(const void* data, size_t size) {
+constexpr uint64_t kHashOfNothing = 0xcbf29ce484222325u;
+
+uint64_t hash_bytes(const void* data, size_t size, uint64_t hash = kHashOfNothing) {
   const auto* bytes = static_cast<const uint8_t*>(data);
-  uint64_t hash = 0xcbf29ce484222325u;
   for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3u;
   return hash;
 }
@@ -41,6 +42,8 @@ std::string_view name_of(Operation operation) {
       return "all_reduce(max)";
     case Operation::kAllReduceMin:
       return "all_reduce(min)";
+    case Operation::kAllToAll:
+      return "all_to_all";
     case Operation::kBroadcast:
       return "broadcast";
     case Operation::kSend:
@@ -77,35 +80,22 @@ Fingerprint make_fingerprint(Operation operation, const Tag& tag) {
   const size_t kept = std::min(tag.text().size(), Fingerprint::kTextBytes - counted.size() - 2);
   std::memcpy(fingerprint.text.data(), tag.text().data(), kept);
   std::memcpy(fingerprint.text.data() + kept + 1, counted.data(), counted.size());
-  fingerprint.vote_count = static_cast<uint32_t>(tag.votes.size());
-  if (fingerprint.votes_fit()) {
-    const auto bits = pack_votes(tag.votes);
-    std::copy(bits.begin(), bits.end(), fingerprint.votes.begin());
-  }
   return fingerprint;
 }
 
-void describe_data(Fingerprint& fingerprint, const at::Tensor& data, std::span<const int64_t> offsets) {
-  fingerprint.bytes = data.nbytes();
-  fingerprint.dtype = static_cast<int8_t>(data.scalar_type());
-  fingerprint.device = static_cast<int8_t>(data.device().type());
-  fingerprint.layout = offsets.empty() ? 0 : hash_bytes(offsets.data(), offsets.size_bytes());
-}
-
-std::vector<uint8_t> pack_votes(std::span<const uint8_t> votes) {
-  std::vector<uint8_t> bits((votes.size() + 7) / 8);
-  for (size_t i = 0; i < votes.size(); ++i) {
-    if (votes[i] != 0) bits[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
+void describe_data(Fingerprint& fingerprint, std::span<const at::Tensor> planes, int times) {
+  fingerprint.planes = static_cast<uint32_t>(planes.size());
+  fingerprint.dtype = static_cast<int8_t>(planes.front().scalar_type());
+  fingerprint.device = static_cast<int8_t>(planes.front().device().type());
+  fingerprint.bytes = 0;
+  fingerprint.lengths = fingerprint.dtypes = kHashOfNothing;
+  for (const auto& plane : planes) {
+    fingerprint.bytes += plane.nbytes() * static_cast<uint64_t>(times);
+    const int64_t numel = plane.numel();
+    const auto dtype = plane.scalar_type();
+    fingerprint.lengths = hash_bytes(&numel, sizeof(numel), fingerprint.lengths);
+    fingerprint.dtypes = hash_bytes(&dtype, sizeof(dtype), fingerprint.dtypes);
   }
-  return bits;
-}
-
-void merge_votes(std::span<uint8_t> votes, std::span<const uint8_t> bits) {
-  for (size_t i = 0; i < votes.size(); ++i) votes[i] |= (bits[i / 8] >> (i % 8)) & 1u;
-}
-
-bool is_voted_down(std::span<const uint8_t> votes) {
-  return !votes.empty() && std::all_of(votes.begin(), votes.end(), [](uint8_t vote) { return vote == 0; });
 }
 
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks) {
@@ -119,15 +109,16 @@ std::string describe(const Fingerprint& fingerprint, const Ranks& ranks) {
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {
   std::string text = describe(fingerprint, ranks);
   if (fingerprint.dtype >= 0) {
-    text +=
-        str_cat(", ", fingerprint.bytes, " bytes of ", c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype)));
+    const auto* dtype = c10::toString(static_cast<c10::ScalarType>(fingerprint.dtype));
+    text += str_cat(", ", fingerprint.bytes, " bytes");
+    text += fingerprint.planes > 1 ? str_cat(" in ", fingerprint.planes, " tensors, the first of ", dtype)
+                                   : str_cat(" of ", dtype);
     const auto device = static_cast<c10::DeviceType>(fingerprint.device);
     if (device != c10::kCPU) text += " on " + c10::DeviceTypeName(device, /*lower_case=*/true);
   }
   if (fingerprint.group > 0) text += str_cat(", group ", fingerprint.group);
   if (fingerprint.operation == Operation::kBroadcast) text += str_cat(", root ", ranks.name_of(fingerprint.peer));
   if (fingerprint.count > 0) text += str_cat(", ", fingerprint.counted(), ": ", fingerprint.count);
-  if (fingerprint.vote_count > 0) text += str_cat(", ", fingerprint.vote_count, " votes");
   return text;
 }
 
@@ -143,10 +134,11 @@ std::string difference(const Fingerprint& a, int rank_of_a, const Fingerprint& b
   note(a.group != b.group, "group");
   note(a.sequence != b.sequence, "position in the order");
   note(a.bytes != b.bytes, "bytes");
-  note(a.dtype != b.dtype, "dtype");
+  note(a.planes != b.planes, "number of tensors");
+  // The length of a single tensor follows from its bytes and its dtype.
+  note(a.lengths != b.lengths && a.planes == b.planes && a.planes > 1, "lengths of the tensors");
+  note(a.dtypes != b.dtypes && a.planes == b.planes, "dtype");
   note(a.device != b.device, "device");
-  note(a.layout != b.layout, "boundaries of the ranks' slices");
-  note(a.vote_count != b.vote_count, "number of votes");
   note(a.count != b.count, (a.count > 0 ? a : b).counted());
   if (is_point_to_point(a.operation) && is_point_to_point(b.operation)) {
     note(a.peer != rank_of_b || b.peer != rank_of_a, "peer");

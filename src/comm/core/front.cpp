@@ -1,9 +1,10 @@
 #include "comm/core/front.h"
 
-#include <algorithm>
+#include <vector>
 
 #include "comm/core/check.h"
 #include "comm/core/log.h"
+#include "comm/core/pieces.h"
 
 namespace fsdp {
 namespace {
@@ -51,14 +52,17 @@ class Front::Call {
            b.scalar_type(), " on ", b.device(), ".");
   }
 
-  /// `own` is this rank's slice of a flat tensor of `numel` elements.
-  void expect_offsets(std::span<const int64_t> offsets, int64_t numel, const at::Tensor& own) const {
-    expect(static_cast<int64_t>(offsets.size()) == front_.world_size() + 1 && offsets.front() == 0 &&
-               offsets.back() == numel && std::is_sorted(offsets.begin(), offsets.end()),
-           "expected ", front_.world_size() + 1, " ascending offsets from 0 to ", numel, ", found ",
-           c10::ArrayRef<int64_t>(offsets.data(), offsets.size()), ".");
-    const int64_t slice = offsets[front_.rank() + 1] - offsets[front_.rank()];
-    expect(own.numel() == slice, "expected a slice of ", slice, " elements for this rank, found ", own.numel(), ".");
+  /// All of a call's tensors, of which there is one at least.
+  void expect_one_device(std::span<const at::Tensor> tensors) const {
+    expect(!tensors.empty(), "expected at least one tensor, found none.");
+    for (const auto& tensor : tensors)
+      expect(tensor.device() == tensors.front().device(), "expected tensors on one device, found some on ",
+             tensors.front().device(), " and on ", tensor.device(), ".");
+  }
+
+  void expect_numel(const at::Tensor& whole, const at::Tensor& slice) const {
+    expect(whole.numel() == front_.world_size() * slice.numel(), "expected ", front_.world_size(), " slices of ",
+           slice.numel(), " elements, the length of this rank's, found ", whole.numel(), " elements.");
   }
 
   void expect_rank(int rank) const {
@@ -66,15 +70,16 @@ class Front::Call {
            rank, ".");
   }
 
-  /// `peer`: the root or the other rank, if there is one.
-  Fingerprint of(const at::Tensor& data, std::span<const int64_t> offsets = {}, int peer = -1) {
-    describe_data(fingerprint_, data, offsets);
-    if (!offsets.empty()) fingerprint_.bytes = static_cast<uint64_t>(offsets.back()) * data.element_size();
+  /// `peer`: the root or the other rank, if there is one. `times`: see describe_data.
+  Fingerprint of(std::span<const at::Tensor> tensors, int peer = -1, int times = 1) {
+    expect_one_device(tensors);
+    describe_data(fingerprint_, tensors, times);
     fingerprint_.peer = peer;
     if (logs(LogLevel::kDebug))
-      log(LogLevel::kDebug, prefix_, str_cat(fingerprint_.bytes, " bytes of ", data.scalar_type()));
+      log(LogLevel::kDebug, prefix_, str_cat(fingerprint_.bytes, " bytes of ", tensors.front().scalar_type()));
     return fingerprint_;
   }
+  Fingerprint of(const at::Tensor& tensor, int peer = -1) { return of({&tensor, 1}, peer); }
 
  private:
   const Front& front_;
@@ -82,47 +87,64 @@ class Front::Call {
   std::string prefix_;
 };
 
-Fingerprint Front::checked_all_gather(const at::Tensor& output, const at::Tensor& input,
-                                      std::span<const int64_t> offsets, const Tag& tag) const {
+Fingerprint Front::checked_all_gather(std::span<const GatherPlane> planes, const Tag& tag) const {
   Call call(*this, Operation::kAllGather, tag);
-  call.expect_alike(output, input);
-  call.expect_offsets(offsets, output.numel(), input);
-  const at::Tensor own = output.detach().narrow(0, offsets[rank()], input.numel());
-  call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
-              "expected this rank's slice of the output as input, or memory of its own, found memory that overlaps the "
-              "output elsewhere.");
-  return call.of(output, offsets);
-}
-
-Fingerprint Front::checked_reduce_scatter(const at::Tensor& output, std::span<const Piece> input,
-                                          std::span<const int64_t> offsets, const Tag& tag) const {
-  Call call(*this, Operation::kReduceScatter, tag);
-  call.expect_tensor(output);
-  int64_t end = 0;
-  for (const auto& [first, values] : input) {
-    call.expect_alike(values, output);
-    call.expect(first >= end, "expected pieces in ascending order, found one from element ", first,
-                " after one that ends at ", end, ".");
-    call.expect(!overlap(output, values),
-                "expected an output with memory of its own, found one that overlaps the input.");
-    end = first + values.numel();
+  std::vector<at::Tensor> outputs;
+  for (const auto& [output, input] : planes) {
+    call.expect_alike(output, input);
+    call.expect_numel(output, input);
+    const at::Tensor own = slice_of(output.detach(), input.numel(), rank());
+    call.expect(own.const_data_ptr() == input.const_data_ptr() || !overlap(output, input),
+                "expected this rank's slice of the output as input, or memory of its own, found memory that overlaps "
+                "the output elsewhere.");
+    outputs.push_back(output);
   }
-  call.expect_offsets(offsets, std::max(offsets.empty() ? 0 : offsets.back(), end), output);
-  call.expect(output.is_floating_point(), "expected a floating point tensor, found ", output.scalar_type(), ".");
-  return call.of(output, offsets);
+  return call.of(outputs);
 }
 
-Fingerprint Front::checked_all_reduce(const at::Tensor& tensor, ReduceOp op, const Tag& tag) const {
+Fingerprint Front::checked_reduce_scatter(std::span<const ReducePlane> planes, const Tag& tag) const {
+  Call call(*this, Operation::kReduceScatter, tag);
+  std::vector<at::Tensor> outputs;
+  for (const auto& [output, input] : planes) {
+    call.expect_tensor(output);
+    call.expect(output.is_floating_point(), "expected a floating point tensor, found ", output.scalar_type(), ".");
+    int64_t end = 0;
+    for (const auto& [first, values] : input) {
+      call.expect_alike(values, output);
+      call.expect(first >= end, "expected pieces in ascending order, found one from element ", first,
+                  " after one that ends at ", end, ".");
+      call.expect(!overlap(output, values),
+                  "expected an output with memory of its own, found one that overlaps the input.");
+      end = first + values.numel();
+    }
+    call.expect(end <= world_size() * output.numel(), "expected pieces of ", world_size(), " slices of ",
+                output.numel(), " elements, the length of the output, found one that ends at element ", end, ".");
+    outputs.push_back(output);
+  }
+  return call.of(outputs, -1, world_size());
+}
+
+Fingerprint Front::checked_all_reduce(std::span<const at::Tensor> tensors, ReduceOp op, const Tag& tag) const {
   Call call(*this, all_reduce_operation(op), tag);
-  call.expect_tensor(tensor);
-  return call.of(tensor);
+  for (const auto& tensor : tensors) call.expect_tensor(tensor);
+  return call.of(tensors);
+}
+
+Fingerprint Front::checked_all_to_all(const at::Tensor& output, const at::Tensor& input, const Tag& tag) const {
+  Call call(*this, Operation::kAllToAll, tag);
+  call.expect_alike(output, input);
+  call.expect(input.numel() == output.numel() && input.numel() % world_size() == 0, "expected two tensors of ",
+              world_size(), " slices of equal length each, found ", output.numel(), " and ", input.numel(),
+              " elements.");
+  call.expect(!overlap(output, input), "expected an output with memory of its own, found one that overlaps the input.");
+  return call.of(output);
 }
 
 Fingerprint Front::checked_broadcast(const at::Tensor& tensor, int root, const Tag& tag) const {
   Call call(*this, Operation::kBroadcast, tag);
   call.expect_tensor(tensor);
   call.expect_rank(root);
-  return call.of(tensor, {}, root);
+  return call.of(tensor, root);
 }
 
 Fingerprint Front::checked_message(Operation operation, const at::Tensor& tensor, int peer, const Tag& tag) const {
@@ -131,9 +153,7 @@ Fingerprint Front::checked_message(Operation operation, const at::Tensor& tensor
   call.expect(world_size() > 1, "expected a process group with another rank, found one of 1 rank.");
   call.expect_rank(peer);
   call.expect(peer != rank(), "expected another rank than this one, found ", peer, ".");
-  constexpr size_t kMost = 8 * Fingerprint::kInlineVoteBytes;
-  call.expect(tag.votes.size() <= kMost, "expected at most ", kMost, " votes, found ", tag.votes.size(), ".");
-  return call.of(tensor, {}, peer);
+  return call.of(tensor, peer);
 }
 
 }  // namespace fsdp

@@ -25,23 +25,22 @@ class Front : public Communicator {
   int rank() const final { return ranks_.rank; }
   int world_size() const final { return ranks_.world_size; }
   std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) final {
-    return message(checked_message(Operation::kSend, tensor, peer, tag), tensor, tag);
+    return message(checked_message(Operation::kSend, tensor, peer, tag), tensor);
   }
   std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) final {
-    return message(checked_message(Operation::kRecv, tensor, peer, tag), tensor, tag);
+    return message(checked_message(Operation::kRecv, tensor, peer, tag), tensor);
   }
 
  protected:
   const Ranks& ranks() const { return ranks_; }
 
   /// A send or a recv.
-  virtual std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor, const Tag& tag) = 0;
+  virtual std::shared_ptr<Work> message(const Fingerprint& fingerprint, const at::Tensor& tensor) = 0;
 
-  Fingerprint checked_all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                                 const Tag& tag) const;
-  Fingerprint checked_reduce_scatter(const at::Tensor& output, std::span<const Piece> input,
-                                     std::span<const int64_t> offsets, const Tag& tag) const;
-  Fingerprint checked_all_reduce(const at::Tensor& tensor, ReduceOp op, const Tag& tag) const;
+  Fingerprint checked_all_gather(std::span<const GatherPlane> planes, const Tag& tag) const;
+  Fingerprint checked_reduce_scatter(std::span<const ReducePlane> planes, const Tag& tag) const;
+  Fingerprint checked_all_reduce(std::span<const at::Tensor> tensors, ReduceOp op, const Tag& tag) const;
+  Fingerprint checked_all_to_all(const at::Tensor& output, const at::Tensor& input, const Tag& tag) const;
   Fingerprint checked_broadcast(const at::Tensor& tensor, int root, const Tag& tag) const;
 
  private:

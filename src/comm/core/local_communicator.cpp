@@ -19,7 +19,7 @@ namespace {
 // Done by the stream that was current then; another one that waits comes after it.
 class DoneWork : public Work {
  public:
-  DoneWork(std::vector<uint8_t> votes, c10::Device device) : votes_(std::move(votes)), device_(device) {
+  explicit DoneWork(c10::Device device) : device_(device) {
     if (device_.is_cpu()) return;
     done_.emplace(device_.type());
     done_->record(current_stream(device_));
@@ -28,10 +28,8 @@ class DoneWork : public Work {
     if (done_) done_->block(current_stream(device_));
   }
   bool lets_others_go_on() const override { return true; }
-  std::span<const uint8_t> votes() const override { return votes_; }
 
  private:
-  const std::vector<uint8_t> votes_;
   const c10::Device device_;
   std::optional<c10::Event> done_;
 };
@@ -49,40 +47,45 @@ class LocalBuffer : public SharedBuffer {
   const c10::DataPtr memory_;
 };
 
-std::shared_ptr<Work> done(const Tag& tag, c10::Device device = c10::kCPU) {
-  return std::make_shared<DoneWork>(tag.votes, device);
-}
+std::shared_ptr<Work> done(c10::Device device = c10::kCPU) { return std::make_shared<DoneWork>(device); }
 
 class LocalCommunicator : public Front {
  public:
   explicit LocalCommunicator(Ranks ranks) : Front(std::move(ranks), /*carrier=*/"", c10::kCPU) {}
 
-  std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> offsets,
-                                   Tag tag) override {
-    const auto span = collective_span(ranks(), checked_all_gather(output, input, offsets, tag), "");
-    if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
-    return done(tag, output.device());
+  std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
+    const auto span = collective_span(ranks(), checked_all_gather(planes, tag), "");
+    for (const auto& [output, input] : planes)
+      if (output.const_data_ptr() != input.const_data_ptr()) output.detach().copy_(input.detach());
+    return done(planes.front().output.device());
   }
 
-  std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
-                                       std::span<const int64_t> offsets, double scale, Tag tag) override {
-    const auto span = collective_span(ranks(), checked_reduce_scatter(output, input, offsets, tag), "");
-    assemble_into(output.detach(), std::move(input));
-    scale_in_place(output.detach(), scale);
-    return done(tag, output.device());
+  std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
+    const auto span = collective_span(ranks(), checked_reduce_scatter(planes, tag), "");
+    for (auto& [output, input] : planes) {
+      assemble_into(output.detach(), std::move(input));
+      scale_in_place(output.detach(), scale);
+    }
+    return done(planes.front().output.device());
   }
 
-  std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) override {
-    const auto span = collective_span(ranks(), checked_all_reduce(tensor, op, tag), "");
-    return done(tag, tensor.device());
+  std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
+    const auto span = collective_span(ranks(), checked_all_reduce(tensors, op, tag), "");
+    return done(tensors.front().device());
+  }
+
+  std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
+    const auto span = collective_span(ranks(), checked_all_to_all(output, input, tag), "");
+    output.detach().copy_(input.detach());
+    return done(output.device());
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     const auto span = collective_span(ranks(), checked_broadcast(tensor, root, tag), "");
-    return done(tag, tensor.device());
+    return done(tensor.device());
   }
 
-  std::shared_ptr<Work> barrier(Tag tag) override { return done(tag); }
+  std::shared_ptr<Work> barrier(Tag) override { return done(); }
 
   std::shared_ptr<Communicator> duplicate(const std::string&) override { return make_local_communicator(ranks()); }
 
@@ -102,7 +105,7 @@ class LocalCommunicator : public Front {
   void start_over() override {}
 
  protected:
-  std::shared_ptr<Work> message(const Fingerprint&, const at::Tensor&, const Tag& tag) override { return done(tag); }
+  std::shared_ptr<Work> message(const Fingerprint&, const at::Tensor&) override { return done(); }
 };
 
 }  // namespace

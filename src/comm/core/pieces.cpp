@@ -7,24 +7,17 @@
 
 namespace fsdp {
 
-std::vector<int64_t> even_split(int64_t numel, int world_size) {
-  std::vector<int64_t> offsets;
-  for (int rank = 0; rank <= world_size; ++rank) offsets.push_back(numel * rank / world_size);
-  return offsets;
+at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank) {
+  const int64_t begin = std::min(rank * length, flat.numel());
+  return flat.narrow(0, begin, std::min(length, flat.numel() - begin));
 }
 
-at::Tensor slice_of(const at::Tensor& flat, std::span<const int64_t> offsets, int rank) {
-  return flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
+void copy_bytes(void* target, const void* source, size_t bytes) {
+  if (bytes > 0 && source != target) std::memcpy(target, source, bytes);
 }
 
-std::span<const std::byte> bytes_of(const at::Tensor& tensor) {
-  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
-}
-
-int64_t largest_slice(std::span<const int64_t> offsets) {
-  int64_t largest = 0;
-  for (size_t rank = 1; rank < offsets.size(); ++rank) largest = std::max(largest, offsets[rank] - offsets[rank - 1]);
-  return largest;
+void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
+  copy_bytes(target.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
 }
 
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options) {

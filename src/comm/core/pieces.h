@@ -13,15 +13,19 @@
 
 namespace fsdp {
 
-/// Where the slices begin and end when `numel` elements are dealt out evenly: world_size + 1 offsets.
-std::vector<int64_t> even_split(int64_t numel, int world_size);
-/// The slice of `rank`, a view.
-at::Tensor slice_of(const at::Tensor& flat, std::span<const int64_t> offsets, int rank);
-/// The elements of the largest slice.
-int64_t largest_slice(std::span<const int64_t> offsets);
+/// The slice of `rank` where each has `length` elements, a view. It is shorter where the tensor ends before it does.
+at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank);
+/// What is left of `a` divided by `b` counts as a whole one.
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Of a contiguous tensor on the CPU, as long as that lives.
-std::span<const std::byte> bytes_of(const at::Tensor& tensor);
+/// Slices of several tensors lie behind one another from multiples of so many bytes on, which suits every dtype.
+constexpr int64_t kSliceAlignment = 16;
+constexpr int64_t align_slice(int64_t bytes) { return divide_up(bytes, kSliceAlignment) * kSliceAlignment; }
+
+/// Copies `bytes`, unless both are the same memory: an empty tensor may have no address, which memcpy must not get.
+void copy_bytes(void* target, const void* source, size_t bytes);
+/// The same of whole tensors on the CPU, in the calling thread: copy_() would use a pool of threads.
+void copy_bytes(const at::Tensor& target, const at::Tensor& source);
 
 /// The flat tensor of `numel` elements that `pieces` make up, zeros between them: the piece itself if it is all of it.
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options);

@@ -4,7 +4,6 @@
 #include <fsdp/error.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "comm/core/collective_span.h"
@@ -27,15 +26,13 @@ std::string message_of(const std::exception_ptr& failure) {
 class Collectives::Started {
  public:
   Started(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, const Ranks& ranks, std::string_view order,
-          std::vector<uint8_t> votes, Steps steps)
+          Steps steps)
       : rounds_(std::move(rounds)),
         fingerprint_(fingerprint),
         operation_(describe(fingerprint, ranks)),
-        votes_(std::move(votes)),
         steps_(std::move(steps)),
         span_(collective_span(ranks, fingerprint, order)) {}
 
-  std::span<const uint8_t> votes() const { return votes_; }
   const std::string& operation() const { return operation_; }
   /// Nobody wants the result any more, unless something follows: lets tensors go that peers do not need.
   void abandon() {
@@ -61,51 +58,32 @@ class Collectives::Started {
 
   void post() {
     std::byte* slot = rounds_->open();
-    if (posted_ == 0 && !fingerprint_.votes_fit()) {
-      const auto bits = pack_votes(votes_);
-      std::memcpy(slot, bits.data(), bits.size());
-    }
-    if (steps_.write) steps_.write(posted_, slot + vote_bytes_in_slot(votes_.size()));
+    if (steps_.write) steps_.write(posted_, slot);
     rounds_->post(fingerprint_);
     ++posted_;
   }
 
   void read() {
     rounds_->meet();
-    if (read_ == 0) {
-      collect_votes();
-      span_.reach(Stage::kAgreed);
-    }
-    if (steps_.read && !is_voted_down(votes_)) steps_.read(read_, Slots(*rounds_, vote_bytes_in_slot(votes_.size())));
+    if (read_ == 0) span_.reach(Stage::kAgreed);
+    if (steps_.read) steps_.read(read_, *rounds_);
     rounds_->close();
     if (++read_ < steps_.count) return;
     steps_ = {.count = steps_.count};  // lets tensors go
     span_.end(Stage::kDone);
-    if (const auto next = std::exchange(next_, nullptr)) next(votes_);
+    if (const auto next = std::exchange(next_, nullptr)) next();
   }
   void then(Work::Next next) {
     if (is_done())
-      next(votes_);
+      next();
     else if (!is_dropped_)
       next_ = std::move(next);
   }
 
  private:
-  void collect_votes() {
-    for (size_t i = 0; i < rounds_->members().size(); ++i) {
-      const auto& fingerprint = rounds_->fingerprint_of(i);
-      const auto* in_slot = reinterpret_cast<const uint8_t*>(rounds_->slot_of(i));
-      if (fingerprint.votes_fit())
-        merge_votes(votes_, fingerprint.votes);
-      else
-        merge_votes(votes_, {in_slot, (votes_.size() + 7) / 8});
-    }
-  }
-
   const std::shared_ptr<Rounds> rounds_;
   const Fingerprint fingerprint_;
   const std::string operation_;
-  std::vector<uint8_t> votes_;
   Steps steps_;
   int64_t posted_ = 0, read_ = 0;
   bool is_dropped_ = false;
@@ -129,7 +107,6 @@ class Collectives::Handle : public Work {
                   ": the process group was destroyed before it ended. Call wait() before.");
   }
   bool lets_others_go_on() const override { return true; }
-  std::span<const uint8_t> votes() const override { return started_->votes(); }
   void then(Next next) override {
     if (const auto owner = owner_.lock()) owner->then(started_, std::move(next));
   }
@@ -138,10 +115,6 @@ class Collectives::Handle : public Work {
   const std::weak_ptr<Collectives> owner_;
   const std::shared_ptr<Started> started_;
 };
-
-size_t vote_bytes_in_slot(size_t votes) {
-  return votes <= 8 * Fingerprint::kInlineVoteBytes ? 0 : ((votes + 7) / 8 + 63) / 64 * 64;
-}
 
 Collectives::~Collectives() {
   peers_->remove(*this);
@@ -153,13 +126,11 @@ Collectives::~Collectives() {
   }
 }
 
-std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint,
-                                         std::vector<uint8_t> votes, Steps steps) {
+std::shared_ptr<Work> Collectives::start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, Steps steps) {
   const auto lock = peers_->lock();
   fingerprint.sequence = rounds->next_sequence();
   auto work =
-      std::make_shared<Started>(std::move(rounds), fingerprint, peers_->ranks(), name_, std::move(votes),
-                                std::move(steps));
+      std::make_shared<Started>(std::move(rounds), fingerprint, peers_->ranks(), name_, std::move(steps));
   guarded([&] {
     peers_->announce(work->operation());
     peers_->check();

@@ -6,45 +6,20 @@
 #include <fsdp/communicator.h>
 
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "comm/core/fingerprint.h"
 #include "comm/shm/attendant.h"
 #include "comm/shm/peers.h"
 #include "comm/shm/rounds.h"
+#include "comm/shm/steps.h"
 
 namespace fsdp::shm {
-
-/// The members' slots in a round that met, behind the votes.
-class Slots {
- public:
-  Slots(const Rounds& rounds, size_t head) : rounds_(rounds), head_(head) {}
-  const std::byte* of(size_t member) const { return rounds_.slot_of(member) + head_; }
-
- private:
-  const Rounds& rounds_;
-  const size_t head_;
-};
-
-/// What a collective does in each of its rounds.
-struct Steps {
-  int64_t count = 1;
-  /// Whether a round may be written before the one before it is read.
-  bool overlap = true;
-  /// Fills this rank's slot.
-  std::function<void(int64_t round, std::byte* slot)> write = {};
-  /// Reads the other members' slots.
-  std::function<void(int64_t round, const Slots& slots)> read = {};
-};
 
 /// First in, first out. No thread of its own, unless something follows a collective: one that was started goes on in
 /// later calls of this rank, and at most two rounds of it and its successors wait for slower peers. Thread safety: all
@@ -63,8 +38,7 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   ~Collectives() override;
 
   /// Waits for nothing.
-  std::shared_ptr<Work> start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, std::vector<uint8_t> votes,
-                              Steps steps);
+  std::shared_ptr<Work> start(std::shared_ptr<Rounds> rounds, Fingerprint fingerprint, Steps steps);
   /// Finishes everything that was started.
   void finish_all();
 
@@ -93,8 +67,5 @@ class Collectives : public Progress, public std::enable_shared_from_this<Collect
   std::exception_ptr failure_;
   Attendant attendant_;
 };
-
-/// Bytes at the beginning of a slot that hold votes which do not fit into a fingerprint.
-size_t vote_bytes_in_slot(size_t votes);
 
 }  // namespace fsdp::shm

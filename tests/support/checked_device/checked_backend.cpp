@@ -9,6 +9,8 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <iterator>
 #include <mutex>
@@ -86,6 +88,11 @@ class CheckedWork : public c10d::Work {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+std::atomic<int>& launches_of(c10::Device device) {
+  static std::array<std::atomic<int>, kDevices> launches;
+  return launches[static_cast<size_t>(device.index())];
+}
+
 class CheckedBackend : public c10d::Backend {
  public:
   CheckedBackend(c10d::Store& store, int rank, int size, std::chrono::milliseconds timeout, c10::Device device)
@@ -100,58 +107,76 @@ class CheckedBackend : public c10d::Backend {
   void startCoalescing() override { is_coalescing_ = true; }
   WorkPtr endCoalescing() override {
     is_coalescing_ = false;
-    return messages("sends and receives", std::exchange(coalesced_, {}));
+    auto parts = std::exchange(coalesced_, {});
+    std::vector<Operand> operands;
+    for (auto& part : parts) operands.insert(operands.end(), part.operands.begin(), part.operands.end());
+    return launch("several collectives", std::move(operands), [&] {
+      for (const auto& part : parts) part.move_data();
+    });
   }
 
   WorkPtr _allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions&) override {
-    return launch("all-gather", {{input, false}, {output, true}}, [&] {
+    return launch("all-gather", {{input, false}, {output, true}}, [=, this] {
       for (int rank = 0; rank < size_; ++rank) post(input, rank);
       for (int rank = 0; rank < size_; ++rank) take(output.narrow(0, rank * input.numel(), input.numel()), rank);
     });
   }
   WorkPtr _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                const c10d::ReduceScatterOptions& options) override {
-    return launch("reduce-scatter", {{input, false}, {output, true}}, [&] {
+    return launch("reduce-scatter", {{input, false}, {output, true}}, [=, this] {
       for (int rank = 0; rank < size_; ++rank) post(input.narrow(0, rank * output.numel(), output.numel()), rank);
       take_reduced(output, options.reduceOp);
     });
   }
   WorkPtr allreduce(std::vector<at::Tensor>& tensors, const c10d::AllreduceOptions& options) override {
-    return launch("all-reduce", {{tensors[0], true}}, [&] {
-      for (int rank = 0; rank < size_; ++rank) post(tensors[0], rank);
-      take_reduced(tensors[0], options.reduceOp);
+    return launch("all-reduce", {{tensors[0], true}}, [=, this, tensor = tensors[0]] {
+      for (int rank = 0; rank < size_; ++rank) post(tensor, rank);
+      take_reduced(tensor, options.reduceOp);
+    });
+  }
+  WorkPtr alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<int64_t>&, std::vector<int64_t>&,
+                        const c10d::AllToAllOptions&) override {
+    const int64_t numel = input.numel() / size_;
+    return launch("all-to-all", {{input, false}, {output, true}}, [=, this] {
+      for (int rank = 0; rank < size_; ++rank) post(input.narrow(0, rank * numel, numel), rank);
+      for (int rank = 0; rank < size_; ++rank) take(output.narrow(0, rank * numel, numel), rank);
     });
   }
   WorkPtr broadcast(std::vector<at::Tensor>& tensors, const c10d::BroadcastOptions& options) override {
     const int root = static_cast<int>(options.rootRank);
-    return launch("broadcast", {{tensors[0], rank_ != root}}, [&] {
-      if (rank_ != root) return take(tensors[0], root);
+    return launch("broadcast", {{tensors[0], rank_ != root}}, [=, this, tensor = tensors[0]] {
+      if (rank_ != root) return take(tensor, root);
       for (int rank = 0; rank < size_; ++rank)
-        if (rank != root) post(tensors[0], rank);
+        if (rank != root) post(tensor, rank);
     });
   }
   WorkPtr send(std::vector<at::Tensor>& tensors, int to, int) override {
-    return messages("send", {{{tensors[0], false}, to}});
+    return launch("send", {{tensors[0], false}}, [=, this, tensor = tensors[0]] { post(tensor, to); });
   }
   WorkPtr recv(std::vector<at::Tensor>& tensors, int from, int) override {
-    return messages("recv", {{{tensors[0], true}, from}});
+    return launch("recv", {{tensors[0], true}}, [=, this, tensor = tensors[0]] { take(tensor, from); });
   }
   WorkPtr barrier(const c10d::BarrierOptions&) override {
-    return launch("barrier", {}, [&] {
+    return launch("barrier", {}, [this] {
       for (int rank = 0; rank < size_; ++rank) place_->post(rank_, rank, {});
       for (int rank = 0; rank < size_; ++rank) place_->take(rank, rank_, timeout_);
     });
   }
 
  private:
-  // One side of a message.
-  struct Half {
-    Operand operand;
-    int peer;
+  // Of what is to be launched as one.
+  struct Part {
+    std::vector<Operand> operands;
+    std::function<void()> move_data;
   };
 
   WorkPtr launch(const std::string& name, std::vector<Operand> operands, const std::function<void()>& move_data) {
     for (const auto& operand : operands) require_known(operand.tensor.scalar_type());
+    if (is_coalescing_) {
+      coalesced_.push_back({std::move(operands), move_data});
+      return nullptr;
+    }
+    ++launches_of(device_);
     const c10::DeviceGuard guard(device_);
     c10::Event given(kType), finished(kType);
     given.record(current_stream(device_));
@@ -162,20 +187,6 @@ class CheckedBackend : public c10d::Backend {
     std::vector<at::Tensor> tensors;
     for (auto& operand : operands) tensors.push_back(std::move(operand.tensor));
     return c10::make_intrusive<CheckedWork>(device_, std::move(finished), std::move(tensors), shelf_);
-  }
-  WorkPtr messages(const std::string& name, std::vector<Half> halves) {
-    if (is_coalescing_) {
-      coalesced_.insert(coalesced_.end(), halves.begin(), halves.end());
-      return nullptr;
-    }
-    std::vector<Operand> operands;
-    for (const auto& half : halves) operands.push_back(half.operand);
-    return launch(name, std::move(operands), [&] {
-      for (const auto& [operand, peer] : halves)
-        if (!operand.writes) post(operand.tensor, peer);
-      for (const auto& [operand, peer] : halves)
-        if (operand.writes) take(operand.tensor, peer);
-    });
   }
   void post(const at::Tensor& tensor, int to) {
     Bytes bytes(tensor.nbytes());
@@ -202,10 +213,12 @@ class CheckedBackend : public c10d::Backend {
   const c10::Stream stream_;
   const std::shared_ptr<Shelf> shelf_ = std::make_shared<Shelf>();
   bool is_coalescing_ = false;
-  std::vector<Half> coalesced_;
+  std::vector<Part> coalesced_;
 };
 
 }  // namespace
+
+int launches_on(c10::Device device) { return launches_of(device); }
 
 c10::intrusive_ptr<c10d::Backend> make_checked_backend(c10d::Store& store, int rank, int size,
                                                        std::chrono::milliseconds timeout, c10::Device device) {

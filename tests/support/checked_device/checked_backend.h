@@ -13,6 +13,9 @@ namespace fsdp::test::checked {
 c10::intrusive_ptr<c10d::Backend> make_checked_backend(c10d::Store& store, int rank, int size,
                                                        std::chrono::milliseconds timeout, c10::Device device);
 
+/// How many operations the backends of the device have launched; what they were given as one counts once.
+int launches_on(c10::Device device);
+
 /// For ProcessGroupOptions: the tensors of rank r are on the device with index r.
 DeviceBackend device_backend_of(int rank);
 

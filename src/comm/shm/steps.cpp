@@ -1,0 +1,224 @@
+#include "comm/shm/steps.h"
+
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include <utility>
+
+#include "comm/core/pieces.h"
+#include "comm/core/rank_ordered_sum.h"
+#include "comm/shm/windows.h"
+
+namespace fsdp::shm {
+namespace {
+
+at::Tensor tensor_at(const std::byte* memory, int64_t numel, const at::TensorOptions& options) {
+  return at::from_blob(const_cast<std::byte*>(memory), {numel}, options);
+}
+
+std::byte* address_of(const at::Tensor& tensor, int64_t element) {
+  return static_cast<std::byte*>(tensor.mutable_data_ptr()) + element * static_cast<int64_t>(tensor.element_size());
+}
+
+size_t bytes_of(const at::Tensor& tensor, int64_t count) { return static_cast<size_t>(count) * tensor.element_size(); }
+
+Windows::Plane plane_of(int64_t numel, const at::Tensor& tensor) {
+  return {numel, static_cast<int64_t>(tensor.element_size())};
+}
+
+class Reduction {
+ public:
+  /// `outputs`: of which this rank fills its slices, or what it has of whole tensors.
+  Reduction(std::vector<std::vector<Piece>> inputs, std::vector<at::Tensor> outputs, Windows windows, ReduceOp op,
+            double scale, Writer writer)
+      : inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        windows_(std::move(windows)),
+        op_(op),
+        scale_(scale),
+        writer_(std::move(writer)) {}
+
+  void write(int64_t round, std::byte* slot) const {
+    for (int reader = 0; reader < writer_.world_size; ++reader) {
+      if (reader == writer_.rank) continue;
+      auto* window = slot + windows_.position(writer_.rank, reader);
+      writer_.traffic->add_sent(windows_.visit(reader, round, [&](const Stretch& stretch) {
+        copy_stretch(inputs_[stretch.plane], stretch.in_whole, stretch.in_whole + stretch.count,
+                     outputs_[stretch.plane].element_size(), window + stretch.position);
+      }));
+    }
+  }
+
+  void read(int64_t round, const Rounds& rounds) const {
+    const size_t bytes = windows_.visit(writer_.rank, round, [&](const Stretch& stretch) { sum(stretch, rounds); });
+    writer_.traffic->add_received(bytes * static_cast<size_t>(writer_.world_size - 1));
+  }
+
+ private:
+  void sum(const Stretch& stretch, const Rounds& rounds) const {
+    const at::Tensor& output = outputs_[stretch.plane];
+    const int64_t begin = stretch.in_whole;
+    visit_stretches(
+        inputs_[stretch.plane], begin, begin + stretch.count, [&](int64_t first, int64_t count, const std::byte* own) {
+          const auto zeros = own == nullptr ? at::zeros({count}, output.options()) : at::Tensor();
+          std::vector<at::Tensor> contributions;
+          for (int rank = 0; rank < writer_.world_size; ++rank) {
+            if (rank == writer_.rank)
+              contributions.push_back(own != nullptr ? tensor_at(own, count, output.options()) : zeros);
+            else
+              contributions.push_back(tensor_at(rounds.slot_of(static_cast<size_t>(rank)) +
+                                                    windows_.position(rank, writer_.rank) + stretch.position +
+                                                    bytes_of(output, first - begin),
+                                                count, output.options()));
+          }
+          reduce_in_rank_order(output.narrow(0, stretch.in_slice + first - begin, count), contributions, writer_.rank,
+                               op_, scale_);
+        });
+  }
+
+  const std::vector<std::vector<Piece>> inputs_;
+  const std::vector<at::Tensor> outputs_;
+  const Windows windows_;
+  const ReduceOp op_;
+  const double scale_;
+  const Writer writer_;
+};
+
+class Gather {
+ public:
+  Gather(std::vector<GatherPlane> planes, Windows windows, Writer writer)
+      : planes_(std::move(planes)), windows_(std::move(windows)), writer_(std::move(writer)) {}
+
+  void write(int64_t round, std::byte* slot) const {
+    writer_.traffic->add_sent(windows_.visit(writer_.rank, round, [&](const Stretch& stretch) {
+      const auto& input = planes_[stretch.plane].input;
+      copy_bytes(slot + stretch.position, address_of(input, stretch.in_slice), bytes_of(input, stretch.count));
+    }));
+  }
+
+  void read(int64_t round, const Rounds& rounds) const {
+    for (int rank = 0; rank < writer_.world_size; ++rank) {
+      const auto* slot = rounds.slot_of(static_cast<size_t>(rank));
+      const size_t bytes = windows_.visit(rank, round, [&](const Stretch& stretch) {
+        const auto& [output, input] = planes_[stretch.plane];
+        const auto* source = rank == writer_.rank ? address_of(input, stretch.in_slice) : slot + stretch.position;
+        copy_bytes(address_of(output, stretch.in_whole), source, bytes_of(output, stretch.count));
+      });
+      if (rank != writer_.rank) writer_.traffic->add_received(bytes);
+    }
+  }
+
+ private:
+  const std::vector<GatherPlane> planes_;
+  const Windows windows_;
+  const Writer writer_;
+};
+
+// One that is gone through round by round.
+template <class Collective>
+Steps steps_of(const std::shared_ptr<Collective>& collective, int64_t rounds) {
+  return {.count = rounds,
+          .write = [collective](int64_t round, std::byte* slot) { collective->write(round, slot); },
+          .read = [collective](int64_t round, const Rounds& slots) { collective->read(round, slots); }};
+}
+
+}  // namespace
+
+Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer) {
+  std::vector<Windows::Plane> slices;
+  for (auto& [output, input] : planes) {
+    output = output.detach();
+    input = input.detach();
+    slices.push_back(plane_of(input.numel(), input));
+  }
+  const auto windows = Windows::of_slices(std::move(slices), /*targets=*/1, writer.slot_bytes);
+  return steps_of(std::make_shared<Gather>(std::move(planes), windows, writer), windows.rounds());
+}
+
+Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer) {
+  std::vector<Windows::Plane> slices;
+  std::vector<std::vector<Piece>> inputs;
+  std::vector<at::Tensor> outputs;
+  for (auto& [output, input] : planes) {
+    inputs.push_back(std::move(input));
+    outputs.push_back(output.detach());
+    slices.push_back(plane_of(output.numel(), output));
+  }
+  const auto windows = Windows::of_slices(std::move(slices), writer.world_size - 1, writer.slot_bytes);
+  return steps_of(std::make_shared<Reduction>(std::move(inputs), std::move(outputs), windows, ReduceOp::kSum, scale,
+                                              writer),
+                  windows.rounds());
+}
+
+Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer& writer) {
+  std::vector<Windows::Plane> lengths;
+  std::vector<std::vector<Piece>> inputs;
+  std::vector<GatherPlane> planes;
+  for (const auto& flat : flats) {
+    inputs.push_back({{0, flat}});
+    planes.push_back({flat, flat});
+    lengths.push_back(plane_of(flat.numel(), flat));
+  }
+  const auto windows = Windows::of_turns(std::move(lengths), writer.world_size, writer.slot_bytes);
+  auto reduction =
+      std::make_shared<Reduction>(std::move(inputs), std::move(flats), windows, op, /*scale=*/1.0, writer);
+  auto gather = std::make_shared<Gather>(std::move(planes), windows, writer);
+  return {.count = 2 * windows.rounds(),
+          .overlap = false,
+          .write =
+              [=](int64_t round, std::byte* slot) {
+                round % 2 == 0 ? reduction->write(round / 2, slot) : gather->write(round / 2, slot);
+              },
+          .read =
+              [=](int64_t round, const Rounds& rounds) {
+                round % 2 == 0 ? reduction->read(round / 2, rounds) : gather->read(round / 2, rounds);
+              }};
+}
+
+Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer) {
+  const auto windows = Windows::of_slices({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1,
+                                          writer.slot_bytes);
+  const auto write = [=, source = input.detach()](int64_t round, std::byte* slot) {
+    for (int reader = 0; reader < writer.world_size; ++reader) {
+      if (reader == writer.rank) continue;
+      auto* window = slot + windows.position(writer.rank, reader);
+      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
+        copy_bytes(window, address_of(source, stretch.in_whole), bytes_of(source, stretch.count));
+      }));
+    }
+  };
+  const auto read = [=, source = input.detach(), target = output.detach()](int64_t round, const Rounds& rounds) {
+    for (int rank = 0; rank < writer.world_size; ++rank) {
+      const size_t bytes = windows.visit(rank, round, [&](const Stretch& stretch) {
+        const auto* from = rank == writer.rank
+                               ? address_of(source, stretch.in_whole)
+                               : rounds.slot_of(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
+        copy_bytes(address_of(target, stretch.in_whole), from, bytes_of(target, stretch.count));
+      });
+      if (rank != writer.rank) writer.traffic->add_received(bytes);
+    }
+  };
+  return {.count = windows.rounds(), .write = write, .read = read};
+}
+
+Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer) {
+  const at::Tensor flat = tensor.detach().view({-1});
+  const auto windows = Windows::of_slices({plane_of(flat.numel(), flat)}, /*targets=*/1, writer.slot_bytes);
+  Steps steps{.count = windows.rounds()};
+  if (is_source)
+    steps.write = [=](int64_t round, std::byte* slot) {
+      writer.traffic->add_sent(windows.visit(0, round, [&](const Stretch& stretch) {
+        copy_bytes(slot, address_of(flat, stretch.in_slice), bytes_of(flat, stretch.count));
+      }));
+    };
+  else
+    steps.read = [=](int64_t round, const Rounds& rounds) {
+      writer.traffic->add_received(windows.visit(0, round, [&](const Stretch& stretch) {
+        copy_bytes(address_of(flat, stretch.in_slice), rounds.slot_of(static_cast<size_t>(source)),
+                   bytes_of(flat, stretch.count));
+      }));
+    };
+  return steps;
+}
+
+}  // namespace fsdp::shm
