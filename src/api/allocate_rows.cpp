@@ -55,39 +55,73 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
 
 }  // namespace
 
+namespace {
+
+// The planes of a group whose memory ranks may share, on one device.
+struct PlanesOfGroup {
+  runtime::Parts* group;
+  std::vector<runtime::FlatParams*> planes = {};
+
+  // Each plane begins on a line of the caches.
+  static size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 63) / 64 * 64; }
+  size_t bytes() const {
+    size_t sum = 0;
+    for (const auto* plane : planes) sum += room_for(*plane);
+    return sum;
+  }
+};
+
+// One buffer for each group, that all ranks see; otherwise one for each plane, that the ranks of a host see; otherwise
+// memory of this rank's own.
+void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
+  auto& communicator = groups.front().group->identity.placement.shard().communicator();
+  std::vector<SharedPart> of_groups, of_planes;
+  for (const auto& of : groups) {
+    of_groups.push_back({of.group->identity.name, of.bytes()});
+    for (const auto* plane : of.planes) of_planes.push_back({of.group->identity.name, plane->whole().bytes()});
+  }
+  const auto buffers = communicator.share(of_groups, device);
+  const auto on_host = buffers.empty() ? communicator.share_on_host(of_planes, device)
+                                       : std::vector<std::shared_ptr<HostBuffer>>();
+  size_t number = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    size_t first_byte = 0;
+    for (auto* plane : groups[i].planes) {
+      plane->allocate_shard(buffers.empty() ? nullptr : buffers[i], first_byte,
+                            on_host.empty() ? nullptr : on_host[number++]);
+      first_byte += PlanesOfGroup::room_for(*plane);
+    }
+    if (!buffers.empty()) groups[i].group->turns.reading().add(*buffers[i]);
+  }
+}
+
+}  // namespace
+
 void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& call) {
-  using OnDevice = std::vector<std::pair<runtime::Parts*, runtime::FlatParams*>>;
-  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, OnDevice> devices;
+  std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::vector<PlanesOfGroup>> devices;
   const auto& placement = groups.front()->identity.placement;
   reserve_on_disk(groups, call);
   size_t largest = 0, largest_slice = 0;
-  for (auto* group : groups)
+  for (auto* group : groups) {
+    size_t bytes = 0, slice_bytes = 0;
     for (auto& flat : group->params.flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;
       const auto& shard = flat.shard();
-      if (shard.is_on_disk() || shard.is_on_host())
+      if (shard.is_on_disk() || shard.is_on_host()) {
         flat.allocate_shard(nullptr);
-      else
-        devices[{device.type(), device.index()}].emplace_back(group, &flat);
-      const auto& reduced = shard.reduced_form();
-      largest = std::max(largest, reduced.bytes(flat.whole().numel));
-      largest_slice = std::max(largest_slice, reduced.bytes(flat.plane().slice_numel));
+      } else {
+        auto& on_device = devices[{device.type(), device.index()}];
+        if (on_device.empty() || on_device.back().group != group) on_device.push_back({group});
+        on_device.back().planes.push_back(&flat);
+      }
+      bytes += shard.reduced_form().bytes(flat.whole().numel);
+      slice_bytes += shard.reduced_form().bytes(flat.plane().slice_numel);
     }
-  for (const auto& [device, flats] : devices) {
-    std::vector<SharedPart> parts;
-    for (const auto& [group, flat] : flats) parts.push_back({group->identity.name, flat->whole().bytes()});
-    auto& communicator = placement.shard().communicator();
-    const c10::Device place{device.first, device.second};
-    const auto buffers = communicator.share(parts, place);
-    std::vector<std::shared_ptr<HostBuffer>> on_host;
-    if (buffers.empty()) on_host = communicator.share_on_host(parts, place);
-    for (size_t i = 0; i < flats.size(); ++i) {
-      const auto& [group, flat] = flats[i];
-      flat->allocate_shard(buffers.empty() ? nullptr : buffers[i], on_host.empty() ? nullptr : on_host[i]);
-      if (auto* shared = flat->shared()) group->turns.reading().add(*shared);
-    }
+    largest = std::max(largest, bytes);
+    largest_slice = std::max(largest_slice, slice_bytes);
   }
+  for (const auto& [device, on_device] : devices) allocate_on({device.first, device.second}, on_device);
   if (largest > 0) placement.shard().reductions().reserve(largest);
   if (largest_slice > 0)
     for (const auto& steps : placement.further_steps()) steps->reserve(largest_slice);

@@ -14,10 +14,10 @@ using memory::ByteClass;
 using memory::FlatBuffer;
 using memory::FlatPart;
 
-c10::DataPtr data_of(const std::shared_ptr<SharedBuffer>& shared, c10::Device device) {
-  auto* reference = new std::shared_ptr<SharedBuffer>(shared);
-  return {shared->data(), reference, [](void* context) { delete static_cast<std::shared_ptr<SharedBuffer>*>(context); },
-          device};
+c10::DataPtr data_of(std::shared_ptr<SharedBuffer> shared, size_t first_byte, c10::Device device) {
+  auto* data = static_cast<std::byte*>(shared->data()) + first_byte;
+  return {data, new std::shared_ptr<SharedBuffer>(std::move(shared)),
+          [](void* context) { delete static_cast<std::shared_ptr<SharedBuffer>*>(context); }, device};
 }
 
 }  // namespace
@@ -36,14 +36,15 @@ FlatPart FlatParams::own_slice(const std::shared_ptr<FlatBuffer>& whole) const {
 }
 
 // Memory that every rank holds counts as each rank's own slice of it, so that the ranks' accounts add up.
-void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, std::shared_ptr<HostBuffer> on_host) {
+void FlatParams::allocate_shard(std::shared_ptr<SharedBuffer> shared, size_t first_byte,
+                                std::shared_ptr<HostBuffer> on_host) {
   const at::NoGradGuard no_grad;
-  shared_ = std::move(shared);
   on_host_ = std::move(on_host);
-  if (shared_)
-    shared_whole_ = std::make_shared<FlatBuffer>(data_of(shared_, whole_.form.device), whole_.form.bytes(rows().numel),
-                                                 account_, has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
-  if (shared_ && has_one_form())
+  if (shared)
+    shared_whole_ = std::make_shared<FlatBuffer>(data_of(std::move(shared), first_byte, whole_.form.device),
+                                                 whole_.form.bytes(rows().numel), account_,
+                                                 has_one_form() ? ByteClass::kRows : ByteClass::kWhole);
+  if (shared_whole_ && has_one_form())
     shard_.lie_in(own_slice(shared_whole_));
   else
     shard_.allocate();
@@ -63,7 +64,7 @@ std::shared_ptr<FlatBuffer> FlatParams::held_on_host() {
 }
 
 void FlatParams::allocate_whole(bool fills_alone) {
-  if (shared_)
+  if (shared_whole_)
     whole_.buffer = shared_whole_;
   else if (kept_)
     whole_.buffer = kept_;
@@ -73,34 +74,25 @@ void FlatParams::allocate_whole(bool fills_alone) {
     allocate_copy();
 }
 
-// What travels. In memory of a host, peers may still read what was gathered before.
-at::Tensor FlatParams::slice_to_gather() {
-  if (has_one_form()) return rows().tensor();
-  if (on_host_) return rows().tensor().to(whole_.form.device, whole_.form.dtype);
+// In memory of a host, peers may still read what was gathered before.
+GatherPlane FlatParams::plane_to_gather() {
+  const at::NoGradGuard no_grad;
+  const auto whole = whole_.tensor();
+  if (has_one_form()) return {whole, rows().tensor()};
+  if (on_host_) return {whole, rows().tensor().to(whole_.form.device, whole_.form.dtype)};
   auto slice = own_slice(whole_.buffer).tensor();
   shard_.copy_to(slice);
-  return slice;
+  return {whole, slice};
 }
 
 void FlatParams::publish() {
   const at::NoGradGuard no_grad;
   shard_.publish(whole_.form.dtype);
-  if (shared_ && !has_one_form()) shard_.copy_to(own_slice(shared_whole_).tensor());
-}
-
-void FlatParams::start_gather(Communicator& communicator, Tag tag, const AllGather& with) {
-  if (shared_) return;
-  const at::NoGradGuard no_grad;
-  const auto slice = slice_to_gather(), whole = whole_.tensor();
-  if (with)
-    gather_ = with(communicator, {GatherPlane{whole, slice}}, std::move(tag));
-  else
-    gather_ = communicator.all_gather(whole, slice, std::move(tag));
+  if (shared_whole_ && !has_one_form()) shard_.copy_to(own_slice(shared_whole_).tensor());
 }
 
 void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
-  if (shared_) return;
-  order_read();
+  if (shared_whole_) return;
   const bool are_here = std::ranges::all_of(neighbours.hosts(), [](int host) { return host == 0; });
   if (on_host_ && are_here && whole_.buffer->data() == on_host_->data())
     kept_ = whole_.buffer;
@@ -113,12 +105,6 @@ void FlatParams::drop_second_shard() {
   kept_.reset();
 }
 
-void FlatParams::start_gather_among(Communicator& neighbours, Tag tag) {
-  if (!kept_) gather_ = second_.start_gather(whole_, neighbours, std::move(tag));
-}
-
-void FlatParams::start_meeting(Communicator& communicator, Tag tag) { gather_ = communicator.barrier(std::move(tag)); }
-
 void FlatParams::copy_whole() {
   const FlatPart seen = whole_;
   allocate_copy();
@@ -129,27 +115,8 @@ void FlatParams::offload_whole() {
   const auto bytes = whole_.bytes();
   FlatPart host{whole_.form, whole_.numel,
                 std::make_shared<FlatBuffer>(memory::allocate(c10::kCPU, bytes), bytes, account_, ByteClass::kWhole)};
-  order_read();
   host.tensor().copy_(whole_.tensor());
-  free_whole();
   whole_.buffer = host.buffer;
-}
-
-void FlatParams::end_gather() {
-  gathered_ = std::exchange(gather_, nullptr);
-  shard_.let_go();
-}
-
-void FlatParams::order_read() {
-  if (!whole_.buffer || !whole_.buffer->uses().note_current()) return;
-  if (gathered_) gathered_->wait();
-  shard_.order_read();
-}
-
-void FlatParams::free_whole() {
-  gather_.reset();
-  gathered_.reset();
-  whole_.buffer.reset();
 }
 
 }  // namespace fsdp::runtime

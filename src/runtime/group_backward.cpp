@@ -13,12 +13,12 @@
 namespace fsdp::runtime {
 namespace {
 
-// The planes of each bucket, [begin, end), in the order in which buckets are reduced; see Note [Order of buckets].
-std::vector<SlotRun> buckets_of(const GroupIdentity& group, ShardedParams& params) {
-  const size_t planes = params.flats().size();
-  if (!group.placement.is_replicated_only() || planes == 0) return {{0, planes}};
-  std::vector<SlotRun> buckets;
-  for (size_t end = planes; end > 0; --end) buckets.push_back({end - 1, end});
+// The planes of each bucket, in the order in which buckets are reduced; see Note [Order of buckets]. Without buckets the
+// planes of one device travel together.
+std::vector<std::vector<size_t>> buckets_of(const GroupIdentity& group, ShardedParams& params) {
+  if (!group.placement.is_replicated_only()) return params.planes_by_device();
+  std::vector<std::vector<size_t>> buckets;
+  for (size_t plane = params.flats().size(); plane-- > 0;) buckets.push_back({plane});
   return buckets;
 }
 
@@ -29,13 +29,18 @@ GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params)
       params_(params),
       reduction_(reduction_over(group.placement)),
       reduction_within_replica_(reduction_within_replica(group.placement)),
-      slots_(params.count()),
-      partial_sums_(params.flats().size()) {
-  for (const auto& flats : buckets_of(group, params)) {
-    SlotRun run;
-    if (flats.begin < flats.end) run = {params.slots_in(flats.begin).begin, params.slots_in(flats.end - 1).end};
-    for (size_t slot = run.begin; slot < run.end; ++slot) slots_[slot].bucket = buckets_.size();
-    buckets_.push_back({.flats = flats, .slots = run});
+      slots_(params.count()) {
+  for (auto& planes : buckets_of(group, params)) {
+    auto& bucket = buckets_.emplace_back();
+    for (const size_t plane : planes) {
+      const auto run = params.slots_in(plane);
+      for (size_t slot = run.begin; slot < run.end; ++slot) {
+        slots_[slot].bucket = buckets_.size() - 1;
+        slots_[slot].number = bucket.slots.size();
+        bucket.slots.push_back(slot);
+      }
+    }
+    bucket.planes = std::move(planes);
   }
 }
 
@@ -44,9 +49,7 @@ bool GroupBackward::expects_any() const {
 }
 
 bool GroupBackward::has_gradients_in(size_t bucket) const {
-  const auto& run = buckets_[bucket].slots;
-  return std::any_of(slots_.begin() + static_cast<int64_t>(run.begin), slots_.begin() + static_cast<int64_t>(run.end),
-                     [](const Slot& slot) { return slot.arrived.defined(); });
+  return std::ranges::any_of(buckets_[bucket].slots, [this](size_t slot) { return slots_[slot].arrived.defined(); });
 }
 
 void GroupBackward::enter(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
@@ -55,17 +58,16 @@ void GroupBackward::enter(int task, bool (*expects)(const ParamSlot&), bool may_
 }
 
 void GroupBackward::open(bool (*expects)(const ParamSlot&), bool may_recompute) {
-  for (auto& bucket : buckets_) bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
+  for (auto& bucket : buckets_) bucket.expectations.begin(bucket.slots.size());
   for (size_t i : c10::irange(slots_.size())) {
     auto& expectations = buckets_[slots_[i].bucket].expectations;
-    const auto& run = buckets_[slots_[i].bucket].slots;
     const auto& parameter = params_.slots()[i];
     if (auto tensor = parameter.tensor(); tensor.defined())
       slots_[i].parked = std::exchange(tensor.mutable_grad(), at::Tensor());
     if (expects(parameter))
-      expectations.expect(i - run.begin, GradientSource::kTask);
+      expectations.expect(slots_[i].number, GradientSource::kTask);
     else if (may_recompute && slots_[i].was_read_unrecorded && parameter.requires_grad())
-      expectations.expect(i - run.begin, GradientSource::kInside);
+      expectations.expect(slots_[i].number, GradientSource::kInside);
   }
   is_open_ = true;
 }
@@ -82,7 +84,7 @@ void GroupBackward::close() {
   is_open_ = has_news_ = is_handed_out_ = false;
   for (auto& bucket : buckets_) {
     bucket.state = BucketState::kCollecting;
-    bucket.expectations.begin(bucket.slots.end - bucket.slots.begin);
+    bucket.expectations.begin(bucket.slots.size());
   }
   for (size_t i : c10::irange(slots_.size())) {
     slots_[i].has_arrived = false;
@@ -103,8 +105,7 @@ void GroupBackward::exchange_gradients() {
 void GroupBackward::add(size_t index, at::Tensor gradient, bool from_inside) {
   auto& slot = slots_[index];
   slot.has_arrived = true;
-  auto& bucket = buckets_[slot.bucket];
-  bucket.expectations.arrive(index - bucket.slots.begin, from_inside ? GradientSource::kInside : GradientSource::kTask);
+  buckets_[slot.bucket].expectations.arrive(slot.number, from_inside ? GradientSource::kInside : GradientSource::kTask);
   if (gradient.requires_grad()) {
     TORCH_WARN_ONCE(group_.where("backward"), "with create_graph = true the gradient of parameter '",
                     params_.slots()[index].name(),
@@ -136,26 +137,23 @@ int64_t GroupBackward::arrived_bytes() {
   return bytes;
 }
 
-// The whole gradients that lie in one flat buffer, where they are, ascending as slots do, with what was kept of this
-// rank's rows; the slots let them go.
-Contribution GroupBackward::take_contribution(size_t flat) {
-  const auto dtype = params_.flats()[flat].shard().reduced_form().dtype;
-  const double factor = factor_before_sum(dtype, group_.placement);
-  auto kept = std::exchange(partial_sums_[flat], {});
-  const auto slice = kept.rows.take();
+// The whole gradients of the parameters in one plane, where they are, with what was kept of this rank's rows; the slots
+// let them go.
+void GroupBackward::take_gradients(const ReducedPlane& plane, PartialSum& kept, Contribution& taken) {
+  const auto dtype = plane.rows.form.dtype;
+  const auto slice = kept.rows[plane.flat].take();
   if (slice.defined()) memory::note_use(slice);
-  Contribution taken;
-  taken.joined = kept.reductions;
-  const auto run = params_.slots_in(flat);
-  const int64_t begin_of_slice = group_.placement.shard().rank() * params_.flats()[flat].plane().slice_numel;
+  const auto run = params_.slots_in(plane.flat);
+  const int64_t begin_of_slice = group_.placement.shard().rank() * params_.flats()[plane.flat].plane().slice_numel;
+  auto& pieces = taken.planes.emplace_back();
   for (size_t i = run.begin; i < run.end; ++i) {
     const auto& parameter = params_.slots()[i];
     auto gradient = slots_[i].arrived.take();
-    const bool was_kept = kept.has(taken.votes.size());
-    taken.votes.push_back(gradient.defined() || was_kept);
+    const bool was_kept = kept.has(slots_[i].number);
+    taken.votes[slots_[i].number] = gradient.defined() || was_kept;
     if (gradient.defined()) {
       --waiting_;
-      if (factor != 1.0) gradient = gradient.mul(factor);  // others may have it too
+      if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // others may have it too
       if (gradient.scalar_type() != dtype) slots_[i].charge = charge_of(gradient = gradient.to(dtype));
       taken.charges.push_back(std::move(slots_[i].charge));
       gradient = parameter.flat_in_memory_order(gradient);
@@ -165,27 +163,35 @@ Contribution GroupBackward::take_contribution(size_t flat) {
     at::Tensor rows;
     if (was_kept && parameter.rows_numel() > 0)
       rows = slice.narrow(0, first_of_rows - begin_of_slice, parameter.rows_numel());
-    if (taken.votes.back() != 0 && (gradient.defined() || rows.defined()))
-      add_pieces(taken.pieces, first, gradient, first_of_rows, rows);
+    if (gradient.defined() || rows.defined()) add_pieces(pieces, first, gradient, first_of_rows, rows);
   }
+}
+
+// What this rank gives to the reduction of a bucket.
+Contribution GroupBackward::take_contribution(Bucket& bucket, const std::vector<ReducedPlane>& planes) {
+  auto kept = std::exchange(bucket.partial_sum, {});
+  Contribution taken{.votes = std::vector<uint8_t>(bucket.slots.size()), .joined = kept.reductions};
+  for (const auto& plane : planes)
+    taken.factor = std::min(taken.factor, factor_before_sum(plane.rows.form.dtype, group_.placement));
+  for (const auto& plane : planes) take_gradients(plane, kept, taken);
   return taken;
 }
 
 // Whether a plane takes part in the reduction of its bucket.
-bool GroupBackward::trains(size_t flat) {
-  if (partial_sums_[flat].is_there()) return true;
-  const auto run = params_.slots_in(flat);
+bool GroupBackward::trains(const Bucket& bucket, size_t plane) {
+  if (bucket.partial_sum.rows.contains(plane)) return true;
+  const auto run = params_.slots_in(plane);
   for (size_t i = run.begin; i < run.end; ++i)
     if (params_.slots()[i].requires_grad() || slots_[i].arrived.defined()) return true;
   return false;
 }
 
 // What was reduced, in the form of the rows.
-memory::FlatPart GroupBackward::land(const ReductionInFlight& reduced) {
+memory::FlatPart GroupBackward::land(const ReducedPlane& reduced) {
   auto& shard = params_.flats()[reduced.flat].shard();
-  if (!shard.lands_elsewhere()) return reduced.output;
+  if (!shard.lands_elsewhere()) return reduced.rows;
   auto landed = shard.allocate_gradient();
-  shard.land(reduced.output.tensor(), landed);
+  shard.land(reduced.rows.tensor(), landed);
   return landed;
 }
 
@@ -197,7 +203,7 @@ void GroupBackward::finish_landing() {
   for (const auto& [flat, votes, slice] : std::exchange(landings_, {})) {
     const auto run = params_.slots_in(flat);
     for (size_t i = run.begin; i < run.end; ++i)
-      if (votes[i - run.begin] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));
+      if (votes[slots_[i].number] != 0) add_to_rows(i, params_.rows_of_slice(i, slice));
   }
 }
 
@@ -219,13 +225,14 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
   const auto& reduction = policy.all_reduces ? *reduction_ : *reduction_within_replica_;
   const Span span(group_.rank_state->timeline, Track::kCompute, "reduce", subject);
   try {
-    for (size_t flat = bucket.flats.begin; flat < bucket.flats.end; ++flat)
-      if (trains(flat)) {
-        auto output = params_.flats()[flat].shard().allocate_reduced();
-        bucket.in_flight.push_back(reduce(reduction, group_, subject, std::move(output),
-                                          take_contribution(flat), policy, writes));
-        bucket.in_flight.back().flat = flat;
-      }
+    std::vector<ReducedPlane> planes;
+    for (const size_t plane : bucket.planes)
+      if (trains(bucket, plane)) planes.push_back({plane, params_.flats()[plane].shard().allocate_reduced()});
+    if (!planes.empty()) {
+      auto contribution = take_contribution(bucket, planes);
+      bucket.in_flight =
+          reduce(reduction, group_, subject, std::move(planes), std::move(contribution), policy, writes);
+    }
   } catch (...) {
     group_.placement.pass_on_failure("backward");
     throw;
@@ -241,15 +248,14 @@ void GroupBackward::finish_reductions(const ReductionPolicy& policy) {
 // While this thread waits, others may finish the same reduction, or drop it.
 void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& policy) {
   const OwnOperators own_operators;
-  while (!bucket.in_flight.empty()) {
+  while (bucket.in_flight) {
     const uint64_t number = bucket.reduction_number;
-    const auto is_under_way = [&] { return !bucket.in_flight.empty() && bucket.reduction_number == number; };
-    std::vector<std::shared_ptr<Work>> works;
-    for (const auto& flat : bucket.in_flight) works.push_back(flat.started.work);
+    const auto is_under_way = [&] { return bucket.in_flight && bucket.reduction_number == number; };
+    const auto work = bucket.in_flight->started.work;
     const c10::OptionalStreamGuard guard(stream_of_results());
     try {
       const Span waiting(group_.rank_state->timeline, Track::kCompute, "wait for reduction", group_.name);
-      for (const auto& work : works) group_.rank_state->wait(*work);
+      group_.rank_state->wait(*work);
     } catch (...) {
       if (is_under_way()) {
         take_in_flight(bucket);
@@ -257,42 +263,43 @@ void GroupBackward::finish_reduction(Bucket& bucket, const ReductionPolicy& poli
       }
       throw;
     }
-    if (is_under_way())
-      for (auto& flat : take_in_flight(bucket)) {
-        flat.charges.clear();
-        hand_out(flat, policy);
-      }
+    if (is_under_way()) hand_out(bucket, *take_in_flight(bucket), policy);
     fault_point("gradients reduced");
   }
   take_in_flight(bucket);
 }
 
 // kReducing -> kReduced, else nothing
-std::vector<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
+std::optional<ReductionInFlight> GroupBackward::take_in_flight(Bucket& bucket) {
   if (bucket.state == BucketState::kReducing) bucket.state = BucketState::kReduced;
-  return std::exchange(bucket.in_flight, {});
+  return std::exchange(bucket.in_flight, std::nullopt);
 }
 
-void GroupBackward::hand_out(ReductionInFlight& reduced, const ReductionPolicy& policy) {
+void GroupBackward::hand_out(Bucket& bucket, ReductionInFlight reduced, const ReductionPolicy& policy) {
+  reduced.charges.clear();
   const auto votes = reduced.votes();
   if (reduced.is_within_replica) {
-    auto& kept = partial_sums_[reduced.flat];
+    auto& kept = bucket.partial_sum;
     kept.reductions = reduced.joined + 1;
     kept.votes = votes;
-    kept.rows.put(reduced.output.tensor());
-    memory::note_use(reduced.output.tensor());
+    for (const auto& plane : reduced.planes) {
+      kept.rows[plane.flat].put(plane.rows.tensor());
+      memory::note_use(plane.rows.tensor());
+    }
     return;
   }
   has_news_ = true;
   if (std::ranges::none_of(votes, [](uint8_t vote) { return vote != 0; })) return;
   reduced.finish();
-  if (const auto hook = policy.hook) {  // which may set another one
-    const UsersOperators users_operators;
-    hook(reduced.output.tensor());
+  for (const auto& plane : reduced.planes) {
+    if (const auto hook = policy.hook) {  // which may set another one
+      const UsersOperators users_operators;
+      hook(plane.rows.tensor());
+    }
+    landings_.push_back({plane.flat, votes, land(plane)});
   }
-  landings_.push_back({reduced.flat, votes, land(reduced)});
   // What the host has to wait for it waits for once, when somebody is to see it.
-  if (!is_open_ || !params_.flats()[reduced.flat].shard().is_on_host()) finish_landing();
+  if (!is_open_ || !params_.flats()[reduced.planes.front().flat].shard().is_on_host()) finish_landing();
 }
 
 // Their gradient is parked while a backward is open.
@@ -321,14 +328,14 @@ void GroupBackward::forget_reads() {
 
 size_t GroupBackward::reset() {
   for (auto& bucket : buckets_) {
-    bucket.in_flight.clear();
+    bucket.in_flight.reset();
     bucket.state = BucketState::kCollecting;
+    bucket.partial_sum = {};
   }
   for (auto& slot : slots_) {
     slot.arrived = {};
     slot.charge = {};
   }
-  for (auto& sum : partial_sums_) sum = {};
   landings_.clear();
   for (auto& flat : params_.flats()) flat.shard().drop_landing();
   waiting_ = 0;

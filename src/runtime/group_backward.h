@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "memory/handed_on.h"
-#include "runtime/buckets.h"
 #include "runtime/expectations.h"
 #include "runtime/group_identity.h"
 #include "runtime/partial_sum.h"
@@ -27,11 +26,11 @@ enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
 
 /// While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked here. A parameter that
 /// some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. The gradients handed
-/// out are parts of one buffer for each plane. A backward that is not the last may close while reductions are in flight: their
-/// results are added by the one in which somebody waits for them.
+/// out are parts of one buffer for each plane. A backward that is not the last may close while reductions are in flight:
+/// their results are added by the one in which somebody waits for them.
 ///
-/// What is reduced together is a bucket: all parameters, where ranks have rows each; where every rank has all rows, so
-/// that a sum need not be cut into slices, each plane (Note [Order of buckets]). Thread safety: under the rank's lock.
+/// What one collective reduces is a bucket: all planes of a device where ranks have rows each; a single plane where every
+/// rank has all rows (Note [Order of buckets]). Thread safety: under the rank's lock.
 class GroupBackward {
  public:
   GroupBackward(const GroupIdentity& group, ShardedParams& params);
@@ -61,16 +60,16 @@ class GroupBackward {
   /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward;
   /// that of one slot.
   bool has_gradients() const {
-    return waiting_ > 0 || std::ranges::any_of(partial_sums_, &PartialSum::is_there);
+    return waiting_ > 0 || std::ranges::any_of(buckets_, [](const Bucket& bucket) { return bucket.partial_sum.is_there(); });
   }
   bool has_gradient(size_t slot) const {
-    return slots_[slot].arrived.defined() || partial_sums_[params_.place(slot).flat].is_there();
+    return slots_[slot].arrived.defined() || buckets_[slots_[slot].bucket].partial_sum.is_there();
   }
   /// Whether whole gradients wait for a reduction in one bucket.
   bool has_gradients_in(size_t bucket) const;
   /// Whether reductions of backwards that have ended were not waited for.
   bool has_late_reductions() const {
-    return !is_open_ && std::ranges::any_of(buckets_, [](const Bucket& bucket) { return !bucket.in_flight.empty(); });
+    return !is_open_ && std::ranges::any_of(buckets_, [](const Bucket& bucket) { return bucket.in_flight.has_value(); });
   }
   /// Of the whole gradients that arrived in the open backward on the CPU.
   int64_t arrived_bytes();
@@ -118,16 +117,17 @@ class GroupBackward {
     // of the parameter's first use in forward, so one group's gradients may arrive on several.
     memory::HandedOn arrived;
     memory::Charge charge;
-    size_t bucket = 0;
+    size_t bucket = 0, number = 0;  // its bucket, and its number among the bucket's slots
     bool has_arrived = false;  // in the open backward
     bool was_read_unrecorded = false;
   };
   struct Bucket {
-    SlotRun flats, slots;
+    std::vector<size_t> planes = {}, slots = {};
     BucketState state = BucketState::kCollecting;
-    Expectations expectations = {};                 // its first slot is number 0
-    std::vector<ReductionInFlight> in_flight = {};  // of an earlier backward while this one is collecting
-    uint64_t reduction_number = 0;                  // of the last one that was started
+    Expectations expectations = {};
+    std::optional<ReductionInFlight> in_flight = {};  // of an earlier backward while this one is collecting
+    uint64_t reduction_number = 0;                    // of the last one that was started
+    PartialSum partial_sum = {};
   };
 
   // What was reduced, on its way to the rows' gradients.
@@ -139,15 +139,16 @@ class GroupBackward {
 
   void open(bool (*expects)(const ParamSlot&), bool may_recompute);
   void close();
-  bool trains(size_t flat);
+  bool trains(const Bucket& bucket, size_t plane);
   memory::Charge charge_of(const at::Tensor& gradient) const;
-  Contribution take_contribution(size_t flat);
-  memory::FlatPart land(const ReductionInFlight& reduced);
+  void take_gradients(const ReducedPlane& plane, PartialSum& kept, Contribution& taken);
+  Contribution take_contribution(Bucket& bucket, const std::vector<ReducedPlane>& planes);
+  memory::FlatPart land(const ReducedPlane& reduced);
   void finish_landing();
   std::optional<c10::Stream> stream_of_results();
   void finish_reduction(Bucket& bucket, const ReductionPolicy& policy);
-  std::vector<ReductionInFlight> take_in_flight(Bucket& bucket);
-  void hand_out(ReductionInFlight& reduced, const ReductionPolicy& policy);
+  static std::optional<ReductionInFlight> take_in_flight(Bucket& bucket);
+  void hand_out(Bucket& bucket, ReductionInFlight reduced, const ReductionPolicy& policy);
   void add_to_rows(size_t slot, at::Tensor gradient);
 
   const GroupIdentity& group_;
@@ -160,7 +161,6 @@ class GroupBackward {
   std::vector<Slot> slots_;
   std::vector<Bucket> buckets_;
   size_t waiting_ = 0;  // slots whose gradient waits for a reduction
-  std::vector<PartialSum> partial_sums_;  // by plane
   std::vector<Landing> landings_;
   std::string error_;  // of the open backward, thrown when it ends
   std::atomic<int64_t> reductions_ = 0;

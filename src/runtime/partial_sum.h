@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "memory/handed_on.h"
@@ -12,12 +13,12 @@
 
 namespace fsdp::runtime {
 
-/// Of one flat buffer. It joins this rank's own gradients before the next reduction, which so sums one thing for each
-/// rank, whatever was kept: first what this rank's rows have, then the other ranks' in their order.
+/// Of one bucket. It joins this rank's own gradients before the next reduction, which so sums one thing for each rank,
+/// whatever was kept: first what this rank's rows have, then the other ranks' in their order.
 struct PartialSum {
-  int reductions = 0;          // whose sum it is; 0: there is none
-  std::vector<uint8_t> votes;  // by parameter of the buffer: whether some rank of the replica had a gradient
-  memory::HandedOn rows;       // this rank's slice
+  int reductions = 0;                       // whose sum it is; 0: there is none
+  std::vector<uint8_t> votes = {};          // by parameter: whether some rank of the replica had a gradient
+  std::map<size_t, memory::HandedOn> rows = {};  // by plane: this rank's slice
 
   bool is_there() const { return reductions > 0; }
   bool has(size_t parameter) const { return is_there() && votes[parameter] != 0; }

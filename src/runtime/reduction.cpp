@@ -35,13 +35,17 @@ class OverShardAxis : public Reduction {
  public:
   explicit OverShardAxis(const Placement& placement) : placement_(placement) {}
 
-  Started start(ReducePlane rows, ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) const override {
+  Started start(std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
+                const ReduceScatter& with) const override {
     auto& ranks = placement_.shard().reductions();
-    if (!with) return {ranks.reduce_scatter({std::move(rows), std::move(counts)}, scale, std::move(tag))};
+    if (!with) {
+      rows.push_back(std::move(counts));
+      return {ranks.reduce_scatter(std::move(rows), scale, std::move(tag))};
+    }
     auto of_counts = tag;
     of_counts.subject += ", which have gradients";
     auto first = ranks.reduce_scatter({std::move(counts)}, scale, std::move(of_counts));
-    return {std::make_shared<Both>(std::move(first), with(ranks, {std::move(rows)}, scale, std::move(tag)))};
+    return {std::make_shared<Both>(std::move(first), with(ranks, std::move(rows), scale, std::move(tag)))};
   }
 
  private:
@@ -90,9 +94,11 @@ class OverAllAxes : public Reduction {
  public:
   explicit OverAllAxes(const Placement& placement) : placement_(placement), over_shard_axis_(placement) {}
 
-  Started start(ReducePlane rows, ReducePlane counts, double scale, Tag tag, const ReduceScatter& with) const override {
-    auto second =
-        std::make_shared<OverReplicas>(placement_.further_steps(), std::vector{rows.output, counts.output}, tag);
+  Started start(std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
+                const ReduceScatter& with) const override {
+    std::vector<at::Tensor> sums{counts.output};
+    for (const auto& plane : rows) sums.push_back(plane.output);
+    auto second = std::make_shared<OverReplicas>(placement_.further_steps(), std::move(sums), tag);
     auto first = over_shard_axis_.start(std::move(rows), std::move(counts), 1.0, std::move(tag), with).work;
     first->then([second] { second->begin(); });
     return {std::make_shared<Steps>(std::move(first), std::move(second)), scale};
@@ -156,16 +162,19 @@ std::vector<uint8_t> ReductionInFlight::votes() const {
 }
 
 void ReductionInFlight::finish() {
-  if (started.scale == 1.0) return;
-  const auto rows = output.tensor();
-  memory::note_use(rows);
-  scale_in_place(rows, std::exchange(started.scale, 1.0));
+  const double scale = std::exchange(started.scale, 1.0);
+  if (scale == 1.0) return;
+  for (const auto& plane : planes) {
+    const auto rows = plane.rows.tensor();
+    memory::note_use(rows);
+    scale_in_place(rows, scale);
+  }
 }
 
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
-                         memory::FlatPart output, Contribution contribution, const ReductionPolicy& policy,
+                         std::vector<ReducedPlane> planes, Contribution contribution, const ReductionPolicy& policy,
                          uint32_t writes) {
-  auto& [pieces, votes, charges, joined] = contribution;
+  auto& [pieces, votes, charges, joined, factor] = contribution;
   const bool is_within_replica = !policy.all_reduces && group.placement.replicas() > 1;
   // In the subject, or ranks could differ unseen.
   if (is_within_replica) subject += " within the replica";
@@ -173,15 +182,16 @@ ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group,
   if (policy.divide_factor) subject += str_cat(" divided by ", *policy.divide_factor);
   Tag tag = group.tag(std::move(subject), writes);
   const double divisor = policy.divide_factor.value_or(group.placement.divisor());
-  const double scale =
-      is_within_replica ? 1.0 : 1.0 / (divisor * factor_before_sum(output.form.dtype, group.placement));
+  const double scale = is_within_replica ? 1.0 : 1.0 / (divisor * factor);
   const auto ranks = group.placement.shard().world_size();
-  const auto given = counts_of(votes, ranks, output.form.device);
+  const auto given = counts_of(votes, ranks, planes.front().rows.form.device);
   const auto counts = at::empty({std::ssize(votes)}, given.options());
-  auto started = reduction.start({output.tensor(), std::move(pieces)}, {counts, {{0, given}}}, scale, std::move(tag),
+  std::vector<ReducePlane> rows;
+  for (size_t i = 0; i < planes.size(); ++i) rows.push_back({planes[i].rows.tensor(), std::move(pieces[i])});
+  auto started = reduction.start(std::move(rows), {counts, {{0, given}}}, scale, std::move(tag),
                                  policy.custom_reduce_scatter);
   return {.charges = std::move(charges),
-          .output = std::move(output),
+          .planes = std::move(planes),
           .started = std::move(started),
           .own_votes = std::move(votes),
           .counts = counts,

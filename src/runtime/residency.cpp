@@ -72,21 +72,37 @@ std::optional<c10::Stream> Residency::stream_of_gather() {
   return stream;
 }
 
+// Starts one collective for the planes of each device; `plane_of` gives none for one that need not move.
+template <class PlaneOf>
+void Residency::start(Communicator& communicator, const Tag& tag, const AllGather& with, const PlaneOf& plane_of) {
+  for (const auto& planes : params_.planes_by_device()) {
+    std::vector<GatherPlane> moving;
+    for (const size_t number : planes)
+      if (auto plane = plane_of(params_.flats()[number])) moving.push_back(std::move(*plane));
+    if (moving.empty()) continue;
+    gathers_in_flight_.push_back(with ? with(communicator, std::move(moving), tag)
+                                      : communicator.all_gather(std::move(moving), tag));
+  }
+}
+
 void Residency::gather_rows(bool moves) {
   const bool meets = turns_.has_to_meet();
   publish();
   version_in_copy_ = turns_.version();
   writes_told_ = moves || meets ? turns_.writes().take() : 0;
-  const auto what = group_.tag(group_.name, writes_told_);
-  for (auto& flat : params_.flats())
-    flat.start_gather(group_.placement.shard().communicator(), what, custom_all_gather);
-  if (meets) params_.flats().front().start_meeting(group_.placement.shard().communicator(), what);
+  const auto tag = group_.tag(group_.name, writes_told_);
+  auto& ranks = group_.placement.shard().communicator();
+  start(ranks, tag, custom_all_gather, [](FlatParams& flat) {
+    return flat.shares_memory() ? std::nullopt : std::optional(flat.plane_to_gather());
+  });
+  if (meets) gathers_in_flight_.push_back(ranks.barrier(tag));
 }
 
 // What the ranks tell each other of writes waits for a gather of rows, in which all take part.
 void Residency::gather_second_shards() {
-  for (auto& flat : params_.flats())
-    flat.start_gather_among(group_.placement.within()->communicator(), group_.tag(group_.name));
+  start(group_.placement.within()->communicator(), group_.tag(group_.name), {}, [](FlatParams& flat) {
+    return flat.keeps_whole() ? std::nullopt : std::optional(flat.plane_to_gather_among());
+  });
 }
 
 bool Residency::has_second_shard() {
@@ -98,6 +114,7 @@ bool Residency::has_second_shard() {
 void Residency::spread_whole() {
   if (state_ != GatherState::kWhole || !group_.placement.within()) return free_whole();
   tell(Act::kSpread);
+  order_read();
   if (!has_second_shard())
     for (auto& flat : params_.flats()) flat.keep_second_shard(*group_.placement.within());
   params_.detach_whole();
@@ -111,9 +128,7 @@ void Residency::finish_gather() {
     start_gather();
     const uint64_t number = gather_number_;
     const auto is_under_way = [&] { return state_ == GatherState::kGathering && gather_number_ == number; };
-    std::vector<std::shared_ptr<Work>> gathers;
-    for (auto& flat : params_.flats())
-      if (flat.gather()) gathers.push_back(flat.gather());
+    const auto gathers = gathers_in_flight_;
     try {
       const auto waiting = gathers.empty() ? Span() : span("wait for all_gather");
       for (const auto& gather : gathers) group_.rank_state->wait(*gather);
@@ -126,7 +141,17 @@ void Residency::finish_gather() {
     }
     if (is_under_way()) become_whole();
   }
-  for (auto& flat : params_.flats()) flat.order_read();
+  order_read();
+}
+
+// The calling thread's current stream reads whole values from now on: after the gather, also if another stream waited
+// for it.
+void Residency::order_read() {
+  for (auto& flat : params_.flats()) {
+    if (!flat.note_reader()) continue;
+    for (const auto& gather : gathered_) gather->wait();
+    flat.shard().order_read();
+  }
 }
 
 Span Residency::span(std::string_view name) const {
@@ -135,7 +160,8 @@ Span Residency::span(std::string_view name) const {
 
 void Residency::become_whole() {
   tell(Act::kFinishGather);
-  for (auto& flat : params_.flats()) flat.end_gather();
+  gathered_ = std::exchange(gathers_in_flight_, {});
+  for (auto& flat : params_.flats()) flat.shard().let_go();
   state_ = GatherState::kWhole;
   writes_told_ = 0;
   turns_.note_met();
@@ -173,6 +199,7 @@ void Residency::make_own() {
 void Residency::offload_whole() {
   if (params_.is_on_cpu()) return;
   params_.detach_whole();
+  order_read();
   for (auto& flat : params_.flats()) flat.offload_whole();
   params_.attach_whole();
 }
@@ -180,6 +207,8 @@ void Residency::offload_whole() {
 void Residency::tell(Act act) const { group_.rank_state->tell({act, static_cast<int64_t>(group_.id)}); }
 
 void Residency::drop_whole_buffers() {
+  gathers_in_flight_.clear();
+  gathered_.clear();
   for (auto& flat : params_.flats()) flat.free_whole();
   state_ = GatherState::kSharded;
   fault_point("group sharded");

@@ -4,12 +4,14 @@
 
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
+#include <fsdp/group_collectives.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "runtime/group_identity.h"
 #include "runtime/sharded_params.h"
@@ -63,6 +65,9 @@ class Residency {
   void abandon_gather();
   void gather_rows(bool moves);
   void gather_second_shards();
+  template <class PlaneOf>
+  void start(Communicator& communicator, const Tag& tag, const AllGather& with, const PlaneOf& plane_of);
+  void order_read();
   bool has_second_shard();
   void drop_whole_buffers();
   void tell(Act act) const;
@@ -72,6 +77,7 @@ class Residency {
   Turns& turns_;
   GatherState state_ = GatherState::kSharded;
   uint64_t gather_number_ = 0;  // of the last one that was started
+  std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there
   int64_t version_in_copy_ = 0;
   std::optional<int64_t> published_version_;
   std::shared_ptr<const c10::Event> rows_written_;  // null: in the order of the current stream

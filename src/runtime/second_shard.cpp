@@ -17,8 +17,4 @@ void SecondShard::take(const memory::FlatPart& whole, const Communicator& ranks,
   slice_.tensor().copy_(whole.tensor().narrow(0, ranks.rank() * slice_.numel, slice_.numel));
 }
 
-std::shared_ptr<Work> SecondShard::start_gather(const memory::FlatPart& whole, Communicator& ranks, Tag tag) const {
-  return ranks.all_gather(whole.tensor(), slice_.tensor(), std::move(tag));
-}
-
 }  // namespace fsdp::runtime

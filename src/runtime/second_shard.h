@@ -8,16 +8,15 @@
 
 namespace fsdp::runtime {
 
-/// Neighbours keep a slice each, of equal lengths, so together they have all values (hpZ of ZeRO++, arXiv:2306.10209). In the form of whole values, with memory only while there is something in it. Thread
-/// safety: under the rank's lock.
+/// Neighbours keep a slice each, of equal lengths, so together they have all values (hpZ of ZeRO++, arXiv:2306.10209). It
+/// has the form of whole values, and memory only while there is something in it. Thread safety: under the rank's lock.
 class SecondShard {
  public:
   bool is_there() const { return slice_.buffer != nullptr; }
   /// This rank's part, its number among `ranks`, of `whole`, which the current stream may read.
   void take(const memory::FlatPart& whole, const Communicator& ranks,
             const std::shared_ptr<memory::ByteAccount>& account);
-  /// Fills `whole` again. Collective over the ranks that took.
-  std::shared_ptr<Work> start_gather(const memory::FlatPart& whole, Communicator& ranks, Tag tag) const;
+  at::Tensor slice() const { return slice_.tensor(); }
   void drop() { slice_.buffer.reset(); }
 
  private:

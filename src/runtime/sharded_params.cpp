@@ -122,6 +122,18 @@ SlotRun ShardedParams::slots_in(size_t flat) const {
   return {static_cast<size_t>(first), static_cast<size_t>(first) + flats_[flat].plane().items.size()};
 }
 
+std::vector<std::vector<size_t>> ShardedParams::planes_by_device() const {
+  std::vector<std::vector<size_t>> devices(1);
+  for (size_t plane : c10::irange(flats_.size())) {
+    const auto is_beside = [&](const std::vector<size_t>& planes) {
+      return planes.empty() || flats_[planes.front()].whole().form.device == flats_[plane].whole().form.device;
+    };
+    const auto found = std::ranges::find_if(devices, is_beside);
+    (found == devices.end() ? devices.emplace_back() : *found).push_back(plane);
+  }
+  return devices;
+}
+
 ShardedParams::~ShardedParams() {
   for (auto& slot : slots_) {
     registry().remove(slot.rows_storage.impl());

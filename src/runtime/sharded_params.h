@@ -61,6 +61,8 @@ class ShardedParams {
   }
   /// The slots in a plane, which are neighbours.
   SlotRun slots_in(size_t flat) const;
+  /// The planes whose whole values are on one device, which travel together; at least one list.
+  std::vector<std::vector<size_t>> planes_by_device() const;
   /// A name seen from a module further out, for messages.
   void rename(size_t slot, std::string name);
 
