@@ -50,7 +50,8 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
   std::vector<GatherPlane> passed_on;
   for (const auto& [output, input] : planes) {
     const int64_t length = input.numel();
-    const at::Tensor whole = fits ? slices_of(output, length, theirs) : at::empty({here * most * length}, output.options());
+    const at::Tensor whole =
+        fits ? slices_of(output, length, theirs) : at::empty({here * most * length}, output.options());
     const at::Tensor own = slice_of(whole, most * length, rank_ - grid_->own_ranks().begin);
     if (!fits) copy_bytes(own, slices_of(output, length, charges));
     passed_on.push_back({whole, own});
@@ -59,9 +60,10 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
   if (fits) return;
   for (size_t i = 0; i < planes.size(); ++i) {
     const int64_t length = planes[i].input.numel();
-    for (int number = 0; number < here; ++number)
-      copy_bytes(slice_of(passed_on[i].output, most * length, number),
-                 slices_of(planes[i].output, length, grid_->charges(host, number)));
+    for (int number = 0; number < here; ++number) {
+      const at::Tensor slices = slices_of(planes[i].output, length, grid_->charges(host, number));
+      copy_bytes(slices, passed_on[i].output.narrow(0, number * most * length, slices.numel()));
+    }
   }
 }
 
@@ -185,7 +187,8 @@ void HierarchicalExchange::sum(std::span<const at::Tensor> flats) {
   std::vector<GatherPlane> sums;
   for (const auto& flat : flats) {
     const int64_t length = divide_up(flat.numel(), world_size_);
-    const at::Tensor whole = length * world_size_ == flat.numel() ? flat : at::zeros({length * world_size_}, flat.options());
+    const at::Tensor whole =
+        length * world_size_ == flat.numel() ? flat : at::zeros({length * world_size_}, flat.options());
     // No sum may lie in what is summed.
     contributions.push_back({at::empty({length}, flat.options()), {{0, flat}}});
     sums.push_back({whole, contributions.back().output});
