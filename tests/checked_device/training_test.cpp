@@ -1,8 +1,6 @@
 // The runtime on the checked device, apart from whole steps: what is dropped, which streams read, what the host waits
 // for.
 
-#include <array>
-
 #include "checked_device/training.h"
 #include "optim/every_optimizer.h"
 #include "runtime/reduction.h"
@@ -12,14 +10,18 @@ namespace {
 
 class CheckedRuntime : public CheckedDevice {};
 
+// A quarter of the sum of ones, of which this rank gets a slice in `rows`.
+runtime::Reduction::Started start_sum(const runtime::Placement& placement, const torch::Tensor& rows) {
+  const int64_t ranks = placement.shard().world_size();
+  const ReducePlane counts{torch::empty({1}, rows.options()), {{0, torch::ones({ranks}, rows.options())}}};
+  const auto whole = torch::ones({ranks * rows.numel()}, rows.options());
+  return runtime::reduction_over(placement)->start({{rows, {{0, whole}}}}, counts, 0.25, {"w", {}}, {});
+}
+
 TEST_F(CheckedRuntime, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUntilTheyAreOver) {
   run_ranks(4, [&](int rank) {
     const auto placement = placement_over({2, 2});
-    const auto reduction = runtime::reduction_over(placement);
-    for (int i = 0; i < 5; ++i) {
-      const auto whole = torch::ones({64}, device(rank)), rows = torch::empty({32}, device(rank));
-      static_cast<void>(reduction->start(rows, {{0, whole}}, std::array<int64_t, 3>{0, 32, 64}, 0.25, {"w", {1}}, {}));
-    }
+    for (int i = 0; i < 5; ++i) static_cast<void>(start_sum(placement, torch::empty({32}, device(rank))));
     placement.shard().reductions().barrier({})->wait();
     placement.further_steps().front()->barrier({})->wait();
   });
@@ -30,10 +32,8 @@ TEST_F(CheckedRuntime, ReductionsOverBothAxesThatAreDroppedKeepTheirTensorsUntil
 TEST_F(CheckedRuntime, AReductionOverBothAxesIsReadOnTwoStreams) {
   run_ranks(2, [&](int rank) {
     const auto placement = placement_over({1, 2});
-    const auto reduction = runtime::reduction_over(placement);
     const auto rows = torch::empty({64}, device(rank));
-    const auto started = reduction->start(rows, {{0, torch::ones({64}, device(rank))}}, std::array<int64_t, 2>{0, 64},
-                                          0.25, {"w", {1}}, {});
+    const auto started = start_sum(placement, rows);
     started.work->wait();
     const auto side = new_stream_of(rank);
     {

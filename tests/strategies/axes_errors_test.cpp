@@ -14,12 +14,11 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr std::array<int64_t, 3> kHalves{0, 2, 4};
-
 // Starts a sum over both axes of 2 x 2 ranks, to which each rank contributes its number + 1.
 std::shared_ptr<Work> start_sum(const runtime::Placement& placement, const torch::Tensor& rows, int rank) {
+  const ReducePlane counts{torch::zeros({1}), {{0, torch::ones({2})}}};
   const auto whole = torch::full({4}, rank + 1.0);
-  return runtime::reduction_over(placement)->start(rows, {{0, whole}}, kHalves, 1.0, {"sum", {}}, {}).work;
+  return runtime::reduction_over(placement)->start({{rows, {{0, whole}}}}, counts, 1.0, {"sum", {}}, {}).work;
 }
 
 TEST(BothAxes, SecondStepsGoOnWhileARankWaitsForSomethingElse) {
