@@ -168,13 +168,9 @@ struct Moved {
   int64_t between_hosts = 0;
 };
 
-// The bytes that rank 1 moves in the forward and backward of its second step.
-Moved moved_with(std::optional<MixedPrecisionPolicy> policy, const std::vector<int>& hosts) {
-  const auto world = static_cast<int>(hosts.size());
-  Recorded recorded(world);
-  recorded.options.backend = hosts.back() > 0 ? "hierarchical" : "gloo";
-  recorded.options.hosts = hosts;
-  Moved moved;
+// Calls `begin`, then `end`, around the forward and backward of the second step of rank 1.
+void around_a_step(std::optional<MixedPrecisionPolicy> policy, const ThreadRanksOptions& ranks, int world,
+                   const std::function<void()>& begin, const std::function<void()>& end) {
   run_thread_ranks(
       world,
       [&](int r) {
@@ -187,14 +183,29 @@ Moved moved_with(std::optional<MixedPrecisionPolicy> policy, const std::vector<i
           loss.backward();
         };
         backward(0);
-        recorded.clear(r);
-        const auto before = traffic();
+        if (r == 1) begin();
         backward(1);
-        const auto& log = recorded.log(r);
-        if (r == 1)
-          moved = {log.bytes("all_gather"), log.bytes("reduce_scatter"), (traffic() - before).between_hosts.sent};
+        if (r == 1) end();
       },
-      recorded.options);
+      ranks);
+}
+
+// The bytes that rank 1 moves in it. A recorded communicator counts no traffic.
+Moved moved_with(std::optional<MixedPrecisionPolicy> policy, const std::vector<int>& hosts) {
+  const auto world = static_cast<int>(hosts.size());
+  const ThreadRanksOptions plain{.backend = hosts.back() > 0 ? "hierarchical" : "gloo", .hosts = hosts};
+  Recorded recorded(world);
+  recorded.options.backend = plain.backend;
+  recorded.options.hosts = hosts;
+  Moved moved;
+  around_a_step(policy, recorded.options, world, [&] { recorded.clear(1); },
+                [&] {
+                  const auto& log = recorded.log(1);
+                  moved = {log.bytes("all_gather"), log.bytes("reduce_scatter")};
+                });
+  Traffic before;
+  around_a_step(policy, plain, world, [&] { before = traffic(); },
+                [&] { moved.between_hosts = (traffic() - before).between_hosts.sent; });
   return moved;
 }
 

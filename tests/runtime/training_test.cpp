@@ -1,6 +1,7 @@
 // Sharded training against the unsharded oracle, for the ways to group and to reshard, and with adapters beside frozen
 // weights (LoRA).
 
+#include "support/own_communicator.h"
 #include "support/recorded_ranks.h"
 #include "support/small_net.h"
 
@@ -51,6 +52,21 @@ TEST(Training, Float32StaysWithinItsRounding) {
   auto training = steps_of_blocks();
   in_float32(training);
   expect_training_equals_unsharded(training, 3);
+}
+
+// It knows the public header alone.
+TEST(Training, OverACommunicatorOfTheUsersOwnEqualsTheUnshardedRun) {
+  const auto training = steps_of_blocks(Reshard::always());
+  for (const int world : {2, 3}) {
+    const auto expected = train_unsharded(training, world), over_gloo = train_on_thread_ranks(training, world,
+                                                                                             {.backend = "gloo"});
+    const auto found = train_on_thread_ranks(
+        training, world,
+        {.backend = "gloo",
+         .wrap = [](auto inner, int) { return std::make_shared<CommunicatorOfMessages>(std::move(inner)); }});
+    expect_same_outcome(expected, found, training.tolerance);
+    expect_same_bits(over_gloo, found);
+  }
 }
 
 TEST(Training, GivesTheSameBitsInTwoRunsAndOverSharedMemoryAndGloo) {

@@ -1,6 +1,10 @@
 // A group's custom collectives, with worked examples: bf16 and fp8 on the wire for fp32 rows, and whole parameters
 // on rank 0 alone.
 
+#include <gmock/gmock.h>
+
+#include <stdexcept>
+
 #include "runtime/cost_net.h"
 #include "support/axes.h"
 
@@ -98,6 +102,40 @@ TEST(LowPrecisionOnTheWire, MayBeTheFirstStepOfAReductionOverReplicasToo) {
     EXPECT_TRUE(torch::equal(full_grad(net.weight), torch::full({5, 3}, 2.5)));
     EXPECT_FALSE(net.unused.grad().defined());
   });
+}
+
+// A collective that is done when the test says so.
+struct PendingWork : Work {
+  int waits = 0;
+  Next next;
+  void wait() override { ++waits; }
+  void then(Next follower) override { next = std::move(follower); }
+};
+
+// Over replicas the second step follows a custom reduce_scatter, and is begun under the rank's lock.
+TEST(AFollowedCollective, IsFollowedOnceItIsDoneWithoutAnybodyWaiting) {
+  const auto inner = std::make_shared<PendingWork>();
+  std::vector<std::string> order;
+  const auto work = followed_by(inner, torch::zeros({1}), [&] { order.emplace_back("act"); });
+  work->then([&] { order.emplace_back("next"); });
+  EXPECT_EQ(inner->waits, 0);
+  EXPECT_THAT(order, testing::IsEmpty());
+  ASSERT_TRUE(inner->next);
+  inner->next();
+  EXPECT_THAT(order, testing::ElementsAre("act", "next"));
+  work->wait();
+  EXPECT_EQ(order.size(), 2u) << "it acts once";
+}
+
+TEST(AFollowedCollective, ThatFailsToActIsNotFollowedAndItsErrorIsThatOfTheWait) {
+  const auto inner = std::make_shared<PendingWork>();
+  bool is_followed = false;
+  const auto work = followed_by(inner, torch::zeros({1}), [] { throw std::runtime_error("no room"); });
+  work->then([&] { is_followed = true; });
+  ASSERT_TRUE(inner->next);
+  EXPECT_NO_THROW(inner->next());
+  EXPECT_FALSE(is_followed);
+  for (int time = 0; time < 2; ++time) EXPECT_THROW(work->wait(), std::runtime_error);
 }
 
 TEST(SummonedByRank0Only, AreWholeThereAndRowsElsewhere) {
