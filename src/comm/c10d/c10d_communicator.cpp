@@ -46,63 +46,47 @@ class C10dCommunicator : public Front {
 
   std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) override {
     const auto fingerprint = checked_all_gather(planes, tag);
+    const auto inputs = inputs_of(planes);
     const auto inside = is_on_host(planes) ? inside_ : nullptr;
-    Outgoing outgoing{[planes](int) {
-      std::vector<at::Tensor> inputs;
-      for (const auto& plane : planes) inputs.push_back(plane.input);
-      return inputs;
-    }};
-    for (const auto& [output, input] : planes) outgoing.add(input, input.numel());
-    return collective(fingerprint, planes.front().output, outgoing, [planes, inside](Exchange& exchange) {
+    return collective(fingerprint, inputs, [inputs](int) { return inputs; }, [planes, inside](Exchange& exchange) {
       if (!inside) return exchange.all_gather(planes);
       exchange.gather_for_host(planes);
-      inside->run([](Communicator& ranks) { ranks.barrier({"slices", {}})->wait(); });
+      inside->run([](Communicator& ranks) { ranks.barrier({"slices"})->wait(); });
     });
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
     const auto fingerprint = checked_reduce_scatter(planes, tag);
-    Outgoing outgoing;
-    for (const auto& plane : planes) outgoing.add(plane.output, plane.output.numel());
-    const at::Tensor like = planes.front().output;
-    if (!exchange_for(all_, like, outgoing).takes_pieces())
+    const auto outputs = outputs_of(planes);
+    if (!exchange_for(all_, outputs)->takes_pieces())
       for (auto& [output, input] : planes)
         input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
-    outgoing.to = [planes](int peer) {
-      std::vector<at::Tensor> slices;
-      for (const auto& [output, input] : planes)
-        slices.push_back(slice_of(input.front().values, output.numel(), peer));
-      return slices;
-    };
-    return collective(fingerprint, like, outgoing, [planes, scale](Exchange& exchange) {
-      exchange.reduce_scatter(planes);
-      for (const auto& plane : planes) scale_in_place(plane.output, scale);
-    });
+    return collective(fingerprint, outputs, [planes](int peer) { return slices_of(planes, peer); },
+                      [planes, scale](Exchange& exchange) {
+                        exchange.reduce_scatter(planes);
+                        for (const auto& plane : planes) scale_in_place(plane.output, scale);
+                      });
   }
 
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
     const auto fingerprint = checked_all_reduce(tensors, op, tag);
-    Outgoing outgoing;
-    for (auto& tensor : tensors) {
-      tensor = tensor.detach().view({-1});
-      outgoing.add(tensor, tensor.numel());
-    }
-    outgoing.to = [tensors](int) { return tensors; };
-    return collective(fingerprint, tensors.front(), outgoing,
+    for (auto& tensor : tensors) tensor = tensor.detach().view({-1});
+    return collective(fingerprint, tensors, [tensors](int) { return tensors; },
                       [tensors, op](Exchange& exchange) { exchange.all_reduce(tensors, op); });
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
     const auto fingerprint = checked_all_to_all(output, input, tag);
-    const int64_t length = input.numel() / world_size();
-    Outgoing outgoing{[input, length](int peer) { return std::vector{slice_of(input, length, peer)}; }};
-    outgoing.add(input, length);
-    return collective(fingerprint, output, outgoing, [=](Exchange& exchange) { exchange.all_to_all(output, input); });
+    const auto slices = [input, length = input.numel() / world_size()](int peer) {
+      return std::vector{slice_of(input.detach(), length, peer)};
+    };
+    return collective(fingerprint, slices(rank()), slices,
+                      [=](Exchange& exchange) { exchange.all_to_all(output, input); });
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     const auto fingerprint = checked_broadcast(tensor, root, tag);
-    return collective(fingerprint, tensor, outgoing_if(root == rank(), tensor),
+    return collective(fingerprint, {tensor}, outgoing_if(root == rank(), tensor),
                       [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
   }
 
@@ -113,7 +97,7 @@ class C10dCommunicator : public Front {
 
   std::shared_ptr<Communicator> duplicate(const std::string& name) override {
     const std::string path = str_cat(path_, '.', name, '.', duplicates_++);
-    Tag tag{name, {}};
+    Tag tag{name};
     // In the lane's thread, so that a rank that does not take part is reported like in any other collective.
     std::shared_ptr<Communicator> made;
     all_.lane
@@ -129,32 +113,16 @@ class C10dCommunicator : public Front {
   }
 
   std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart>, c10::Device) override { return {}; }
-  // Inside a host only, in the order of collectives.
   void reserve(size_t bytes) override {
-    if (!inside_) return;
-    const Tag tag{"reserved memory", {}};
-    all_.lane
-        ->submit(make_fingerprint(Operation::kBarrier, tag),
-                 [&] {
-                   inside_->run([&](Communicator& ranks) { ranks.reserve(bytes); });
-                   return Issued();
-                 })
-        ->wait();
+    if (inside_) act_inside({"reserved memory"}, [&](Communicator& ranks) { ranks.reserve(bytes); });
   }
 
-  // In the order of collectives.
   std::vector<std::shared_ptr<HostBuffer>> share_on_host(std::span<const SharedPart> parts,
                                                          c10::Device device) override {
     if (!inside_ || !device.is_cpu() || parts.empty()) return {};
-    const Tag tag{"shared memory of hosts", {}};
     std::vector<std::shared_ptr<HostBuffer>> buffers;
-    all_.lane
-        ->submit(make_fingerprint(Operation::kBarrier, tag),
-                 [&] {
-                   inside_->run([&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
-                   return Issued();
-                 })
-        ->wait();
+    act_inside({"shared memory of hosts"},
+               [&](Communicator& ranks) { buffers = ranks.share_on_host(parts, device); });
     std::erase_if(host_buffers_, [](const auto& buffer) { return buffer.expired(); });
     host_buffers_.insert(host_buffers_.end(), buffers.begin(), buffers.end());
     return buffers;
@@ -206,6 +174,15 @@ class C10dCommunicator : public Front {
     std::shared_ptr<NativeMessages> native;
     std::unique_ptr<Lane> lane;
   };
+
+  // Inside each host, in the order of collectives.
+  void act_inside(const Tag& tag, const std::function<void(Communicator&)>& act) {
+    const auto move_data = [&] {
+      inside_->run(act);
+      return Issued();
+    };
+    all_.lane->submit(make_fingerprint(Operation::kBarrier, tag), move_data)->wait();
+  }
 
   // A rank that dies meanwhile does not answer the roll call.
   void connect() {
@@ -278,7 +255,7 @@ class C10dCommunicator : public Front {
     const bool sends = fingerprint.operation == Operation::kSend;
     const auto& order = messages_with(peer, sends);
     if (!moves_natively(tensor))
-      return by_messages(order, fingerprint, tensor, outgoing_if(sends, tensor), [=](Exchange& exchange) {
+      return run(order, fingerprint, {tensor}, outgoing_if(sends, tensor), [=](Exchange& exchange) {
         sends ? exchange.send(tensor, peer) : exchange.recv(tensor, peer);
       });
     return submit(order, fingerprint, tensor, [=, native = order.native] {
@@ -299,34 +276,29 @@ class C10dCommunicator : public Front {
   }
 
   static Outgoing outgoing_if(bool gives, const at::Tensor& tensor) {
-    Outgoing outgoing{[=](int) { return gives ? std::vector{tensor} : std::vector<at::Tensor>(); }};
-    outgoing.add(tensor, tensor.numel());
-    return outgoing;
+    return [=](int) { return gives ? std::vector{tensor} : std::vector<at::Tensor>(); };
   }
 
-  // `like`: a tensor of the call's device.
-  Exchange& exchange_for(const Order& order, const at::Tensor& like, const Outgoing& outgoing) const {
-    return moves_natively(like) ? *native_ : outgoing.fits() ? *order.enclosed : *order.messages;
+  // `like`: what a rank has for another one, or tensors of the same sizes and device.
+  std::shared_ptr<Exchange> exchange_for(const Order& order, const std::vector<at::Tensor>& like) const {
+    return moves_natively(like.front()) ? native_ : can_be_enclosed(like) ? order.enclosed : order.messages;
   }
 
-  std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const at::Tensor& like, const Outgoing& outgoing,
-                                   std::function<void(Exchange&)> move_data) {
-    if (!moves_natively(like)) return by_messages(all_, fingerprint, like, outgoing, std::move(move_data));
-    return submit(all_, fingerprint, like, [exchange = native_, move_data = std::move(move_data)] {
-      move_data(*exchange);
-      return exchange->take_issued();
-    });
+  std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const std::vector<at::Tensor>& like,
+                                   Outgoing outgoing, std::function<void(Exchange&)> move_data) const {
+    return run(all_, fingerprint, like, std::move(outgoing), std::move(move_data));
   }
 
-  static std::shared_ptr<Work> by_messages(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,
-                                           const Outgoing& outgoing, std::function<void(Exchange&)> move_data) {
+  std::shared_ptr<Work> run(const Order& order, const Fingerprint& fingerprint, const std::vector<at::Tensor>& like,
+                            Outgoing outgoing, std::function<void(Exchange&)> move_data) const {
+    const auto exchange = exchange_for(order, like);
     return submit(
-        order, fingerprint, like,
-        [exchange = outgoing.fits() ? order.enclosed : order.messages, move_data = std::move(move_data)] {
+        order, fingerprint, like.front(),
+        [exchange, move_data = std::move(move_data)] {
           move_data(*exchange);
-          return Issued();
+          return exchange->take_issued();
         },
-        outgoing.fits() ? outgoing.enclosure() : Enclosure());
+        exchange == order.enclosed ? enclosure_of(std::move(outgoing)) : Enclosure());
   }
 
   static std::shared_ptr<Work> submit(const Order& order, const Fingerprint& fingerprint, const at::Tensor& like,

@@ -9,81 +9,71 @@
 namespace fsdp {
 namespace {
 
-// Calls `visit(tensor, place)` for each of the tensors that lie behind one another in `memory`.
-void visit_places(std::span<const at::Tensor> tensors, std::span<std::byte> memory, const auto& visit) {
+// Tensors like these, behind one another in `memory`.
+std::vector<at::Tensor> tensors_in(std::span<std::byte> memory, std::span<const at::Tensor> like) {
+  std::vector<at::Tensor> tensors;
   int64_t begin = 0;
-  for (const auto& tensor : tensors) {
-    visit(tensor, memory.data() + begin);
+  for (const auto& tensor : like) {
+    tensors.push_back(at::from_blob(memory.data() + begin, tensor.sizes(), tensor.options()));
     begin = align_slice(begin + static_cast<int64_t>(tensor.nbytes()));
   }
+  return tensors;
 }
 
 }  // namespace
 
-Enclosure Outgoing::enclosure() const {
-  return [tensors_for = to](int peer, std::span<std::byte> memory) {
-    visit_places(tensors_for(peer), memory, [](const at::Tensor& tensor, std::byte* place) {
-      copy_bytes(place, tensor.const_data_ptr(), tensor.nbytes());
-    });
+bool can_be_enclosed(std::span<const at::Tensor> tensors) {
+  int64_t end = 0;
+  for (const auto& tensor : tensors) end = align_slice(end) + static_cast<int64_t>(tensor.nbytes());
+  return end <= static_cast<int64_t>(Handshake::kEnclosedBytes);
+}
+
+Enclosure enclosure_of(Outgoing outgoing) {
+  return [outgoing = std::move(outgoing)](int peer, std::span<std::byte> memory) {
+    const auto tensors = outgoing(peer);
+    copy_bytes(tensors_in(memory, tensors), tensors);
   };
 }
 
 void EnclosedExchange::take(std::span<const at::Tensor> tensors, int peer) const {
-  visit_places(tensors, handshake_->enclosed_by(peer), [](const at::Tensor& tensor, const std::byte* place) {
-    copy_bytes(tensor.mutable_data_ptr(), place, tensor.nbytes());
-  });
-}
-
-void EnclosedExchange::take_slices(GatherPlanes planes, int peer) const {
-  std::vector<at::Tensor> slices;
-  for (const auto& [output, input] : planes) slices.push_back(slice_of(output, input.numel(), peer));
-  take(slices, peer);
+  copy_bytes(tensors, tensors_in(handshake_->enclosed_by(peer), tensors));
 }
 
 void EnclosedExchange::reduce(std::span<const at::Tensor> outputs, std::span<const at::Tensor> own,
                               ReduceOp op) const {
-  std::vector<std::vector<at::Tensor>> contributions(outputs.size());
-  for (int rank = 0; rank < world_size_; ++rank) {
-    auto its = contributions.begin();
-    if (rank == rank_)
-      for (const auto& tensor : own) (its++)->push_back(tensor);
-    else
-      visit_places(outputs, handshake_->enclosed_by(rank), [&](const at::Tensor& output, std::byte* place) {
-        (its++)->push_back(at::from_blob(place, output.sizes(), output.options()));
-      });
-  }
+  std::vector<std::vector<at::Tensor>> by_rank;
+  for (int rank = 0; rank < world_size_; ++rank)
+    by_rank.push_back(rank == rank_ ? std::vector<at::Tensor>(own.begin(), own.end())
+                                    : tensors_in(handshake_->enclosed_by(rank), outputs));
   for (size_t i = 0; i < outputs.size(); ++i) {
+    std::vector<at::Tensor> contributions;
+    for (const auto& tensors : by_rank) contributions.push_back(tensors[i]);
     if (grid_)
-      reduce_in_host_order(outputs[i], contributions[i], rank_, op, *grid_);
+      reduce_in_host_order(outputs[i], contributions, rank_, op, *grid_);
     else
-      reduce_in_rank_order(outputs[i], contributions[i], rank_, op);
+      reduce_in_rank_order(outputs[i], contributions, rank_, op);
   }
 }
 
 void EnclosedExchange::all_gather(GatherPlanes planes) {
   fault_point("enclosed arrived");
   for (int rank = 0; rank < world_size_; ++rank)
-    if (rank != rank_) take_slices(planes, rank);
-  place_own_slices(planes);
+    if (rank != rank_) take(slices_of(planes, rank), rank);
+  copy_bytes(slices_of(planes, rank_), inputs_of(planes));
 }
 
 void EnclosedExchange::gather_for_host(GatherPlanes planes) {
   fault_point("enclosed arrived");
   for (const int host : grid_->others()) {
     const auto charges = grid_->charges(host);
-    for (int rank = charges.begin; rank < charges.end; ++rank) take_slices(planes, rank);
+    for (int rank = charges.begin; rank < charges.end; ++rank) take(slices_of(planes, rank), rank);
   }
-  place_own_slices(planes);
+  copy_bytes(slices_of(planes, rank_), inputs_of(planes));
 }
 
 void EnclosedExchange::reduce_scatter(ReducePlanes planes) {
   fault_point("enclosed arrived");
-  std::vector<at::Tensor> outputs, own;
-  for (const auto& [output, input] : planes) {
-    outputs.push_back(output);
-    own.push_back(slice_of(input.front().values, output.numel(), rank_));
-  }
-  reduce(outputs, own, ReduceOp::kSum);
+  reduce(outputs_of(planes), slices_of(planes, rank_), ReduceOp::kSum);
 }
 
 void EnclosedExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) {

@@ -5,7 +5,6 @@
 #include "comm/c10d/exchange.h"
 #include "comm/c10d/handshake.h"
 #include "comm/core/host_grid.h"
-#include "comm/core/pieces.h"
 
 #include <functional>
 #include <memory>
@@ -14,23 +13,13 @@
 
 namespace fsdp {
 
-/// What a rank has for each other one.
-struct Outgoing {
-  /// The flat tensors that go to `peer`, or none: all_gather: its inputs; reduce_scatter and all_to_all: the peer's
-  /// slices; all_reduce: its tensors; broadcast: the root's tensor; a message: the sender's.
-  std::function<std::vector<at::Tensor>(int peer)> to;
-  /// How many bytes that are at most, each tensor from a multiple of 16 on: the same on every rank if the fingerprints
-  /// are.
-  int64_t bytes = 0;
+/// The tensors that a rank has for each other one, or none: all_gather: its inputs; reduce_scatter and all_to_all: the
+/// peer's slices; all_reduce: its tensors; broadcast: the root's tensor; a message: the sender's.
+using Outgoing = std::function<std::vector<at::Tensor>(int peer)>;
 
-  /// Counts a tensor of so many elements.
-  void add(const at::Tensor& like, int64_t numel) {
-    bytes = align_slice(bytes) + numel * static_cast<int64_t>(like.element_size());
-  }
-  /// Whether it fits beside the fingerprints.
-  bool fits() const { return bytes <= static_cast<int64_t>(Handshake::kEnclosedBytes); }
-  Enclosure enclosure() const;
-};
+/// Whether tensors like these fit beside the fingerprints, each from a multiple of 16 bytes on.
+bool can_be_enclosed(std::span<const at::Tensor> tensors);
+Enclosure enclosure_of(Outgoing outgoing);
 
 /// Needs no message: what every rank has for this one came with its fingerprint, see Outgoing. Sums in rank order, or
 /// in that of hosts: the bits are those of DirectExchange or of HierarchicalExchange. CPU only.
@@ -53,7 +42,6 @@ class EnclosedExchange : public Exchange {
  private:
   /// Fills `tensors` with what `peer` enclosed.
   void take(std::span<const at::Tensor> tensors, int peer) const;
-  void take_slices(GatherPlanes planes, int peer) const;
   /// What each rank enclosed is for tensors like `outputs`; this rank's own is `own`.
   void reduce(std::span<const at::Tensor> outputs, std::span<const at::Tensor> own, ReduceOp op) const;
 

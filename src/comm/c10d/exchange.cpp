@@ -71,41 +71,32 @@ class Arrivals {
 
 }  // namespace
 
-void Exchange::place_own_slices(GatherPlanes planes) const {
-  for (const auto& [output, input] : planes) copy_bytes(slice_of(output, input.numel(), rank_), input);
-}
-
-at::Tensor DirectExchange::Sliced::of(int rank) const { return slice_of(flat, length, rank); }
-
-void DirectExchange::gather(std::span<const Sliced> outputs, std::span<const at::Tensor> own) {
+void DirectExchange::swap(const SlicesFor& outgoing, const SlicesFor& incoming) {
   std::vector<Wire::Transfer> transfers;
   for (int step = 1; step < world_size_; ++step) {
     const int source = (rank_ - step + world_size_) % world_size_;
-    for (const auto& output : outputs) transfers.push_back(wire_.recv(output.of(source), source, kData));
+    for (const auto& slice : incoming(source)) transfers.push_back(wire_.recv(slice, source, kData));
   }
-  for (int step = 1; step < world_size_; ++step)
-    for (const auto& slice : own) transfers.push_back(wire_.send(slice, (rank_ + step) % world_size_, kData));
-  for (size_t i = 0; i < own.size(); ++i) copy_bytes(outputs[i].of(rank_), own[i]);
-  fault_point("gather sent");
+  for (int step = 1; step < world_size_; ++step) {
+    const int peer = (rank_ + step) % world_size_;
+    for (const auto& slice : outgoing(peer)) transfers.push_back(wire_.send(slice, peer, kData));
+  }
+  copy_bytes(incoming(rank_), outgoing(rank_));
+  fault_point("slices sent");
   for (const auto& transfer : transfers) wire_.wait(transfer);
 }
 
-void DirectExchange::reduce(std::span<const Sliced> inputs, std::span<const at::Tensor> outputs, ReduceOp op) {
-  const auto chunks_for = [&](int rank) {
-    std::vector<at::Tensor> slices;
-    for (const auto& input : inputs) slices.push_back(input.of(rank));
-    return chunks_of(slices, world_size_);
-  };
-  Arrivals arrivals(wire_, rank_, world_size_, chunks_of({outputs.begin(), outputs.end()}, world_size_));
+void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tensor>& outputs, ReduceOp op) {
+  Arrivals arrivals(wire_, rank_, world_size_, chunks_of(outputs, world_size_));
   arrivals.expect(0);
   arrivals.expect(1);
   // A transfer is sent when its receive is posted, so queueing them all at once costs the receivers no memory.
   std::vector<Wire::Transfer> sent;
   for (int step = 1; step < world_size_; ++step) {
     const int peer = (rank_ + step) % world_size_;
-    for (const auto& chunk : chunks_for(peer)) sent.push_back(wire_.send(chunk, peer, kData));
+    for (const auto& chunk : chunks_of(inputs(peer), world_size_)) sent.push_back(wire_.send(chunk, peer, kData));
   }
-  const auto own = chunks_for(rank_);
+  const auto own = chunks_of(inputs(rank_), world_size_);
   for (int64_t i = 0; i < arrivals.count(); ++i) {
     fault_point("chunk sent");
     arrivals.sum(i, own[static_cast<size_t>(i)], op);
@@ -115,50 +106,30 @@ void DirectExchange::reduce(std::span<const Sliced> inputs, std::span<const at::
 }
 
 void DirectExchange::all_gather(GatherPlanes planes) {
-  std::vector<Sliced> outputs;
-  std::vector<at::Tensor> own;
-  for (const auto& [output, input] : planes) {
-    outputs.push_back({output, input.numel()});
-    own.push_back(input);
-  }
-  gather(outputs, own);
+  const auto inputs = inputs_of(planes);
+  swap([&](int) { return inputs; }, [&](int rank) { return slices_of(planes, rank); });
 }
 
 void DirectExchange::reduce_scatter(ReducePlanes planes) {
-  std::vector<Sliced> inputs;
-  std::vector<at::Tensor> outputs;
-  for (const auto& [output, input] : planes) {
-    inputs.push_back({input.front().values, output.numel()});
-    outputs.push_back(output);
-  }
-  reduce(inputs, outputs, ReduceOp::kSum);
+  reduce([&](int rank) { return slices_of(planes, rank); }, outputs_of(planes), ReduceOp::kSum);
 }
 
 void DirectExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) {
-  std::vector<Sliced> wholes;
-  std::vector<at::Tensor> own;
-  for (const auto& flat : flats) {
-    wholes.push_back({flat, divide_up(flat.numel(), world_size_)});
-    own.push_back(wholes.back().of(rank_));
-  }
-  reduce(wholes, own, op);
-  gather(wholes, own);
+  const auto slices = [&](int rank) {
+    std::vector<at::Tensor> of_rank;
+    for (const auto& flat : flats) of_rank.push_back(slice_of(flat, divide_up(flat.numel(), world_size_), rank));
+    return of_rank;
+  };
+  const auto own = slices(rank_);
+  reduce(slices, own, op);
+  swap([&](int) { return own; }, slices);
 }
 
 void DirectExchange::all_to_all(const at::Tensor& output, const at::Tensor& input) {
-  const int64_t length = input.numel() / world_size_;
-  std::vector<Wire::Transfer> transfers;
-  for (int step = 1; step < world_size_; ++step) {
-    const int source = (rank_ - step + world_size_) % world_size_;
-    transfers.push_back(wire_.recv(slice_of(output, length, source), source, kData));
-  }
-  for (int step = 1; step < world_size_; ++step) {
-    const int peer = (rank_ + step) % world_size_;
-    transfers.push_back(wire_.send(slice_of(input, length, peer), peer, kData));
-  }
-  copy_bytes(slice_of(output, length, rank_), slice_of(input, length, rank_));
-  fault_point("slices sent");
-  for (const auto& transfer : transfers) wire_.wait(transfer);
+  const auto slices_in = [length = input.numel() / world_size_](const at::Tensor& flat) {
+    return [&flat, length](int rank) { return std::vector{slice_of(flat, length, rank)}; };
+  };
+  swap(slices_in(input), slices_in(output));
 }
 
 // A binomial tree: in round k, ranks (counted from the root) below 2^k send to the one 2^k further.

@@ -7,6 +7,7 @@
 
 #include "comm/c10d/wire.h"
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -44,9 +45,6 @@ class Exchange {
   virtual Issued take_issued() { return {}; }
 
  protected:
-  /// Of an all_gather; the input may lie there already. CPU only.
-  void place_own_slices(GatherPlanes planes) const;
-
   const int rank_, world_size_;
 };
 
@@ -68,14 +66,10 @@ class DirectExchange : public Exchange {
   Wire& wire() const { return wire_; }
 
  private:
-  /// Flat tensors of slices of equal length, of which the last ones may be shorter: what ranks have of all_reduce.
-  struct Sliced {
-    at::Tensor flat;
-    int64_t length;
-    at::Tensor of(int rank) const;
-  };
-  void gather(std::span<const Sliced> outputs, std::span<const at::Tensor> own);
-  void reduce(std::span<const Sliced> inputs, std::span<const at::Tensor> outputs, ReduceOp op);
+  /// For each rank, a tensor for each plane.
+  using SlicesFor = std::function<std::vector<at::Tensor>(int rank)>;
+  void swap(const SlicesFor& outgoing, const SlicesFor& incoming);
+  void reduce(const SlicesFor& inputs, const std::vector<at::Tensor>& outputs, ReduceOp op);
 
   const std::shared_ptr<Wire> wire_owner_;
   Wire& wire_;

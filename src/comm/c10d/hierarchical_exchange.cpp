@@ -56,7 +56,7 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
     if (!fits) copy_bytes(own, slices_of(output, length, charges));
     passed_on.push_back({whole, own});
   }
-  inside_->run([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices", {}})->wait(); });
+  inside_->run([&](Communicator& ranks) { ranks.all_gather(passed_on, {"slices"})->wait(); });
   if (fits) return;
   for (size_t i = 0; i < planes.size(); ++i) {
     const int64_t length = planes[i].input.numel();
@@ -67,51 +67,36 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
   }
 }
 
-// For each other host, the slices that this rank is a deputy for.
-std::vector<HierarchicalExchange::Transfers> HierarchicalExchange::receive_slices(GatherPlanes planes) const {
+// Calls `arrived` for each host when what this rank is a deputy for is there.
+void HierarchicalExchange::gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const {
   std::vector<Transfers> incoming;
+  Transfers sent;
   for (const int host : grid_->others()) {
     const auto charges = grid_->charges(host);
     auto& transfers = incoming.emplace_back();
     for (int source = charges.begin; source < charges.end; ++source)
-      for (const auto& [output, input] : planes)
-        transfers.push_back(wire().recv(slice_of(output, input.numel(), source), source, kData));
+      for (const auto& slice : slices_of(planes, source)) transfers.push_back(wire().recv(slice, source, kData));
   }
-  return incoming;
-}
-
-HierarchicalExchange::Transfers HierarchicalExchange::send_to_deputies(GatherPlanes planes) const {
-  Transfers sent;
   for (const int host : grid_->others())
     for (const auto& plane : planes) sent.push_back(wire().send(plane.input, grid_->deputy_on(host), kData));
-  return sent;
-}
-
-void HierarchicalExchange::gather_for_host(GatherPlanes planes) {
-  const auto incoming = receive_slices(planes);
-  const auto sent = send_to_deputies(planes);
-  place_own_slices(planes);
+  copy_bytes(slices_of(planes, rank_), inputs_of(planes));
   fault_point("gather sent");
-  for (const auto& transfers : incoming)
-    for (const auto& transfer : transfers) wire().wait(transfer);
-  for (const auto& transfer : sent) wire().wait(transfer);
-}
-
-void HierarchicalExchange::all_gather(GatherPlanes planes) {
-  const auto incoming = receive_slices(planes);
-  const auto sent = send_to_deputies(planes);
-  place_own_slices(planes);
-  fault_point("gather sent");
-  gather_inside(planes, grid_->own_host());
+  arrived(grid_->own_host());
   for (size_t i = 0; i < incoming.size(); ++i) {
     for (const auto& transfer : incoming[i]) wire().wait(transfer);
-    gather_inside(planes, grid_->others()[i]);
+    arrived(grid_->others()[i]);
   }
   for (const auto& transfer : sent) wire().wait(transfer);
 }
 
-// This host's sums of one part of what it has for the charges of this rank on `host`: in each of `sums` one slice's part
-// behind the other, and zeros where this rank has fewer charges than others.
+void HierarchicalExchange::gather_for_host(GatherPlanes planes) { gather(planes, [](int) {}); }
+
+void HierarchicalExchange::all_gather(GatherPlanes planes) {
+  gather(planes, [&](int host) { gather_inside(planes, host); });
+}
+
+// This host's sums of one part of what it has for the charges of this rank on `host`: in each of `sums` one slice's
+// part behind the other, and zeros where this rank has fewer charges than others.
 void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, Part part,
                                       std::span<const at::Tensor> sums) const {
   const int most = most_charges(host);
@@ -129,7 +114,7 @@ void HierarchicalExchange::sum_inside(ReducePlanes planes, int host, Part part,
       }
     }
   }
-  inside_->run([&](Communicator& ranks) { ranks.reduce_scatter(std::move(within), 1.0, {"slices", {}})->wait(); });
+  inside_->run([&](Communicator& ranks) { ranks.reduce_scatter(std::move(within), 1.0, {"slices"})->wait(); });
 }
 
 // A part is on its way while the next one is summed.
@@ -169,9 +154,8 @@ void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
   Sums sent;
   for (const int host : grid_->others()) send_sums(planes, host, parts, sent);
   const int own_host = grid_->own_host();
-  auto& own = by_host[static_cast<size_t>(own_host)];
-  for (const auto& plane : planes) own.push_back(plane.output);
-  sum_inside(planes, own_host, {0, 1}, own);
+  by_host[static_cast<size_t>(own_host)] = outputs_of(planes);
+  sum_inside(planes, own_host, {0, 1}, by_host[static_cast<size_t>(own_host)]);
   for (const auto& transfer : incoming) wire().wait(transfer);
   for (size_t i = 0; i < planes.size(); ++i) {
     std::vector<at::Tensor> sums;
@@ -218,7 +202,7 @@ void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {
     wire().wait(wire().recv(tensor, root, kData));
   }
   inside_->run([&](Communicator& ranks) {
-    ranks.broadcast(tensor, (roots_host ? root : first) - first, {"tensor", {}})->wait();
+    ranks.broadcast(tensor, (roots_host ? root : first) - first, {"tensor"})->wait();
   });
   for (const auto& transfer : sent) wire().wait(transfer);
 }

@@ -6,6 +6,7 @@
 #include "comm/c10d/inside.h"
 #include "comm/core/host_grid.h"
 
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -14,8 +15,8 @@ namespace fsdp {
 
 /// Note [Two levels]. Each byte crosses between two hosts once, over as many connections as the smaller one has ranks.
 ///
-/// - all_gather: a rank sends its slices to its deputy on each other host, and the ranks of a host pass on to each other
-///   what they are deputies for.
+/// - all_gather: a rank sends its slices to its deputy on each other host, and the ranks of a host pass on to each
+///   other what they are deputies for.
 /// - all_gather into memory that the ranks of a host share: a rank receives there what it is a deputy for, so that a
 ///   host has each byte once; nothing is passed on.
 /// - reduce_scatter: the ranks of a host sum what they have for another host's ranks, each of them for its charges
@@ -25,9 +26,9 @@ namespace fsdp {
 /// A sum is taken in rank order inside each host and then in the order of hosts. Maxima, minima, sums of integers,
 /// all_to_all and messages go directly from rank to rank.
 ///
-/// Inside a host slices are equal, too: where its ranks stand for different numbers of ranks of another one, each counts
-/// as if it stood for the most that one of them does. A sum of what is missing is not sent, and a gather then goes
-/// through memory of its own.
+/// Inside a host slices are equal, too: where its ranks stand for different numbers of ranks of another one, each
+/// counts as if it stood for the most that one of them does. A sum of what is missing is not sent, and a gather then
+/// goes through memory of its own.
 class HierarchicalExchange : public DirectExchange {
  public:
   HierarchicalExchange(std::shared_ptr<Wire> wire, std::shared_ptr<const Inside> inside,
@@ -45,8 +46,7 @@ class HierarchicalExchange : public DirectExchange {
   struct Part;
   struct Sums;
   using Transfers = std::vector<Wire::Transfer>;
-  std::vector<Transfers> receive_slices(GatherPlanes planes) const;
-  Transfers send_to_deputies(GatherPlanes planes) const;
+  void gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const;
   void gather_inside(GatherPlanes planes, int host) const;
   void sum_inside(ReducePlanes planes, int host, Part part, std::span<const at::Tensor> sums) const;
   void send_sums(ReducePlanes planes, int host, int64_t parts, Sums& sent) const;

@@ -12,12 +12,44 @@ at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank) {
   return flat.narrow(0, begin, std::min(length, flat.numel() - begin));
 }
 
+namespace {
+
+std::vector<at::Tensor> of_each(const auto& planes, const auto& tensor_of) {
+  std::vector<at::Tensor> tensors;
+  for (const auto& plane : planes) tensors.push_back(tensor_of(plane));
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> slices_of(std::span<const GatherPlane> planes, int rank) {
+  return of_each(planes, [&](const auto& plane) { return slice_of(plane.output, plane.input.numel(), rank); });
+}
+
+std::vector<at::Tensor> slices_of(std::span<const ReducePlane> planes, int rank) {
+  return of_each(planes, [&](const auto& plane) {
+    return slice_of(plane.input.front().values, plane.output.numel(), rank);
+  });
+}
+
+std::vector<at::Tensor> inputs_of(std::span<const GatherPlane> planes) {
+  return of_each(planes, [](const auto& plane) { return plane.input; });
+}
+
+std::vector<at::Tensor> outputs_of(std::span<const ReducePlane> planes) {
+  return of_each(planes, [](const auto& plane) { return plane.output; });
+}
+
 void copy_bytes(void* target, const void* source, size_t bytes) {
   if (bytes > 0 && source != target) std::memcpy(target, source, bytes);
 }
 
 void copy_bytes(const at::Tensor& target, const at::Tensor& source) {
   copy_bytes(target.mutable_data_ptr(), source.const_data_ptr(), source.nbytes());
+}
+
+void copy_bytes(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources) {
+  for (size_t i = 0; i < targets.size(); ++i) copy_bytes(targets[i], sources[i]);
 }
 
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options) {

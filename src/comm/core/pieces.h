@@ -15,6 +15,12 @@ namespace fsdp {
 
 /// The slice of `rank` where each has `length` elements, a view. It is shorter where the tensor ends before it does.
 at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank);
+/// Those of all planes: of outputs, or of inputs that are one piece, all of it.
+std::vector<at::Tensor> slices_of(std::span<const GatherPlane> planes, int rank);
+std::vector<at::Tensor> slices_of(std::span<const ReducePlane> planes, int rank);
+/// What of the planes is this rank's own.
+std::vector<at::Tensor> inputs_of(std::span<const GatherPlane> planes);
+std::vector<at::Tensor> outputs_of(std::span<const ReducePlane> planes);
 /// What is left of `a` divided by `b` counts as a whole one.
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -26,6 +32,7 @@ constexpr int64_t align_slice(int64_t bytes) { return divide_up(bytes, kSliceAli
 void copy_bytes(void* target, const void* source, size_t bytes);
 /// The same of whole tensors on the CPU, in the calling thread: copy_() would use a pool of threads.
 void copy_bytes(const at::Tensor& target, const at::Tensor& source);
+void copy_bytes(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources);
 
 /// The flat tensor of `numel` elements that `pieces` make up, zeros between them: the piece itself if it is all of it.
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options);

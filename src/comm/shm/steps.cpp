@@ -84,33 +84,47 @@ class Reduction {
   const Writer writer_;
 };
 
-class Gather {
+// Copies slices of `input` to the other ranks: the same to all, or a window for each.
+class Exchange {
  public:
-  Gather(std::vector<GatherPlane> planes, Windows windows, Writer writer)
-      : planes_(std::move(planes)), windows_(std::move(windows)), writer_(std::move(writer)) {}
+  Exchange(std::vector<GatherPlane> planes, Windows windows, bool is_for_each, Writer writer)
+      : planes_(std::move(planes)),
+        windows_(std::move(windows)),
+        is_for_each_(is_for_each),
+        writer_(std::move(writer)) {}
 
   void write(int64_t round, std::byte* slot) const {
-    writer_.traffic->add_sent(windows_.visit(writer_.rank, round, [&](const Stretch& stretch) {
-      const auto& input = planes_[stretch.plane].input;
-      copy_bytes(slot + stretch.position, address_of(input, stretch.in_slice), bytes_of(input, stretch.count));
-    }));
+    for (int reader = 0; reader < writer_.world_size; ++reader) {
+      if (is_for_each_ == (reader == writer_.rank)) continue;
+      auto* window = slot + begin_of(writer_.rank, reader);
+      writer_.traffic->add_sent(windows_.visit(reader, round, [&](const Stretch& stretch) {
+        copy_bytes(window + stretch.position, own(stretch), bytes_of(planes_[stretch.plane].input, stretch.count));
+      }));
+    }
   }
 
   void read(int64_t round, const Rounds& rounds) const {
     for (int rank = 0; rank < writer_.world_size; ++rank) {
-      const auto* slot = rounds.slot_of(static_cast<size_t>(rank));
+      const auto* window = rounds.slot_of(static_cast<size_t>(rank)) + begin_of(rank, writer_.rank);
       const size_t bytes = windows_.visit(rank, round, [&](const Stretch& stretch) {
-        const auto& [output, input] = planes_[stretch.plane];
-        const auto* source = rank == writer_.rank ? address_of(input, stretch.in_slice) : slot + stretch.position;
-        copy_bytes(address_of(output, stretch.in_whole), source, bytes_of(output, stretch.count));
+        const auto& output = planes_[stretch.plane].output;
+        copy_bytes(address_of(output, stretch.in_whole),
+                   rank == writer_.rank ? own(stretch) : window + stretch.position, bytes_of(output, stretch.count));
       });
       if (rank != writer_.rank) writer_.traffic->add_received(bytes);
     }
   }
 
  private:
+  size_t begin_of(int writer, int reader) const { return is_for_each_ ? windows_.position(writer, reader) : 0; }
+  // What this rank gives to whom the stretch is for.
+  const std::byte* own(const Stretch& stretch) const {
+    return address_of(planes_[stretch.plane].input, is_for_each_ ? stretch.in_whole : stretch.in_slice);
+  }
+
   const std::vector<GatherPlane> planes_;
   const Windows windows_;
+  const bool is_for_each_;
   const Writer writer_;
 };
 
@@ -132,7 +146,8 @@ Steps gather_steps(std::vector<GatherPlane> planes, const Writer& writer) {
     slices.push_back(plane_of(input.numel(), input));
   }
   const auto windows = Windows::of_slices(std::move(slices), /*targets=*/1, writer.slot_bytes);
-  return steps_of(std::make_shared<Gather>(std::move(planes), windows, writer), windows.rounds());
+  return steps_of(std::make_shared<Exchange>(std::move(planes), windows, /*is_for_each=*/false, writer),
+                  windows.rounds());
 }
 
 Steps reduce_steps(std::vector<ReducePlane> planes, double scale, const Writer& writer) {
@@ -162,7 +177,7 @@ Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer&
   const auto windows = Windows::of_turns(std::move(lengths), writer.world_size, writer.slot_bytes);
   auto reduction =
       std::make_shared<Reduction>(std::move(inputs), std::move(flats), windows, op, /*scale=*/1.0, writer);
-  auto gather = std::make_shared<Gather>(std::move(planes), windows, writer);
+  auto gather = std::make_shared<Exchange>(std::move(planes), windows, /*is_for_each=*/false, writer);
   return {.count = 2 * windows.rounds(),
           .overlap = false,
           .write =
@@ -178,27 +193,8 @@ Steps all_reduce_steps(std::vector<at::Tensor> flats, ReduceOp op, const Writer&
 Steps all_to_all_steps(const at::Tensor& output, const at::Tensor& input, const Writer& writer) {
   const auto windows = Windows::of_slices({plane_of(input.numel() / writer.world_size, input)}, writer.world_size - 1,
                                           writer.slot_bytes);
-  const auto write = [=, source = input.detach()](int64_t round, std::byte* slot) {
-    for (int reader = 0; reader < writer.world_size; ++reader) {
-      if (reader == writer.rank) continue;
-      auto* window = slot + windows.position(writer.rank, reader);
-      writer.traffic->add_sent(windows.visit(reader, round, [&](const Stretch& stretch) {
-        copy_bytes(window, address_of(source, stretch.in_whole), bytes_of(source, stretch.count));
-      }));
-    }
-  };
-  const auto read = [=, source = input.detach(), target = output.detach()](int64_t round, const Rounds& rounds) {
-    for (int rank = 0; rank < writer.world_size; ++rank) {
-      const size_t bytes = windows.visit(rank, round, [&](const Stretch& stretch) {
-        const auto* from = rank == writer.rank
-                               ? address_of(source, stretch.in_whole)
-                               : rounds.slot_of(static_cast<size_t>(rank)) + windows.position(rank, writer.rank);
-        copy_bytes(address_of(target, stretch.in_whole), from, bytes_of(target, stretch.count));
-      });
-      if (rank != writer.rank) writer.traffic->add_received(bytes);
-    }
-  };
-  return {.count = windows.rounds(), .write = write, .read = read};
+  const std::vector<GatherPlane> planes{{output.detach(), input.detach()}};
+  return steps_of(std::make_shared<Exchange>(planes, windows, /*is_for_each=*/true, writer), windows.rounds());
 }
 
 Steps copy_steps(const at::Tensor& tensor, int source, bool is_source, const Writer& writer) {

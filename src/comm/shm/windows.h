@@ -20,9 +20,9 @@ struct Stretch {
   size_t position;  ///< where they lie in the window, in bytes
 };
 
-/// Several flat tensors, the planes, of which ranks have slices. The slices of one rank lie behind one another, each from
-/// a multiple of 16 bytes on, and go through a window that takes the same number of their bytes in each round. A slot
-/// has a window for each reader, or one for all.
+/// Several flat tensors, the planes, of which ranks have slices. The slices of one rank lie behind one another, each
+/// from a multiple of 16 bytes on, and go through a window that takes the same number of their bytes in each round. A
+/// slot has a window for each reader, or one for all.
 class Windows {
  public:
   struct Plane {
@@ -50,7 +50,7 @@ class Windows {
   int64_t rounds() const { return std::max<int64_t>(1, rounds_); }
   /// Where `reader`'s window begins in the slot of `writer`, who leaves out its own.
   size_t position(int writer, int reader) const {
-    return static_cast<size_t>((reader < writer ? reader : reader - 1) * length_);
+    return static_cast<size_t>((reader <= writer ? reader : reader - 1) * length_);
   }
   /// Calls `visit(stretch)` for what moves of `rank`'s slices in a round; gives the number of bytes.
   template <class Visit>
