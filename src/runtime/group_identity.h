@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/core/call_tag.h"
+#include "runtime/pins.h"
 #include "runtime/placement.h"
 #include "runtime/rank_state.h"
 
@@ -21,11 +23,18 @@ struct GroupIdentity {
   /// What the group holds, a part of what its rank does.
   std::shared_ptr<memory::ByteAccount> account;
   GroupId id = 0;
+  std::shared_ptr<Pins> pins = std::make_shared<Pins>();
 
   /// Of a collective on this group.
   Tag tag(std::string subject, std::vector<uint8_t> votes = {}, uint32_t writes = 0) const {
     const Tag::Count count{writes, "writes to the rows (optimizer steps)"};
     return {std::move(subject), std::move(votes), count, static_cast<uint32_t>(id)};
+  }
+  /// The same; messages say that it is of a call of the user's, if there is one.
+  Tag tag_of(const std::string& call, std::string subject, uint32_t writes = 0) const {
+    auto named = tag(std::move(subject), {}, writes);
+    if (!call.empty()) named.shown = call_tag(call, name).shown;
+    return named;
   }
   std::string where(const std::string& operation) const { return placement.where(operation); }
 };
