@@ -10,8 +10,8 @@
 
 namespace frame {
 
-/// The moment at which it is made: on a GPU when the current stream has done what it was given by then, elsewhere by the
-/// clock. Belongs to one thread.
+/// The moment at which it is made: on a GPU when the current stream has done what it was given by then, elsewhere by
+/// the clock. Belongs to one thread.
 class Moment {
  public:
   explicit Moment(c10::Device device);

@@ -59,7 +59,8 @@ void add_flags(CLI::App& app, StepArguments& arguments) {
   add_bytes(app, "--prefetch-bytes", arguments.prefetched_bytes,
             "Whole parameters that are gathered ahead; default: one group");
   add(app, "--precision", arguments.precision,
-      "What ranks gather, compute and sum gradients in; rows and losses stay fp32", CLI::IsMember({"fp32", "bf16", "fp16"}));
+      "What ranks gather, compute and sum gradients in; rows and losses stay fp32",
+      CLI::IsMember({"fp32", "bf16", "fp16"}));
   frame::add_sharding_flags(app, arguments.sharding);
   frame::add_activation_flags(app, arguments.activations);
   app.add_flag("--keep-products", arguments.keeps_products,
@@ -102,7 +103,8 @@ void add_flags(CLI::App& app, InterceptArguments& arguments) {
 
 void add_flags(CLI::App& app, OptimArguments& arguments) {
   add(app, "--tensors", arguments.tensors, "Parameters", CLI::PositiveNumber);
-  add(app, "--numel", arguments.numel, "Elements of all parameters together, 250 of each at least", CLI::PositiveNumber);
+  add(app, "--numel", arguments.numel, "Elements of all parameters together, 250 of each at least",
+      CLI::PositiveNumber);
   add(app, "--rounds", arguments.rounds, "Steps of each optimizer, of which the median is taken", CLI::PositiveNumber);
   add(app, "--threads", arguments.threads, "Threads", CLI::PositiveNumber);
   add(app, "--optimizer", arguments.optimizer, "Which one",

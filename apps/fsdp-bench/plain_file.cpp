@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "comm/posix/descriptor.h"
+#include "comm/posix/write_all.h"
 
 namespace bench {
 namespace {
@@ -32,10 +33,9 @@ void sync(const std::string& path, int descriptor) {
 
 void write_plain(const std::string& path, std::span<const std::byte> bytes) {
   const auto file = open_file(path, O_WRONLY | O_CREAT | O_TRUNC);
-  while (!bytes.empty()) {
-    const auto count = ::write(file.number(), bytes.data(), bytes.size());
-    if (count < 0) fail(path, "write");
-    bytes = bytes.subspan(static_cast<size_t>(count));
+  if (const int error = fsdp::write_all(file.number(), bytes)) {
+    errno = error;
+    fail(path, "write");
   }
   sync(path, file.number());
   const auto folder = std::filesystem::path(path).parent_path().string();

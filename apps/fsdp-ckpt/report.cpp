@@ -140,7 +140,8 @@ bool print_problems(const std::string& path, bool as_json) {
   if (as_json)
     std::cout << all.dump(1) << '\n';
   else
-    for (const auto& name : incomplete) std::cout << path << "/" << name << ": incomplete, its save was interrupted or goes on\n";
+    for (const auto& name : incomplete)
+      std::cout << path << "/" << name << ": incomplete, its save was interrupted or goes on\n";
   return is_well;
 }
 

@@ -1,18 +1,18 @@
 #include "console.h"
 
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 
-#include <cerrno>
 #include <condition_variable>
 #include <cstdint>
-#include <cstring>
 #include <iostream>
 #include <mutex>
 #include <streambuf>
 #include <thread>
 #include <utility>
+
+#include "comm/posix/file.h"
+#include "comm/posix/write_all.h"
 
 namespace fsdprun {
 namespace {
@@ -49,20 +49,6 @@ class ToOutlet : public std::streambuf {
 
 }  // namespace
 
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t count = write(file, text.data(), text.size());
-    if (count < 0 && errno == EAGAIN) {  // A terminal that another program made non-blocking.
-      pollfd waiting{file, POLLOUT, 0};
-      poll(&waiting, 1, -1);
-    }
-    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (count < 0) return false;
-    text.remove_prefix(static_cast<size_t>(count));
-  }
-  return true;
-}
-
 /// Shared with the thread, which may outlive the Outlet.
 struct Outlet::State {
   State(int its_file, std::shared_ptr<const fsdp::Descriptor> its_news) : file(its_file), news(std::move(its_news)) {}
@@ -82,7 +68,7 @@ struct Outlet::State {
       int failure = 0;
       for (size_t done = 0; done < text.size() && failure == 0; done += kAtOnce) {
         const auto piece = std::string_view(text).substr(done, kAtOnce);
-        failure = write_all(file, piece) ? 0 : errno;
+        failure = fsdp::write_all(file, piece);
         note(piece.size(), failure);
       }
     }
@@ -185,7 +171,8 @@ void Console::say(const std::string& message) {
 
 void Console::note_lost(const std::string& path, int error) {
   has_lost_ = true;
-  say("cannot write " + path + ": " + std::strerror(error) + "; what the rank prints from here on is not in it");
+  say("cannot write " + path + ": " + fsdp::why_and_what_to_do(error) +
+      ". What the rank prints from here on is not in it");
 }
 
 void Console::take_news() {

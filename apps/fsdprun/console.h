@@ -84,7 +84,4 @@ class Console {
   bool has_lost_ = false;
 };
 
-/// Writes all of `text`, however long that takes; false, with errno, if that cannot be.
-bool write_all(int file, std::string_view text);
-
 }  // namespace fsdprun

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 
+#include "comm/core/error_text.h"
 #include "comm/group/backend_choice.h"
 #include "exit.h"
 #include "host_facts.h"
@@ -123,10 +124,8 @@ int run_doctor_rank(const std::vector<std::string>& arguments) {
   try {
     diagnosis.measurements = measure_all(backend);
     if (prints && !as_json) std::cout << table(diagnosis.measurements) << std::flush;
-  } catch (const fsdp::Error& error) {
-    diagnosis.error = error.what_without_backtrace();
   } catch (const std::exception& error) {
-    diagnosis.error = error.what();
+    diagnosis.error = fsdp::what_without_backtrace(error);
   }
   if (prints && as_json) std::cout << json(diagnosis) << std::flush;
   if (diagnosis.error.empty()) return 0;

@@ -2,12 +2,12 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <utility>
 
 #include "attempt.h"
 #include "comm/failure/flight_recorder.h"
+#include "comm/posix/file.h"
 #include "descendants.h"
 #include "doctor.h"
 #include "exit.h"
@@ -179,7 +179,7 @@ int launch_here(const Flags& flags) {
   };
   flush_all();
   if (console.error() == 0) return status == 0 && console.has_lost() ? kFailure : status;
-  console.say(std::string("cannot write what the ranks print: ") + std::strerror(console.error()));
+  console.say("cannot write what the ranks print: " + fsdp::why_and_what_to_do(console.error()));
   flush_all();
   return kFailure;
 }

@@ -4,6 +4,8 @@
 #include <array>
 #include <cerrno>
 
+#include "comm/posix/write_all.h"
+
 namespace fsdprun {
 namespace {
 
@@ -56,9 +58,11 @@ bool RankStream::read_some() {
     return false;
   }
   const std::string_view bytes(buffer.data(), static_cast<size_t>(count));
-  if (auto& [file, path] = options_.log; file.is_open() && !write_all(file.number(), bytes)) {
-    console_.note_lost(path, errno);
-    file.close();
+  if (auto& [file, path] = options_.log; file.is_open()) {
+    if (const int error = fsdp::write_all(file.number(), bytes)) {
+      console_.note_lost(path, error);
+      file.close();
+    }
   }
   lines_.feed(bytes, [this](std::string_view piece, bool starts) { pass_on(piece, starts); });
   return true;

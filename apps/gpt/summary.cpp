@@ -36,7 +36,8 @@ Row unsharded_row(int64_t vocabulary, c10::Device device, const Arguments& argum
   const auto ids = torch::zeros({1, arguments.seq}, torch::TensorOptions(torch::kInt64).device(device));
   module->forward(ids, ids).backward();
   optimizer->step();
-  const HeldBytes held = held_bytes(module->parameters(), dynamic_cast<const fsdp::optim::FlatOptimizer&>(*optimizer).state_bytes());
+  const auto& flat = dynamic_cast<const fsdp::optim::FlatOptimizer&>(*optimizer);
+  const HeldBytes held = held_bytes(module->parameters(), flat.state_bytes());
   return {held.parameters, held.gradients, held.optimizer_state, held.parameters};
 }
 

@@ -76,8 +76,10 @@ torch::Tensor LlamaImpl::features(const torch::Tensor& ids) {
   const int64_t tokens = ids.size(1);
   const Rotations by{rotations_.cos.narrow(0, 0, tokens), rotations_.sin.narrow(0, 0, tokens)};
   auto x = torch::dropout(tok(ids), dropout_, is_training());
-  for (const auto& block : *blocks)
-    x = run_part(run_block, [block, by](const torch::Tensor& h) { return block->as<LlamaBlockImpl>()->forward(h, by); }, x);
+  for (const auto& block : *blocks) {
+    const auto run = [block, by](const torch::Tensor& h) { return block->as<LlamaBlockImpl>()->forward(h, by); };
+    x = run_part(run_block, run, x);
+  }
   return norm(x);
 }
 

@@ -15,7 +15,8 @@ Rotations rotations(int64_t positions, int64_t dim, double base) {
 at::Tensor rotate(const at::Tensor& x, const Rotations& by) {
   const auto pairs = x.unflatten(-1, {-1, 2});
   const auto first = pairs.select(-1, 0), second = pairs.select(-1, 1);
-  return torch::stack({first * by.cos - second * by.sin, first * by.sin + second * by.cos}, -1).flatten(-2).to(x.scalar_type());
+  const auto turned = torch::stack({first * by.cos - second * by.sin, first * by.sin + second * by.cos}, -1);
+  return turned.flatten(-2).to(x.scalar_type());
 }
 
 }  // namespace models

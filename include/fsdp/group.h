@@ -103,7 +103,8 @@ class Group {
   /// Starts to bring whole parameters to memory, before an operator needs them; shapes change only in scopes. They stay
   /// until `reshard()` or until the rows are written. Collective.
   UnshardHandle unshard() const;
-  /// Frees the whole parameters of this group; the next operator that reads them gathers again.
+  /// Frees the whole parameters of this group; the next operator that reads them gathers again. Waits for operators of
+  /// other threads that compute with them. Throws UsageError while a summon_full_params is open.
   void reshard() const;
 
   /// Without it, gradients accumulate whole on each rank until a backward with it.

@@ -27,7 +27,7 @@ namespace fsdp {
 /// `optimizer` owns every parameter that requires grad; it is one of fsdp::optim (not LBFGS) or an element-wise one of
 /// torch::optim (Adam, AdamW, SGD, RMSprop, Adagrad), and may own other tensors, which are left alone.
 ///
-/// Collective, one thread: no other one uses the model, also not stats(). Throws UsageError, before anything is
+/// Collective, one thread: no other one uses the model, but for stats(). Throws UsageError, before anything is
 /// communicated and with the model as it was, in a scope, a backward or LocalRows, while gradients of no_sync() wait,
 /// for another optimizer or one that does not own a parameter, and for a mesh of other ranks or axes; Mismatch if ranks
 /// ask for different strategies or have other state; what Work::wait throws. A view of rows from before throws when it

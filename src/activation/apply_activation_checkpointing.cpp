@@ -29,8 +29,8 @@ struct Search {
         if (is_meant(*child.ptr())) found.push_back(&child);
     for (const auto& child : module.named_children()) {
       const auto name = path.empty() ? child.key() : path + '.' + child.key();
-      require(sequential != nullptr || !is_meant(*child.value()), "fsdp::apply_activation_checkpointing: '", name, "' (",
-              child.value()->name(), ") is called by the forward of ", module.name(),
+      require(sequential != nullptr || !is_meant(*child.value()), "fsdp::apply_activation_checkpointing: '", name,
+              "' (", child.value()->name(), ") is called by the forward of ", module.name(),
               ", straight, so nothing can come between; only what a torch::nn::Sequential calls can be replaced. Write "
               "fsdp::activation_checkpoint(block, x) where it is called");
       look_at(*child.value(), name);

@@ -9,8 +9,8 @@
 
 namespace fsdp::activation {
 
-/// The version that a tensor has now, as autograd counts writes to it and its views. Holds none of its memory. Tensors of
-/// inference mode have none.
+/// The version that a tensor has now, as autograd counts writes to it and its views. Holds none of its memory. Tensors
+/// of inference mode have none.
 class TensorVersion {
  public:
   explicit TensorVersion(const at::Tensor& tensor)

@@ -18,6 +18,15 @@ using runtime::ParamGroup;
 
 namespace {
 
+constexpr const char* kUnshard = "unshard";
+
+// What `read` finds in a group, whose parts another thread may exchange.
+template <class Read>
+auto under_lock(const ParamGroup& group, const Read& read) {
+  const std::lock_guard lock(group.rank_state().mutex);
+  return read(group);
+}
+
 // Applies `change` to the module's own group, or to all groups under it.
 template <class Change>
 void change_policy(const std::vector<std::shared_ptr<ParamGroup>>& groups, bool recurse, const Change& change) {
@@ -75,15 +84,15 @@ NoSync::~NoSync() {
 void UnshardHandle::wait() {
   const auto& own = view_->groups.front();
   std::lock_guard lock(own->rank_state().mutex);
-  own->residency().finish_gather();
+  own->residency().finish_gather(kUnshard);
 }
 
 UnshardHandle Group::unshard() const {
   const auto& own = view_->groups.front();
   std::lock_guard lock(own->rank_state().mutex);
-  require_values({own}, "unshard");
+  require_values({own}, kUnshard);
   own->residency().drop_stale_copy();
-  own->residency().start_gather();
+  own->residency().start_gather(kUnshard);
   own->residency().unshard_was_asked = true;
   return UnshardHandle(view_);
 }
@@ -186,8 +195,9 @@ std::vector<at::Tensor> Group::parameters() const {
 }
 
 GroupStats Group::stats() const {
-  const auto& rank = view_->groups.front()->rank_state();
-  GroupStats stats;  // without the lock: nothing here changes but counts
+  auto& rank = view_->groups.front()->rank_state();
+  const std::lock_guard lock(rank.mutex);
+  GroupStats stats;
   for (const auto& group : view_->groups) {
     ++stats.groups;
     stats.gathers += group->residency().gathers();
@@ -211,8 +221,16 @@ void Group::reset_peak_stats() const {
   rank.forget_waiting();
 }
 
-std::string Group::name() const { return view_->groups.front()->name(); }
-int Group::rank() const { return view_->groups.front()->placement().process_group().rank(); }
-int Group::world_size() const { return view_->groups.front()->placement().process_group().world_size(); }
+std::string Group::name() const {
+  return under_lock(*view_->groups.front(), [](const ParamGroup& own) { return own.name(); });
+}
+int Group::rank() const {
+  return under_lock(*view_->groups.front(),
+                    [](const ParamGroup& own) { return own.placement().process_group().rank(); });
+}
+int Group::world_size() const {
+  return under_lock(*view_->groups.front(),
+                    [](const ParamGroup& own) { return own.placement().process_group().world_size(); });
+}
 
 }  // namespace fsdp

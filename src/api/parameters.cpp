@@ -27,8 +27,8 @@ void require_all_rows(const runtime::Part& part, const at::Tensor& tensor, const
   const auto& all = part.kind == runtime::PartKind::kWhole ? slot.whole_tensor : slot.rows_tensor;
   const bool lies_alike = part.kind == runtime::PartKind::kResult ? has_rows_first(tensor, slot)
                                                                   : tensor.strides() == all.strides();
-  require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '", slot.name(),
-          "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
+  require(tensor.sizes() == all.sizes() && lies_alike, part.group->where(operation), "expected parameter '",
+          slot.name(), "', its gradient or what element-wise operators made of them, of sizes ", all.sizes(),
           ", found a view of sizes ", tensor.sizes(), ". Take the view of the result");
 }
 

@@ -22,12 +22,14 @@
 #include <utility>
 #include <vector>
 
+#include "comm/core/error_text.h"
 #include "comm/core/message_code.h"
 #include "comm/failure/diagnosis.h"
 #include "comm/posix/descriptor.h"
 #include "comm/posix/ignored_signal.h"
 #include "comm/posix/pipe_signal.h"
 #include "comm/posix/standard_streams.h"
+#include "comm/posix/write_all.h"
 #include "launch/child.h"
 #include "launch/end_requests.h"
 #include "launch/ending.h"
@@ -66,27 +68,14 @@ void take_place(const RankPlace& place) {
   at::set_num_threads(std::max(1, count_processors() / place.world_size));
 }
 
-void write_all(int file, const std::string& text) {
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t count = write(file, text.data() + done, text.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return;
-    done += static_cast<size_t>(count);
-  }
-}
-
 /// Runs a rank. Returns its exit status; writes its error to `errors`.
 int run_rank(const std::function<void()>& body, int errors) {
   try {
     body();
     return 0;
-  } catch (const PeerLost& error) {
-    write_all(errors, error.what_without_backtrace());
-    return kStatusLostPeer;
-  } catch (const c10::Error& error) {
-    write_all(errors, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    write_all(errors, error.what());
+    write_all(errors, what_without_backtrace(error));
+    if (dynamic_cast<const PeerLost*>(&error) != nullptr) return kStatusLostPeer;
   } catch (...) {
     write_all(errors, "an exception that is not a std::exception");
   }

@@ -26,9 +26,8 @@ struct RowsOnAxis {
 };
 
 // Over the shard axis of `group`, since replicas have the same rows; null: every rank has all of them, and nothing is
-// exchanged. Collective; under the rank's lock. `subject`: the operation with its arguments, in which ranks could differ
-// unseen.
-
+// exchanged. Collective; under the rank's lock. `subject`: the operation with its arguments, in which ranks could
+// differ unseen.
 double sum_over_ranks(const runtime::ParamGroup* group, const SignedExactSum& sum, const std::string& subject);
 /// Whether it holds on one rank.
 bool any_over_ranks(const runtime::ParamGroup* group, bool holds, const std::string& subject);

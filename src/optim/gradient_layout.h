@@ -10,8 +10,8 @@
 
 namespace fsdp::optim {
 
-/// Throws UsageError if the gradient, which anybody may have assigned, has other sizes than the rows. `whose`: gives the
-/// message's beginning, "... parameter 'name'"; called only for an error.
+/// Throws UsageError if the gradient, which anybody may have assigned, has other sizes than the rows. `whose`: gives
+/// the message's beginning, "... parameter 'name'"; called only for an error.
 template <class Whose>
 void require_sizes_of(const at::Tensor& rows, const at::Tensor& gradient, const Whose& whose) {
   if (gradient.sizes() == rows.sizes()) return;

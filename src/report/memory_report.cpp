@@ -107,7 +107,10 @@ std::ostream& operator<<(std::ostream& out, const MemoryReport& report) {
   for (size_t column = 0; column < lines[0].size(); ++column) {
     size_t width = 0;
     for (const auto& line : lines) width = std::max(width, line[column].size());
-    for (auto& line : lines) line[column].insert(column == 0 ? line[column].size() : 0, width - line[column].size(), ' ');
+    for (auto& line : lines) {
+      auto& cell = line[column];
+      cell.insert(column == 0 ? cell.size() : 0, width - cell.size(), ' ');
+    }
   }
   for (const auto& line : lines) {
     for (size_t column = 0; column < line.size(); ++column) out << (column == 0 ? "" : "  ") << line[column];

@@ -9,6 +9,7 @@
 #include "api/named_collectives.h"
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
+#include "comm/core/error_text.h"
 #include "comm/core/first_error.h"
 #include "comm/core/timeline.h"
 #include "comm/group/attachment.h"
@@ -39,10 +40,8 @@ std::shared_ptr<ProcessGroup> or_default_group(std::shared_ptr<ProcessGroup> gro
 std::string text_of(const FirstError& error) try {
   error.rethrow();
   return {};
-} catch (const c10::Error& thrown) {
-  return thrown.what_without_backtrace();
 } catch (const std::exception& thrown) {
-  return thrown.what();
+  return what_without_backtrace(thrown);
 } catch (...) {
   return "an exception that is not a std::exception";
 }

@@ -62,7 +62,7 @@ Verdict judge_rows(const Access& a) {
   if (a.recording) return refused;
   if (a.local_rows) return passed;
   if (a.random) return Verdict::kRefuseRandom;
-  // Rows are numbered locally: p[0] is another row on every rank.
+  if (a.selects_rows && a.part != PartKind::kResult) return Verdict::kRefuseRowsByNumber;
   if (a.selects_rows || a.reorders_rows || (a.writes && a.is_part_of_rows)) return refused;
   return is_row_wise(a) ? judge_fit(a, passed) : refused;
 }
@@ -89,11 +89,16 @@ std::string ways_out(Verdict verdict) {
              "value use "
              "fsdp::full_tensor or fsdp::summon_full_params; if you mean the rows, open a fsdp::LocalRows "
              "(and a torch::NoGradGuard)";
+    case Verdict::kRefuseRowsByNumber:
+      return "outside a forward scope a sharded parameter is this rank's rows, so the same number means another row on "
+             "every rank. Read rows by their numbers from auto whole = fsdp::full_tensor(p), on every rank; to write "
+             "them, change whole on every rank alike and give it back with p.copy_(whole). If you mean numbers of this "
+             "rank's rows, open a fsdp::LocalRows (and a torch::NoGradGuard)";
     case Verdict::kRefuseResult:
       return "it has this rank's rows only, and this operator would compute a different number on them on every rank. "
-             "Element-wise operators take it as it is. Over all ranks use fsdp::sum (also along some dims), fsdp::norm, "
-             "fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, e.g. for a "
-             "matrix product, fsdp::full_tensor; if you mean this rank's rows, open a fsdp::LocalRows (and a "
+             "Element-wise operators take it as it is. Over all ranks use fsdp::sum (also along some dims), "
+             "fsdp::norm, fsdp::any and fsdp::all, to clip gradients fsdp::clip_grad_norm_; for the whole tensor, e.g. "
+             "for a matrix product, fsdp::full_tensor; if you mean this rank's rows, open a fsdp::LocalRows (and a "
              "torch::NoGradGuard)";
     case Verdict::kRefuseOperand:
       return "outside a forward scope a sharded parameter is this rank's rows. Beside it an element-wise operator "

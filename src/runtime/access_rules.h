@@ -48,6 +48,7 @@ enum class Verdict : uint8_t {
   kWriteRows,  ///< passes, and whole copies of the group become stale
   kPrintRows,  ///< passes on an ordinary copy of the rows
   kRefuseOutsideScope,
+  kRefuseRowsByNumber,
   kRefuseResult,
   kRefuseOperand,
   kRefuseWriteFromRows,

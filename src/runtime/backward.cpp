@@ -84,7 +84,7 @@ std::shared_ptr<ParamGroup> keep(ParamGroup* group) { return group ? group->weak
 // Whether the group's whole parameters go when its last backward has ended.
 bool ends_sharded(ParamGroup& group) {
   if (group.stays_after_backward()) return false;
-  return !group.is_inside() || (group.residency().pins == 0 && !group.stays_after_forward());
+  return !group.residency().is_pinned() && (!group.is_inside() || !group.stays_after_forward());
 }
 
 struct BucketOfGroup {

@@ -17,7 +17,8 @@ static_assert(kShardedKey > c10::DispatchKey::AutogradOther, "the key must come 
 /// first, and used by nothing in LibTorch.
 constexpr auto kDeferredKey = c10::DispatchKey::DeferredInit;
 static_assert(kDeferredKey < kShardedKey && kDeferredKey > c10::DispatchKey::AutogradOther);
-/// The dispatch key of stretches in which results of operators are kept: below autograd, and used by nothing in LibTorch.
+/// The dispatch key of stretches in which results of operators are kept: below autograd, and used by nothing in
+/// LibTorch.
 constexpr auto kKeptResultsKey = c10::DispatchKey::Fake;
 static_assert(kKeptResultsKey < c10::DispatchKey::ADInplaceOrView && kKeptResultsKey > c10::DispatchKey::BackendSelect);
 /// The dispatch key of running means over several ranks: before all others, and used by nothing in LibTorch.

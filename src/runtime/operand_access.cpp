@@ -167,8 +167,8 @@ bool selects_rows(const OperatorCall& call, const MarkedOperand& operand) {
   return !call.selecting_dim || *call.selecting_dim == 0 || *call.selecting_dim == -tensor.dim();
 }
 
-// Whether the operator makes a new tensor of rows that are not the operand's first dim, so that nothing would tell which
-// dim of the result has them.
+// Whether the operator makes a new tensor of rows that are not the operand's first dim, so that nothing would tell
+// which dim of the result has them.
 bool reorders_rows(const OperatorCall& call, const MarkedOperand& operand) {
   const auto kind = call.traits.kind;
   const bool writes = call.traits.written_arguments != 0;
@@ -345,7 +345,7 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
 void OperandGroups::add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter) {
   if (parameter != nullptr) parameters_.push_back({parameter, group.get()});
   if (std::ranges::find(groups_, group) != groups_.end()) return;
-  ++group->residency().pins;
+  group->identity().pins->add();
   scopes_know_ &= !group->scope || group->scope->recorded;
   observers_on_ &= group->scope && group->scope->observed;
   groups_.push_back(std::move(group));

@@ -24,7 +24,7 @@ class OperandGroups {
   OperandGroups(const OperandGroups&) = delete;
   OperandGroups& operator=(const OperandGroups&) = delete;
   ~OperandGroups() {
-    for (const auto& group : groups_) --group->residency().pins;
+    for (const auto& group : groups_) group->identity().pins->remove();
   }
   /// `parameter`: null if the operand is another tensor on its storage. Under the rank's lock.
   void add_once(std::shared_ptr<ParamGroup> group, const at::TensorImpl* parameter);
@@ -47,10 +47,10 @@ class OperandGroups {
   bool observers_on_ = true;
 };
 
-/// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it writes
-/// whose whole parameters it takes and what of its results will be rows. Replaces arguments on the stack: those of whole
-/// sizes by their rows. Collective with the other ranks if a group must be gathered. UsageError if the operator would
-/// mean something else on this rank's rows. Any thread.
+/// Judges what the operator does with rows, gradients and whole parameters, gathers what it reads, notes what it
+/// writes, whose whole parameters it takes and what of its results will be rows. Replaces arguments on the stack: those
+/// of whole sizes by their rows. Collective with the other ranks if a group must be gathered. UsageError if the
+/// operator would mean something else on this rank's rows. Any thread.
 void prepare(const OperatorCall& call, OperandGroups& takes_whole, RowResults& results);
 
 }  // namespace fsdp::runtime

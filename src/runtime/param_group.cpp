@@ -43,6 +43,7 @@ Parts::Parts(GroupIdentity who, const std::vector<GroupMember>& parameters, cons
 
 ParamGroup::ParamGroup(const Spec& spec)
     : policy(spec.policy),
+      rank_state_(spec.rank_state),
       parts_(std::make_unique<Parts>(identity_of(spec), spec.parameters, spec.policy)),
       modules_(spec.modules) {}
 
@@ -104,7 +105,7 @@ void ParamGroup::leave() {
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
-  if (!backward().is_open() && turns().begin_backward() && policy.unshard_in_backward && residency().pins == 0) {
+  if (!backward().is_open() && turns().begin_backward() && policy.unshard_in_backward && !residency().is_pinned()) {
     residency().free_whole();
     turns().meet_before_reading();
   }
@@ -151,8 +152,17 @@ void ParamGroup::require_not_handed_out() const {
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
   turns().note_write(kind, slot);
+  forget_whole();
+}
+
+void ParamGroup::end_write() {
+  turns().end_write();
+  forget_whole();
+}
+
+void ParamGroup::forget_whole() {
   if (placement().process_group().world_size() > 1) registry().leaves.note_write();
-  if (policy.free_when_written && !is_inside() && residency().pins == 0) residency().free_whole();
+  if (policy.free_when_written && !is_inside() && !residency().is_pinned()) residency().free_whole();
 }
 
 bool ParamGroup::is_at_rest() const {

@@ -100,7 +100,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
   const std::string& name() const { return parts_->identity.name; }
   const GroupIdentity& identity() const { return parts_->identity; }
   const Placement& placement() const { return parts_->identity.placement; }
-  RankState& rank_state() const { return *parts_->identity.rank_state; }
+  RankState& rank_state() const { return *rank_state_; }
   /// Of a collective on this group.
   Tag tag(std::string subject) const { return parts_->identity.tag(std::move(subject)); }
   std::string where(const std::string& operation) const { return parts_->identity.where(operation); }
@@ -137,6 +137,8 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // What parameters show: a count of open scopes and open graph tasks.
   bool is_inside() const { return depth_ > 0; }
+  /// Whether the next `leave` is the last one.
+  bool is_left_next() const { return depth_ == 1; }
   bool is_in_scope() const { return depth_ > static_cast<int>(parts_->backward.tasks().size()); }
   void enter();
   void leave();
@@ -154,6 +156,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   /// Call before rows are written, those of one slot or of all: see Turns::note_write. Whole values are old then.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
+
+  /// Rows were written until now, after note_write, and nobody read them meanwhile.
+  void end_write();
 
   /// Whether a backward reduces: where every rank has all rows, nothing is left of it without the all-reduce.
   bool reduces() const {
@@ -195,7 +200,9 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
  private:
   explicit ParamGroup(const Spec& spec);
+  void forget_whole();
 
+  const std::shared_ptr<RankState> rank_state_;  // whose lock is taken before parts are read
   std::unique_ptr<Parts> parts_;
   std::vector<const void*> modules_;
   std::vector<std::shared_ptr<ParamGroup>> kept_;  // none of them has parameters or keeps others

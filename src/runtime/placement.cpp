@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "comm/core/error_text.h"
 #include "comm/group/attachment.h"
 
 namespace fsdp::runtime {
@@ -61,11 +62,9 @@ void Placement::pass_on_failure(const std::string& operation) const {
   try {
     throw;
   } catch (const PeerLost& error) {
-    fail(operation, error.what_without_backtrace(), error.rank());
-  } catch (const c10::Error& error) {
-    fail(operation, error.what_without_backtrace());
+    fail(operation, what_without_backtrace(error), error.rank());
   } catch (const std::exception& error) {
-    fail(operation, error.what());
+    fail(operation, what_without_backtrace(error));
   }
 }
 

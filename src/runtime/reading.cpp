@@ -20,9 +20,9 @@ class WithAccumulator : public torch::autograd::FunctionPreHook {
   Reading::Claim claim_;
 };
 
-// Note [Tokens of nodes]: a weak pointer to a node keeps its memory where nodes have intrusive pointers, and with it the
-// accumulators of the group's parameters, which what it saved by hooks names: a group would never go. So a hook of the
-// node owns a token that goes with the node.
+// Note [Tokens of nodes]: a weak pointer to a node keeps its memory where nodes have intrusive pointers, and with it
+// the accumulators of the group's parameters, which what it saved by hooks names: a group would never go. So a hook of
+// the node owns a token that goes with the node.
 class WithToken : public torch::autograd::FunctionPreHook {
  public:
   explicit WithToken(std::shared_ptr<const void> token) : token_(std::move(token)) {}

@@ -103,7 +103,7 @@ void free_unrelated(RankState& rank, std::span<ParamGroup* const> groups, const 
     const auto is_around_or_inside = [&](const ParamGroup* read) { return kinship.are_related(read->id(), id); };
     if (resident.stays_after_forward())
       rank.residents.keep(id);
-    else if (resident.residency().pins == 0 && std::ranges::find(next, id) == next.end() &&
+    else if (!resident.residency().is_pinned() && std::ranges::find(next, id) == next.end() &&
              std::ranges::none_of(groups, is_around_or_inside))
       others.push_back(&resident);
   }

@@ -53,6 +53,11 @@ Difference of_rows(const ParamSlot& slot, const at::Tensor& tensor, const at::Te
   }
 }
 
+constexpr const char* kWithoutMaxNorm =
+    "an Embedding with max_norm writes its table in forward, on each rank other rows of it. Make it without max_norm, "
+    "and normalise the table before each step, in a fsdp::LocalRows and under a torch::NoGradGuard: "
+    "table->weight.copy_(torch::renorm(table->weight, /*p=*/2, /*dim=*/0, max_norm))";
+
 // As the user called it.
 std::string name_of(const c10::OperatorHandle& op) {
   const auto& name = op.operator_name().name;
@@ -77,8 +82,10 @@ void refuse(const c10::OperatorHandle& op, const Part& part, const at::Tensor& t
   const auto& slot = part.group->slots()[part.slot];
   const auto [expected, found] =
       part.kind == PartKind::kWhole ? of_whole(slot, verdict) : of_rows(slot, tensor, misfit, verdict);
-  throw UsageError(part.group->where(name_of(op)) + noun_of(part.kind) + slot.name() + "' is sharded (expected " +
-                   expected + ", found " + found + "): " + ways_out(verdict));
+  const auto name = name_of(op);
+  throw UsageError(part.group->where(name) + noun_of(part.kind) + slot.name() + "' is sharded (expected " + expected +
+                   ", found " + found + "): " +
+                   (name == "aten::embedding_renorm_" ? kWithoutMaxNorm : ways_out(verdict)));
 }
 
 }  // namespace fsdp::runtime

@@ -19,7 +19,7 @@ void Residency::publish() {
   published_version_ = turns_.version();
 }
 
-void Residency::start_gather() {
+void Residency::start_gather(const std::string& call) {
   if (state_ != GatherState::kSharded) return;
   tell(Act::kGather);
   auto& flats = params_.flats();
@@ -33,9 +33,9 @@ void Residency::start_gather() {
     // All memory first: a rank that has too little of it has not begun what its peers would wait for.
     for (auto& flat : flats) flat.allocate_whole(/*fills_alone=*/within || custom_all_gather);
     if (within)
-      gather_second_shards();
+      gather_second_shards(call);
     else
-      gather_rows(moves);
+      gather_rows(moves, call);
   } catch (...) {
     abandon_gather();
     group_.placement.pass_on_failure("gather");
@@ -85,12 +85,12 @@ void Residency::start(Communicator& communicator, const Tag& tag, const AllGathe
   }
 }
 
-void Residency::gather_rows(bool moves) {
+void Residency::gather_rows(bool moves, const std::string& call) {
   const bool meets = turns_.has_to_meet();
   publish();
   version_in_copy_ = turns_.version();
   writes_told_ = moves || meets ? turns_.writes().take() : 0;
-  const auto tag = group_.tag(group_.name, writes_told_);
+  const auto tag = group_.tag_of(call, group_.name, writes_told_);
   auto& ranks = group_.placement.shard().communicator();
   start(ranks, tag, custom_all_gather, [](FlatParams& flat) {
     return flat.shares_memory() ? std::nullopt : std::optional(flat.plane_to_gather());
@@ -99,8 +99,8 @@ void Residency::gather_rows(bool moves) {
 }
 
 // What the ranks tell each other of writes waits for a gather of rows, in which all take part.
-void Residency::gather_second_shards() {
-  start(group_.placement.within()->communicator(), group_.tag(group_.name), {}, [](FlatParams& flat) {
+void Residency::gather_second_shards(const std::string& call) {
+  start(group_.placement.within()->communicator(), group_.tag_of(call, group_.name), {}, [](FlatParams& flat) {
     return flat.keeps_whole() ? std::nullopt : std::optional(flat.plane_to_gather_among());
   });
 }
@@ -122,10 +122,10 @@ void Residency::spread_whole() {
 }
 
 // While this thread waits, others may finish the same gather, or free the group.
-void Residency::finish_gather() {
+void Residency::finish_gather(const std::string& call) {
   const auto unshard = state_ == GatherState::kWhole ? Span() : span("unshard");
   while (state_ != GatherState::kWhole) {
-    start_gather();
+    start_gather(call);
     const uint64_t number = gather_number_;
     const auto is_under_way = [&] { return state_ == GatherState::kGathering && gather_number_ == number; };
     const auto gathers = gathers_in_flight_;
@@ -176,6 +176,9 @@ void Residency::abandon_gather() {
 }
 
 void Residency::free_whole() {
+  while (wait_for_operators()) {
+  }
+  if (is_pinned()) return;
   if (state_ != GatherState::kSharded || std::ranges::any_of(params_.flats(), &FlatParams::has_second_shard))
     tell(Act::kFree);
   for (auto& flat : params_.flats()) flat.drop_second_shard();

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,9 +34,13 @@ class Residency {
   /// Before the ranks meet to read: what they see of this rank's rows is as the last write left these. Only while this
   /// rank may write rows.
   void publish();
-  void start_gather();   // kSharded -> kGathering, else nothing; if it throws: kSharded
-  void finish_gather();  // kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded
-  void free_whole();     // -> kSharded
+  /// kSharded -> kGathering, else nothing; if it throws: kSharded. `call`: of the user's, which asked for it.
+  void start_gather(const std::string& call = {});
+  /// kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded.
+  void finish_gather(const std::string& call = {});
+  /// -> kSharded, when no operator of another thread computes with them any more. Where an operator of this thread
+  /// does, nothing.
+  void free_whole();
   void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
   void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
   void offload_whole();  // kWhole: to host memory
@@ -51,8 +56,11 @@ class Residency {
   /// Those among neighbours.
   int64_t gathers_within() const { return gathers_within_; }
 
-  /// Operators that compute with whole parameters at the moment, on any thread; they keep their memory.
-  std::atomic<int> pins{0};
+  /// Whether operators compute with whole parameters at the moment.
+  bool is_pinned() const { return group_.pins->are_there(); }
+  /// Waits for those of other threads. Returns whether it did, so that others may have done something meanwhile.
+  bool wait_for_operators() { return group_.pins->wait_until_gone(group_.rank_state->mutex); }
+
   /// In place of the communicator's own; none: that one.
   AllGather custom_all_gather;
   /// The user brought whole parameters to memory, where they stay until they are freed.
@@ -63,8 +71,8 @@ class Residency {
   void become_whole();
   Span span(std::string_view name) const;
   void abandon_gather();
-  void gather_rows(bool moves);
-  void gather_second_shards();
+  void gather_rows(bool moves, const std::string& call);
+  void gather_second_shards(const std::string& call);
   template <class PlaneOf>
   void start(Communicator& communicator, const Tag& tag, const AllGather& with, const PlaneOf& plane_of);
   void order_read();

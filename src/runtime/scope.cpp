@@ -24,6 +24,8 @@
 namespace fsdp::runtime {
 namespace {
 
+constexpr const char* kSummon = "summon_full_params";
+
 void require_no_unfinished_backward(const Groups& groups, const char* operation) {
   if (torch::autograd::get_current_graph_task_id() != -1 || groups.front()->rank_state().follows) return;
   for (const auto& group : groups)
@@ -41,9 +43,9 @@ void require_no_local_rows(const Groups& groups) {
 // A whole copy that may be written is made from rows at rest.
 Groups require_outside(Groups groups) {
   std::lock_guard lock(groups.front()->rank_state().mutex);
-  require_no_unfinished_backward(groups, "summon_full_params");
+  require_no_unfinished_backward(groups, kSummon);
   for (const auto& group : groups)
-    require(!group->is_inside(), group->where("summon_full_params"), "'", group->name(),
+    require(!group->is_inside(), group->where(kSummon), "'", group->name(),
             "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, or "
             "read single parameters with fsdp::full_tensor. ",
             kOtherValuesInForward);
@@ -55,6 +57,14 @@ bool wait_to_write(const Groups& groups) {
   bool waited = false;
   for (const auto& group : groups) waited |= group->turns().wait_to_write();
   return waited;
+}
+
+// Before the last scope on a group closes: an operator of another thread that computes with its parameters ends while
+// they are whole.
+void wait_for_operators(const Groups& groups) {
+  const auto waits = [](const auto& group) { return group->is_left_next() && group->residency().wait_for_operators(); };
+  while (std::ranges::count_if(groups, waits) > 0) {
+  }
 }
 
 // In a scope, whose parameters show it.
@@ -85,7 +95,7 @@ std::vector<ScopeMeeting> begin_scopes(const Groups& groups) {
 
 // Where ranks share memory: after it, every rank's earlier writes to `groups` are there. Collective. If it fails, every
 // rank has counted the same writes and scopes.
-void meet(const Groups& groups) {
+void meet(const Groups& groups, const std::string& call) {
   const auto meetings = begin_scopes(groups);
   const auto& first = *groups.front();
   try {
@@ -93,7 +103,7 @@ void meet(const Groups& groups) {
     for (const auto& [ranks, writes] : meetings) {
       uint32_t sum = 0;
       for (const auto& [group, count] : writes) sum += count;
-      const auto tag = first.identity().tag("forward scope of " + first.name(), sum);
+      const auto tag = first.identity().tag_of(call, "forward scope of " + first.name(), sum);
       barriers.push_back(ranks->communicator().barrier(tag));
     }
     const Span waiting(barriers.empty() ? nullptr : first.rank_state().timeline, Track::kCompute, "wait for scope",
@@ -110,14 +120,14 @@ void meet(const Groups& groups) {
 
 // Before a scope opens on `groups`. While this thread waits, another one may open and close scopes on them, but it
 // neither runs a backward nor writes.
-void meet_before_scope(const Groups& groups) {
+void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
   for (const auto& group : groups)
     if (!group->is_inside()) closed.push_back(group);
   for (const auto& group : groups) ++group->turns().openings;
   std::exception_ptr error;
   try {
-    if (!closed.empty()) meet(closed);
+    if (!closed.empty()) meet(closed, call);
   } catch (...) {
     error = std::current_exception();
   }
@@ -187,7 +197,7 @@ AfterException meet_after_exception(const Groups& members, int64_t writes, bool 
 
 }  // namespace
 
-OpenScope::OpenScope(Groups groups)
+OpenScope::OpenScope(Groups groups, const std::string& call)
     : groups_(std::move(groups)),
       record_(std::make_shared<ScopeRecord>()),
       span_(groups_.front()->rank_state().timeline, Track::kCompute, "forward", groups_.front()->name()) {
@@ -207,7 +217,7 @@ OpenScope::OpenScope(Groups groups)
   for (const auto& group : groups_) rank.tell({Act::kName, static_cast<int64_t>(group->id())});
   rank.tell({Act::kOpenScope, record_->records});
   rank.note_forward();
-  meet_before_scope(groups_);
+  meet_before_scope(groups_, call);
   bool outermost = !groups_.front()->is_inside();
   for (const auto& group : groups_) {
     if (!group->is_inside()) {
@@ -232,6 +242,7 @@ void OpenScope::note_recorded() { groups_.front()->scope->recorded = true; }
 OpenScope::~OpenScope() {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
+  wait_for_operators(groups_);
   rank.tell({Act::kCloseScope, groups_.front()->scope->recorded});
   record_->end_node = at::sequence_number::peek();
   if (record_->is_hidden) registry().add_scope(record_);
@@ -262,18 +273,18 @@ OpenLocalRows::~OpenLocalRows() {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   for (const auto& group : groups_) {
     --group->local_rows_depth;
-    group->note_write(WriteKind::kThisRank);
+    group->end_write();
   }
 }
 
 OpenSummon::OpenSummon(Groups groups, bool rank0_only, bool offload)
-    : groups_(require_outside(std::move(groups))), rank0_only_(rank0_only), scope_(groups_) {
+    : groups_(require_outside(std::move(groups))), rank0_only_(rank0_only), scope_(std::in_place, groups_, kSummon) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   const bool keeps = !rank0_only || groups_.front()->placement().process_group().rank() == 0;
   try {
     if (rank0_only || offload)
       for (const auto& group : groups_) {  // one at a time, on every rank alike
-        group->residency().finish_gather();
+        group->residency().finish_gather(kSummon);
         if (!keeps)
           group->residency().free_whole();
         else if (offload)
@@ -288,8 +299,8 @@ OpenSummon::OpenSummon(Groups groups, bool rank0_only, bool offload)
 }
 
 void OpenSummon::make_whole() {
-  for (const auto& group : groups_) group->residency().start_gather();
-  for (const auto& group : groups_) group->residency().finish_gather();
+  for (const auto& group : groups_) group->residency().start_gather(kSummon);
+  for (const auto& group : groups_) group->residency().finish_gather(kSummon);
   // What is written to whole parameters must not reach other ranks.
   for (const auto& group : groups_) group->residency().make_own();
   for (const auto& group : groups_) {
@@ -301,9 +312,10 @@ void OpenSummon::make_whole() {
 OpenSummon::~OpenSummon() {
   if (!scope_) return;
   std::lock_guard lock(groups_.front()->rank_state().mutex);
+  wait_for_operators(groups_);
   for (const auto& group : groups_) {
-    --group->summon_depth;
     group->residency().free_whole();  // what was written to it is this rank's alone
+    --group->summon_depth;
   }
 }
 

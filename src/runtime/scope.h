@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/core/timeline.h"
@@ -18,7 +19,8 @@ using Groups = std::vector<std::shared_ptr<ParamGroup>>;
 /// share memory; elsewhere the operators that read parameters are.
 class OpenScope {
  public:
-  explicit OpenScope(Groups groups);
+  /// `call`: of the user's, if it does more than that.
+  explicit OpenScope(Groups groups, const std::string& call = {});
   ~OpenScope();
   /// Of a rank that follows another one, whose autograd did.
   void note_recorded();

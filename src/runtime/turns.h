@@ -51,6 +51,8 @@ class Turns {
   bool wait_to_write();
   /// Call before rows are written, those of one slot or of all; waits to write.
   void note_write(WriteKind kind, std::optional<size_t> slot = std::nullopt);
+  /// What was written since `note_write` counts too. Waits for nobody.
+  void end_write() { ++version_; }
   /// Changes with each write.
   int64_t version() const { return version_; }
   /// Of writes that every rank makes.

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Numbers in JSON, which has neither infinities nor NaN: in files these are the texts "Infinity", "-Infinity" and "NaN".
+/// Numbers in JSON, which has neither infinities nor NaN: in files these are the texts "Infinity", "-Infinity" and
+/// "NaN".
 
 #include <cmath>
 #include <limits>

@@ -7,6 +7,7 @@
 
 #include "comm/core/call_tag.h"
 #include "comm/core/check.h"
+#include "comm/core/error_text.h"
 #include "comm/group/texts.h"
 
 namespace fsdp::state {
@@ -18,10 +19,8 @@ constexpr char kReturned = '+', kThrew = '-';
 std::string outcome_of(const std::function<std::string()>& action) {
   try {
     return kReturned + action();
-  } catch (const c10::Error& error) {
-    return kThrew + std::string(error.what_without_backtrace());
   } catch (const std::exception& error) {
-    return kThrew + std::string(error.what());
+    return kThrew + what_without_backtrace(error);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "comm/core/check.h"
+#include "comm/core/error_text.h"
 #include "comm/core/first_error.h"
 #include "comm/posix/file.h"
 #include "state/format/format_error.h"
@@ -85,10 +86,8 @@ void read_archive(const std::string& path, const std::function<void(torch::seria
     read(archive);
   } catch (const FileError&) {
     throw;
-  } catch (const c10::Error& error) {
-    throw FormatError(what_was_expected + first_line(error.what_without_backtrace()));
   } catch (const std::exception& error) {  // TorchScript has some of its own
-    throw FormatError(what_was_expected + first_line(error.what()));
+    throw FormatError(what_was_expected + first_line(what_without_backtrace(error)));
   }
 }
 

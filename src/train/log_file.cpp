@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <system_error>
 #include <utility>
+
+#include "comm/posix/file.h"
+#include "comm/posix/write_all.h"
 
 namespace fsdp::train {
 namespace {
@@ -28,22 +30,15 @@ LogFile::LogFile(std::string path, Begin begin)
 void LogFile::append(std::string_view bytes) {
   struct stat before{};
   const bool is_regular = ::fstat(file_.number(), &before) == 0 && S_ISREG(before.st_mode);
-  while (!bytes.empty()) {
-    const auto count = ::write(file_.number(), bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) {
-      const int error = errno;
-      // Behind half a line or record nothing can be read.
-      [[maybe_unused]] const int cut = is_regular ? ::ftruncate(file_.number(), before.st_size) : 0;
-      fail(error);
-    }
-    bytes.remove_prefix(static_cast<size_t>(count));
+  if (const int error = write_all(file_.number(), bytes)) {
+    // Behind half a line or record nothing can be read.
+    [[maybe_unused]] const int cut = is_regular ? ::ftruncate(file_.number(), before.st_size) : 0;
+    fail(error);
   }
 }
 
 void LogFile::fail(int error) const {
-  throw Error("[fsdp] metrics: '" + path_ + "' cannot be written: " + std::generic_category().message(error) +
-              ". Name a file in an existing folder with room");
+  throw Error("[fsdp] metrics: '" + path_ + "' cannot be written: " + why_and_what_to_do(error));
 }
 
 }  // namespace fsdp::train

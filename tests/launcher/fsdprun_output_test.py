@@ -134,12 +134,12 @@ class Output(FsdprunTest):
         self.assertEqual(list(self.path.iterdir()), [])
 
     def test_a_file_that_a_full_disk_does_not_take_is_said_and_a_failure(self):
-        full = ("sh", "-c", "trap '' XFSZ; ulimit -f 8; exec \"$@\"", "sh")
+        full = ("sh", "-c", "ulimit -f 8; exec \"$@\"", "sh")
         process = self.start("-r", "1", f"--log-dir={self.path}", "sh", "-c", "yes | head -c 100000; echo goes on >&2",
                              prefix=full)
         self.end(process, status=1)
-        self.assertRegex(process.err, "fsdprun: cannot write .*/attempt_0/0/stdout.log: File too large; what the rank "
-                                      "prints from here on is not in it\n")
+        self.assertRegex(process.err, "fsdprun: cannot write .*/attempt_0/0/stdout.log: File too large. Raise the limit "
+                                      "on the size of files .ulimit -f.. What the rank prints from here on is not in it\n")
         self.assertIn("goes on", process.err)
 
     def test_a_link_in_place_of_the_folder_is_refused(self):
@@ -177,7 +177,7 @@ class Output(FsdprunTest):
             with open("/dev/full", "w", encoding="utf-8") as full:
                 result = self.run_ranks("--nproc-per-node=2", command, stdout=full)
             self.assertEqual(result.returncode, 1, result.err)
-            self.assertIn("fsdprun: cannot write what the ranks print: No space left on device\n", result.err)
+            self.assertIn("fsdprun: cannot write what the ranks print: No space left on device. Free some space\n", result.err)
 
 
 class UnreadOutput(FsdprunTest):

@@ -53,6 +53,8 @@ struct Call {
   /// What errors say that rank 0 runs, after the collective; FOLDER stands for the folder.
   std::string text;
   std::function<void(Rank&)> act;
+  /// Empty: that of the run.
+  std::string backend = {};
 };
 
 const std::vector<Call>& calls() {
@@ -72,6 +74,11 @@ const std::vector<Call>& calls() {
       {"save of FOLDER/d'", [](Rank& r) { save(r.optimizer, r.folder + "/d"); }},
       {"load of FOLDER/optimizer.pt'", [](Rank& r) { load(r.optimizer, r.folder + "/optimizer.pt"); }},
       {"full_state_dict of weight'", [](Rank& r) { return full_state_dict(r.model); }},
+      {"summon_full_params of Linear'", [](Rank& r) { static_cast<void>(summon_full_params(r.model)); }},
+      {"summon_full_params of Linear'",
+       [](Rank& r) { static_cast<void>(summon_full_params(r.model, {.rank0_only = true})); }},
+      // Where memory is shared nobody waits for it.
+      {"unshard of Linear'", [](Rank& r) { r.model.unshard().wait(); }, "gloo"},
       {"load_full_state_dict'", [](Rank& r) { load_full_state_dict({}, r.model); }},
       {"full_tensor of weight'", [](Rank& r) { return full_tensor(r.linear->weight); }},
       {"full_grad of bias'", [](Rank& r) { return full_grad(r.linear->bias); }},
@@ -101,12 +108,12 @@ const std::vector<Call>& calls() {
 }
 
 TEST(AloneOnOneRank, EachCallIsNamedOnAllRanks) {
-  for (const auto& [text, act] : calls()) {
+  for (const auto& [text, act, backend] : calls()) {
     SCOPED_TRACE(text);
     const state::TemporaryFolder folder;
     auto expected = " of '" + text;
     if (const auto at = expected.find("FOLDER"); at != expected.npos) expected.replace(at, 6, folder.path());
-    run_thread_ranks(2, [&, &call = act](int r) {
+    run_thread_ranks_with(2, {.backend = backend}, [&, &call = act](int r) {
       Rank rank(folder.path());
       expect_error<Mismatch>(
           [&] {

@@ -141,7 +141,8 @@ const OwnOptimizer kOwnOptimizers[] = {
            const auto sizes = global_sizes(p);
            if (sizes.size() != 2) continue;
            const auto squares = p.grad().pow(2) + 1e-12;
-           const auto rows = fsdp::sum(squares, {1}, true) / sizes[1], columns = fsdp::sum(squares, {0}, true) / sizes[0];
+           const auto rows = fsdp::sum(squares, {1}, true) / sizes[1];
+           const auto columns = fsdp::sum(squares, {0}, true) / sizes[0];
            const auto update = p.grad() * rows.rsqrt() * columns.rsqrt() * rows.mean().sqrt();
            const double rms = fsdp::norm({update}) / std::sqrt(static_cast<double>(c10::multiply_integers(sizes)));
            p.detach().add_(update, -0.05 / std::max(1.0, rms));
@@ -218,7 +219,8 @@ const OfRows kOfRows[] = {
     {[](const torch::Tensor& p) { p.detach().clone().sum(); }, "fsdp::sum"},
     {[](const torch::Tensor& p) { p.detach().to(torch::kFloat).sum(); }, "fsdp::sum"},
     {[](const torch::Tensor& p) { torch::empty_like(p.detach()).normal_(); }, "fsdp::LocalRows"},
-    {[](const torch::Tensor& p) { torch::zeros({7, 4}).copy_(0.9 * torch::ones({7, 4}) + 0.1 * p); }, "fsdp::full_tensor"},
+    {[](const torch::Tensor& p) { torch::zeros({7, 4}).copy_(0.9 * torch::ones({7, 4}) + 0.1 * p); },
+     "fsdp::full_tensor"},
 };
 
 TEST(WhatIsMadeOfRows, IsRefusedWhereItsNumbersWouldBeThisRanks) {

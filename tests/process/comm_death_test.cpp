@@ -18,8 +18,8 @@
 namespace fsdp::test {
 namespace {
 
-int64_t reduce(const std::string& subject, int64_t own = 1) {
-  const at::Tensor tensor = at::full({300'000}, own);
+int64_t reduce(const std::string& subject, int64_t own = 1, int64_t numel = 300'000) {
+  const at::Tensor tensor = at::full({numel}, own);
   default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {subject, {}})->wait();
   return tensor[0].item<int64_t>();
 }
@@ -162,6 +162,34 @@ TEST(AChildThatExits, DisturbsNobodyOverAnyBackend) {
     auto ranks = start_ranks("fork_a_child_that_exits", 3, {{"BACKEND", backend}});
     expect_ends(ranks, 3, 0);
   }
+}
+
+// The children meet as ranks of a group of their own and exit. Then rank 1 ends without a word.
+PROCESS_CASE(fork_children_with_a_group) {
+  const ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(20)};
+  init_process_group(options);
+  reduce("blocks.2");
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    is_forked_child = true;
+    setenv("MASTER_PORT", std::getenv("PORT_OF_CHILDREN"), /*overwrite=*/1);
+    init_process_group(options);
+    std::exit(reduce("of the children", 1, 3) == 2 ? 0 : 1);  // few elements: OpenMP's threads are the parent's
+  }
+  int status = 0;
+  TORCH_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "status ", status);
+  reduce("blocks.3");
+  if (rank() == 1) std::_Exit(0);
+  report_the_lost([] { reduce("blocks.4"); });
+}
+
+TEST(ChildrenOfRanks, HaveAGroupOfTheirOwnAndLeaveThatOfTheirParentsAlone) {
+  const HeldPort port;
+  auto ranks =
+      start_ranks("fork_children_with_a_group", 2, {{"PORT_OF_CHILDREN", std::to_string(port.number())}});
+  expect_end(ranks, 0, 0, {"PeerLost 1:", "rank 1 is lost: it did not answer"});
+  expect_end(ranks, 1, 0);
 }
 
 // Ranks 0 and 1 disagree about a message. Rank 2 waits for both and can learn of it only from the store, which ends

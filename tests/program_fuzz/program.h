@@ -124,7 +124,7 @@ enum class Kind : uint8_t {
   kAllGather,         ///<
   kBroadcast,         ///< rank: from which
   kMean,              ///<
-  kByHand,  ///< model, value, seed: a step or clipping that the program computes with rows by hand, in one of kHands ways
+  kByHand,            ///< model, value, seed: the program computes with rows by hand, in one of kHands ways
 };
 constexpr int kKinds = 41;
 constexpr int kHands = 5;

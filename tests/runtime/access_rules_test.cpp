@@ -64,7 +64,7 @@ const Rule kRules[] = {
     // A part of the rows may be copied, but rows may not be selected by number, and a part is neither written nor
     // computed with.
     {{kCopy}, {.is_part_of_rows = true}, kPass},
-    {{kView, kCopy}, {.selects_rows = true}, kRefuseOutsideScope},
+    {{kView, kCopy}, {.selects_rows = true}, kRefuseRowsByNumber},
     {{kCopy, kFill, kPointwise}, {.is_part_of_rows = true, .writes = true}, kRefuseOutsideScope},
     {{kPointwise}, {.is_part_of_rows = true}, kRefuseOutsideScope},
     {{kFill}, {.is_part_of_rows = true, .writes = true, .local_rows = true}, kWriteRows},

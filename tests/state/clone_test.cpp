@@ -145,7 +145,8 @@ TEST(Clone, OfAModelThatMovedMeanwhileOrIsInAScopeIsRefusedAndTheModelKeepsItsVa
       const auto found = whole_values(*trained.net);
       for (size_t i = 0; i < found.size(); ++i)
         EXPECT_TRUE(torch::equal(found[i], trained.expected[i].to(found[i].scalar_type()))) << i;
-      for (const auto& [name, values] : average.values()) EXPECT_TRUE(torch::equal(plain_copy(values), own.at(name))) << name;
+      for (const auto& [name, values] : average.values())
+        EXPECT_TRUE(torch::equal(plain_copy(values), own.at(name))) << name;
     });
 }
 

@@ -117,7 +117,8 @@ TEST(StateHeader, LengthIsThatOfBytesWhichAreThere) {
 
 TEST(StateHeader, AnyTextIsReadOrRefused) {
   const std::string text =
-      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"b":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}})";
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+      R"("b":{"dtype":"U8","shape":[0],"data_offsets":[8,8]}})";
   std::mt19937 random(1);
   for (int trial = 0; trial < 5000; ++trial) {
     auto changed = text;

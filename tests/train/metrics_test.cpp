@@ -4,6 +4,7 @@
 #include <fsdp/metrics.h>
 #include <fsdp/scalar_log.h>
 #include <gmock/gmock.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
 
@@ -98,6 +99,29 @@ TEST(ScalarLog, OnAFullDiskIsAnErrorThatSaysWhy) {
       EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("No space left on device"));
     }
   });
+}
+
+// The system would end the process.
+TEST(ScalarLog, BeyondTheLimitOnFilesIsAnErrorThatSaysWhatToDoAndLeavesWholeLines) {
+  const DiskFolder folder;
+  const auto path = folder.path() + "/metrics.jsonl";
+  std::string error;
+  run_thread_ranks(1, [&](int) {
+    ScalarLog log({.json_lines = path});
+    log.write(1, {{"loss", 0.5}});
+    rlimit before{};
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+    const rlimit full{std::filesystem::file_size(path) + 10, before.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &full), 0);
+    try {
+      log.write(2, {{"loss", 0.25}});
+    } catch (const Error& thrown) {
+      error = thrown.what_without_backtrace();
+    }
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  });
+  EXPECT_THAT(error, testing::HasSubstr("File too large. Raise the limit on the size of files (ulimit -f)"));
+  EXPECT_THAT(json_lines(path), testing::SizeIs(1));
 }
 
 // The first case is from RFC 3720, B.4: the checksum of 32 zero bytes is 0x8a9136aa.

@@ -5,7 +5,8 @@ namespace {
 
 class SendAndRecv : public Work {
  public:
-  SendAndRecv(std::shared_ptr<Work> send, std::shared_ptr<Work> recv) : send_(std::move(send)), recv_(std::move(recv)) {}
+  SendAndRecv(std::shared_ptr<Work> send, std::shared_ptr<Work> recv)
+      : send_(std::move(send)), recv_(std::move(recv)) {}
   void wait() override {
     recv_->wait();
     send_->wait();

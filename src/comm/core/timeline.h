@@ -50,8 +50,8 @@ struct TimelineEntry {
 };
 static_assert(sizeof(TimelineEntry) == 152);
 
-/// The newest entries, as many as there is room for. Thread safety: under the timeline's lock; only `read` may run beside
-/// `put`, in another process that maps the memory, and leaves out what is being written.
+/// The newest entries, as many as there is room for. Thread safety: under the timeline's lock; only `read` may run
+/// beside `put`, in another process that maps the memory, and leaves out what is being written.
 class EntryRing {
  public:
   /// Memory of its own, which the system gives as it is written.

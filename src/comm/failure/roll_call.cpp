@@ -3,6 +3,7 @@
 #include <c10/util/thread_name.h>
 
 #include "comm/core/check.h"
+#include "comm/posix/of_this_process.h"
 
 namespace fsdp {
 namespace {
@@ -14,16 +15,11 @@ std::string report_key(int rank) { return str_cat("report/", rank); }
 std::string left_key(int rank) { return str_cat("left/", rank); }
 std::string acknowledged_key(int rank) { return str_cat("acknowledged/", rank); }
 
-// The roll calls of this process, for leave_all(). Never destroyed.
+// The roll calls of a process, for leave_all().
 struct Running {
   std::mutex mutex;
   std::vector<std::weak_ptr<RollCall>> calls;
 };
-
-Running& running() {
-  static auto* instance = new Running;
-  return *instance;
-}
 
 }  // namespace
 
@@ -44,7 +40,7 @@ std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store,
   std::shared_ptr<RollCall> call(new RollCall(std::move(store), std::move(ranks), options));
   // The thread keeps the object alive, should it have to be left behind with a store that does not answer.
   call->thread_ = std::thread([call] { call->run(); });
-  auto& [mutex, calls] = running();
+  auto& [mutex, calls] = of_this_process<Running>();
   std::lock_guard lock(mutex);
   std::erase_if(calls, [](const auto& other) { return other.expired(); });
   calls.push_back(call);
@@ -54,8 +50,8 @@ std::shared_ptr<RollCall> RollCall::start(c10::intrusive_ptr<c10d::Store> store,
 void RollCall::leave_all() {
   std::vector<std::weak_ptr<RollCall>> calls;
   {
-    std::lock_guard lock(running().mutex);
-    calls = running().calls;
+    std::lock_guard lock(of_this_process<Running>().mutex);
+    calls = of_this_process<Running>().calls;
   }
   for (const auto& weak : calls) {
     if (const auto call = weak.lock()) call->leave();

@@ -24,7 +24,10 @@ namespace {
 struct Default {
   std::mutex mutex;
   std::shared_ptr<ProcessGroup> group;
+  pid_t has_group = 0;  // the process that made it; a child that was forked may make another one
   std::atomic<pid_t> leaves_at_exit{0};
+
+  bool is_taken() const { return group != nullptr && has_group == getpid(); }
 };
 
 // Never destroyed; see leave_at_exit.
@@ -163,7 +166,7 @@ std::shared_ptr<ProcessGroup> new_process_group(ProcessGroupOptions options) {
   if (!store && membership.world_size() > 1) {
     store = connect_store(membership.rendezvous, options.timeout);
   }
-  if (process_wide().leaves_at_exit.exchange(getpid()) != getpid())
+  if (process_wide().leaves_at_exit.exchange(getpid()) == 0)  // a child has its parent's handler
     TORCH_INTERNAL_ASSERT(std::atexit(leave_at_exit) == 0);
   const bool store_in_rank_0 = !options.store && !membership.rendezvous.agent_hosts_store;
   return meet_as_group({membership, store, options.timeout, store_in_rank_0});
@@ -173,15 +176,16 @@ void init_process_group(ProcessGroupOptions options) {
   constexpr std::string_view kTwice =
       "[fsdp] init_process_group: the process group is there already. Call "
       "destroy_process_group() first.";
-  auto& [mutex, current, leaves_at_exit] = process_wide();
+  auto& current = process_wide();
   {
-    std::lock_guard lock(mutex);
-    require(current == nullptr, kTwice);
+    std::lock_guard lock(current.mutex);
+    require(!current.is_taken(), kTwice);
   }
   auto group = new_process_group(std::move(options));
-  std::lock_guard lock(mutex);
-  require(current == nullptr, kTwice);
-  current = std::move(group);
+  std::lock_guard lock(current.mutex);
+  require(!current.is_taken(), kTwice);
+  current.group = std::move(group);
+  current.has_group = getpid();
 }
 
 void destroy_process_group() {

@@ -11,8 +11,7 @@
 #include <random>
 #include <system_error>
 
-#include "comm/posix/file_room.h"
-#include "comm/posix/pipe_signal.h"
+#include "comm/posix/write_all.h"
 
 // Note [Temporary files]
 // NAME.0123456789abcdef.tmp, with digits that are drawn for each file, is opened with O_EXCL: neither another writer of
@@ -35,7 +34,7 @@ std::string advice(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
-      return "Free some space, or keep fewer checkpoints";
+      return "Free some space";
     case EACCES:
     case EPERM:
     case EROFS:
@@ -50,6 +49,8 @@ std::string advice(int error) {
       return "Choose a shorter name";
     case EFBIG:
       return "Raise the limit on the size of files (ulimit -f)";
+    case EPIPE:
+      return "Its reader is gone";
     case EMFILE:
       return "Raise the limit on open files (ulimit -n)";
     default:
@@ -58,7 +59,7 @@ std::string advice(int error) {
 }
 
 [[noreturn]] void fail_to(const std::string& path, const std::string& action, int error = errno) {
-  throw FileError(path + ": cannot " + action + ": " + std::generic_category().message(error) + ". " + advice(error));
+  throw FileError(path + ": cannot " + action + ": " + why_and_what_to_do(error));
 }
 
 // Repeats a call that a signal interrupted.
@@ -123,6 +124,8 @@ bool lock_own(const Descriptor& file) {
 }
 
 }  // namespace
+
+std::string why_and_what_to_do(int error) { return std::generic_category().message(error) + ". " + advice(error); }
 
 std::string absolute_path(const std::string& path) {
   if (path.empty()) return path;
@@ -193,15 +196,9 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::span<const std::byte> bytes) {
-  const auto what = [&] { return "write " + std::to_string(bytes.size()) + " bytes"; };
-  if (!temporary_.empty() && is_beyond_file_limit(bytes_ + bytes.size())) fail_to(path_, what(), EFBIG);
-  const PipeSignalBlocked blocked;  // of a FIFO that nobody reads any more
-  while (!bytes.empty()) {
-    const auto count = retry([&] { return ::write(file_.number(), bytes.data(), bytes.size()); });
-    if (count < 0) fail_to(path_, what());
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    bytes_ += static_cast<uint64_t>(count);
-  }
+  if (const int error = write_all(file_.number(), bytes))
+    fail_to(path_, "write " + std::to_string(bytes.size()) + " bytes", error);
+  bytes_ += bytes.size();
   if (bytes_ - begun_ >= kBytesToBegin) begin_writing();
 }
 

@@ -19,6 +19,9 @@ class FileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// An errno of a file in words: "File too large. Raise the limit on the size of files (ulimit -f)".
+std::string why_and_what_to_do(int error);
+
 /// The path from the root, which means the same file after the program has changed its working folder. An empty path
 /// stays empty.
 std::string absolute_path(const std::string& path);

@@ -1,24 +1,44 @@
 #include "comm/posix/file_room.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
-namespace fsdp {
+#include "comm/posix/pipe_signal.h"
 
-bool is_beyond_file_limit(uint64_t bytes) {
-  rlimit limit{};
-  return getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes;
+namespace fsdp {
+namespace {
+
+// A signal ends the system's call, which on some file systems leaves nothing of it. So the room is taken in pieces, and
+// these become smaller until one is done between two signals of a timer.
+int take_room(int file, off_t size) {
+  constexpr off_t kSmallest = 4096;
+  off_t piece = off_t{64} << 20;
+  for (off_t done = 0; done < size;) {
+    const off_t bytes = std::min(piece, size - done);
+    const int error = posix_fallocate(file, done, bytes);
+    if (error != 0 && error != EINTR) return error;
+    if (error == 0)
+      done += bytes;
+    else
+      piece = std::max(piece / 2, kSmallest);
+  }
+  return 0;
 }
 
+int make_long(int file, off_t size) {
+  while (ftruncate(file, size) != 0)
+    if (errno != EINTR) return errno;
+  return 0;
+}
+
+}  // namespace
+
 int set_file_size(int file, size_t bytes, bool now) {
-  if (is_beyond_file_limit(bytes)) return EFBIG;
-  const auto size = static_cast<off_t>(bytes);
-  int error = EINTR;  // a signal, or SIGSTOP and SIGCONT, must not end it
-  while (error == EINTR) error = now ? posix_fallocate(file, 0, size) : ftruncate(file, size) == 0 ? 0 : errno;
-  return error;
+  const FileLimitSignalBlocked no_signal;
+  return now ? take_room(file, static_cast<off_t>(bytes)) : make_long(file, static_cast<off_t>(bytes));
 }
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Keeps a broken connection from ending the process.
+/// Keeps a broken connection, or a file that grows too large, from ending the process.
 
 #include <signal.h>
 
@@ -13,26 +13,42 @@ namespace fsdp {
 // the library leaves the disposition alone and blocks the signal in the threads that write: its own, and those that
 // Gloo and the store start, which inherit the mask of the thread that starts them. The write fails with EPIPE then.
 
-/// Blocks SIGPIPE in this thread while it lives. See Note [SIGPIPE].
-class PipeSignalBlocked {
+/// Blocks a signal that the thread's own writes raise, while it lives.
+class WriteSignalBlocked {
  public:
-  PipeSignalBlocked() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  explicit WriteSignalBlocked(int signal) {
+    sigset_t before;
+    sigemptyset(&blocked_);
+    sigaddset(&blocked_, signal);
+    pthread_sigmask(SIG_BLOCK, &blocked_, &before);
+    was_blocked_ = sigismember(&before, signal) == 1;
   }
-  ~PipeSignalBlocked() {
-    if (sigismember(&before_, SIGPIPE) == 1) return;
+  ~WriteSignalBlocked() {
+    if (was_blocked_) return;
     // One that came meanwhile would be delivered as soon as it is let through.
     const timespec at_once{};
-    sigtimedwait(&pipe_, nullptr, &at_once);
-    pthread_sigmask(SIG_UNBLOCK, &pipe_, nullptr);
+    sigtimedwait(&blocked_, nullptr, &at_once);
+    pthread_sigmask(SIG_UNBLOCK, &blocked_, nullptr);
   }
-  PipeSignalBlocked(const PipeSignalBlocked&) = delete;
-  PipeSignalBlocked& operator=(const PipeSignalBlocked&) = delete;
+  WriteSignalBlocked(const WriteSignalBlocked&) = delete;
+  WriteSignalBlocked& operator=(const WriteSignalBlocked&) = delete;
 
  private:
-  sigset_t pipe_{}, before_{};
+  sigset_t blocked_{};
+  bool was_blocked_ = false;
+};
+
+/// See Note [SIGPIPE].
+class PipeSignalBlocked : WriteSignalBlocked {
+ public:
+  PipeSignalBlocked() : WriteSignalBlocked(SIGPIPE) {}
+};
+
+/// Beyond the limit on the size of files (ulimit -f) writing to a file and making it longer raise SIGXFSZ. They fail
+/// with EFBIG then.
+class FileLimitSignalBlocked : WriteSignalBlocked {
+ public:
+  FileLimitSignalBlocked() : WriteSignalBlocked(SIGXFSZ) {}
 };
 
 }  // namespace fsdp

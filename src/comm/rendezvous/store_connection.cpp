@@ -5,6 +5,7 @@
 #include "comm/core/check.h"
 #include "comm/core/ranks.h"
 #include "comm/failure/verdict.h"
+#include "comm/posix/of_this_process.h"
 #include "comm/rendezvous/in_time.h"
 #include "comm/rendezvous/store_listener.h"
 
@@ -15,17 +16,12 @@
 namespace fsdp {
 namespace {
 
+// Threads of groups that nobody destroyed may still use them while the process exits.
 struct Connections {
   std::mutex mutex;
   // By address and by whether this process hosts the store.
   std::map<std::pair<std::string, bool>, c10::intrusive_ptr<c10d::Store>> open;
 };
-
-// Never destroyed: threads of groups that nobody destroyed may still use it while the process exits.
-Connections& connections() {
-  static auto* instance = new Connections;
-  return *instance;
-}
 
 [[noreturn]] void explain(const Rendezvous& rendezvous, bool hosts, const std::string& address,
                           std::chrono::milliseconds timeout, const std::string& what) {
@@ -65,7 +61,7 @@ c10::intrusive_ptr<c10d::Store> open_store(const std::string& host, const c10d::
 c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std::chrono::milliseconds timeout) {
   const bool hosts = rendezvous.rank == 0 && !rendezvous.agent_hosts_store;
   const std::string address = str_cat(rendezvous.host, ':', rendezvous.port);
-  auto& [mutex, open] = connections();
+  auto& [mutex, open] = of_this_process<Connections>();
   {
     std::lock_guard lock(mutex);
     if (const auto found = open.find({address, hosts}); found != open.end()) return found->second;
@@ -86,7 +82,7 @@ c10::intrusive_ptr<c10d::Store> connect_store(const Rendezvous& rendezvous, std:
 }
 
 void close_stores() {
-  auto& [mutex, open] = connections();
+  auto& [mutex, open] = of_this_process<Connections>();
   std::lock_guard lock(mutex);
   open.clear();
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "comm/core/collective_span.h"
+#include "comm/core/error_text.h"
 
 namespace fsdp::shm {
 namespace {
@@ -14,10 +15,8 @@ namespace {
 std::string message_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
   } catch (const std::exception& error) {
-    return error.what();
+    return what_without_backtrace(error);
   }
 }
 

@@ -32,7 +32,8 @@
 // A training that goes back to an older checkpoint saves smaller steps than the folder has. The checkpoints of larger
 // steps are not where it goes on, so they must not count among the newest, and nothing may load them when the new ones
 // are gone. They are renamed to abandoned-step-N as soon as the new one has its name on every disk; a save that ends
-// before that leaves it to the next one (on several disks, to the next one that is complete). They are whole, so the user decides when they go.
+// before that leaves it to the next one (on several disks, to the next one that is complete). They are whole, so the
+// user decides when they go.
 
 namespace fsdp::state {
 namespace {

@@ -70,8 +70,8 @@ Manifest parse_manifest_part(std::string_view text, const std::string& path);
 /// The manifest of what several ranks wrote.
 class JoinedManifest {
  public:
-  /// Adds what one rank wrote: a text of manifest_text. `whose` stands in errors. What all ranks have beside files, rows
-  /// and the optimizer's fields is that of the first one. Throws FormatError, also if two say something else of a
+  /// Adds what one rank wrote: a text of manifest_text. `whose` stands in errors. What all ranks have beside files,
+  /// rows and the optimizer's fields is that of the first one. Throws FormatError, also if two say something else of a
   /// tensor.
   void add(std::string_view text, const std::string& whose);
   /// Gives the manifest of all that was added, at least one text.

@@ -17,8 +17,8 @@ class PartWriter {
  public:
   /// Throws FormatError if the folder cannot be written to.
   PartWriter(const std::string& folder, int number);
-  /// Writes the text for the other writers to read; when it returns, the disk has it. Throws FileError. A writer that has
-  /// gone leaves no more texts.
+  /// Writes the text for the other writers to read; when it returns, the disk has it. Throws FileError. A writer that
+  /// has gone leaves no more texts.
   void leave(std::string_view text) const;
 
  private:

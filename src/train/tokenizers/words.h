@@ -9,9 +9,9 @@
 
 namespace fsdp::text {
 
-/// A closed vocabulary: `<eos>`, which is a line break, the words of one text in the order in which they first come, and
-/// `<unk>`, unless that is a word of the text, as in WikiText. It stands for every other word. `decode` puts one blank
-/// between words and a line break for `<eos>`.
+/// A closed vocabulary: `<eos>`, which is a line break, the words of one text in the order in which they first come,
+/// and `<unk>`, unless that is a word of the text, as in WikiText. It stands for every other word. `decode` puts one
+/// blank between words and a line break for `<eos>`.
 ///
 ///     const Words words("a rose is a rose\n");
 ///     words.encode("is a\n");  // {3, 1, 0}
