@@ -104,6 +104,7 @@ void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> m
   const layout::Alignment alignment{std::max(alignment_of(forms.rows), alignment_of(forms.whole)),
                                     slice_multiple(forms)};
   for (auto& plane : layout::plan_planes(items, shard.world_size(), alignment)) {
+    runs_.push_back({slots_.size(), slots_.size() + plane.items.size()});
     for (size_t item : c10::irange(plane.items.size())) {
       const auto& placed = plane.items[item];
       places_.push_back({flats_.size(), item, members[placed.number]});
@@ -111,27 +112,19 @@ void ShardedParams::add_planes(const FlatForms& forms, std::span<const size_t> m
                           forms.whole);
     }
     auto& flat = flats_.emplace_back(forms, std::move(plane), shard.rank(), group_.account);
+    note_device_of(flats_.size() - 1);
     if (forms.rows.device != forms.whole.device)
       flat.shard().keep_on_host(forms.whole.device, row_memory == RowMemory::kPinned,
                                 group_.rank_state->shared_host_copies());
   }
 }
 
-SlotRun ShardedParams::slots_in(size_t flat) const {
-  const auto first = std::ranges::find(places_, flat, &Place::flat) - places_.begin();
-  return {static_cast<size_t>(first), static_cast<size_t>(first) + flats_[flat].plane().items.size()};
-}
-
-std::vector<std::vector<size_t>> ShardedParams::planes_by_device() const {
-  std::vector<std::vector<size_t>> devices(1);
-  for (size_t plane : c10::irange(flats_.size())) {
-    const auto is_beside = [&](const std::vector<size_t>& planes) {
-      return planes.empty() || flats_[planes.front()].whole().form.device == flats_[plane].whole().form.device;
-    };
-    const auto found = std::ranges::find_if(devices, is_beside);
-    (found == devices.end() ? devices.emplace_back() : *found).push_back(plane);
-  }
-  return devices;
+void ShardedParams::note_device_of(size_t flat) {
+  const auto is_beside = [&](const std::vector<size_t>& planes) {
+    return planes.empty() || flats_[planes.front()].whole().form.device == flats_[flat].whole().form.device;
+  };
+  const auto found = std::ranges::find_if(planes_by_device_, is_beside);
+  (found == planes_by_device_.end() ? planes_by_device_.emplace_back() : *found).push_back(flat);
 }
 
 ShardedParams::~ShardedParams() {

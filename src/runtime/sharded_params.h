@@ -60,9 +60,9 @@ class ShardedParams {
     return flats_[places_[slot].flat].plane().items[places_[slot].item].offset;
   }
   /// The slots in a plane, which are neighbours.
-  SlotRun slots_in(size_t flat) const;
+  SlotRun slots_in(size_t flat) const { return runs_[flat]; }
   /// The planes whose whole values are on one device, which travel together; at least one list.
-  std::vector<std::vector<size_t>> planes_by_device() const;
+  const std::vector<std::vector<size_t>>& planes_by_device() const { return planes_by_device_; }
   /// A name seen from a module further out, for messages.
   void rename(size_t slot, std::string name);
 
@@ -81,6 +81,7 @@ class ShardedParams {
   void register_gradient(size_t slot, const at::Tensor& gradient);
 
  private:
+  void note_device_of(size_t flat);
   void add_planes(const FlatForms& forms, std::span<const size_t> members, const std::vector<GroupMember>& parameters,
                   RowMemory row_memory);
   size_t byte_offset_in_slice(size_t slot);
@@ -91,6 +92,8 @@ class ShardedParams {
   std::vector<ParamSlot> slots_;
   std::vector<Place> places_;
   std::vector<FlatParams> flats_;
+  std::vector<SlotRun> runs_;  // by plane
+  std::vector<std::vector<size_t>> planes_by_device_{1};
 };
 
 }  // namespace fsdp::runtime

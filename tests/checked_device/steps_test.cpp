@@ -114,7 +114,8 @@ TEST_F(CheckedOffload, AModelThatWasBuiltOnTheCPUComputesOnTheProcessGroupsDevic
 // There are three groups, each gathered once and reduced once.
 TEST_F(CheckedOffload, WithoutPinnedMemoryTheHostWaitsForEachCopy) {
   const auto options = on_host({.reshard_after_forward = Reshard::never()}, /*is_pinned=*/false);
-  expect_steps_are_ordered(small_net(options), 2, 6);
+  constexpr int kPlanes = 3;  // of each group
+  expect_steps_are_ordered(small_net(options), 2, 6 * kPlanes);
 }
 
 // Layers side by side, which alternate between the caller's stream and another one. Their nodes run on the same streams

@@ -146,7 +146,7 @@ TEST(Adapters, AloneAreReducedAndHaveGradients) {
       const auto x = samples({0, r * 2, 2}, {6}, torch::kFloat);
       in_scope(group_of(*net), [&] { return net->forward(x).square().mean(); }).backward();
       const uint64_t adapters = 3 * (2 * 6 + 6 * 2) * sizeof(float);
-      EXPECT_LE(recorded.log(r).bytes("reduce_scatter"), adapters + adapters / 2) << "padding included";
+      EXPECT_LE(recorded.log(r).bytes("reduce_scatter"), 2 * adapters) << "padding and counts included";
       EXPECT_EQ(recorded.count(r, "reduce_scatter"), cut == Cut::kOneGroup ? 1 : 3) << "frozen groups reduce nothing";
       for (const auto& parameter : net->named_parameters())
         EXPECT_EQ(parameter.value().grad().defined(), parameter.key().find("base") == std::string::npos);
