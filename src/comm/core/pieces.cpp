@@ -35,14 +35,20 @@ at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOp
 }
 
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
+  const auto stretch = [&](int64_t begin, int64_t count) {
+    return count == output.numel() ? output : output.narrow(0, begin, count);
+  };
+  const auto clear = [&](int64_t begin, int64_t end) {
+    if (begin < end) stretch(begin, end - begin).zero_();
+  };
   int64_t end = 0;
   for (auto& [first, values] : pieces) {
-    output.narrow(0, end, first - end).zero_();
-    output.narrow(0, first, values.numel()).copy_(values.detach());
+    clear(end, first);
+    stretch(first, values.numel()).copy_(values.detach());
     end = first + values.numel();
     values.reset();
   }
-  output.narrow(0, end, output.numel() - end).zero_();
+  clear(end, output.numel());
 }
 
 std::vector<Piece> cut(std::span<const Piece> pieces, int64_t begin, int64_t end) {
