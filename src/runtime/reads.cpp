@@ -126,12 +126,18 @@ void read_groups(std::span<ParamGroup* const> groups) {
     return groups[0]->residency().finish_gather();
   const OwnOperators own_operators;
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  std::vector<GroupId> next;
   for (auto* group : groups) {
     group->require_not_handed_out();
     note_first_read(*group);
-    next = predict(rank, *group, in_backward);
   }
+  // Where ranks share memory whole parameters take none: nothing is freed for others, and nothing is gathered ahead.
+  if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().shares_memory(); })) {
+    for (auto* group : groups) group->residency().finish_gather();
+    current = groups.back()->id();
+    return;
+  }
+  std::vector<GroupId> next;
+  for (auto* group : groups) next = predict(rank, *group, in_backward);
   // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any, or what is
   // gathered ahead within the limit. Backward, which takes memory for gradients too, keeps none that is not needed
   // next.

@@ -67,8 +67,8 @@ class LocalCommunicator : public Front {
   std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, std::vector<Piece> input,
                                        std::span<const int64_t> offsets, double scale, Tag tag) override {
     const auto span = collective_span(ranks(), checked_reduce_scatter(output, input, offsets, tag), "");
-    assemble_into(output.detach(), std::move(input));
-    scale_in_place(output.detach(), scale);
+    assemble_into(output, std::move(input));
+    if (scale != 1.0) scale_in_place(output.detach(), scale);
     return done(tag, output.device());
   }
 

@@ -1,5 +1,6 @@
 #include "comm/core/pieces.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -35,6 +36,7 @@ at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOp
 }
 
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
+  const at::NoGradGuard no_grad;
   const auto stretch = [&](int64_t begin, int64_t count) {
     return count == output.numel() ? output : output.narrow(0, begin, count);
   };
@@ -44,7 +46,7 @@ void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
   int64_t end = 0;
   for (auto& [first, values] : pieces) {
     clear(end, first);
-    stretch(first, values.numel()).copy_(values.detach());
+    stretch(first, values.numel()).copy_(values);
     end = first + values.numel();
     values.reset();
   }
