@@ -88,7 +88,9 @@ void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& c
     for (size_t i = 0; i < flats.size(); ++i) {
       const auto& [group, flat] = flats[i];
       flat->allocate_shard(buffers.empty() ? nullptr : buffers[i], on_host.empty() ? nullptr : on_host[i]);
-      if (auto* shared = flat->shared()) group->turns.reading().add(*shared);
+      // A rank that is alone waits for no other one to read.
+      if (auto* shared = flat->shared(); shared && placement.shard().world_size() > 1)
+        group->turns.reading().add(*shared);
     }
   }
   if (largest > 0) placement.shard().reductions().reserve(largest);

@@ -151,13 +151,13 @@ void begin_task(torch::autograd::Node& first) {
 
 // The node gives up what it saved. Most nodes that read a parameter lead straight to it, also those of custom
 // Functions, which no operator hooks.
-void note_consumed(const Reading::NodePointer& node) {
+void note_consumed(torch::autograd::Node& node) {
   struct Read {
     std::shared_ptr<ParamGroup> group;
     int64_t edges;  // to its parameters
   };
   c10::SmallVector<Read, 1> reads;  // most often a node's parameters are of one group
-  for (const auto& edge : node->next_edges()) {
+  for (const auto& edge : node.next_edges()) {
     auto group = group_of_accumulator(edge.function.get());
     if (!group) continue;
     const auto known = std::ranges::find(reads, group, &Read::group);
@@ -173,7 +173,7 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (!node) return nullptr;
   begin_task(*node);
-  if (!torch::autograd::get_current_graph_task_keep_graph()) note_consumed(node);
+  if (!torch::autograd::get_current_graph_task_keep_graph()) note_consumed(*node);
   return nullptr;
 }
 
