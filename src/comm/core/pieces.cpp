@@ -14,6 +14,10 @@ std::vector<int64_t> even_split(int64_t numel, int world_size) {
   return offsets;
 }
 
+at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count) {
+  return count == flat.numel() ? flat : flat.narrow(0, begin, count);
+}
+
 at::Tensor slice_of(const at::Tensor& flat, std::span<const int64_t> offsets, int rank) {
   return flat.narrow(0, offsets[rank], offsets[rank + 1] - offsets[rank]);
 }
@@ -37,16 +41,13 @@ at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOp
 
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
   const at::NoGradGuard no_grad;
-  const auto stretch = [&](int64_t begin, int64_t count) {
-    return count == output.numel() ? output : output.narrow(0, begin, count);
-  };
   const auto clear = [&](int64_t begin, int64_t end) {
-    if (begin < end) stretch(begin, end - begin).zero_();
+    if (begin < end) stretch_of(output, begin, end - begin).zero_();
   };
   int64_t end = 0;
   for (auto& [first, values] : pieces) {
     clear(end, first);
-    stretch(first, values.numel()).copy_(values);
+    stretch_of(output, first, values.numel()).copy_(values);
     end = first + values.numel();
     values.reset();
   }

@@ -15,6 +15,8 @@ namespace fsdp {
 
 /// Where the slices begin and end when `numel` elements are dealt out evenly: world_size + 1 offsets.
 std::vector<int64_t> even_split(int64_t numel, int world_size);
+/// Elements [begin, begin + count) of a flat tensor, a view; the tensor itself if that is all of it.
+at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count);
 /// The slice of `rank`, a view.
 at::Tensor slice_of(const at::Tensor& flat, std::span<const int64_t> offsets, int rank);
 /// The elements of the largest slice.

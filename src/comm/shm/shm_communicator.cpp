@@ -113,7 +113,7 @@ class Reduction {
                                 : own != nullptr ? tensor_at(own, count, output_.options())
                                                  : zeros);
       }
-      reduce_in_rank_order(output_.narrow(0, first - windows_.offsets[rank_], count), contributions, rank_, op_,
+      reduce_in_rank_order(stretch_of(output_, first - windows_.offsets[rank_], count), contributions, rank_, op_,
                            scale_);
     });
   }
@@ -318,8 +318,9 @@ class ShmCommunicator : public Front {
   // A slot's bytes for data.
   size_t room(const Tag& tag) const {
     const size_t head = shm::vote_bytes_in_slot(tag.votes.size());
-    require(head + 64 <= rounds_->slot_bytes(), ranks().where(tag.text()), "expected at most ",
-            8 * (rounds_->slot_bytes() - 64), " votes, found ", tag.votes.size(), ".");
+    if (head + 64 > rounds_->slot_bytes())
+      require(false, ranks().where(tag.text()), "expected at most ", 8 * (rounds_->slot_bytes() - 64), " votes, found ",
+              tag.votes.size(), ".");
     return rounds_->slot_bytes() - head;
   }
 
