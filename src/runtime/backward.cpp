@@ -216,7 +216,9 @@ void close_task(RankState& rank, const BackwardTask& task) {
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
-    gradients += member->backward().arrived_bytes();
+    // Another backward of the same iteration would fault the pages in again.
+    if (member->policy.is_last_backward && member->policy.requires_gradient_sync)
+      gradients += member->backward().arrived_bytes();
     parameters += parameter_bytes(*member);
     const auto failed = member->backward().leave(task.id);
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
