@@ -35,6 +35,9 @@ elif name == "gpt":
           "1000 words in 3 s, 250 words/s on 2 ranks; validation loss 4.00001 nats per word, perplexity 54.5982")
 elif name == "bench" and "--versus" in words:
     print(json.dumps(dict(ratio=1.05, ratio_95=[1.04, 1.0625], ms_per_step=[105.0, 100.0], pairs=60)))
+elif name == "bench" and words[0] == "overhead":
+    spread = lambda value: dict(median=value, quartiles=[value, value])
+    print(json.dumps(dict(rows=[dict(sharded=dict(step=spread(12)), plain=dict(step=spread(8)), overhead=spread(4))])))
 elif name == "bench":
     print(json.dumps(dict(tokens_per_s=[200, 100, 300][number % 3], pss_mb=50, losses=[2.0, 4.0], engine="fsdp",
                           world=2, megabytes=100, save=disk(1, 0.9), load=disk(4, 0.8))))
@@ -43,6 +46,7 @@ else:
     print(json.dumps(dict(tokens_per_s=100 if name == "fsdp2" else 400, pss_mb=100, engine=f"torch-{name}", world=2,
                           seconds=8, whole_seconds=1, peak_rss_mb=[1, 1], accuracy=96.5, perplexity=55.0,
                           megabytes=110, save=disk(2, 0), load=disk(2, 0), validation_losses=[5.0, 4.0],
+                          step=108, plain=8, overhead=100,
                           losses=[0.25, 0.125] if "--data" in words else [2.0, 4.0])))
     sys.exit(134)  # as torch's processes sometimes do after their result
 """
@@ -59,6 +63,10 @@ RUNS = (
     (["--program", "checkpoint", "--rounds", "1"],
      ["| speed, save, ours : torch-dcp | 2.000 (2.000 to 2.000) |",
       "| speed, load, ours : a plain read of the same bytes | 0.800 (0.800 to 0.800) |"], "bench fsdp2"),
+    (["--program", "overhead", "--rounds", "2", "--backend", "shm", "--groups", "10"],
+     ["| figure | 10 groups |", "| us, step, unsharded, ours | 8.0 (8.0 to 8.0) |",
+      "| us, step, torch-fsdp2 | 108.0 (108.0 to 108.0) |",
+      "| overhead, ours : torch-fsdp2 | 0.0400 (0.0400 to 0.0400) |"], "bench fsdp2 fsdp2 bench"),
     (["--program", "mnist", "--rounds", "1", "--", "--data", "folder"],
      ["| speed, training, ours : torch-fsdp2 | 2.000 (2.000 to 2.000) |",
       "| accuracy, ours | 98.000 (98.000 to 98.000) |", "| losses, largest relative difference | 0.0e+00 |"],
@@ -72,6 +80,7 @@ MISTAKES = (
     ("--precision bf16 --peers ddp", "--precision bf16 is for --peers fsdp2"),
     ("--program mnist", "add -- --data FOLDER"), ("-- --data x", "'--data' is for --program mnist or gpt"),
     ("--program gpt --pairs 2 -- --data x", "--pairs is for --program step"),
+    ("--program overhead --sizes 9M,69M", "--sizes is for --program step"),
     ("--program gpt -- --data x --seed 2", "--seed is a round's own"),
     ("--peer /nowhere", "there is no script /nowhere"), ("--bench /bin/echo", "failed with status 0"),
 )

@@ -92,6 +92,23 @@ def of_checkpoints(rounds):
     return cells
 
 
+def with_quartiles(values, digits):
+    values = sorted(values)
+    from_end = len(values) // 4
+    return (f"{statistics.median(values):.{digits}f} ({values[from_end]:.{digits}f} to "
+            f"{values[-1 - from_end]:.{digits}f})")
+
+
+def of_overhead(rounds):
+    """{figure: text} of one number of groups. rounds: what overhead.take_round gives."""
+    cells = {}
+    for key, what in (("plain", "step, unsharded"), ("step", "step"), ("overhead", "overhead")):
+        for run, name in (("ours", "ours"), (SHARDED_PEER, f"torch-{SHARDED_PEER}")):
+            cells[f"us, {what}, {name}"] = with_quartiles([results[run][key] for results in rounds], 1)
+    cells[f"overhead, ours : torch-{SHARDED_PEER}"] = with_quartiles(ratios(rounds, "overhead", SHARDED_PEER), 4)
+    return cells
+
+
 def of_trainings(rounds, peers, training):
     """{figure: text} of one program. rounds: what trainings.take_round gives."""
     cells = {}

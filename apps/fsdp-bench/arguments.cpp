@@ -123,6 +123,17 @@ void add_flags(CLI::App& app, ScalingArguments& arguments) {
   app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
 }
 
+void add_flags(CLI::App& app, OverheadArguments& arguments) {
+  add(app, "--world", arguments.world, "Ranks, each a process with one thread", CLI::PositiveNumber);
+  add(app, "--backend", arguments.backend, "How ranks communicate", CLI::IsMember({"auto", "shm", "gloo", "nccl"}));
+  app.add_option("--groups", arguments.groups, "Groups of each model, divided by commas")
+      ->delimiter(',')
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  add(app, "--steps", arguments.steps, "Steps of each model, after three to warm up", CLI::PositiveNumber);
+  app.add_flag("--json", arguments.json, "Print one line of JSON instead of a table");
+}
+
 void add_flags(CLI::App& app, CheckpointArguments& arguments) {
   add_ranks(app, arguments);
   frame::add_sharding_flags(app, arguments.sharding);

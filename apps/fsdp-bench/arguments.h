@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "frame/activation_flags.h"
 #include "frame/sharding_flags.h"
@@ -95,6 +96,17 @@ struct ScalingArguments {
   bool json = false;
 };
 
+struct OverheadArguments {
+  int world = 2;
+  std::string backend = "auto";
+  /// Of each model.
+  std::vector<int64_t> groups = {10, 100, 1000};
+  /// Of each model, sharded and unsharded.
+  int64_t steps = 41;
+  /// Print JSON instead of a table.
+  bool json = false;
+};
+
 /// What is trained and saved, and where.
 struct CheckpointArguments : StepArguments {
   /// Lies on the disk that is measured; the files go to a new folder in it, which is removed in the end.
@@ -117,6 +129,7 @@ void add_flags(CLI::App& app, CollectivesArguments& arguments);
 void add_flags(CLI::App& app, InterceptArguments& arguments);
 void add_flags(CLI::App& app, OptimArguments& arguments);
 void add_flags(CLI::App& app, ScalingArguments& arguments);
+void add_flags(CLI::App& app, OverheadArguments& arguments);
 void add_flags(CLI::App& app, CheckpointArguments& arguments);
 void add_flags(CLI::App& app, OffloadArguments& arguments);
 

@@ -139,6 +139,14 @@ class OtherCommands(unittest.TestCase):
         rows = result("scaling --largest 100 --json")["rows"]
         self.assertEqual([(row["of"], row["units"]) for row in rows],
                          [(of, units) for of in ("groups", "nesting", "parameters") for units in (10, 100)])
+        rows = result("overhead --groups 3,5 --steps 4 --json")["rows"]
+        self.assertEqual([row["groups"] for row in rows], [3, 5])
+        for row in rows:
+            for model in ("sharded", "plain"):
+                low, high = row[model]["step"]["quartiles"]
+                self.assertTrue(0 < low <= row[model]["step"]["median"] <= high, row)
+                self.assertLess(0, min(row[model][part]["median"] for part in ("forward", "backward", "optimizer")))
+        self.assertIn("\n3       plain ", output(f"overhead --groups 3 --steps 1 --world 1 --backend {BACKEND}"))
         self.assertEqual(len(json.loads(output("intercept --rounds 3 --operators 50"))["operators"]), 8)
 
 

@@ -10,6 +10,7 @@
 #include "join_ranks.h"
 #include "offload.h"
 #include "optim.h"
+#include "overhead.h"
 #include "scaling.h"
 #include "step.h"
 #include "versus.h"
@@ -32,6 +33,9 @@ int main(int argc, char** argv) {
   bench::ScalingArguments scaling_arguments;
   auto* scaling = app.add_subcommand("scaling", "What a group, a nested group and a parameter cost in growing models");
   bench::add_flags(*scaling, scaling_arguments);
+  bench::OverheadArguments overhead_arguments;
+  auto* overhead = app.add_subcommand("overhead", "What a group costs the host in a step, beside the unsharded model");
+  bench::add_flags(*overhead, overhead_arguments);
   bench::CheckpointArguments checkpoint_arguments;
   auto* checkpoint = app.add_subcommand("checkpoint", "Saving and loading, beside plain files of the same bytes");
   bench::add_flags(*checkpoint, checkpoint_arguments);
@@ -53,6 +57,7 @@ int main(int argc, char** argv) {
     if (optim->parsed()) bench::run_optim(optim_arguments);
     if (deferred->parsed()) bench::run_as_ranks(deferred_arguments, bench::run_deferred);
     if (scaling->parsed()) bench::run_as_ranks(scaling_arguments, bench::run_scaling);
+    if (overhead->parsed()) bench::run_as_ranks(overhead_arguments, bench::run_overhead);
     if (checkpoint->parsed()) bench::run_as_ranks(checkpoint_arguments, bench::run_checkpoint);
   });
 }

@@ -15,47 +15,7 @@
 namespace bench {
 namespace {
 
-// So small that arithmetic hides nothing of what the library does; at most 8 ranks have a row.
-constexpr int64_t kElements = 8;
 constexpr int kWarmUps = 2, kRepetitions = 5;
-
-struct UnitImpl : torch::nn::Module {
-  UnitImpl() : weight(register_parameter("w", torch::ones({kElements}))) {}
-  torch::Tensor weight;
-};
-TORCH_MODULE(Unit);
-
-struct ManyUnitsImpl : torch::nn::Module {
-  ManyUnitsImpl(ScalingUnit unit, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      if (unit == ScalingUnit::kParameter) {
-        weights.push_back(register_parameter("w" + std::to_string(i), torch::ones({kElements})));
-        continue;
-      }
-      const bool is_inner = unit == ScalingUnit::kNestedGroup && i > 0;
-      const Unit made;
-      if (is_inner)
-        units.back()->register_module("u", made);
-      else
-        register_module("u" + std::to_string(i), made);
-      units.push_back(made);
-      weights.push_back(made->weight);
-    }
-  }
-  // One by one: a chain of modules would end by as many calls inside one another.
-  ~ManyUnitsImpl() override {
-    for (auto& unit : units)
-      if (!unit->children().empty()) unit->unregister_module("u");
-  }
-  torch::Tensor forward(torch::Tensor x) {
-    for (const auto& weight : weights) x = x * weight;
-    return x.sum();
-  }
-
-  std::vector<Unit> units;
-  std::vector<torch::Tensor> weights;
-};
-TORCH_MODULE(ManyUnits);
 
 double microseconds(const std::function<void()>& act) {
   const auto start = std::chrono::steady_clock::now();
@@ -77,7 +37,7 @@ void time_model(ScalingUnit unit, int64_t count, bool sharded, Samples& samples)
     if (sharded) handle.emplace(fsdp::fully_shard(model, options));
   }));
   torch::optim::SGD optimizer(model->weights, 1e-3);
-  const auto x = torch::ones({kElements});
+  const auto x = torch::ones({kUnitElements});
   for (int i = 0; i < kWarmUps + kRepetitions; ++i) {
     optimizer.zero_grad();
     const double step = microseconds([&] { (handle ? (*handle)(x) : model(x)).backward(); });

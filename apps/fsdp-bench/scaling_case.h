@@ -1,15 +1,12 @@
 #pragma once
 /// \file
-/// Models that have as many of one thing as wanted, and how long they take.
+/// How long models take that have many of one thing.
 
 #include <cstdint>
-#include <string>
+
+#include "many_units.h"
 
 namespace bench {
-
-/// What a model of `fsdp-bench scaling` has many of: groups side by side, groups inside one another, or parameters of
-/// one group. Each unit is a vector that forward multiplies by.
-enum class ScalingUnit : uint8_t { kGroup, kNestedGroup, kParameter };
 
 /// Of this rank, in microseconds per unit; medians over several models where these are small.
 struct ScalingTimes {

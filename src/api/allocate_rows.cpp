@@ -91,7 +91,8 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
                             on_host.empty() ? nullptr : on_host[number++]);
       first_byte += PlanesOfGroup::room_for(*plane);
     }
-    if (!buffers.empty()) groups[i].group->turns.reading().add(*buffers[i]);
+    // A rank that is alone waits for no other one to read.
+    if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->turns.reading().add(*buffers[i]);
   }
 }
 

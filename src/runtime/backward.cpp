@@ -5,8 +5,9 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <functional>
 #include <mutex>
-#include <set>
+#include <vector>
 
 #include "comm/core/check.h"
 #include "comm/core/fault_point.h"
@@ -53,10 +54,10 @@ void tidy_pages(int64_t gradient_bytes, int64_t parameter_bytes) {
     std::call_once(kept, memory::keep_free_pages);
 }
 
-void add_turns(const ParamGroup& group, std::set<Turn>& turns) {
+void add_turns(const ParamGroup& group, auto&& add) {
   const bool is_last = group.policy.reduces_unused;
   for (size_t bucket = 0; bucket < group.backward().buckets(); ++bucket)
-    turns.insert({is_last, is_last ? 0 : group.backward().first_read, group.id(), bucket});
+    add(Turn{is_last, is_last ? 0 : group.backward().first_read, group.id(), bucket});
 }
 
 // Whether this backward reduces the group, on every rank alike: forward reached it, or gradients came all the same.
@@ -132,9 +133,10 @@ void advance_reductions(RankState& rank, int id, const Turn& completed) {
 
 // At the end of the outermost graph task: what was not reduced yet, then waits for all, unless more backwards follow.
 void reduce_rest(RankState& rank, const BackwardTask& task) {
-  std::set<Turn> turns;
+  std::vector<Turn> turns;
   for (GroupId id : task.groups)
-    if (auto* member = rank.group(id)) add_turns(*member, turns);
+    if (auto* member = rank.group(id)) add_turns(*member, [&](const Turn& turn) { turns.push_back(turn); });
+  std::ranges::sort(turns, std::less());
   // Whether no other backward goes through the group. False also after reset_iter_state().
   const auto is_last = [&](const ParamGroup& group) { return group.backward().has_only(task.id); };
   for (const auto& turn : turns) {
@@ -214,7 +216,9 @@ void close_task(RankState& rank, const BackwardTask& task) {
   for (GroupId member_id : task.groups) {
     auto* member = rank.group(member_id);
     if (member == nullptr) continue;
-    gradients += member->backward().arrived_bytes();
+    // Another backward of the same iteration would fault the pages in again.
+    if (member->policy.is_last_backward && member->policy.requires_gradient_sync)
+      gradients += member->backward().arrived_bytes();
     parameters += parameter_bytes(*member);
     const auto failed = member->backward().leave(task.id);
     if (error.empty() && !failed.empty()) error = member->where("backward") + failed;
@@ -241,11 +245,11 @@ bool enter_backward(ParamGroup& group) {
       if (member->local_rows_depth > 0)
         require(false, member->where("backward"), "a fsdp::LocalRows is open on '", member->name(),
                 "': close it before backward");
-      require(!member->policy.post_accumulate_grad_hook || !member->is_in_scope() ||
-                  std::ranges::none_of(member->slots(), expects_gradient),
-              member->where("backward"), "'", member->name(),
-              "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it. "
-              "Close the scope before backward");
+      if (member->policy.post_accumulate_grad_hook && member->is_in_scope() &&
+          std::ranges::any_of(member->slots(), expects_gradient))
+        require(false, member->where("backward"), "'", member->name(),
+                "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it. "
+                "Close the scope before backward");
       if (member->turns().openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
       require_no_backward_elsewhere(*member, "backward");
     }
@@ -260,7 +264,7 @@ bool enter_backward(ParamGroup& group) {
     auto* member = rank.group(member_id);
     if (member == nullptr || member->backward().has(id)) continue;
     enter_task(*member, *task, expects_gradient);
-    add_turns(*member, task->turns);
+    add_turns(*member, [&](const Turn& turn) { task->turns.insert(turn); });
   }
   return true;
 }

@@ -61,6 +61,8 @@ class GradientArrived : public torch::autograd::PostAccumulateGradHook {
     if (gradient.defined()) gradient_arrived(*group_, slot_, std::move(gradient));
   }
 
+  const std::shared_ptr<ParamGroup>& group() const { return group_; }
+
  private:
   std::shared_ptr<ParamGroup> group_;  // the parameter owns the group
   size_t slot_;
@@ -76,9 +78,11 @@ const at::TensorImpl* accumulated_by(const torch::autograd::Node* node) {
 // The group of the parameter whose gradient the node accumulates; null if there is none.
 std::shared_ptr<ParamGroup> group_of_accumulator(const torch::autograd::Node* node) {
   const auto* tensor = accumulated_by(node);
-  if (tensor == nullptr || !is_marked(*tensor) || !tensor->has_storage()) return nullptr;
-  auto part = registry().find(tensor->storage().unsafeGetStorageImpl());
-  return part ? std::move(part->group) : nullptr;
+  if (tensor == nullptr || !is_marked(*tensor)) return nullptr;
+  const auto& parameter = static_cast<const torch::autograd::AccumulateGrad*>(node)->variable;
+  const auto* hook = torch::autograd::impl::post_acc_grad_hooks(parameter).get();
+  if (hook == nullptr || typeid(*hook) != typeid(GradientArrived)) return nullptr;
+  return static_cast<const GradientArrived*>(hook)->group();
 }
 
 // The tensor whose gradient the node will accumulate in this graph task, if it has nothing to do with fsdp.
@@ -151,13 +155,13 @@ void begin_task(torch::autograd::Node& first) {
 
 // The node gives up what it saved. Most nodes that read a parameter lead straight to it, also those of custom
 // Functions, which no operator hooks.
-void note_consumed(const Reading::NodePointer& node) {
+void note_consumed(torch::autograd::Node& node) {
   struct Read {
     std::shared_ptr<ParamGroup> group;
     int64_t edges;  // to its parameters
   };
   c10::SmallVector<Read, 1> reads;  // most often a node's parameters are of one group
-  for (const auto& edge : node->next_edges()) {
+  for (const auto& edge : node.next_edges()) {
     auto group = group_of_accumulator(edge.function.get());
     if (!group) continue;
     const auto known = std::ranges::find(reads, group, &Read::group);
@@ -173,7 +177,7 @@ std::unique_ptr<at::ObserverContext> before_node(const at::RecordFunction&) {
   const auto node = torch::autograd::get_current_node();
   if (!node) return nullptr;
   begin_task(*node);
-  if (!torch::autograd::get_current_graph_task_keep_graph()) note_consumed(node);
+  if (!torch::autograd::get_current_graph_task_keep_graph()) note_consumed(*node);
   return nullptr;
 }
 

@@ -143,11 +143,11 @@ void ParamGroup::call_post_accumulate_grad_hook() {
 }
 
 void ParamGroup::require_not_handed_out() const {
-  require(
-      !backward().is_handed_out(), where("backward"), "parameters of '", name(),
-      "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
-      "stepped them: this backward would go on with other values. Take the hook away, or read what needs no gradient "
-      "from a copy that was made in forward; then call reset_iter_state()");
+  if (!backward().is_handed_out()) return;
+  require(false, where("backward"), "parameters of '", name(),
+          "' are read after their gradients were handed to the hook of set_post_accumulate_grad_hook, which may have "
+          "stepped them: this backward would go on with other values. Take the hook away, or read what needs no "
+          "gradient from a copy that was made in forward; then call reset_iter_state()");
 }
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
@@ -176,13 +176,15 @@ void ParamGroup::require_at_rest(const std::string& operation) const {
 }
 
 void ParamGroup::require_no_waiting_gradients(const std::string& operation) const {
-  require(!backward().has_late_reductions(), where(operation), "gradients of '", name(),
-          "' are in flight since a backward with set_is_last_backward(false) and would be left out. Run the last "
-          "backward of the iteration with set_is_last_backward(true); to drop them call reset_iter_state()");
-  require(!backward().has_gradients(), where(operation), "gradients of '", name(),
-          "' of a backward without synchronisation wait for their reduction and would be left out. Run the last "
-          "backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true) and "
-          "set_requires_all_reduce(true); to drop them call reset_iter_state()");
+  if (backward().has_late_reductions())
+    require(false, where(operation), "gradients of '", name(),
+            "' are in flight since a backward with set_is_last_backward(false) and would be left out. Run the last "
+            "backward of the iteration with set_is_last_backward(true); to drop them call reset_iter_state()");
+  if (backward().has_gradients())
+    require(false, where(operation), "gradients of '", name(),
+            "' of a backward without synchronisation wait for their reduction and would be left out. Run the last "
+            "backward of the iteration outside of no_sync(), with set_requires_gradient_sync(true) and "
+            "set_requires_all_reduce(true); to drop them call reset_iter_state()");
 }
 
 void ParamGroup::reset() {

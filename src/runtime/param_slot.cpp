@@ -59,6 +59,7 @@ at::Tensor ParamSlot::rows_on(const memory::PartStorage& storage) const {
 }
 
 at::Tensor ParamSlot::flat_in_memory_order(const at::Tensor& gradient) const {
+  if (gradient.dim() == 1 && gradient.is_contiguous()) return gradient;
   if (gradient.strides() == strides_) return gradient.as_strided({numel()}, {1});
   auto copy = at::empty_strided(sizes_, strides_, gradient.options());
   return copy.copy_(gradient).as_strided({numel()}, {1});

@@ -20,19 +20,24 @@ class WithAccumulator : public torch::autograd::FunctionPreHook {
   Reading::Claim claim_;
 };
 
-// Note [Tokens of nodes]: a weak pointer to a node keeps its memory where nodes have intrusive pointers, and with it
-// the accumulators of the group's parameters, which what it saved by hooks names: a group would never go. So a hook of
-// the node owns a token that goes with the node.
-class WithToken : public torch::autograd::FunctionPreHook {
+}  // namespace
+
+// A hook of the node, which goes with it. A weak pointer to a node would keep its memory where nodes have intrusive
+// pointers, and with it the accumulators of the group's parameters, which what it saved by hooks names: a group would
+// never go.
+class Reading::ConsumedEdges : public torch::autograd::FunctionPreHook {
  public:
-  explicit WithToken(std::shared_ptr<const void> token) : token_(std::move(token)) {}
+  ConsumedEdges(std::shared_ptr<Reading> reading, int64_t edges) : reading_(std::move(reading)), edges_(edges) {
+    reading_->consumed_edges_ += edges_;
+  }
+  ~ConsumedEdges() override { reading_->consumed_edges_ -= edges_; }
   variable_list operator()(const variable_list& gradients) override { return gradients; }
+  bool is_of(const Reading& reading) const { return reading_.get() == &reading; }
 
  private:
-  std::shared_ptr<const void> token_;
+  const std::shared_ptr<Reading> reading_;
+  const int64_t edges_;
 };
-
-}  // namespace
 
 void Reading::Claim::drop() {
   const auto reading = std::exchange(reading_, nullptr);
@@ -48,6 +53,7 @@ void Reading::close() {
 }
 
 void Reading::begin(uint64_t epoch) {
+  if (!is_shared()) return;
   std::lock_guard lock(mutex_);
   is_open_ = true;
   if (reads_ && epoch_ == epoch) return;
@@ -96,7 +102,6 @@ void Reading::forget_gone(std::vector<WeakNode>& gone) {
     gone.push_back(accumulator);
     return true;
   });
-  std::erase_if(consumed_, [](const auto& entry) { return entry.second.token.expired(); });
 }
 
 bool Reading::has_edges_left() const {
@@ -104,9 +109,7 @@ bool Reading::has_edges_left() const {
   for (const auto& accumulator : accumulators_seen_) edges += static_cast<int64_t>(accumulator.use_count());
   // A node that is gone has let go of its edges before: in this order there is at worst one too many.
   std::atomic_thread_fence(std::memory_order_acquire);
-  for (const auto& [address, consumed] : consumed_)
-    if (!consumed.token.expired()) edges -= consumed.edges;
-  return edges > 0;
+  return edges > consumed_edges_;
 }
 
 bool Reading::end() {
@@ -140,12 +143,13 @@ void Reading::watch(const NodePointer& accumulator) {
   accumulators_seen_.push_back(weak(accumulator));
 }
 
-void Reading::note_consumed(const NodePointer& node, int64_t edges) {
+void Reading::note_consumed(torch::autograd::Node& node, int64_t edges) {
   if (!is_shared()) return;
-  const auto token = std::make_shared<char>();  // see Note [Tokens of nodes]
-  node->add_pre_hook(std::make_unique<WithToken>(token));
-  std::lock_guard lock(mutex_);
-  consumed_.insert_or_assign(node.get(), Consumed{token, edges});
+  const auto is_noted = [&](const auto& hook) {  // a node that saves nothing may run several times
+    return typeid(*hook) == typeid(ConsumedEdges) && static_cast<const ConsumedEdges&>(*hook).is_of(*this);
+  };
+  if (std::ranges::any_of(node.pre_hooks(), is_noted)) return;
+  node.add_pre_hook(std::make_unique<ConsumedEdges>(shared_from_this(), edges));
 }
 
 }  // namespace fsdp::runtime

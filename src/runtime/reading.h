@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -73,8 +72,9 @@ class Reading : public std::enable_shared_from_this<Reading> {
   Claim claim_of_node() { return is_shared() ? Claim(shared_from_this(), nodes_) : Claim(); }
   /// Edges that lead to it count from now on.
   void watch(const NodePointer& accumulator);
-  /// The node, with this many edges to the group's accumulators, runs and gives up what it saved.
-  void note_consumed(const NodePointer& node, int64_t edges);
+  /// The node, with this many edges to the group's accumulators, runs and gives up what it saved: from now on these
+  /// edges do not count.
+  void note_consumed(torch::autograd::Node& node, int64_t edges);
 
  private:
   template <class T>
@@ -86,10 +86,7 @@ class Reading : public std::enable_shared_from_this<Reading> {
     return node;
   }
   using WeakNode = decltype(weak(std::declval<NodePointer>()));
-  struct Consumed {
-    std::weak_ptr<const void> token;
-    int64_t edges;
-  };
+  class ConsumedEdges;
 
   void forget_gone(std::vector<WeakNode>& gone);
   bool has_edges_left() const;
@@ -106,8 +103,8 @@ class Reading : public std::enable_shared_from_this<Reading> {
   bool is_hidden_ = false;
   uint64_t epoch_ = 0;
   std::atomic<int64_t> nodes_{0}, accumulators_{0};  // claims
+  std::atomic<int64_t> consumed_edges_{0};           // of nodes that ran and are not gone
   std::vector<WeakNode> accumulators_seen_;
-  std::unordered_map<const void*, Consumed> consumed_;
 };
 
 }  // namespace fsdp::runtime

@@ -28,17 +28,10 @@ bool lies_around(RankState& rank, GroupId outer, GroupId inner) {
   return around.first <= within.first && within.first < around.last;
 }
 
-// Of groups that are needed next, those that may be gathered ahead: as many as fit. What lies around the group that is
-// read is not counted.
-std::vector<GroupId> that_fit(RankState& rank, const ParamGroup& group, const std::vector<GroupId>& needed,
-                              int64_t bytes) {
-  std::vector<GroupId> fit;
-  for (GroupId id : needed) {
-    if (!lies_around(rank, id, group.id())) bytes -= whole_bytes(*rank.group(id));
-    if (bytes < 0) break;
-    fit.push_back(id);
-  }
-  return fit;
+// Whether the group shows whole parameters, without which it is not gathered ahead.
+bool shows_whole(RankState& rank, GroupId id) {
+  const auto* group = rank.group(id);
+  return group != nullptr && group->is_inside();
 }
 
 // One that is not gathered ahead yet: gathers come after what the disk takes.
@@ -71,16 +64,20 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   const auto followed = order.note(group.id());
   if (rank.keeps_files) read_files_ahead(rank, order);
   const auto& limit = group.policy.max_prefetched_bytes;
+  // As many as fit. What lies around the group that is read is not counted.
+  const auto fits = [&, bytes = limit.value_or(0)](GroupId id) mutable {
+    if (limit && shows_whole(rank, id) && !lies_around(rank, id, group.id())) bytes -= whole_bytes(*rank.group(id));
+    return bytes >= 0;
+  };
   auto chosen = in_backward ? group.policy.backward_prefetch : group.policy.forward_prefetch;
-  if (chosen.empty() && limit)
-    chosen = order.ahead();
-  else if (chosen.empty() && followed)
+  if (!chosen.empty())
+    chosen.erase(std::ranges::find_if_not(chosen, fits), chosen.end());
+  else if (limit)
+    chosen = order.ahead(SIZE_MAX, fits);
+  else if (followed)
     chosen = that_followed(rank, group, order, *followed);
-  std::erase_if(chosen, [&](GroupId id) {
-    const auto* predicted = rank.group(id);
-    return predicted == nullptr || !predicted->is_inside();
-  });
-  return limit ? that_fit(rank, group, chosen, *limit) : chosen;
+  std::erase_if(chosen, [&](GroupId id) { return !shows_whole(rank, id); });
+  return chosen;
 }
 
 // What a backward may gather again stays spread until it ends.
@@ -126,12 +123,18 @@ void read_groups(std::span<ParamGroup* const> groups) {
     return groups[0]->residency().finish_gather();
   const OwnOperators own_operators;
   bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
-  std::vector<GroupId> next;
   for (auto* group : groups) {
     group->require_not_handed_out();
     note_first_read(*group);
-    next = predict(rank, *group, in_backward);
   }
+  // Where ranks share memory whole parameters take none: nothing is freed for others, and nothing is gathered ahead.
+  if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().shares_memory(); })) {
+    for (auto* group : groups) group->residency().finish_gather();
+    current = groups.back()->id();
+    return;
+  }
+  std::vector<GroupId> next;
+  for (auto* group : groups) next = predict(rank, *group, in_backward);
   // Others are freed before memory is taken, so that at most two groups beside the ancestors hold any, or what is
   // gathered ahead within the limit. Backward, which takes memory for gradients too, keeps none that is not needed
   // next.

@@ -46,7 +46,7 @@ void Residency::start_gather(const std::string& call) {
   fault_point("group gathering");
   gathers_ += moves;
   gathers_within_ += within && moves;
-  group_.rank_state->note_resident(group_.id);
+  if (!params_.shares_memory()) group_.rank_state->note_resident(group_.id);
 }
 
 void Residency::gather_after(std::shared_ptr<const c10::Event> event) {

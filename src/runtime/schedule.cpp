@@ -1,6 +1,6 @@
 #include "runtime/schedule.h"
 
-#include <algorithm>
+#include <unordered_set>
 
 namespace fsdp::runtime {
 
@@ -31,12 +31,16 @@ std::optional<GroupId> ReadOrder::note(GroupId group) {
   return at(place_ + 1);
 }
 
-std::vector<GroupId> ReadOrder::ahead(size_t most) const {
+std::vector<GroupId> ReadOrder::ahead(size_t most, const std::function<bool(GroupId)>& fits) const {
   std::vector<GroupId> groups;
   if (place_ == 0) return groups;
+  std::unordered_set<GroupId> known{reads_.back()};
   const auto goes_on = [&](Place place) { return is_known(place) && place + 1 < end() && at(place) != kBeginning; };
-  for (Place place = place_ + 1; groups.size() < most && goes_on(place); ++place)
-    if (at(place) != reads_.back() && std::ranges::find(groups, at(place)) == groups.end()) groups.push_back(at(place));
+  for (Place place = place_ + 1; groups.size() < most && goes_on(place); ++place) {
+    if (!known.insert(at(place)).second) continue;
+    if (!fits(at(place))) break;
+    groups.push_back(at(place));
+  }
   return groups;
 }
 

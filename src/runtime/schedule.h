@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -24,9 +25,10 @@ class ReadOrder {
   void start();
   /// Notes that `group` is read and returns the group that followed it before, if it is known.
   std::optional<GroupId> note(GroupId group);
-  /// The groups that followed the one that was noted last, the next one first, each once, up to the pass's end or
-  /// `most`.
-  std::vector<GroupId> ahead(size_t most = SIZE_MAX) const;
+  /// The groups that followed the one that was noted last, the next one first, each once, up to the pass's end, `most`,
+  /// or the first one that does not fit, which is asked in this order.
+  std::vector<GroupId> ahead(
+      size_t most = SIZE_MAX, const std::function<bool(GroupId)>& fits = [](GroupId) { return true; }) const;
   /// How many reads are remembered.
   size_t size() const { return reads_.size(); }
 

@@ -26,29 +26,29 @@ namespace {
 
 constexpr const char* kSummon = "summon_full_params";
 
-void require_no_unfinished_backward(const Groups& groups, const char* operation) {
-  if (torch::autograd::get_current_graph_task_id() != -1 || groups.front()->rank_state().follows) return;
-  for (const auto& group : groups)
-    if (group->backward().is_open())
-      require(false, group->where(operation), "'", group->name(), "': ", kUnfinishedBackward);
+void require_no_unfinished_backward(const ParamGroup& group, const char* operation) {
+  if (!group.backward().is_open() || group.rank_state().follows) return;
+  if (torch::autograd::get_current_graph_task_id() == -1)
+    require(false, group.where(operation), "'", group.name(), "': ", kUnfinishedBackward);
 }
 
-void require_no_local_rows(const Groups& groups) {
-  for (const auto& group : groups)
-    if (group->local_rows_depth > 0)
-      require(false, group->where("forward scope"), "a fsdp::LocalRows is open on '", group->name(),
-              "': close it before forward");
+void require_no_local_rows(const ParamGroup& group) {
+  if (group.local_rows_depth > 0)
+    require(false, group.where("forward scope"), "a fsdp::LocalRows is open on '", group.name(),
+            "': close it before forward");
 }
 
 // A whole copy that may be written is made from rows at rest.
 Groups require_outside(Groups groups) {
   std::lock_guard lock(groups.front()->rank_state().mutex);
-  require_no_unfinished_backward(groups, kSummon);
-  for (const auto& group : groups)
-    require(!group->is_inside(), group->where(kSummon), "'", group->name(),
-            "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, or "
-            "read single parameters with fsdp::full_tensor. ",
-            kOtherValuesInForward);
+  for (const auto& group : groups) {
+    require_no_unfinished_backward(*group, kSummon);
+    if (group->is_inside())
+      require(false, group->where(kSummon), "'", group->name(),
+              "' is whole already: a forward scope, a backward or another summon_full_params is open. Close it first, "
+              "or read single parameters with fsdp::full_tensor. ",
+              kOtherValuesInForward);
+  }
   return groups;
 }
 
@@ -122,9 +122,10 @@ void meet(const Groups& groups, const std::string& call) {
 // neither runs a backward nor writes.
 void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
-  for (const auto& group : groups)
+  for (const auto& group : groups) {
     if (!group->is_inside()) closed.push_back(group);
-  for (const auto& group : groups) ++group->turns().openings;
+    ++group->turns().openings;
+  }
   std::exception_ptr error;
   try {
     if (!closed.empty()) meet(closed, call);
@@ -203,18 +204,23 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
       span_(groups_.front()->rank_state().timeline, Track::kCompute, "forward", groups_.front()->name()) {
   auto& rank = groups_.front()->rank_state();
   std::lock_guard lock(rank.mutex);
-  if (torch::autograd::get_current_graph_task_id() == -1)
-    for (const auto& group : groups_) require_no_backward_elsewhere(*group, "forward scope");
-  require_no_unfinished_backward(groups_, "forward scope");
-  require_no_local_rows(groups_);
+  const bool in_backward = torch::autograd::get_current_graph_task_id() != -1;
+  for (const auto& group : groups_) {
+    if (!in_backward) require_no_backward_elsewhere(*group, "forward scope");
+    require_no_unfinished_backward(*group, "forward scope");
+    require_no_local_rows(*group);
+  }
   record_->root = groups_.front()->id();
   record_->observed = at::isRecordFunctionEnabled();
   record_->records = at::GradMode::is_enabled();
   record_->thread = at::RecordFunction::currentThreadId();
   record_->first_node = at::sequence_number::peek();
   record_->outermost = groups_.front();
-  for (const auto& group : groups_) record_->groups.push_back(group->id());
-  for (const auto& group : groups_) rank.tell({Act::kName, static_cast<int64_t>(group->id())});
+  record_->groups.reserve(groups_.size());
+  for (const auto& group : groups_) {
+    record_->groups.push_back(group->id());
+    rank.tell({Act::kName, static_cast<int64_t>(group->id())});
+  }
   rank.tell({Act::kOpenScope, record_->records});
   rank.note_forward();
   meet_before_scope(groups_, call);
@@ -260,10 +266,12 @@ OpenScope::~OpenScope() {
 OpenLocalRows::OpenLocalRows(Groups groups) : groups_(std::move(groups)) {
   std::lock_guard lock(groups_.front()->rank_state().mutex);
   do {
-    require_no_unfinished_backward(groups_, "LocalRows");
-    for (const auto& group : groups_)
-      require(!group->is_inside(), group->where("LocalRows"), "'", group->name(),
-              "' is whole: a forward scope or a backward is open. Close it first");
+    for (const auto& group : groups_) {
+      require_no_unfinished_backward(*group, "LocalRows");
+      if (group->is_inside())
+        require(false, group->where("LocalRows"), "'", group->name(),
+                "' is whole: a forward scope or a backward is open. Close it first");
+    }
   } while (wait_to_write(groups_));
   for (const auto& group : groups_) group->note_write(WriteKind::kThisRank);
   for (const auto& group : groups_) ++group->local_rows_depth;
@@ -347,8 +355,9 @@ void reset_iteration(const Groups& groups) {
   require(torch::autograd::get_current_graph_task_id() == -1, groups.front()->where("reset_iter_state"),
           "called inside a backward, whose gradients it would lose. Call it after backward() has thrown");
   for (const auto& group : groups)
-    require(group->summon_depth == 0, group->where("reset_iter_state"), "a summon_full_params is open on '",
-            group->name(), "', whose values it would lose. Close it first");
+    if (group->summon_depth > 0)
+      require(false, group->where("reset_iter_state"), "a summon_full_params is open on '", group->name(),
+              "', whose values it would lose. Close it first");
   int64_t writes = 0;
   bool in_backward = false;
   for (const auto& group : groups) {

@@ -197,7 +197,7 @@ bool ShardedParams::is_on_cpu() const {
   return std::ranges::all_of(flats_, [](const FlatParams& flat) { return flat.whole().form.device.is_cpu(); });
 }
 
-bool ShardedParams::shares_memory() const { return std::ranges::any_of(flats_, &FlatParams::shares_memory); }
+bool ShardedParams::shares_memory() const { return std::ranges::all_of(flats_, &FlatParams::shares_memory); }
 
 bool ShardedParams::every_rank_has_rows() const {
   for (int rank : c10::irange(group_.placement.shard().world_size()))

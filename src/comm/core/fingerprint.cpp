@@ -100,10 +100,10 @@ void describe_data(Fingerprint& fingerprint, std::span<const at::Tensor> planes,
 
 std::string describe(const Fingerprint& fingerprint, const Ranks& ranks) {
   std::string text(name_of(fingerprint.operation));
-  if (fingerprint.text[0] != '\0') text += str_cat(" of '", fingerprint.subject(), "'");
+  if (fingerprint.text[0] != '\0') text.append(" of '").append(fingerprint.subject()).append("'");
   if (fingerprint.operation == Operation::kSend) text += str_cat(" to rank ", ranks.name_of(fingerprint.peer));
   if (fingerprint.operation == Operation::kRecv) text += str_cat(" from rank ", ranks.name_of(fingerprint.peer));
-  return text + str_cat(" (#", fingerprint.sequence, ")");
+  return text.append(" (#").append(std::to_string(fingerprint.sequence)).append(")");
 }
 
 std::string describe_fully(const Fingerprint& fingerprint, const Ranks& ranks) {

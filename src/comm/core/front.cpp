@@ -21,15 +21,11 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
 class Front::Call {
  public:
   Call(const Front& front, Operation operation, const Tag& tag)
-      : front_(front), fingerprint_(make_fingerprint(operation, tag)) {
-    std::string name(name_of(operation));
-    if (!tag.text().empty()) name += str_cat(" of '", tag.text(), "'");
-    prefix_ = front.ranks_.where(name);
-  }
+      : front_(front), operation_(operation), tag_(tag), fingerprint_(make_fingerprint(operation, tag)) {}
 
   template <class... Message>
   void expect(bool ok, const Message&... message) const {
-    require(ok, prefix_, message...);
+    if (!ok) require(false, prefix(), message...);
   }
 
   void expect_tensor(const at::Tensor& tensor) const {
@@ -76,15 +72,22 @@ class Front::Call {
     describe_data(fingerprint_, tensors, times);
     fingerprint_.peer = peer;
     if (logs(LogLevel::kDebug))
-      log(LogLevel::kDebug, prefix_, str_cat(fingerprint_.bytes, " bytes of ", tensors.front().scalar_type()));
+      log(LogLevel::kDebug, prefix(), str_cat(fingerprint_.bytes, " bytes of ", tensors.front().scalar_type()));
     return fingerprint_;
   }
   Fingerprint of(const at::Tensor& tensor, int peer = -1) { return of({&tensor, 1}, peer); }
 
  private:
+  std::string prefix() const {
+    std::string name(name_of(operation_));
+    if (!tag_.text().empty()) name += str_cat(" of '", tag_.text(), "'");
+    return front_.ranks_.where(name);
+  }
+
   const Front& front_;
+  const Operation operation_;
+  const Tag& tag_;
   Fingerprint fingerprint_;
-  std::string prefix_;
 };
 
 Fingerprint Front::checked_all_gather(std::span<const GatherPlane> planes, const Tag& tag) const {

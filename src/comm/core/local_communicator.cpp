@@ -63,8 +63,8 @@ class LocalCommunicator : public Front {
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
     const auto span = collective_span(ranks(), checked_reduce_scatter(planes, tag), "");
     for (auto& [output, input] : planes) {
-      assemble_into(output.detach(), std::move(input));
-      scale_in_place(output.detach(), scale);
+      assemble_into(output, std::move(input));
+      if (scale != 1.0) scale_in_place(output.detach(), scale);
     }
     return done(planes.front().output.device());
   }

@@ -1,5 +1,6 @@
 #include "comm/core/pieces.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -7,9 +8,13 @@
 
 namespace fsdp {
 
+at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count) {
+  return count == flat.numel() ? flat : flat.narrow(0, begin, count);
+}
+
 at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank) {
   const int64_t begin = std::min(rank * length, flat.numel());
-  return flat.narrow(0, begin, std::min(length, flat.numel() - begin));
+  return stretch_of(flat, begin, std::min(length, flat.numel() - begin));
 }
 
 namespace {
@@ -60,14 +65,18 @@ at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOp
 }
 
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces) {
+  const at::NoGradGuard no_grad;
+  const auto clear = [&](int64_t begin, int64_t end) {
+    if (begin < end) stretch_of(output, begin, end - begin).zero_();
+  };
   int64_t end = 0;
   for (auto& [first, values] : pieces) {
-    output.narrow(0, end, first - end).zero_();
-    output.narrow(0, first, values.numel()).copy_(values.detach());
+    clear(end, first);
+    stretch_of(output, first, values.numel()).copy_(values);
     end = first + values.numel();
     values.reset();
   }
-  output.narrow(0, end, output.numel() - end).zero_();
+  clear(end, output.numel());
 }
 
 std::vector<Piece> cut(std::span<const Piece> pieces, int64_t begin, int64_t end) {

@@ -13,6 +13,8 @@
 
 namespace fsdp {
 
+/// Elements [begin, begin + count) of a flat tensor, a view; the tensor itself if that is all of it.
+at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count);
 /// The slice of `rank` where each has `length` elements, a view. It is shorter where the tensor ends before it does.
 at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank);
 /// Those of all planes: of outputs, or of inputs that are one piece, all of it.

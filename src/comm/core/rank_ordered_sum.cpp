@@ -1,10 +1,12 @@
 #include "comm/core/rank_ordered_sum.h"
 
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
 #include <vector>
+
+#include "comm/core/pieces.h"
 
 namespace fsdp {
 namespace {
@@ -36,8 +38,8 @@ void reduce_in_rank_order(const at::Tensor& output, std::span<const at::Tensor> 
   for (int64_t begin = 0; begin < numel; begin += block) {
     const int64_t length = std::min(block, numel - begin);
     std::vector<at::Tensor> blocks;
-    for (const auto& contribution : contributions) blocks.push_back(contribution.narrow(0, begin, length));
-    const at::Tensor result = output.narrow(0, begin, length);
+    for (const auto& contribution : contributions) blocks.push_back(stretch_of(contribution, begin, length));
+    const at::Tensor result = stretch_of(output, begin, length);
     reduce_block(result, blocks, own, op);
     scale_in_place(result, scale);
   }
@@ -58,10 +60,10 @@ void reduce_in_host_order(const at::Tensor& output, std::span<const at::Tensor> 
 void scale_in_place(const at::Tensor& tensor, double scale) {
   if (scale == 1.0) return;
   // LibTorch rounds a plain number to the dtype of a tensor of low precision first: 1/3 would be 0.19 % larger in bf16.
-  const at::Tensor factor = at::scalar_tensor(scale, at::kDouble);
+  const at::Tensor factor = c10::scalar_to_tensor(scale);  // fp64
   const int64_t numel = tensor.numel(), block = tensor.is_cpu() ? kBlock : numel;
   for (int64_t begin = 0; begin < numel; begin += block)
-    tensor.narrow(0, begin, std::min(block, numel - begin)).mul_(factor);
+    stretch_of(tensor, begin, std::min(block, numel - begin)).mul_(factor);
 }
 
 }  // namespace fsdp
