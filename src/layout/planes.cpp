@@ -31,16 +31,15 @@ PlacedItem with_shorter_rows(const PlacedItem& placed, const Item& item) {
   return shorter.row_numel < placed.row_numel ? shorter : placed;
 }
 
-// The next aligned row from `row` on, unless it is too far.
-int64_t aligned_row(int64_t row, const PlacedItem& item, int64_t row_numel, int64_t alignment) {
-  const int64_t period = alignment / std::gcd(alignment, row_numel), aligned = round_up(row, period);
-  return (aligned - row) * row_numel <= std::max(alignment - 1, item.numel() / 64) ? aligned : row;
+// The next row from `row` on that begins aligned.
+int64_t aligned_row(int64_t row, int64_t row_numel, int64_t alignment) {
+  return round_up(row, alignment / std::gcd(alignment, row_numel));
 }
 
 Plane plane_of(std::vector<PlacedItem> items, int64_t row_numel, int world_size, Alignment alignment) {
   int64_t rows = 0;
   for (auto& item : items) {
-    rows = aligned_row(rows, item, row_numel, alignment.begin);
+    rows = aligned_row(rows, row_numel, alignment.begin);
     item.offset = rows * row_numel;
     rows += item.numel() / row_numel;
   }

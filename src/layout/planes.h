@@ -60,7 +60,7 @@ struct Plane {
 
 /// In elements.
 struct Alignment {
-  int64_t begin = 1;  ///< parameters begin at a multiple, where this costs little padding
+  int64_t begin = 1;  ///< parameters begin at multiples, as in memory of their own: kernels give other bits elsewhere
   int64_t slice = 1;  ///< slices are multiples
 };
 

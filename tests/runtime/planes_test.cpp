@@ -38,6 +38,7 @@ void expect_planes_hold(std::span<const Plane> planes, std::span<const Item> ite
       ++placed[item.number];
       EXPECT_EQ(item.numel(), numel_of({&items[item.number], 1}));
       EXPECT_GE(item.offset, end);
+      EXPECT_EQ(item.offset % kFloats.begin, 0);
       end = item.offset + item.numel();
       int64_t next = 0;
       for (int rank = 0; rank < plane.world_size; ++rank) {
