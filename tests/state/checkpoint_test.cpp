@@ -155,6 +155,7 @@ TEST(StateCheckpoint, ManifestsHaveEachElementOnce) {
               HasSubstr("manifest.json: tensor 'w' of sizes [4]: the elements from 3 on are missing"));
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {3}, {1}}, {"f", {2}, {2}, {1}}}),
               HasSubstr("expected elements from 3 on, found those of sizes [2] at [2]"));
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {0}, {}}, {"f", {0}, {4}, {1}}}), HasSubstr("sizes [0] at [0]"));
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {5}, {1}}}), HasSubstr("found those of sizes [5] at [0]"));
   EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {4}, {}}}), HasSubstr("a checksum for each MiB"));
   EXPECT_THAT(error_of_parts({4}, {{"g", {0}, {4}, {1}}}), HasSubstr("'g' is not listed"));

@@ -3,6 +3,8 @@
 
 #include <fsdp/async_save.h>
 
+#include "compare.h"
+#include "rewrite.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/format/sizes.h"
 #include "state/trainee.h"
@@ -172,6 +174,33 @@ TEST(FewRows, GoToWholeTensorsAndBack) {
       fsdp::load(*other.optimizer, folder / "optimizer.pt");
       same_rows(run.rows(), other.rows());
     });
+}
+
+TEST(FewRows, AreInTheFilesThatFsdpCkptWrites) {
+  const TemporaryFolder folder;
+  const auto resharded = folder / "resharded", file = folder / "model.safetensors";
+  WholeState saved;
+  on_few_rows({3}, [&](FewRowsRun& run) {
+    run.step(1);
+    save_checkpoint(folder / "saved", *run.group, run.optimizer.get());
+    saved.add(run.rows());
+  });
+  const auto source = ckpt::open_source(folder / "saved");
+  ckpt::reshard_to(*source, resharded, 2, std::nullopt);
+  ckpt::export_to(*source, file, std::nullopt);
+  for (const auto& [name, misfit, largest] : ckpt::compare(*source, *ckpt::open_source(resharded), /*training=*/true)) {
+    if (!name.starts_with("random.")) EXPECT_EQ(misfit, "") << name;
+    EXPECT_EQ(largest, 0) << name;
+  }
+  on_few_rows({2}, [&](FewRowsRun& run) {
+    run.load(resharded);
+    EXPECT_EQ(saved.difference(run.rows()), "");
+    FewRowsRun other{FullyShardOptions{}};
+    other.step(2);
+    load_safetensors(file, *other.group);
+    for (size_t i = 0; i < run.net->parameters().size(); ++i)
+      EXPECT_TRUE(torch::equal(plain_copy(run.net->parameters()[i]), plain_copy(other.net->parameters()[i])));
+  });
 }
 
 // One rank's rows of a tensor are boxes of it, each in a file of its own; the others count rows of dim 0 as ever.

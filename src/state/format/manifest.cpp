@@ -129,10 +129,11 @@ void require_whole(const TensorRecord& record, const std::string& name, const Ma
   if (!bytes_of(record.dtype, record.sizes)) fail(path, what + ": expected sizes that memory can have");
   int64_t next = 0;
   for (const auto& part : record.parts) {
-    if (!is_range(part, record.sizes) || record.elements_of(part).first != next)
+    const bool is_in = is_range(part, record.sizes);
+    const auto [first, count] = is_in ? record.elements_of(part) : ElementRange{};
+    if (!is_in || first != next || (count == 0 && record.numel() > 0))
       fail(path, what + ": expected elements from " + std::to_string(next) + " on, found those of sizes " +
                      text_of(part.sizes) + " at " + text_of(part.offsets) + " in " + part.file);
-    const auto count = record.elements_of(part).count;
     next += count;
     if (!manifest.files.contains(part.file)) fail(path, what + ": its file '" + part.file + "' is not listed");
     const auto bytes = static_cast<uint64_t>(count) * bytes_of(record.dtype);
