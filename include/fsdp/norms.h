@@ -24,8 +24,8 @@ namespace fsdp {
 /// On the CPU norms and sums of all elements have the same bits for any number of ranks, any groups and any cut of the
 /// rows, because values are summed in fp64 over each row, which one rank has whole, in an order given by the row's
 /// length, and the rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital
-/// Computer, 1986). Where the number of ranks decides how long a parameter's rows are (see LocalRowRange), last bits may
-/// differ. On other devices LibTorch sums the rows. Rows in their own order and of floating dtypes are not copied;
+/// Computer, 1986). Where the number of ranks decides how long a parameter's rows are (see LocalRowRange), last bits
+/// may differ. On other devices LibTorch sums the rows. Rows in their own order and of floating dtypes are not copied;
 /// ranks exchange 552 bytes for a norm and 1,104 for a sum.
 ///
 /// Collective: every rank calls it with its tensors of the same parameters. One thread. Throw UsageError for a view of

@@ -72,8 +72,9 @@ at::Tensor take_rows(const at::Tensor& whole, const at::Tensor& rows, const Rows
   return whole.narrow(found.dim - (rows.dim() - whole.dim()), found.first, found.count);
 }
 
-// Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these dims
-// taken together too; undefined if it is not. The dims behind them stay as they are, so that a factor of each row is one.
+// Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these
+// dims taken together too; undefined if it is not. The dims behind them stay as they are, so that a factor of each row
+// is one.
 at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
   const auto behind = slot.row_sizes().size() - 1;
   const auto sizes = operand.sizes();

@@ -19,8 +19,9 @@ struct RowsToWrite : OwnRows {
 };
 
 /// Writes `folder`/`stem`.safetensors and adds it and its parts of tensors to the manifest; no file if there is nothing
-/// to write. A name is in a file once: of rows that are several boxes of their tensor (see layout::boxes_of) the further
-/// ones go to `stem`-1.safetensors and so on. Throws FileError, and UsageError for a dtype that files do not have.
+/// to write. A name is in a file once: of rows that are several boxes of their tensor (see layout::boxes_of) the
+/// further ones go to `stem`-1.safetensors and so on. Throws FileError, and UsageError for a dtype that files do not
+/// have.
 void write_rows(const std::string& folder, const std::string& stem, const std::vector<RowsToWrite>& list,
                 Manifest& manifest, TensorRecords& records);
 

@@ -39,9 +39,10 @@ struct FewRowsNetImpl : torch::nn::Module {
 };
 TORCH_MODULE(FewRowsNet);
 
+/// With gradients that are long beside the parameters, which clipping by these is about.
 inline torch::Tensor few_rows_loss(FewRowsNetImpl& net, const Batch& batch) {
   const auto dtype = net.scalar.scalar_type();
-  return torch::mse_loss(net.forward(samples(batch, {5}, dtype)), samples(batch, {1}, dtype));
+  return 1e4 * torch::mse_loss(net.forward(samples(batch, {5}, dtype)), samples(batch, {1}, dtype));
 }
 
 inline Training<FewRowsNetImpl> few_rows_training(const FullyShardOptions& options = {}) {

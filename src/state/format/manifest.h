@@ -16,7 +16,6 @@ namespace fsdp::state {
 /// Elements [first, first + count) of a tensor, in row-major order.
 struct ElementRange {
   int64_t first = 0, count = 0;
-  bool operator==(const ElementRange&) const = default;
 };
 /// What two have in common; no elements if that is nothing.
 ElementRange overlap(ElementRange a, ElementRange b);

@@ -10,8 +10,8 @@
 
 namespace fsdp::state {
 
-/// Where the entries lie in the whole tensors, by name: what torch.distributed.checkpoint's HuggingFaceStorageReader asks
-/// for.
+/// Where the entries lie in the whole tensors, by name: what torch.distributed.checkpoint's HuggingFaceStorageReader
+/// asks for.
 std::map<std::string, std::string> sharding_info(const std::vector<Entry>& entries,
                                                  const std::map<std::string, std::vector<int64_t>>& offsets);
 
