@@ -22,15 +22,17 @@ namespace fsdp {
 /// counts once; for numbers that differ between ranks use fsdp::all_reduce or fsdp::mean.
 ///
 /// On the CPU norms and sums of all elements have the same bits for any number of ranks, any groups and any cut of the
-/// rows, because values are summed in fp64 over each row, which one rank has whole, in an order given by the row's
-/// length, and the rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital
-/// Computer, 1986). Where the number of ranks decides how long a parameter's rows are (see LocalRowRange), last bits
-/// may differ. On other devices LibTorch sums the rows. Rows in their own order and of floating dtypes are not copied;
-/// ranks exchange 552 bytes for a norm and 1,104 for a sum.
+/// rows, because values are summed in fp64 over each row of dim 0, which one rank has whole, in an order given by the
+/// row's length, and the rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital
+/// Computer, 1986). On other devices LibTorch sums the rows. Rows in their own order and of floating dtypes are not
+/// copied; ranks exchange 552 bytes for a norm and 1,104 for a sum.
 ///
 /// Collective: every rank calls it with its tensors of the same parameters. One thread. Throw UsageError for a view of
 /// a sharded tensor, for tensors that lie on different ranks and for complex ones, Mismatch if the ranks' calls differ,
 /// and what Work::wait throws.
+///
+/// Rows that are shorter than those of dim 0 (see LocalRowRange) are summed one by one, too. How long they are depends
+/// on the number of ranks, and so may the last bits.
 /// \{
 
 /// (sum |v|^p)^(1/p) over all elements of all tensors, the largest |v| for p = infinity. Throws UsageError unless
