@@ -59,7 +59,7 @@ inline void clip_adaptively(const std::vector<torch::Tensor>& parameters, double
   for (const auto& p : parameters) {
     if (!p.grad().defined()) continue;
     std::vector<int64_t> dims;  // all but the first; of a vector it is the whole
-    for (int64_t dim = 1; dim < p.dim(); ++dim) dims.push_back(dim);
+    for (size_t dim = 1; dim < fsdp::global_sizes(p).size(); ++dim) dims.push_back(static_cast<int64_t>(dim));
     const auto longest = fsdp::sum(p * p, dims, true).sqrt().clamp_min(1e-3) * clipping;
     const auto length = fsdp::sum(p.grad() * p.grad(), dims, true).sqrt().clamp_min(1e-6);
     p.mutable_grad().mul_((longest / length).clamp_max(1));  // each rank uses its rows of the factors

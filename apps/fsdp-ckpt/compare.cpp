@@ -21,13 +21,13 @@ TensorRecords tensors_in(const Manifest& manifest, bool training) {
 double largest_difference(Source& a, const TensorRecord& in_a, Source& b, const TensorRecord& in_b,
                           const std::string& name, Progress& progress) {
   double largest = 0;
-  int64_t row = 0;
+  int64_t first = 0;
   std::vector<std::byte> of_b;
-  for_each_piece(a, name, in_a, 0, in_a.rows(), [&](Bytes of_a) {
-    const auto rows = in_a.bytes_per_row() == 0 ? 0 : static_cast<int64_t>(of_a.size() / in_a.bytes_per_row());
-    of_b.resize(static_cast<uint64_t>(rows) * in_b.bytes_per_row());
-    b.read_rows(name, in_b, row, rows, of_b);
-    row += rows;
+  for_each_piece(a, name, in_a, {0, in_a.numel()}, [&](Bytes of_a) {
+    const auto count = of_a.size() / bytes_of(in_a.dtype);
+    of_b.resize(count * bytes_of(in_b.dtype));
+    b.read(name, in_b, {first, static_cast<int64_t>(count)}, of_b);
+    first += static_cast<int64_t>(count);
     largest = std::max(largest, ckpt::largest_difference(of_a, in_a.dtype, of_b, in_b.dtype));
     progress.add(of_a.size());
   });

@@ -37,30 +37,36 @@ int64_t first_row_of(int64_t rows, int rank, int ranks) { return rows / ranks * 
 void write_share(Rewriting& to, const std::string& file, const TensorRecords& tensors, int rank,
                  TensorRecords& records) {
   std::vector<Entry> entries;
-  std::map<std::string, int64_t> first_rows;
+  std::map<std::string, std::vector<int64_t>> offsets;
   for (const auto& [name, tensor] : tensors) {
-    const auto begin = first_row_of(tensor.rows(), rank, to.ranks);
-    const auto end = first_row_of(tensor.rows(), rank + 1, to.ranks);
     records.try_emplace(name, TensorRecord{tensor.dtype, tensor.sizes, {}});
+    const auto rows = tensor.sizes.empty() ? 1 : tensor.sizes[0];
+    const auto begin = first_row_of(rows, rank, to.ranks), end = first_row_of(rows, rank + 1, to.ranks);
     if (begin == end) continue;
-    entries.push_back({name, tensor.dtype, tensor.sizes_of(end - begin)});
-    first_rows[name] = begin;
+    auto sizes = tensor.sizes;
+    auto& first = offsets[name] = std::vector<int64_t>(sizes.size());
+    if (!sizes.empty()) {
+      first[0] = begin;
+      sizes[0] = end - begin;
+    }
+    entries.push_back({name, tensor.dtype, std::move(sizes)});
   }
   if (entries.empty()) return;
-  SafetensorsWriter writer(to.path + "/" + file, entries, sharding_info(entries, first_rows));
+  SafetensorsWriter writer(to.path + "/" + file, entries, sharding_info(entries, offsets));
   const auto order = writer.entries();
-  const auto rows_of = [](const Entry& entry) { return entry.sizes.empty() ? 1 : entry.sizes[0]; };
-  for (const auto& entry : order)
-    for_each_piece(to.source, entry.name, tensors.at(entry.name), first_rows[entry.name], rows_of(entry),
-                   [&](Bytes bytes) {
-                     writer.write(bytes);
-                     to.progress.add(bytes.size());
-                   });
+  for (const auto& entry : order) {
+    const auto& tensor = tensors.at(entry.name);
+    const auto elements = tensor.elements_of({file, offsets.at(entry.name), entry.sizes, {}});
+    for_each_piece(to.source, entry.name, tensor, elements, [&](Bytes bytes) {
+      writer.write(bytes);
+      to.progress.add(bytes.size());
+    });
+  }
   auto written = writer.finish();
   to.manifest.files[file] = {written.bytes, written.header_checksum};
   for (const auto& entry : order)
     records.at(entry.name)
-        .parts.push_back({file, first_rows[entry.name], rows_of(entry), std::move(written.checksums.at(entry.name))});
+        .parts.push_back({file, offsets.at(entry.name), entry.sizes, std::move(written.checksums.at(entry.name))});
 }
 
 // What is made of an older checkpoint would be the one that training goes on from.
@@ -86,7 +92,7 @@ Written export_to(Source& source, const std::string& path, std::optional<Dtype> 
   const auto order = writer.entries();
   for (const auto& entry : order) {
     const auto& tensor = tensors.at(entry.name);
-    for_each_piece(source, entry.name, tensor, 0, tensor.rows(), [&](Bytes bytes) {
+    for_each_piece(source, entry.name, tensor, {0, tensor.numel()}, [&](Bytes bytes) {
       writer.write(convert(bytes, tensor.dtype, entry.dtype));
       progress.add(bytes.size());
     });

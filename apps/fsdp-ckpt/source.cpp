@@ -15,9 +15,9 @@ class CheckpointSource : public Source {
  public:
   explicit CheckpointSource(const std::string& path) : reader_(path) {}
   const Manifest& manifest() const override { return reader_.manifest(); }
-  void read_rows(const std::string& name, const TensorRecord& tensor, int64_t first_row, int64_t rows,
-                 std::span<std::byte> out) override {
-    reader_.read_rows(name, tensor, first_row, rows, out);
+  void read(const std::string& name, const TensorRecord& tensor, ElementRange elements,
+            std::span<std::byte> out) override {
+    reader_.read(name, tensor, elements, out);
   }
 
  private:
@@ -30,9 +30,9 @@ class FileSource : public Source {
     for (const auto& entry : file_.header().entries) manifest_.model[entry.name] = {entry.dtype, entry.sizes, {}};
   }
   const Manifest& manifest() const override { return manifest_; }
-  void read_rows(const std::string& name, const TensorRecord& tensor, int64_t first_row, int64_t /*rows*/,
-                 std::span<std::byte> out) override {
-    file_.read(file_.entry(name), static_cast<uint64_t>(first_row) * tensor.bytes_per_row(), out);
+  void read(const std::string& name, const TensorRecord& tensor, ElementRange elements,
+            std::span<std::byte> out) override {
+    file_.read(file_.entry(name), static_cast<uint64_t>(elements.first) * bytes_of(tensor.dtype), out);
   }
 
  private:
@@ -55,17 +55,14 @@ uint64_t bytes_in(const TensorRecords& tensors) {
   return bytes;
 }
 
-void for_each_piece(Source& source, const std::string& name, const TensorRecord& tensor, int64_t first_row,
-                    int64_t rows, const std::function<void(std::span<const std::byte>)>& act) {
-  const auto bytes_per_row = tensor.bytes_per_row();
-  if (bytes_per_row == 0) return;  // of any number of rows
-  const auto step =
-      static_cast<int64_t>(std::max<uint64_t>(16 * kChunkBytes / std::max<uint64_t>(bytes_per_row, 1), 1));
+void for_each_piece(Source& source, const std::string& name, const TensorRecord& tensor, ElementRange elements,
+                    const std::function<void(std::span<const std::byte>)>& act) {
+  const auto step = static_cast<int64_t>(16 * kChunkBytes / bytes_of(tensor.dtype));
   std::vector<std::byte> bytes;
-  for (int64_t row = 0; row < rows; row += step) {
-    const auto some = std::min(step, rows - row);
-    bytes.resize(static_cast<uint64_t>(some) * bytes_per_row);
-    source.read_rows(name, tensor, first_row + row, some, bytes);
+  for (int64_t done = 0; done < elements.count; done += step) {
+    const auto some = std::min(step, elements.count - done);
+    bytes.resize(static_cast<uint64_t>(some) * bytes_of(tensor.dtype));
+    source.read(name, tensor, {elements.first + done, some}, bytes);
     act(bytes);
   }
 }

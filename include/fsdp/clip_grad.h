@@ -20,10 +20,11 @@ namespace fsdp {
 /// a module's parameters, counts it twice. Call it after backward, outside scopes. Collective; one thread.
 ///
 /// On the CPU the norm has the same bits for any number of ranks, any groups and any cut of the rows, if the gradients
-/// have: |g|^p is summed in fp64 over each row of dim 0, which one rank has whole, in an order given by the row's
-/// length; the rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital Computer,
-/// 1986), which is exact and therefore the same in any order. On other devices LibTorch sums the rows. Gradients are
-/// not copied, and ranks exchange 552 bytes.
+/// have: |g|^p is summed in fp64 over each row, which one rank has whole, in an order given by the row's length; the
+/// rows' sums are added as integers (U. Kulisch and W. Miranker, The Arithmetic of the Digital Computer, 1986), which
+/// is exact and therefore the same in any order. Where the number of ranks decides how long a parameter's rows are (see
+/// LocalRowRange), last bits may differ. On other devices LibTorch sums the rows. Gradients are not copied, and ranks
+/// exchange 552 bytes.
 ///
 /// Throws UsageError inside a scope, for a negative `max_norm` and while gradients wait for a backward that
 /// synchronises, Mismatch if ranks give different arguments, and Error if `error_if_nonfinite` and the norm is not

@@ -30,6 +30,9 @@ namespace fsdp {
 /// Collective: every rank calls it with its tensors of the same parameters. One thread. Throw UsageError for a view of
 /// a sharded tensor, for tensors that lie on different ranks and for complex ones, Mismatch if the ranks' calls differ,
 /// and what Work::wait throws.
+///
+/// Rows that are shorter than those of dim 0 (see LocalRowRange) are summed one by one, too. How long they are depends
+/// on the number of ranks, and so may the last bits.
 /// \{
 
 /// (sum |v|^p)^(1/p) over all elements of all tensors, the largest |v| for p = infinity. Throws UsageError unless

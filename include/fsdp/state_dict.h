@@ -21,8 +21,10 @@ namespace fsdp {
 /// \addtogroup checkpoints
 /// \{
 
-/// Rows [first_row, first_row + rows.size(0)) of a tensor of sizes `sizes`. Of a tensor without dimensions that is
-/// sharded, `rows` has one element or none; what is not sharded is there whole, on every rank.
+/// Rows [first_row, first_row + rows.size(0)) of a tensor of sizes `sizes`. They may be shorter than those of dim 0
+/// (see LocalRowRange): a row has the sizes rows.sizes().slice(1), and rows are numbered in row-major order. Of a
+/// tensor without dimensions that is sharded, `rows` has one element or none; what is not sharded is there whole, on
+/// every rank.
 struct StateEntry {
   std::string name;            ///< by which checkpoints and files know it
   std::vector<int64_t> sizes;  ///< of the whole tensor
@@ -54,8 +56,8 @@ struct StateEntry {
 [[nodiscard]] std::vector<std::pair<std::string, at::Tensor>> full_state_dict(torch::nn::Module& model);
 
 /// Loads whole tensors that rank 0 has into a model that is sharded: what full_state_dict returned, or what was read
-/// from anywhere. What other ranks give is ignored. Rank 0 broadcasts one tensor after the other, a few MiB or one row
-/// at a time, of which each rank keeps its rows: nobody but rank 0 holds a whole one. Values are converted where the
+/// from anywhere. What other ranks give is ignored. Rank 0 broadcasts one tensor after the other, a few MiB at a
+/// time, of which each rank keeps its rows: nobody but rank 0 holds a whole one. Values are converted where the
 /// dtype differs; they lie on any device of rank 0. Returns what was not strict (LoadedCheckpoint::differing).
 ///
 /// Collective. Throws UsageError in a scope; an Error on every rank where something is missing or does not fit (see

@@ -29,15 +29,18 @@ using runtime::FormChange;
 using runtime::ParamGroup;
 using runtime::ShardedParams;
 
-bool is_same_layout(const ShardedParams& now, const std::vector<size_t>& from, const ShardedParams& then, int ranks) {
-  for (const size_t to : c10::irange(then.count()))
+bool is_same_layout(ShardedParams& now, const std::vector<size_t>& from, ShardedParams& then, int ranks) {
+  for (const size_t to : c10::irange(then.count())) {
+    const auto slot = from[then.place(to).given];
+    if (now.slots()[slot].row_sizes() != then.slots()[to].row_sizes()) return false;
     for (const int rank : c10::irange(ranks))
-      if (now.rows_of(from[then.place(to).given], rank) != then.rows_of(to, rank)) return false;
+      if (now.rows_of(slot, rank) != then.rows_of(to, rank)) return false;
+  }
   return true;
 }
 
 // Where every rank keeps the rows that it has, nothing is communicated.
-std::vector<runtime::RowSource> sources_of(ParamGroup& group, const ShardedParams& then, const char* operation) {
+std::vector<runtime::RowSource> sources_of(ParamGroup& group, ShardedParams& then, const char* operation) {
   auto& now = group.params();
   std::vector<size_t> from(now.count());
   for (const size_t i : c10::irange(now.count())) from[now.place(i).given] = i;

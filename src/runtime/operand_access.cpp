@@ -72,13 +72,18 @@ at::Tensor take_rows(const at::Tensor& whole, const at::Tensor& rows, const Rows
   return whole.narrow(found.dim - (rows.dim() - whole.dim()), found.first, found.count);
 }
 
-// Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these dims
-// taken together too; undefined if it is not.
+// Where a parameter's rows take first dims together: an operand that is broadcast to the whole parameter, with these
+// dims taken together too; undefined if it is not. The dims behind them stay as they are, so that a factor of each row
+// is one.
 at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
-  const auto behind = static_cast<int64_t>(slot.row_sizes().size()) - 1;
-  if (slot.joined_dims() < 2 || operand.dim() <= behind || !at::is_expandable_to(operand.sizes(), slot.sizes())) return {};
+  const auto behind = slot.row_sizes().size() - 1;
+  const auto sizes = operand.sizes();
+  if (slot.joined_dims() < 2 || sizes.size() <= behind || !at::is_expandable_to(sizes, slot.sizes())) return {};
+  auto expanded = slot.sizes().vec(), joined = slot.row_sizes().vec();
+  std::copy_n(sizes.end() - static_cast<ptrdiff_t>(behind), behind, expanded.end() - static_cast<ptrdiff_t>(behind));
+  std::copy_n(sizes.end() - static_cast<ptrdiff_t>(behind), behind, joined.begin() + 1);
   const c10::impl::ExcludeDispatchKeyGuard own_operators(kShardedKey);
-  return operand.expand(slot.sizes()).reshape(slot.row_sizes());
+  return operand.expand(expanded).reshape(joined);
 }
 
 // The part that another operand lies on: among those that were looked up, unless they are as many as lists have.
@@ -114,6 +119,11 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
       const auto joined = with_joined_dims(*other.tensor, group->slots()[slot]);
       const auto& whole = joined.defined() ? joined : *other.tensor;
       fit = call.traits.writes(other.argument) ? Fit::kWrittenFromRows : fit_of(whole, rows, *found);
+      // Of other sizes than the operand, also where this rank has all rows.
+      if (joined.defined() && fit == Fit::kFits && *found) fit = Fit::kTakesRows;
+      // It would fit the rows, not the parameter.
+      const bool joins = group->slots()[slot].joined_dims() > 1;
+      if (joins && !joined.defined() && rows.dim() > 1 && fit == Fit::kTakesRows) fit = Fit::kMisfits;
       if (fit == Fit::kTakesRows) replacements.push_back({other, take_rows(whole, rows, **found)});
     }
     if (fit > meeting.first) meeting = {fit, other.tensor};

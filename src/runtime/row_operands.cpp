@@ -5,6 +5,15 @@
 namespace fsdp::runtime {
 namespace {
 
+// Rows that take first dims together count alike only if these dims are alike.
+bool join_the_same_dims(const Rows& a, const Rows& b) {
+  const auto &in_a = a.group.slots()[a.slot], &in_b = b.group.slots()[b.slot];
+  const auto joined = in_a.joined_dims();
+  if (joined < 2 && in_b.joined_dims() < 2) return true;
+  return joined == in_b.joined_dims() && in_a.sizes().size() == in_b.sizes().size() &&
+         in_a.sizes().slice(0, joined) == in_b.sizes().slice(0, joined);
+}
+
 bool every_rank_has_the_same_rows(const Rows& a, const Rows& b) {
   const int world = a.group.placement().shard().world_size();
   if (world != b.group.placement().shard().world_size()) return false;
@@ -56,7 +65,8 @@ Fit fit_of_rows(const Rows& a, const Rows& b) {
     const auto size_a = a.tensor.size(dim), size_b = b.tensor.size(dim);
     if (size_a != size_b && (dim == in_a->dim || (size_a != 1 && size_b != 1))) return Fit::kMisfits;
   }
-  return same_slot || every_rank_has_the_same_rows(a, b) ? Fit::kFits : Fit::kMisfits;
+  const bool counts_alike = same_slot || (join_the_same_dims(a, b) && every_rank_has_the_same_rows(a, b));
+  return counts_alike ? Fit::kFits : Fit::kMisfits;
 }
 
 }  // namespace fsdp::runtime

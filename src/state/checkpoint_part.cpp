@@ -16,9 +16,9 @@
 namespace fsdp::state {
 namespace {
 
-std::string name_of_file(const char* section, const CheckpointPart& part) {
+std::string stem_of_file(const char* section, const CheckpointPart& part) {
   char name[80];
-  std::snprintf(name, sizeof name, "%s-%05d-of-%05d.safetensors", section, part.rank,
+  std::snprintf(name, sizeof name, "%s-%05d-of-%05d", section, part.rank,
                 static_cast<int>(part.manifest.world_size));
   return name;
 }
@@ -29,12 +29,11 @@ std::vector<RowsToWrite> training_rows(const ModelTensors& tensors, const torch:
   if (optimizer)
     for (const auto& [place, field, values] : state::tensors_of(*optimizer, tensors)) {
       const auto& parameter = tensors.all[place];
-      list.push_back(
-          {name_of_state(parameter.name(), field), values, parameter.sizes, parameter.rows, parameter.share});
+      list.push_back({parameter, name_of_state(parameter.name(), field), values});
     }
   const auto add = [&](const std::string& name, const at::Tensor& state) {
     const layout::RowRange all{0, state.numel()};
-    list.push_back({name_of_random(ranks.rank(), name), state, state.sizes().vec(), all, all});
+    list.push_back({{state.sizes().vec(), 1, all, all}, name_of_random(ranks.rank(), name), state});
   };
   for (const auto& device : devices_of(tensors)) add(name_of(device), random_state(device));
   for (const auto& [name, state] : options.random_states) add(name, state);
@@ -71,7 +70,7 @@ CheckpointPart part_of(const ModelTensors& tensors, const torch::optim::Optimize
                                    .world_size = ranks.world_size(),
                                    .versions = {{"fsdp", FSDP_VERSION}, {"torch", TORCH_VERSION}}}};
   for (const auto& tensor : tensors.all)
-    part.model.push_back({tensor.name(), tensor.tensor.detach(), tensor.sizes, tensor.rows, tensor.share});
+    part.model.push_back({tensor, tensor.name(), tensor.tensor.detach()});
   part.training = training_rows(tensors, optimizer, options, ranks);
   if (optimizer) part.manifest.optimizer = numbers_of(*optimizer, tensors);
   if (ranks.rank() == 0) {
@@ -95,8 +94,8 @@ CheckpointPart copied(CheckpointPart part) {
 
 std::string write(const std::string& folder, CheckpointPart part) {
   auto& manifest = part.manifest;
-  write_rows(folder, name_of_file("model", part), part.model, manifest, manifest.model);
-  write_rows(folder, name_of_file("training", part), part.training, manifest, manifest.training);
+  write_rows(folder, stem_of_file("model", part), part.model, manifest, manifest.model);
+  write_rows(folder, stem_of_file("training", part), part.training, manifest, manifest.training);
   for (auto& [name, file] : manifest.files) file.host = host_name();
   return manifest_text(std::move(manifest));
 }

@@ -10,7 +10,7 @@
 #include "comm/core/text.h"
 #include "state/format/checksum.h"
 #include "state/format/format_error.h"
-#include "state/sent_rows.h"
+#include "state/sent_elements.h"
 
 namespace fsdp::state {
 namespace {
@@ -187,11 +187,9 @@ void CheckpointRows::announce(const std::vector<Wanted>& wanted) {
   for (const auto* records : {&manifest().model, &manifest().training})
     for (const auto& [name, record] : *records) all.push_back(&record);
   std::unordered_set<const TensorRecord*> lacking;
-  for (const auto& [tensor, rows] : wanted)
+  for (const auto& [tensor, elements] : wanted)
     for (const auto& part : tensor->parts)
-      if (part.first_row < rows.first + rows.count && rows.first < part.first_row + part.rows &&
-          !sights_.at(part.file).own)
-        lacking.insert(tensor);
+      if (overlap(tensor->elements_of(part), elements).count > 0 && !sights_.at(part.file).own) lacking.insert(tensor);
   const auto texts = ranks_.together([&] {
     std::vector<std::string> numbers;
     for (size_t i = 0; i < all.size(); ++i)
@@ -202,25 +200,26 @@ void CheckpointRows::announce(const std::vector<Wanted>& wanted) {
     for (const auto& number : lines_of(text)) sent_.insert(all.at(std::stoul(number)));
 }
 
-void CheckpointRows::read(const std::string& name, const TensorRecord& tensor, layout::RowRange rows,
+void CheckpointRows::read(const std::string& name, const TensorRecord& tensor, ElementRange elements,
                           std::span<std::byte> out) {
-  if (is_alike_) return reader_.read_rows(name, tensor, rows.first, rows.count, out);
-  if (!is_sent(tensor)) return error_.run([&] { reader_.read_rows(name, tensor, rows.first, rows.count, out); });
-  for (const auto& part : tensor.parts) send(name, tensor, part, rows, out);
+  if (is_alike_) return reader_.read(name, tensor, elements, out);
+  if (!is_sent(tensor)) return error_.run([&] { reader_.read(name, tensor, elements, out); });
+  for (const auto& part : tensor.parts) send(name, tensor, part, elements, out);
 }
 
-// A part of a tensor from who sees it to all, of whom each takes the rows that it wants.
+// A part of a tensor from who sees it to all, of whom each takes the elements that it wants.
 void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, const TensorPart& part,
-                          layout::RowRange rows, std::span<std::byte> out) {
+                          ElementRange elements, std::span<std::byte> out) {
   const auto root = sights_.at(part.file).lowest;
-  const auto read = [&](int64_t first, int64_t count, std::span<std::byte> bytes) {
-    error_.run([&] { reader_.read_rows(name, tensor, first, count, bytes); });
+  const auto of_part = tensor.elements_of(part);
+  const auto read = [&](ElementRange some, std::span<std::byte> bytes) {
+    error_.run([&] { reader_.read(name, tensor, some, bytes); });
   };
-  if (!root) {  // reading says that nobody has it
-    std::vector<std::byte> row(tensor.bytes_per_row());
-    return read(part.first_row, 1, row);
+  if (!root && of_part.count > 0) {  // reading says that nobody has it
+    std::vector<std::byte> element(bytes_of(tensor.dtype));
+    return read({of_part.first, 1}, element);
   }
-  send_rows({name, {part.first_row, part.rows}, tensor.bytes_per_row(), *root, read}, rows, out, ranks_);
+  send_elements({name, of_part, bytes_of(tensor.dtype), root.value_or(0), read}, elements, out, ranks_);
 }
 
 }  // namespace fsdp::state

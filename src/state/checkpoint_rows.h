@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Rows of the checkpoint that ranks load together, from the disks that they see.
+/// Elements of the checkpoint that ranks load together, from the disks that they see.
 
 #include <cstddef>
 #include <memory>
@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "comm/core/first_error.h"
-#include "layout/planes.h"
 #include "state/format/checkpoint_reader.h"
 #include "state/ranks.h"
 
@@ -33,18 +32,18 @@ class CheckpointRows {
   const std::string& path() const { return reader_.path(); }
   const Manifest& manifest() const { return reader_.manifest(); }
 
-  /// Rows of a tensor of the manifest.
+  /// Elements of a tensor of the manifest.
   struct Wanted {
     const TensorRecord* tensor;
-    layout::RowRange rows;
+    ElementRange elements;
   };
   /// Before reading: what this rank will read. Collective.
   void announce(const std::vector<Wanted>& wanted);
-  /// Whether every rank has to read of it, in the same order of tensors, though it may want no rows.
+  /// Whether every rank has to read of it, in the same order of tensors, though it may want no elements.
   bool is_sent(const TensorRecord& tensor) const { return sent_.contains(&tensor); }
   /// Fills `out`. Collective for tensors that are sent. Throws FormatError, or keeps it for `finish` where others would
   /// wait for this rank.
-  void read(const std::string& name, const TensorRecord& tensor, layout::RowRange rows, std::span<std::byte> out);
+  void read(const std::string& name, const TensorRecord& tensor, ElementRange elements, std::span<std::byte> out);
   /// Throws what went wrong.
   void finish() const { error_.rethrow(); }
 
@@ -57,7 +56,7 @@ class CheckpointRows {
   using Sights = std::unordered_map<std::string, Sight>;
 
   CheckpointRows(CheckpointReader reader, Sights sights, const Ranks& ranks);
-  void send(const std::string& name, const TensorRecord& tensor, const TensorPart& part, layout::RowRange rows,
+  void send(const std::string& name, const TensorRecord& tensor, const TensorPart& part, ElementRange elements,
             std::span<std::byte> out);
 
   CheckpointReader reader_;

@@ -66,8 +66,8 @@ std::vector<std::string> load_whole(const std::string& path, const ModuleNode& t
       const auto& tensor = tensors.all[i];
       const auto& entry = file->entry(*fit.names[i]);
       const auto rows = at::empty(tensor.tensor.sizes(), state::scalar_type_of(entry.dtype));
-      const auto bytes_per_row = tensor.rows.count > 0 ? rows.nbytes() / static_cast<size_t>(tensor.rows.count) : 0;
-      file->read(entry, static_cast<uint64_t>(tensor.rows.first) * bytes_per_row, state::mutable_bytes_in(rows));
+      const auto first_byte = static_cast<uint64_t>(tensor.elements().first) * state::bytes_of(entry.dtype);
+      file->read(entry, first_byte, state::mutable_bytes_in(rows));
       tensor.tensor.copy_(rows);
     }
   });

@@ -23,10 +23,10 @@ namespace {
 using namespace state;
 
 // On the CPU, in the dtype of the file.
-at::Tensor rows_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, layout::RowRange rows,
-                   at::IntArrayRef shown_sizes) {
+at::Tensor values_in(CheckpointRows& reader, const std::string& name, const TensorRecord& record, ElementRange elements,
+                     at::IntArrayRef shown_sizes) {
   auto values = at::empty(shown_sizes, scalar_type_of(record.dtype));
-  reader.read(name, record, rows, mutable_bytes_in(values));
+  reader.read(name, record, elements, mutable_bytes_in(values));
   return values;
 }
 
@@ -45,11 +45,11 @@ void note_misfit(Fit& fit, const Manifest& manifest, const ModelTensors& tensors
 void read_model(CheckpointRows& reader, const ModelTensors& tensors, const Fit& fit) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < tensors.all.size(); ++i) {
-    const auto& [names, tensor, sizes, rows, share] = tensors.all[i];
     if (!fit.names[i]) continue;
+    const auto& tensor = tensors.all[i];
     const auto& record = reader.manifest().model.at(*fit.names[i]);
     // An operator on rows like any other: the group hears of the write and waits for readers.
-    tensor.copy_(rows_in(reader, *fit.names[i], record, rows, tensor.sizes()));
+    tensor.tensor.copy_(values_in(reader, *fit.names[i], record, tensor.elements(), tensor.tensor.sizes()));
   }
 }
 
@@ -59,7 +59,7 @@ void read_optimizer(CheckpointRows& reader, const ModelTensors& tensors, torch::
     const auto& parameter = tensors.all[place];
     const auto found = training.find(name_of_state(parameter.name(), field));
     if (found == training.end()) return {};
-    const auto values = rows_in(reader, found->first, found->second, parameter.rows, parameter.tensor.sizes());
+    const auto values = values_in(reader, found->first, found->second, parameter.elements(), parameter.tensor.sizes());
     const runtime::OwnOperators own_operators;
     const auto dtype =
         values.is_floating_point() ? dtype_of_state(optimizer, parameter.tensor) : values.scalar_type();
@@ -78,9 +78,9 @@ std::map<std::string, at::Tensor> read_random_states(CheckpointRows& reader, con
   const auto own = name_of_random(ranks.rank(), "");
   for (const auto& [name, record] : reader.manifest().training) {
     if (name.starts_with(own))
-      states[name.substr(own.size())] = rows_in(reader, name, record, {0, record.rows()}, record.sizes);
+      states[name.substr(own.size())] = values_in(reader, name, record, {0, record.numel()}, record.sizes);
     else if (is_random(name) && reader.is_sent(record))
-      rows_in(reader, name, record, {0, 0}, {0});
+      values_in(reader, name, record, {0, 0}, {0});
   }
   return states;
 }
@@ -90,15 +90,15 @@ std::vector<CheckpointRows::Wanted> wanted_of(const Manifest& manifest, const Mo
                                               const torch::optim::Optimizer* optimizer, const Ranks& ranks) {
   std::vector<CheckpointRows::Wanted> wanted;
   for (size_t i = 0; i < tensors.all.size(); ++i)
-    if (fit.names[i]) wanted.push_back({&manifest.model.at(*fit.names[i]), tensors.all[i].rows});
+    if (fit.names[i]) wanted.push_back({&manifest.model.at(*fit.names[i]), tensors.all[i].elements()});
   if (!optimizer) return wanted;
   for (const auto& tensor : tensors.all)
     for (const auto& field : state_fields(*optimizer))
       if (const auto found = manifest.training.find(name_of_state(tensor.name(), field));
           found != manifest.training.end())
-        wanted.push_back({&found->second, tensor.rows});
+        wanted.push_back({&found->second, tensor.elements()});
   for (const auto& [name, record] : manifest.training)
-    if (name.starts_with(name_of_random(ranks.rank(), ""))) wanted.push_back({&record, {0, record.rows()}});
+    if (name.starts_with(name_of_random(ranks.rank(), ""))) wanted.push_back({&record, {0, record.numel()}});
   return wanted;
 }
 

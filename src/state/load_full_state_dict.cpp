@@ -12,7 +12,7 @@
 #include "comm/core/first_error.h"
 #include "state/fit.h"
 #include "state/ranks.h"
-#include "state/sent_rows.h"
+#include "state/sent_elements.h"
 #include "state/torch_dtype.h"
 
 namespace fsdp {
@@ -52,17 +52,19 @@ void send_all(const WholeEntries& entries, const TensorRecords& records, const M
     const auto& record = records.at(name);
     const auto& tensor = tensors.all[i];
     const auto rows = at::empty(tensor.tensor.sizes(), scalar_type_of(record.dtype));
-    const SentRows sent{.tensor = tensor.name(),
-                        .rows = {0, record.rows()},
-                        .bytes_per_row = record.bytes_per_row(),
-                        .root = 0,
-                        .fill = [&](int64_t first, int64_t count, std::span<std::byte> bytes) {
-                          error.run([&] {
-                            const auto some = on_cpu(own.at(name), first, count);
-                            std::memcpy(bytes.data(), bytes_in(some).data(), bytes.size());
-                          });
-                        }};
-    send_rows(sent, tensor.rows, mutable_bytes_in(rows), ranks);
+    at::Tensor flat;  // rank 0's
+    const SentElements sent{.tensor = tensor.name(),
+                            .elements = {0, record.numel()},
+                            .element_bytes = bytes_of(record.dtype),
+                            .root = 0,
+                            .fill = [&](ElementRange some, std::span<std::byte> bytes) {
+                              error.run([&] {
+                                if (!flat.defined()) flat = own.at(name).detach().reshape({-1});
+                                const auto values = on_cpu(flat, some.first, some.count);
+                                std::memcpy(bytes.data(), bytes_in(values).data(), bytes.size());
+                              });
+                            }};
+    send_elements(sent, tensor.elements(), mutable_bytes_in(rows), ranks);
     error.run([&] { tensor.tensor.copy_(rows); });
   }
   ranks.all_do([&] { error.rethrow(); });

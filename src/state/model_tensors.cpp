@@ -38,14 +38,16 @@ ModelTensor sharded(const at::Tensor& tensor, const runtime::Part& part, const s
   require(!group.is_inside(), group.where(operation), "group '", group.name(),
           "' is in a scope or a backward. Call it outside of them");
   require_values({part.group}, operation);
-  const auto rows = group.slots()[part.slot].param_rows();
+  const auto& slot = group.slots()[part.slot];
   const auto& placement = group.placement();
-  return {{}, tensor, rows.sizes.vec(), rows.range, share_of(rows.range, placement.replica(), placement.replicas())};
+  const auto share = share_of(slot.rows(), placement.replica(), placement.replicas());
+  return {{slot.sizes().vec(), slot.joined_dims(), slot.rows(), share}, {}, tensor};
 }
 
 ModelTensor plain(const at::Tensor& tensor, bool writes) {
   const RowRange rows{0, tensor.dim() == 0 ? 1 : tensor.size(0)};
-  return {{}, tensor, tensor.sizes().vec(), rows, writes ? rows : RowRange{0, 0}};
+  const size_t joined_dims = tensor.dim() == 0 ? 0 : 1;
+  return {{tensor.sizes().vec(), joined_dims, rows, writes ? rows : RowRange{0, 0}}, {}, tensor};
 }
 
 }  // namespace
@@ -79,6 +81,8 @@ ModelTensors tensors_of(const std::vector<runtime::NamedParameter>& named, const
   }
   return tensors;
 }
+
+int64_t OwnRows::row_numel() const { return c10::multiply_integers(at::IntArrayRef(sizes).slice(joined_dims)); }
 
 at::Tensor on_cpu(const at::Tensor& values, int64_t first, int64_t rows) {
   const runtime::OwnOperators own_operators;

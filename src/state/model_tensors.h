@@ -11,19 +11,30 @@
 
 #include "api/module_tree.h"
 #include "layout/planes.h"
+#include "state/format/manifest.h"
 
 namespace fsdp::state {
 
+/// Which rows of a tensor a rank has.
+struct OwnRows {
+  /// Of the whole one.
+  std::vector<int64_t> sizes;
+  /// How many of its first dims its rows take together, see ParamSlot::joined_dims.
+  size_t joined_dims = 1;
+  /// What this rank has, and what of that it writes.
+  layout::RowRange rows, share;
+
+  int64_t row_numel() const;
+  /// What this rank has, in row-major order.
+  ElementRange elements() const { return {rows.first * row_numel(), rows.count * row_numel()}; }
+};
+
 /// A parameter or buffer, one that has several names once.
-struct ModelTensor {
+struct ModelTensor : OwnRows {
   /// In the order of the tree; files have the first.
   std::vector<std::string> names;
   /// The module's; shows this rank's rows.
   at::Tensor tensor;
-  /// Of the whole one.
-  std::vector<int64_t> sizes;
-  /// What of dim 0 this rank has, and what of that it writes.
-  layout::RowRange rows, share;
 
   const std::string& name() const { return names.front(); }
 };

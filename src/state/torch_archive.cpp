@@ -92,8 +92,11 @@ void read_archive(const std::string& path, const std::function<void(torch::seria
 }
 
 at::Tensor rows_of(const at::Tensor& whole, const ModelTensor& tensor) {
-  const auto rows = whole.dim() == 0 ? whole.view({1}) : whole;
-  return rows.narrow(0, tensor.rows.first, tensor.rows.count).view(tensor.tensor.sizes());
+  const auto sizes = whole.sizes();
+  std::vector<int64_t> row_sizes{c10::multiply_integers(sizes.slice(0, tensor.joined_dims))};
+  const auto behind = sizes.slice(tensor.joined_dims);
+  row_sizes.insert(row_sizes.end(), behind.begin(), behind.end());
+  return whole.reshape(row_sizes).narrow(0, tensor.rows.first, tensor.rows.count).view(tensor.tensor.sizes());
 }
 
 }  // namespace fsdp::state

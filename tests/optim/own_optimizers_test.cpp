@@ -4,6 +4,7 @@
 #include "../examples/own_optimizer.h"
 
 #include "misuse/net.h"
+#include "support/few_rows_net.h"
 
 namespace fsdp::test {
 namespace {
@@ -39,7 +40,7 @@ struct ByHand : torch::optim::Optimizer {
 
 using MakeStep = std::function<std::function<void()>(const Tensors&)>;
 
-Training<PlainNet> training_with(const MakeStep& make, const FullyShardOptions& options) {
+Training<PlainNet> plain_training(const FullyShardOptions& options) {
   Training<PlainNet> training;
   training.build = [] { return std::make_shared<PlainNet>(); };
   training.shard = [options](PlainNet& net) {
@@ -49,6 +50,11 @@ Training<PlainNet> training_with(const MakeStep& make, const FullyShardOptions& 
   training.loss = [](PlainNet& net, const Batch& batch) {
     return torch::mse_loss(net.forward(samples(batch, {1, 5, 5})), samples(batch, {2}));
   };
+  return training;
+}
+
+template <class Net>
+Training<Net> stepped_by(const MakeStep& make, Training<Net> training) {
   training.optimizer = [make](Tensors parameters) {
     auto step = make(parameters);
     return std::make_unique<ByHand>(parameters, std::move(step));
@@ -59,7 +65,7 @@ Training<PlainNet> training_with(const MakeStep& make, const FullyShardOptions& 
 Tensors matrices_of(const Tensors& parameters) {
   Tensors matrices;
   for (const auto& p : parameters)
-    if (p.dim() == 2) matrices.push_back(p);
+    if (global_sizes(p).size() == 2) matrices.push_back(p);  // rows may have fewer dims
   return matrices;
 }
 
@@ -103,12 +109,12 @@ const OwnOptimizer kOwnOptimizers[] = {
        return [parameters] {
          for (const auto& p : parameters) {
            const auto unit = [](const torch::Tensor& t) {
-             return t.dim() == 1 ? t.norm() : t.flatten(1).norm(2, 1).view({-1, 1, 1, 1}).narrow(1, 0, 1);
+             std::vector<int64_t> sizes(static_cast<size_t>(t.dim()), 1);
+             if (t.dim() > 1) sizes[0] = t.size(0);
+             return (t.dim() > 1 ? t.flatten(1).norm(2, 1) : t.norm()).view(sizes);
            };
            const torch::NoGradGuard no_grad;
-           auto factor = (unit(p).clamp_min(1e-3) * 0.05 / unit(p.grad()).clamp_min(1e-6)).clamp_max(1);
-           if (p.dim() == 2) factor = factor.flatten(1);
-           p.mutable_grad().mul_(factor);
+           p.mutable_grad().mul_((unit(p).clamp_min(1e-3) * 0.05 / unit(p.grad()).clamp_min(1e-6)).clamp_max(1));
          }
          step_sgd(parameters);
        };
@@ -176,21 +182,30 @@ const OwnOptimizer kOwnOptimizers[] = {
      {}},
 };
 
-TEST(OwnOptimizers, EqualTheirUnshardedFormulas) {
+template <class Net>
+void expect_unsharded_formulas(Training<Net> (*training)(const FullyShardOptions&),
+                               const std::vector<Strategy>& strategies) {
   for (const auto& own : kOwnOptimizers)
-    for (const auto strategy :
-         {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer, Strategy::kReplicate}) {
-      SCOPED_TRACE(own.name);
-      const auto sharded = training_with(own.for_rows, {.strategy = strategy});
-      const auto unsharded = training_with(own.for_whole ? own.for_whole : own.for_rows, {});
+    for (const auto strategy : strategies) {
+      const auto sharded = stepped_by(own.for_rows, training({.strategy = strategy}));
+      const auto unsharded = stepped_by(own.for_whole ? own.for_whole : own.for_rows, training({}));
       for (const int world : worlds_up_to(3)) {
         const auto expected = train_unsharded(unsharded, world);
-        run_with_models(world, [&] { return build_model(sharded); }, [&](PlainNet& net, int) {
-          SCOPED_TRACE(c10::str(own.name, ", world ", world));
+        run_with_models(world, [&] { return build_model(sharded); }, [&](Net& net, int) {
+          SCOPED_TRACE(c10::str(own.name, ", ", strategy, ", world ", world));
           expect_same_outcome(expected, train_sharded(sharded, net), 1e-9);
         });
       }
     }
+}
+
+TEST(OwnOptimizers, EqualTheirUnshardedFormulas) {
+  expect_unsharded_formulas(plain_training, {Strategy::kFullShard, Strategy::kShardGradOp, Strategy::kShardOptimizer,
+                                             Strategy::kReplicate});
+}
+
+TEST(OwnOptimizers, EqualTheirUnshardedFormulasOnParametersWithFewRows) {
+  expect_unsharded_formulas(few_rows_training, {Strategy::kFullShard});
 }
 
 // What a program computes, and what the error names.

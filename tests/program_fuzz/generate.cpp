@@ -105,6 +105,7 @@ class Generator {
     node.parent = pick(sequences);
     node.size = chance(0.04) ? 4099 : pick(std::vector<int64_t>{0, 1, 2, 3, 5, 7, 8, 31, 64});
     if (node.cell == Cell::kTable) node.size = std::max<int64_t>(node.size, 1);
+    if (node.cell == Cell::kStacked) node.size = pick(std::vector<int64_t>{1, 2, 3, 5});
     if (node.cell == Cell::kLarge) node.size = kLargeNumel / program_.width;
     if (chance(0.12)) node.dtype = c10::ScalarType::Float;
     if (has_bfloat16_ && chance(0.5)) node.dtype = c10::ScalarType::BFloat16;

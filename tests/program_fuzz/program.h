@@ -27,8 +27,9 @@ enum class Cell : uint8_t {
   kPause,      ///< no parameters; a rank may be held up here in backward
   kLarge,      ///< a table whose `size` rows all take part: more bytes than one round of a reduction carries
   kAdapter,    ///< a frozen layer, and beside it two thin ones with `size` values between them (LoRA)
+  kStacked,    ///< `size` matrices as one parameter, so few and so large that ranks share the rows of each
 };
-constexpr int kCells = 13;
+constexpr int kCells = 14;
 
 /// `reshard_after_forward`.
 enum class WhenToReshard : uint8_t { kUnset, kAlways, kNever, kWithin };

@@ -56,7 +56,9 @@ bool is_well_formed(const Program& program, const Model& model) {
     if (node.parent < 0 || node.parent >= number) return false;
     if (node.is_group && !has_parameters(model, number)) return false;
     if (item(model.nodes, node.parent).cell != Cell::kSequence) return false;
-    if ((node.cell == Cell::kTable || node.cell == Cell::kLarge) && node.size < 1) return false;
+    const bool needs_rows =
+        node.cell == Cell::kTable || node.cell == Cell::kLarge || node.cell == Cell::kStacked;
+    if (needs_rows && node.size < 1) return false;
     for (int source : {node.tied_to, node.same_as}) {
       if (source < 0) continue;
       if (source >= number || node.cell == Cell::kSequence) return false;
@@ -105,7 +107,8 @@ bool Rules::allow_otherwise(const Statement& s) const {
       return !graph(s.slot).parts.empty();
     case Kind::kScaledStep:
       return !s.flag || has_rows(model, s.node);
-    case Kind::kWriteOneRow:
+    case Kind::kWriteOneRow:  // of stacked matrices a rank has no rows of dim 0
+      if (item(model.nodes, s.node).cell == Cell::kStacked) return false;
       return its.local_rows || (is_at_rest(s.model) && !has_replicas(program_, model));
     case Kind::kSummon:  // whole low-precision parameters would be written back rounded
       return !(s.flag && model.is_mixed);

@@ -88,11 +88,10 @@ void Rank::record_rows(const Statement& s, const NetParameter& parameter, const 
   auto value = value_of(rows);
   if (!parameter.is_ignored) {
     const auto held = local_rows(parameter.tensor);
-    const auto sizes = global_sizes(parameter.tensor);
+    const auto row = rows.defined() && rows.dim() > 0 ? c10::multiply_integers(rows.sizes().slice(1)) : 1;
     value.is_rows = true;
-    value.first = held.first;
-    value.rows = held.count;
-    value.all_rows = sizes.empty() ? 1 : sizes[0];
+    value.first = held.first * row;
+    value.count = held.count * row;
   }
   record(s, std::move(value));
 }

@@ -32,6 +32,7 @@ const std::array<CellInfo, kCells> kCellTable{{
      10,
      {{kWidth, kWidth}, {kSize, kWidth}, {kWidth, kSize}},
      FORMULA(torch::tanh(torch::linear(h, p[0]) + torch::linear(torch::linear(h, p[1]), p[2])))},
+    {"stacked", 5, {{kSize, kDepth, kWidth}}, FORMULA(h* p[0].square().mean({0, 1}))},
 }};
 
 #undef FORMULA
@@ -58,6 +59,9 @@ const std::array<OptimizerInfo, kOptimizers> kOptimizerTable{{
 }};
 
 #undef OPTIMIZER
+
+// More than a group may have of padding (layout/planes.cpp).
+constexpr int64_t kMatrixNumel = 16'400;
 
 constexpr std::array<double, 3> kFactors{0.5, 0.9, -1};
 
@@ -127,7 +131,8 @@ std::vector<std::vector<int64_t>> sizes_of(const Program& program, const Node& n
   std::vector<std::vector<int64_t>> all;
   for (const auto& sizes : info_of(node.cell).sizes) {
     auto& one = all.emplace_back();
-    for (int size : sizes) one.push_back(size == kWidth ? program.width : node.size);
+    for (int size : sizes)
+      one.push_back(size == kWidth ? program.width : size == kSize ? node.size : kMatrixNumel / program.width + 1);
   }
   return all;
 }

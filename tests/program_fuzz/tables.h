@@ -24,6 +24,7 @@ struct Operands {
 };
 
 constexpr int kWidth = -1, kSize = -2;  // in `sizes`: the width of the program, the size of the node
+constexpr int kDepth = -3;              // as many rows of the width as make whole matrices too much padding
 
 struct CellInfo {
   const char* name;

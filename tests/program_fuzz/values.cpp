@@ -14,10 +14,9 @@ namespace {
 
 // The part of a whole value that a rank holds.
 std::vector<double> part_of(const Value& whole, const Value& rows) {
-  if (!rows.is_rows || rows.all_rows == 0) return whole.numbers;
-  const int64_t row = static_cast<int64_t>(whole.numbers.size()) / rows.all_rows;
-  const auto begin = whole.numbers.begin() + rows.first * row;
-  return {begin, begin + rows.rows * row};
+  if (!rows.is_rows) return whole.numbers;
+  const auto begin = whole.numbers.begin() + rows.first;
+  return {begin, begin + rows.count};
 }
 
 std::string list_of(const std::vector<double>& numbers) {

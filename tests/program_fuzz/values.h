@@ -19,7 +19,7 @@ struct ValueHeader {
   bool is_defined = true;
   bool is_rows = false;
   double tolerance = 0;  ///< relative to the largest number; 0: the same bits. The unsharded run fills it in
-  int64_t first = 0, rows = 0, all_rows = 0;  ///< if is_rows
+  int64_t first = 0, count = 0;  ///< if is_rows: which elements of the whole value they are
   size_t numel = 0;
 };
 

@@ -12,10 +12,10 @@ import torch.distributed.checkpoint as dcp
 from safetensors import safe_open
 
 
-def rows_by_name(checkpoint):
-    """The rows of each parameter in the order of the ranks, as safetensors reads them."""
+def parts_by_name(checkpoint):
+    """The parts of each parameter in the order of its elements, as safetensors reads them."""
     found = {}
-    for path in sorted(checkpoint.glob("model-*.safetensors")):
+    for path in sorted(checkpoint.glob("model-*.safetensors"), key=lambda path: path.stem):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():
                 found.setdefault(name, []).append(file.get_tensor(name))
@@ -23,13 +23,13 @@ def rows_by_name(checkpoint):
 
 
 def compare_checkpoint(checkpoint, expected):
-    rows = rows_by_name(checkpoint)
+    parts = parts_by_name(checkpoint)
     state = {name: torch.zeros_like(values) for name, values in expected.items()}
     dcp.load(state, storage_reader=dcp.HuggingFaceStorageReader(str(checkpoint)), no_dist=True)
     for name, values in expected.items():
-        assert torch.equal(torch.cat(rows[name]) if values.dim() else rows[name][0], values), f"{name}: safetensors"
+        assert torch.equal(torch.cat([part.flatten() for part in parts[name]]), values.flatten()), f"{name}: safetensors"
         assert torch.equal(state[name], values), f"{name}: torch.distributed.checkpoint"
-    assert set(rows) == set(expected), set(rows) ^ set(expected)
+    assert set(parts) == set(expected), set(parts) ^ set(expected)
 
 
 def compare_archive(path, expected):

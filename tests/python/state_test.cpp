@@ -15,13 +15,15 @@
 namespace fsdp::test {
 namespace {
 
-std::shared_ptr<SmallNetImpl> net_with_scalar() {
+std::shared_ptr<SmallNetImpl> net_with_more() {
   const auto net = build_alike([] {
     auto model = std::make_shared<SmallNetImpl>();
     model->to(torch::kDouble);
     return model;
   });
   net->register_parameter("scalar", torch::tensor(0.5, torch::kDouble));
+  // Of three ranks each has rows of several matrices, of some of them not all.
+  net->register_parameter("stacked", torch::arange(4.0 * 20 * 420, torch::kDouble).view({4, 20, 420}));
   return net;
 }
 
@@ -44,7 +46,7 @@ TEST(StatePython, ReadsWhatRanksSavedAsSafetensorsADistributedCheckpointAndAnArc
   FSDP_NEEDS_PYTHON("safetensors torch");
   const state::TemporaryFolder folder;
   run_thread_ranks(3, [&](int) {
-    const auto net = net_with_scalar();
+    const auto net = net_with_more();
     const auto group = shard_blocks(*net);
     save_checkpoint(folder.path(), group);
     fsdp::save(group, folder / "model.pt");

@@ -16,6 +16,7 @@
 namespace fsdp::state {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -26,8 +27,9 @@ constexpr char kFirst[] = "model-00000-of-00002.safetensors", kSecond[] = "model
 
 std::vector<float> rows_of(CheckpointReader& reader, const std::string& name, int64_t first, int64_t rows) {
   const auto& tensor = reader.manifest().model.at(name);
-  std::vector<float> values(static_cast<size_t>(rows) * tensor.bytes_per_row() / sizeof(float));
-  reader.read_rows(name, tensor, first, rows, std::as_writable_bytes(std::span(values)));
+  const auto row = tensor.numel() / tensor.sizes[0];
+  std::vector<float> values(static_cast<size_t>(rows * row));
+  reader.read(name, tensor, {first * row, rows * row}, std::as_writable_bytes(std::span(values)));
   return values;
 }
 
@@ -141,32 +143,56 @@ TEST(StateCheckpoint, ManifestsNameFilesOfTheirFolderOnly) {
               HasSubstr("expected names of files in the same folder, found '../other.safetensors'"));
 }
 
-TEST(StateCheckpoint, ManifestsHaveEachRowOnce) {
-  const auto error_of_parts = [](const std::vector<TensorPart>& parts) {
+TEST(StateCheckpoint, ManifestsHaveEachElementOnce) {
+  const auto error_of_parts = [](const std::vector<int64_t>& sizes, const std::vector<TensorPart>& parts) {
     Manifest manifest;
     manifest.files["f"] = {};
-    manifest.model["w"] = {Dtype::kFloat32, {4}, parts};
+    manifest.model["w"] = {Dtype::kFloat32, sizes, parts};
     return text_of_error([&] { parse_manifest(manifest_text(manifest), "manifest.json"); });
   };
-  EXPECT_THAT(error_of_parts({{"f", 0, 3, {1}}, {"f", 3, 1, {1}}}), IsEmpty());
-  EXPECT_THAT(error_of_parts({{"f", 0, 3, {1}}}),
-              HasSubstr("manifest.json: tensor 'w' of sizes [4]: the rows from 3 on are missing"));
-  EXPECT_THAT(error_of_parts({{"f", 0, 3, {1}}, {"f", 2, 2, {1}}}),
-              HasSubstr("expected rows from 3 on, found 2 rows from 2 on"));
-  EXPECT_THAT(error_of_parts({{"f", 0, 5, {1}}}), HasSubstr("found 5 rows from 0 on"));
-  EXPECT_THAT(error_of_parts({{"f", 0, 4, {}}}), HasSubstr("a checksum for each MiB"));
-  EXPECT_THAT(error_of_parts({{"g", 0, 4, {1}}}), HasSubstr("'g' is not listed"));
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {3}, {1}}, {"f", {3}, {1}, {1}}}), IsEmpty());
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {3}, {1}}}),
+              HasSubstr("manifest.json: tensor 'w' of sizes [4]: the elements from 3 on are missing"));
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {3}, {1}}, {"f", {2}, {2}, {1}}}),
+              HasSubstr("expected elements from 3 on, found those of sizes [2] at [2]"));
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {0}, {}}, {"f", {0}, {4}, {1}}}), HasSubstr("sizes [0] at [0]"));
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {5}, {1}}}), HasSubstr("found those of sizes [5] at [0]"));
+  EXPECT_THAT(error_of_parts({4}, {{"f", {0}, {4}, {}}}), HasSubstr("a checksum for each MiB"));
+  EXPECT_THAT(error_of_parts({4}, {{"g", {0}, {4}, {1}}}), HasSubstr("'g' is not listed"));
+  // Boxes: two rows and a half, and the rest.
+  EXPECT_THAT(error_of_parts({1, 4, 2}, {{"f", {0, 0, 0}, {1, 2, 2}, {1}},
+                                         {"f", {0, 2, 0}, {1, 1, 1}, {1}},
+                                         {"f", {0, 2, 1}, {1, 1, 1}, {1}},
+                                         {"f", {0, 3, 0}, {1, 1, 2}, {1}}}),
+              IsEmpty());
+  EXPECT_THAT(error_of_parts({2, 2}, {{"f", {0, 0}, {2, 1}, {1}}, {"f", {0, 1}, {2, 1}, {1}}}),
+              HasSubstr("expected elements from 0 on, found those of sizes [2, 1] at [0, 0]"));
+  EXPECT_THAT(error_of_parts({1, 4}, {{"f", {0, 3}, {1, 2}, {1}}}), HasSubstr("found those of sizes [1, 2] at [0, 3]"));
+}
+
+TEST(StateCheckpoint, ManifestsCountRowsOfDim0UnlessAPartHasOthers) {
+  Manifest manifest;
+  manifest.files["f"] = {};
+  manifest.model["w"] = {Dtype::kFloat32, {3, 2}, {{"f", {0, 0}, {1, 2}, {1}}, {"f", {1, 0}, {2, 2}, {1}}}};
+  const auto of_rows = manifest_text(manifest);
+  EXPECT_THAT(of_rows, AllOf(HasSubstr("\"version\": 1"), HasSubstr("\"first_row\": 1,\n     \"rows\": 2")));
+  manifest.model["v"] = {Dtype::kFloat32, {1, 2}, {{"f", {0, 0}, {1, 1}, {1}}, {"f", {0, 1}, {1, 1}, {1}}}};
+  const auto with_boxes = manifest_text(manifest);
+  EXPECT_THAT(with_boxes, AllOf(HasSubstr("\"version\": 2"), HasSubstr("\"first_row\": 1,\n     \"rows\": 2")));
+  const auto parsed = parse_manifest(with_boxes, "manifest.json");
+  EXPECT_EQ(parsed.model.at("w").parts[1].sizes, (std::vector<int64_t>{2, 2}));
+  EXPECT_EQ(parsed.model.at("v").parts[1].offsets, (std::vector<int64_t>{0, 1}));
 }
 
 TEST(StateCheckpoint, ManifestsAreMadeOfWhatEachRankWrote) {
   Manifest first{.step = 4, .optimizer = R"({"state": {"w": {"step": 1, "none": null}}})"},
       second{.optimizer = R"({"state": {"b": {"step": 2}}})"};
   first.files["f"] = second.files["g"] = {};
-  first.model["w"] = {Dtype::kFloat32, {4}, {{"f", 3, 1, {1}}}};
-  second.model["w"] = {Dtype::kFloat32, {4}, {{"g", 0, 3, {1}}}};
-  second.training["w"] = {Dtype::kFloat32, {1}, {{"g", 0, 1, {1}}}};
+  first.model["w"] = {Dtype::kFloat32, {4}, {{"f", {3}, {1}, {1}}}};
+  second.model["w"] = {Dtype::kFloat32, {4}, {{"g", {0}, {3}, {1}}}};
+  second.training["w"] = {Dtype::kFloat32, {1}, {{"g", {0}, {1}, {1}}}};
   EXPECT_THAT(text_of_error([&] { parse_manifest(manifest_text(first), "whole"); }),
-              HasSubstr("expected rows from 0 on"));
+              HasSubstr("expected elements from 0 on"));
   JoinedManifest joined;
   for (const auto* part : {&first, &second}) joined.add(manifest_text(*part), "part");
   const auto all = parse_manifest(manifest_text(joined.take()), "whole");
@@ -212,7 +238,7 @@ TEST(StateCheckpoint, RowsWithoutBytesAreNotCounted) {
   const auto written = writer.finish();
   Manifest manifest{.step = 1};
   manifest.files["f"] = {written.bytes, written.header_checksum};
-  manifest.model["w"] = {Dtype::kFloat32, {rows, 0}, {{"f", 0, rows, {}}}};
+  manifest.model["w"] = {Dtype::kFloat32, {rows, 0}, {{"f", {0, 0}, {rows, 0}, {}}}};
   name_step(folder.path(), manifest, lock);
   EXPECT_THAT(problems_of(folder.path()), IsEmpty());
 }
@@ -221,11 +247,11 @@ TEST(StateCheckpoint, ManifestsOfLaterVersionsSayWhoCanReadThem) {
   auto text = manifest_text({.versions = {{"fsdp", "9.0"}}});
   const auto at = text.find("\"version\": 1");
   ASSERT_NE(at, text.npos);
-  text.replace(at, 12, "\"version\": 2");
+  text.replace(at, 12, "\"version\": 3");
   EXPECT_THAT(text_of_error([&] { parse_manifest(text, "manifest.json"); }), HasSubstr("with the checksum"));
   text = signed_text(text);
   EXPECT_THAT(text_of_error([&] { parse_manifest(text, "manifest.json"); }),
-              HasSubstr("expected version 1 of the format, found 2. Read it with the release of fsdp that wrote it"));
+              HasSubstr("expected version 2 of the format, found 3. Read it with the release of fsdp that wrote it"));
 }
 
 }  // namespace

@@ -72,11 +72,11 @@ inline void write_small_checkpoint(const std::string& folder, int64_t step, std:
   const auto first = 100 * static_cast<float>(step);
   const std::string files[] = {"model-00000-of-00002.safetensors", "model-00001-of-00002.safetensors"};
   auto checksums = write(files[0], {{"weight", Dtype::kFloat32, {3, 3}}}, {floats(9, first)});
-  weight.parts.push_back({files[0], 0, 3, checksums["weight"]});
+  weight.parts.push_back({files[0], {0, 0}, {3, 3}, checksums["weight"]});
   checksums = write(files[1], {{"weight", Dtype::kFloat32, {2, 3}}, {"bias", Dtype::kFloat32, {2}}},
                     {floats(6, first + 9), floats(2, -first)});
-  weight.parts.push_back({files[1], 3, 2, checksums["weight"]});
-  bias.parts.push_back({files[1], 0, 2, checksums["bias"]});
+  weight.parts.push_back({files[1], {3, 0}, {2, 3}, checksums["weight"]});
+  bias.parts.push_back({files[1], {0}, {2}, checksums["bias"]});
   name_step(folder, manifest, lock);
   keep_newest(folder, step, keep, lock);
 }

@@ -18,10 +18,11 @@ HEADERS = [
 ]
 # What stands behind the checksum of a manifest.
 MANIFEST = b"""",
- "format": "fsdp checkpoint", "version": 1, "step": 1, "world_size": 1, "versions": {"fsdp": "0.1.0"},
+ "format": "fsdp checkpoint", "version": 2, "step": 1, "world_size": 1, "versions": {"fsdp": "0.1.0"},
  "files": {"a.safetensors": {"bytes": 100, "header_checksum": "00000000000000aa", "host": "a"}},
  "model": {"w": {"dtype": "F32", "shape": [2, 3],
-   "parts": [{"file": "a.safetensors", "first_row": 0, "rows": 2, "checksums": ["00000000000000bb"]}]}},
+   "parts": [{"file": "a.safetensors", "first_row": 0, "rows": 1, "checksums": ["00000000000000bb"]},
+             {"file": "a.safetensors", "offsets": [1, 0], "sizes": [1, 3], "checksums": ["00000000000000cc"]}]}},
  "training": {}, "optimizer": {"kind": "SGD", "groups": [], "state": {}}, "extra": {},
  "states": {"scheduler": {"step_count": 3}}}"""
 

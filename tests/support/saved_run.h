@@ -99,6 +99,12 @@ struct SavedRun {
   }
 };
 
+/// What a whole tensor has where `rows` lie, which may be shorter than its rows of dim 0.
+inline torch::Tensor rows_of_whole(const torch::Tensor& whole, int64_t first_row, const torch::Tensor& rows) {
+  const auto row_numel = c10::multiply_integers(rows.sizes().slice(std::min<size_t>(1, rows.sizes().size())));
+  return whole.view({-1}).narrow(0, first_row * row_numel, rows.numel()).view(rows.sizes());
+}
+
 /// Whole tensors by name, put together from the rows of ranks that run as threads.
 class WholeState {
  public:
@@ -106,7 +112,7 @@ class WholeState {
     const std::lock_guard lock(mutex_);
     for (const auto& [name, sizes, first, values] : rows) {
       auto& whole = tensors_.try_emplace(name, torch::full(sizes, NAN, values.scalar_type())).first->second;
-      if (values.numel() > 0) whole.narrow(0, first, values.size(0)).copy_(values);
+      if (values.numel() > 0) rows_of_whole(whole, first, values).copy_(values);
     }
   }
   /// How `rows` differ: the first name that is missing here or has other bits, or the numbers of tensors; else empty.
@@ -115,7 +121,7 @@ class WholeState {
     for (const auto& [name, sizes, first, values] : rows) {
       const auto found = tensors_.find(name);
       if (found == tensors_.end() || found->second.sizes() != sizes) return name;
-      if (values.numel() > 0 && !torch::equal(found->second.narrow(0, first, values.size(0)), plain_copy(values)))
+      if (values.numel() > 0 && !torch::equal(rows_of_whole(found->second, first, values), plain_copy(values)))
         return name;
     }
     return {};

@@ -12,11 +12,10 @@ namespace {
 const Entry& entry_of(const SafetensorsFile& file, const std::string& name, const TensorRecord& tensor,
                       const TensorPart& part) {
   const auto& entry = file.entry(name);
-  const auto expected = tensor.sizes_of(part.rows);
-  if (entry.dtype != tensor.dtype || entry.sizes != expected)
+  if (entry.dtype != tensor.dtype || entry.sizes != part.sizes)
     throw FormatError(file.path() + ": entry '" + name + "': expected " + std::string(name_of(tensor.dtype)) + " " +
-                      text_of(expected) + ", found " + std::string(name_of(entry.dtype)) + " " + text_of(entry.sizes) +
-                      ". It belongs to another checkpoint or is damaged");
+                      text_of(part.sizes) + ", found " + std::string(name_of(entry.dtype)) + " " +
+                      text_of(entry.sizes) + ". It belongs to another checkpoint or is damaged");
   return entry;
 }
 
@@ -24,15 +23,14 @@ const Entry& entry_of(const SafetensorsFile& file, const std::string& name, cons
 void check_tensor(CheckpointReader& reader, const std::string& name, const TensorRecord& tensor,
                   const std::function<void(uint64_t)>& on_read, std::vector<std::string>& problems) {
   std::vector<std::byte> buffer;
-  const auto bytes_per_row = tensor.bytes_per_row();
-  if (bytes_per_row == 0) return;  // of any number of rows
-  const auto step =
-      static_cast<int64_t>(std::max<uint64_t>(16 * kChunkBytes / std::max<uint64_t>(bytes_per_row, 1), 1));
+  const auto element_bytes = bytes_of(tensor.dtype);
+  const auto step = static_cast<int64_t>(16 * kChunkBytes / element_bytes);
   for (const auto& part : tensor.parts) try {
-      for (int64_t row = 0; row < part.rows; row += step) {
-        const auto rows = std::min(step, part.rows - row);
-        buffer.resize(static_cast<uint64_t>(rows) * bytes_per_row);
-        reader.read_rows(name, tensor, part.first_row + row, rows, buffer);
+      const auto [first, count] = tensor.elements_of(part);
+      for (int64_t done = 0; done < count; done += step) {
+        const auto some = std::min(step, count - done);
+        buffer.resize(static_cast<uint64_t>(some) * element_bytes);
+        reader.read(name, tensor, {first + done, some}, buffer);
         on_read(buffer.size());
       }
     } catch (const FileError& error) {
@@ -51,23 +49,23 @@ const SafetensorsFile& CheckpointReader::file_of(const TensorPart& part) {
   return found->second;
 }
 
-void CheckpointReader::read_rows(const std::string& name, const TensorRecord& tensor, int64_t first_row, int64_t rows,
-                                 std::span<std::byte> out) {
-  const auto bytes_per_row = tensor.bytes_per_row();
-  if (first_row < 0 || rows < 0 || first_row > tensor.rows() - rows ||
-      out.size() != static_cast<uint64_t>(rows) * bytes_per_row)
+void CheckpointReader::read(const std::string& name, const TensorRecord& tensor, ElementRange elements,
+                            std::span<std::byte> out) {
+  const auto element_bytes = bytes_of(tensor.dtype);
+  const auto [first, count] = elements;
+  if (first < 0 || count < 0 || count > tensor.numel() || first > tensor.numel() - count ||
+      out.size() != static_cast<uint64_t>(count) * element_bytes)
     throw FormatError(path_ + ": tensor '" + name + "' of sizes " + text_of(tensor.sizes) +
-                      ": expected rows of it, found " + std::to_string(rows) + " rows from " +
-                      std::to_string(first_row) + " on in " + std::to_string(out.size()) + " bytes");
+                      ": expected elements of it, found " + std::to_string(count) + " from " + std::to_string(first) +
+                      " on in " + std::to_string(out.size()) + " bytes");
   for (const auto& part : tensor.parts) {
-    const auto begin = std::max(first_row, part.first_row);
-    const auto end = std::min(first_row + rows, part.first_row + part.rows);
-    if (begin >= end) continue;
+    const auto of_part = tensor.elements_of(part), common = overlap(elements, of_part);
+    if (common.count == 0) continue;
     const auto& file = file_of(part);
     file.read_checked(entry_of(file, name, tensor, part), part.checksums,
-                      static_cast<uint64_t>(begin - part.first_row) * bytes_per_row,
-                      out.subspan(static_cast<uint64_t>(begin - first_row) * bytes_per_row,
-                                  static_cast<uint64_t>(end - begin) * bytes_per_row));
+                      static_cast<uint64_t>(common.first - of_part.first) * element_bytes,
+                      out.subspan(static_cast<uint64_t>(common.first - first) * element_bytes,
+                                  static_cast<uint64_t>(common.count) * element_bytes));
   }
 }
 

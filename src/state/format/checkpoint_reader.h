@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Rows of a checkpoint's tensors, whichever files they lie in.
+/// Elements of a checkpoint's tensors, whichever files they lie in.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace fsdp::state {
 
-/// Opens files when rows of them are wanted, and keeps them open. One thread.
+/// Opens files when elements of them are wanted, and keeps them open. One thread.
 class CheckpointReader {
  public:
   /// `path` as find_checkpoint takes it. Throws FormatError.
@@ -25,10 +25,9 @@ class CheckpointReader {
   const std::string& path() const { return path_; }
   const Manifest& manifest() const { return manifest_; }
 
-  /// Fills `out` with rows [first_row, first_row + rows) of a tensor of the manifest. Reads these bytes, and at either
-  /// end of each part the rest of a chunk; all of it is compared with the checksums. Throws FormatError.
-  void read_rows(const std::string& name, const TensorRecord& tensor, int64_t first_row, int64_t rows,
-                 std::span<std::byte> out);
+  /// Fills `out` with elements of a tensor of the manifest. Reads these bytes, and at either end of each part the rest
+  /// of a chunk; all of it is compared with the checksums. Throws FormatError.
+  void read(const std::string& name, const TensorRecord& tensor, ElementRange elements, std::span<std::byte> out);
 
  private:
   const SafetensorsFile& file_of(const TensorPart& part);

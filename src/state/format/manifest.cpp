@@ -1,8 +1,11 @@
 #include "state/format/manifest.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include "state/format/checksum.h"
@@ -15,7 +18,8 @@ namespace {
 using json = nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "fsdp checkpoint";
-constexpr int64_t kVersion = 1;
+// Manifests in which all parts are rows of dim 0 are of version 1.
+constexpr int64_t kVersion = 2;
 // The text begins with its own checksum, which is computed with these digits in its place.
 constexpr std::string_view kBegin = "{\n \"checksum\": \"", kNoChecksum = "0000000000000000";
 
@@ -39,18 +43,43 @@ uint64_t checksum_of_text(std::string_view text) {
   return checksum_of(std::as_bytes(std::span(blanked)));
 }
 
+int64_t product(std::span<const int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
+
+// Whether a part consists of rows of dim 0; a tensor without dimensions has one row.
+bool has_whole_rows(const TensorPart& part, const TensorRecord& record) {
+  for (size_t dim = 1; dim < record.sizes.size(); ++dim)
+    if (part.sizes[dim] != record.sizes[dim]) return false;
+  return true;
+}
+
+bool has_whole_rows(const TensorRecords& records) {
+  return std::ranges::all_of(records, [](const auto& named) {
+    return std::ranges::all_of(named.second.parts,
+                               [&](const TensorPart& part) { return has_whole_rows(part, named.second); });
+  });
+}
+
+json json_of(const TensorPart& part, const TensorRecord& record) {
+  json value = {{"file", part.file}};
+  if (!has_whole_rows(part, record)) {
+    value["offsets"] = part.offsets;
+    value["sizes"] = part.sizes;
+  } else {
+    value["first_row"] = part.offsets.empty() ? 0 : part.offsets[0];
+    value["rows"] = part.sizes.empty() ? 1 : part.sizes[0];
+  }
+  auto& checksums = value["checksums"] = json::array();
+  for (const auto checksum : part.checksums) checksums.push_back(hex_of(checksum));
+  return value;
+}
+
 json json_of(const TensorRecords& records) {
   json all = json::object();
   for (const auto& [name, record] : records) {
     json parts = json::array();
-    for (const auto& part : record.parts) {
-      json checksums = json::array();
-      for (const auto checksum : part.checksums) checksums.push_back(hex_of(checksum));
-      parts.push_back({{"file", part.file},
-                       {"first_row", part.first_row},
-                       {"rows", part.rows},
-                       {"checksums", std::move(checksums)}});
-    }
+    for (const auto& part : record.parts) parts.push_back(json_of(part, record));
     all[name] = {{"dtype", name_of(record.dtype)}, {"shape", record.sizes}, {"parts", std::move(parts)}};
   }
   return all;
@@ -66,11 +95,32 @@ uint64_t digits_in(const json& value, const std::string& path) {
   return *checksum;
 }
 
-TensorPart part_in(const json& value, const std::string& path) {
-  TensorPart part{
-      value.at("file").get<std::string>(), value.at("first_row").get<int64_t>(), value.at("rows").get<int64_t>(), {}};
+TensorPart part_in(const json& value, const TensorRecord& record, const std::string& path) {
+  TensorPart part{value.at("file").get<std::string>(), std::vector<int64_t>(record.sizes.size()), record.sizes, {}};
+  if (value.contains("offsets")) {
+    part.offsets = value["offsets"].get<std::vector<int64_t>>();
+    part.sizes = value.at("sizes").get<std::vector<int64_t>>();
+  } else if (const auto first = value.at("first_row").get<int64_t>(), rows = value.at("rows").get<int64_t>();
+             !record.sizes.empty()) {
+    part.offsets[0] = first;
+    part.sizes[0] = rows;
+  }
+  if (part.offsets.size() != record.sizes.size() || part.sizes.size() != record.sizes.size())
+    fail(path, "expected offsets and sizes in " + std::to_string(record.sizes.size()) + " dims, found " + value.dump());
   for (const auto& checksum : value.at("checksums")) part.checksums.push_back(digits_in(checksum, path));
   return part;
+}
+
+// Whether it lies in the tensor, and its elements are consecutive.
+bool is_range(const TensorPart& part, std::span<const int64_t> sizes) {
+  bool is_full = true;  // behind this dim
+  for (size_t dim = sizes.size(); dim-- > 0;) {
+    const auto offset = part.offsets[dim], size = part.sizes[dim];
+    if (offset < 0 || size < 0 || size > sizes[dim] || offset > sizes[dim] - size || (size > 1 && !is_full))
+      return false;
+    is_full = is_full && size == sizes[dim];
+  }
+  return true;
 }
 
 void require_whole(const TensorRecord& record, const std::string& name, const Manifest& manifest,
@@ -79,17 +129,19 @@ void require_whole(const TensorRecord& record, const std::string& name, const Ma
   if (!bytes_of(record.dtype, record.sizes)) fail(path, what + ": expected sizes that memory can have");
   int64_t next = 0;
   for (const auto& part : record.parts) {
-    if (part.first_row != next || part.rows <= 0 || part.rows > record.rows() - next)
-      fail(path, what + ": expected rows from " + std::to_string(next) + " on, found " + std::to_string(part.rows) +
-                     " rows from " + std::to_string(part.first_row) + " on in " + part.file);
-    next += part.rows;
+    const bool is_in = is_range(part, record.sizes);
+    const auto [first, count] = is_in ? record.elements_of(part) : ElementRange{};
+    if (!is_in || first != next || (count == 0 && record.numel() > 0))
+      fail(path, what + ": expected elements from " + std::to_string(next) + " on, found those of sizes " +
+                     text_of(part.sizes) + " at " + text_of(part.offsets) + " in " + part.file);
+    next += count;
     if (!manifest.files.contains(part.file)) fail(path, what + ": its file '" + part.file + "' is not listed");
-    const auto bytes = static_cast<uint64_t>(part.rows) * record.bytes_per_row();
+    const auto bytes = static_cast<uint64_t>(count) * bytes_of(record.dtype);
     if (part.checksums.size() != (bytes + kChunkBytes - 1) / kChunkBytes)
       fail(path, what + ": expected a checksum for each MiB of " + std::to_string(bytes) + " bytes, found " +
                      std::to_string(part.checksums.size()));
   }
-  if (next != record.rows()) fail(path, what + ": the rows from " + std::to_string(next) + " on are missing");
+  if (next != record.numel()) fail(path, what + ": the elements from " + std::to_string(next) + " on are missing");
 }
 
 TensorRecords records_in(const json& all, const std::string& path) {
@@ -99,7 +151,7 @@ TensorRecords records_in(const json& all, const std::string& path) {
     if (!dtype)
       fail(path, "tensor '" + name + "': expected a dtype of " + dtype_names() + ", found " + value.at("dtype").dump());
     TensorRecord record{*dtype, value.at("shape").get<std::vector<int64_t>>(), {}};
-    for (const auto& part : value.at("parts")) record.parts.push_back(part_in(part, path));
+    for (const auto& part : value.at("parts")) record.parts.push_back(part_in(part, record, path));
     records.emplace(name, std::move(record));
   }
   return records;
@@ -132,13 +184,18 @@ Manifest manifest_in(const json& all, const std::string& path) {
 
 }  // namespace
 
-std::vector<int64_t> TensorRecord::sizes_of(int64_t row_count) const {
-  auto part = sizes;
-  if (!part.empty()) part[0] = row_count;
-  return part;
+ElementRange overlap(ElementRange a, ElementRange b) {
+  const auto first = std::max(a.first, b.first), end = std::min(a.first + a.count, b.first + b.count);
+  return {first, std::max<int64_t>(end - first, 0)};
 }
 
-uint64_t TensorRecord::bytes_per_row() const { return bytes_of(dtype, sizes_of(1)).value_or(0); }
+int64_t TensorRecord::numel() const { return product(sizes); }
+
+ElementRange TensorRecord::elements_of(const TensorPart& part) const {
+  int64_t first = 0;
+  for (size_t dim = 0; dim < sizes.size(); ++dim) first = first * sizes[dim] + part.offsets[dim];
+  return {first, product(part.sizes)};
+}
 
 bool is_plain_name(std::string_view name) {
   return !name.empty() && name[0] != '.' && name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
@@ -154,7 +211,7 @@ std::string manifest_text(Manifest manifest) try {
   for (const auto& [name, state] : manifest.states) states[name] = parse_json(state, kMostDepth);
   const json all = {{"checksum", kNoChecksum},
                     {"format", kFormat},
-                    {"version", kVersion},
+                    {"version", has_whole_rows(manifest.model) && has_whole_rows(manifest.training) ? 1 : kVersion},
                     {"step", manifest.step},
                     {"world_size", manifest.world_size},
                     {"versions", manifest.versions},
@@ -218,7 +275,7 @@ void JoinedManifest::add(std::string_view text, const std::string& whose) {
 
 Manifest JoinedManifest::take() {
   for (const auto section : {&Manifest::model, &Manifest::training})
-    for (auto& [name, record] : (*all_).*section) std::ranges::sort(record.parts, {}, &TensorPart::first_row);
+    for (auto& [name, record] : (*all_).*section) std::ranges::sort(record.parts, {}, &TensorPart::offsets);
   all_->optimizer = joined_objects(optimizers_);
   return std::move(*all_);
 }

@@ -13,11 +13,18 @@
 
 namespace fsdp::state {
 
-/// Rows [first_row, first_row + rows) of a tensor: the entry of the tensor's name in a file. A tensor without
-/// dimensions has one row.
+/// Elements [first, first + count) of a tensor, in row-major order.
+struct ElementRange {
+  int64_t first = 0, count = 0;
+};
+/// What two have in common; no elements if that is nothing.
+ElementRange overlap(ElementRange a, ElementRange b);
+
+/// Elements [offsets[d], offsets[d] + sizes[d]) of each dim d of a tensor: the entry of the tensor's name in a file.
+/// They are consecutive in row-major order.
 struct TensorPart {
   std::string file;
-  int64_t first_row = 0, rows = 0;
+  std::vector<int64_t> offsets, sizes;
   /// Of each started chunk of its bytes.
   std::vector<uint64_t> checksums;
 };
@@ -26,13 +33,12 @@ struct TensorRecord {
   Dtype dtype = Dtype::kFloat32;
   /// Of the whole tensor.
   std::vector<int64_t> sizes;
-  /// In the order of rows, which they have each once.
+  /// In the order of their elements, of which each is in one.
   std::vector<TensorPart> parts;
 
-  int64_t rows() const { return sizes.empty() ? 1 : sizes[0]; }
-  /// Of so many rows of it, as its parts' entries have them.
-  std::vector<int64_t> sizes_of(int64_t row_count) const;
-  uint64_t bytes_per_row() const;
+  int64_t numel() const;
+  /// Those that one of its parts has.
+  ElementRange elements_of(const TensorPart& part) const;
 };
 using TensorRecords = std::map<std::string, TensorRecord>;
 
@@ -61,7 +67,7 @@ struct Manifest {
 /// other.
 std::string manifest_text(Manifest manifest);
 /// Throws FormatError unless the text is as it was written: its own checksum, the version of the format, files that
-/// lie in the folder itself, every row in one part.
+/// lie in the folder itself, every element in one part.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
 /// The same without the last of these: what one rank wrote.

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// The metadata of a file that has some rows of each tensor.
+/// The metadata of a file that has a part of each tensor.
 
 #include <map>
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace fsdp::state {
 
-/// Where the entries lie in the whole tensors, by name and first row: what torch.distributed.checkpoint's
-/// HuggingFaceStorageReader asks for.
+/// Where the entries lie in the whole tensors, by name: what torch.distributed.checkpoint's HuggingFaceStorageReader
+/// asks for.
 std::map<std::string, std::string> sharding_info(const std::vector<Entry>& entries,
-                                                 const std::map<std::string, int64_t>& first_rows);
+                                                 const std::map<std::string, std::vector<int64_t>>& offsets);
 
 }  // namespace fsdp::state
