@@ -48,11 +48,12 @@ class C10dCommunicator : public Front {
     const auto fingerprint = checked_all_gather(planes, tag);
     const auto inputs = inputs_of(planes);
     const auto inside = is_on_host(planes) ? inside_ : nullptr;
-    return collective(fingerprint, inputs, [inputs](int) { return inputs; }, [planes, inside](Exchange& exchange) {
-      if (!inside) return exchange.all_gather(planes);
-      exchange.gather_for_host(planes);
-      inside->run([](Communicator& ranks) { ranks.barrier({"slices"})->wait(); });
-    });
+    return run(all_, fingerprint, inputs, [inputs](int) { return inputs; },
+               [planes, inside](Exchange& exchange) {
+                 if (!inside) return exchange.all_gather(planes);
+                 exchange.gather_for_host(planes);
+                 inside->run([](Communicator& ranks) { ranks.barrier({"slices"})->wait(); });
+               });
   }
 
   std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale, Tag tag) override {
@@ -61,18 +62,18 @@ class C10dCommunicator : public Front {
     if (!exchange_for(all_, outputs)->takes_pieces())
       for (auto& [output, input] : planes)
         input = {{0, assemble(std::move(input), world_size() * output.numel(), output.options())}};
-    return collective(fingerprint, outputs, [planes](int peer) { return slices_of(planes, peer); },
-                      [planes, scale](Exchange& exchange) {
-                        exchange.reduce_scatter(planes);
-                        for (const auto& plane : planes) scale_in_place(plane.output, scale);
-                      });
+    return run(all_, fingerprint, outputs, [planes](int peer) { return slices_of(planes, peer); },
+               [planes, scale](Exchange& exchange) {
+                 exchange.reduce_scatter(planes);
+                 for (const auto& plane : planes) scale_in_place(plane.output, scale);
+               });
   }
 
   std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) override {
     const auto fingerprint = checked_all_reduce(tensors, op, tag);
     for (auto& tensor : tensors) tensor = tensor.detach().view({-1});
-    return collective(fingerprint, tensors, [tensors](int) { return tensors; },
-                      [tensors, op](Exchange& exchange) { exchange.all_reduce(tensors, op); });
+    return run(all_, fingerprint, tensors, [tensors](int) { return tensors; },
+               [tensors, op](Exchange& exchange) { exchange.all_reduce(tensors, op); });
   }
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
@@ -80,14 +81,14 @@ class C10dCommunicator : public Front {
     const auto slices = [input, length = input.numel() / world_size()](int peer) {
       return std::vector{slice_of(input.detach(), length, peer)};
     };
-    return collective(fingerprint, slices(rank()), slices,
-                      [=](Exchange& exchange) { exchange.all_to_all(output, input); });
+    return run(all_, fingerprint, slices(rank()), slices,
+               [=](Exchange& exchange) { exchange.all_to_all(output, input); });
   }
 
   std::shared_ptr<Work> broadcast(const at::Tensor& tensor, int root, Tag tag) override {
     const auto fingerprint = checked_broadcast(tensor, root, tag);
-    return collective(fingerprint, {tensor}, outgoing_if(root == rank(), tensor),
-                      [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
+    return run(all_, fingerprint, {tensor}, outgoing_if(root == rank(), tensor),
+               [=](Exchange& exchange) { exchange.broadcast(tensor, root); });
   }
 
   std::shared_ptr<Work> barrier(Tag tag) override {
@@ -282,11 +283,6 @@ class C10dCommunicator : public Front {
   // `like`: what a rank has for another one, or tensors of the same sizes and device.
   std::shared_ptr<Exchange> exchange_for(const Order& order, const std::vector<at::Tensor>& like) const {
     return moves_natively(like.front()) ? native_ : can_be_enclosed(like) ? order.enclosed : order.messages;
-  }
-
-  std::shared_ptr<Work> collective(const Fingerprint& fingerprint, const std::vector<at::Tensor>& like,
-                                   Outgoing outgoing, std::function<void(Exchange&)> move_data) const {
-    return run(all_, fingerprint, like, std::move(outgoing), std::move(move_data));
   }
 
   std::shared_ptr<Work> run(const Order& order, const Fingerprint& fingerprint, const std::vector<at::Tensor>& like,
