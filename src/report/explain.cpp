@@ -19,11 +19,13 @@ using runtime::ParamGroup;
 // Of a group, bytes.
 struct Sizes {
   int64_t parameters = 0, rows = 0, whole = 0, gradient = 0;
+  int64_t counts = 0;  // of the ranks that have a gradient of each parameter, which travel beside each slice
 };
 
 Sizes sizes_of(ParamGroup& group) {
   Sizes sizes;
   for (const auto& slot : group.slots()) sizes.parameters += slot.whole_tensor.numel();
+  sizes.counts = std::ssize(group.slots()) * static_cast<int64_t>(sizeof(float));
   for (const auto& flat : group.flats()) {
     sizes.rows += static_cast<int64_t>(flat.rows().bytes());
     sizes.whole += static_cast<int64_t>(flat.whole().bytes());
@@ -68,12 +70,12 @@ void add_moved(Explanation& sum, const ParamGroup& group, Strategy strategy, con
       sum.gathers_bytes += part_of_others(sizes.whole, shards) * (gathers_again ? 2 : 1);
     }
     ++sum.reduce_scatters;
-    sum.reduce_scatters_bytes += part_of_others(sizes.gradient, shards);
+    sum.reduce_scatters_bytes += part_of_others(sizes.gradient, shards) + (shards - 1) * sizes.counts;
   }
   for (const auto& axis : group.placement().replicate()) {
     if (axis->world_size() == 1) continue;
     ++sum.all_reduces;
-    sum.all_reduces_bytes += 2 * part_of_others(sizes.gradient / shards, axis->world_size());
+    sum.all_reduces_bytes += 2 * part_of_others(sizes.gradient / shards + sizes.counts, axis->world_size());
   }
 }
 
