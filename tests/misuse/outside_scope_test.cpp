@@ -106,7 +106,6 @@ TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
   // Ranks that are threads draw from one generator: random numbers come when all have built what they build alike.
   expect_refused({lbfgs,
                   norms_and_products,
-                  row_numbers,
                   {kOutside, opens_no_scope, {forward_of([] { return nn::Linear(4, 5); }, torch::ones({2, 4}))}},
                   {kOutside, refusal("aten::conv2d", "weight", kScope), {forward_of(conv, torch::ones({1, 4, 5, 5}))}},
                   {kOutside, refusal("aten::lstm", "weight_ih_l0", kScope), {forward_of(lstm, torch::ones({3, 2, 4}))}},
@@ -115,6 +114,7 @@ TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
                      fully_shard(*filter);
                      nn::init::dirac_(filter->weight);
                    }}},
+                  row_numbers,
                   random_numbers});
 }
 

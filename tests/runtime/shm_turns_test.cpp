@@ -6,6 +6,8 @@
 #include <barrier>
 #include <thread>
 
+#include "api/group_view.h"
+#include "runtime/param_group.h"
 #include "runtime/shm_writers.h"
 
 namespace fsdp::test {
