@@ -146,7 +146,8 @@ TEST(Adapters, AloneAreReducedAndHaveGradients) {
       const auto x = samples({0, r * 2, 2}, {6}, torch::kFloat);
       in_scope(group_of(*net), [&] { return net->forward(x).square().mean(); }).backward();
       uint64_t adapters = 0;  // their planes, and for each rank how many ranks have a gradient of each parameter
-      for (const auto& group : param_groups(group_of(*net))) {
+      const auto model = group_of(*net);
+      for (const auto& group : param_groups(model)) {
         const auto trains = [&](size_t plane) {
           return group->slots()[group->params().slots_in(plane).begin].requires_grad();
         };
