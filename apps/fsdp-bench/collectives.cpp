@@ -29,7 +29,7 @@ struct Buffers {
   at::Tensor first, second;
 };
 
-// No fewer elements, of which every rank has as many.
+// Rounded up, so that every rank has equally many.
 int64_t dealt_evenly(int64_t numel) {
   const int64_t world = fsdp::world_size();
   return (numel + world - 1) / world * world;

@@ -32,7 +32,8 @@ struct OverheadSeries {
 
 class GroupsModel {
  public:
-  GroupsModel(int64_t groups, bool is_sharded, c10::Device device) : groups_(groups), model_(ScalingUnit::kGroup, groups) {
+  GroupsModel(int64_t groups, bool is_sharded, c10::Device device)
+      : groups_(groups), model_(ScalingUnit::kGroup, groups) {
     model_->to(device);
     fsdp::FullyShardOptions options;
     options.auto_wrap_policy = fsdp::module_wrap_policy<UnitImpl>();

@@ -13,7 +13,7 @@ struct Quartiles {
   double low = 0, middle = 0, high = 0;
 };
 
-/// Of values between two numbers, the nearer to the median. `values` is not empty.
+/// Where a quartile lies between two values, the one nearer to the median. `values` is not empty.
 Quartiles quartiles(std::vector<double> values);
 
 double round_to(double value, int digits);

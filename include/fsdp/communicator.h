@@ -66,16 +66,16 @@ struct GatherPlane {
 struct ReducePlane {
   /// Receives this rank's slice of the sum, flat. It overlaps no piece of `input`.
   at::Tensor output;
-  /// What this rank contributes to all slices: pieces of the output's dtype, in ascending order. Elements that lie in no
-  /// piece are zero.
+  /// What this rank contributes to all slices: pieces of the output's dtype, in ascending order. Elements that lie in
+  /// no piece are zero.
   std::vector<Piece> input;
 };
 
 /// A collective in flight. Thread safety: one thread at a time, or see `lets_others_go_on`.
 ///
-/// On the CPU the result is in the output when `wait` returns. On a device a collective is an event: it comes after what
-/// the current stream had been given when it was called, and `wait` makes the then current stream wait for it, not the
-/// host. What goes wrong on the device later is the error of the next collective.
+/// On the CPU the result is in the output when `wait` returns. On a device a collective is an event: it comes after
+/// what the current stream had been given when it was called, and `wait` makes the then current stream wait for it, not
+/// the host. What goes wrong on the device later is the error of the next collective.
 class Work {
  public:
   virtual ~Work() = default;
@@ -154,10 +154,10 @@ enum class ReduceOp : uint8_t {
 ///
 /// Every call but `rank()`, `world_size()`, `fail()`, `progress()`, `send` and `recv` is collective: all ranks call in
 /// the same order, with tensors of the same sizes and dtypes. Calls that give `Work` wait for nobody; tensors belong to
-/// the collective until `Work::wait()`. Tensors are contiguous, those of one call on one device, which the backend moves
-/// (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Slices have equal lengths on all ranks, so that a
-/// backend's own collectives fit; several planes in one call travel together, on NCCL in one launch. A call has one
-/// tensor at least; tensors may be empty. Wrong arguments are a UsageError before anything is communicated.
+/// the collective until `Work::wait()`. Tensors are contiguous, those of one call on one device, which the backend
+/// moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Slices have equal lengths on all ranks,
+/// so that a backend's own collectives fit; several planes in one call travel together, on NCCL in one launch. A call
+/// has one tensor at least; tensors may be empty. Wrong arguments are a UsageError before anything is communicated.
 /// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
 /// shared memory all of it. Ranks all of whose threads wait are told that they wait for each other: a thread counts
 /// from its first call on.
@@ -206,8 +206,8 @@ class Communicator {
     return all_reduce(std::vector<at::Tensor>{tensor}, op, std::move(tag));
   }
 
-  /// Gives each rank another slice. Both tensors are flat and of world_size slices of equal length, in different memory:
-  /// slice r of this rank's `output` becomes the slice of rank r's `input` that has this rank's number.
+  /// Gives each rank another slice. Both tensors are flat and of world_size slices of equal length, in different
+  /// memory: slice r of this rank's `output` becomes the slice of rank r's `input` that has this rank's number.
   [[nodiscard]] virtual std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                                          Tag tag) = 0;
 

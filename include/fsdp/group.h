@@ -141,9 +141,10 @@ class Group {
   void set_post_optim_event(c10::Event event) const;
   /// `hook` is called with this rank's slice of the group's reduced gradients when they are there, before they are
   /// added to `.grad`: once for each of the group's planes (parameters of one dtype and one length of rows), a flat
-  /// tensor in the rows' order with zeros between parameters, which it may change in place. It gets the sum over all ranks times 1/factor. Every rank calls it for the same
-  /// groups in the same order, so it may communicate. It runs without autograd in the thread of a backward, while other
-  /// threads that use the model's groups wait. If it throws, so does backward. None takes it away.
+  /// tensor in the rows' order with zeros between parameters, which it may change in place. It gets the sum over all
+  /// ranks times 1/factor. Every rank calls it for the same groups in the same order, so it may communicate. It runs
+  /// without autograd in the thread of a backward, while other threads that use the model's groups wait. If it throws,
+  /// so does backward. None takes it away.
   ///
   ///     group.set_all_reduce_hook([](const torch::Tensor& rows) { rows.clamp_(-1, 1); });
   void set_all_reduce_hook(std::function<void(const at::Tensor& rows)> hook) const;

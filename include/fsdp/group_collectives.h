@@ -18,13 +18,14 @@ namespace fsdp {
 /// Stands for Communicator::all_gather of a group: starts to fill each plane's output, the group's whole parameters of
 /// one dtype and row size, with every rank's slice, and returns without waiting. Outputs have to be complete on every
 /// rank after the Work's wait(), with the same values everywhere, this rank's own slice included. Called in the thread
-/// that needs the parameters, without autograd, under the lock of the rank: it must not use the model. Give `tag` to one
-/// collective of `ranks`, which compares what the ranks do.
+/// that needs the parameters, without autograd, under the lock of the rank: it must not use the model. Give `tag` to
+/// one collective of `ranks`, which compares what the ranks do.
 using AllGather =
     std::function<std::shared_ptr<Work>(Communicator& ranks, std::vector<GatherPlane> planes, Tag tag)>;
 
 /// Stands for Communicator::reduce_scatter of a group: starts to fill each plane's output with this rank's slice of the
-/// sum of all ranks' gradients times `scale`, and returns without waiting. Otherwise as AllGather.
+/// sum of all ranks' gradients times `scale`, and returns without waiting. Where replicas are summed after it, a Work
+/// of one's own overrides `then`, or the thread that starts the reduction waits. Otherwise as AllGather.
 using ReduceScatter =
     std::function<std::shared_ptr<Work>(Communicator& ranks, std::vector<ReducePlane> planes, double scale, Tag tag)>;
 

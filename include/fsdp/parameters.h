@@ -16,9 +16,9 @@ namespace fsdp {
 /// \addtogroup sharding
 /// \{
 
-/// The rows of a parameter that this rank holds: indices of dim 0. A parameter that is large and has few rows for so many
-/// ranks, such as stacked experts of sizes [8, 14336, 4096] on 16 ranks, is dealt by its first dims taken together; it
-/// shows [count, 4096] outside of scopes then, and its rows count from 0 to 8 * 14336.
+/// The rows of a parameter that this rank holds: indices of dim 0. A parameter that is large and has few rows for so
+/// many ranks, such as stacked experts of sizes [8, 14336, 4096] on 16 ranks, is dealt by its first dims taken
+/// together; it shows [count, 4096] outside of scopes then, and its rows count from 0 to 8 * 14336.
 struct LocalRowRange {
   int64_t first = 0;  ///< the number of the first one, from 0
   int64_t count = 0;  ///< how many there are

@@ -62,8 +62,8 @@ struct PlanesOfGroup {
   runtime::Parts* group;
   std::vector<runtime::FlatParams*> planes = {};
 
-  // Each plane begins on a line of the caches.
-  static size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 63) / 64 * 64; }
+  // Each plane begins aligned, on accelerators too.
+  static size_t room_for(const runtime::FlatParams& plane) { return (plane.whole().bytes() + 255) / 256 * 256; }
   size_t bytes() const {
     size_t sum = 0;
     for (const auto* plane : planes) sum += room_for(*plane);
@@ -104,7 +104,9 @@ void allocate_rows(std::span<runtime::Parts* const> groups, const std::string& c
   reserve_on_disk(groups, call);
   size_t largest = 0, largest_slice = 0;
   for (auto* group : groups) {
-    size_t bytes = 0, slice_bytes = 0;
+    // Counts of the ranks that have a gradient of each parameter travel along.
+    size_t slice_bytes = sizeof(float) * group->params.count();
+    size_t bytes = slice_bytes * static_cast<size_t>(placement.shard().world_size());
     for (auto& flat : group->params.flats()) {
       const auto device = flat.whole().form.device;
       if (device.is_meta()) continue;

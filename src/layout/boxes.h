@@ -10,8 +10,8 @@
 
 namespace fsdp::layout {
 
-/// Elements [offsets[d], offsets[d] + sizes[d]) of each dim d of a tensor. `first_row` and `rows` say which rows they are
-/// in the tensor's order of memory.
+/// Elements [offsets[d], offsets[d] + sizes[d]) of each dim d of a tensor. `first_row` and `rows` say which rows they
+/// are in the tensor's order of memory.
 struct Box {
   std::vector<int64_t> offsets, sizes;
   int64_t first_row = 0, rows = 0;

@@ -117,7 +117,8 @@ std::vector<Plane> plan_planes(std::span<const Item> items, int world_size, Alig
   auto planes = planes_of(placed, world_size, alignment);
   if (world_size == 1) return planes;
   const auto most = std::max(kFew, static_cast<int64_t>(kMaxPadding * static_cast<double>(numel)));
-  while (padding_of(planes) > most && shorten_rows(placed, planes, items)) planes = planes_of(placed, world_size, alignment);
+  while (padding_of(planes) > most && shorten_rows(placed, planes, items))
+    planes = planes_of(placed, world_size, alignment);
   return planes;
 }
 

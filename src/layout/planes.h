@@ -3,8 +3,8 @@
 /// Where the parameters of a group lie in its flat buffers, and which rows belong to which rank. Integers only.
 ///
 /// Note [Planes]. Parameters whose rows have the same length form a plane, a matrix in which they lie one after
-/// another. A plane's rows are dealt equally: rank k has rows [k n, (k + 1) n) for n = ceil(rows / ranks), rounded up so
-/// that slices are multiples of 16 bytes, and the plane is padded to ranks * n rows behind the last parameter. Whole
+/// another. A plane's rows are dealt equally: rank k has rows [k n, (k + 1) n) for n = ceil(rows / ranks), rounded up
+/// so that slices are multiples of 16 bytes, and the plane is padded to ranks * n rows behind the last parameter. Whole
 /// parameters stay contiguous, each rank has whole rows, all slices are equal at every world size, so every backend's
 /// own collectives fit, and a layout takes O(1) memory in ranks.
 ///
@@ -60,7 +60,8 @@ struct Plane {
 
 /// In elements.
 struct Alignment {
-  int64_t begin = 1;  ///< parameters begin at multiples, as in memory of their own: kernels give other bits elsewhere
+  int64_t begin = 1;  ///< parameters begin at multiples of it, as tensors with memory of their own do; kernels may give
+                      ///< other bits at other addresses
   int64_t slice = 1;  ///< slices are multiples
 };
 

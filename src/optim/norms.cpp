@@ -87,7 +87,8 @@ Tensors take(const std::vector<at::Tensor>& tensors, const std::string& operatio
 
 // Whether sums over `dims` of a tensor of so many dims go over this one.
 bool is_summed(at::IntArrayRef dims, int64_t dim, int64_t of_dims) {
-  return dims.empty() || std::ranges::any_of(dims, [&](int64_t each) { return at::maybe_wrap_dim(each, of_dims) == dim; });
+  const auto is_this = [&](int64_t each) { return at::maybe_wrap_dim(each, of_dims) == dim; };
+  return dims.empty() || std::ranges::any_of(dims, is_this);
 }
 
 // What this rank's rows add to the sums, which have the whole parameter's dims, of size 1 where they were summed.
@@ -100,7 +101,8 @@ at::Tensor sums_of_boxes(const at::Tensor& rows, const runtime::ParamSlot& slot,
   for (const auto& box : layout::boxes_of(slot.sizes(), slot.joined_dims(), slot.rows())) {
     auto target = sums;
     for (const auto dim : c10::irange(of_dims))
-      if (const auto d = static_cast<size_t>(dim); sizes[d] != 1) target = target.narrow(dim, box.offsets[d], box.sizes[d]);
+      if (const auto d = static_cast<size_t>(dim); sizes[d] != 1)
+        target = target.narrow(dim, box.offsets[d], box.sizes[d]);
     const auto values = rows.narrow(0, box.first_row - slot.rows().first, box.rows).reshape(box.sizes).to(at::kDouble);
     target.add_(values.sum(dims, /*keepdim=*/true));
   }

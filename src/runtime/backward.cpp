@@ -248,8 +248,8 @@ bool enter_backward(ParamGroup& group) {
       if (member->policy.post_accumulate_grad_hook && member->is_in_scope() &&
           std::ranges::any_of(member->slots(), expects_gradient))
         require(false, member->where("backward"), "'", member->name(),
-                "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it. "
-                "Close the scope before backward");
+                "' has a hook of set_post_accumulate_grad_hook, which gets its rows, and a forward scope is open on it"
+                ". Close the scope before backward");
       if (member->turns().openings > 0) refuse_turn(*member, "backward", "opens a forward scope on");
       require_no_backward_elsewhere(*member, "backward");
     }

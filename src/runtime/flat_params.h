@@ -71,8 +71,8 @@ class FlatParams {
   /// Makes the whole buffer, as yet without values unless ranks share memory. `fills_alone`: with what this rank's host
   /// does not gather together.
   void allocate_whole(bool fills_alone = false);
-  /// What an all_gather over the shard axis fills the whole buffer from. Not where all ranks share its memory: there what
-  /// was published is there.
+  /// What an all_gather over the shard axis fills the whole buffer from. Not where all ranks share its memory: there
+  /// what was published is there.
   GatherPlane plane_to_gather();
   /// This rank keeps its part of what is whole among neighbours: with those of one host the memory that they share. Not
   /// where all ranks share memory. The current stream may read the whole buffer.

@@ -13,12 +13,13 @@
 namespace fsdp::runtime {
 namespace {
 
-// The planes of each bucket, in the order in which buckets are reduced; see Note [Order of buckets]. Without buckets the
-// planes of one device travel together.
+// The planes of each bucket, in the order in which buckets are reduced; see Note [Order of buckets]. Without buckets
+// the planes of one device travel together.
 std::vector<std::vector<size_t>> buckets_of(const GroupIdentity& group, ShardedParams& params) {
   if (!group.placement.is_replicated_only()) return params.planes_by_device();
   std::vector<std::vector<size_t>> buckets;
   for (size_t plane = params.flats().size(); plane-- > 0;) buckets.push_back({plane});
+  if (buckets.empty()) buckets.emplace_back();
   return buckets;
 }
 
@@ -151,6 +152,7 @@ void GroupBackward::take_gradients(const ReducedPlane& plane, PartialSum& kept, 
     auto gradient = slots_[i].arrived.take();
     const bool was_kept = kept.has(slots_[i].number);
     taken.votes[slots_[i].number] = gradient.defined() || was_kept;
+    taken.takes_part[slots_[i].number] = 1;
     if (gradient.defined()) {
       --waiting_;
       if (taken.factor != 1.0) gradient = gradient.mul(taken.factor);  // others may have it too
@@ -170,9 +172,14 @@ void GroupBackward::take_gradients(const ReducedPlane& plane, PartialSum& kept, 
 // What this rank gives to the reduction of a bucket.
 Contribution GroupBackward::take_contribution(Bucket& bucket, const std::vector<ReducedPlane>& planes) {
   auto kept = std::exchange(bucket.partial_sum, {});
-  Contribution taken{.votes = std::vector<uint8_t>(bucket.slots.size()), .joined = kept.reductions};
-  for (const auto& plane : planes)
-    taken.factor = std::min(taken.factor, factor_before_sum(plane.rows.form.dtype, group_.placement));
+  Contribution taken{.votes = std::vector<uint8_t>(bucket.slots.size()),
+                     .takes_part = std::vector<uint8_t>(bucket.slots.size()),
+                     .joined = kept.reductions};
+  // Of all planes, so that it is the factor of what was kept, whatever trained then.
+  for (const size_t plane : bucket.planes) {
+    const auto dtype = params_.flats()[plane].shard().reduced_form().dtype;
+    taken.factor = std::min(taken.factor, factor_before_sum(dtype, group_.placement));
+  }
   for (const auto& plane : planes) take_gradients(plane, kept, taken);
   return taken;
 }

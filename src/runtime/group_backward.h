@@ -26,11 +26,11 @@ enum class BucketState : uint8_t { kCollecting, kReducing, kReduced };
 
 /// While a backward is open, `.grad` holds whole gradients and the rows' gradients are parked here. A parameter that
 /// some rank used gets a gradient on every rank, one that no rank used keeps `.grad` as it was. The gradients handed
-/// out are parts of one buffer for each plane. A backward that is not the last may close while reductions are in flight:
-/// their results are added by the one in which somebody waits for them.
+/// out are parts of one buffer for each plane. A backward that is not the last may close while reductions are in
+/// flight: their results are added by the one in which somebody waits for them.
 ///
-/// What one collective reduces is a bucket: all planes of a device where ranks have rows each; a single plane where every
-/// rank has all rows (Note [Order of buckets]). Thread safety: under the rank's lock.
+/// What one collective reduces is a bucket: all planes of a device where ranks have rows each; a single plane where
+/// every rank has all rows (Note [Order of buckets]). Thread safety: under the rank's lock.
 class GroupBackward {
  public:
   GroupBackward(const GroupIdentity& group, ShardedParams& params);
@@ -60,16 +60,19 @@ class GroupBackward {
   /// Whether gradients, or the sum of some within the replica, wait for a reduction, also since an earlier backward;
   /// that of one slot.
   bool has_gradients() const {
-    return waiting_ > 0 || std::ranges::any_of(buckets_, [](const Bucket& bucket) { return bucket.partial_sum.is_there(); });
+    const auto keeps_sum = [](const Bucket& bucket) { return bucket.partial_sum.is_there(); };
+    return waiting_ > 0 || std::ranges::any_of(buckets_, keeps_sum);
   }
   bool has_gradient(size_t slot) const {
-    return slots_[slot].arrived.defined() || buckets_[slots_[slot].bucket].partial_sum.is_there();
+    return slots_[slot].arrived.defined() ||
+           buckets_[slots_[slot].bucket].partial_sum.rows.contains(params_.place(slot).flat);
   }
   /// Whether whole gradients wait for a reduction in one bucket.
   bool has_gradients_in(size_t bucket) const;
   /// Whether reductions of backwards that have ended were not waited for.
   bool has_late_reductions() const {
-    return !is_open_ && std::ranges::any_of(buckets_, [](const Bucket& bucket) { return bucket.in_flight.has_value(); });
+    const auto is_in_flight = [](const Bucket& bucket) { return bucket.in_flight.has_value(); };
+    return !is_open_ && std::ranges::any_of(buckets_, is_in_flight);
   }
   /// Of the whole gradients that arrived in the open backward on the CPU.
   int64_t arrived_bytes();

@@ -86,6 +86,14 @@ at::Tensor with_joined_dims(const at::Tensor& operand, const ParamSlot& slot) {
   return operand.expand(expanded).reshape(joined);
 }
 
+// Where a parameter's rows take first dims together: whether an operand of the rows' sizes on this rank is broadcast to
+// the whole parameter, too. It would meet other elements then than the same operand does on a rank with other rows.
+bool may_be_whole(const at::Tensor& operand, const ParamSlot& slot) {
+  const auto sizes = operand.sizes();
+  return slot.joined_dims() > 1 && operand.numel() > 1 && sizes == slot.rows_tensor.sizes() &&
+         sizes.size() == slot.row_sizes().size() && at::is_expandable_to(sizes, slot.sizes());
+}
+
 // The part that another operand lies on: among those that were looked up, unless they are as many as lists have.
 const Part* part_beside(const OperatorCall& call, const at::Tensor& tensor, std::span<const MarkedOperand> operands,
                         std::optional<Part>& looked_up) {
@@ -114,6 +122,8 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
                         {*other.tensor, *part->group, part->slot, part->kind == PartKind::kResult});
     } else if (part && part->group == group && part->slot == slot) {
       fit = Fit::kMisfits;  // the whole parameter beside its gradient's rows, in a scope
+    } else if (!part && may_be_whole(*other.tensor, group->slots()[slot])) {
+      fit = Fit::kMisfits;
     } else if (other.tensor->sizes() != rows.sizes()) {
       if (!found) found = find_rows(rows, group->slots()[slot]);
       const auto joined = with_joined_dims(*other.tensor, group->slots()[slot]);

@@ -15,8 +15,8 @@ struct ParamRows {
   const std::string& name;
   /// Of the whole parameter.
   c10::IntArrayRef sizes;
-  /// The sizes by which its rows count: `sizes`, of a scalar [1], with some first dims taken together where its rows are
-  /// shorter than those of dim 0 (see Note [Planes]).
+  /// The sizes by which its rows count: `sizes`, of a scalar [1], with some first dims taken together where its rows
+  /// are shorter than those of dim 0 (see Note [Planes]).
   c10::IntArrayRef row_sizes;
   /// Indices of dim 0 of `row_sizes`.
   layout::RowRange range;

@@ -13,7 +13,7 @@
 namespace fsdp::runtime {
 namespace {
 
-// One after the other.
+// The second one was begun after the first one, in the same order.
 class Both : public Work {
  public:
   Both(std::shared_ptr<Work> first, std::shared_ptr<Work> second)
@@ -24,7 +24,14 @@ class Both : public Work {
   }
   bool lets_others_go_on() const override { return first_->lets_others_go_on() && second_->lets_others_go_on(); }
   void then(Next next) override {
-    first_->then([second = second_, next = std::move(next)] { second->then(next); });
+    second_->then([first = first_, next = std::move(next)] {
+      try {
+        first->wait();  // it is done
+      } catch (const std::exception&) {
+        return;  // `wait` throws it
+      }
+      next();
+    });
   }
 
  private:
@@ -154,7 +161,9 @@ double factor_before_sum(c10::ScalarType dtype, const Placement& placement) {
 }
 
 std::vector<uint8_t> ReductionInFlight::votes() const {
-  if (std::ranges::all_of(own_votes, [](uint8_t vote) { return vote != 0; })) return own_votes;
+  bool is_known = true;
+  for (size_t i = 0; i < own_votes.size(); ++i) is_known = is_known && (own_votes[i] != 0 || takes_part[i] == 0);
+  if (is_known) return own_votes;
   const at::Tensor on_host = counts.cpu();
   std::vector<uint8_t> votes;
   for (const float count : std::span(on_host.const_data_ptr<float>(), own_votes.size())) votes.push_back(count != 0);
@@ -174,7 +183,7 @@ void ReductionInFlight::finish() {
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
                          std::vector<ReducedPlane> planes, Contribution contribution, const ReductionPolicy& policy,
                          uint32_t writes) {
-  auto& [pieces, votes, charges, joined, factor] = contribution;
+  auto& [pieces, votes, takes_part, charges, joined, factor] = contribution;
   const bool is_within_replica = !policy.all_reduces && group.placement.replicas() > 1;
   // In the subject, or ranks could differ unseen.
   if (is_within_replica) subject += " within the replica";
@@ -194,6 +203,7 @@ ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group,
           .planes = std::move(planes),
           .started = std::move(started),
           .own_votes = std::move(votes),
+          .takes_part = std::move(takes_part),
           .counts = counts,
           .is_within_replica = is_within_replica,
           .joined = joined};

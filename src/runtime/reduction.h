@@ -54,16 +54,16 @@ struct ReductionPolicy {
 };
 
 /// Whole gradients are multiplied by it before they are summed in `dtype`, which is no part of the result: a power of
-/// two, other than 1 for fp16 alone, whose largest number is 65504. Half of the division (in powers) comes before the sum
-/// and half after, so that neither the sum nor what is summed leaves fp16's range (as in FSDP1).
+/// two, other than 1 for fp16 alone, whose largest number is 65504. Half of the division (in powers) comes before the
+/// sum and half after, so that neither the sum nor what is summed leaves fp16's range (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
 
 /// What a rank gives to a reduction.
 struct Contribution {
   /// Of each plane, the whole gradients where autograd left them, with what was kept of this rank's rows.
   std::vector<std::vector<Piece>> planes = {};
-  /// Of each parameter, whether there is a gradient.
-  std::vector<uint8_t> votes = {};
+  /// Of each parameter, whether there is a gradient, and whether its plane takes part.
+  std::vector<uint8_t> votes = {}, takes_part = {};
   std::vector<memory::Charge> charges = {};  ///< of the whole gradients
   /// The reductions within the replica whose sum has joined.
   int joined = 0;
@@ -84,7 +84,7 @@ struct ReductionInFlight {
   std::vector<ReducedPlane> planes;
   Reduction::Started started;
   /// Of each parameter, whether this rank gave a gradient; how many ranks did, times what sums are scaled by.
-  std::vector<uint8_t> own_votes;
+  std::vector<uint8_t> own_votes, takes_part;
   at::Tensor counts;
   bool is_within_replica = false;
   int joined = 0;  // see Contribution
@@ -96,9 +96,9 @@ struct ReductionInFlight {
   void finish();
 };
 
-/// Starts the sums of several planes of one device, which are divided once they are over all axes. How many ranks gave a
-/// gradient travels along as one more plane: a parameter that some rank used gets a gradient on every rank. `planes` get
-/// this rank's slices; at least one. `writes`: how often the rows were written, which replicas compare. Collective.
+/// Starts the sums of several planes of one device, which are divided once they are over all axes. How many ranks gave
+/// a gradient travels along as one more plane: a parameter that some rank used gets a gradient on every rank. `planes`
+/// get this rank's slices; at least one. `writes`: how often the rows were written, which replicas compare. Collective.
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
                          std::vector<ReducedPlane> planes, Contribution contribution, const ReductionPolicy& policy,
                          uint32_t writes);

@@ -178,7 +178,10 @@ void Residency::abandon_gather() {
 void Residency::free_whole() {
   while (wait_for_operators()) {
   }
-  if (is_pinned()) return;
+  if (is_pinned()) {
+    version_in_copy_ = -1;  // old: the next scope drops it
+    return;
+  }
   if (state_ != GatherState::kSharded || std::ranges::any_of(params_.flats(), &FlatParams::has_second_shard))
     tell(Act::kFree);
   for (auto& flat : params_.flats()) flat.drop_second_shard();

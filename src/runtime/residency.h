@@ -38,8 +38,8 @@ class Residency {
   void start_gather(const std::string& call = {});
   /// kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded.
   void finish_gather(const std::string& call = {});
-  /// -> kSharded, when no operator of another thread computes with them any more. Where an operator of this thread
-  /// does, nothing.
+  /// -> kSharded, when no operator of another thread computes with them any more. A thread that is inside of an
+  /// operator itself waits for none: then they stay until the next scope opens.
   void free_whole();
   void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
   void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded

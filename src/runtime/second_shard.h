@@ -8,8 +8,9 @@
 
 namespace fsdp::runtime {
 
-/// Neighbours keep a slice each, of equal lengths, so together they have all values (hpZ of ZeRO++, arXiv:2306.10209). It
-/// has the form of whole values, and memory only while there is something in it. Thread safety: under the rank's lock.
+/// Neighbours keep a slice each, of equal lengths, so together they have all values (hpZ of ZeRO++, arXiv:2306.10209).
+/// It has the form of whole values, and memory only while there is something in it. Thread safety: under the rank's
+/// lock.
 class SecondShard {
  public:
   bool is_there() const { return slice_.buffer != nullptr; }

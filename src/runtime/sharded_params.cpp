@@ -88,7 +88,8 @@ ShardedParams::ShardedParams(const GroupIdentity& group, const std::vector<Group
   slots_.reserve(parameters.size());
   for (const auto& [kind, members] : by_kind) {
     std::vector<int64_t> bytes;
-    for (size_t i : members) bytes.push_back(static_cast<int64_t>(kind.forms.whole.bytes(parameters[i].tensor.numel())));
+    for (size_t i : members)
+      bytes.push_back(static_cast<int64_t>(kind.forms.whole.bytes(parameters[i].tensor.numel())));
     const auto runs = group.placement.is_replicated_only() ? cut_buckets(bytes, kLastBucketBytes, bucket_cap_bytes)
                                                            : std::vector<SlotRun>{{0, members.size()}};
     for (const auto& run : runs)

@@ -83,6 +83,19 @@ TEST_F(CheckedTraining, StepsOfMixedPrecisionAreOrdered) {
   }
 }
 
+// Whether another rank has a gradient of a frozen parameter is no question.
+TEST_F(CheckedTraining, StepsOfGroupsWithFrozenParametersAreOrderedAndTheHostWaitsForNothing) {
+  auto training = small_net();
+  training.build = [] {
+    auto net = std::make_shared<SmallNetImpl>(11, 2);
+    net->first->weight.set_requires_grad(false);
+    for (const auto& item : net->named_parameters())
+      if (item.key().ends_with("norm.weight")) item.value().set_requires_grad(false);
+    return net;
+  };
+  expect_steps_are_ordered(training, 3);
+}
+
 TEST_F(CheckedTraining, GathersThatFollowTheOptimizersEventAreOrdered) {
   const auto set_event = [](const Group& group, int rank) {
     group.set_post_optim_event(recorded_on(current_stream_of(rank)));

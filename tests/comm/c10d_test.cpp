@@ -170,7 +170,8 @@ TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {
 TEST(NativeCollectives, GiveTheResultsOfMessages) {
   C10dOptions native;
   native.control = native.data = gloo;
-  for (const int world_size : {2, 3}) run_c10d(world_size, native, [](Communicator& ranks) { check_collectives(ranks); });
+  for (const int world_size : {2, 3})
+    run_c10d(world_size, native, [](Communicator& ranks) { check_collectives(ranks); });
 }
 
 struct BackendWithoutCollectives : c10d::Backend {

@@ -130,8 +130,8 @@ TEST(CommMismatch, OfSmallDataWritesNothing) {
       {[](int rank, at::Tensor& output) {
          output = at::full({20}, -1.0f);
          const auto first = output.narrow(0, 0, 8 + 2 * rank), second = output.narrow(0, 8 + 2 * rank, 12 - 2 * rank);
-         return all_ranks().all_gather({{first, at::ones({first.numel() / 2})}, {second, at::ones({second.numel() / 2})}},
-                                       {"w"});
+         const auto half_of = [](const at::Tensor& whole) { return at::ones({whole.numel() / 2}); };
+         return all_ranks().all_gather({{first, half_of(first)}, {second, half_of(second)}}, {"w"});
        },
        "lengths of the tensors"},
       {[](int rank, at::Tensor& output) {

@@ -83,7 +83,8 @@ TEST(FewRows, MeetOperandsOfWholeSizesAndThoseThatAreBroadcastToThem) {
         }
       };
       expect_fits(net.experts->value,
-                  {{5, 36, 460}, {5, 1, 1}, {5, 36, 1}, {36, 460}, {36, 1}, {1, 36, 1}, {5, 1, 460}, {460}, {1, 1, 1}, {1}});
+                  {{5, 36, 460}, {5, 1, 1}, {5, 36, 1}, {36, 460}, {36, 1},
+                   {1, 36, 1}, {5, 1, 460}, {460}, {1, 1, 1}, {1}});
       expect_fits(net.position->value, {{1, 30, 600}, {30, 600}, {30, 1}, {1, 1, 600}, {1, 1, 1}});
       expect_fits(net.head->weight, {{1, 18'000}, {18'000}, {1, 1}, {1}});
       expect_fits(net.first->weight, {{460, 5}, {460, 1}, {5}});
@@ -109,8 +110,27 @@ TEST(FewRows, AreNotTakenForTheRowsOfAParameterOfOtherSizes) {
     EXPECT_EQ(stacked.stacked.sizes(), flat.stacked.sizes());
     const torch::NoGradGuard no_grad;
     EXPECT_NO_THROW(stacked.stacked.detach().lerp_(alike.stacked, 0.5));
-    expect_error([&] { stacked.stacked.detach().lerp_(flat.stacked, 0.5); }, {"parameter 'stacked'", "another sharded tensor"});
-    expect_error([&] { flat.stacked.detach().lerp_(stacked.stacked, 0.5); }, {"parameter 'stacked'", "another sharded tensor"});
+    const std::vector<std::string> says{"parameter 'stacked'", "another sharded tensor"};
+    expect_error([&] { stacked.stacked.detach().lerp_(flat.stacked, 0.5); }, says);
+    expect_error([&] { flat.stacked.detach().lerp_(stacked.stacked, 0.5); }, says);
+  });
+}
+
+// On ranks that have 8 rows an operand of sizes [8, 4600] may be of these rows, or of each matrix.
+TEST(FewRows, MeetNoOperandThatMayBeOfTheRowsAndOfTheWholeParameter) {
+  run_thread_ranks(5, [](int) {
+    torch::nn::Module net;
+    net.register_parameter("before", torch::ones({6, 4600}));
+    const auto p = net.register_parameter("stacked", torch::ones({4, 8, 4600}));
+    fully_shard(net);
+    const torch::NoGradGuard no_grad;
+    const auto multiply = [&] { p.detach().mul_(torch::ones({8, 4600})); };
+    if (p.size(0) == 8)
+      expect_error(multiply, {"@aten::mul_", "parameter 'stacked'", "the whole parameter's sizes [4, 8, 4600]"});
+    else
+      EXPECT_NO_THROW(multiply());
+    EXPECT_NO_THROW(p.detach().mul_(torch::ones_like(p))) << "made of the rows";
+    barrier();
   });
 }
 
@@ -190,7 +210,8 @@ TEST(FewRows, HaveTheValuesOfOrdinaryConstructionAfterDeferredInitAndRank0sBySyn
   for (const bool syncs : {false, true})
     for (const int world : {2, 3})
       run_with_models(
-          world, [] { return build_alike([] { return deferred_init([] { return std::make_shared<FewRowsNetImpl>(); }); }); },
+          world,
+          [] { return build_alike([] { return deferred_init([] { return std::make_shared<FewRowsNetImpl>(); }); }); },
           [&](FewRowsNetImpl& net, int) {
             shard_children_then_root(net, {.sync_module_states = syncs});
             for (const auto& item : net.named_parameters())

@@ -67,7 +67,8 @@ void expect_boxes_hold(const std::vector<int64_t>& sizes, size_t joined_dims, Ro
     std::vector<int64_t> index(joined_dims);
     for (int64_t row = 0; row < box.rows; ++row) {
       int64_t rest = row, number = 0;
-      for (size_t dim = joined_dims; dim-- > 0; rest /= box.sizes[dim]) index[dim] = box.offsets[dim] + rest % box.sizes[dim];
+      for (size_t dim = joined_dims; dim-- > 0; rest /= box.sizes[dim])
+        index[dim] = box.offsets[dim] + rest % box.sizes[dim];
       for (size_t dim = 0; dim < joined_dims; ++dim) number = number * sizes[dim] + index[dim];
       visited.push_back(number);
     }
@@ -79,11 +80,13 @@ void expect_boxes_hold(const std::vector<int64_t>& sizes, size_t joined_dims, Ro
 
 std::vector<Item> random_group(std::mt19937& random) {
   const auto up_to = [&](int bits) {
-    return std::uniform_int_distribution<int64_t>(0, int64_t{1} << std::uniform_int_distribution<>(0, bits)(random))(random);
+    const auto most = int64_t{1} << std::uniform_int_distribution<>(0, bits)(random);
+    return std::uniform_int_distribution<int64_t>(0, most)(random);
   };
   std::vector<Item> items(std::uniform_int_distribution<size_t>(1, 40)(random));
   for (auto& item : items) {
-    for (auto dims = std::uniform_int_distribution<>(0, 4)(random); dims > 0; --dims) item.sizes.push_back(up_to(dims > 2 ? 3 : 9));
+    for (auto dims = std::uniform_int_distribution<>(0, 4)(random); dims > 0; --dims)
+      item.sizes.push_back(up_to(dims > 2 ? 3 : 9));
     item.may_join_dims = up_to(2) > 0;
   }
   return items;
@@ -103,14 +106,15 @@ TEST(Planes, AThousandRandomGroupsAreDealtOnce) {
   }
 }
 
-// Parameters of one group each; the sizes are those of the published models.
+// The parameters of one group of a published model.
 struct Model {
   const char* name;
-  std::vector<std::vector<Item>> groups;
+  std::vector<Item> group;
 };
 
 std::vector<Item> gpt2_block(int64_t d) {
-  return {{{d}}, {{d}}, {{3 * d, d}}, {{3 * d}}, {{d, d}}, {{d}}, {{d}}, {{d}}, {{4 * d, d}}, {{4 * d}}, {{d, 4 * d}}, {{d}}};
+  return {{{d}},    {{d}}, {{3 * d, d}}, {{3 * d}}, {{d, d}},     {{d}},
+          {{d}},    {{d}}, {{4 * d, d}}, {{4 * d}}, {{d, 4 * d}}, {{d}}};
 }
 
 std::vector<Item> llama_block(int64_t d, int64_t keys, int64_t hidden) {
@@ -118,9 +122,18 @@ std::vector<Item> llama_block(int64_t d, int64_t keys, int64_t hidden) {
 }
 
 std::vector<Model> models() {
-  std::vector<Item> mixtral{{{4096}}, {{4096, 4096}}, {{1024, 4096}}, {{1024, 4096}}, {{4096, 4096}}, {{4096}}, {{8, 4096}},
-                            {{8, 14336, 4096}}, {{8, 14336, 4096}}, {{8, 4096, 14336}}};
-  const std::vector<Item> vit_root{{{1, 1, 768}}, {{1, 197, 768}}, {{768, 3, 16, 16}}, {{768}}, {{768}}, {{768}}, {{1000, 768}}, {{1000}}};
+  const std::vector<Item> mixtral{{{4096}},
+                                  {{4096, 4096}},
+                                  {{1024, 4096}},
+                                  {{1024, 4096}},
+                                  {{4096, 4096}},
+                                  {{4096}},
+                                  {{8, 4096}},
+                                  {{8, 14336, 4096}},
+                                  {{8, 14336, 4096}},
+                                  {{8, 4096, 14336}}};
+  const std::vector<Item> vit_root{{{1, 1, 768}}, {{1, 197, 768}}, {{768, 3, 16, 16}}, {{768}},
+                                   {{768}},       {{768}},         {{1000, 768}},      {{1000}}};
   std::vector<Item> resnet{{{64, 3, 7, 7}}, {{64}}, {{64}}, {{1000, 2048}}, {{1000}}};
   int64_t in = 64;
   for (const auto& [width, blocks] : std::vector<std::pair<int64_t, int>>{{64, 3}, {128, 4}, {256, 6}, {512, 3}})
@@ -135,18 +148,18 @@ std::vector<Model> models() {
       add({width, width, 3, 3});
       add({4 * width, width, 1, 1});
     }
-  return {{"GPT-2 124M block", {gpt2_block(768)}},
-          {"GPT-2 124M root", {{{{50257, 768}}, {{1024, 768}}, {{768}}, {{768}}}}},
-          {"GPT-2 XL block", {gpt2_block(1600)}},
-          {"Llama-2 7B block", {llama_block(4096, 4096, 11008)}},
-          {"Llama-3 8B block", {llama_block(4096, 1024, 14336)}},
-          {"Llama-3 70B block", {llama_block(8192, 1024, 28672)}},
-          {"Llama-3 405B block", {llama_block(16384, 1024, 53248)}},
-          {"Mixtral block", {mixtral}},
-          {"ViT-B block", {gpt2_block(768)}},
-          {"ViT-B root", {vit_root}},
-          {"ResNet-50", {resnet}},
-          {"MLP 1000-333-77-13", {{{{333, 1000}}, {{333}}, {{77, 333}}, {{77}}, {{13, 77}}, {{13}}}}}};
+  return {{"GPT-2 124M block", gpt2_block(768)},
+          {"GPT-2 124M root", {{{50257, 768}}, {{1024, 768}}, {{768}}, {{768}}}},
+          {"GPT-2 XL block", gpt2_block(1600)},
+          {"Llama-2 7B block", llama_block(4096, 4096, 11008)},
+          {"Llama-3 8B block", llama_block(4096, 1024, 14336)},
+          {"Llama-3 70B block", llama_block(8192, 1024, 28672)},
+          {"Llama-3 405B block", llama_block(16384, 1024, 53248)},
+          {"Mixtral block", mixtral},
+          {"ViT-B block", gpt2_block(768)},
+          {"ViT-B root", vit_root},
+          {"ResNet-50", resnet},
+          {"MLP 1000-333-77-13", {{{333, 1000}}, {{333}}, {{77, 333}}, {{77}}, {{13, 77}}, {{13}}}}};
 }
 
 // The whole buffer against the parameters.
@@ -156,16 +169,15 @@ TEST(Planes, PadModelsByAtMost12Percent) {
   for (const int world : worlds) std::printf("%8d", world);
   std::printf("\n");
   std::map<std::pair<std::string, int>, double> ratios;
-  for (const auto& [name, groups] : models()) {
+  for (const auto& [name, items] : models()) {
     std::printf("%-20s", name);
     for (const int world : worlds) {
-      const auto& items = groups.front();
       const auto planes = plan_planes(items, world, kFloats);
       expect_planes_hold(planes, items);
       const auto numel = static_cast<double>(numel_of(items)), ratio = static_cast<double>(numel_of(planes)) / numel;
       ratios[{name, world}] = ratio;
       std::printf("%8.3f", ratio);
-      // Of slices of 16 bytes for each plane, and a group smaller than 16,384 / 0.12 elements is left in whole rows.
+      // A group of fewer than 16,384 / 0.12 elements keeps whole rows.
       EXPECT_LE(ratio, std::max(1.12, 1 + 16384 / numel)) << name << " on " << world;
     }
     std::printf("\n");

@@ -77,7 +77,8 @@ TEST(ReadOrder, SaysWhatFollowedUpToThePassesEndEachGroupOnce) {
   note_all(order, {1});
   EXPECT_EQ(order.ahead(), Ids({2, 3, 4}));
   EXPECT_EQ(order.ahead(2), Ids({2, 3}));
-  EXPECT_EQ(order.ahead(SIZE_MAX, [](GroupId group) { return group != 3; }), Ids({2})) << "none after what does not fit";
+  EXPECT_EQ(order.ahead(SIZE_MAX, [](GroupId group) { return group != 3; }), Ids({2}))
+      << "none after what does not fit";
   order.note(2);
   EXPECT_EQ(order.ahead(), Ids({3, 4})) << "without the group itself";
   order.note(3);

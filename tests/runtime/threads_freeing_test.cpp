@@ -83,7 +83,7 @@ TEST(Threads, ThatFreeWholeParametersWaitForAnOperatorOfAnotherThreadThatReadsTh
         std::optional<ForwardScope> scope;
         if (!is_summoned) scope.emplace(model);
         EXPECT_NO_THROW(found = call_read_late(model->weight).item<double>());
-        reading.begins.note();  // in vain
+        reading.begins.note();  // so that the other thread does not wait for ever if the operator threw
       });
       reading.begins.wait();
       t_reading = &reading;

@@ -92,16 +92,32 @@ struct Powers : torch::nn::Module {
          unused = register_parameter("unused", torch::ones({4}));
 };
 
+// A user's Work that overrides what it has to.
+struct PlainWork : Work {
+  explicit PlainWork(std::shared_ptr<Work> reduction) : inner(std::move(reduction)) {}
+  void wait() override { inner->wait(); }
+  const std::shared_ptr<Work> inner;
+};
+
+std::shared_ptr<Work> reduce_plainly(Communicator& ranks, std::vector<ReducePlane> planes, double scale, Tag tag) {
+  return std::make_shared<PlainWork>(ranks.reduce_scatter(std::move(planes), scale, std::move(tag)));
+}
+
 TEST(LowPrecisionOnTheWire, MayBeTheFirstStepOfAReductionOverReplicasToo) {
-  run_thread_ranks(4, [](int rank) {
-    Powers net;
-    const auto group = shard_over(placement_over({2, 2}), module_tree(net), {});
-    group.set_custom_all_gather(gather_in(torch::kBFloat16));
-    group.set_custom_reduce_scatter(reduce_in_bf16);
-    in_scope(group, [&] { return (net.weight * (rank + 1)).sum(); }).backward();
-    EXPECT_TRUE(torch::equal(full_grad(net.weight), torch::full({5, 3}, 2.5)));
-    EXPECT_FALSE(net.unused.grad().defined());
-  });
+  for (const char* backend : {"shm", "gloo"})
+    for (const ReduceScatter& reduce : {ReduceScatter(reduce_in_bf16), ReduceScatter(reduce_plainly)})
+      run_thread_ranks(
+          4,
+          [&](int rank) {
+            Powers net;
+            const auto group = shard_over(placement_over({2, 2}), module_tree(net), {});
+            group.set_custom_all_gather(gather_in(torch::kBFloat16));
+            group.set_custom_reduce_scatter(reduce);
+            in_scope(group, [&] { return (net.weight * (rank + 1)).sum(); }).backward();
+            EXPECT_TRUE(torch::equal(full_grad(net.weight), torch::full({5, 3}, 2.5)));
+            EXPECT_FALSE(net.unused.grad().defined());
+          },
+          {.backend = backend});
 }
 
 // A collective that is done when the test says so.

@@ -25,7 +25,7 @@ struct Cut {
 
 TEST(Buckets, AreCutByTheseRules) {
   const Cut cuts[] = {
-      {"from the last slot, and the last bucket is smaller", {10, 10, 10, 10, 10, 10}, 20, 30, {{0, 1}, {1, 4}, {4, 6}}},
+      {"from the last slot, and that bucket is smaller", {10, 10, 10, 10, 10, 10}, 20, 30, {{0, 1}, {1, 4}, {4, 6}}},
       {"one slot that is larger than a bucket", {1, 50, 1, 50}, 10, 10, {{0, 1}, {1, 2}, {2, 3}, {3, 4}}},
       {"the last bucket is no larger than the others", {10, 10, 10}, 100, 10, {{0, 1}, {1, 2}, {2, 3}}},
       {"no slot, no bucket", {}, 1, 1, {}}};

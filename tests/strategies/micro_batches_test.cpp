@@ -25,6 +25,31 @@ TEST(RequiresAllReduce, InTheLastMicroBatchAloneEqualsTheUnshardedRun) {
         run, [](const Group& group, int micro) { group.set_requires_all_reduce(micro == 2); });
 }
 
+// The second one is frozen at first. In fp16 sums are scaled, those of its group too.
+struct TwoDtypes : nn::Module {
+  Tensor weight = register_parameter("weight", torch::ones({4, 3})),
+         half = register_parameter("half", torch::ones({4, 3}, torch::kHalf), /*requires_grad=*/false);
+};
+
+TEST(RequiresAllReduce, KeepsSumsOfWhatTrainsBesideAFrozenParameterThatBeginsToTrain) {
+  run_thread_ranks(4, [](int rank) {
+    TwoDtypes net;
+    const auto group = shard_over(placement_over({2, 2}), module_tree(net), {});
+    const auto weighted = [&] { return (net.weight * (rank + 1)).sum(); };
+    group.set_requires_all_reduce(false);
+    backward(group, weighted);
+    {
+      const torch::NoGradGuard no_grad;
+      EXPECT_NO_THROW(net.half.mul_(2)) << "no gradient of it waits";
+    }
+    net.half.requires_grad_(true);
+    group.set_requires_all_reduce(true);
+    backward(group, [&] { return weighted() + net.half.sum().to(torch::kFloat); });
+    EXPECT_TRUE(full_grad(net.weight).equal(torch::full({4, 3}, 2 * 2.5)));
+    EXPECT_TRUE(full_grad(net.half).equal(torch::ones({4, 3}, torch::kHalf)));
+  });
+}
+
 TEST(IsLastBackward, MicroBatchesWhoseReductionsOutliveBackwardEqualTheUnshardedRun) {
   for (const auto& run : kRuns)
     expect_micro_batches_equal_the_unsharded_run(run, [](const Group& group, int micro) {

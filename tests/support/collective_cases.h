@@ -1,7 +1,7 @@
 #pragma once
 /// \file
-/// What every communicator must do, as a table of tensors and one of collectives. The values are small integers, so that
-/// sums have the same bits in any order.
+/// What every communicator must do, as a table of tensors and one of collectives. The values are small integers, so
+/// that sums have the same bits in any order.
 
 #include <gtest/gtest.h>
 #include <fsdp/communicator.h>
@@ -24,7 +24,8 @@ struct CasePlanes {
   std::vector<CasePlane> planes;
 };
 
-/// Over c10d up to 256 bytes from one rank to another travel with the fingerprint, each plane's from a multiple of 16 on.
+/// Over c10d up to 256 bytes from one rank to another travel with the fingerprint, each plane's from a multiple of 16
+/// on.
 inline const std::vector<CasePlanes>& floating_planes() {
   static const std::vector<CasePlanes> all{
       {"one element", {{at::kFloat, 1}}},
@@ -145,7 +146,8 @@ inline void check_broadcast(Communicator& ranks, const std::vector<CasePlane>& p
 }
 
 inline void check_messages(Communicator& ranks, const std::vector<CasePlane>& planes, c10::Device device) {
-  const int world = ranks.world_size(), next = (ranks.rank() + 1) % world, previous = (ranks.rank() + world - 1) % world;
+  const int world = ranks.world_size(), rank = ranks.rank();
+  const int next = (rank + 1) % world, previous = (rank + world - 1) % world;
   if (world == 1) return;
   for (const auto& [dtype, numel] : planes) {
     const auto own = case_values(ranks.rank(), numel, dtype).to(device), received = at::zeros_like(own);

@@ -15,8 +15,8 @@ struct HeldParameterImpl : torch::nn::Module {
 };
 TORCH_MODULE(HeldParameter);
 
-/// A position embedding with one row, five stacked experts, and a Linear with one output; beside them an ordinary Linear
-/// and a scalar. On two and three ranks a rank has rows of several experts, of some of them not all rows.
+/// A position embedding with one row, five stacked experts, and a Linear with one output; beside them an ordinary
+/// Linear and a scalar. On two and three ranks a rank has rows of several experts, of some of them not all rows.
 struct FewRowsNetImpl : torch::nn::Module {
   static constexpr int64_t kWidth = 36, kPositions = 100;
   torch::nn::Linear first{5, 460};

@@ -68,7 +68,8 @@ class CommunicatorOfMessages : public Communicator {
 
   std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input, Tag tag) override {
     const int64_t n = input.numel() / world_size();
-    return start({{[=](int peer) { return slice_of(input, n, peer); }, [=](int peer) { return slice_of(output, n, peer); }}},
+    return start({{[=](int peer) { return slice_of(input, n, peer); },
+                   [=](int peer) { return slice_of(output, n, peer); }}},
                  tag, [=, this] { slice_of(output, n, rank()).copy_(slice_of(input, n, rank())); });
   }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/view_as_real.h>
 #include <ATen/ops/zeros.h>
 
 #include "comm/core/fault_point.h"
@@ -185,8 +186,10 @@ void HierarchicalExchange::sum(std::span<const at::Tensor> flats) {
 
 void HierarchicalExchange::all_reduce(std::span<const at::Tensor> flats, ReduceOp op) {
   std::vector<at::Tensor> by_hosts, directly;
-  for (const auto& flat : flats)
-    (op == ReduceOp::kSum && flat.is_floating_point() ? by_hosts : directly).push_back(flat);
+  for (const auto& flat : flats) {
+    const bool by_host = op == ReduceOp::kSum && (flat.is_floating_point() || flat.is_complex());
+    (by_host ? by_hosts : directly).push_back(by_host && flat.is_complex() ? at::view_as_real(flat).view({-1}) : flat);
+  }
   if (!by_hosts.empty()) sum(by_hosts);
   if (!directly.empty()) DirectExchange::all_reduce(directly, op);
 }

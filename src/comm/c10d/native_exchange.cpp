@@ -49,12 +49,26 @@ void NativeExchange::wait(const WorkPtr& work) {
   issued_.push_back(work);
 }
 
+// After an error: the group of launches that is open belongs to this thread.
+void NativeExchange::end_coalescing() noexcept {
+  try {
+    static_cast<void>(backend_->endCoalescing());
+  } catch (const std::exception&) {
+    // The first error says what is wrong.
+  }
+}
+
 void NativeExchange::run(std::span<const std::function<WorkPtr()>> acts) {
   if (acts.size() == 1 || !backend_->supportsCoalescing()) {
     for (const auto& act : acts) wait(act());
   } else if (!acts.empty()) {
     backend_->startCoalescing();
-    for (const auto& act : acts) act();
+    try {
+      for (const auto& act : acts) act();
+    } catch (...) {
+      end_coalescing();
+      throw;
+    }
     wait(backend_->endCoalescing());
   }
 }

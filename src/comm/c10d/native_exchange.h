@@ -35,6 +35,7 @@ class NativeExchange : public Exchange {
   /// Runs `acts`, each of which begins a collective, as one, and waits.
   void run(std::span<const std::function<WorkPtr()>> acts);
   void run(const std::function<WorkPtr()>& act) { run({&act, 1}); }
+  void end_coalescing() noexcept;
   /// On an accelerator it is the current stream that waits.
   void wait(const WorkPtr& work);
 

@@ -129,7 +129,11 @@ Fingerprint Front::checked_reduce_scatter(std::span<const ReducePlane> planes, c
 
 Fingerprint Front::checked_all_reduce(std::span<const at::Tensor> tensors, ReduceOp op, const Tag& tag) const {
   Call call(*this, all_reduce_operation(op), tag);
-  for (const auto& tensor : tensors) call.expect_tensor(tensor);
+  for (const auto& tensor : tensors) {
+    call.expect_tensor(tensor);
+    call.expect(op == ReduceOp::kSum || !tensor.is_complex(), "expected real numbers for a maximum or minimum, found ",
+                tensor.scalar_type(), ".");
+  }
   return call.of(tensors);
 }
 
