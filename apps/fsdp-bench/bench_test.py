@@ -93,7 +93,8 @@ class Step(unittest.TestCase):
 
 class OtherCommands(unittest.TestCase):
     def test_collectives_have_each_size_and_bandwidths_of_the_bytes_that_a_rank_sends(self):
-        shares = {"all_gather": 2 / 3, "reduce_scatter": 2 / 3, "all_reduce": 4 / 3, "broadcast": 1, "send_recv": 1}
+        shares = {"all_gather": 2 / 3, "reduce_scatter": 2 / 3, "all_reduce": 4 / 3, "all_to_all": 2 / 3,
+                  "broadcast": 1, "send_recv": 1}
         rows = result("collectives --world 3 --min-bytes 16K --max-bytes 64K --json")["rows"]
         self.assertEqual([(row["collective"], row["bytes"]) for row in rows],
                          [(name, size) for name in shares for size in (16384, 65536)] + [("barrier", 0)])

@@ -100,7 +100,8 @@ void fsdp2() {
   auto sizes = fsdp::global_sizes(gpt->head->weight);
   auto whole = fsdp::full_tensor(gpt->head->weight);
   auto gradient = fsdp::full_grad(gpt->head->weight);
-  check(rows.size(0) < 32 && whole.sizes() == sizes && gradient.defined(), "whole values");
+  check(rows.size(0) == fsdp::local_rows(gpt->head->weight).count, "rows");
+  check(whole.sizes() == sizes && gradient.defined(), "whole values");
   try {
     throw std::runtime_error("a batch that cannot be used");
   } catch (const std::exception&) {

@@ -18,8 +18,8 @@
 namespace fsdp::test {
 namespace {
 
-int64_t reduce(const std::string& subject, int64_t own = 1, int64_t numel = 300'000) {
-  const at::Tensor tensor = at::full({numel}, own);
+int64_t reduce(const std::string& subject, int64_t own = 1) {
+  const at::Tensor tensor = at::full({300'000}, own);
   default_process_group()->communicator().all_reduce(tensor, ReduceOp::kSum, {subject, {}})->wait();
   return tensor[0].item<int64_t>();
 }
@@ -121,74 +121,6 @@ PROCESS_CASE(fork_and_leave) {
 TEST(AChildOfARank, DisturbsNobodyByItsExitAndHidesNoLeaving) {
   auto ranks = start_ranks("fork_and_leave", 2);
   expect_end(ranks, 0, 0, {"PeerLost 1:"});
-  expect_end(ranks, 1, 0);
-}
-
-// What only the stacks of its parent's threads know looks like a leak in a child that was forked.
-bool is_forked_child = false;
-extern "C" int __lsan_is_turned_off() { return is_forked_child ? 1 : 0; }
-
-// Of what it has in common with the other ranks, and holds until it exits, the child touches nothing.
-PROCESS_CASE(fork_a_child_that_exits) {
-  const std::string backend = std::getenv("BACKEND");
-  if (backend == "hierarchical") setenv("FSDP_HOST", std::getenv("RANK")[0] == '2' ? "one" : "other", /*overwrite=*/1);
-  init_process_group({.backend = backend, .timeout = std::chrono::seconds(60)});
-  static std::shared_ptr<ProcessGroup> all = default_process_group()->split({{0, 1, 2}}, "all");
-  static torch::nn::Linear linear(4, 4);
-  static std::optional<Group> model = fully_shard(*linear);
-  const auto train = [] {
-    ForwardScope scope(*model);
-    linear(torch::ones({1, 4})).sum().backward();
-  };
-  train();
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(30);
-    is_forked_child = true;
-    std::exit(0);
-  }
-  int status = 0;
-  TORCH_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "status ", status);
-  reduce("blocks.2");
-  all->communicator().barrier({"together", {}})->wait();
-  train();
-  all.reset();
-  model.reset();
-}
-
-TEST(AChildThatExits, DisturbsNobodyOverAnyBackend) {
-  for (const char* backend : {"shm", "gloo", "hierarchical"}) {
-    SCOPED_TRACE(backend);
-    auto ranks = start_ranks("fork_a_child_that_exits", 3, {{"BACKEND", backend}});
-    expect_ends(ranks, 3, 0);
-  }
-}
-
-// The children meet as ranks of a group of their own and exit. Then rank 1 ends without a word.
-PROCESS_CASE(fork_children_with_a_group) {
-  const ProcessGroupOptions options{.backend = "gloo", .timeout = std::chrono::seconds(20)};
-  init_process_group(options);
-  reduce("blocks.2");
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(30);
-    is_forked_child = true;
-    setenv("MASTER_PORT", std::getenv("PORT_OF_CHILDREN"), /*overwrite=*/1);
-    init_process_group(options);
-    std::exit(reduce("of the children", 1, 3) == 2 ? 0 : 1);  // few elements: OpenMP's threads are the parent's
-  }
-  int status = 0;
-  TORCH_CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0, "status ", status);
-  reduce("blocks.3");
-  if (rank() == 1) std::_Exit(0);
-  report_the_lost([] { reduce("blocks.4"); });
-}
-
-TEST(ChildrenOfRanks, HaveAGroupOfTheirOwnAndLeaveThatOfTheirParentsAlone) {
-  const HeldPort port;
-  auto ranks =
-      start_ranks("fork_children_with_a_group", 2, {{"PORT_OF_CHILDREN", std::to_string(port.number())}});
-  expect_end(ranks, 0, 0, {"PeerLost 1:", "rank 1 is lost: it did not answer"});
   expect_end(ranks, 1, 0);
 }
 
