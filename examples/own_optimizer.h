@@ -26,7 +26,7 @@ class Lamb {
     }
   }
 
-  /// Every rank must call it, when every parameter has a gradient.
+  /// Every rank must call this, and every parameter must have a gradient.
   void step() {
     const torch::NoGradGuard no_grad;
     ++steps_;
@@ -85,7 +85,7 @@ class Muon {
     for (const auto& p : matrices_) momentum_.push_back(torch::zeros_like(p.detach()));
   }
 
-  /// Every rank must call it, when every matrix has a gradient.
+  /// Every rank must call this, and every matrix must have a gradient.
   void step() {
     const torch::NoGradGuard no_grad;
     for (size_t i = 0; i < matrices_.size(); ++i) {

@@ -45,7 +45,7 @@ struct PlacedItem {
 };
 
 struct Plane {
-  /// In the order of memory.
+  /// The parameters in the order in which memory holds them.
   std::vector<PlacedItem> items;
   int world_size = 1;
   /// Elements of each rank's slice: rank r's is [r * slice_numel, (r + 1) * slice_numel).

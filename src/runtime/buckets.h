@@ -16,7 +16,7 @@ struct SlotRun {
   bool operator==(const SlotRun&) const = default;
 };
 
-/// Note [Order of buckets]. Gradients come in about the reverse order of the parameters', so buckets are cut from the
+/// Note [Order of buckets]. Gradients arrive in about the reverse order of the parameters, so buckets are cut from the
 /// end: what is reduced first is complete first. Each bucket is a plane of its own, one stretch of memory that is
 /// summed where it lies. The order is part of the model, so it is the same on every rank without asking. A model that
 /// registers its parameters in another order than it uses them, or has several dtypes, whose buckets come one dtype

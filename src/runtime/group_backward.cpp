@@ -175,7 +175,7 @@ Contribution GroupBackward::take_contribution(Bucket& bucket, const std::vector<
   Contribution taken{.votes = std::vector<uint8_t>(bucket.slots.size()),
                      .takes_part = std::vector<uint8_t>(bucket.slots.size()),
                      .joined = kept.reductions};
-  // Of all planes, so that it is the factor of what was kept, whatever trained then.
+  // All planes count, also those that do not train now: sums that were kept before must have the same factor.
   for (const size_t plane : bucket.planes) {
     const auto dtype = params_.flats()[plane].shard().reduced_form().dtype;
     taken.factor = std::min(taken.factor, factor_before_sum(dtype, group_.placement));

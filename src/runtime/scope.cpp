@@ -59,8 +59,8 @@ bool wait_to_write(const Groups& groups) {
   return waited;
 }
 
-// Before the last scope on a group closes: an operator of another thread that computes with its parameters ends while
-// they are whole.
+// Waits, before the last scope on a group closes, until operators of other threads that compute with the group's
+// parameters have ended, because they need the parameters unsharded.
 void wait_for_operators(const Groups& groups) {
   const auto waits = [](const auto& group) { return group->is_left_next() && group->residency().wait_for_operators(); };
   while (std::ranges::count_if(groups, waits) > 0) {

@@ -45,7 +45,7 @@ class ShardedParams {
   void install(const std::shared_ptr<ParamGroup>& owner);
 
   size_t count() const { return slots_.size(); }
-  /// In the order of memory.
+  /// The slots in the order in which memory holds them.
   std::vector<ParamSlot>& slots() { return slots_; }
   Place place(size_t slot) const { return places_[slot]; }
   std::vector<FlatParams>& flats() { return flats_; }

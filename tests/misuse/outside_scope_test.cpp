@@ -103,7 +103,8 @@ TEST(OutsideAScope, WhatComputesOnRowsOrDrawsNumbersForThemIsRefused) {
   const auto conv = [] { return nn::Conv2d(4, 3, 3); };
   const auto lstm = [] { return nn::LSTM(4, 5); };
   const Words opens_no_scope{"model.forward(...)", "model->forward(...) opens no scope", "fsdp::handle_of(module)"};
-  // Ranks that are threads draw from one generator: random numbers come when all have built what they build alike.
+  // Ranks that are threads share one random generator, so the cases that draw from it come after those whose ranks
+  // must build equal models.
   expect_refused({lbfgs,
                   norms_and_products,
                   {kOutside, opens_no_scope, {forward_of([] { return nn::Linear(4, 5); }, torch::ones({2, 4}))}},

@@ -92,7 +92,7 @@ struct Powers : torch::nn::Module {
          unused = register_parameter("unused", torch::ones({4}));
 };
 
-// A user's Work that overrides what it has to.
+// A Work of a user's communicator that overrides nothing but wait(), the one function that it must.
 struct PlainWork : Work {
   explicit PlainWork(std::shared_ptr<Work> reduction) : inner(std::move(reduction)) {}
   void wait() override { inner->wait(); }

@@ -174,7 +174,7 @@ void HierarchicalExchange::sum(std::span<const at::Tensor> flats) {
     const int64_t length = divide_up(flat.numel(), world_size_);
     const at::Tensor whole =
         length * world_size_ == flat.numel() ? flat : at::zeros({length * world_size_}, flat.options());
-    // No sum may lie in what is summed.
+    // The sums need memory of their own: a reduce-scatter must not write where its input lies.
     contributions.push_back({at::empty({length}, flat.options()), {{0, flat}}});
     sums.push_back({whole, contributions.back().output});
   }

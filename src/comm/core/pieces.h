@@ -15,7 +15,8 @@ namespace fsdp {
 
 /// Elements [begin, begin + count) of a flat tensor, a view; the tensor itself if that is all of it.
 at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count);
-/// The slice of `rank` where each has `length` elements, a view. It is shorter where the tensor ends before it does.
+/// A view of the slice of `rank` when every rank's slice has `length` elements. A slice that reaches beyond the end of
+/// the tensor is cut off there.
 at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank);
 /// Those of all planes: of outputs, or of inputs that are one piece, all of it.
 std::vector<at::Tensor> slices_of(std::span<const GatherPlane> planes, int rank);

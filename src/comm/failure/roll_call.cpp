@@ -15,7 +15,7 @@ std::string report_key(int rank) { return str_cat("report/", rank); }
 std::string left_key(int rank) { return str_cat("left/", rank); }
 std::string acknowledged_key(int rank) { return str_cat("acknowledged/", rank); }
 
-// The roll calls of a process, for leave_all().
+// leave_all() walks through these: every roll call that this process has running.
 struct Running {
   std::mutex mutex;
   std::vector<std::weak_ptr<RollCall>> calls;

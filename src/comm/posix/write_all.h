@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Writing to files, pipes and devices.
+/// write_all() writes whole buffers to files, pipes and devices.
 
 #include <poll.h>
 #include <unistd.h>

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What each collective writes into slots and reads out of them.
+/// The steps of each collective: what it writes into the slots of shared memory, and what it reads out of them.
 
 #include <fsdp/communicator.h>
 
