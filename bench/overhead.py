@@ -5,9 +5,7 @@ import programs
 
 
 def ours(arguments, groups):
-    command = [arguments.bench, "overhead", "--json", "--world", arguments.world, "--backend", arguments.backend,
-               "--groups", groups, "--steps", arguments.steps]
-    row = programs.run(programs.launched(arguments, *command) if arguments.launch == "fsdprun" else command)["rows"][0]
+    row = programs.run_bench(arguments, "overhead", "--json", "--groups", groups, "--steps", arguments.steps)["rows"][0]
     return {"step": row["sharded"]["step"]["median"], "plain": row["plain"]["step"]["median"],
             "overhead": row["overhead"]["median"]}
 
@@ -21,13 +19,9 @@ def take_round(arguments, groups, number):
 
 def measure(arguments, groups):
     """The figures of one number of groups, {figure: text}."""
-    rounds = []
-    for number in range(arguments.rounds):
-        rounds.append(take_round(arguments, groups, number))
-        told = "; ".join(f"{name} {result['step']} us, unsharded {result['plain']} us"
-                         for name, result in rounds[-1].items())
-        print(f"{groups} groups, round {number + 1}: {told}", flush=True)
-    return figures.of_overhead(rounds)
+    return figures.of_overhead(programs.take_rounds(
+        arguments, f"{groups} groups", lambda number: take_round(arguments, groups, number),
+        lambda result: f"{result['step']} us, unsharded {result['plain']} us"))
 
 
 def columns(arguments):

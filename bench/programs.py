@@ -57,6 +57,12 @@ def launched(arguments, *command):
     return [arguments.fsdprun, "--no-prefix", "--nproc_per_node", arguments.world, *command]
 
 
+def run_bench(arguments, program, *words):
+    """The result of one of fsdp-bench's programs, whose ranks are forks of one process or a launcher's processes."""
+    command = [arguments.bench, program, "--world", arguments.world, "--backend", arguments.backend, *words]
+    return run(launched(arguments, *command) if arguments.launch == "fsdprun" else command)
+
+
 def sharding(arguments):
     """Our flags that the peers' scripts do not have."""
     given = {"--strategy": arguments.strategy, "--mesh": arguments.mesh}
@@ -76,4 +82,19 @@ def take_turns(runs, number):
     """
     names = list(runs)
     first = number % len(names)
-    return {name: runs[name]() for name in names[first:] + names[:first]}
+    results = {name: runs[name]() for name in names[first:] + names[:first]}
+    return {name: results[name] for name in names}
+
+
+def take_rounds(arguments, name, take_round, tell):
+    """The results of all rounds, [{engine: result}], told on standard output as they come.
+
+    take_round(number) gives {engine: result}; tell(result) says the result of one engine.
+    """
+    rounds = []
+    for number in range(arguments.rounds):
+        rounds.append(take_round(number))
+        told = "; ".join(f"{engine} {tell(result)}" for engine, result in
+                         sorted(rounds[-1].items(), key=lambda item: not item[0].startswith("ours")))
+        print(f"{name}, round {number + 1}: {told}", flush=True)
+    return rounds

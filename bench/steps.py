@@ -3,8 +3,8 @@
 import figures
 import programs
 
-# Heads and vocabulary of the larger two are the defaults of both programs. The names are the numbers of parameters. The smallest
-# is for fp16, whose products take processors without instructions for it many times as long.
+# The names are the numbers of parameters. Heads and vocabulary of the larger two are the defaults of both programs. The
+# smallest is for fp16, whose products take many times as long on processors without instructions for it.
 SIZES = {
     "1M": {"dim": 128, "layers": 4, "batch": 2, "seq": 64, "vocab": 2048, "heads": 8},
     "9M": {"dim": 256, "layers": 6, "batch": 4, "seq": 128, "vocab": 8192, "heads": 8},
@@ -17,9 +17,8 @@ def flags(size):
 
 
 def ours(arguments, size, *words):
-    command = [arguments.bench, "step", "--world", arguments.world, "--backend", arguments.backend,
-               "--reshard", arguments.reshard, *programs.sharding(arguments), *flags(size), *words]
-    return programs.run(programs.launched(arguments, *command) if arguments.launch == "fsdprun" else command)
+    return programs.run_bench(arguments, "step", "--reshard", arguments.reshard, *programs.sharding(arguments),
+                              *flags(size), *words)
 
 
 def take_round(arguments, size, number):
@@ -36,12 +35,8 @@ def take_round(arguments, size, number):
 
 def measure(arguments, size):
     """The figures of one size, {figure: text}."""
-    rounds = []
-    for number in range(arguments.rounds):
-        rounds.append(take_round(arguments, size, number))
-        told = "; ".join(f"{name} {result['tokens_per_s']} tokens/s, {result['pss_mb']} MB"
-                         for name, result in sorted(rounds[-1].items(), key=lambda item: not item[0].startswith("ours")))
-        print(f"{size}, round {number + 1}: {told}", flush=True)
+    rounds = programs.take_rounds(arguments, size, lambda number: take_round(arguments, size, number),
+                                  lambda result: f"{result['tokens_per_s']} tokens/s, {result['pss_mb']} MB")
     if arguments.precision != "fp32":
         return figures.of_low_steps(rounds, arguments.precision)
     bound = ours(arguments, size, "--versus", "none", "--pairs", arguments.pairs)

@@ -64,13 +64,10 @@ def take_round(arguments, number):
 
 def columns(arguments):
     training = TRAININGS[arguments.program]
-    rounds = []
-    for number in range(arguments.rounds):
-        results = take_round(arguments, number)
-        rounds.append(results)
-        told = "; ".join(f"{name} {results[name]['seconds']:.2f} s of {results[name]['whole_seconds']:.2f} s, "
-                         f"{training.score} {results[name]['score']:g}" for name in ["ours", *arguments.peers])
-        print(f"{arguments.program}, round {number + 1}: {told}", flush=True)
+    rounds = programs.take_rounds(
+        arguments, arguments.program, lambda number: take_round(arguments, number),
+        lambda result: f"{result['seconds']:.2f} s of {result['whole_seconds']:.2f} s, "
+                       f"{training.score} {result['score']:g}")
     return {arguments.program: figures.of_trainings(rounds, arguments.peers, training)}
 
 

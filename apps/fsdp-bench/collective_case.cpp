@@ -29,6 +29,11 @@ at::Tensor slices(const at::Tensor& tensor, const Exercise& exercise) {
 int64_t own_begin(const Exercise& exercise) { return slice_of(exercise) * exercise.communicator.rank(); }
 at::Tensor slice_buffer(const Exercise& exercise) { return exercise.second.narrow(0, 0, slice_of(exercise)); }
 
+void fill_first_and_spoil_second(const Exercise& exercise) {
+  fill(exercise.first, own_key(exercise));
+  spoil(exercise.second);
+}
+
 const CollectiveCase kAllGather = {
     .name = "all_gather",
     .bus_share = [](int world) { return (world - 1.0) / world; },
@@ -73,11 +78,7 @@ const CollectiveCase kReduceScatter = {
 const CollectiveCase kAllToAll = {
     .name = "all_to_all",
     .bus_share = [](int world) { return (world - 1.0) / world; },
-    .prepare =
-        [](const Exercise& exercise) {
-          fill(exercise.first, own_key(exercise));
-          spoil(exercise.second);
-        },
+    .prepare = fill_first_and_spoil_second,
     .run =
         [](const Exercise& exercise) {
           exercise.communicator.all_to_all(slices(exercise.second, exercise), slices(exercise.first, exercise), {})
@@ -153,11 +154,7 @@ const CollectiveCase kSendRecv = {
 const CollectiveCase kCopy = {
     .name = "memcpy",
     .bus_share = [](int) { return 1.0; },
-    .prepare =
-        [](const Exercise& exercise) {
-          fill(exercise.first, own_key(exercise));
-          spoil(exercise.second);
-        },
+    .prepare = fill_first_and_spoil_second,
     .run =
         [](const Exercise& exercise) {
           std::memcpy(exercise.second.mutable_data_ptr(), exercise.first.const_data_ptr(), exercise.first.nbytes());
