@@ -12,7 +12,7 @@ namespace {
 // What is moved and not summed: NCCL knows fewer dtypes than LibTorch, and no 16-bit integers.
 at::Tensor byte_view(const at::Tensor& tensor) { return tensor.view({-1}).view(at::kByte); }
 
-// What a backend can sum: the tensor itself, or a converted copy.
+// Returns a tensor that the backend can sum: the given one, or a converted copy.
 at::Tensor summable(const at::Tensor& tensor) {
   constexpr std::array kKnown{at::kByte, at::kChar,  at::kInt,    at::kLong,
                               at::kHalf, at::kFloat, at::kDouble, at::kBFloat16};
@@ -49,12 +49,12 @@ void NativeExchange::wait(const WorkPtr& work) {
   issued_.push_back(work);
 }
 
-// After an error: the group of launches that is open belongs to this thread.
+// Closes the group of launches after an error, because it would stay open for this thread's next collective.
 void NativeExchange::end_coalescing() noexcept {
   try {
     static_cast<void>(backend_->endCoalescing());
   } catch (const std::exception&) {
-    // The first error says what is wrong.
+    // The error that led here says what is wrong.
   }
 }
 
@@ -123,30 +123,26 @@ void NativeExchange::all_to_all(const at::Tensor& output, const at::Tensor& inpu
   });
 }
 
-void NativeExchange::broadcast(const at::Tensor& tensor, int root) {
+void NativeExchange::move(const at::Tensor& tensor, const std::function<WorkPtr(std::vector<at::Tensor>&)>& act) {
   if (tensor.numel() == 0) return;
   run([&] {
     std::vector<at::Tensor> tensors{byte_view(tensor)};
-    c10d::BroadcastOptions options;
-    options.rootRank = root;
-    return backend_->broadcast(tensors, options);
+    return act(tensors);
   });
+}
+
+void NativeExchange::broadcast(const at::Tensor& tensor, int root) {
+  c10d::BroadcastOptions options;
+  options.rootRank = root;
+  move(tensor, [&](auto& tensors) { return backend_->broadcast(tensors, options); });
 }
 
 void NativeExchange::send(const at::Tensor& tensor, int peer) {
-  if (tensor.numel() == 0) return;
-  run([&] {
-    std::vector<at::Tensor> tensors{byte_view(tensor)};
-    return backend_->send(tensors, peer, 0);
-  });
+  move(tensor, [&](auto& tensors) { return backend_->send(tensors, peer, 0); });
 }
 
 void NativeExchange::recv(const at::Tensor& tensor, int peer) {
-  if (tensor.numel() == 0) return;
-  run([&] {
-    std::vector<at::Tensor> tensors{byte_view(tensor)};
-    return backend_->recv(tensors, peer, 0);
-  });
+  move(tensor, [&](auto& tensors) { return backend_->recv(tensors, peer, 0); });
 }
 
 }  // namespace fsdp

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace fsdp {
 
@@ -35,6 +36,8 @@ class NativeExchange : public Exchange {
   /// Runs `acts`, each of which begins a collective, as one, and waits.
   void run(std::span<const std::function<WorkPtr()>> acts);
   void run(const std::function<WorkPtr()>& act) { run({&act, 1}); }
+  /// Runs `act`, which begins a broadcast or a message, on the bytes of `tensor`; no bytes need no message.
+  void move(const at::Tensor& tensor, const std::function<WorkPtr(std::vector<at::Tensor>&)>& act);
   void end_coalescing() noexcept;
   /// On an accelerator it is the current stream that waits.
   void wait(const WorkPtr& work);
