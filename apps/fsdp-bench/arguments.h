@@ -99,9 +99,9 @@ struct ScalingArguments {
 struct OverheadArguments {
   int world = 2;
   std::string backend = "auto";
-  /// Of each model.
+  /// The number of groups of each model that is timed.
   std::vector<int64_t> groups = {10, 100, 1000};
-  /// Of each model, sharded and unsharded.
+  /// How many steps of each model are timed, sharded and as many unsharded.
   int64_t steps = 41;
   /// Print JSON instead of a table.
   bool json = false;

@@ -11,7 +11,7 @@
 
 namespace bench {
 
-/// Of a unit; at most 8 ranks have a row.
+/// The elements of a unit, so few that at most 8 ranks have a row.
 constexpr int64_t kUnitElements = 8;
 
 struct UnitImpl : torch::nn::Module {

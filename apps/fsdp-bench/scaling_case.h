@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// How long models take that have many of one thing.
+/// Times models that have many groups or parameters.
 
 #include <cstdint>
 

@@ -73,9 +73,9 @@ struct ReducePlane {
 
 /// A collective in flight. Thread safety: one thread at a time, or see `lets_others_go_on`.
 ///
-/// On the CPU the result is in the output when `wait` returns. On a device a collective is an event: it comes after
-/// what the current stream had been given when it was called, and `wait` makes the then current stream wait for it, not
-/// the host. What goes wrong on the device later is the error of the next collective.
+/// On the CPU the result is in the output when `wait` returns. On a device a collective is an event: the device runs
+/// it after the work that the current stream had when the collective was called, and `wait` makes the stream that is
+/// current then wait for it, not the host. The next collective throws what goes wrong on the device later.
 class Work {
  public:
   virtual ~Work() = default;
@@ -87,11 +87,11 @@ class Work {
   /// Whether other threads may call `wait` of this work too, and use the communicator, while a thread waits.
   virtual bool lets_others_go_on() const { return false; }
 
-  /// What follows a collective. It neither throws nor waits.
+  /// A function that follows a collective. It must neither throw nor wait.
   using Next = std::function<void()>;
-  /// Calls `next` when the result is there, before `wait()` returns: on the thread that finds so, for collectives of
-  /// one order in that order. A collective that `next` starts on the same device comes after this one, on streams too.
-  /// After a failure it is not called. Once.
+  /// Calls `next` when the result is there and before `wait()` returns, on the thread that finds it there. The `next`
+  /// functions of one communicator's collectives are called in the order of these. A collective that `next` starts on
+  /// the same device comes after this one, on streams too. After a failure `next` is not called. Call this only once.
   virtual void then(Next next) {
     wait();
     next();
@@ -155,9 +155,10 @@ enum class ReduceOp : uint8_t {
 /// Every call but `rank()`, `world_size()`, `fail()`, `progress()`, `send` and `recv` is collective: all ranks call in
 /// the same order, with tensors of the same sizes and dtypes. Calls that give `Work` wait for nobody; tensors belong to
 /// the collective until `Work::wait()`. Tensors are contiguous, those of one call on one device, which the backend
-/// moves (shared memory and Gloo: CPU, NCCL: CUDA), of any dtype unless said. Slices have equal lengths on all ranks,
-/// so that a backend's own collectives fit; several planes in one call travel together, on NCCL in one launch. A call
-/// has one tensor at least; tensors may be empty. Wrong arguments are a UsageError before anything is communicated.
+/// moves (shared memory and Gloo: CPU, NCCL: CUDA), and have any dtype unless the call says otherwise. Slices have
+/// equal lengths on all ranks, so that a backend's own collectives fit; several planes in one call travel together, on
+/// NCCL in one launch. A call takes at least one tensor; tensors may be empty. Wrong arguments throw UsageError before
+/// anything is communicated.
 /// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
 /// shared memory all of it. Ranks all of whose threads wait are told that they wait for each other: a thread counts
 /// from its first call on.
@@ -165,16 +166,16 @@ enum class ReduceOp : uint8_t {
 ///     auto& ranks = fsdp::default_process_group()->communicator();
 ///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss"})->wait();
 ///
-/// A communicator of one's own overrides what is pure here, and is given to ProcessGroup's constructor. fsdp relies on
-/// what these comments say and on this:
+/// To write a communicator of your own, override the pure functions and give it to ProcessGroup's constructor. fsdp
+/// relies on what these comments say and on the following:
 /// - A call gives a Work, holds the tensors until it is done, leaves inputs as they are, and records nothing for
 ///   autograd. It may be made under a lock that other threads of the rank need, so only `Work::wait`, `duplicate`,
 ///   `share`, `share_on_host`, `reserve` and `start_over` may wait for other ranks.
-/// - `share` may give nothing and `reserve` may do nothing; what is not pure may stay as it is, but for `then` where a
-///   group has replicas or goes through a collective of the user's: the one here waits.
-/// - Whoever compares tags tells ranks that run different programs so; who does not may leave them to sum different
-///   things. One that cannot begin anew throws Error in `start_over`.
-/// - Where sums are taken in rank order, strategies have the same bits.
+/// - `share` may return nothing and `reserve` may do nothing. Functions that are not pure need no override, except
+///   `Work::then` where a group has replicas or goes through a user's collective: its default waits.
+/// - A communicator that compares tags can tell ranks that they run different programs; one that does not may sum
+///   different things without an error. A communicator that cannot begin anew throws Error in `start_over`.
+/// - Strategies give the same bits only if the communicator sums in rank order.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -186,28 +187,30 @@ class Communicator {
 
   /// Gathers every rank's slice of each plane. Planes may have different dtypes and lengths.
   [[nodiscard]] virtual std::shared_ptr<Work> all_gather(std::vector<GatherPlane> planes, Tag tag) = 0;
-  /// The same of one plane.
+  /// Gathers a single plane.
   [[nodiscard]] std::shared_ptr<Work> all_gather(const at::Tensor& output, const at::Tensor& input, Tag tag) {
     return all_gather({GatherPlane{output, input}}, std::move(tag));
   }
 
-  /// Sums each plane over the ranks and multiplies the sum by `scale`; each rank gets its slice. Floating point.
+  /// Sums each plane over the ranks and multiplies the sum by `scale`; each rank gets its slice. All dtypes must be
+  /// floating point.
   [[nodiscard]] virtual std::shared_ptr<Work> reduce_scatter(std::vector<ReducePlane> planes, double scale,
                                                              Tag tag) = 0;
-  /// The same of one plane that is one flat tensor, unscaled.
+  /// Sums a single plane, whose input is one flat tensor, and does not scale it.
   [[nodiscard]] std::shared_ptr<Work> reduce_scatter(const at::Tensor& output, const at::Tensor& input, Tag tag) {
     return reduce_scatter({ReducePlane{output, {{0, input}}}}, 1.0, std::move(tag));
   }
 
-  /// Reduces tensors of any sizes in place. A sum in rank order has the bits of reduce_scatter followed by all_gather.
+  /// Reduces tensors of any sizes in place. A sum in rank order gives the same bits as a reduce_scatter followed by an
+  /// all_gather.
   [[nodiscard]] virtual std::shared_ptr<Work> all_reduce(std::vector<at::Tensor> tensors, ReduceOp op, Tag tag) = 0;
-  /// The same of one tensor.
+  /// Reduces a single tensor.
   [[nodiscard]] std::shared_ptr<Work> all_reduce(const at::Tensor& tensor, ReduceOp op, Tag tag) {
     return all_reduce(std::vector<at::Tensor>{tensor}, op, std::move(tag));
   }
 
-  /// Gives each rank another slice. Both tensors are flat and of world_size slices of equal length, in different
-  /// memory: slice r of this rank's `output` becomes the slice of rank r's `input` that has this rank's number.
+  /// Sends slice r of this rank's `input` to rank r, and receives into slice r of `output` what rank r sends to this
+  /// rank. Both tensors are flat, have world_size slices of equal length, and do not overlap.
   [[nodiscard]] virtual std::shared_ptr<Work> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                                          Tag tag) = 0;
 
@@ -221,7 +224,7 @@ class Communicator {
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
   /// Receives into `tensor` what `peer` sends, see `send`.
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;
-  /// Both at once, with one peer or two.
+  /// Sends and receives at once, with one peer or two.
   ///
   ///     ranks.send_recv(mine, next, theirs, previous, {"halo"})->wait();
   [[nodiscard]] std::shared_ptr<Work> send_recv(const at::Tensor& outgoing, int to, const at::Tensor& incoming,
@@ -237,7 +240,7 @@ class Communicator {
   /// `parts`, which are the same on every rank; none where ranks share none on `device`. They outlive the communicator;
   /// their memory may go with the last of them.
   virtual std::vector<std::shared_ptr<SharedBuffer>> share(std::span<const SharedPart> parts, c10::Device device) = 0;
-  /// The same of one buffer; null where ranks share none.
+  /// Shares a single buffer; null where the ranks share none.
   [[nodiscard]] std::shared_ptr<SharedBuffer> share(size_t bytes, c10::Device device, Tag tag) {
     const SharedPart part{std::move(tag.subject), bytes};
     auto buffers = share({&part, 1}, device);

@@ -1,6 +1,7 @@
 #pragma once
 /// \file
-/// Where the parameters of a group lie in its flat buffers, and which rows belong to which rank. Integers only.
+/// Where the parameters of a group lie in its flat buffers, and which rows belong to which rank. This folder computes
+/// with integers only.
 ///
 /// Note [Planes]. Parameters whose rows have the same length form a plane, a matrix in which they lie one after
 /// another. A plane's rows are dealt equally: rank k has rows [k n, (k + 1) n) for n = ceil(rows / ranks), rounded up
@@ -21,7 +22,7 @@ namespace fsdp::layout {
 /// One parameter of a group. Sizes may be 0, and there may be none, for a scalar.
 struct Item {
   std::vector<int64_t> sizes;
-  /// Whether its rows may be shorter than those of dim 0: it has to be contiguous for that.
+  /// Whether rows may be shorter than those of dim 0, for which the parameter has to be contiguous.
   bool may_join_dims = true;
 };
 
@@ -33,12 +34,12 @@ struct RowRange {
 
 /// One parameter in a plane.
 struct PlacedItem {
-  /// Its number in the list that the planes were made of.
+  /// The parameter's index in the list that was given to plan_planes.
   size_t number = 0;
-  /// How many of its first dims are taken together; 0 for a scalar, which has one row.
+  /// How many of the parameter's first dims make up its rows together; 0 for a scalar, which has one row.
   size_t joined_dims = 1;
   int64_t rows = 1, row_numel = 1;
-  /// Its first element in the plane.
+  /// Where the parameter begins in the plane, in elements.
   int64_t offset = 0;
 
   int64_t numel() const { return rows * row_numel; }
@@ -58,7 +59,7 @@ struct Plane {
   int64_t owned_numel(int rank) const;
 };
 
-/// In elements.
+/// Alignments in elements.
 struct Alignment {
   int64_t begin = 1;  ///< parameters begin at multiples of it, as tensors with memory of their own do; kernels may give
                       ///< other bits at other addresses

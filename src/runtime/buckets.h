@@ -19,8 +19,8 @@ struct SlotRun {
 /// Note [Order of buckets]. Gradients arrive in about the reverse order of the parameters, so buckets are cut from the
 /// end: what is reduced first is complete first. Each bucket is a plane of its own, one stretch of memory that is
 /// summed where it lies. The order is part of the model, so it is the same on every rank without asking. A model that
-/// registers its parameters in another order than it uses them, or has several dtypes, whose buckets come one dtype
-/// after the other, is reduced as correctly, and only later: a bucket that is complete waits for those before it.
+/// registers its parameters in another order than it uses them, or whose several dtypes put the buckets of one dtype
+/// after those of another, is reduced as correctly but later, because a complete bucket waits for those before it.
 /// torch's DDP records the order in which gradients arrived, and its buckets are copies.
 
 /// Runs of neighbours in ascending order, each as long as its gradients take at most `cap_bytes`, the last one at most

@@ -169,7 +169,7 @@ void GroupBackward::take_gradients(const ReducedPlane& plane, PartialSum& kept, 
   }
 }
 
-// What this rank gives to the reduction of a bucket.
+// Returns what this rank contributes to the reduction of a bucket.
 Contribution GroupBackward::take_contribution(Bucket& bucket, const std::vector<ReducedPlane>& planes) {
   auto kept = std::exchange(bucket.partial_sum, {});
   Contribution taken{.votes = std::vector<uint8_t>(bucket.slots.size()),
@@ -193,7 +193,7 @@ bool GroupBackward::trains(const Bucket& bucket, size_t plane) {
   return false;
 }
 
-// What was reduced, in the form of the rows.
+// Returns the reduced gradients in the form of the rows.
 memory::FlatPart GroupBackward::land(const ReducedPlane& reduced) {
   auto& shard = params_.flats()[reduced.flat].shard();
   if (!shard.lands_elsewhere()) return reduced.rows;

@@ -12,7 +12,7 @@
 namespace fsdp {
 namespace {
 
-// What follows a collective, once.
+// The function that follows a collective, which is called once.
 class Act {
  public:
   Act(c10::Device device, std::function<void()> act) : device_(device), act_(std::move(act)) {

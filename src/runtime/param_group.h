@@ -137,7 +137,7 @@ class ParamGroup : public std::enable_shared_from_this<ParamGroup> {
 
   // What parameters show: a count of open scopes and open graph tasks.
   bool is_inside() const { return depth_ > 0; }
-  /// Whether the next `leave` is the last one.
+  /// Whether the next call of `leave` will be the last.
   bool is_left_next() const { return depth_ == 1; }
   bool is_in_scope() const { return depth_ > static_cast<int>(parts_->backward.tasks().size()); }
   void enter();

@@ -13,7 +13,7 @@ namespace fsdp::runtime {
 /// Valid while the group is there.
 struct ParamRows {
   const std::string& name;
-  /// Of the whole parameter.
+  /// The sizes of the unsharded parameter.
   c10::IntArrayRef sizes;
   /// The sizes by which its rows count: `sizes`, of a scalar [1], with some first dims taken together where its rows
   /// are shorter than those of dim 0 (see Note [Planes]).

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Which operators compute with whole parameters at the moment.
+/// Counts the operators that compute with unsharded parameters at the moment.
 
 #include <atomic>
 
@@ -12,12 +12,12 @@ namespace fsdp::runtime {
 /// Those of one group, on any thread. What they read stays in memory, and their parameters stay whole, until they end.
 class Pins {
  public:
-  /// An operator of the calling thread begins; under the rank's lock.
+  /// Called under the rank's lock when an operator of the calling thread begins.
   void add() {
     ++count_;
     ++own_;
   }
-  /// It ends; without the lock.
+  /// Called without the lock when the operator ends.
   void remove() {
     --own_;
     if (--count_ == 0) count_.notify_all();

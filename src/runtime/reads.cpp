@@ -64,7 +64,7 @@ std::vector<GroupId> predict(RankState& rank, const ParamGroup& group, bool in_b
   const auto followed = order.note(group.id());
   if (rank.keeps_files) read_files_ahead(rank, order);
   const auto& limit = group.policy.max_prefetched_bytes;
-  // As many as fit. What lies around the group that is read is not counted.
+  // Gathers as many groups as fit; those around the group that is read are not counted.
   const auto fits = [&, bytes = limit.value_or(0)](GroupId id) mutable {
     if (limit && shows_whole(rank, id) && !lies_around(rank, id, group.id())) bytes -= whole_bytes(*rank.group(id));
     return bytes >= 0;
@@ -127,7 +127,7 @@ void read_groups(std::span<ParamGroup* const> groups) {
     group->require_not_handed_out();
     note_first_read(*group);
   }
-  // Where ranks share memory whole parameters take none: nothing is freed for others, and nothing is gathered ahead.
+  // Where ranks share memory, unsharded parameters take none, so nothing is freed for others or gathered ahead.
   if (std::ranges::all_of(groups, [](ParamGroup* group) { return group->params().shares_memory(); })) {
     for (auto* group : groups) group->residency().finish_gather();
     current = groups.back()->id();

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// From whole gradients to those of this rank's rows: collectives.
+/// The collectives that turn unsharded gradients into the gradients of this rank's rows.
 
 #include <fsdp/group_collectives.h>
 
@@ -18,7 +18,7 @@
 
 namespace fsdp::runtime {
 
-/// A way to sum what all ranks of a placement give.
+/// A way to sum the gradients of all ranks of a placement.
 class Reduction {
  public:
   struct Started {
@@ -28,8 +28,9 @@ class Reduction {
   };
 
   virtual ~Reduction() = default;
-  /// Starts it: the outputs get this rank's slices of the sums, those of `rows` times `scale`; `counts` may be scaled,
-  /// too. `with`: for `rows` in place of the shard axis's own reduce_scatter, unless it is none. Collective.
+  /// Starts the reduction. The outputs receive this rank's slices of the sums; those of `rows` are multiplied by
+  /// `scale`, and `counts` may be. If there is a `with`, it reduces `rows` in place of the shard axis's own
+  /// reduce_scatter. Collective.
   virtual Started start(std::vector<ReducePlane> rows, ReducePlane counts, double scale, Tag tag,
                         const ReduceScatter& with) const = 0;
 };
@@ -43,62 +44,65 @@ std::unique_ptr<const Reduction> reduction_within_replica(const Placement& place
 
 /// How a group's gradients are reduced.
 struct ReductionPolicy {
-  /// What the sum is divided by; unset: the number of ranks of both axes.
+  /// The number by which the sum is divided; unset, it is the number of ranks of both axes.
   std::optional<double> divide_factor;
-  /// Over the replicas too. Without it the sum over the shard axis is kept for the next reduction.
+  /// Whether replicas are summed too. Otherwise the sum over the shard axis is kept for the next reduction.
   bool all_reduces = true;
-  /// Over the shard axis in place of the communicator's own reduce_scatter; none: that one.
+  /// Reduces over the shard axis in place of the communicator's own reduce_scatter, if it is set.
   ReduceScatter custom_reduce_scatter = {};
   /// Gets this rank's slice of each plane's reduced gradients, before they are handed out.
   std::function<void(const at::Tensor& rows)> hook = {};
 };
 
-/// Whole gradients are multiplied by it before they are summed in `dtype`, which is no part of the result: a power of
-/// two, other than 1 for fp16 alone, whose largest number is 65504. Half of the division (in powers) comes before the
-/// sum and half after, so that neither the sum nor what is summed leaves fp16's range (as in FSDP1).
+/// The factor by which unsharded gradients are multiplied before they are summed in `dtype`, and which is taken out of
+/// the sum again. It is a power of two, and 1 for every dtype but fp16, whose largest number is 65504: dividing by the
+/// square root or so before the sum and by the rest after it keeps gradients and sum in fp16's range (as in FSDP1).
 double factor_before_sum(c10::ScalarType dtype, const Placement& placement);
 
-/// What a rank gives to a reduction.
+/// What one rank contributes to a reduction.
 struct Contribution {
-  /// Of each plane, the whole gradients where autograd left them, with what was kept of this rank's rows.
+  /// For each plane, the unsharded gradients where autograd left them, and the sums kept for this rank's rows.
   std::vector<std::vector<Piece>> planes = {};
-  /// Of each parameter, whether there is a gradient, and whether its plane takes part.
+  /// For each parameter, whether it has a gradient, and whether its plane takes part.
   std::vector<uint8_t> votes = {}, takes_part = {};
-  std::vector<memory::Charge> charges = {};  ///< of the whole gradients
-  /// The reductions within the replica whose sum has joined.
+  std::vector<memory::Charge> charges = {};  ///< the bytes of the unsharded gradients
+  /// How many reductions within the replica have joined their sums to this one.
   int joined = 0;
-  /// What gradients were multiplied by; see factor_before_sum.
+  /// The factor by which gradients were multiplied; see factor_before_sum.
   double factor = 1;
 };
 
-/// This rank's slice of the sum of one plane. It lies as the flat shard does and is zero between parameters: optimizers
-/// walk through both at once.
+/// This rank's slice of the sum of one plane. It has the layout of the flat shard and is zero between parameters, so
+/// that optimizers can walk through both at once.
 struct ReducedPlane {
   size_t flat = 0;
   memory::FlatPart rows;
 };
 
-/// In flight until its work was waited for.
+/// A reduction that is in flight until its work was waited for.
 struct ReductionInFlight {
-  std::vector<memory::Charge> charges;  // of the whole gradients
+  std::vector<memory::Charge> charges;  // the bytes of the unsharded gradients
   std::vector<ReducedPlane> planes;
   Reduction::Started started;
-  /// Of each parameter, whether this rank gave a gradient; how many ranks did, times what sums are scaled by.
+  /// For each parameter, whether this rank has a gradient, and whether its plane takes part.
   std::vector<uint8_t> own_votes, takes_part;
+  /// For each parameter, how many ranks have a gradient, times the scale of the sums.
   at::Tensor counts;
   bool is_within_replica = false;
   int joined = 0;  // see Contribution
 
-  /// Once the work was waited for: of each parameter, whether some rank gave a gradient. The host waits for a device
-  /// only where this rank alone does not know.
+  /// For each parameter, whether any rank has a gradient. Call it after the work was waited for. The host waits for a
+  /// device only if some parameter takes part for which this rank has no gradient itself.
   std::vector<uint8_t> votes() const;
-  /// Once the work was waited for: the planes are the sums, as the calling thread's stream reads them.
+  /// Applies the remaining scale, so that the calling thread's stream reads the sums in the planes. Call it after the
+  /// work was waited for.
   void finish();
 };
 
-/// Starts the sums of several planes of one device, which are divided once they are over all axes. How many ranks gave
-/// a gradient travels along as one more plane: a parameter that some rank used gets a gradient on every rank. `planes`
-/// get this rank's slices; at least one. `writes`: how often the rows were written, which replicas compare. Collective.
+/// Starts to sum the gradients of at least one plane; all planes are on one device. Sums are divided once, after the
+/// last axis. One more plane counts the ranks that have a gradient, so that a parameter that any rank used gets a
+/// gradient on every rank. `planes` receive this rank's slices. `writes` says how often the rows were written, which
+/// replicas compare. Collective.
 ReductionInFlight reduce(const Reduction& reduction, const GroupIdentity& group, std::string subject,
                          std::vector<ReducedPlane> planes, Contribution contribution, const ReductionPolicy& policy,
                          uint32_t writes);

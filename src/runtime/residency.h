@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Whether the whole parameters of a group are in memory, and how they come there and go.
+/// Whether a group's unsharded parameters are in memory, and how they get there and leave.
 
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -34,12 +34,13 @@ class Residency {
   /// Before the ranks meet to read: what they see of this rank's rows is as the last write left these. Only while this
   /// rank may write rows.
   void publish();
-  /// kSharded -> kGathering, else nothing; if it throws: kSharded. `call`: of the user's, which asked for it.
+  /// kSharded -> kGathering; in other states it does nothing, and if it throws the state is kSharded. `call` is the
+  /// user's call that asked for the parameters, if there is one.
   void start_gather(const std::string& call = {});
   /// kSharded, kGathering -> kWhole, for the current stream to read; if it throws: kSharded.
   void finish_gather(const std::string& call = {});
-  /// -> kSharded, when no operator of another thread computes with them any more. A thread that is inside of an
-  /// operator itself waits for none: then they stay until the next scope opens.
+  /// -> kSharded, after waiting for operators of other threads that compute with the parameters. A thread that is
+  /// inside an operator itself does not wait; the parameters then stay until the next scope opens.
   void free_whole();
   void spread_whole();   // kWhole -> kSharded, with a second shard among the placement's neighbours, if it has any
   void make_own();       // kWhole -> kWhole, in memory that only this rank sees; if it throws: kSharded
@@ -56,9 +57,10 @@ class Residency {
   /// Those among neighbours.
   int64_t gathers_within() const { return gathers_within_; }
 
-  /// Whether operators compute with whole parameters at the moment.
+  /// Whether any operator computes with the unsharded parameters at the moment.
   bool is_pinned() const { return group_.pins->are_there(); }
-  /// Waits for those of other threads. Returns whether it did, so that others may have done something meanwhile.
+  /// Waits for the operators of other threads. Returns whether it let the lock go, in which case other threads may have
+  /// changed the state.
   bool wait_for_operators() { return group_.pins->wait_until_gone(group_.rank_state->mutex); }
 
   /// In place of the communicator's own; none: that one.

@@ -207,7 +207,7 @@ void CheckpointRows::read(const std::string& name, const TensorRecord& tensor, E
   for (const auto& part : tensor.parts) send(name, tensor, part, elements, out);
 }
 
-// A part of a tensor from who sees it to all, of whom each takes the elements that it wants.
+// Sends a part of a tensor from the rank that sees its file to all ranks, each of which takes the elements it wants.
 void CheckpointRows::send(const std::string& name, const TensorRecord& tensor, const TensorPart& part,
                           ElementRange elements, std::span<std::byte> out) {
   const auto root = sights_.at(part.file).lowest;

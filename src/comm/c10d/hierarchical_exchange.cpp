@@ -18,7 +18,7 @@ namespace {
 // A reduce_scatter cuts slices into parts of about as many bytes, alike on every rank.
 constexpr int64_t kPartBytes = int64_t{2} << 20;
 
-// The slices of some ranks, which are neighbours.
+// A view of the slices of neighbouring ranks.
 at::Tensor slices_of(const at::Tensor& flat, int64_t length, RankRange ranks) {
   return flat.narrow(0, ranks.begin * length, ranks.size() * length);
 }
@@ -34,7 +34,7 @@ struct HierarchicalExchange::Part {
   int64_t length(int64_t slice) const { return of(slice).second - of(slice).first; }
 };
 
-/// Sums that are on their way.
+/// Sums that this rank is sending; their memory must live until the transfers end.
 struct HierarchicalExchange::Sums {
   std::vector<at::Tensor> tensors;
   Transfers transfers;

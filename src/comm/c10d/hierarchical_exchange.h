@@ -51,7 +51,7 @@ class HierarchicalExchange : public DirectExchange {
   void sum_inside(ReducePlanes planes, int host, Part part, std::span<const at::Tensor> sums) const;
   void send_sums(ReducePlanes planes, int host, int64_t parts, Sums& sent) const;
   void sum(std::span<const at::Tensor> flats);
-  /// The most ranks of `host` for which one of this host stands.
+  /// The largest number of ranks of `host` that one rank of this host is the deputy of.
   int most_charges(int host) const;
 
   const std::shared_ptr<const Inside> inside_;

@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// What an exception says.
+/// The message of an exception.
 
 #include <c10/util/Exception.h>
 

@@ -40,11 +40,11 @@ struct Fingerprint {
   uint64_t sequence = 0;
   /// Of the whole operation, so that it is the same on every rank.
   uint64_t bytes = 0;
-  /// Hash of the planes' lengths.
+  /// A hash of the planes' lengths.
   uint64_t lengths = 0;
   /// Hash of the whole subject; `text` has the beginning of what messages say of it.
   uint64_t subject_hash = 0;
-  /// Hash of the planes' dtypes.
+  /// A hash of the planes' dtypes.
   uint64_t dtypes = 0;
   uint32_t planes = 0;
   /// Broadcast: the root. Send and recv: the other rank. Otherwise -1.

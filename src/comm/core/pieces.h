@@ -18,28 +18,29 @@ at::Tensor stretch_of(const at::Tensor& flat, int64_t begin, int64_t count);
 /// A view of the slice of `rank` when every rank's slice has `length` elements. A slice that reaches beyond the end of
 /// the tensor is cut off there.
 at::Tensor slice_of(const at::Tensor& flat, int64_t length, int rank);
-/// Those of all planes: of outputs, or of inputs that are one piece, all of it.
+/// The slices of `rank` in all planes: in the outputs of a gather, or in the inputs of a reduction, each of which must
+/// be a single piece here.
 std::vector<at::Tensor> slices_of(std::span<const GatherPlane> planes, int rank);
 std::vector<at::Tensor> slices_of(std::span<const ReducePlane> planes, int rank);
-/// What of the planes is this rank's own.
+/// The tensors of all planes that hold this rank's own slices.
 std::vector<at::Tensor> inputs_of(std::span<const GatherPlane> planes);
 std::vector<at::Tensor> outputs_of(std::span<const ReducePlane> planes);
-/// What is left of `a` divided by `b` counts as a whole one.
+/// a / b, rounded up.
 constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Slices of several tensors lie behind one another from multiples of so many bytes on, which suits every dtype.
+/// Slices of several tensors that lie behind one another begin at multiples of this many bytes, which suits all dtypes.
 constexpr int64_t kSliceAlignment = 16;
 constexpr int64_t align_slice(int64_t bytes) { return divide_up(bytes, kSliceAlignment) * kSliceAlignment; }
 
 /// Copies `bytes`, unless both are the same memory: an empty tensor may have no address, which memcpy must not get.
 void copy_bytes(void* target, const void* source, size_t bytes);
-/// The same of whole tensors on the CPU, in the calling thread: copy_() would use a pool of threads.
+/// Copies tensors on the CPU in the calling thread, whereas copy_() would use a pool of threads.
 void copy_bytes(const at::Tensor& target, const at::Tensor& source);
 void copy_bytes(std::span<const at::Tensor> targets, std::span<const at::Tensor> sources);
 
 /// The flat tensor of `numel` elements that `pieces` make up, zeros between them: the piece itself if it is all of it.
 at::Tensor assemble(std::vector<Piece> pieces, int64_t numel, const at::TensorOptions& options);
-/// The same into `output`, a flat tensor. Lets each piece go once it is copied.
+/// Assembles the pieces in `output`, a flat tensor, and releases each piece once it is copied.
 void assemble_into(const at::Tensor& output, std::vector<Piece> pieces);
 
 /// What `pieces` have of [begin, end) of the flat tensor, as pieces of that stretch.

@@ -17,7 +17,7 @@ namespace fsdp::state {
 struct ElementRange {
   int64_t first = 0, count = 0;
 };
-/// What two have in common; no elements if that is nothing.
+/// The elements that both boxes have; none if they do not meet.
 ElementRange overlap(ElementRange a, ElementRange b);
 
 /// Elements [offsets[d], offsets[d] + sizes[d]) of each dim d of a tensor: the entry of the tensor's name in a file.
@@ -33,11 +33,11 @@ struct TensorRecord {
   Dtype dtype = Dtype::kFloat32;
   /// Of the whole tensor.
   std::vector<int64_t> sizes;
-  /// In the order of their elements, of which each is in one.
+  /// The parts in the order of their elements; each element is in exactly one part.
   std::vector<TensorPart> parts;
 
   int64_t numel() const;
-  /// Those that one of its parts has.
+  /// The elements that one of its parts has.
   ElementRange elements_of(const TensorPart& part) const;
 };
 using TensorRecords = std::map<std::string, TensorRecord>;
