@@ -84,10 +84,9 @@ class Lane::Ticket : public Work {
 // Shared with the thread, which may have to be left behind.
 class Lane::State : public RollCall::Witness {
  public:
-  State(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
-        Options options)
+  State(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
       : wire_(std::move(wire)),
-        handshake_(std::move(handshake)),
+        mail_(std::move(mail)),
         roll_call_(std::move(roll_call)),
         options_(std::move(options)) {}
 
@@ -106,13 +105,12 @@ class Lane::State : public RollCall::Witness {
   void look_after_issued();
   void attempt_to_look();
   void agreed();
-  [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::string text_of(const Fingerprint& fingerprint) const { return fsdp::describe(fingerprint, options_.ranks); }
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
 
   const std::shared_ptr<Wire> wire_;
-  const std::shared_ptr<Handshake> handshake_;
+  const std::shared_ptr<Mail> mail_;
   const std::shared_ptr<RollCall> roll_call_;
   const Options options_;
   const std::shared_ptr<std::atomic<int>> waits_ = std::make_shared<std::atomic<int>>(0);  // of callers, for this lane
@@ -140,9 +138,8 @@ class Lane::State : public RollCall::Witness {
   std::deque<OnDevice> on_device_;
 };
 
-Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
-           Options options)
-    : state_(std::make_shared<State>(std::move(wire), std::move(handshake), roll_call, std::move(options))) {
+Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
+    : state_(std::make_shared<State>(std::move(wire), std::move(mail), roll_call, std::move(options))) {
   roll_call->enroll(state_);
   thread_ = std::thread([state = state_] { state->run(); });
 }
@@ -156,8 +153,8 @@ Lane::~Lane() {
   }
 }
 
-std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data, Enclosure enclosure) {
-  return state_->push({fingerprint, std::move(move_data), std::move(enclosure), nullptr});
+std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) {
+  return state_->push({fingerprint, std::move(move_data), nullptr});
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
@@ -254,7 +251,6 @@ void Lane::State::execute(Job& job) {
     busy_ = static_cast<bool>(failure_) && busy_;
   }
   job.move_data = nullptr;
-  job.enclosure = nullptr;
   job.ticket->finish(failure_);
 }
 
@@ -273,17 +269,21 @@ void Lane::State::attempt(Job& job, Span& span) {
   }
   try {
     fault_point("lane handshake");
-    const Disagreement found = handshake_->exchange(mine, job.enclosure);
-    if (found.peer >= 0) disagree(mine, found);
-    roll_call_->activity().move();
-    agreed();
-    span.reach(Stage::kAgreed);
-    fault_point("lane agreed");
+    mail_->begin(mine, [&] {
+      roll_call_->activity().move();
+      agreed();
+      span.reach(Stage::kAgreed);
+      fault_point("lane agreed");
+    });
     if (auto works = job.move_data(); !works.empty())
       on_device_.push_back({std::move(works), mine, begin + options_.timeout});
+    mail_->finish();
     fault_point("lane done");
   } catch (const Error&) {
     throw;
+  } catch (const Disagreement& found) {
+    const auto verdict = disagreement(options_.ranks, found.mine, found.peer, found.theirs, found.difference);
+    raise(roll_call_->pronounce(verdict), mine);
   } catch (const Interrupted&) {
     if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
     std::rethrow_exception(failure_of(mine, "the process group was destroyed while it was in progress"));
@@ -328,10 +328,6 @@ void Lane::State::attempt_to_look() {
 void Lane::State::agreed() {
   std::lock_guard lock(mutex_);
   agreed_ = true;
-}
-
-void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
-  raise(roll_call_->pronounce(disagreement(options_.ranks, mine, found.peer, found.theirs, found.difference)), mine);
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {

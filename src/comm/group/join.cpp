@@ -89,6 +89,7 @@ std::string claims_of(const Membership& membership) {
   std::string claims = str_cat("world size ", membership.world_size(), ", backend ", membership.backend);
   if (membership.device_backend)
     claims += str_cat(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+  if (membership.compares_first) claims += ", FSDP_CHECK=each";
   return claims;
 }
 
@@ -192,6 +193,7 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& 
   options.ranks = membership.ranks;
   options.traffic = std::make_shared<CountByPeer>(traffic, hosts, membership.rank());
   options.timeout = timeout;
+  options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = store_in_rank_0;
   std::vector<std::string> processes;
   for (const auto& profile : profiles) processes.push_back(profile.process);
