@@ -35,19 +35,10 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  Ticket(std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
-      : roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
+  Ticket(std::weak_ptr<State> lane, std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
+      : lane_(std::move(lane)), roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
 
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    if (!done_) {
-      const Activity::Waiting waiting(roll_call_->activity());
-      ++*waits_of_lane_;
-      changed_.wait(lock, [&] { return done_; });
-      --*waits_of_lane_;
-    }
-    if (error_) std::rethrow_exception(error_);
-  }
+  void wait() override;
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {
     std::unique_lock lock(mutex_);
@@ -72,6 +63,7 @@ class Lane::Ticket : public Work {
   }
 
  private:
+  const std::weak_ptr<State> lane_;
   const std::shared_ptr<RollCall> roll_call_;
   const std::shared_ptr<std::atomic<int>> waits_of_lane_;
   std::mutex mutex_;
@@ -82,7 +74,7 @@ class Lane::Ticket : public Work {
 };
 
 // Shared with the thread, which may have to be left behind.
-class Lane::State : public RollCall::Witness {
+class Lane::State : public RollCall::Witness, public std::enable_shared_from_this<Lane::State> {
  public:
   State(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
       : wire_(std::move(wire)),
@@ -92,6 +84,7 @@ class Lane::State : public RollCall::Witness {
 
   std::shared_ptr<Work> push(Job job);
   void run();
+  void run_first(const Ticket& ticket);
   void stop();
   bool wait_until_ended(std::chrono::milliseconds time);
 
@@ -100,6 +93,7 @@ class Lane::State : public RollCall::Witness {
   void interrupt() override { wire_->interrupt(); }
 
  private:
+  void run_next(std::unique_lock<std::mutex>& lock);
   void execute(Job& job);
   void attempt(Job& job, Span& span);
   void look_after_issued();
@@ -119,6 +113,7 @@ class Lane::State : public RollCall::Witness {
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
+  bool runs_ = false;  // a thread runs a job, or looks after what was issued
   uint64_t begun_ = 0;  // by callers
   // The operation in progress, or the last one.
   std::string operation_;
@@ -126,7 +121,7 @@ class Lane::State : public RollCall::Witness {
   bool busy_ = false, agreed_ = false;
   Clock::time_point since_;
 
-  // Of the thread alone.
+  // Of the thread that runs.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
   // In the order in which they were issued.
@@ -158,7 +153,7 @@ std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) 
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
-  auto ticket = job.ticket = std::make_shared<Ticket>(roll_call_, waits_);
+  auto ticket = job.ticket = std::make_shared<Ticket>(weak_from_this(), roll_call_, waits_);
   roll_call_->activity().begin();
   std::lock_guard lock(mutex_);
   ++begun_;
@@ -203,34 +198,67 @@ bool Lane::State::describe(Standing& standing) const {
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
   Activity::leave_out_this_thread();  // what follows its collectives may begin others
-  const PipeSignalBlocked no_pipe_signal;
-  // Collectives write into parameters' memory: no graph, no version bumps.
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto is_called = [&] { return stopping_ || !jobs_.empty(); };
-    if (on_device_.empty()) {
+    const auto is_called = [&] { return !runs_ && (stopping_ || !jobs_.empty()); };
+    if (runs_ || on_device_.empty()) {
       changed_.wait(lock, is_called);
     } else if (!changed_.wait_for(lock, kGlance, is_called)) {
+      if (runs_) continue;
+      runs_ = true;
       lock.unlock();
       look_after_issued();
       lock.lock();
+      runs_ = false;
+      changed_.notify_all();
       continue;
     }
     if (jobs_.empty()) break;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    if (stopping_ && !failure_) {
-      failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
-    }
-    lock.unlock();
-    look_after_issued();
-    execute(job);
-    job = {};
-    lock.lock();
+    run_next(lock);
   }
   ended_ = true;
   changed_.notify_all();
+}
+
+// Runs the job of `ticket` in the thread that waits for it, if it is its turn: that spares two changes of threads.
+void Lane::State::run_first(const Ticket& ticket) {
+  std::unique_lock lock(mutex_);
+  if (!runs_ && !jobs_.empty() && jobs_.front().ticket.get() == &ticket) run_next(lock);
+}
+
+void Lane::State::run_next(std::unique_lock<std::mutex>& lock) {
+  const PipeSignalBlocked no_pipe_signal;
+  // Collectives write into parameters' memory: no graph, no version bumps.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  if (stopping_ && !failure_) {
+    failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
+  }
+  runs_ = true;
+  lock.unlock();
+  look_after_issued();
+  execute(job);
+  job = {};
+  lock.lock();
+  runs_ = false;
+  if (stopping_ || !jobs_.empty()) changed_.notify_all();
+}
+
+void Lane::Ticket::wait() {
+  std::unique_lock lock(mutex_);
+  if (!done_) {
+    const Activity::Waiting waiting(roll_call_->activity());
+    ++*waits_of_lane_;
+    // What follows a collective belongs in the lane's thread.
+    const auto lane = next_ ? nullptr : lane_.lock();
+    lock.unlock();
+    if (lane) lane->run_first(*this);
+    lock.lock();
+    changed_.wait(lock, [&] { return done_; });
+    --*waits_of_lane_;
+  }
+  if (error_) std::rethrow_exception(error_);
 }
 
 void Lane::State::execute(Job& job) {
