@@ -20,6 +20,9 @@ using Clock = std::chrono::steady_clock;
 // How often a lane looks after what goes on on a device.
 constexpr std::chrono::milliseconds kGlance{10};
 
+// How long a lane leaves a job to the thread that waits for it.
+constexpr std::chrono::microseconds kCourtesy{20};
+
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
 }
@@ -155,9 +158,11 @@ std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) 
 std::shared_ptr<Work> Lane::State::push(Job job) {
   auto ticket = job.ticket = std::make_shared<Ticket>(weak_from_this(), roll_call_, waits_);
   roll_call_->activity().begin();
-  std::lock_guard lock(mutex_);
-  ++begun_;
-  jobs_.push_back(std::move(job));
+  {
+    std::lock_guard lock(mutex_);
+    ++begun_;
+    jobs_.push_back(std::move(job));
+  }
   changed_.notify_all();
   return ticket;
 }
@@ -198,6 +203,7 @@ bool Lane::State::describe(Standing& standing) const {
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
   Activity::leave_out_this_thread();  // what follows its collectives may begin others
+  const PipeSignalBlocked no_pipe_signal;
   std::unique_lock lock(mutex_);
   while (true) {
     const auto is_called = [&] { return !runs_ && (stopping_ || !jobs_.empty()); };
@@ -214,6 +220,8 @@ void Lane::State::run() {
       continue;
     }
     if (jobs_.empty()) break;
+    // Whoever waits for it at once may run it.
+    if (changed_.wait_for(lock, kCourtesy, [&] { return runs_ || jobs_.empty(); })) continue;
     run_next(lock);
   }
   ended_ = true;
