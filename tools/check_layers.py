@@ -20,7 +20,7 @@ LAYERS = [
     ["launch", "memory"],
     ["runtime"],
     ["api"],
-    ["optim", "init", "activation", "amp", "modules"],
+    ["optim", "init", "activation", "amp", "modules", "parallel"],
     ["report", "state"],
     ["train"],
 ]

@@ -22,6 +22,7 @@
 #include <fsdp/explain.h>
 #include <fsdp/flat_optimizer.h>
 #include <fsdp/fully_shard.h>
+#include <fsdp/functional.h>
 #include <fsdp/grad_scaler.h>
 #include <fsdp/group.h>
 #include <fsdp/group_collectives.h>
