@@ -49,6 +49,7 @@
 #include <fsdp/spawn.h>
 #include <fsdp/state_dict.h>
 #include <fsdp/sync_batch_norm.h>
+#include <fsdp/tensor_parallel.h>
 #include <fsdp/to.h>
 #include <fsdp/trace.h>
 #include <fsdp/traffic.h>

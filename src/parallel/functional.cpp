@@ -20,7 +20,7 @@ using torch::autograd::variable_list;
 
 // A linear map of the ranks' tensors.
 struct Map {
-  enum class Kind { kIdentity, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kShift } kind;
+  enum class Kind { kIdentity, kSlice, kAllReduce, kAllGather, kReduceScatter, kAllToAll, kShift } kind;
   int64_t dim = 0;     // of a shift: the number of ranks by which it moves tensors
   int64_t concat = 0;  // the dim along which an all_to_all joins what it receives
 };
@@ -63,6 +63,10 @@ at::Tensor shifted(const at::Tensor& input, int64_t by, Communicator& ranks, con
 at::Tensor run(const Collective& collective, const at::Tensor& input) {
   const auto& [kind, dim, concat] = collective.forward;
   if (kind == kIdentity) return input.view_as(input);
+  if (kind == kSlice) {
+    const int64_t size = input.size(dim) / collective.group->world_size();
+    return input.narrow(dim, collective.group->rank() * size, size).clone();
+  }
   const auto order = Attachment::order_for(*collective.group, collective.group, "functional");
   const int64_t ranks = order->world_size();
   const Tag tag{str_cat(collective.name, " of sizes ", input.sizes()), {}};
@@ -159,6 +163,18 @@ at::Tensor all_gather(const at::Tensor& input, int64_t dim, const std::shared_pt
   const Call call("all_gather", input, group);
   const int64_t along = call.dim(dim);
   return call.run({kAllGather, along}, {kReduceScatter, along});
+}
+
+at::Tensor scatter_to_ranks(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
+  const Call call("scatter_to_ranks", input, group);
+  const int64_t along = call.dim_to_cut(dim);
+  return call.run({kSlice, along}, {kAllGather, along});
+}
+
+at::Tensor gather_from_ranks(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {
+  const Call call("gather_from_ranks", input, group);
+  const int64_t along = call.dim(dim);
+  return call.run({kAllGather, along}, {kSlice, along});
 }
 
 at::Tensor reduce_scatter(const at::Tensor& input, int64_t dim, const std::shared_ptr<ProcessGroup>& group) {

@@ -202,16 +202,16 @@ TEST(FunctionalErrors, WrongArgumentsAreRefusedBeforeAnythingMoves) {
       expect_error(call, {part});
     };
     const auto x = torch::ones({3, 4});
-    refused([] { return functional::all_reduce({}); }, "functional::all_reduce: expected a tensor, found an undefined");
+    refused([] { return functional::all_reduce({}); }, "all_reduce: expected a tensor, found an undefined");
     refused([&] { return functional::all_gather(x, 2); }, "expected a dim of a tensor of sizes [3, 4], found 2");
     refused([] { return functional::all_gather(torch::ones({}), 0); }, "expected a dim of a tensor of sizes []");
-    refused([&] { return functional::reduce_scatter(x, 0); }, "2 equal parts along dim 0, found [3, 4]. Pad the tensor");
+    refused([&] { return functional::reduce_scatter(x, 0); }, "2 equal parts along dim 0, found [3, 4]. Pad the");
     refused([&] { return functional::all_to_all(x, -2, 1); }, "2 equal parts along dim 0");
     refused([&] { return functional::all_to_all(x, 1, -3); }, "found -3");
     refused([&] { return functional::reduce_scatter(x.to(torch::kLong), 1); }, "floating point tensor, found Long");
     barrier();
     const auto own = rank == 0 ? torch::ones({2, 6}) : torch::ones({6, 2});
-    expect_error<Mismatch>([&] { return functional::all_to_all(own, 0, 1); }, {"functional::all_to_all of sizes [6, 2]"});
+    expect_error<Mismatch>([&] { return functional::all_to_all(own, 0, 1); }, {"all_to_all of sizes [6, 2]"});
   });
 }
 
