@@ -21,8 +21,8 @@ namespace fsdp {
 /// the sizes {2, 4} rank 5 is at (1, 1). A rank sees a mesh from its own place: `mesh["shard"]` are the ranks that
 /// differ from this one on that axis only.
 ///
-/// Nothing here is collective but init_device_mesh and flatten, which make process groups. Cheap to copy. Any thread. A name that is no
-/// axis of the mesh is a UsageError.
+/// Nothing here is collective but init_device_mesh and flatten, which make process groups. Cheap to copy. Any thread. A
+/// name that is no axis of the mesh is a UsageError.
 ///
 ///     auto mesh = fsdp::init_device_mesh({2, 4}, {"replicate", "shard"});
 ///     double mean = fsdp::mean(loss, mesh["shard"].process_group());  // over the 4 ranks of this rank's row

@@ -30,6 +30,7 @@
 #include <fsdp/initialize.h>
 #include <fsdp/join.h>
 #include <fsdp/lbfgs.h>
+#include <fsdp/linear_cross_entropy.h>
 #include <fsdp/memory_report.h>
 #include <fsdp/memory_timeline.h>
 #include <fsdp/metrics.h>
@@ -50,6 +51,7 @@
 #include <fsdp/state_dict.h>
 #include <fsdp/sync_batch_norm.h>
 #include <fsdp/tensor_parallel.h>
+#include <fsdp/tiled.h>
 #include <fsdp/to.h>
 #include <fsdp/trace.h>
 #include <fsdp/traffic.h>
