@@ -74,7 +74,7 @@ TEST(DifferentModelsAndOptions, AreFound) {
   for (size_t i = 0; i < all.size(); ++i) {
     SCOPED_TRACE(i);
     Words words{"@", "names, sizes, dtypes and options", all[i].of_0, all[i].of_1};
-    for (const auto& word : they_run("all_gather of 'fully_shard Linear: ", "all_gather of 'fully_shard Linear: "))
+    for (const auto& word : they_run("all_reduce(min) of 'fully_shard Linear: ", "all_gather of 'fully_shard Linear: "))
       if (all[i].world == 2) words.push_back(word);
     expect_mismatch(all[i].world, all[i].act, words);
   }
@@ -87,7 +87,7 @@ TEST(DifferentOrder, OfFullyShardIsFound) {
                     fully_shard({r == 1 ? net->up.get() : net->mid.get(), net->norm.get()});
                     ADD_FAILURE() << "rank " << r << " went on";
                   },
-                  {"rank 1 runs all_gather of 'fully_shard list of 2 modules: 4 parameters, 38",
+                  {"rank 1 runs all_reduce(min) of 'fully_shard list of 2 modules: 4 parameters, 38",
                    "'fully_shard list of 2 modules: 4 parameters, 50 elements"});
 }
 
