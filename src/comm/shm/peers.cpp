@@ -63,29 +63,27 @@ std::shared_ptr<std::byte> memory_of(std::shared_ptr<Mapping> mapping) {
 // A thread of this rank waits for `peer` while this lives. Made and ended under the lock.
 class Peers::WaitingThread {
  public:
-  WaitingThread(Peers& peers, int peer)
-      : peers_(peers),
-        peer_(peer),
-        is_shown_(!Activity::is_this_thread_left_out()),
-        waiting_(std::in_place, peers.activity_) {
-    peers_.awaited_.push_back({peer_, is_shown_});
+  WaitingThread(Peers& peers, int peer) : peers_(peers), peer_(peer) {
+    peers_.awaited_.push_back(peer_);
     if (peers_.page_ != nullptr) ++peers_.status(peer_).sleepers;
-    peers_.show_waits();
+    show();
   }
   ~WaitingThread() {
-    waiting_.reset();
-    peers_.awaited_.erase(std::ranges::find(peers_.awaited_, Awaited{peer_, is_shown_}));
+    peers_.awaited_.erase(std::ranges::find(peers_.awaited_, peer_));
     if (peers_.page_ != nullptr) --peers_.status(peer_).sleepers;
-    peers_.show_waits();
+    show();
   }
   WaitingThread(const WaitingThread&) = delete;
   WaitingThread& operator=(const WaitingThread&) = delete;
 
  private:
+  void show() const {
+    if (peers_.page_ != nullptr)
+      peers_.status(peers_.ranks_.rank).waits_for = peers_.awaited_.empty() ? 0 : peers_.awaited_.back() + 1;
+  }
+
   Peers& peers_;
   const int peer_;
-  const bool is_shown_;
-  std::optional<Activity::Waiting> waiting_;
 };
 
 Peers::Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout, std::shared_ptr<OwnRank> own_rank)
@@ -123,14 +121,7 @@ void Peers::remove(Progress& other) {
   std::erase(others_, &other);
 }
 
-void Peers::while_waiting(std::function<bool()> act) {
-  if (!is_own_process()) return;
-  const std::lock_guard lock(lock_);
-  acts_.push_back(std::move(act));
-}
-
 void Peers::announce(const std::string& operation) {
-  activity_.begin();
   status(ranks_.rank).operation.set(operation);
   status(ranks_.rank).is_busy = 1;
 }
@@ -146,17 +137,10 @@ void Peers::ring() {
 }
 
 void Peers::wake_threads() {
-  for (const auto& awaited : awaited_) {
-    ++status(awaited.peer).bell;
-    wake_all(status(awaited.peer).bell);
+  for (const int peer : awaited_) {
+    ++status(peer).bell;
+    wake_all(status(peer).bell);
   }
-}
-
-// A rank of which a thread computes does not wait: the thread may still do what others need.
-void Peers::show_waits() {
-  if (page_ == nullptr) return;
-  const auto last = std::find_if(awaited_.rbegin(), awaited_.rend(), [](const Awaited& it) { return it.is_shown; });
-  status(ranks_.rank).waits_for = last != awaited_.rend() && activity_.is_at_rest() ? last->peer + 1 : 0;
 }
 
 // What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.
@@ -213,7 +197,6 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
     make_progress();
     if (ready()) return;
     require_no_restart(restarts);
-    show_waits();
     const auto verdict = watch.look();
     // In this order: a rank that ends because of a failure has recorded it before, and what was ready before a failure
     // is ready on every rank.
@@ -287,11 +270,6 @@ bool Peers::is_under_way_elsewhere() const {
 // Others may be added meanwhile.
 void Peers::make_progress_here() {
   for (size_t i = 0; i < others_.size(); ++i) others_[i]->progress();
-  // There may be one for each of thousands of groups, and nobody gives up on this rank sooner.
-  const auto now = std::chrono::steady_clock::now();
-  if (acts_.empty() || now - acted_ < kLook) return;
-  acted_ = now;
-  std::erase_if(acts_, [](const auto& act) { return !act(); });
 }
 
 std::shared_ptr<std::byte> Peers::give(int peer, uint64_t channel, size_t bytes) {
@@ -337,7 +315,6 @@ Notice Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds&
       links_.await(peer, kLook);
     }
     require_no_restart(restarts);
-    show_waits();
     const auto verdict = watch.look();
     if (arrives()) return notice;  // a rank may leave after it has sent
     check();
