@@ -3,7 +3,6 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -14,24 +13,20 @@ namespace {
 
 constexpr size_t kLongest = 1024;
 
-// What was sent and did not come back yet, by peer and tag.
+// What was sent last under each tag.
 struct Mirror {
-  using Message = std::vector<char>;
   std::mutex mutex;
-  std::map<std::pair<int, int>, std::deque<Message>> messages;
+  std::map<int, std::vector<char>> latest;
 
-  void put(std::pair<int, int> place, const at::Tensor& tensor) {
+  void put(int tag, const at::Tensor& tensor) {
     const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
     const std::lock_guard lock(mutex);
-    messages[place].emplace_back(begin, begin + (tensor.nbytes() <= kLongest ? tensor.nbytes() : 0));
+    latest[tag].assign(begin, begin + (tensor.nbytes() <= kLongest ? tensor.nbytes() : 0));
   }
-  void take(std::pair<int, int> place, const at::Tensor& tensor) {
+  void take(int tag, const at::Tensor& tensor) {
     std::memset(tensor.mutable_data_ptr(), 0, tensor.nbytes());
     const std::lock_guard lock(mutex);
-    auto& waiting = messages[place];
-    if (waiting.empty()) return;
-    const auto message = std::move(waiting.front());
-    waiting.pop_front();
+    const auto& message = latest[tag];
     if (message.size() == tensor.nbytes()) std::memcpy(tensor.mutable_data_ptr(), message.data(), message.size());
   }
 };
@@ -47,16 +42,16 @@ class Sent : public c10d::Work {
 // Comes when somebody waits for it: a receive may be posted before this rank sends.
 class Arriving : public Sent {
  public:
-  Arriving(std::shared_ptr<Mirror> mirror, std::pair<int, int> place, at::Tensor tensor)
-      : mirror_(std::move(mirror)), place_(place), tensor_(std::move(tensor)) {}
+  Arriving(std::shared_ptr<Mirror> mirror, int tag, at::Tensor tensor)
+      : mirror_(std::move(mirror)), tag_(tag), tensor_(std::move(tensor)) {}
   bool wait(std::chrono::milliseconds) override {
-    if (tensor_.defined()) mirror_->take(place_, std::exchange(tensor_, {}));
+    if (tensor_.defined()) mirror_->take(tag_, std::exchange(tensor_, {}));
     return true;
   }
 
  private:
   const std::shared_ptr<Mirror> mirror_;
-  const std::pair<int, int> place_;
+  const int tag_;
   at::Tensor tensor_;
 };
 
@@ -66,12 +61,12 @@ class MirrorBackend : public c10d::Backend {
   ~MirrorBackend() override = default;
 
   const std::string getBackendName() const override { return "mirror"; }
-  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override {
-    mirror_->put({peer, tag}, tensors.front());
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int /*peer*/, int tag) override {
+    mirror_->put(tag, tensors.front());
     return c10::make_intrusive<Sent>();
   }
-  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override {
-    return c10::make_intrusive<Arriving>(mirror_, std::pair(peer, tag), tensors.front());
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int /*peer*/, int tag) override {
+    return c10::make_intrusive<Arriving>(mirror_, tag, tensors.front());
   }
 
  private:

@@ -6,9 +6,9 @@
 
 namespace bench {
 
-/// Makes backends whose peers do what this rank does: what comes from a peer is what went to it, in the same order. In
-/// the collectives of sharding each pair of ranks tells each other the same, so that this rank finds its operations
-/// confirmed. Of long messages only the length is kept, and they arrive as zeros.
+/// Makes backends whose peers do what this rank does: what comes from a peer is what this rank sent last under the same
+/// tag, to whomever. In the collectives of sharding all ranks say the same of an operation, so that this rank finds its
+/// own confirmed. Of long messages only the length is kept, and they arrive as zeros.
 fsdp::BackendFactory mirror_backends();
 
 }  // namespace bench
