@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 // How often a lane looks after what goes on on a device.
 constexpr std::chrono::milliseconds kGlance{10};
 
-// How long a lane leaves a job to the thread that waits for it.
+// How long an idle lane leaves a job to the thread that begins it, which may wait for it at once.
 constexpr std::chrono::microseconds kCourtesy{20};
 
 std::chrono::milliseconds since(Clock::time_point time) {
@@ -185,6 +185,7 @@ void Lane::State::run() {
   std::unique_lock lock(mutex_);
   while (true) {
     const auto is_called = [&] { return !runs_ && (stopping_ || !jobs_.empty()); };
+    const bool was_called = is_called();
     if (runs_ || on_device_.empty()) {
       changed_.wait(lock, is_called);
     } else if (!changed_.wait_for(lock, kGlance, is_called)) {
@@ -198,8 +199,7 @@ void Lane::State::run() {
       continue;
     }
     if (jobs_.empty()) break;
-    // Whoever waits for it at once may run it.
-    if (changed_.wait_for(lock, kCourtesy, [&] { return runs_ || jobs_.empty(); })) continue;
+    if (!was_called && changed_.wait_for(lock, kCourtesy, [&] { return runs_ || jobs_.empty(); })) continue;
     run_next(lock);
   }
   ended_ = true;
