@@ -1,9 +1,11 @@
 #include "comm/c10d/lane.h"
 
+#include <ATen/ThreadLocalState.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -110,6 +112,7 @@ class Lane::State : public RollCall::Witness, public std::enable_shared_from_thi
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
   bool runs_ = false;  // a thread runs a job, or looks after what was issued
+  std::optional<at::ThreadLocalState> thread_state_;  // of the lane's thread
   // The operation in progress, or the last one.
   std::string operation_;
   bool busy_ = false;
@@ -182,7 +185,10 @@ std::string Lane::State::status() const {
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
   const PipeSignalBlocked no_pipe_signal;
+  // Collectives write into parameters' memory: no graph, no version bumps.
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
+  thread_state_.emplace();
   while (true) {
     const auto is_called = [&] { return !runs_ && (stopping_ || !jobs_.empty()); };
     const bool was_called = is_called();
@@ -209,13 +215,14 @@ void Lane::State::run() {
 // Runs the job of `ticket` in the thread that waits for it, if it is its turn: that spares two changes of threads.
 void Lane::State::run_first(const Ticket& ticket) {
   std::unique_lock lock(mutex_);
-  if (!runs_ && !jobs_.empty() && jobs_.front().ticket.get() == &ticket) run_next(lock);
+  if (runs_ || !thread_state_ || jobs_.empty() || jobs_.front().ticket.get() != &ticket) return;
+  const PipeSignalBlocked no_pipe_signal;
+  // What the lane does is not what a profiler of this thread asks for.
+  const at::ThreadLocalStateGuard as_in_lane(*thread_state_);
+  run_next(lock);
 }
 
 void Lane::State::run_next(std::unique_lock<std::mutex>& lock) {
-  const PipeSignalBlocked no_pipe_signal;
-  // Collectives write into parameters' memory: no graph, no version bumps.
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
   Job job = std::move(jobs_.front());
   jobs_.pop_front();
   if (stopping_ && !failure_) {
