@@ -303,9 +303,10 @@ void Lane::State::attempt(Job& job, Span& span) {
   } catch (const std::exception& error) {
     const int peer = wire_->waiting_for();
     const bool timed_out = since(begin) >= options_.timeout;
-    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine),
-                            without_source_line(first_line(error.what()))),
-          mine);
+    const std::string detail = without_source_line(first_line(error.what()));
+    // The timeout of another order ends the connections of all; that order is about to tell it.
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kGlance);
+    raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
   }
 }
 
