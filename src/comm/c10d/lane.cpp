@@ -1,11 +1,9 @@
 #include "comm/c10d/lane.h"
 
-#include <ATen/ThreadLocalState.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -20,9 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 // How often a lane looks after what goes on on a device.
 constexpr std::chrono::milliseconds kGlance{10};
-
-// How long an idle lane leaves a job to the thread that begins it, which may wait for it at once.
-constexpr std::chrono::microseconds kCourtesy{20};
 
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
@@ -39,9 +34,11 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  explicit Ticket(std::weak_ptr<State> lane) : lane_(std::move(lane)) {}
-
-  void wait() override;
+  void wait() override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_; });
+    if (error_) std::rethrow_exception(error_);
+  }
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {
     std::unique_lock lock(mutex_);
@@ -66,7 +63,6 @@ class Lane::Ticket : public Work {
   }
 
  private:
-  const std::weak_ptr<State> lane_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -75,7 +71,7 @@ class Lane::Ticket : public Work {
 };
 
 // Shared with the thread, which may have to be left behind.
-class Lane::State : public RollCall::Witness, public std::enable_shared_from_this<Lane::State> {
+class Lane::State : public RollCall::Witness {
  public:
   State(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
       : wire_(std::move(wire)),
@@ -85,7 +81,6 @@ class Lane::State : public RollCall::Witness, public std::enable_shared_from_thi
 
   std::shared_ptr<Work> push(Job job);
   void run();
-  void run_first(const Ticket& ticket);
   void stop();
   bool wait_until_ended(std::chrono::milliseconds time);
 
@@ -93,7 +88,6 @@ class Lane::State : public RollCall::Witness, public std::enable_shared_from_thi
   void interrupt() override { wire_->interrupt(); }
 
  private:
-  void run_next(std::unique_lock<std::mutex>& lock);
   void execute(Job& job);
   void attempt(Job& job, Span& span);
   void look_after_issued();
@@ -111,14 +105,12 @@ class Lane::State : public RollCall::Witness, public std::enable_shared_from_thi
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
-  bool runs_ = false;  // a thread runs a job, or looks after what was issued
-  std::optional<at::ThreadLocalState> thread_state_;  // of the lane's thread
   // The operation in progress, or the last one.
   std::string operation_;
   bool busy_ = false;
   Clock::time_point since_;
 
-  // Of the thread that runs.
+  // Of the thread alone.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
   // In the order in which they were issued.
@@ -150,11 +142,9 @@ std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) 
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
-  auto ticket = job.ticket = std::make_shared<Ticket>(weak_from_this());
-  {
-    std::lock_guard lock(mutex_);
-    jobs_.push_back(std::move(job));
-  }
+  auto ticket = job.ticket = std::make_shared<Ticket>();
+  std::lock_guard lock(mutex_);
+  jobs_.push_back(std::move(job));
   changed_.notify_all();
   return ticket;
 }
@@ -186,69 +176,32 @@ void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
   const PipeSignalBlocked no_pipe_signal;
   // Collectives write into parameters' memory: no graph, no version bumps.
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
-  thread_state_.emplace();
   while (true) {
-    const auto is_called = [&] { return !runs_ && (stopping_ || !jobs_.empty()); };
-    const bool was_called = is_called();
-    if (runs_ || on_device_.empty()) {
+    const auto is_called = [&] { return stopping_ || !jobs_.empty(); };
+    if (on_device_.empty()) {
       changed_.wait(lock, is_called);
     } else if (!changed_.wait_for(lock, kGlance, is_called)) {
-      if (runs_) continue;
-      runs_ = true;
       lock.unlock();
       look_after_issued();
       lock.lock();
-      runs_ = false;
-      changed_.notify_all();
       continue;
     }
     if (jobs_.empty()) break;
-    if (!was_called && changed_.wait_for(lock, kCourtesy, [&] { return runs_ || jobs_.empty(); })) continue;
-    run_next(lock);
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    if (stopping_ && !failure_) {
+      failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
+    }
+    lock.unlock();
+    look_after_issued();
+    execute(job);
+    job = {};
+    lock.lock();
   }
   ended_ = true;
   changed_.notify_all();
-}
-
-// Runs the job of `ticket` in the thread that waits for it, if it is its turn: that spares two changes of threads.
-void Lane::State::run_first(const Ticket& ticket) {
-  std::unique_lock lock(mutex_);
-  if (runs_ || !thread_state_ || jobs_.empty() || jobs_.front().ticket.get() != &ticket) return;
-  const PipeSignalBlocked no_pipe_signal;
-  // What the lane does is not what a profiler of this thread asks for.
-  const at::ThreadLocalStateGuard as_in_lane(*thread_state_);
-  run_next(lock);
-}
-
-void Lane::State::run_next(std::unique_lock<std::mutex>& lock) {
-  Job job = std::move(jobs_.front());
-  jobs_.pop_front();
-  if (stopping_ && !failure_) {
-    failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
-  }
-  runs_ = true;
-  lock.unlock();
-  look_after_issued();
-  execute(job);
-  job = {};
-  lock.lock();
-  runs_ = false;
-  if (stopping_ || !jobs_.empty()) changed_.notify_all();
-}
-
-void Lane::Ticket::wait() {
-  std::unique_lock lock(mutex_);
-  if (!done_) {
-    // What follows a collective belongs in the lane's thread.
-    const auto lane = next_ ? nullptr : lane_.lock();
-    lock.unlock();
-    if (lane) lane->run_first(*this);
-    lock.lock();
-    changed_.wait(lock, [&] { return done_; });
-  }
-  if (error_) std::rethrow_exception(error_);
 }
 
 void Lane::State::execute(Job& job) {
@@ -269,6 +222,7 @@ void Lane::State::execute(Job& job) {
   }
   job.move_data = nullptr;
   job.ticket->finish(failure_);
+  if (!failure_) mail_->prepare();
 }
 
 void Lane::State::attempt(Job& job, Span& span) {

@@ -22,8 +22,7 @@
 
 namespace fsdp {
 
-/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own, or in the thread that
-/// waits for one whose turn it is.
+/// Runs collectives, or the messages of one direction between two ranks, in a thread of its own.
 ///
 /// Data on an accelerator is merely issued then: the lane looks after it until it has moved, and goes on meanwhile.
 ///
