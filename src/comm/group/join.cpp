@@ -181,7 +181,7 @@ int trace_lost(c10d::Store& store, const Ranks& ranks, int lost) {
 
 C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& profiles,
                             const std::vector<int>& hosts) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank, traffic] = meeting;
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank, alarm, traffic] = meeting;
   const auto& rendezvous = membership.rendezvous;
   const bool one_host =
       std::ranges::all_of(profiles, [&](const Profile& profile) { return profile.domain == profiles.front().domain; });
@@ -195,7 +195,8 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<Profile>& 
   options.roll_call.store_in_rank_0 = store_in_rank_0;
   std::vector<std::string> processes;
   for (const auto& profile : profiles) processes.push_back(profile.process);
-  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
+  options.roll_call.alarm = alarm;
+  options.roll_call.neighbours = std::make_shared<Neighbours>(processes, membership.ranks);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {
@@ -239,7 +240,7 @@ std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, con
 }
 
 Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank, traffic] = meeting;
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank, alarm, traffic] = meeting;
   Profile self{.claims = claims_of(membership),
                .domain = loopback_domain(),
                .host = membership.host,
@@ -288,7 +289,7 @@ Joined join_ranks(const Meeting& meeting, const StorePtr& own) {
 }  // namespace
 
 Joined join(const Meeting& meeting) {
-  const auto& [membership, store, timeout, store_in_rank_0, own_rank, traffic] = meeting;
+  const auto& [membership, store, timeout, store_in_rank_0, own_rank, alarm, traffic] = meeting;
   if (membership.world_size() == 1) return {make_local_communicator(membership.ranks), {0}};
   try {
     const StorePtr bounded = make_bounded_store(store, timeout);
