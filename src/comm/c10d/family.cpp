@@ -20,6 +20,7 @@ Family::~Family() { roll_call->leave(); }
 void Family::begin() {
   if (roll_call) roll_call->leave();
   transport = nullptr;
+  options.roll_call.alarm->start([this] { return own_connection(); }, options.ranks, options.roll_call.neighbours);
   auto prefix = c10::make_intrusive<c10d::PrefixStore>(str_cat("roll_call/", beginnings), own_connection());
   roll_call = RollCall::start(std::move(prefix), options.ranks, options.roll_call);
 }

@@ -85,6 +85,7 @@ class Lane::State : public RollCall::Witness {
   bool wait_until_ended(std::chrono::milliseconds time);
 
   std::string status() const override;
+  int waiting_for() const override { return wire_->waiting_for(); }
   void interrupt() override { wire_->interrupt(); }
 
  private:

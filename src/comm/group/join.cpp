@@ -262,7 +262,8 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
   options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
   std::vector<std::string> processes(hosts.size());
   for (const auto& [rank, contact] : meeting.contacts) processes[static_cast<size_t>(rank)] = contact.process;
-  options.roll_call.neighbours = std::make_shared<Neighbours>(processes);
+  options.roll_call.alarm = meeting.alarm;
+  options.roll_call.neighbours = std::make_shared<Neighbours>(processes, membership.ranks);
   options.roll_call.answer_time =
       std::clamp(timeout / 2, std::chrono::milliseconds(500), options.roll_call.answer_time);
   options.control = [address](const StorePtr& lane, int rank, int world_size, std::chrono::milliseconds limit) {

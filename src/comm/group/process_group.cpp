@@ -1,8 +1,8 @@
 #include <fsdp/process_group.h>
 
 #include "comm/core/check.h"
+#include "comm/failure/alarm.h"
 #include "comm/failure/flight_recorder.h"
-#include "comm/failure/roll_call.h"
 #include "comm/group/attachment.h"
 #include "comm/group/backend_choice.h"
 #include "comm/group/join.h"
@@ -50,7 +50,7 @@ std::string list(const std::vector<int>& ranks) {
 void leave_at_exit() {
   if (process_wide().leaves_at_exit != getpid()) return;
   destroy_process_group();
-  RollCall::leave_all();
+  Alarm::leave_all();
   close_stores();
 }
 
