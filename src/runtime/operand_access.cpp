@@ -294,17 +294,6 @@ bool may_be_hidden(const MarkedOperand& operand) {
   if (may_be_hidden(operand)) group.scope->is_hidden = true;
 }
 
-// Whether an operand of an element-wise operator is judged as the first one is: rows of the same parameter that lie
-// alike, which are only read.
-bool is_like_first(const OperatorCall& call, const MarkedOperand& operand, const MarkedOperand& first) {
-  const auto& [group, slot, kind] = operand.part;
-  const auto &tensor = *operand.tensor, &other = *first.tensor;
-  return call.traits.kind == OperatorKind::kPointwise && group == first.part.group && slot == first.part.slot &&
-         kind != PartKind::kWhole && first.part.kind != PartKind::kWhole && !call.traits.writes(operand.argument) &&
-         tensor.sizes() == other.sizes() && tensor.strides() == other.strides() &&
-         !(at::GradMode::is_enabled() && tensor.requires_grad());
-}
-
 // A verdict other than to pass and to read.
 void carry_out(Verdict verdict, const OperatorCall& call, const MarkedOperand& operand, Plan& plan) {
   auto& group = *operand.part.group;
@@ -331,12 +320,8 @@ void prepare_on(RankState& rank, const OperatorCall& call, std::span<MarkedOpera
   const bool is_unrecorded = !in_backward && !at::GradMode::is_enabled();
   if (in_backward)
     for (auto& operand : operands) show_whole_in_backward(operand);
-  bool first_passed = false;
   for (const auto& operand : operands) {
-    const bool is_first = &operand == operands.data();
-    if (!is_first && first_passed && is_like_first(call, operand, operands.front())) continue;
     const auto verdict = judge_operand(call, operand, operands, plan);
-    if (is_first) first_passed = verdict == Verdict::kPass || verdict == Verdict::kWriteRows;
     auto* group = operand.part.group.get();
     if (verdict == Verdict::kReadWhole) {
       plan.compute.add(*group, group->slots()[operand.part.slot]);

@@ -105,6 +105,7 @@ void ParamGroup::leave() {
 
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
+  if (!backward().is_open()) gathers_before_backward_ = residency().gathers_in_place();
   if (!backward().is_open() && row_lock().begin_backward() && policy.unshard_in_backward && !residency().is_pinned()) {
     residency().free_whole();
     row_lock().meet_before_reading();
@@ -190,6 +191,7 @@ void ParamGroup::require_no_waiting_gradients(const std::string& operation) cons
 void ParamGroup::reset() {
   for (size_t tasks = backward().reset(); tasks > 0; --tasks) leave();
   residency().free_whole();
+  residency().forget_gathers_in_place();
   if (!is_inside()) row_lock().end_read();
   row_lock().reset();
 }
