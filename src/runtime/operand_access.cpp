@@ -105,12 +105,12 @@ const Part* part_beside(const OperatorCall& call, const at::Tensor& tensor, std:
 }
 
 // How the operands that an operand meets element by element fit it, and the one that decides.
-std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOperand& operand,
-                                       std::span<const MarkedOperand> operands, Replacements& replacements) {
+std::pair<Fit, const at::Tensor*> fit_of_others(const OperatorCall& call, const MarkedOperand& operand,
+                                                std::span<const MarkedOperand> operands, Replacements& replacements) {
   const auto& group = operand.part.group;
   const auto slot = operand.part.slot;
   const auto& rows = *operand.tensor;
-  std::pair<Fit, const at::Tensor*> meeting{Fit::kFits, nullptr};
+  std::pair<Fit, const at::Tensor*> worst{Fit::kFits, nullptr};
   std::optional<std::optional<RowsIn>> found;  // looked for if asked for
   visit_others(call, operand, [&](const OperatorCall::Operand& other) {
     std::optional<Part> looked_up;
@@ -135,9 +135,9 @@ std::pair<Fit, const at::Tensor*> meet(const OperatorCall& call, const MarkedOpe
       if (joins && !joined.defined() && rows.dim() > 1 && fit == Fit::kTakesRows) fit = Fit::kMisfits;
       if (fit == Fit::kTakesRows) replacements.push_back({other, take_rows(whole, rows, **found)});
     }
-    if (fit > meeting.first) meeting = {fit, other.tensor};
+    if (fit > worst.first) worst = {fit, other.tensor};
   });
-  return meeting;
+  return worst;
 }
 
 // What printing sees. Nothing can be trained through it.
@@ -268,7 +268,7 @@ Verdict judge_operand(const OperatorCall& call, const MarkedOperand& operand, st
   const bool is_element_wise = kind == OperatorKind::kPointwise || kind == OperatorKind::kForeach ||
                                (kind == OperatorKind::kCopy && writes);  // not x.to(parameter)
   if (is_element_wise && !access.local_rows) {
-    std::tie(access.fit, plan.misfit) = meet(call, operand, operands, plan.replacements);
+    std::tie(access.fit, plan.misfit) = fit_of_others(call, operand, operands, plan.replacements);
   } else if (kind == OperatorKind::kReplace || (kind == OperatorKind::kCopy && !writes && access.is_first)) {
     access.conversion = conversion_of(call.op, call.arguments);
   }

@@ -66,6 +66,7 @@ std::unique_ptr<Parts> ParamGroup::parts_over(const Placement& placement, const 
 
 void ParamGroup::move_to(std::unique_ptr<Parts> parts, const GroupPolicy& to) {
   parts->residency.custom_all_gather = residency().custom_all_gather;
+  rank_state().readers_at_rest.erase(id());
   const auto former = std::exchange(parts_, std::move(parts));
   policy = to;
   params().install(shared_from_this());

@@ -21,6 +21,7 @@ void RankState::remove(GroupId id) {
   backwards.forget_reducing(id);
   groups_.erase(id);
   tree.remove(id);
+  readers_at_rest.erase(id);
 }
 
 ParamGroup* RankState::group(GroupId id) const {

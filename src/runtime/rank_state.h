@@ -33,6 +33,7 @@ class ProcessGroup;
 namespace fsdp::runtime {
 
 class ParamGroup;
+class RowLock;
 
 /// All that a rank does in forward and backward which others take part in, or count alike. In braces: what comes with
 /// it.
@@ -126,6 +127,9 @@ class RankState {
 
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
+  /// Groups whose rows this rank reads though nothing is open on them; the writes that every rank makes to any group.
+  std::map<GroupId, RowLock*> readers_at_rest;
+  uint64_t writes_by_all = 0;
   /// Which groups lie inside one another.
   GroupTree tree;
   /// Groups that are whole or being gathered.
