@@ -107,7 +107,8 @@ void ParamGroup::leave() {
 void ParamGroup::enter_backward(int task, bool (*expects)(const ParamSlot&), bool may_recompute) {
   enter();
   if (!backward().is_open()) gathers_before_backward_ = residency().gathers_in_place();
-  if (!backward().is_open() && row_lock().begin_backward() && policy.unshard_in_backward && !residency().is_pinned()) {
+  const bool gathers_again = policy.unshard_in_backward || params().shares_memory();
+  if (!backward().is_open() && row_lock().begin_backward() && gathers_again && !residency().is_pinned()) {
     residency().free_whole();
     row_lock().meet_before_reading();
   }
