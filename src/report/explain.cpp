@@ -29,7 +29,7 @@ Sizes sizes_of(ParamGroup& group) {
   for (const auto& flat : group.flats()) {
     sizes.rows += static_cast<int64_t>(flat.rows().bytes());
     sizes.whole += static_cast<int64_t>(flat.whole().bytes());
-    sizes.gradient += static_cast<int64_t>(flat.shard().reduced_form().bytes(flat.whole().numel));
+    sizes.gradient += static_cast<int64_t>(flat.reduced_form().bytes(flat.whole().numel));
   }
   return sizes;
 }
