@@ -4,7 +4,6 @@
 
 #include <fsdp/process_group.h>
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,10 +22,9 @@ struct Job {
   std::string transport = "device";
 };
 
-/// What a rank asked of the store and of its peers since it started.
+/// What a rank did beside what its process group counts.
 struct Counters {
-  std::atomic<int64_t> store_calls = 0;
-  /// When the ranks knew each other.
+  /// Of the store, until the ranks knew each other.
   int64_t joining_calls = 0;
   std::shared_ptr<Issued> issued = std::make_shared<Issued>();
 };

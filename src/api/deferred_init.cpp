@@ -54,9 +54,7 @@ DeferredStretch::DeferredStretch(bool forgets)
 DeferredStretch::~DeferredStretch() = default;
 
 void materialize(torch::nn::Module& module) {
-  const auto tree = module_tree(module);
-  compute_deferred(subtree_parameters(*tree));
-  compute_deferred(subtree_buffers(*tree));
+  compute_deferred(subtree_tensors(*module_tree(module)));
 }
 
 }  // namespace fsdp

@@ -321,7 +321,8 @@ Joined join_ranks(Meeting meeting) {
 // The store with keys of this group alone, of which every call ends.
 StorePtr meeting_place(const Meeting& meeting) {
   const auto& membership = meeting.membership;
-  const StorePtr bounded = make_bounded_store(meeting.store, meeting.timeout);
+  const StorePtr bounded = make_bounded_store(
+      meeting.store, meeting.timeout, std::shared_ptr<std::atomic<int64_t>>(meeting.traffic, &meeting.traffic->store_calls));
   require_same_run(membership, *bounded);
   return group_store(membership, membership.token.empty() ? bounded : make_signed_store(bounded, membership.token));
 }
