@@ -203,7 +203,7 @@ class C10dCommunicator : public Front {
     control_->backend = family_->connect(options.control, path_ + "/control", rank(), world_size());
     std::vector<int> others;
     for (int step = 1; step < world_size(); ++step) others.push_back((rank() + step) % world_size());
-    all_ = make_order(others, 0, path_);
+    all_ = make_order(others, 0);
     if (host_) go_by_hosts();
     meet(*all_.wire, others);
     if (options.data)
@@ -230,8 +230,7 @@ class C10dCommunicator : public Front {
     for (const auto& transfer : transfers) wire.wait(transfer);
   }
 
-  // `path`: the same on every rank, and no other order's.
-  Order make_order(std::vector<int> peers, int number, const std::string& path) const {
+  Order make_order(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
     Order order;
     order.wire = std::make_shared<Wire>(control_, options.timeout, number, options.traffic);
@@ -239,7 +238,7 @@ class C10dCommunicator : public Front {
     order.enclosed = std::make_shared<EnclosedExchange>(handshake, rank(), world_size(), options.grid);
     order.messages = std::make_shared<DirectExchange>(order.wire, rank(), world_size());
     order.lane = std::make_unique<Lane>(order.wire, handshake, family_->roll_call,
-                                        Lane::Options{name_, path, ranks(), options.timeout});
+                                        Lane::Options{name_, ranks(), options.timeout});
     return order;
   }
 
@@ -271,7 +270,7 @@ class C10dCommunicator : public Front {
     if (order.lane) return order;
     const bool upwards = sends == (rank() < peer);
     const std::string path = str_cat(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
-    order = make_order({peer}, upwards ? 1 : 2, path);
+    order = make_order({peer}, upwards ? 1 : 2);
     order.native = std::make_shared<NativeMessages>(family_, path, order.wire, sends);
     return order;
   }

@@ -4,7 +4,6 @@
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -35,17 +34,9 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  Ticket(std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
-      : roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
-
   void wait() override {
     std::unique_lock lock(mutex_);
-    if (!done_) {
-      const Activity::Waiting waiting(roll_call_->activity());
-      ++*waits_of_lane_;
-      changed_.wait(lock, [&] { return done_; });
-      --*waits_of_lane_;
-    }
+    changed_.wait(lock, [&] { return done_; });
     if (error_) std::rethrow_exception(error_);
   }
   bool lets_others_go_on() const override { return true; }
@@ -72,8 +63,6 @@ class Lane::Ticket : public Work {
   }
 
  private:
-  const std::shared_ptr<RollCall> roll_call_;
-  const std::shared_ptr<std::atomic<int>> waits_of_lane_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -97,7 +86,6 @@ class Lane::State : public RollCall::Witness {
   bool wait_until_ended(std::chrono::milliseconds time);
 
   std::string status() const override;
-  bool describe(Standing& standing) const override;
   void interrupt() override { wire_->interrupt(); }
 
  private:
@@ -105,27 +93,23 @@ class Lane::State : public RollCall::Witness {
   void attempt(Job& job, Span& span);
   void look_after_issued();
   void attempt_to_look();
-  void agreed();
   [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
-  std::string text_of(const Fingerprint& fingerprint) const { return fsdp::describe(fingerprint, options_.ranks); }
+  std::string text_of(const Fingerprint& fingerprint) const { return describe(fingerprint, options_.ranks); }
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
 
   const std::shared_ptr<Wire> wire_;
   const std::shared_ptr<Handshake> handshake_;
   const std::shared_ptr<RollCall> roll_call_;
   const Options options_;
-  const std::shared_ptr<std::atomic<int>> waits_ = std::make_shared<std::atomic<int>>(0);  // of callers, for this lane
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
-  uint64_t begun_ = 0;  // by callers
   // The operation in progress, or the last one.
   std::string operation_;
-  uint64_t number_ = 0;
-  bool busy_ = false, agreed_ = false;
+  bool busy_ = false;
   Clock::time_point since_;
 
   // Of the thread alone.
@@ -161,10 +145,8 @@ std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data, 
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
-  auto ticket = job.ticket = std::make_shared<Ticket>(roll_call_, waits_);
-  roll_call_->activity().begin();
+  auto ticket = job.ticket = std::make_shared<Ticket>();
   std::lock_guard lock(mutex_);
-  ++begun_;
   jobs_.push_back(std::move(job));
   changed_.notify_all();
   return ticket;
@@ -193,19 +175,8 @@ std::string Lane::State::status() const {
   return str_cat(operation_, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
 }
 
-bool Lane::State::describe(Standing& standing) const {
-  std::lock_guard lock(mutex_);
-  standing.begun[options_.order] = begun_;
-  const int peer = wire_->waiting_for();
-  // Once the ranks agree, data is on its way.
-  const bool stands = busy_ ? !agreed_ && peer >= 0 : jobs_.empty() && *waits_ == 0;
-  if (stands && *waits_ > 0) standing.waits.push_back({options_.order, number_, peer, operation_});
-  return stands;
-}
-
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
-  Activity::leave_out_this_thread();  // what follows its collectives may begin others
   const PipeSignalBlocked no_pipe_signal;
   // Collectives write into parameters' memory: no graph, no version bumps.
   at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -247,7 +218,6 @@ void Lane::State::execute(Job& job) {
       span.end(Stage::kFailed);
     }
   }
-  roll_call_->activity().move();
   {
     std::lock_guard lock(mutex_);
     if (!failure_) since_ = Clock::now();
@@ -266,17 +236,13 @@ void Lane::State::attempt(Job& job, Span& span) {
   {
     std::lock_guard lock(mutex_);
     operation_ = text_of(mine);
-    number_ = mine.sequence;
     busy_ = true;
-    agreed_ = false;
     since_ = begin;
   }
   try {
     fault_point("lane handshake");
     const Disagreement found = handshake_->exchange(mine, job.enclosure);
     if (found.peer >= 0) disagree(mine, found);
-    roll_call_->activity().move();
-    agreed();
     span.reach(Stage::kAgreed);
     fault_point("lane agreed");
     if (auto works = job.move_data(); !works.empty())
@@ -323,11 +289,6 @@ void Lane::State::attempt_to_look() {
       if (work->exception()) alarm(Cause::kTransport, "the device's backend failed");
     }
   }
-}
-
-void Lane::State::agreed() {
-  std::lock_guard lock(mutex_);
-  agreed_ = true;
 }
 
 void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
