@@ -137,8 +137,10 @@ void add_flags(CLI::App& app, ScaleArguments& arguments) {
   app.footer(
       "Of each job the ranks 0, 1, R / 2 and R - 1 are simulated, one after the other in this process; the largest\n"
       "number of them is printed. They join, shard and train as in a real job, a small model with as many groups and\n"
-      "parameters as the Llama has, and their peers exist in thought: whatever a rank tells a peer, that peer tells it.\n"
-      "Headers, calls of the store and data (messages or collectives) are those of one step, bytes those of the Llama's\n"
+      "parameters as the Llama has, and their peers exist in thought: whatever a rank tells a peer, that peer tells "
+      "it.\n"
+      "Headers, calls of the store and data (messages or collectives) are those of one step, bytes are those of the "
+      "Llama's\n"
       "own layout: gathers in bf16, sums and state in fp32. The goal is 4 + log2 R headers and calls.");
   app.callback([&arguments] {
     if (arguments.real && arguments.transport == "device")

@@ -29,8 +29,8 @@ RankCounts now(const fsdp::ProcessGroup& group, const Job& job, const Counters& 
 
 }  // namespace
 
-RankCounts count_steps(const std::shared_ptr<fsdp::ProcessGroup>& group, int64_t layers, int replicas,
-                       const Job& job, const Counters& counters) {
+RankCounts count_steps(const std::shared_ptr<fsdp::ProcessGroup>& group, int64_t layers, int replicas, const Job& job,
+                       const Counters& counters) {
   constexpr int kWarmUps = 3;
   RankCounts counts;
   const fsdp::ThreadProcessGroupGuard guard(group);

@@ -113,8 +113,7 @@ Extent extent_of(const runtime::NamedParameter& tensor, bool is_sharded) {
 
 // Whether it lies in memory that is its own or that of another plain tensor.
 bool has_plain_memory(const at::Tensor& tensor) {
-  return tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 &&
-         !group_of_parameter(tensor);
+  return tensor.layout() == at::kStrided && tensor.has_storage() && tensor.numel() > 0 && !group_of_parameter(tensor);
 }
 
 constexpr const char* kUntied =

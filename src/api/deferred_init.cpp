@@ -53,8 +53,6 @@ DeferredStretch::DeferredStretch(bool forgets)
     : open_(std::make_unique<Open>(forgets ? DeferredRecording::Kind::kForget : DeferredRecording::Kind::kPutOff)) {}
 DeferredStretch::~DeferredStretch() = default;
 
-void materialize(torch::nn::Module& module) {
-  compute_deferred(subtree_tensors(*module_tree(module)));
-}
+void materialize(torch::nn::Module& module) { compute_deferred(subtree_tensors(*module_tree(module))); }
 
 }  // namespace fsdp

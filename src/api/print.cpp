@@ -65,8 +65,10 @@ void print_node(std::ostream& out, const ModuleNode& node, int depth, const std:
       continue;
     }
     const auto rows = part->group->slots()[part->slot].param_rows();
-    out << str_cat(c10::IntArrayRef(rows.sizes)) << " rows " << rows.range.first << ".." << rows.range.first + rows.range.count;
-    if (!rows.sizes.empty() && rows.row_sizes.size() < rows.sizes.size()) out << " of " << str_cat(c10::IntArrayRef(rows.row_sizes));
+    out << str_cat(c10::IntArrayRef(rows.sizes)) << " rows " << rows.range.first << ".."
+        << rows.range.first + rows.range.count;
+    if (!rows.sizes.empty() && rows.row_sizes.size() < rows.sizes.size())
+      out << " of " << str_cat(c10::IntArrayRef(rows.row_sizes));
     if (rows.name != parameter.name) out << " shared with " << rows.name;
     out << '\n';
   }

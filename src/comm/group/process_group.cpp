@@ -136,8 +136,8 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(std::vector<std::vector<int>> 
     std::ranges::sort(group);
     for (const int member : group) {
       if (!std::ranges::binary_search(global_ranks_, member))  // the list is long where there are many ranks
-        throw UsageError(str_cat(prefix, "expected global ranks of this group, which are ", str_join(", ", global_ranks_),
-                                 ", found ", member, "."));
+        throw UsageError(str_cat(prefix, "expected global ranks of this group, which are ",
+                                 str_join(", ", global_ranks_), ", found ", member, "."));
       require(taken.insert(member).second, prefix, "expected each rank in one subgroup at most, found rank ", member,
               " in two.");
     }
