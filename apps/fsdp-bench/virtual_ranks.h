@@ -1,6 +1,6 @@
 #pragma once
 /// \file
-/// Ranks of a job of any size, one at a time in this process: they run the library, and their peers exist in thought.
+/// Ranks of a job of any size, one at a time in this process: each runs the library without its peers.
 
 #include <fsdp/process_group.h>
 
