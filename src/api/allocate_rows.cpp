@@ -14,7 +14,6 @@
 #include "runtime/param_group.h"
 
 namespace fsdp {
-
 namespace {
 
 bool trains(runtime::ShardedParams& params, size_t flat) {
@@ -52,10 +51,6 @@ void reserve_on_disk(std::span<runtime::Parts* const> groups, const std::string&
       throw Error(str_cat(where, "rank ", ranks.global_ranks()[static_cast<size_t>(rank)],
                           " found too little room in its DiskOffloadPolicy::folder; its own error says how much"));
 }
-
-}  // namespace
-
-namespace {
 
 // The planes of a group whose memory ranks may share, on one device.
 struct PlanesOfGroup {

@@ -7,7 +7,7 @@
 
 #include "api/group_view.h"
 #include "api/megabytes.h"
-#include "api/strategy_of.h"
+#include "api/placement_choice.h"
 #include "comm/core/text.h"
 #include "runtime/param_group.h"
 
