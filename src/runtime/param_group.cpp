@@ -151,6 +151,8 @@ void ParamGroup::require_not_handed_out() const {
 }
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
+  // The sums by which an optimizer writes rows may be those of a collective that was aborted.
+  if (!params().is_on_cpu()) placement().progress();
   turns().note_write(kind, slot);
   forget_whole();
 }

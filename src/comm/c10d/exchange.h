@@ -17,8 +17,8 @@ namespace fsdp {
 /// Where data goes that does not come with the fingerprints.
 inline constexpr auto kData = Wire::Channel::kData;
 
-/// Runs in the lane's thread. A call returns when its result is in place; on an accelerator when it is issued, so that
-/// the current stream has it.
+/// Runs in the lane's thread, where a call returns when its result is in place; on an accelerator in the caller's, where
+/// it returns when it is issued, so that the current stream will have the result.
 class Exchange {
  public:
   using GatherPlanes = std::span<const GatherPlane>;
@@ -40,9 +40,6 @@ class Exchange {
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   virtual void send(const at::Tensor& tensor, int peer) = 0;
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
-
-  /// What goes on on an accelerator since this was asked last.
-  virtual Issued take_issued() { return {}; }
 
  protected:
   const int rank_, world_size_;

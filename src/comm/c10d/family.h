@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/c10d/c10d_options.h"
+#include "comm/c10d/issued_windows.h"
 #include "comm/failure/roll_call.h"
 
 namespace fsdp {
@@ -38,6 +39,7 @@ struct Family {
   const c10::intrusive_ptr<c10d::Store> store;
   const C10dOptions options;
   std::shared_ptr<RollCall> roll_call;
+  std::shared_ptr<IssuedWindows> windows;  // null: no device has a backend of its own
   int beginnings = 0;
   std::vector<C10dCommunicator*> communicators;  // in the order in which they were made, the same on every rank
 
