@@ -92,7 +92,7 @@ void allocate_on(c10::Device device, std::span<const PlanesOfGroup> groups) {
       first_byte += PlanesOfGroup::room_for(*plane);
     }
     // A rank that is alone waits for no other one to read.
-    if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->turns.reading().add(*buffers[i]);
+    if (!buffers.empty() && communicator.world_size() > 1) groups[i].group->row_lock.add(*buffers[i]);
   }
 }
 

@@ -20,7 +20,7 @@
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/param_group.h"
-#include "runtime/row_source.h"
+#include "runtime/param_rows.h"
 
 namespace fsdp {
 namespace {

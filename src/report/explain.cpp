@@ -43,17 +43,15 @@ struct Largest {
 
 Largest largest_of(const std::vector<std::shared_ptr<ParamGroup>>& groups, const std::vector<Sizes>& sizes,
                    int64_t Sizes::* bytes) {
-  const auto& kinship = groups.front()->rank_state().kinship();
+  const auto& tree = groups.front()->rank_state().tree;
   Largest largest;
   for (size_t i = 0; i < groups.size(); ++i) {
-    const auto span = kinship.span_of(groups[i]->id());
     int64_t around = 0;
     bool is_inner = true;
     for (size_t j = 0; j < groups.size(); ++j) {
       if (j == i) continue;
-      const auto others = kinship.span_of(groups[j]->id());
-      if (others.first < span.first && span.first < others.last) around += sizes[j].*bytes;
-      if (span.first < others.first && others.first < span.last) is_inner = false;
+      if (tree.contains(groups[j]->id(), groups[i]->id())) around += sizes[j].*bytes;
+      if (tree.contains(groups[i]->id(), groups[j]->id())) is_inner = false;
     }
     largest.around = std::max(largest.around, around);
     if (is_inner) largest.inner = std::max(largest.inner, sizes[i].*bytes);

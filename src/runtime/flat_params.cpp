@@ -97,11 +97,20 @@ void FlatParams::keep_second_shard(const ProcessGroup& neighbours) {
   if (on_host_ && are_here && whole_.buffer->data() == on_host_->data())
     kept_ = whole_.buffer;
   else
-    second_.take(whole_, neighbours.communicator(), account_);
+    second_ = copy_of_slice(neighbours.communicator());
+}
+
+FlatPart FlatParams::copy_of_slice(const Communicator& ranks) const {
+  const at::NoGradGuard no_grad;
+  FlatPart slice{whole_.form, whole_.numel / ranks.world_size()};
+  slice.buffer = std::make_shared<FlatBuffer>(memory::allocate(slice.form.device, slice.bytes()), slice.bytes(),
+                                              account_, ByteClass::kWhole);
+  slice.tensor().copy_(whole_.tensor().narrow(0, ranks.rank() * slice.numel, slice.numel));
+  return slice;
 }
 
 void FlatParams::drop_second_shard() {
-  second_.drop();
+  second_.buffer.reset();
   kept_.reset();
 }
 

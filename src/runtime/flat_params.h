@@ -12,7 +12,6 @@
 #include "memory/flat_part.h"
 #include "memory/reused_block.h"
 #include "runtime/flat_shard.h"
-#include "runtime/second_shard.h"
 
 namespace fsdp::runtime {
 
@@ -34,7 +33,7 @@ struct FlatForms {
 ///   each host has them once; or they lie in memory that all ranks share, where they need not move. With
 ///   one form the flat shard is a slice of that memory, so that who writes rows writes whole values. With two, each
 ///   rank casts the rows that were written into its slice (`publish`) before the ranks meet. It may do so whenever it
-///   may write rows, see Note [Whose turn it is];
+///   may write rows, see Note [Readers and writers of rows];
 /// - whole gradients become rows' gradients: they are cast to the form in which they are reduced, and the sum of this
 ///   rank's slice lands in the form of the rows.
 ///
@@ -74,15 +73,16 @@ class FlatParams {
   /// What an all_gather over the shard axis fills the whole buffer from. Not where all ranks share its memory: there
   /// what was published is there.
   GatherPlane plane_to_gather();
-  /// This rank keeps its part of what is whole among neighbours: with those of one host the memory that they share. Not
-  /// where all ranks share memory. The current stream may read the whole buffer.
+  /// From forward to backward each of `neighbours` keeps a slice of the whole values, so that together they have all of
+  /// them (hpZ of ZeRO++, arXiv:2306.10209); those of one host keep the memory that they share. Not where all ranks
+  /// share memory. The current stream may read the whole buffer.
   void keep_second_shard(const ProcessGroup& neighbours);
-  bool has_second_shard() const { return kept_ || second_.is_there(); }
+  bool has_second_shard() const { return kept_ || second_.buffer; }
   /// Whether it has all whole values.
   bool keeps_whole() const { return kept_ != nullptr; }
   void drop_second_shard();
   /// What an all_gather among the neighbours fills the whole buffer from, unless it keeps all whole values.
-  GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.slice()}; }
+  GatherPlane plane_to_gather_among() const { return {whole_.tensor(), second_.tensor()}; }
   /// Whole values that others see become a copy that only this rank sees.
   void copy_whole();
   /// Moves the whole buffer, which the current stream may read, to host memory; the host waits for it.
@@ -96,13 +96,14 @@ class FlatParams {
   memory::FlatPart own_slice(const std::shared_ptr<memory::FlatBuffer>& whole) const;
   std::shared_ptr<memory::FlatBuffer> held_on_host();
   void allocate_copy();
+  memory::FlatPart copy_of_slice(const Communicator& ranks) const;
 
   layout::Plane plane_;
   int rank_;
   std::shared_ptr<memory::ByteAccount> account_;
   FlatShard shard_;
   memory::FlatPart whole_;
-  SecondShard second_;
+  memory::FlatPart second_{whole_.form};
   std::shared_ptr<memory::FlatBuffer> shared_whole_;  // in memory that all ranks share
   std::shared_ptr<HostBuffer> on_host_;
   std::shared_ptr<memory::FlatBuffer> kept_;  // on the host, in place of a second shard

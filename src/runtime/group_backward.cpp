@@ -8,7 +8,7 @@
 
 #include "comm/core/fault_point.h"
 #include "comm/core/text.h"
-#include "runtime/users_operators.h"
+#include "runtime/compat.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -28,8 +28,6 @@ std::vector<std::vector<size_t>> buckets_of(const GroupIdentity& group, ShardedP
 GroupBackward::GroupBackward(const GroupIdentity& group, ShardedParams& params)
     : group_(group),
       params_(params),
-      reduction_(reduction_over(group.placement)),
-      reduction_within_replica_(reduction_within_replica(group.placement)),
       slots_(params.count()) {
   for (auto& planes : buckets_of(group, params)) {
     auto& bucket = buckets_.emplace_back();
@@ -230,7 +228,6 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
   ++bucket.reduction_number;
   auto subject = group_.name;
   if (buckets_.size() > 1) subject += str_cat(" (bucket ", index + 1, " of ", buckets_.size(), ')');
-  const auto& reduction = policy.all_reduces ? *reduction_ : *reduction_within_replica_;
   const Span span(group_.rank_state->timeline, Track::kCompute, "reduce", subject);
   try {
     std::vector<ReducedPlane> planes;
@@ -238,8 +235,7 @@ void GroupBackward::start_reduction(size_t index, const ReductionPolicy& policy,
       if (trains(bucket, plane)) planes.push_back({plane, params_.flats()[plane].shard().allocate_reduced()});
     if (!planes.empty()) {
       auto contribution = take_contribution(bucket, planes);
-      bucket.in_flight =
-          reduce(reduction, group_, subject, std::move(planes), std::move(contribution), policy, writes);
+      bucket.in_flight = reduce(group_, subject, std::move(planes), std::move(contribution), policy, writes);
     }
   } catch (...) {
     group_.placement.pass_on_failure("backward");

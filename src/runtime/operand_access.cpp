@@ -20,7 +20,6 @@
 #include "runtime/backward_hooks.h"
 #include "runtime/compat.h"
 #include "runtime/compute_dtype.h"
-#include "runtime/conversion.h"
 #include "runtime/reads.h"
 #include "runtime/refusal.h"
 #include "runtime/row_operands.h"

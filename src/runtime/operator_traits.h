@@ -1,11 +1,12 @@
 #pragma once
 /// \file
-/// What an operator does with its operands, read off its schema and tags.
+/// What an operator does with its operands, read off its schema, its tags and, of conversions, its arguments.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace fsdp::runtime {
 
@@ -40,5 +41,12 @@ struct OperatorTraits {
 
 /// The traits of an operator; worked out once per operator and thread. Thread safety: all of it.
 OperatorTraits operator_traits(const c10::OperatorHandle& op);
+
+/// What a conversion such as `to` does with its operand.
+enum class Conversion : uint8_t { kConverts, kNothing, kPrints };
+
+/// Says what the operator does with its first argument. kNothing: `to` and its kin would return the tensor itself,
+/// `set_data` gets the tensor itself. kPrints: what printing a tensor begins with, `to` with exactly the CPU and double.
+Conversion conversion_of(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
 
 }  // namespace fsdp::runtime

@@ -12,8 +12,7 @@ namespace fsdp::runtime {
 GroupId RankState::add(ParamGroup& group) {
   std::lock_guard lock(mutex);
   groups_[++last_id_] = &group;
-  parents_[last_id_];
-  kinship_.reset();
+  tree.add(last_id_);
   return last_id_;
 }
 
@@ -23,7 +22,7 @@ void RankState::remove(GroupId id) {
   reads.orders.erase(id);
   backwards.forget_reducing(id);
   groups_.erase(id);
-  parents_.erase(id);
+  tree.remove(id);
 }
 
 ParamGroup* RankState::group(GroupId id) const {
@@ -90,22 +89,6 @@ std::optional<double> RankState::waiting_share() const {
   if (since == Clock::time_point()) return std::nullopt;
   using Seconds = std::chrono::duration<double>;
   return Seconds(waited_.load()) / Seconds(Clock::now() - since);
-}
-
-void RankState::add_parent(GroupId group, GroupId parent) {
-  std::lock_guard lock(mutex);
-  auto& parents = parents_.at(group);
-  if (std::ranges::find(parents, parent) != parents.end()) return;
-  parents.push_back(parent);
-  kinship_.reset();
-}
-
-const Kinship& RankState::kinship() {
-  if (!kinship_) {
-    kinship_.emplace(parents_);
-    residents.move(*kinship_);
-  }
-  return *kinship_;
 }
 
 }  // namespace fsdp::runtime

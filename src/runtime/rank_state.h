@@ -16,10 +16,8 @@
 #include "comm/core/rank_lock.h"
 #include "comm/core/timeline.h"
 #include "memory/byte_account.h"
-#include "memory/charges_once.h"
 #include "memory/host_copies.h"
 #include "runtime/backward_tasks.h"
-#include "runtime/kinship.h"
 #include "runtime/residents.h"
 #include "runtime/schedule.h"
 
@@ -67,12 +65,6 @@ class RankState {
   /// All that there are, in any order.
   std::vector<ParamGroup*> groups() const;
 
-  /// `parent`: the group of the module next around the group's.
-  void add_parent(GroupId group, GroupId parent);
-  const Kinship& kinship();
-  /// The group's whole parameters are in memory, or will be, and were read last.
-  void note_resident(GroupId id) { residents.note(id, kinship().span_of(id)); }
-
   /// To ranks that have no data, if some follow this one.
   void tell(const Event& event);
 
@@ -85,6 +77,8 @@ class RankState {
 
   /// Operators that took a sharded tensor.
   std::atomic<int64_t> intercepted_operators = 0;
+  /// Which groups lie inside one another.
+  GroupTree tree;
   /// Groups that are whole or being gathered.
   Residents residents;
   ReadHistory reads;
@@ -114,8 +108,6 @@ class RankState {
   std::atomic<Clock::duration> waited_{};
   GroupId last_id_ = 0;
   std::unordered_map<GroupId, ParamGroup*> groups_;
-  Parents parents_;
-  std::optional<Kinship> kinship_;  // none while groups have other parents than it knows
 };
 
 }  // namespace fsdp::runtime

@@ -16,7 +16,7 @@
 
 #include "memory/memory_range.h"
 #include "runtime/access_rules.h"
-#include "runtime/scope_record.h"
+#include "runtime/backward_tasks.h"
 #include "runtime/unregistered_leaves.h"
 
 namespace fsdp::runtime {

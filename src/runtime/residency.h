@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "runtime/group_identity.h"
+#include "runtime/row_lock.h"
 #include "runtime/sharded_params.h"
-#include "runtime/turns.h"
 
 namespace fsdp::runtime {
 
@@ -27,8 +27,8 @@ enum class GatherState : uint8_t { kSharded, kGathering, kWhole };
 /// Thread safety: under the rank's lock.
 class Residency {
  public:
-  Residency(const GroupIdentity& group, ShardedParams& params, Turns& turns)
-      : group_(group), params_(params), turns_(turns) {}
+  Residency(const GroupIdentity& group, ShardedParams& params, RowLock& row_lock)
+      : group_(group), params_(params), row_lock_(row_lock) {}
 
   GatherState state() const { return state_; }
   /// Before the ranks meet to read: what they see of this rank's rows is as the last write left these. Only while this
@@ -50,7 +50,7 @@ class Residency {
   void gather_after(std::shared_ptr<const c10::Event> event);
   /// Drops a whole copy that is older than the last write to the rows.
   void drop_stale_copy() {
-    if (version_in_copy_ != turns_.version()) free_whole();
+    if (version_in_copy_ != row_lock_.version()) free_whole();
   }
   /// Gathers that moved data. May be read without the lock.
   int64_t gathers() const { return gathers_; }
@@ -84,7 +84,7 @@ class Residency {
 
   const GroupIdentity& group_;
   ShardedParams& params_;
-  Turns& turns_;
+  RowLock& row_lock_;
   GatherState state_ = GatherState::kSharded;
   uint64_t gather_number_ = 0;  // of the last one that was started
   std::vector<std::shared_ptr<Work>> gathers_in_flight_, gathered_;  // the latter as long as their results are there

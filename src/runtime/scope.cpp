@@ -19,8 +19,8 @@
 #include "runtime/compat.h"
 #include "runtime/journal.h"
 #include "runtime/param_group.h"
+#include "runtime/param_rows.h"
 #include "runtime/registry.h"
-#include "runtime/row_source.h"
 
 namespace fsdp::runtime {
 namespace {
@@ -55,8 +55,9 @@ Groups require_outside(Groups groups) {
 
 // Returns whether another thread may have done something meanwhile.
 bool wait_to_write(const Groups& groups) {
+  for (const auto& group : groups) group->row_lock().begin_write();
   bool waited = false;
-  for (const auto& group : groups) waited |= group->turns().wait_to_write();
+  for (const auto& group : groups) waited |= group->row_lock().wait_to_write();
   return waited;
 }
 
@@ -95,12 +96,12 @@ struct ScopeMeeting {
 std::vector<ScopeMeeting> begin_scopes(const Groups& groups) {
   std::vector<ScopeMeeting> meetings;
   for (const auto& group : groups) {
-    if (!group->turns().begin_scope()) continue;
+    if (!group->row_lock().begin_scope()) continue;
     group->residency().publish();
     const auto* ranks = &group->placement().shard();
     auto meeting = std::ranges::find(meetings, ranks, &ScopeMeeting::ranks);
     if (meeting == meetings.end()) meeting = meetings.insert(meeting, {ranks, {}});
-    meeting->writes.emplace_back(group.get(), group->turns().writes().take());
+    meeting->writes.emplace_back(group.get(), group->row_lock().writes().take());
   }
   return meetings;
 }
@@ -122,9 +123,9 @@ void meet(const Groups& groups, const std::string& call) {
                        first.name());
     for (const auto& barrier : barriers) first.rank_state().wait(*barrier);
   } catch (...) {
-    for (const auto& group : groups) group->turns().cancel_scope();
+    for (const auto& group : groups) group->row_lock().cancel_scope();
     for (const auto& meeting : meetings)
-      for (const auto& [group, count] : meeting.writes) group->turns().writes().give_back(count);
+      for (const auto& [group, count] : meeting.writes) group->row_lock().writes().give_back(count);
     for (const auto& meeting : meetings) meeting.writes.front().first->placement().pass_on_failure("forward scope");
     throw;
   }
@@ -136,7 +137,7 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
   Groups closed;
   for (const auto& group : groups) {
     if (!group->is_inside()) closed.push_back(group);
-    ++group->turns().openings;
+    ++group->row_lock().openings;
   }
   std::exception_ptr error;
   try {
@@ -145,7 +146,7 @@ void meet_before_scope(const Groups& groups, const std::string& call) {
     error = std::current_exception();
   }
   for (const auto& group : groups) {
-    --group->turns().openings;
+    --group->row_lock().openings;
     if (error && !group->is_inside()) group->leave_reading();
   }
   if (error) std::rethrow_exception(error);
@@ -356,7 +357,7 @@ void OpenSummon::write_back() {
   const OwnOperators own_operators;
   for (const auto& group : groups_) {
     group->residency().finish_gather();
-    group->turns().note_write(WriteKind::kEveryRank);
+    group->row_lock().note_write(WriteKind::kEveryRank);
     for (auto& slot : group->slots())
       if (slot.rows_numel() > 0) rows_of_tensor(slot.whole_tensor)(slot.param_rows());
   }
@@ -374,9 +375,9 @@ void reset_iteration(const Groups& groups) {
   int64_t writes = 0;
   bool in_backward = false;
   for (const auto& group : groups) {
-    writes += group->turns().writes().total();
+    writes += group->row_lock().writes().total();
     in_backward |= group->backward().is_open();
-    if (!group->is_in_scope()) group->turns().reading().end();  // a peer may wait to write before it comes here
+    if (!group->is_in_scope()) group->row_lock().end_read();  // a peer may wait to write before it comes here
   }
   const auto ranks = meet_after_exception(groups, writes, in_backward);
   reset_backward(rank);

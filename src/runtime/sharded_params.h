@@ -13,8 +13,8 @@
 #include "runtime/buckets.h"
 #include "runtime/flat_params.h"
 #include "runtime/group_identity.h"
+#include "runtime/param_rows.h"
 #include "runtime/param_slot.h"
-#include "runtime/row_source.h"
 
 namespace fsdp::runtime {
 

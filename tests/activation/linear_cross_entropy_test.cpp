@@ -1,7 +1,7 @@
 // The loss that makes its logits in parts, against the one that makes them all.
 
-#include "models/linear_cross_entropy.h"
-
+#include <fsdp/error.h>
+#include <fsdp/linear_cross_entropy.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -29,7 +29,7 @@ Operands operands(const Case& sizes, torch::Dtype dtype) {
 
 torch::Tensor expected_loss(const Operands& of) { return F::cross_entropy(F::linear(of.x, of.weight), of.targets); }
 
-torch::Tensor loss(const Operands& of) { return models::linear_cross_entropy(of.x, of.weight, of.targets); }
+torch::Tensor loss(const Operands& of) { return linear_cross_entropy(of.x, of.weight, of.targets); }
 
 TEST(LinearCrossEntropy, EqualsLinearAndCrossEntropyInOnePartAndInSeveral) {
   // 64 rows are a part where the vocabulary is large: parts of 1; 40; 64; 64, 64, 22.
@@ -64,11 +64,22 @@ TEST(LinearCrossEntropy, AddsToGradientsAndRunsBackwardAgain) {
 
 TEST(LinearCrossEntropy, IsTheSameWithoutGradientsAndRefusesSecondDerivatives) {
   const auto of = operands({150, 4, 70000}, torch::kDouble);
-  EXPECT_THROW(torch::autograd::grad({loss(of)}, {of.x}, {}, {}, /*create_graph=*/true), c10::Error);
+  EXPECT_THROW(torch::autograd::grad({loss(of)}, {of.x}, {}, {}, /*create_graph=*/true), UsageError);
   const torch::NoGradGuard no_grad;
   const auto value = loss(of);
   EXPECT_FALSE(value.requires_grad());
   EXPECT_TRUE(torch::allclose(value, expected_loss(of)));
+}
+
+TEST(LinearCrossEntropy, RefusesOtherSizesAndDtypes) {
+  const auto x = torch::ones({3, 2}), weight = torch::ones({5, 2}), targets = torch::zeros({3}, torch::kLong);
+  for (const auto& wrong : std::vector<Operands>{{{}, weight, targets},
+                                                 {x.unsqueeze(0), weight, targets},
+                                                 {x, weight.t(), targets},
+                                                 {x, weight, targets.slice(0, 1)},
+                                                 {x, weight.to(torch::kDouble), targets},
+                                                 {x, weight, targets.to(torch::kInt)}})
+    EXPECT_THROW(static_cast<void>(loss(wrong)), UsageError);
 }
 
 TEST(LinearCrossEntropy, NeverHoldsAllLogits) {

@@ -1,30 +1,30 @@
-#include "comm/group/profile.h"
+#include "comm/group/carrier_choice.h"
 
 #include "comm/core/check.h"
 #include "comm/core/host_grid.h"
 
 #include <algorithm>
-#include <map>
 #include <utility>
+#include <vector>
 
 namespace fsdp {
 namespace {
 
-// The first rank of the same host.
-size_t first_beside(std::span<const int> hosts, size_t rank) {
-  return static_cast<size_t>(std::ranges::find(hosts, hosts[rank]) - hosts.begin());
-}
-
 // Why the ranks of a host that has several cannot share memory, in one sentence; empty if they can.
-std::string obstacle_inside(const Ranks& ranks, std::span<const Profile> profiles, std::span<const int> hosts) {
-  for (size_t rank = 0; rank < profiles.size(); ++rank) {
-    if (std::ranges::count(hosts, hosts[rank]) == 1) continue;
-    const size_t first = first_beside(hosts, rank);
+std::string obstacle_inside(const Ranks& ranks, const Roster& roster, std::span<const int> hosts) {
+  const auto users = roster.users.unpack(), obstacles = roster.obstacles.unpack();
+  std::vector<std::vector<size_t>> ranks_of(hosts.size());
+  for (size_t rank = 0; rank < hosts.size(); ++rank) ranks_of[static_cast<size_t>(hosts[rank])].push_back(rank);
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    const auto& beside = ranks_of[static_cast<size_t>(hosts[rank])];
+    if (beside.size() == 1) continue;
+    const size_t first = beside.front();
     const int name = ranks.name_of(static_cast<int>(rank)), first_name = ranks.name_of(static_cast<int>(first));
-    if (!profiles[rank].obstacle.empty()) return str_cat("rank ", name, ": ", profiles[rank].obstacle);
-    if (profiles[rank].user != profiles[first].user)
-      return str_cat("ranks of one user can share memory, found a process of user ", profiles[rank].user, " (rank ",
-                     name, ") beside one of user ", profiles[first].user, " (rank ", first_name, ")");
+    const auto& obstacle = roster.obstacle_texts[static_cast<size_t>(obstacles[rank])];
+    if (!obstacle.empty()) return str_cat("rank ", name, ": ", obstacle);
+    if (users[rank] != users[first])
+      return str_cat("ranks of one user can share memory, found a process of user ", users[rank], " (rank ", name,
+                     ") beside one of user ", users[first], " (rank ", first_name, ")");
   }
   return "";
 }
@@ -46,26 +46,17 @@ Carrier carrier_for(std::span<const int> hosts) {
 
 }  // namespace
 
-std::vector<int> hosts_of(std::span<const Profile> profiles) {
-  std::vector<int> numbers;
-  std::map<std::pair<std::string, std::string>, int> known;
-  for (const auto& profile : profiles) {
-    const auto number = static_cast<int>(known.size());
-    numbers.push_back(known.try_emplace({profile.domain, profile.host}, number).first->second);
-  }
-  return numbers;
-}
-
 bool may_share_memory(std::string_view backend) {
   return backend == "shm" || backend == "cpu" || backend == "hierarchical";
 }
 
-CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, std::span<const Profile> profiles,
-                             std::span<const int> hosts, const std::string& prefix) {
+CarrierChoice choose_carrier(const std::string& backend, const Ranks& ranks, const Roster& roster,
+                             const std::string& prefix) {
   if (!may_share_memory(backend)) return {};
+  const auto hosts = roster.hosts.unpack();
   const auto wanted = carrier_for(hosts);
   std::string obstacle = backend == "shm" ? several_hosts(ranks, hosts) : "";
-  if (obstacle.empty() && wanted != Carrier::kNetwork) obstacle = obstacle_inside(ranks, profiles, hosts);
+  if (obstacle.empty() && wanted != Carrier::kNetwork) obstacle = obstacle_inside(ranks, roster, hosts);
   if (obstacle.empty() && wanted == Carrier::kHierarchical) obstacle = HostGrid::why_not(hosts);
   if (obstacle.empty()) return {wanted, ""};
   require(backend == "cpu", prefix, "the backend \"", backend, "\" needs memory that ",

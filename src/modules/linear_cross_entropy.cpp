@@ -1,11 +1,13 @@
-#include "models/linear_cross_entropy.h"
+#include <fsdp/linear_cross_entropy.h>
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/types.h>
 
 #include <algorithm>
 
-namespace models {
+#include "comm/core/check.h"
+
+namespace fsdp {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -53,7 +55,8 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
     return sum.loss / x.size(0);
   }
   static variable_list backward(AutogradContext* context, const variable_list& of_mean) {
-    TORCH_CHECK(!at::GradMode::is_enabled(), "linear_cross_entropy has first derivatives only: no create_graph");
+    require(!at::GradMode::is_enabled(), "[fsdp] linear_cross_entropy: there are no second derivatives. Leave out ",
+            "create_graph, or use torch's linear and cross_entropy where you need one.");
     const auto saved = context->get_saved_variables();
     const auto scale = of_mean[0] / saved[0].size(0);
     return {saved[0] * scale, (saved[1] * scale).to(saved[0].scalar_type()), {}};
@@ -63,8 +66,20 @@ struct LinearCrossEntropy : torch::autograd::Function<LinearCrossEntropy> {
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& targets) {
+  constexpr std::string_view kPrefix = "[fsdp] linear_cross_entropy: ";
+  require(x.defined() && weight.defined() && targets.defined(), kPrefix,
+          "expected three tensors, found an undefined one.");
+  require(x.dim() == 2 && weight.dim() == 2 && targets.dim() == 1, kPrefix,
+          "expected [rows, features], [classes, features] and [rows], found ", x.sizes(), ", ", weight.sizes(), " and ",
+          targets.sizes(), '.');
+  require(x.size(1) == weight.size(1) && x.size(0) == targets.size(0), kPrefix,
+          "expected as many features in both and as many targets as rows, found ", x.sizes(), ", ", weight.sizes(),
+          " and ", targets.sizes(), '.');
+  require(x.is_floating_point() && x.scalar_type() == weight.scalar_type() && targets.scalar_type() == at::kLong,
+          kPrefix, "expected two tensors of one floating point dtype and targets of Long, found ", x.scalar_type(),
+          ", ", weight.scalar_type(), " and ", targets.scalar_type(), '.');
   if (at::GradMode::is_enabled()) return LinearCrossEntropy::apply(x, weight, targets);
   return sum_over_rows(x, weight, targets, /*with_gradients=*/false).loss / x.size(0);
 }
 
-}  // namespace models
+}  // namespace fsdp

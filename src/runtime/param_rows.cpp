@@ -1,4 +1,4 @@
-#include "runtime/row_source.h"
+#include "runtime/param_rows.h"
 
 #include <utility>
 
