@@ -19,6 +19,7 @@ Family::~Family() { roll_call->leave(); }
 
 void Family::begin() {
   if (roll_call) roll_call->leave();
+  transport = nullptr;
   const auto store_for = [&](const char* use) {
     return c10::make_intrusive<c10d::PrefixStore>(str_cat(use, '/', beginnings), own_connection());
   };

@@ -32,19 +32,10 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  Ticket(std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
-      : roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
+  Ticket(std::weak_ptr<State> lane, std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
+      : lane_(std::move(lane)), roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
 
-  void wait() override {
-    std::unique_lock lock(mutex_);
-    if (!done_) {
-      const Activity::Waiting waiting(roll_call_->activity());
-      ++*waits_of_lane_;
-      changed_.wait(lock, [&] { return done_; });
-      --*waits_of_lane_;
-    }
-    if (error_) std::rethrow_exception(error_);
-  }
+  void wait() override;
   bool lets_others_go_on() const override { return true; }
   void then(Next next) override {
     std::unique_lock lock(mutex_);
@@ -69,6 +60,7 @@ class Lane::Ticket : public Work {
   }
 
  private:
+  const std::weak_ptr<State> lane_;
   const std::shared_ptr<RollCall> roll_call_;
   const std::shared_ptr<std::atomic<int>> waits_of_lane_;
   std::mutex mutex_;
@@ -79,17 +71,17 @@ class Lane::Ticket : public Work {
 };
 
 // Shared with the thread, which may have to be left behind.
-class Lane::State : public RollCall::Witness {
+class Lane::State : public RollCall::Witness, public std::enable_shared_from_this<Lane::State> {
  public:
-  State(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
-        Options options)
+  State(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
       : wire_(std::move(wire)),
-        handshake_(std::move(handshake)),
+        mail_(std::move(mail)),
         roll_call_(std::move(roll_call)),
         options_(std::move(options)) {}
 
   std::shared_ptr<Work> push(Job job);
   void run();
+  void run_first(const Ticket& ticket);
   void stop();
   bool wait_until_ended(std::chrono::milliseconds time);
 
@@ -98,16 +90,16 @@ class Lane::State : public RollCall::Witness {
   void interrupt() override { wire_->interrupt(); }
 
  private:
+  void run_next(std::unique_lock<std::mutex>& lock);
   void execute(Job& job);
   void attempt(Job& job, Span& span);
   void agreed();
-  [[noreturn]] void disagree(const Fingerprint& mine, const Disagreement& found);
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::string text_of(const Fingerprint& fingerprint) const { return fsdp::describe(fingerprint, options_.ranks); }
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
 
   const std::shared_ptr<Wire> wire_;
-  const std::shared_ptr<Handshake> handshake_;
+  const std::shared_ptr<Mail> mail_;
   const std::shared_ptr<RollCall> roll_call_;
   const Options options_;
   const std::shared_ptr<std::atomic<int>> waits_ = std::make_shared<std::atomic<int>>(0);  // of callers, for this lane
@@ -116,6 +108,7 @@ class Lane::State : public RollCall::Witness {
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
+  bool runs_ = false;  // a thread runs a job
   uint64_t begun_ = 0;  // by callers
   // The operation in progress, or the last one.
   std::string operation_;
@@ -123,14 +116,13 @@ class Lane::State : public RollCall::Witness {
   bool busy_ = false, agreed_ = false;
   Clock::time_point since_;
 
-  // Of the thread alone.
+  // Of the thread that runs.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
 };
 
-Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Handshake> handshake, std::shared_ptr<RollCall> roll_call,
-           Options options)
-    : state_(std::make_shared<State>(std::move(wire), std::move(handshake), roll_call, std::move(options))) {
+Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
+    : state_(std::make_shared<State>(std::move(wire), std::move(mail), roll_call, std::move(options))) {
   roll_call->enroll(state_);
   thread_ = std::thread([state = state_] { state->run(); });
 }
@@ -144,12 +136,12 @@ Lane::~Lane() {
   }
 }
 
-std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data, Enclosure enclosure) {
-  return state_->push({fingerprint, std::move(move_data), std::move(enclosure), nullptr});
+std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) {
+  return state_->push({fingerprint, std::move(move_data), nullptr});
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
-  auto ticket = job.ticket = std::make_shared<Ticket>(roll_call_, waits_);
+  auto ticket = job.ticket = std::make_shared<Ticket>(weak_from_this(), roll_call_, waits_);
   roll_call_->activity().begin();
   std::lock_guard lock(mutex_);
   ++begun_;
@@ -194,25 +186,54 @@ bool Lane::State::describe(Standing& standing) const {
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
   Activity::leave_out_this_thread();  // what follows its collectives may begin others
-  const PipeSignalBlocked no_pipe_signal;
-  // Collectives write into parameters' memory: no graph, no version bumps.
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
+    changed_.wait(lock, [&] { return !runs_ && (stopping_ || !jobs_.empty()); });
     if (jobs_.empty()) break;
-    Job job = std::move(jobs_.front());
-    jobs_.pop_front();
-    if (stopping_ && !failure_) {
-      failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
-    }
-    lock.unlock();
-    execute(job);
-    job = {};
-    lock.lock();
+    run_next(lock);
   }
   ended_ = true;
   changed_.notify_all();
+}
+
+// Runs the job of `ticket` in the thread that waits for it, if it is its turn: that spares two changes of threads.
+void Lane::State::run_first(const Ticket& ticket) {
+  std::unique_lock lock(mutex_);
+  if (!runs_ && !jobs_.empty() && jobs_.front().ticket.get() == &ticket) run_next(lock);
+}
+
+void Lane::State::run_next(std::unique_lock<std::mutex>& lock) {
+  const PipeSignalBlocked no_pipe_signal;
+  // Collectives write into parameters' memory: no graph, no version bumps.
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  if (stopping_ && !failure_) {
+    failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
+  }
+  runs_ = true;
+  lock.unlock();
+  execute(job);
+  job = {};
+  lock.lock();
+  runs_ = false;
+  if (stopping_ || !jobs_.empty()) changed_.notify_all();
+}
+
+void Lane::Ticket::wait() {
+  std::unique_lock lock(mutex_);
+  if (!done_) {
+    const Activity::Waiting waiting(roll_call_->activity());
+    ++*waits_of_lane_;
+    // What follows a collective belongs in the lane's thread.
+    const auto lane = next_ ? nullptr : lane_.lock();
+    lock.unlock();
+    if (lane) lane->run_first(*this);
+    lock.lock();
+    changed_.wait(lock, [&] { return done_; });
+    --*waits_of_lane_;
+  }
+  if (error_) std::rethrow_exception(error_);
 }
 
 void Lane::State::execute(Job& job) {
@@ -233,7 +254,6 @@ void Lane::State::execute(Job& job) {
     busy_ = static_cast<bool>(failure_) && busy_;
   }
   job.move_data = nullptr;
-  job.enclosure = nullptr;
   job.ticket->finish(failure_);
 }
 
@@ -252,16 +272,20 @@ void Lane::State::attempt(Job& job, Span& span) {
   }
   try {
     fault_point("lane handshake");
-    const Disagreement found = handshake_->exchange(mine, job.enclosure);
-    if (found.peer >= 0) disagree(mine, found);
-    roll_call_->activity().move();
-    agreed();
-    span.reach(Stage::kAgreed);
-    fault_point("lane agreed");
+    mail_->begin(mine, [&] {
+      roll_call_->activity().move();
+      agreed();
+      span.reach(Stage::kAgreed);
+      fault_point("lane agreed");
+    });
     job.move_data();
+    mail_->finish();
     fault_point("lane done");
   } catch (const Error&) {
     throw;
+  } catch (const Disagreement& found) {
+    const auto verdict = disagreement(options_.ranks, found.mine, found.peer, found.theirs, found.difference);
+    raise(roll_call_->pronounce(verdict), mine);
   } catch (const Interrupted&) {
     if (const auto verdict = roll_call_->verdict()) raise(*verdict, mine);
     std::rethrow_exception(failure_of(mine, "the process group was destroyed while it was in progress"));
@@ -277,10 +301,6 @@ void Lane::State::attempt(Job& job, Span& span) {
 void Lane::State::agreed() {
   std::lock_guard lock(mutex_);
   agreed_ = true;
-}
-
-void Lane::State::disagree(const Fingerprint& mine, const Disagreement& found) {
-  raise(roll_call_->pronounce(disagreement(options_.ranks, mine, found.peer, found.theirs, found.difference)), mine);
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {

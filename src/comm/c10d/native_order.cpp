@@ -325,11 +325,18 @@ std::shared_ptr<Work> NativeOrder::run(Fingerprint fingerprint, MoveData move_da
   return std::make_shared<EventWork>(std::move(operation));
 }
 
-std::shared_ptr<Work> NativeOrder::run_in(Lane& lane, const Fingerprint& fingerprint, MoveData move_data) {
+std::shared_ptr<Work> NativeOrder::run_in(Lane& lane, const Fingerprint& fingerprint, std::function<void()> meet,
+                                          MoveData move_data) {
   if (state_->options.device.is_cpu())
-    return lane.submit(fingerprint, [state = state_, move = std::move(move_data)] { move(state->exchange()); });
+    return lane.submit(fingerprint, [state = state_, meet = std::move(meet), move = std::move(move_data)] {
+      meet();
+      move(state->exchange());
+    });
   auto operation = std::make_shared<Operation>(state_, fingerprint, std::move(move_data));
-  auto issued = lane.submit(fingerprint, [operation] { operation->issue(); });
+  auto issued = lane.submit(fingerprint, [operation, meet = std::move(meet)] {
+    meet();
+    operation->issue();
+  });
   return std::make_shared<EventWork>(std::move(operation), std::move(issued));
 }
 

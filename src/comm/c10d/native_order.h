@@ -58,8 +58,10 @@ class NativeOrder {
   void connect();
   /// Issues an operation on an accelerator.
   std::shared_ptr<Work> run(Fingerprint fingerprint, MoveData move_data);
-  /// The same in the lane's thread, once the ranks that it concerns agree; also on the CPU, where the lane waits.
-  std::shared_ptr<Work> run_in(Lane& lane, const Fingerprint& fingerprint, MoveData move_data);
+  /// The same in the lane's thread after `meet`, which returns when the ranks that it concerns are there; also on the
+  /// CPU, where the lane waits.
+  std::shared_ptr<Work> run_in(Lane& lane, const Fingerprint& fingerprint, std::function<void()> meet,
+                               MoveData move_data);
   /// Compares with the other ranks what was issued so far in all orders of the device; throws as `require_intact`.
   void require_agreement(const std::string& operation) const;
   /// Throws the verdict after a failure. Waits for nothing.

@@ -30,7 +30,7 @@ struct Interrupted : std::exception {
 /// thread each.
 class Wire {
  public:
-  enum class Channel : int { kFingerprint = 0, kData = 1 };
+  enum class Channel : int { kHeader = 0, kData = 1 };
 
   struct Transfer {
     c10::intrusive_ptr<c10d::Work> work;

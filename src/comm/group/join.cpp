@@ -103,6 +103,7 @@ std::string claims_of(const Membership& membership) {
   std::string claims = str_cat("world size ", membership.world_size(), ", backend ", membership.backend);
   if (membership.device_backend)
     claims += str_cat(" and one for ", c10::DeviceTypeName(membership.device_backend->device.type(), true));
+  if (membership.compares_first) claims += ", FSDP_CHECK=each";
   return claims;
 }
 
@@ -257,6 +258,7 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
   options.ranks = membership.ranks;
   options.traffic = std::make_shared<CountByPeer>(meeting.traffic, hosts, membership.rank());
   options.timeout = timeout;
+  options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
   std::vector<std::string> processes(hosts.size());
   for (const auto& [rank, contact] : meeting.contacts) processes[static_cast<size_t>(rank)] = contact.process;

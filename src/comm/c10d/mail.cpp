@@ -1,0 +1,161 @@
+#include "comm/c10d/mail.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include "comm/core/pieces.h"
+
+#include <cstring>
+#include <utility>
+
+namespace fsdp {
+namespace {
+
+constexpr auto kHeader = Wire::Channel::kHeader, kData = Wire::Channel::kData;
+
+// A header has a fingerprint, and behind it what is enclosed.
+static_assert(sizeof(Fingerprint) % 64 == 0);
+at::Tensor empty_header() { return at::zeros({sizeof(Fingerprint) + Mail::kEnclosedBytes}, at::kByte); }
+
+std::byte* memory_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.mutable_data_ptr()); }
+std::byte* enclosed_in(const at::Tensor& header) { return memory_of(header) + sizeof(Fingerprint); }
+
+bool is_enclosed(const Parcel& parcel) { return bytes_of(parcel) <= Mail::kEnclosedBytes; }
+
+void pack(std::byte* memory, const Parcel& parcel) { copy_bytes(parcel_in(memory, parcel), parcel); }
+void unpack(const Parcel& parcel, std::byte* memory) { copy_bytes(parcel, parcel_in(memory, parcel)); }
+
+// A tensor that is alone travels from where it lies and to where it belongs.
+at::Tensor message_for(const Parcel& parcel) {
+  return parcel.size() == 1 ? parcel.front() : at::empty({bytes_of(parcel)}, at::kByte);
+}
+
+}  // namespace
+
+Mail::Mail(std::shared_ptr<Wire> wire, int rank, std::vector<int> peers, bool compares_first)
+    : wire_(std::move(wire)), rank_(rank), peers_(std::move(peers)), compares_first_(compares_first) {}
+
+void Mail::begin(const Fingerprint& mine, std::function<void()> agreed) {
+  open(mine);
+  if (compares_first_) {
+    meet();
+    finish();
+    open(mine);
+  }
+  agreed_ = std::move(agreed);
+}
+
+void Mail::open(const Fingerprint& mine) {
+  mine_ = mine;
+  latest_[mine.sequence % latest_.size()] = mine;
+  for (auto& [peer, box] : boxes_) box.sent = box.checked = false;
+}
+
+// The first receive is not posted before it is needed: of a peer that is gone, that throws.
+Mail::Box& Mail::box_of(int peer) {
+  auto& box = boxes_[peer];
+  if (!box.outgoing.defined()) {
+    box.outgoing = empty_header();
+    for (auto& header : box.incoming) header = empty_header();
+  }
+  if (!box.expected.work && !box.checked) expect(peer, box);
+  return box;
+}
+
+void Mail::expect(int peer, Box& box) { box.expected = wire_->recv(box.incoming[1 - box.arrived], peer, kHeader); }
+
+void Mail::send(int peer, const std::vector<Parcel>& parcels) {
+  auto& box = box_of(peer);
+  size_t next = 0;
+  if (!std::exchange(box.sent, true)) {
+    std::memcpy(memory_of(box.outgoing), &mine_, sizeof(Fingerprint));
+    if (!parcels.empty() && is_enclosed(parcels[0])) pack(enclosed_in(box.outgoing), parcels[next++]);
+    box.header = wire_->send(box.outgoing, peer, kHeader);
+  }
+  for (; next < parcels.size(); ++next) {
+    const auto& parcel = parcels[next];
+    const at::Tensor message = message_for(parcel);
+    if (parcel.size() > 1) pack(memory_of(message), parcel);
+    sent_.push_back({wire_->send(message, peer, kData), message, {}});
+  }
+}
+
+void Mail::check(int peer) {
+  auto& box = box_of(peer);
+  if (box.checked) return;
+  wire_->wait(box.expected);
+  box.arrived = 1 - box.arrived;
+  Disagreement found;
+  std::memcpy(&found.theirs, box.incoming[box.arrived].const_data_ptr(), sizeof(Fingerprint));
+  box.expected = {};
+  try {
+    expect(peer, box);
+  } catch (const std::exception&) {
+    // It has left since, which is no error of this operation. If there is another one, that finds it.
+  }
+  found.peer = peer;
+  // A header of an operation from which this rank expected none is late, and tells most beside that operation.
+  for (const auto* mine : {&latest_[found.theirs.sequence % latest_.size()], &mine_}) {
+    found.mine = *mine;
+    found.difference = difference(*mine, rank_, found.theirs, peer);
+    if (!found.difference.empty() && mine->sequence == found.theirs.sequence) break;
+  }
+  if (!found.difference.empty()) throw found;
+  box.checked = true;
+}
+
+void Mail::receive(int peer, Parcel parcel) {
+  auto& box = box_of(peer);
+  const bool is_first = !box.checked;
+  check(peer);
+  if (is_first && is_enclosed(parcel)) {
+    unpack(parcel, enclosed_in(box.incoming[box.arrived]));
+    box.arriving.emplace_back();
+    return;
+  }
+  const at::Tensor message = message_for(parcel);
+  if (parcel.size() == 1) parcel.clear();
+  box.arriving.push_back({wire_->recv(message, peer, kData), message, std::move(parcel)});
+}
+
+void Mail::receive(int peer, const std::vector<Parcel>& parcels) {
+  if (parcels.empty()) return check(peer);
+  for (const auto& parcel : parcels) receive(peer, parcel);
+}
+
+void Mail::wait(int peer) {
+  note_agreement();
+  auto& arriving = box_of(peer).arriving;
+  const auto [transfer, message, parcel] = std::move(arriving.front());
+  arriving.pop_front();
+  wire_->wait(transfer);
+  if (!parcel.empty()) unpack(parcel, memory_of(message));
+}
+
+void Mail::finish() {
+  note_agreement();
+  for (auto& [peer, box] : boxes_)
+    while (!box.arriving.empty()) wait(peer);
+  for (const auto& transit : std::exchange(sent_, {})) wire_->wait(transit.transfer);
+  for (auto& [peer, box] : boxes_) {
+    try {
+      wire_->wait(std::exchange(box.header, {}));
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const std::exception&) {
+      // If the peer has left since its header came, it needed nothing more.
+      if (!box.checked) throw;
+    }
+  }
+}
+
+void Mail::meet() {
+  for (const int peer : peers_) send(peer);
+  for (const int peer : peers_) check(peer);
+}
+
+void Mail::note_agreement() {
+  if (const auto agreed = std::exchange(agreed_, nullptr)) agreed();
+}
+
+}  // namespace fsdp
