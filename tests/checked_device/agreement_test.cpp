@@ -54,7 +54,8 @@ TEST_F(CheckedAgreement, RanksThatMoveTheSameBytesForSomethingElseAreToldAtTheNe
     const auto texts = errors_of([&](int rank) {
       for (int i = 0; i < 3; ++i) gather(rank, "alike");
       gather(rank, rank == 0 ? "rows" : "columns");
-      while (true) meets ? barrier() : gather(rank, "alike");
+      if (meets) barrier();
+      while (true) gather(rank, "alike");
     });
     EXPECT_THAT(texts, Each(AllOf(HasSubstr("disagree about the next collective (subject)"),
                                   HasSubstr("all_gather of 'rows' (#4)"), HasSubstr("all_gather of 'columns' (#4)"))));

@@ -61,12 +61,14 @@ void DeviceWatch::fail_all(c10::Device device, const Failure& failure) {
     if (order->device() == device && order->fail(failure)) failed.push_back(std::move(order));
   aborts->left = failed.size();
   for (auto& order : failed)
-    std::thread([aborts, order = std::move(order)]() mutable {
+    std::thread([aborts, failure, order = std::move(order)] {
       order->abort();
-      order.reset();
-      std::lock_guard lock(aborts->mutex);
-      --aborts->left;
-      aborts->changed.notify_all();
+      {
+        std::lock_guard lock(aborts->mutex);
+        --aborts->left;
+        aborts->changed.notify_all();
+      }
+      order->pass_on(failure());
     }).detach();
   std::unique_lock lock(aborts->mutex);
   aborts->changed.wait_for(lock, kLongestAbort, [&] { return aborts->left == 0; });

@@ -33,8 +33,10 @@ class DeviceWatch {
     virtual void check_windows() = 0;
     /// From now on operations fail. False if they did before.
     virtual bool fail(const Failure& failure) = 0;
-    /// Ends what is in flight. Called after `fail`, from a thread of its own.
+    /// Ends what is in flight. Called after `fail`, from a thread of its own, as the next one is.
     virtual void abort() = 0;
+    /// Tells the other ranks of this order, which may be none of those that know of the failure.
+    virtual void pass_on(const Verdict& verdict) = 0;
   };
 
   void add(std::weak_ptr<Order> order);

@@ -129,6 +129,10 @@ class NativeOrder::State : public RollCall::Witness,
     }
   }
 
+  void pass_on(const Verdict& verdict) override {
+    if (!roll_call->verdict()) roll_call->pronounce(verdict);
+  }
+
   std::string status() const override;
   bool describe(Standing&) const override { return oldest() == nullptr; }
   void interrupt() override;
