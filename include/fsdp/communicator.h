@@ -157,8 +157,7 @@ enum class ReduceOp : uint8_t {
 /// NCCL in one launch. A call takes at least one tensor; tensors may be empty. Wrong arguments throw UsageError before
 /// anything is communicated.
 /// Thread safety: one thread at a time, but for what others do while a thread waits for a `Work` that lets them; over
-/// shared memory all of it. Ranks all of whose threads wait are told that they wait for each other: a thread counts
-/// from its first call on.
+/// shared memory all of it. Ranks that wait for each other get a `Mismatch` at the timeout.
 ///
 ///     auto& ranks = fsdp::default_process_group()->communicator();
 ///     ranks.all_reduce(loss, fsdp::ReduceOp::kSum, {"loss"})->wait();
@@ -217,7 +216,7 @@ class Communicator {
   /// between two ranks is an order of its own, beside that of the collectives, and no call blocks: any pattern whose
   /// sends and receives match completes, provided that a rank calls what others need before it waits. A send of any
   /// size is done when its recv takes part: two ranks that both wait for their sends before they call recv wait for
-  /// each other, which is a `Mismatch`.
+  /// each other, until the timeout.
   [[nodiscard]] virtual std::shared_ptr<Work> send(const at::Tensor& tensor, int peer, Tag tag) = 0;
   /// Receives into `tensor` what `peer` sends, see `send`.
   [[nodiscard]] virtual std::shared_ptr<Work> recv(const at::Tensor& tensor, int peer, Tag tag) = 0;

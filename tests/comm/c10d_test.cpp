@@ -8,6 +8,7 @@
 
 #include <array>
 #include <barrier>
+#include <filesystem>
 #include <stdexcept>
 #include <string_view>
 
@@ -163,6 +164,42 @@ TEST(ACollective, TakesOneMessageToEachRankThatItsDataGoesToAndOneMoreIfThatIsLa
       }
     });
   }
+}
+
+int count_sockets() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    count += std::filesystem::read_symlink(entry, gone).string().starts_with("socket:");
+  }
+  return count;
+}
+
+TEST(ConnectionsOfAFamily, AreOneForEachPairOfRanksHoweverManyOrdersThereAre) {
+  constexpr int kWorld = 4;
+  const int before = count_sockets();
+  C10dOptions options;
+  options.control = gloo;
+  run_c10d(kWorld, options, [&](Communicator& ranks) {
+    ranks.barrier({})->wait();
+    const int connected = ranks.rank() == 0 ? count_sockets() : 0;
+    ranks.barrier({})->wait();
+    const auto first = ranks.duplicate("first"), second = first->duplicate("second");
+    const int next = (ranks.rank() + 1) % kWorld, previous = (ranks.rank() + 3) % kWorld;
+    for (auto* order : {&ranks, first.get(), second.get()}) {
+      const at::Tensor sum = at::ones({1000}), arrived = at::zeros({1000});
+      const auto reduced = order->all_reduce(sum, ReduceOp::kSum, {"w", {}});
+      order->send_recv(at::full({1000}, static_cast<float>(ranks.rank())), next, arrived, previous, {"w", {}})->wait();
+      reduced->wait();
+      EXPECT_TRUE(sum.eq(kWorld).all().item<bool>());
+      EXPECT_TRUE(arrived.eq(previous).all().item<bool>());
+    }
+    ranks.barrier({})->wait();
+    if (ranks.rank() != 0) return;
+    EXPECT_EQ(count_sockets(), connected);
+    // Both ends of each connection, and what each rank listens on.
+    EXPECT_LE(connected - before, kWorld * (kWorld - 1) + kWorld);
+  });
 }
 
 TEST(DeviceBackend, OfTheCallersCarriesItsDevicesData) {

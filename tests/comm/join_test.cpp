@@ -10,7 +10,7 @@
 #include "comm/core/message.h"
 #include "comm/frame.h"
 #include "comm/group/roster.h"
-#include "support/stores.h"
+#include "comm/rendezvous/watched_store.h"
 
 namespace fsdp::test {
 namespace {

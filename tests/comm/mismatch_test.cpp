@@ -1,7 +1,6 @@
 // Ranks that do different things: every rank gets an error in time, which names both.
 
 #include <torch/torch.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <array>
 #include <atomic>
@@ -92,24 +91,12 @@ TEST(CommMismatch, IsToldToEveryRankAndNamesBothOperations) {
          for (const int block : {0, 1, 2}) gather(str_cat("blocks.", rank == 2 && block > 0 ? 3 - block : block));
        },
        {"'blocks.1' (#3)", "'blocks.2' (#3)"}},
-      {"messages that both send",
-       [](int rank) { rank == 2 ? fsdp::barrier() : all_ranks().send(at::zeros({5}), 1 - rank, {"w", {}})->wait(); },
-       {"send of 'w' to rank 1", "send of 'w' to rank 0"}},
       {"bytes of a message",
        [&](int rank) { send_to_rank_1(rank, at::ones({5})); },
        {"bytes", "send of 'w' to rank 1 (#1)", "recv of 'w' from rank 0 (#1)"}},
       {"dtype of a message",
        [&](int rank) { send_to_rank_1(rank, at::ones({4}, at::kInt)); },
-       {"dtype", "send of 'w' to rank 1 (#1)", "recv of 'w' from rank 0 (#1)"}},
-      // The timeout, a minute here, is not what finds this.
-      {"ranks that wait for each other",
-       [](int rank) {
-         auto group = default_process_group();
-         auto& order = rank == 1 ? group->reductions() : group->communicator();
-         order.barrier({rank == 1 ? "backward" : "forward", {}})->wait();
-       },
-       {"ranks wait for each other: rank ", "barrier of 'forward'", "rank 1 runs barrier of 'backward'",
-        "Last operations: rank 0: ", "look for a forward, a backward"}}};
+       {"dtype", "send of 'w' to rank 1 (#1)", "recv of 'w' from rank 0 (#1)"}}};
   for (const auto& [in, act, parts] : differences) {
     SCOPED_TRACE(in);
     expect_error_of_ranks(3, act, parts);
@@ -193,27 +180,6 @@ TEST(CommMismatch, IsFollowedByNothingButTheSameErrorInEveryLane) {
   });
 }
 
-// Rank 2's lane waits like the others', but its thread may still begin the operation that they need.
-TEST(RanksThatWaitForOneThatComputes, AreLeftInPeace) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  const std::string counter = "fsdp/attempt_0/group_1/roll_call/0/waiting";
-  run_threads(3, [&](int rank) {
-    const auto group = make_thread_rank(store, rank, 3, {.backend = "gloo"});
-    auto& ranks = group->communicator();
-    const at::Tensor number = at::zeros({1});
-    const auto early = rank == 2 ? ranks.recv(number, 0, {"early", {}}) : nullptr;
-    // The other ranks have been counted as waiting, and get time to conclude that something is wrong.
-    while (rank == 2 && store->add(counter, 0) < 2) std::this_thread::sleep_for(milliseconds(20));
-    if (rank == 2) std::this_thread::sleep_for(milliseconds(1500));
-    ranks.barrier({})->wait();
-    if (rank == 0) ranks.send(at::ones({1}), 2, {"early", {}})->wait();
-    if (early) early->wait();
-    EXPECT_EQ(number.item<float>(), rank == 2 ? 1 : 0);
-    ranks.barrier({})->wait();
-    EXPECT_LE(store->add(counter, 0), 2);
-  });
-}
-
 thread_local bool t_out_of_memory = false;
 
 TEST(AnErrorOfOneRankInAReduction, ReachesTheOthersThoughThatRankStays) {
@@ -254,6 +220,25 @@ TEST(CommTimeout, NamesARankThatIsAliveWithItsLastOperation) {
                         {"all_gather of 'blocks.8' (#3) timed out", "rank 1 is alive but did not join",
                          "rank 1: reduce_scatter of 'blocks.7' (#2), done"},
                         milliseconds(1500));
+}
+
+TEST(CommTimeout, EndsRanksThatWaitForEachOther) {
+  const auto in_two_orders = [](int rank) {
+    const auto group = default_process_group();
+    auto& order = rank == 1 ? group->reductions() : group->communicator();
+    order.barrier({rank == 1 ? "backward" : "forward", {}})->wait();
+  };
+  const auto both_send = [](int rank) {
+    rank == 2 ? fsdp::barrier() : all_ranks().send(at::zeros({5}), 1 - rank, {"w", {}})->wait();
+  };
+  const auto expect_timeout = [](const auto& act, std::vector<std::string> parts) {
+    for (const char* part : {"timed out: rank ", "is alive but did not join", "Last operations: rank 0: ",
+                             "look for a forward, a backward"})
+      parts.emplace_back(part);
+    expect_error_of_ranks(3, act, parts, milliseconds(1000));
+  };
+  expect_timeout(in_two_orders, {"barrier of 'forward' (#", "barrier of 'backward' (#"});
+  expect_timeout(both_send, {"send of 'w' to rank 1", "send of 'w' to rank 0"});
 }
 
 // Rank 0 waits for rank 1, then for rank 2, then for rank 3, for six tenths of the timeout each.

@@ -3,36 +3,28 @@
 #include <future>
 #include <optional>
 
-#include "comm/failure/culprit.h"
 #include "comm/frame.h"
 #include "comm/shm/links.h"
 #include "comm/shm/segment.h"
+#include "comm/shm/watch.h"
 
 namespace fsdp::shm {
 namespace {
 
 TEST(FindCulprit, FollowsThoseThatWaitToTheOneThatDoesNot) {
   struct Place {
-    std::vector<Waiting> ranks;
+    std::vector<int> waits_for;
     int asking, culprit;
-    bool all_wait;
   };
-  const std::vector<Place> places{// The peer computes and does not wait.
-                                  {{{1, true}, {-1, false}}, 0, 1, false},
+  const std::vector<Place> places{{{1, -1}, 0, 1},
                                   // Rank 2 may still begin what the others need.
-                                  {{{1, true}, {2, true}, {-1, false}, {0, true}}, 3, 2, false},
-                                  {{{1, true}, {2, true}, {-1, false}, {0, true}}, 0, 2, false},
-                                  // Rank 1 was stopped while it waited.
-                                  {{{1, true}, {0, false}, {0, true}}, 0, 1, false},
-                                  {{{1, true}, {0, false}, {0, true}}, 2, 1, false},
+                                  {{1, 2, -1, 0}, 3, 2},
+                                  {{1, 2, -1, 0}, 0, 2},
                                   // All ranks wait for each other.
-                                  {{{1, true}, {2, true}, {0, true}}, 0, 1, true},
-                                  {{{1, true}, {2, true}, {0, true}}, 1, 2, true},
-                                  {{{1, true}, {2, true}, {0, true}}, 2, 0, true}};
-  for (const auto& place : places) {
-    EXPECT_EQ(find_culprit(place.ranks, place.asking), place.culprit);
-    EXPECT_EQ(all_wait(place.ranks), place.all_wait);
-  }
+                                  {{1, 2, 0}, 0, 1},
+                                  {{1, 2, 0}, 1, 2},
+                                  {{1, 2, 0}, 2, 0}};
+  for (const auto& [waits_for, asking, culprit] : places) EXPECT_EQ(find_culprit(waits_for, asking), culprit);
 }
 
 TEST(LeftByLimit, IsWhatTheControlGroupLeavesWithoutPagesOfFiles) {

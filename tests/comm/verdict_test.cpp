@@ -1,8 +1,7 @@
-// The conclusions that ranks draw from each other's reports, and from where each other's threads stand.
+// The conclusions that ranks draw from each other's reports.
 
 #include "comm/failure/verdict.h"
 
-#include "comm/failure/standing.h"
 #include "comm/frame.h"
 
 namespace fsdp::test {
@@ -86,62 +85,11 @@ TEST(Verdict, OfALossAmongOtherRanksNamesTheOneThatIsLost) {
   expect_error<PeerLost>([&] { raise(verdict, kOdd, "barrier"); }, {"rank 1 failed in backward: rank 2 has ended"});
 }
 
-// A rank that has begun `begun` operations in the orders "a" and "b", and whose last one in `order` waits for `peer`.
-Standing waiting(const std::string& order, uint64_t number, int peer, std::map<std::string, uint64_t> begun) {
-  return {.moves = 7,
-          .waits = {{order, number, peer, "barrier of '" + order + "'"}},
-          .begun = std::move(begun),
-          .operations = "barrier of '" + order + "', waiting"};
-}
-
-std::vector<Standing> two_in_different_orders() {
-  return {waiting("a", 5, 1, {{"a", 5}, {"b", 2}}), waiting("b", 3, 0, {{"a", 4}, {"b", 3}})};
-}
-
-TEST(FindDeadlock, NamesTwoRanksThatWaitInDifferentOrders) {
-  const auto standings = two_in_different_orders();
-  const auto verdict = find_deadlock({}, standings, standings), of_odd = find_deadlock(kOdd, standings, standings);
-  ASSERT_TRUE(verdict && of_odd);
-  EXPECT_EQ(verdict->kind, Verdict::Kind::kMismatch);
-  EXPECT_THAT(verdict->text,
-              HasSubstr("rank 0 runs barrier of 'a'; rank 1 runs barrier of 'b'. Last operations: rank 0: "
-                        "barrier of 'a', waiting; rank 1: barrier of 'b', waiting."));
-  EXPECT_THAT(of_odd->text, HasSubstr("rank 1 runs barrier of 'a'; rank 3 runs barrier of 'b'. Last operations: "
-                                      "rank 1: barrier of 'a', waiting; rank 3: barrier of 'b', waiting."));
-}
-
-TEST(FindDeadlock, CountsAnOrderThatAPeerNeverUsedAsNothingBegun) {
-  const std::vector<Standing> ranks{waiting("0/1", 1, 1, {{"0/1", 1}}), waiting("1/0", 1, 0, {{"1/0", 1}})};
-  EXPECT_TRUE(find_deadlock({}, ranks, ranks));
-}
-
-TEST(FindDeadlock, SeesNoneWhileSomethingMayGoOn) {
-  const auto before = two_in_different_orders();
-  auto under_way = before, computing = before, moved = before, other_thread = before;
-  under_way[1].begun["a"] = 5;  // rank 1 has begun what rank 0 waits for
-  EXPECT_FALSE(find_deadlock({}, under_way, under_way));
-  computing[1].waits.clear();
-  EXPECT_FALSE(find_deadlock({}, computing, computing));
-  moved[1].moves = 8;  // it moved between the two questions
-  EXPECT_FALSE(find_deadlock({}, before, moved));
-  other_thread[0].waits.push_back({"b", 3, 1, "another thread's"});  // rank 1 has begun it
-  EXPECT_FALSE(find_deadlock({}, other_thread, other_thread));
-}
-
 TEST(Messages, SurviveTheStore) {
   Report report{Cause::kTimeout, 3, "two\nlines", "", "detail with 12 numbers"};
   EXPECT_EQ(decode<Report>(encode(report)).fields(), report.fields());
   Verdict verdict{Verdict::Kind::kPeerLost, 1, "a\nb"};
   EXPECT_EQ(decode<Verdict>(encode(verdict)).fields(), verdict.fields());
-  const auto sent = two_in_different_orders()[0], arrived = decode<Standing>(encode(sent));
-  EXPECT_EQ(arrived.moves, sent.moves);
-  EXPECT_EQ(arrived.begun, sent.begun);
-  EXPECT_EQ(arrived.operations, sent.operations);
-  ASSERT_EQ(arrived.waits.size(), 1u);
-  EXPECT_EQ(arrived.waits[0].order, "a");
-  EXPECT_EQ(arrived.waits[0].number, 5u);
-  EXPECT_EQ(arrived.waits[0].peer, 1);
-  EXPECT_EQ(arrived.waits[0].operation, "barrier of 'a'");
 }
 
 }  // namespace

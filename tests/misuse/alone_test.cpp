@@ -55,6 +55,8 @@ struct Call {
   std::function<void(Rank&)> act;
   /// Empty: that of the run.
   std::string backend = {};
+  /// In an order of its own the ranks learn it at the timeout.
+  std::chrono::milliseconds timeout = std::chrono::seconds(60);
 };
 
 const std::vector<Call>& calls() {
@@ -102,25 +104,26 @@ const std::vector<Call>& calls() {
       {"StepReport::mean_loss'", [](Rank&) { static_cast<void>(StepReport{.loss = torch::ones({})}.mean_loss()); }},
       {"GradScaler::unscale_ by the scale ", [](Rank& r) { r.scaler.unscale_(r.optimizer); }},
       {"Float [3]'", [](Rank&) { static_cast<void>(all_reduce(torch::ones({3}))); }},
-      {"statistics of SyncBatchNorm'", [](Rank& r) { r.norm->forward(torch::ones({4, 2})); }},
+      {"statistics of SyncBatchNorm'", [](Rank& r) { r.norm->forward(torch::ones({4, 2})); }, {},
+       std::chrono::seconds(4)},
   };
   return all;
 }
 
 TEST(AloneOnOneRank, EachCallIsNamedOnAllRanks) {
-  for (const auto& [text, act, backend] : calls()) {
+  for (const auto& [text, act, backend, timeout] : calls()) {
     SCOPED_TRACE(text);
     const state::TemporaryFolder folder;
     auto expected = " of '" + text;
     if (const auto at = expected.find("FOLDER"); at != expected.npos) expected.replace(at, 6, folder.path());
-    run_thread_ranks_with(2, {.backend = backend}, [&, &call = act](int r) {
+    run_thread_ranks_with(2, {.timeout = timeout, .backend = backend}, [&, &call = act](int r) {
       Rank rank(folder.path());
       expect_error<Mismatch>(
           [&] {
             if (r == 0) return call(rank);
             default_process_group()->communicator().barrier({"elsewhere", {}})->wait();
           },
-          {"rank 0 runs ", expected, "rank 1 runs barrier of 'elsewhere'"});
+          {"rank 0", expected, "rank 1", "barrier of 'elsewhere'"});
       rank.saving = {};
     });
   }

@@ -20,12 +20,14 @@ TEST(EndedGraphs, ThatWereNeverRecordedLetPeersWrite) {
   };
   run_against_writers(unrecorded, expect_writing);
   const auto forward_of_constants = [](Reader& reader) {
-    reader.x = reader.x.detach();
-    return reader.forward();
+    const auto x = std::exchange(reader.x, reader.x.detach());
+    auto y = reader.forward();
+    reader.x = x;
+    return y;
   };
   run_against_writers(forward_of_constants, expect_writing, /*is_frozen=*/true);
   const auto written = [&](Reader& reader) {
-    auto y = forward(reader);
+    auto y = reader.forward();
     write_rows(reader.net);
     unrecorded(reader);
     return y;

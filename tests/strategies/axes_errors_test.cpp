@@ -168,21 +168,5 @@ TEST(BothAxes, AreToldOfAnExceptionOnOneRankAsAMismatchAndStartOver) {
   }
 }
 
-// The timeout, a minute here, is not what finds this, because a thread that begins second steps does not count as one
-// that might still join.
-TEST(BothAxes, ReplicasThatWaitForEachOtherAreToldSo) {
-  for (const auto axes : {Axes{2, 2}, Axes{1, 2}})
-    run_thread_ranks(axes.ranks(), [&](int rank) {
-      const auto placement = placement_over(axes);
-      OneWeight net;
-      const auto group = shard_over(placement, module_tree(net), {});
-      backward_of(group, net, gradient_of(rank));
-      const auto& replicas = *placement.replicate().front();
-      auto& order = rank < axes.shards ? replicas.communicator() : replicas.reductions();
-      EXPECT_THAT(message_of<Mismatch>([&] { order.barrier({"here", {}})->wait(); }),
-                  HasSubstr("ranks wait for each other"));
-    });
-}
-
 }  // namespace
 }  // namespace fsdp::test::strategies

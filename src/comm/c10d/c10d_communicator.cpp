@@ -189,7 +189,7 @@ class C10dCommunicator : public Front {
       family_->transport = std::make_shared<Wire::Transport>();
       family_->transport->backend = family_->connect(options.control, "control", rank(), world_size());
     }
-    all_ = make_order(others, 0, path_);
+    all_ = make_order(others, 0);
     if (connects) meet(*all_.mail, *all_.messages);
     if (host_) go_by_hosts();
     if (!options.data) return;
@@ -223,15 +223,15 @@ class C10dCommunicator : public Front {
         std::make_shared<HierarchicalExchange>(all_.mail, inside_, family_->options.grid, rank(), world_size());
   }
 
-  // `number` is that of one of a communicator's three orders. `path`: the same on every rank, and no other order's.
-  Order make_order(std::vector<int> peers, int number, const std::string& path) const {
+  // `number` is that of one of a communicator's three orders.
+  Order make_order(std::vector<int> peers, int number) const {
     const auto& options = family_->options;
     Order order;
     order.wire = std::make_shared<Wire>(family_->transport, options.timeout, 3 * number_ + number, options.traffic);
     order.mail = std::make_shared<Mail>(order.wire, rank(), std::move(peers), options.compares_first);
     order.messages = std::make_shared<DirectExchange>(order.mail, rank(), world_size());
     order.lane = std::make_unique<Lane>(order.wire, order.mail, family_->roll_call,
-                                        Lane::Options{name_, path, ranks(), options.timeout});
+                                        Lane::Options{name_, ranks(), options.timeout});
     return order;
   }
 
@@ -263,7 +263,7 @@ class C10dCommunicator : public Front {
     if (order.lane) return order;
     const bool upwards = sends == (rank() < peer);
     const std::string path = str_cat(path_, '/', sends ? rank() : peer, '/', sends ? peer : rank());
-    order = make_order({peer}, upwards ? 1 : 2, path);
+    order = make_order({peer}, upwards ? 1 : 2);
     // Over one of all ranks two ranks that both send first would wait for each other.
     if (family_->options.data) order.native = make_native(order.wire, path, sends ? 0 : 1, 2);
     return order;

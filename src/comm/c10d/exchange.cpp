@@ -20,54 +20,16 @@ std::vector<Parcel> chunks_of(const std::vector<at::Tensor>& slices, int world_s
   return parcels_of(slices, std::clamp(kBudget / world_size, kLeast, kMost));
 }
 
-// The peers' parcels for this rank's slices: slot i % 2 holds parcel i.
-class Arrivals {
- public:
-  Arrivals(Mail& mail, int rank, int world_size, std::vector<Parcel> outputs)
-      : mail_(mail), rank_(rank), world_size_(world_size), outputs_(std::move(outputs)) {
-    for (const auto& output : outputs_) stride_ = std::max(stride_, align_slice(bytes_of(output)));
-    memory_ = at::empty({std::min<int64_t>(count(), 2) * world_size * stride_}, at::kByte);
-  }
-
-  int64_t count() const { return std::ssize(outputs_); }
-
-  void expect(int64_t i) {
-    if (i >= count()) return;
-    for (int step = 1; step < world_size_; ++step) {
-      const int peer = (rank_ - step + world_size_) % world_size_;
-      mail_.receive(peer, parcel(i, peer));
-    }
-  }
-
-  void sum(int64_t i, const Parcel& own, ReduceOp op) {
-    std::vector<Parcel> contributions;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      if (rank != rank_) mail_.wait(rank);
-      contributions.push_back(rank == rank_ ? own : parcel(i, rank));
-    }
-    const auto& outputs = output(i);
-    for (size_t k = 0; k < outputs.size(); ++k) {
-      std::vector<at::Tensor> of_each;
-      for (const auto& contribution : contributions) of_each.push_back(contribution[k]);
-      reduce_in_rank_order(outputs[k], of_each, rank_, op);
-    }
-  }
-
- private:
-  const Parcel& output(int64_t i) const { return outputs_[static_cast<size_t>(i)]; }
-  Parcel parcel(int64_t i, int peer) const {
-    auto* memory = static_cast<std::byte*>(memory_.mutable_data_ptr());
-    return parcel_in(memory + ((i % 2) * world_size_ + peer) * stride_, output(i));
-  }
-
-  Mail& mail_;
-  const int rank_, world_size_;
-  const std::vector<Parcel> outputs_;
-  int64_t stride_ = 0;
-  at::Tensor memory_;
-};
-
 }  // namespace
+
+void reduce_each(std::span<const at::Tensor> outputs, std::span<const std::vector<at::Tensor>> contributions, int own,
+                 ReduceOp op) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    std::vector<at::Tensor> of_each;
+    for (const auto& tensors : contributions) of_each.push_back(tensors[i]);
+    reduce_in_rank_order(outputs[i], of_each, own, op);
+  }
+}
 
 void DirectExchange::swap(const SlicesFor& outgoing, const SlicesFor& incoming) {
   for (int step = 1; step < world_size_; ++step) mail_.send(after(step), parcels_of(outgoing(after(step))));
@@ -82,16 +44,30 @@ void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tenso
     const int peer = after(step);
     mail_.send(peer, chunks_of(inputs(peer), world_size_));
   }
-  Arrivals arrivals(mail_, rank_, world_size_, chunks_of(outputs, world_size_));
-  arrivals.expect(0);
-  arrivals.expect(1);
-  const auto own = chunks_of(inputs(rank_), world_size_);
-  for (int64_t i = 0; i < arrivals.count(); ++i) {
+  const auto chunks = chunks_of(outputs, world_size_), own = chunks_of(inputs(rank_), world_size_);
+  int64_t stride = 0;
+  for (const auto& chunk : chunks) stride = std::max(stride, align_slice(bytes_of(chunk)));
+  const at::Tensor memory = at::empty({std::min<int64_t>(std::ssize(chunks), 2) * world_size_ * stride}, at::kByte);
+  const auto slot = [&](size_t i, int peer) {
+    auto* begin = static_cast<std::byte*>(memory.mutable_data_ptr());
+    return parcel_in(begin + (static_cast<int64_t>(i % 2) * world_size_ + peer) * stride, chunks[i]);
+  };
+  const auto expect = [&](size_t i) {
+    for (int step = 1; i < chunks.size() && step < world_size_; ++step)
+      mail_.receive(after(-step), slot(i, after(-step)));
+  };
+  expect(0);
+  expect(1);
+  for (size_t i = 0; i < chunks.size(); ++i) {
     fault_point("chunk sent");
-    arrivals.sum(i, own[static_cast<size_t>(i)], op);
-    arrivals.expect(i + 2);
+    std::vector<Parcel> contributions;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      if (rank != rank_) mail_.wait(rank);
+      contributions.push_back(rank == rank_ ? own[i] : slot(i, rank));
+    }
+    reduce_each(chunks[i], contributions, rank_, op);
+    expect(i + 2);
   }
-  for (int step = 1; step < world_size_; ++step) mail_.check(after(-step));
 }
 
 void DirectExchange::all_gather(GatherPlanes planes) {
@@ -127,26 +103,21 @@ void DirectExchange::all_to_all(const at::Tensor& output, const at::Tensor& inpu
 void DirectExchange::broadcast(const at::Tensor& tensor, int root) {
   const auto parcels = parcels_of({&tensor, 1});
   const int position = (rank_ - root + world_size_) % world_size_;
-  std::vector<int> children;
   for (int reach = 1; reach < world_size_; reach *= 2) {
     fault_point("broadcast spreading");
     if (position >= reach && position < 2 * reach) {
-      const int parent = after(-reach);
-      mail_.send(parent);
-      mail_.receive(parent, parcels);
-      if (!parcels.empty()) mail_.wait(parent);
+      mail_.send(after(-reach));
+      mail_.receive(after(-reach), parcels);
+      if (!parcels.empty()) mail_.wait(after(-reach));
     } else if (position < reach && position + reach < world_size_) {
-      children.push_back(after(reach));
-      mail_.send(children.back(), parcels);
+      mail_.send(after(reach), parcels);
     }
   }
-  for (const int child : children) mail_.check(child);
 }
 
 void DirectExchange::send(const at::Tensor& tensor, int peer) {
   mail_.send(peer, parcels_of({&tensor, 1}));
   fault_point("message sent");
-  mail_.check(peer);
 }
 
 void DirectExchange::recv(const at::Tensor& tensor, int peer) {
@@ -158,7 +129,7 @@ void DirectExchange::recv(const at::Tensor& tensor, int peer) {
 // In round k a rank hears, from the one 2^k before it, of the 2^(k + 1) ranks up to itself.
 void DirectExchange::barrier() {
   for (int reach = 1; reach < world_size_; reach *= 2) {
-    mail_.send(after(reach));
+    mail_.send(after(reach), {}, false);
     mail_.check(after(-reach));
   }
 }

@@ -42,6 +42,10 @@ class Exchange {
   const int rank_, world_size_;
 };
 
+/// Reduces what each rank contributes, tensor by tensor, in rank order; see reduce_in_rank_order.
+void reduce_each(std::span<const at::Tensor> outputs, std::span<const std::vector<at::Tensor>> contributions, int own,
+                 ReduceOp op);
+
 /// Every rank exchanges with every other one by messages, but for a broadcast, which goes along a binomial tree, and a
 /// barrier; sums in rank order. CPU only.
 class DirectExchange : public Exchange {

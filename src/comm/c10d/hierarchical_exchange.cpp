@@ -7,7 +7,6 @@
 
 #include "comm/core/fault_point.h"
 #include "comm/core/pieces.h"
-#include "comm/core/rank_ordered_sum.h"
 
 #include <utility>
 #include <vector>
@@ -62,37 +61,28 @@ void HierarchicalExchange::gather_inside(GatherPlanes planes, int host) const {
   }
 }
 
-// Ranks that differ learn it from each other before what happens inside of a host.
+// Sends headers to all with whom this rank has to do, and waits for those of its host: ranks that differ learn it from
+// each other before anything happens inside of a host.
 void HierarchicalExchange::meet_host() const {
+  const auto send_to = [&](RankRange ranks) {
+    for (int peer = ranks.begin; peer < ranks.end; ++peer)
+      if (peer != rank_) mail().send(peer);
+  };
+  for (const int host : grid_->others()) {
+    const int deputy = grid_->deputy_on(host);
+    send_to({deputy, deputy + 1});
+    send_to(grid_->charges(host));
+  }
   const auto host = grid_->own_ranks();
-  for (int peer = host.begin; peer < host.end; ++peer)
-    if (peer != rank_) mail().send(peer);
+  send_to(host);
   for (int peer = host.begin; peer < host.end; ++peer)
     if (peer != rank_) mail().check(peer);
-}
-
-// Where hosts are unequal a rank has a deputy that it is none for, or the other way round.
-void HierarchicalExchange::send_headers() const {
-  for (const int host : grid_->others()) {
-    const auto charges = grid_->charges(host);
-    mail().send(grid_->deputy_on(host));
-    for (int peer = charges.begin; peer < charges.end; ++peer) mail().send(peer);
-  }
-}
-
-void HierarchicalExchange::check_headers() const {
-  for (const int host : grid_->others()) {
-    const auto charges = grid_->charges(host);
-    mail().check(grid_->deputy_on(host));
-    for (int peer = charges.begin; peer < charges.end; ++peer) mail().check(peer);
-  }
 }
 
 // Calls `arrived` for each host when what this rank is a deputy for is there.
 void HierarchicalExchange::gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const {
   const auto inputs = parcels_of(inputs_of(planes));
   for (const int host : grid_->others()) mail().send(grid_->deputy_on(host), inputs);
-  send_headers();
   meet_host();
   const auto each_charge = [&](int host, const auto& act) {
     const auto charges = grid_->charges(host);
@@ -110,7 +100,6 @@ void HierarchicalExchange::gather(GatherPlanes planes, const std::function<void(
     });
     arrived(host);
   }
-  check_headers();
 }
 
 void HierarchicalExchange::gather_for_host(GatherPlanes planes) { gather(planes, [](int) {}); }
@@ -180,28 +169,14 @@ HierarchicalExchange::SumsByHost HierarchicalExchange::receive_sums(ReducePlanes
 
 void HierarchicalExchange::reduce_scatter(ReducePlanes planes) {
   const auto outputs = outputs_of(planes);
-  const int64_t bytes = bytes_of(outputs), parts = 1 + bytes / kPartBytes;
-  // Sums that fit are enclosed in the headers. Receives of larger ones are posted before they are there.
-  const bool is_enclosed = bytes <= Mail::kEnclosedBytes;
-  SumsByHost by_host;
+  const int64_t parts = 1 + bytes_of(outputs) / kPartBytes;
   meet_host();
-  if (!is_enclosed) {
-    send_headers();
-    by_host = receive_sums(planes, parts);
-  }
+  auto by_host = receive_sums(planes, parts);
   for (const int host : grid_->others()) send_sums(planes, host, parts);
-  send_headers();
-  if (is_enclosed) by_host = receive_sums(planes, parts);
-  const auto own_host = static_cast<size_t>(grid_->own_host());
-  by_host[own_host] = outputs;
+  by_host[static_cast<size_t>(grid_->own_host())] = outputs;
   sum_inside(planes, grid_->own_host(), {0, 1}, outputs);
   mail().finish();
-  check_headers();
-  for (size_t i = 0; i < planes.size(); ++i) {
-    std::vector<at::Tensor> sums;
-    for (const auto& theirs : by_host) sums.push_back(theirs[i]);
-    reduce_in_rank_order(planes[i].output, sums, grid_->own_host(), ReduceOp::kSum);
-  }
+  reduce_each(outputs, by_host, grid_->own_host(), ReduceOp::kSum);
 }
 
 // Sums and gathers slices; of tensors that have no equal ones, those of longer copies.
@@ -236,11 +211,9 @@ void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {
   const auto parcels = parcels_of({&tensor, 1});
   const bool roots_host = grid_->is_inside(root);
   const int first = grid_->own_ranks().begin;
-  std::vector<int> receivers;
   fault_point("broadcast spreading");
   if (rank_ == root) {
-    for (const int host : grid_->others()) receivers.push_back(grid_->ranks_of(host).begin);
-    for (const int peer : receivers) mail().send(peer, parcels);
+    for (const int host : grid_->others()) mail().send(grid_->ranks_of(host).begin, parcels);
   } else if (!roots_host && rank_ == first) {
     mail().send(root);
   }
@@ -252,7 +225,6 @@ void HierarchicalExchange::broadcast(const at::Tensor& tensor, int root) {
   inside_->run([&](Communicator& ranks) {
     ranks.broadcast(tensor, (roots_host ? root : first) - first, {"tensor"})->wait();
   });
-  for (const int peer : receivers) mail().check(peer);
 }
 
 }  // namespace fsdp

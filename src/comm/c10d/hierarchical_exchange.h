@@ -47,9 +47,6 @@ class HierarchicalExchange : public DirectExchange {
   struct Part;
   using SumsByHost = std::vector<std::vector<at::Tensor>>;
   void meet_host() const;
-  /// To and from those ranks of other hosts that this one sends data to or gets data from.
-  void send_headers() const;
-  void check_headers() const;
   void gather(GatherPlanes planes, const std::function<void(int host)>& arrived) const;
   void gather_inside(GatherPlanes planes, int host) const;
   void sum_inside(ReducePlanes planes, int host, Part part, std::span<const at::Tensor> sums) const;

@@ -4,7 +4,6 @@
 #include <c10/util/thread_name.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -16,6 +15,9 @@ namespace fsdp {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// How long an idle lane leaves a job to the thread that begins it, which may wait for it at once.
+constexpr std::chrono::microseconds kCourtesy{20};
 
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
@@ -32,8 +34,7 @@ std::string without_source_line(const std::string& what) {
 // What wait() waits for.
 class Lane::Ticket : public Work {
  public:
-  Ticket(std::weak_ptr<State> lane, std::shared_ptr<RollCall> roll_call, std::shared_ptr<std::atomic<int>> waits)
-      : lane_(std::move(lane)), roll_call_(std::move(roll_call)), waits_of_lane_(std::move(waits)) {}
+  explicit Ticket(std::weak_ptr<State> lane) : lane_(std::move(lane)) {}
 
   void wait() override;
   bool lets_others_go_on() const override { return true; }
@@ -61,8 +62,6 @@ class Lane::Ticket : public Work {
 
  private:
   const std::weak_ptr<State> lane_;
-  const std::shared_ptr<RollCall> roll_call_;
-  const std::shared_ptr<std::atomic<int>> waits_of_lane_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
@@ -86,34 +85,29 @@ class Lane::State : public RollCall::Witness, public std::enable_shared_from_thi
   bool wait_until_ended(std::chrono::milliseconds time);
 
   std::string status() const override;
-  bool describe(Standing& standing) const override;
   void interrupt() override { wire_->interrupt(); }
 
  private:
   void run_next(std::unique_lock<std::mutex>& lock);
   void execute(Job& job);
   void attempt(Job& job, Span& span);
-  void agreed();
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
-  std::string text_of(const Fingerprint& fingerprint) const { return fsdp::describe(fingerprint, options_.ranks); }
+  std::string text_of(const Fingerprint& fingerprint) const { return describe(fingerprint, options_.ranks); }
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
 
   const std::shared_ptr<Wire> wire_;
   const std::shared_ptr<Mail> mail_;
   const std::shared_ptr<RollCall> roll_call_;
   const Options options_;
-  const std::shared_ptr<std::atomic<int>> waits_ = std::make_shared<std::atomic<int>>(0);  // of callers, for this lane
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
   bool runs_ = false;  // a thread runs a job
-  uint64_t begun_ = 0;  // by callers
   // The operation in progress, or the last one.
   std::string operation_;
-  uint64_t number_ = 0;
-  bool busy_ = false, agreed_ = false;
+  bool busy_ = false;
   Clock::time_point since_;
 
   // Of the thread that runs.
@@ -141,11 +135,11 @@ std::shared_ptr<Work> Lane::submit(Fingerprint fingerprint, MoveData move_data) 
 }
 
 std::shared_ptr<Work> Lane::State::push(Job job) {
-  auto ticket = job.ticket = std::make_shared<Ticket>(weak_from_this(), roll_call_, waits_);
-  roll_call_->activity().begin();
-  std::lock_guard lock(mutex_);
-  ++begun_;
-  jobs_.push_back(std::move(job));
+  auto ticket = job.ticket = std::make_shared<Ticket>(weak_from_this());
+  {
+    std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
   changed_.notify_all();
   return ticket;
 }
@@ -173,23 +167,16 @@ std::string Lane::State::status() const {
   return str_cat(operation_, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
 }
 
-bool Lane::State::describe(Standing& standing) const {
-  std::lock_guard lock(mutex_);
-  standing.begun[options_.order] = begun_;
-  const int peer = wire_->waiting_for();
-  // Once the ranks agree, data is on its way.
-  const bool stands = busy_ ? !agreed_ && peer >= 0 : jobs_.empty() && *waits_ == 0;
-  if (stands && *waits_ > 0) standing.waits.push_back({options_.order, number_, peer, operation_});
-  return stands;
-}
-
 void Lane::State::run() {
   c10::setThreadName("fsdp-lane");
-  Activity::leave_out_this_thread();  // what follows its collectives may begin others
+  const PipeSignalBlocked no_pipe_signal;
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return !runs_ && (stopping_ || !jobs_.empty()); });
+    const auto is_called = [&] { return !runs_ && (stopping_ || !jobs_.empty()); };
+    const bool was_called = is_called();
+    changed_.wait(lock, is_called);
     if (jobs_.empty()) break;
+    if (!was_called && changed_.wait_for(lock, kCourtesy, [&] { return runs_ || jobs_.empty(); })) continue;
     run_next(lock);
   }
   ended_ = true;
@@ -223,15 +210,12 @@ void Lane::State::run_next(std::unique_lock<std::mutex>& lock) {
 void Lane::Ticket::wait() {
   std::unique_lock lock(mutex_);
   if (!done_) {
-    const Activity::Waiting waiting(roll_call_->activity());
-    ++*waits_of_lane_;
     // What follows a collective belongs in the lane's thread.
     const auto lane = next_ ? nullptr : lane_.lock();
     lock.unlock();
     if (lane) lane->run_first(*this);
     lock.lock();
     changed_.wait(lock, [&] { return done_; });
-    --*waits_of_lane_;
   }
   if (error_) std::rethrow_exception(error_);
 }
@@ -247,7 +231,6 @@ void Lane::State::execute(Job& job) {
       span.end(Stage::kFailed);
     }
   }
-  roll_call_->activity().move();
   {
     std::lock_guard lock(mutex_);
     if (!failure_) since_ = Clock::now();
@@ -265,16 +248,12 @@ void Lane::State::attempt(Job& job, Span& span) {
   {
     std::lock_guard lock(mutex_);
     operation_ = text_of(mine);
-    number_ = mine.sequence;
     busy_ = true;
-    agreed_ = false;
     since_ = begin;
   }
   try {
     fault_point("lane handshake");
     mail_->begin(mine, [&] {
-      roll_call_->activity().move();
-      agreed();
       span.reach(Stage::kAgreed);
       fault_point("lane agreed");
     });
@@ -296,11 +275,6 @@ void Lane::State::attempt(Job& job, Span& span) {
                             without_source_line(first_line(error.what()))),
           mine);
   }
-}
-
-void Lane::State::agreed() {
-  std::lock_guard lock(mutex_);
-  agreed_ = true;
 }
 
 void Lane::State::raise(const Verdict& verdict, const Fingerprint& fingerprint) const {

@@ -34,8 +34,6 @@ class Lane {
   struct Options {
     /// Stands in errors.
     std::string name;
-    /// The same on every rank, and no other lane's.
-    std::string order;
     Ranks ranks = {};
     std::chrono::milliseconds timeout{};
   };

@@ -13,14 +13,14 @@ namespace {
 
 constexpr auto kHeader = Wire::Channel::kHeader, kData = Wire::Channel::kData;
 
-// A header has a fingerprint, and behind it what is enclosed.
+// A header has a fingerprint, behind it what is enclosed, and a byte that says whether something is.
 static_assert(sizeof(Fingerprint) % 64 == 0);
-at::Tensor empty_header() { return at::zeros({sizeof(Fingerprint) + Mail::kEnclosedBytes}, at::kByte); }
+constexpr int64_t kHeaderBytes = sizeof(Fingerprint) + Mail::kEnclosedBytes + 1;
+at::Tensor empty_header() { return at::zeros({kHeaderBytes}, at::kByte); }
 
 std::byte* memory_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.mutable_data_ptr()); }
 std::byte* enclosed_in(const at::Tensor& header) { return memory_of(header) + sizeof(Fingerprint); }
-
-bool is_enclosed(const Parcel& parcel) { return bytes_of(parcel) <= Mail::kEnclosedBytes; }
+std::byte& flag_of(const at::Tensor& header) { return memory_of(header)[kHeaderBytes - 1]; }
 
 void pack(std::byte* memory, const Parcel& parcel) { copy_bytes(parcel_in(memory, parcel), parcel); }
 void unpack(const Parcel& parcel, std::byte* memory) { copy_bytes(parcel, parcel_in(memory, parcel)); }
@@ -48,29 +48,27 @@ void Mail::begin(const Fingerprint& mine, std::function<void()> agreed) {
 void Mail::open(const Fingerprint& mine) {
   mine_ = mine;
   latest_[mine.sequence % latest_.size()] = mine;
-  for (auto& [peer, box] : boxes_) box.sent = box.checked = false;
+  for (auto& [peer, box] : boxes_) box.sent = box.answers = box.checked = false;
 }
 
 // The first receive is not posted before it is needed: of a peer that is gone, that throws.
 Mail::Box& Mail::box_of(int peer) {
   auto& box = boxes_[peer];
-  if (!box.outgoing.defined()) {
-    box.outgoing = empty_header();
-    for (auto& header : box.incoming) header = empty_header();
-  }
-  if (!box.expected.work && !box.checked) expect(peer, box);
+  if (!box.outgoing.defined()) box.outgoing = empty_header(), box.incoming = empty_header();
+  if (!box.expected.work && !box.checked) box.expected = wire_->recv(box.incoming, peer, kHeader);
   return box;
 }
 
-void Mail::expect(int peer, Box& box) { box.expected = wire_->recv(box.incoming[1 - box.arrived], peer, kHeader); }
-
-void Mail::send(int peer, const std::vector<Parcel>& parcels) {
+void Mail::send(int peer, const std::vector<Parcel>& parcels, bool answered) {
   auto& box = box_of(peer);
   size_t next = 0;
   if (!std::exchange(box.sent, true)) {
     std::memcpy(memory_of(box.outgoing), &mine_, sizeof(Fingerprint));
-    if (!parcels.empty() && is_enclosed(parcels[0])) pack(enclosed_in(box.outgoing), parcels[next++]);
-    box.header = wire_->send(box.outgoing, peer, kHeader);
+    const bool encloses = !parcels.empty() && bytes_of(parcels[0]) <= kEnclosedBytes;
+    if (encloses) pack(enclosed_in(box.outgoing), parcels[next++]);
+    flag_of(box.outgoing) = std::byte{encloses};
+    box.leaving = wire_->send(box.outgoing, peer, kHeader);
+    box.answers = answered;
   }
   for (; next < parcels.size(); ++next) {
     const auto& parcel = parcels[next];
@@ -83,33 +81,26 @@ void Mail::send(int peer, const std::vector<Parcel>& parcels) {
 void Mail::check(int peer) {
   auto& box = box_of(peer);
   if (box.checked) return;
-  wire_->wait(box.expected);
-  box.arrived = 1 - box.arrived;
+  wire_->wait(std::exchange(box.expected, {}));
   Disagreement found;
-  std::memcpy(&found.theirs, box.incoming[box.arrived].const_data_ptr(), sizeof(Fingerprint));
-  box.expected = {};
-  try {
-    expect(peer, box);
-  } catch (const std::exception&) {
-    // It has left since, which is no error of this operation. If there is another one, that finds it.
-  }
+  std::memcpy(&found.theirs, box.incoming.const_data_ptr(), sizeof(Fingerprint));
   found.peer = peer;
   // A header of an operation from which this rank expected none is late, and tells most beside that operation.
-  for (const auto* mine : {&latest_[found.theirs.sequence % latest_.size()], &mine_}) {
-    found.mine = *mine;
-    found.difference = difference(*mine, rank_, found.theirs, peer);
-    if (!found.difference.empty() && mine->sequence == found.theirs.sequence) break;
-  }
+  const auto& past = latest_[found.theirs.sequence % latest_.size()];
+  found.mine = past.sequence == found.theirs.sequence ? past : mine_;
+  found.difference = difference(found.mine, rank_, found.theirs, peer);
+  if (found.difference.empty() && found.mine.sequence != mine_.sequence)
+    found.difference = difference(found.mine = mine_, rank_, found.theirs, peer);
   if (!found.difference.empty()) throw found;
   box.checked = true;
+  box.encloses = flag_of(box.incoming) != std::byte{0};
 }
 
 void Mail::receive(int peer, Parcel parcel) {
-  auto& box = box_of(peer);
-  const bool is_first = !box.checked;
   check(peer);
-  if (is_first && is_enclosed(parcel)) {
-    unpack(parcel, enclosed_in(box.incoming[box.arrived]));
+  auto& box = boxes_.at(peer);
+  if (std::exchange(box.encloses, false)) {
+    unpack(parcel, enclosed_in(box.incoming));
     box.arriving.emplace_back();
     return;
   }
@@ -125,7 +116,7 @@ void Mail::receive(int peer, const std::vector<Parcel>& parcels) {
 
 void Mail::wait(int peer) {
   note_agreement();
-  auto& arriving = box_of(peer).arriving;
+  auto& arriving = boxes_.at(peer).arriving;
   const auto [transfer, message, parcel] = std::move(arriving.front());
   arriving.pop_front();
   wire_->wait(transfer);
@@ -133,17 +124,20 @@ void Mail::wait(int peer) {
 }
 
 void Mail::finish() {
+  for (auto& [peer, box] : boxes_)
+    if (box.answers) check(peer);
   note_agreement();
   for (auto& [peer, box] : boxes_)
     while (!box.arriving.empty()) wait(peer);
   for (const auto& transit : std::exchange(sent_, {})) wire_->wait(transit.transfer);
   for (auto& [peer, box] : boxes_) {
     try {
-      wire_->wait(std::exchange(box.header, {}));
+      wire_->wait(std::exchange(box.leaving, {}));
+      if (box.checked && !box.expected.work) box.expected = wire_->recv(box.incoming, peer, kHeader);
     } catch (const Interrupted&) {
       throw;
     } catch (const std::exception&) {
-      // If the peer has left since its header came, it needed nothing more.
+      // A peer that has left since its header came needed nothing more. If there is another operation, that finds it.
       if (!box.checked) throw;
     }
   }

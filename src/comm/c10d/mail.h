@@ -36,7 +36,7 @@ struct Disagreement : std::exception {
 /// of a difference.
 ///
 /// The receive of a rank's next header is posted ahead, so that it is under way before this rank asks for it;
-/// therefore all headers have one size. Thread safety: one thread.
+/// therefore all headers have one size. Thread safety: one thread at a time.
 class Mail {
  public:
   static constexpr int64_t kEnclosedBytes = 256;
@@ -47,16 +47,16 @@ class Mail {
   /// Begins an operation. `agreed` is called once, when this rank waits for data or for nothing more.
   void begin(const Fingerprint& mine, std::function<void()> agreed);
   /// Sends a header, if none was sent in this operation, and `parcels`, whose tensors stay as they are until finish().
-  void send(int peer, const std::vector<Parcel>& parcels = {});
+  /// `answered`: whether `peer` sends this rank a header, too.
+  void send(int peer, const std::vector<Parcel>& parcels = {}, bool answered = true);
   /// Waits for the header of `peer`, unless it came in this operation, and compares it. Throws Disagreement.
   void check(int peer);
-  /// Checks `peer`, and receives one more parcel from it: the first one is enclosed only if this is the first call for
-  /// that peer in this operation, as its first call of `send` is. Its tensors are there after wait() or finish().
+  /// Checks `peer`, and receives one more parcel from it. Its tensors are there after wait() or finish().
   void receive(int peer, Parcel parcel);
   void receive(int peer, const std::vector<Parcel>& parcels);
   /// Waits for the oldest parcel of `peer` that is still to come.
   void wait(int peer);
-  /// Waits for all that was sent and received.
+  /// Waits for all that was sent and received, and checks those that answer.
   void finish();
   /// Returns when every peer has come to this operation: headers alone go to and from all of them.
   void meet();
@@ -67,18 +67,15 @@ class Mail {
     at::Tensor memory;  // what the message has
     Parcel parcel;      // where a shared message is unpacked
   };
-  // Of one peer. Its headers arrive in turns, so that one can be read while the next is under way.
+  // Of one peer.
   struct Box {
-    at::Tensor outgoing;
-    std::array<at::Tensor, 2> incoming;
-    size_t arrived = 1;  // the other one is expected
-    Wire::Transfer expected, header;
+    at::Tensor outgoing, incoming;  // headers
+    Wire::Transfer leaving, expected;
     std::deque<Transit> arriving;
-    bool sent = false, checked = false;  // in this operation
+    bool sent = false, answers = false, checked = false, encloses = false;  // in this operation
   };
 
   Box& box_of(int peer);
-  void expect(int peer, Box& box);
   void open(const Fingerprint& mine);
   void note_agreement();
 

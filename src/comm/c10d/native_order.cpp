@@ -76,7 +76,6 @@ class NativeOrder::State : public RollCall::Witness,
 
   void begin(const std::shared_ptr<Progress>& progress) {
     require_intact(text_of(progress->fingerprint));
-    roll_call->activity().begin();
     {
       std::lock_guard lock(mutex_);
       if (!failure_) in_flight_.push_back(progress);  // otherwise the backend says that it was aborted
@@ -108,7 +107,7 @@ class NativeOrder::State : public RollCall::Witness,
   void close_window() override {
     if (options.windows) options.windows->close();
   }
-  std::string text_of(const Fingerprint& fingerprint) const { return fsdp::describe(fingerprint, options.ranks); }
+  std::string text_of(const Fingerprint& fingerprint) const { return describe(fingerprint, options.ranks); }
   uint64_t next_number() { return ++number_; }
 
   c10::Device device() const override { return options.device; }
@@ -134,7 +133,6 @@ class NativeOrder::State : public RollCall::Witness,
   }
 
   std::string status() const override;
-  bool describe(Standing&) const override { return oldest() == nullptr; }
   void interrupt() override;
 
   const Options options;
@@ -336,7 +334,9 @@ std::shared_ptr<Work> NativeOrder::run_in(Lane& lane, const Fingerprint& fingerp
       meet();
       move(state->exchange());
     });
-  auto operation = std::make_shared<Operation>(state_, fingerprint, std::move(move_data));
+  auto numbered = fingerprint;
+  numbered.sequence = state_->next_number();
+  auto operation = std::make_shared<Operation>(state_, numbered, std::move(move_data));
   auto issued = lane.submit(fingerprint, [operation, meet = std::move(meet)] {
     meet();
     operation->issue();

@@ -59,7 +59,7 @@ void RollCall::leave_all() {
 }
 
 RollCall::RollCall(c10::intrusive_ptr<c10d::Store> store, Ranks ranks, RollCallOptions options)
-    : store_(std::move(store)), ranks_(std::move(ranks)), options_(options), inquiry_(store_, ranks_) {}
+    : store_(std::move(store)), ranks_(std::move(ranks)), options_(options) {}
 
 RollCall::~RollCall() {
   if (thread_.joinable()) thread_.detach();
@@ -128,8 +128,7 @@ void RollCall::run() {
   bool store_works = true;
   while (true) {
     std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, inquiry_.is_under_way() ? options_.poll / 5 : options_.poll,
-                      [&] { return leaving_ || alarm_ || pronounced_; });
+    changed_.wait_for(lock, options_.poll, [&] { return leaving_ || alarm_ || pronounced_; });
     const bool leaving = leaving_, raised = alarm_ || pronounced_;
     lock.unlock();
     if (leaving && !raised) break;
@@ -138,10 +137,6 @@ void RollCall::run() {
       if (raised || (store_works && (store_->check({"alarm"}) || notice_death()))) {
         conclude();
         break;
-      }
-      if (const auto deadlock = store_works ? inquiry_.look(standing()) : std::nullopt) {
-        lock.lock();
-        pronounced_ = deadlock;
       }
     } catch (const std::exception&) {
       store_works = false;
@@ -271,20 +266,6 @@ Verdict RollCall::store_is_gone(const std::string& detail) const {
 std::vector<std::weak_ptr<RollCall::Witness>> RollCall::witnesses() const {
   std::lock_guard lock(mutex_);
   return witnesses_;
-}
-
-Standing RollCall::standing() {
-  Standing standing;
-  // First: whatever moves from here on shows in the next answer.
-  standing.moves = activity_.moves();
-  bool moves = !activity_.is_at_rest();
-  for (const auto& weak : witnesses()) {
-    const auto witness = weak.lock();
-    if (!moves && witness) moves = !witness->describe(standing);
-  }
-  if (moves) standing.waits.clear();
-  standing.operations = moves ? "" : operations();
-  return standing;
 }
 
 std::string RollCall::operations() const {

@@ -4,8 +4,6 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "comm/failure/activity.h"
-#include "comm/failure/inquiry.h"
 #include "comm/failure/neighbours.h"
 #include "comm/failure/verdict.h"
 
@@ -34,8 +32,7 @@ struct RollCallOptions {
 
 /// One per rank and process group, shared by its lanes.
 ///
-/// A thread looks into the store twice a second. It also finds ranks that wait for each other (Inquiry). A rank whose
-/// collective fails raises the alarm there; every living rank, also one that is idle or computes, answers with its last
+/// A thread looks into the store twice a second. A rank whose collective fails raises the alarm there; every living rank, also one that is idle or computes, answers with its last
 /// operations and ends its own waits. The first verdict in the store holds for all, so that all ranks name the same
 /// culprit, whoever of them exits first. After a verdict the group is over. See Note [Roll call].
 class RollCall : public std::enable_shared_from_this<RollCall> {
@@ -46,9 +43,6 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
     virtual ~Witness() = default;
     /// The last operation, e.g. "barrier (#3), done 0.2 s ago"; empty if there was none.
     virtual std::string status() const = 0;
-    /// Adds what this order does to the rank's standing, `wait` only if a thread waits for it. False if something
-    /// moves here.
-    virtual bool describe(Standing& standing) const = 0;
     /// Ends the operation in progress.
     virtual void interrupt() = 0;
   };
@@ -57,8 +51,6 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   ~RollCall();
 
   void enroll(std::weak_ptr<Witness> witness);
-  /// What the rank's threads do.
-  Activity& activity() { return activity_; }
 
   /// Raises the alarm and waits, for a few seconds at most, for the verdict.
   Verdict alarm(Cause cause, int waiting_for, const std::string& operation, const std::string& detail);
@@ -84,7 +76,6 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   bool decides(bool is_last);
   bool comes(const std::string& key, std::chrono::milliseconds time);
   std::vector<std::optional<Report>> read_reports();
-  Standing standing();
   std::vector<std::weak_ptr<Witness>> witnesses() const;
   void acknowledge();
   void settle(Verdict verdict);
@@ -98,8 +89,6 @@ class RollCall : public std::enable_shared_from_this<RollCall> {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
   const RollCallOptions options_;
-  Activity activity_;
-  Inquiry inquiry_;
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::vector<std::weak_ptr<Witness>> witnesses_;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kOrForThreads =
     ", or for threads that come in another order on each rank (give the models of each thread a process group of their "
-    "own).";
+    "own)";
 
 std::string last_operations(const Ranks& ranks, std::span<const std::optional<Report>> reports) {
   std::string text = " Last operations:";
@@ -60,8 +60,8 @@ Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation,
   return {
       Verdict::Kind::kMismatch, name,
       str_cat(operation, " timed out: rank ", name, " is alive but did not join", reported, '.', last_operations,
-              kLookForDifference, "a forward, a save or a loop that only some ranks run; or raise the timeout if rank ",
-              name, " needs longer.")};
+              kLookForDifference, "a forward, a backward, a save or a loop that only some ranks run", kOrForThreads,
+              "; or raise the timeout if rank ", name, " needs longer.")};
 }
 
 std::string in_seconds(std::chrono::milliseconds time) {
@@ -75,7 +75,7 @@ Verdict disagreement(const Ranks& ranks, const Fingerprint& mine, int peer, cons
   return {Verdict::Kind::kMismatch, ranks.name_of(peer),
           str_cat("ranks disagree about the next collective (", difference, "): rank ", ranks.name(), " runs ",
                   describe_fully(mine, ranks), "; rank ", ranks.name_of(peer), " runs ", describe_fully(theirs, ranks),
-                  ".", kLookForDifference, "a branch that depends on the rank or on its data", kOrForThreads)};
+                  ".", kLookForDifference, "a branch that depends on the rank or on its data", kOrForThreads, ".")};
 }
 
 Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std::string& error,
@@ -88,14 +88,6 @@ Verdict starts_over(const Ranks& ranks, const std::string& last_operations) {
   return {Verdict::Kind::kMismatch, ranks.name(),
           str_cat("rank ", ranks.name(), " starts over after an exception, other ranks went on.", last_operations,
                   " Call reset_iter_state() on the model on every rank.")};
-}
-
-Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
-                            const std::string& operation_b, const std::string& last_operations) {
-  return {Verdict::Kind::kMismatch, ranks.name_of(b),
-          str_cat("ranks wait for each other: rank ", ranks.name_of(a), " runs ", operation_a, "; rank ",
-                  ranks.name_of(b), " runs ", operation_b, ".", last_operations, kLookForDifference,
-                  "a forward, a backward, an optimizer step or a save that only some ranks run", kOrForThreads)};
 }
 
 Verdict store_lost(int rank, bool store_in_rank_0, const std::string& detail, const std::string& last_operations) {

@@ -61,10 +61,6 @@ Verdict failed_alone(const Ranks& ranks, const std::string& operation, const std
                      std::optional<int> lost);
 /// The verdict for ranks that go on while this one starts over; `last_operations` is empty or begins with a space.
 Verdict starts_over(const Ranks& ranks, const std::string& last_operations);
-/// The verdict when all ranks wait for each other, among them ranks `a` and `b` in these operations. `last_operations`
-/// begins with a space.
-Verdict wait_for_each_other(const Ranks& ranks, int a, const std::string& operation_a, int b,
-                            const std::string& operation_b, const std::string& last_operations);
 /// The verdict when this rank's `operation` timed out because `peer`, which is alive, runs something else. `reported`
 /// is empty or says what; `last_operations` begins with a space.
 Verdict did_not_join(const Ranks& ranks, int peer, const std::string& operation, const std::string& reported,

@@ -256,7 +256,7 @@ C10dOptions network_options(const Meeting& meeting, const std::vector<int>& host
                                                         : address_towards(rendezvous.host, rendezvous.port);
   C10dOptions options;
   options.ranks = membership.ranks;
-  options.traffic = std::make_shared<CountByPeer>(meeting.traffic, hosts, membership.rank());
+  options.traffic = std::make_shared<CountByPeer>(meeting.traffic, hosts, membership.ranks);
   options.timeout = timeout;
   options.compares_first = membership.compares_first;
   options.roll_call.store_in_rank_0 = meeting.store_in_rank_0;
@@ -302,29 +302,11 @@ std::shared_ptr<Communicator> join_inside_of_several(const Meeting& meeting, con
   }
 }
 
-std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::vector<int>& hosts) {
-  const auto& membership = meeting.membership;
-  const auto carrier = carrier_of(membership, *meeting.roster, hosts);
-  log(LogLevel::kInfo, prefix_of(membership),
-      str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",
-              carrier == Carrier::kSharedMemory   ? "over shared memory"
-              : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
-                                                  : "over the network"));
-  const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
-  if (carrier == Carrier::kSharedMemory) return join_inside(meeting, *grid);
-  auto options = network_options(meeting, hosts);
-  if (carrier == Carrier::kHierarchical) {
-    options.host = join_inside_of_several(meeting, *grid);
-    options.grid = grid;
-  }
-  return make_c10d_communicator(meeting.store, std::move(options));
-}
-
 Joined join_ranks(Meeting meeting) {
   try {
     if (!meeting.roster) meet(meeting, *meeting.store);
     auto hosts = meeting.roster->hosts.unpack();
-    auto communicator = connect_ranks(meeting, hosts);
+    auto communicator = meeting.connect(meeting, hosts);
     meeting.listener = nullptr;
     return {std::move(communicator), std::move(meeting), std::move(hosts)};
   } catch (const PeerLost& error) {
@@ -347,6 +329,24 @@ StorePtr meeting_place(const Meeting& meeting) {
 }
 
 }  // namespace
+
+std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::vector<int>& hosts) {
+  const auto& membership = meeting.membership;
+  const auto carrier = carrier_of(membership, *meeting.roster, hosts);
+  log(LogLevel::kInfo, prefix_of(membership),
+      str_cat("the ", membership.world_size(), " ranks have met; hosts: ", 1 + std::ranges::max(hosts), "; ",
+              carrier == Carrier::kSharedMemory   ? "over shared memory"
+              : carrier == Carrier::kHierarchical ? "over shared memory inside hosts"
+                                                  : "over the network"));
+  const auto grid = std::make_shared<const HostGrid>(hosts, membership.rank());
+  if (carrier == Carrier::kSharedMemory) return join_inside(meeting, *grid);
+  auto options = network_options(meeting, hosts);
+  if (carrier == Carrier::kHierarchical) {
+    options.host = join_inside_of_several(meeting, *grid);
+    options.grid = grid;
+  }
+  return make_c10d_communicator(meeting.store, std::move(options));
+}
 
 Joined join(Meeting meeting) {
   const auto membership = meeting.membership;

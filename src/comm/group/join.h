@@ -11,11 +11,17 @@
 #include "comm/shm/peers.h"
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 namespace fsdp {
+
+struct Meeting;
+
+/// The communicator of ranks that know each other: of the kind that the backend and the hosts call for. Collective.
+std::shared_ptr<Communicator> connect_ranks(const Meeting& meeting, const std::vector<int>& hosts);
 
 /// Where ranks meet, and this one's place among them.
 struct Meeting {
@@ -34,6 +40,8 @@ struct Meeting {
   Contacts contacts = {};
   /// Where these connect to this rank; null once they have.
   std::shared_ptr<const shm::Listener> listener = nullptr;
+  /// Called once the ranks know each other; simulations have one of their own.
+  std::function<std::shared_ptr<Communicator>(const Meeting&, const std::vector<int>& hosts)> connect = connect_ranks;
   /// How many groups were split from this one, the same on every rank.
   mutable int splits = 0;
 };

@@ -116,6 +116,10 @@ std::shared_ptr<Timeline> Attachment::timeline_of(const ProcessGroup& group) {
   return group.meeting_ ? group.meeting_->membership.ranks.timeline : nullptr;
 }
 
+std::shared_ptr<TrafficCount> Attachment::traffic_of(const ProcessGroup& group) {
+  return group.meeting_ ? group.meeting_->traffic : nullptr;
+}
+
 Traffic ProcessGroup::traffic() const { return meeting_ ? meeting_->traffic->total() : Traffic{}; }
 
 c10::Device ProcessGroup::device() const {

@@ -9,8 +9,6 @@
 #include <thread>
 #include <utility>
 
-#include "comm/failure/activity.h"
-
 namespace fsdp::shm {
 
 class Attendant::Thread {
@@ -35,7 +33,6 @@ class Attendant::Thread {
  private:
   void run() {
     c10::setThreadName("fsdp-attendant");
-    Activity::leave_out_this_thread();
     std::unique_lock lock(mutex_);
     while (true) {
       changed_.wait(lock, [&] { return stopping_ || !waits_.empty(); });

@@ -36,13 +36,12 @@ struct SharedVerdict {
 /// rank sleeps on its bell. `sleepers` spares the system call when nobody sleeps.
 struct alignas(64) RankStatus {
   std::atomic<uint32_t> bell, sleepers;
-  std::atomic<int32_t> waits_for;     // the rank + 1; 0: a thread that communicates does not wait
-  std::atomic<int64_t> looked_at_ms;  // when it looked last at what it waits for, by the machine's steady clock
-  std::atomic<uint32_t> is_busy;      // whether `operation` is in progress
-  std::atomic<uint32_t> has_left;     // it destroyed its process group
-  std::atomic<uint32_t> restarts;     // stages of Peers::start_over that it has reached
-  SharedText operation;               // what it does or did last
-  SharedVerdict verdict;              // why it says that the ranks failed; see HostPage::failed
+  std::atomic<int32_t> waits_for;  // the rank + 1; 0: it does not wait
+  std::atomic<uint32_t> is_busy;   // whether `operation` is in progress
+  std::atomic<uint32_t> has_left;  // it destroyed its process group
+  std::atomic<uint32_t> restarts;  // stages of Peers::start_over that it has reached
+  SharedText operation;            // what it does or did last
+  SharedVerdict verdict;           // why it says that the ranks failed; see HostPage::failed
 };
 
 /// `ranks` is as long as there are ranks.

@@ -63,29 +63,27 @@ std::shared_ptr<std::byte> memory_of(std::shared_ptr<Mapping> mapping) {
 // A thread of this rank waits for `peer` while this lives. Made and ended under the lock.
 class Peers::WaitingThread {
  public:
-  WaitingThread(Peers& peers, int peer)
-      : peers_(peers),
-        peer_(peer),
-        is_shown_(!Activity::is_this_thread_left_out()),
-        waiting_(std::in_place, peers.activity_) {
-    peers_.awaited_.push_back({peer_, is_shown_});
+  WaitingThread(Peers& peers, int peer) : peers_(peers), peer_(peer) {
+    peers_.awaited_.push_back(peer_);
     if (peers_.page_ != nullptr) ++peers_.status(peer_).sleepers;
-    peers_.show_waits();
+    show();
   }
   ~WaitingThread() {
-    waiting_.reset();
-    peers_.awaited_.erase(std::ranges::find(peers_.awaited_, Awaited{peer_, is_shown_}));
+    peers_.awaited_.erase(std::ranges::find(peers_.awaited_, peer_));
     if (peers_.page_ != nullptr) --peers_.status(peer_).sleepers;
-    peers_.show_waits();
+    show();
   }
   WaitingThread(const WaitingThread&) = delete;
   WaitingThread& operator=(const WaitingThread&) = delete;
 
  private:
+  void show() const {
+    if (peers_.page_ != nullptr)
+      peers_.status(peers_.ranks_.rank).waits_for = peers_.awaited_.empty() ? 0 : peers_.awaited_.back() + 1;
+  }
+
   Peers& peers_;
   const int peer_;
-  const bool is_shown_;
-  std::optional<Activity::Waiting> waiting_;
 };
 
 Peers::Peers(Links links, Ranks ranks, std::chrono::milliseconds timeout, std::shared_ptr<OwnRank> own_rank)
@@ -124,7 +122,6 @@ void Peers::remove(Progress& other) {
 }
 
 void Peers::announce(const std::string& operation) {
-  activity_.begin();
   status(ranks_.rank).operation.set(operation);
   status(ranks_.rank).is_busy = 1;
 }
@@ -140,17 +137,10 @@ void Peers::ring() {
 }
 
 void Peers::wake_threads() {
-  for (const auto& awaited : awaited_) {
-    ++status(awaited.peer).bell;
-    wake_all(status(awaited.peer).bell);
+  for (const int peer : awaited_) {
+    ++status(peer).bell;
+    wake_all(status(peer).bell);
   }
-}
-
-// A rank of which a thread computes does not wait: the thread may still do what others need.
-void Peers::show_waits() {
-  if (page_ == nullptr) return;
-  const auto last = std::find_if(awaited_.rbegin(), awaited_.rend(), [](const Awaited& it) { return it.is_shown; });
-  status(ranks_.rank).waits_for = last != awaited_.rend() && activity_.is_at_rest() ? last->peer + 1 : 0;
 }
 
 // What ends every collective. While the ranks start over nothing recorded counts, only what this rank finds.
@@ -207,7 +197,6 @@ void Peers::wait_for(int peer, const std::function<bool()>& ready, std::chrono::
     make_progress();
     if (ready()) return;
     require_no_restart(restarts);
-    show_waits();
     const auto verdict = watch.look();
     // In this order: a rank that ends because of a failure has recorded it before, and what was ready before a failure
     // is ready on every rank.
@@ -326,7 +315,6 @@ Notice Peers::receive(int peer, Descriptor& attached, std::chrono::milliseconds&
       links_.await(peer, kLook);
     }
     require_no_restart(restarts);
-    show_waits();
     const auto verdict = watch.look();
     if (arrives()) return notice;  // a rank may leave after it has sent
     check();

@@ -14,7 +14,6 @@
 
 #include "comm/core/rank_lock.h"
 #include "comm/core/ranks.h"
-#include "comm/failure/activity.h"
 #include "comm/failure/verdict.h"
 #include "comm/shm/host_page.h"
 #include "comm/shm/links.h"
@@ -46,8 +45,8 @@ struct OwnRank {
   std::vector<Peers*> peers;
 };
 
-/// Every wait ends: with what it waited for, with the loss of a rank, with a deadlock between the ranks, or with the
-/// timeout. The first rank that sees a failure records it for all.
+/// Every wait ends: with what it waited for, with the loss of a rank, or with the timeout. The first rank that sees a
+/// failure records it for all.
 ///
 /// Thread safety: all of it. What a rank's threads do with communicators they do under the rank's one lock, which
 /// `wait_for` lets go while it sleeps. `ring` and `is_own_process` need none.
@@ -127,7 +126,6 @@ class Peers {
   void make_progress();
   void make_progress_here();
   bool is_under_way_elsewhere() const;
-  void show_waits();
   void require_no_restart(uint32_t restarts) const;
   [[nodiscard]] std::unique_lock<std::mutex> take_turn_to_share();
   void empty_links();
@@ -136,14 +134,7 @@ class Peers {
   const std::shared_ptr<OwnRank> own_rank_;
   RankLock& lock_ = own_rank_->lock;
   std::mutex sharing_;  // for as long as a segment is shared; never waited for under the lock
-  Activity activity_;
-  // By a thread of this rank. One that is left out of its activity keeps nobody waiting.
-  struct Awaited {
-    int peer;
-    bool is_shown;
-    bool operator==(const Awaited&) const = default;
-  };
-  std::vector<Awaited> awaited_;
+  std::vector<int> awaited_;  // the peers that this rank's threads wait for
   Links links_;
   const Ranks ranks_;
   std::chrono::milliseconds timeout_;

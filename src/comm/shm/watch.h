@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "comm/core/ranks.h"
@@ -35,9 +36,6 @@ class Watch {
   Verdict timed_out() const;
   bool has_left(int rank) const;
   void count();
-  uint32_t bells() const;
-  std::optional<Verdict> find_deadlock();
-  int find_culprit() const;
 
   HostPage* const page_;
   const Links& links_;
@@ -46,9 +44,11 @@ class Watch {
   const std::chrono::milliseconds timeout_;
   std::chrono::milliseconds& waited_;
   std::chrono::steady_clock::time_point last_look_;
-  uint32_t last_bells_ = 0;
-  std::chrono::steady_clock::time_point quiet_since_ = std::chrono::steady_clock::now();
 };
+
+/// Follows who waits for whom, by rank (-1: it does not wait), from `rank`, which waits, to the one that does not; the
+/// one that `rank` waits for if there is none.
+int find_culprit(std::span<const int> waits_for, int rank);
 
 /// "Last operations: rank 0: ...; rank 1: ..."
 std::string last_operations(const HostPage& page, const Ranks& ranks);
