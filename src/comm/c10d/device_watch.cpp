@@ -49,9 +49,7 @@ std::vector<std::shared_ptr<DeviceWatch::Order>> DeviceWatch::orders() {
 
 void DeviceWatch::compare_all(c10::Device device) {
   for (const auto& order : orders())
-    if (order->device() == device) order->close_window();
-  for (const auto& order : orders())
-    if (order->device() == device) order->check_windows();
+    if (order->device() == device) order->compare();
 }
 
 void DeviceWatch::fail_all(c10::Device device, const Failure& failure) {

@@ -28,9 +28,8 @@ class DeviceWatch {
     virtual c10::Device device() const = 0;
     /// Looks at the oldest operation in flight and raises the alarm if there is reason. Returns whether any is left.
     virtual bool look() = 0;
-    /// See Note [Windows].
-    virtual void close_window() = 0;
-    virtual void check_windows() = 0;
+    /// Compares what was issued with the other ranks, see Note [Windows].
+    virtual void compare() = 0;
     /// From now on operations fail. False if they did before.
     virtual bool fail(const Failure& failure) = 0;
     /// Ends what is in flight. Called after `fail`, from a thread of its own, as the next one is.

@@ -96,7 +96,7 @@ class NativeOrder::State : public RollCall::Witness,
     // It has interrupted this order, unless there is no store any more.
     watch().fail_all(options.device, [verdict] { return verdict; });
   }
-  void check_windows() override {
+  void check_windows() {
     if (!options.windows) return;
     try {
       if (const auto verdict = options.windows->compare()) roll_call->pronounce(*verdict);
@@ -104,8 +104,9 @@ class NativeOrder::State : public RollCall::Witness,
       // A store that is gone is no news until an operation fails.
     }
   }
-  void close_window() override {
+  void compare() override {
     if (options.windows) options.windows->close();
+    check_windows();
   }
   std::string text_of(const Fingerprint& fingerprint) const { return describe(fingerprint, options.ranks); }
   uint64_t next_number() { return ++number_; }
