@@ -3,6 +3,7 @@
 #include <c10/util/thread_name.h>
 
 #include <chrono>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -12,13 +13,6 @@ namespace {
 constexpr std::chrono::milliseconds kGlance{100};
 // A device that does not end what it runs must not keep the threads of the host.
 constexpr std::chrono::seconds kLongestAbort{10};
-
-// What `fail_all` waits for; the threads outlive it if they have to.
-struct Aborts {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t left = 0;
-};
 
 }  // namespace
 
@@ -53,23 +47,21 @@ void DeviceWatch::compare_all(c10::Device device) {
 }
 
 void DeviceWatch::fail_all(c10::Device device, const Failure& failure) {
-  const auto aborts = std::make_shared<Aborts>();
   std::vector<std::shared_ptr<Order>> failed;
   for (auto& order : orders())
     if (order->device() == device && order->fail(failure)) failed.push_back(std::move(order));
-  aborts->left = failed.size();
-  for (auto& order : failed)
-    std::thread([aborts, failure, order = std::move(order)] {
+  std::vector<std::future<void>> aborts;
+  for (auto& order : failed) {
+    std::promise<void> aborted;
+    aborts.push_back(aborted.get_future());
+    std::thread([failure, order = std::move(order), aborted = std::move(aborted)]() mutable {
       order->abort();
-      {
-        std::lock_guard lock(aborts->mutex);
-        --aborts->left;
-        aborts->changed.notify_all();
-      }
+      aborted.set_value();
       order->pass_on(failure());
     }).detach();
-  std::unique_lock lock(aborts->mutex);
-  aborts->changed.wait_for(lock, kLongestAbort, [&] { return aborts->left == 0; });
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kLongestAbort;
+  for (const auto& abort : aborts) abort.wait_until(deadline);
 }
 
 void DeviceWatch::run() {
