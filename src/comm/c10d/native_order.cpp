@@ -195,7 +195,11 @@ void NativeOrder::State::interrupt() {
   const auto explain = [call = roll_call, windows = options.windows] {
     const auto verdict = *call->verdict();
     if (!windows || verdict.kind == Verdict::Kind::kPeerLost) return verdict;
-    return windows->disagreement().value_or(verdict);
+    try {
+      return windows->disagreement().value_or(verdict);
+    } catch (const std::exception&) {
+      return verdict;  // there is no store any more
+    }
   };
   watch().fail_all(options.device, [explained = std::async(std::launch::deferred, explain).share()] {
     return explained.get();
