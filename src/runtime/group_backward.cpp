@@ -205,6 +205,7 @@ void GroupBackward::finish_landing() {
   if (landings_.empty()) return;
   const OwnOperators own_operators;
   for (auto& flat : params_.flats()) flat.finish_landing();
+  if (!params_.is_on_cpu()) group_.placement.progress();  // the host may have waited for what was aborted
   for (const auto& [flat, votes, slice] : std::exchange(landings_, {})) {
     const auto run = params_.slots_in(flat);
     for (size_t i = run.begin; i < run.end; ++i)

@@ -154,6 +154,8 @@ void ParamGroup::require_not_handed_out() const {
 }
 
 void ParamGroup::note_write(WriteKind kind, std::optional<size_t> slot) {
+  // The sums by which an optimizer writes rows may be those of a collective that was aborted.
+  if (!params().is_on_cpu()) placement().progress();
   row_lock().note_write(kind, slot);
   forget_whole();
 }

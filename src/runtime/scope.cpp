@@ -12,6 +12,7 @@
 #include <span>
 
 #include "comm/core/check.h"
+#include "comm/core/current_stream.h"
 #include "comm/core/fault_point.h"
 #include "runtime/access_rules.h"
 #include "runtime/backward.h"
@@ -64,6 +65,17 @@ bool wait_to_write(const Groups& groups) {
 void wait_for_operators(const Groups& groups) {
   const auto waits = [](const auto& group) { return group->is_left_next() && group->residency().wait_for_operators(); };
   while (std::ranges::count_if(groups, waits) > 0) {
+  }
+}
+
+// A graph would repeat copies to and from memory that each step takes anew.
+void require_no_graph(ParamGroup& group) {
+  for (const auto& flat : group.params().flats()) {
+    const auto device = flat.whole().form.device;
+    if (device.is_cpu() || !records_graph(current_stream(device))) continue;
+    require(false, group.where("forward scope"), "the current stream of ", device,
+            " records a graph, which a step of a sharded model cannot be part of: its gathers take memory anew each time. "
+            "Run the step outside of the capture.");
   }
 }
 
@@ -209,6 +221,7 @@ OpenScope::OpenScope(Groups groups, const std::string& call)
     if (!in_backward) require_no_backward_elsewhere(*group, "forward scope");
     require_no_unfinished_backward(*group, "forward scope");
     require_no_local_rows(*group);
+    require_no_graph(*group);
   }
   record_->root = groups_.front()->id();
   record_->observed = at::isRecordFunctionEnabled();
