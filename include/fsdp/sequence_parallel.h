@@ -4,8 +4,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <fsdp/process_group.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #pragma GCC visibility push(default)
@@ -98,6 +100,20 @@ class [[nodiscard]] SequenceParallel {
 /// Autograd goes through it: the mean over the ranks of their gradients, which fully_shard takes, is the gradient of
 /// this number. Without a scope it is the quotient. Collective.
 [[nodiscard]] at::Tensor sequence_mean(const at::Tensor& sum, const at::Tensor& count);
+
+/// Finds out whether a model may be split along its sequences in the scope: computes `forward(input)`, of which dim
+/// `dim` are tokens in input and result, once whole and once in the ranks' parts, and compares. The model must be in
+/// evaluation (dropout would differ). Collective.
+///
+/// Throws UsageError for modules that are known to mix tokens without scaled_dot_product_attention, before anything is
+/// computed (torch::nn::MultiheadAttention, Transformer and its layers, RNN, LSTM, GRU, and a Conv1d whose kernel has
+/// more than one element), by name; and if the results differ.
+///
+///     model->eval();
+///     fsdp::check_sequence_split(sequence, *gpt, [&](const torch::Tensor& text) { return model(text); }, tokens);
+void check_sequence_split(const SequenceParallel& sequence, const torch::nn::Module& model,
+                          const std::function<at::Tensor(const at::Tensor&)>& forward, const at::Tensor& input,
+                          int64_t dim = 1);
 
 /// \}
 

@@ -10,8 +10,6 @@
 #include <tuple>
 #include <utility>
 
-#include "parallel/attention_products.h"
-
 namespace fsdp::parallel {
 namespace {
 

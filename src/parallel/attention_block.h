@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "parallel/attention_products.h"
 #include "parallel/sequence_layout.h"
 
 namespace fsdp::parallel {
@@ -17,15 +18,6 @@ namespace fsdp::parallel {
 ///
 /// On the CPU that is LibTorch's flash attention. Where it takes no such tensors (values of another size than keys) and
 /// on every device it is done by matrix products, which hold the scores of one block.
-///
-/// Sizes: queries [batch, heads, tokens, size], keys and values the same with as many heads or a divisor of them, masks
-/// four dims that are those of scores or 1, boolean (true: seen) or additive.
-struct BlockOperands {
-  at::Tensor query, key, value;
-  at::Tensor mask;  ///< or undefined
-  bool is_causal = false;
-  double scale = 1;
-};
 
 /// The output of all blocks that were added, in fp32 or fp64.
 class OutputSum {

@@ -9,9 +9,17 @@
 #include <limits>
 #include <utility>
 
-#include "parallel/attention_block.h"
-
 namespace fsdp::parallel {
+
+/// Queries [batch, heads, tokens, size], keys and values of the same sizes, with as many heads or a divisor of them.
+struct BlockOperands {
+  at::Tensor query, key, value;
+  /// With four dims, each that of the scores or 1; boolean (true: seen), or additive. Or undefined.
+  at::Tensor mask;
+  /// Query i sees the keys 0 to i.
+  bool is_causal = false;
+  double scale = 1;
+};
 
 /// The score of a key that is hidden.
 constexpr double kHidden = -std::numeric_limits<double>::infinity();

@@ -80,6 +80,20 @@ TEST(SequenceParallel, TorchScriptAndInferenceModeAreSeen) {
   });
 }
 
+// The mask's first dim is then the batch.
+TEST(SequenceParallel, TakesTensorsWithoutADimOfHeads) {
+  const auto whole = torch::randn({3, 7, 4});
+  const auto mask = torch::ones({3, 7, 7}, at::kBool).tril() & torch::arange(7).ne(torch::arange(3).view({3, 1, 1}));
+  const auto expected = at::scaled_dot_product_attention(whole, whole, whole, mask);
+  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kRingSelfAttention})
+    run_thread_ranks(2, [&](int) {
+      const SequenceParallel sequence(nullptr, method);
+      const auto own = sequence.shard(whole, 1);
+      const auto output = sequence.unshard(at::scaled_dot_product_attention(own, own, own, mask), 1);
+      EXPECT_TRUE(torch::allclose(output, expected, 1e-5, 1e-6));
+    });
+}
+
 TEST(SequenceParallel, OutsideOfTheScopeAndOnOneRankAttentionIsLibTorchs) {
   const auto x = torch::randn({2, 2, 6, 4});
   const auto expected = attention(x, true);
@@ -146,6 +160,48 @@ TEST(SequenceParallelErrors, OtherSizesOnOtherRanksAreAMismatch) {
       const SequenceParallel sequence(nullptr, method);
       expect_error<Mismatch>([&] { return attention(torch::ones({1, 2, rank == 0 ? 4 : 6, 4})); }, {"rank 0", "rank 1"});
     });
+}
+
+struct Mixing : torch::nn::Module {
+  Mixing() { register_module("layers", layers); }
+  at::Tensor forward(const at::Tensor& x) { return layers->forward(is_mean_taken ? x - x.mean(1, true) : x); }
+  torch::nn::Sequential layers{torch::nn::Linear(8, 8)};
+  bool is_mean_taken = false;
+};
+
+TEST(SequenceParallelErrors, ModelsThatMixTokensByThemselvesAreFound) {
+  const auto input = torch::randn({2, 7, 8});
+  Mixing one_by_one, averaging, recurrent;
+  averaging.is_mean_taken = true;
+  recurrent.layers->push_back("mixer", torch::nn::GRU(8, 8));
+  run_thread_ranks(2, [&](int) {
+    const SequenceParallel sequence;
+    const auto check = [&](Mixing& model) {
+      const auto forward = [&](const at::Tensor& x) { return attention(model.forward(x)); };
+      check_sequence_split(sequence, model, forward, input);
+    };
+    check(one_by_one);
+    expect_error([&] { check(averaging); }, {"check_sequence_split: expected", "found a difference of"});
+    expect_error([&] { check(recurrent); }, {"found 'layers.mixer', a torch::nn::GRU"});
+  });
+}
+
+TEST(SequenceParallelErrors, ARankThatIsLostInsideAttentionIsNamed) {
+  for (const auto method : {SequenceMethod::kHeadTail, SequenceMethod::kGather, SequenceMethod::kHeads,
+                            SequenceMethod::kRingSelfAttention})
+    for (const std::string backend : {"shm", "gloo"})
+      run_thread_ranks_with(3, {.backend = backend}, [&](int rank) {
+        const SequenceParallel sequence(nullptr, method);
+        const auto x = torch::ones({1, 3, 2, 4}).requires_grad_();
+        const auto output = attention(x);
+        if (rank == 1) return;  // before its backward
+        try {
+          output.sum().backward();
+          ADD_FAILURE() << "no error";
+        } catch (const PeerLost& error) {
+          EXPECT_EQ(error.rank(), 1);
+        }
+      });
 }
 
 // What a rank sends, in bytes of the keys of one rank: docs/sequence.md.

@@ -78,9 +78,19 @@ at::Tensor summed_loss(const at::Tensor& logits, const at::Tensor& labels) {
 struct Variant {
   std::string name;
   SequenceMethod method = SequenceMethod::kHeadTail;
-  int world = 2;
+  int ranks = 2;  // of a sequence
   bool is_checkpointed = false, is_autocast = false;
+  int batches = 1;  // on as many rows of ranks
 };
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
+LanguageModel copied(LanguageModel& model) {
+  const at::NoGradGuard no_grad;
+  LanguageModel copy;
+  const auto values = model->named_parameters();
+  for (auto& parameter : copy->named_parameters()) parameter.value().copy_(values[parameter.key()]);
+  return copy;
+}
 
 class SequenceTraining : public testing::TestWithParam<Variant> {};
 
@@ -88,33 +98,36 @@ TEST_P(SequenceTraining, WithFullyShardOnTheSameRanksGivesTheLossAndGradientsOfT
   const auto& variant = GetParam();
   constexpr int64_t kLength = 13;  // no number of ranks divides it
   torch::manual_seed(5);
-  const auto text = torch::randint(20, {2, kLength + 1}), inputs = text.narrow(1, 0, kLength);
-  auto labels = text.narrow(1, 1, kLength).clone();
-  labels.narrow(1, 0, 5).fill_(-100);  // most of the first rank's
+  const auto text = torch::randint(20, {variant.batches, 2, kLength + 1}), inputs = text.narrow(2, 0, kLength);
+  auto labels = text.narrow(2, 1, kLength).clone();
+  labels.narrow(2, 0, 5).fill_(-100);  // most of the first rank's
   LanguageModel plain;
-  at::Tensor expected_loss;
-  {
+  std::vector<double> expected_losses;
+  for (int64_t batch = 0; batch < variant.batches; ++batch) {
     const AutocastOf autocast(variant.is_autocast);
-    expected_loss = summed_loss(plain(inputs), labels) / labels.ne(-100).sum();
+    const auto loss = summed_loss(plain(inputs[batch]), labels[batch]) / labels[batch].ne(-100).sum();
+    (loss / variant.batches).backward();
+    expected_losses.push_back(loss.item<double>());
   }
-  expected_loss.backward();
   const double tolerance = variant.is_autocast ? 2e-2 : 2e-6;
-  run_thread_ranks_with(variant.world, {}, [&](int rank) {
-    LanguageModel model(std::dynamic_pointer_cast<LanguageModelImpl>(plain->clone()));
+  run_thread_ranks(variant.batches * variant.ranks, [&](int rank) {
+    const auto mesh = init_device_mesh({variant.batches, variant.ranks}, {"data", "sequence"});
+    const auto batch = mesh.coordinate("data");
+    auto model = copied(plain);
     model->is_checkpointed = variant.is_checkpointed;
     for (const auto& layer : model->inward->children()) fully_shard(*layer);
     const auto group = fully_shard(*model);
     at::Tensor loss;
     {
-      const SequenceParallel sequence(nullptr, variant.method);
+      const SequenceParallel sequence(mesh.process_group("sequence"), variant.method);
       const ForwardScope scope(group);
       const AutocastOf autocast(variant.is_autocast);
-      const auto own = sequence.shard(labels, 1, -100);
-      const auto logits = model->forward(sequence.shard(inputs, 1));
+      const auto own = sequence.shard(labels[batch], 1, -100);
+      const auto logits = model->forward(sequence.shard(inputs[batch], 1));
       loss = sequence_mean(summed_loss(logits, own), own.ne(-100).sum());
     }
     loss.backward();  // outside of the scope, also where parts are computed again
-    EXPECT_NEAR(loss.item<double>(), expected_loss.item<double>(), tolerance) << rank;
+    EXPECT_NEAR(loss.item<double>(), expected_losses[static_cast<size_t>(batch)], tolerance) << rank;
     const auto expected = plain->named_parameters();
     for (const auto& parameter : model->named_parameters()) {
       const auto& wanted = expected[parameter.key()].grad();
@@ -134,6 +147,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"Checkpointed", SequenceMethod::kHeadTail, 3, true},
                     Variant{"CheckpointedHeads", SequenceMethod::kHeads, 2, true},
                     Variant{"Autocast", SequenceMethod::kHeadTail, 2, false, true},
+                    Variant{"TwoBatches", SequenceMethod::kHeadTail, 2, false, false, 2},
                     Variant{"CheckpointedAutocast", SequenceMethod::kGather, 2, true, true}),
     [](const auto& info) { return info.param.name; });
 
