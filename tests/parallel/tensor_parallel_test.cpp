@@ -13,15 +13,15 @@
 namespace fsdp::test {
 namespace {
 
-constexpr int64_t kVocab = 24, kDim = 6, kHidden = 12, kRows = 12;
+constexpr int64_t kVocab = 24, kDim = 6, kInner = 12, kRows = 12;
 
 // A transformer's layers without attention, with a norm between them and the head.
 struct WholeNet : torch::nn::Module {
   WholeNet() {
     const auto options = torch::nn::EmbeddingOptions(kVocab, kDim).padding_idx(7);
     embedding = register_module("embedding", torch::nn::Embedding(options));
-    up = register_module("up", torch::nn::Linear(kDim, kHidden));
-    down = register_module("down", torch::nn::Linear(kHidden, kDim));
+    up = register_module("up", torch::nn::Linear(kDim, kInner));
+    down = register_module("down", torch::nn::Linear(kInner, kDim));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kDim})));
     head = register_module("head", torch::nn::Linear(torch::nn::LinearOptions(kDim, kVocab).bias(false)));
   }
@@ -39,8 +39,8 @@ struct PartsNet : torch::nn::Module {
   explicit PartsNet(std::optional<int64_t> sequence_dim) : parallel{.axis = nullptr, .sequence_dim = sequence_dim} {
     const auto whole = torch::nn::EmbeddingOptions(kVocab, kDim).padding_idx(7);
     embedding = register_module("embedding", VocabParallelEmbedding(whole, parallel));
-    up = register_module("up", ColumnParallelLinear(torch::nn::LinearOptions(kDim, kHidden), parallel));
-    down = register_module("down", RowParallelLinear(torch::nn::LinearOptions(kHidden, kDim), parallel));
+    up = register_module("up", ColumnParallelLinear(torch::nn::LinearOptions(kDim, kInner), parallel));
+    down = register_module("down", RowParallelLinear(torch::nn::LinearOptions(kInner, kDim), parallel));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kDim})));
     const auto classes = torch::nn::LinearOptions(kDim, kVocab).bias(false);
     head = register_module("head", ColumnParallelLinear(classes, parallel));
