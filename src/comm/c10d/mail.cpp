@@ -124,8 +124,8 @@ void Mail::wait(int peer) {
 }
 
 void Mail::finish() {
-  for (auto& [peer, box] : boxes_)
-    if (box.answers) check(peer);
+  // Who has answered expects this rank's header already; of others it is not known until it has left.
+  for (auto& [peer, box] : boxes_) box.answers ? check(peer) : wire_->wait(std::exchange(box.leaving, {}));
   note_agreement();
   for (auto& [peer, box] : boxes_)
     while (!box.arriving.empty()) wait(peer);
