@@ -14,8 +14,8 @@
 
 namespace fsdp {
 
-/// Runs in the lane's thread. Results are in place when the operation's mail is finished; on an accelerator a call
-/// returns when it is issued, so that the current stream has it.
+/// Runs in the lane's thread, where results are in place when the operation's mail is finished; on an accelerator in the
+/// caller's, where a call returns when it is issued, so that the current stream will have the result.
 class Exchange {
  public:
   using GatherPlanes = std::span<const GatherPlane>;
@@ -37,9 +37,6 @@ class Exchange {
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   virtual void send(const at::Tensor& tensor, int peer) = 0;
   virtual void recv(const at::Tensor& tensor, int peer) = 0;
-
-  /// What goes on on an accelerator since this was asked last.
-  virtual Issued take_issued() { return {}; }
 
  protected:
   const int rank_, world_size_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/c10d/c10d_options.h"
+#include "comm/c10d/issued_windows.h"
 #include "comm/c10d/wire.h"
 #include "comm/failure/roll_call.h"
 
@@ -40,6 +41,7 @@ struct Family {
   const c10::intrusive_ptr<c10d::Store> store;
   const C10dOptions options;
   std::shared_ptr<RollCall> roll_call;
+  std::shared_ptr<IssuedWindows> windows;  // null: no device has a backend of its own
   /// Made by the first communicator that connects, for all of them; null before.
   std::shared_ptr<Wire::Transport> transport;
   int beginnings = 0;

@@ -16,8 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How often a lane looks after what goes on on a device.
-constexpr std::chrono::milliseconds kGlance{10};
 
 std::chrono::milliseconds since(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
@@ -85,13 +83,12 @@ class Lane::State : public RollCall::Witness {
   bool wait_until_ended(std::chrono::milliseconds time);
 
   std::string status() const override;
+  int waiting_for() const override { return wire_->waiting_for(); }
   void interrupt() override { wire_->interrupt(); }
 
  private:
   void execute(Job& job);
   void attempt(Job& job, Span& span);
-  void look_after_issued();
-  void attempt_to_look();
   [[noreturn]] void raise(const Verdict& verdict, const Fingerprint& fingerprint) const;
   std::string text_of(const Fingerprint& fingerprint) const { return describe(fingerprint, options_.ranks); }
   std::exception_ptr failure_of(const Fingerprint& fingerprint, const std::string& what);
@@ -113,13 +110,6 @@ class Lane::State : public RollCall::Witness {
   // Of the thread alone.
   std::exception_ptr failure_;
   uint64_t sequence_ = 0;
-  // In the order in which they were issued.
-  struct OnDevice {
-    Issued works;
-    Fingerprint fingerprint;
-    Clock::time_point deadline;
-  };
-  std::deque<OnDevice> on_device_;
 };
 
 Lane::Lane(std::shared_ptr<Wire> wire, std::shared_ptr<Mail> mail, std::shared_ptr<RollCall> roll_call, Options options)
@@ -180,15 +170,7 @@ void Lane::State::run() {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::unique_lock lock(mutex_);
   while (true) {
-    const auto is_called = [&] { return stopping_ || !jobs_.empty(); };
-    if (on_device_.empty()) {
-      changed_.wait(lock, is_called);
-    } else if (!changed_.wait_for(lock, kGlance, is_called)) {
-      lock.unlock();
-      look_after_issued();
-      lock.lock();
-      continue;
-    }
+    changed_.wait(lock, [&] { return stopping_ || !jobs_.empty(); });
     if (jobs_.empty()) break;
     Job job = std::move(jobs_.front());
     jobs_.pop_front();
@@ -196,7 +178,6 @@ void Lane::State::run() {
       failure_ = failure_of(job.fingerprint, "the process group was destroyed while it was queued");
     }
     lock.unlock();
-    look_after_issued();
     execute(job);
     job = {};
     lock.lock();
@@ -243,8 +224,7 @@ void Lane::State::attempt(Job& job, Span& span) {
       span.reach(Stage::kAgreed);
       fault_point("lane agreed");
     });
-    if (auto works = job.move_data(); !works.empty())
-      on_device_.push_back({std::move(works), mine, begin + options_.timeout});
+    job.move_data();
     mail_->finish();
     fault_point("lane done");
   } catch (const Error&) {
@@ -262,35 +242,6 @@ void Lane::State::attempt(Job& job, Span& span) {
     // The timeout of another order ends the connections of all; that order is about to tell it.
     if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kGlance);
     raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
-  }
-}
-
-// Whoever waited for what was issued has gone on: a failure is the next collective's.
-void Lane::State::look_after_issued() {
-  try {
-    if (!failure_) attempt_to_look();
-  } catch (...) {
-    failure_ = std::current_exception();
-    for (const auto& issued : on_device_)
-      for (const auto& work : issued.works) work->abort();
-    on_device_.clear();
-  }
-}
-
-void Lane::State::attempt_to_look() {
-  for (; !on_device_.empty(); on_device_.pop_front()) {
-    const auto& issued = on_device_.front();
-    const auto alarm = [&](Cause cause, const std::string& detail) {
-      raise(roll_call_->alarm(cause, -1, text_of(issued.fingerprint), detail), issued.fingerprint);
-    };
-    if (const auto verdict = roll_call_->verdict()) raise(*verdict, issued.fingerprint);
-    for (const auto& work : issued.works) {
-      if (!work->isCompleted()) {
-        if (Clock::now() > issued.deadline) alarm(Cause::kTimeout, "its data did not move in time");
-        return;
-      }
-      if (work->exception()) alarm(Cause::kTransport, "the device's backend failed");
-    }
   }
 }
 

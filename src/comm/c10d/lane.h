@@ -24,13 +24,11 @@ namespace fsdp {
 
 /// Runs collectives, or the messages of one direction between two ranks, in a thread of its own.
 ///
-/// Data on an accelerator is merely issued then: the lane looks after it until it has moved, and goes on meanwhile.
-///
 /// Nothing waits for ever: every wait ends by the wire's timeout or by the roll call. After a failure the lane is over:
 /// whatever is queued or comes later fails with the same error. Thread safety: `submit` from one thread at a time.
 class Lane {
  public:
-  using MoveData = std::function<Issued()>;
+  using MoveData = std::function<void()>;
 
   struct Options {
     /// Stands in errors.

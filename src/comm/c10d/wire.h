@@ -22,9 +22,6 @@ struct Interrupted : std::exception {
   const char* what() const noexcept override { return "interrupted"; }
 };
 
-/// What goes on on an accelerator by itself; nothing on the CPU.
-using Issued = std::vector<c10::intrusive_ptr<c10d::Work>>;
-
 /// Sends and receives whole tensors. Messages between two ranks under one channel of one order arrive in the order
 /// sent.
 ///
