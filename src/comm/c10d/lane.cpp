@@ -240,7 +240,7 @@ void Lane::State::attempt(Job& job, Span& span) {
     const bool timed_out = since(begin) >= options_.timeout;
     const std::string detail = without_source_line(first_line(error.what()));
     // The timeout of another order ends the connections of all; that order is about to tell it.
-    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kGlance);
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
   }
 }
