@@ -33,9 +33,10 @@ void reduce_each(std::span<const at::Tensor> outputs, std::span<const std::vecto
 
 void DirectExchange::swap(const SlicesFor& outgoing, const SlicesFor& incoming) {
   for (int step = 1; step < world_size_; ++step) mail_.send(after(step), parcels_of(outgoing(after(step))));
-  copy_bytes(incoming(rank_), outgoing(rank_));
   fault_point("slices sent");
   for (int step = 1; step < world_size_; ++step) mail_.receive(after(-step), parcels_of(incoming(after(-step))));
+  // Now that the ranks agree.
+  copy_bytes(incoming(rank_), outgoing(rank_));
 }
 
 void DirectExchange::reduce(const SlicesFor& inputs, const std::vector<at::Tensor>& outputs, ReduceOp op) {

@@ -3,7 +3,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/thread_name.h>
 
-#include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "comm/core/check.h"
@@ -103,7 +103,7 @@ class Lane::State : public RollCall::Witness {
   std::deque<Job> jobs_;
   bool stopping_ = false, ended_ = false;
   // The operation in progress, or the last one.
-  std::string operation_;
+  std::optional<Fingerprint> operation_;
   bool busy_ = false;
   Clock::time_point since_;
 
@@ -153,13 +153,14 @@ bool Lane::State::wait_until_ended(std::chrono::milliseconds time) {
 
 std::string Lane::State::status() const {
   std::lock_guard lock(mutex_);
-  if (operation_.empty()) return "";
+  if (!operation_) return "";
   const std::string lane = options_.name.empty() ? "" : str_cat(" on '", options_.name, "'");
   const std::string time = in_seconds(since(since_));
   const int peer = wire_->waiting_for();
-  if (!busy_) return str_cat(operation_, lane, ", done ", time, " ago");
-  if (peer < 0) return str_cat(operation_, lane, ", in progress for ", time);
-  return str_cat(operation_, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
+  const std::string operation = text_of(*operation_);
+  if (!busy_) return str_cat(operation, lane, ", done ", time, " ago");
+  if (peer < 0) return str_cat(operation, lane, ", in progress for ", time);
+  return str_cat(operation, lane, ", waiting for rank ", options_.ranks.name_of(peer), " for ", time);
 }
 
 void Lane::State::run() {
@@ -213,7 +214,7 @@ void Lane::State::attempt(Job& job, Span& span) {
   wire_->begin_operation();
   {
     std::lock_guard lock(mutex_);
-    operation_ = text_of(mine);
+    operation_ = mine;
     busy_ = true;
     since_ = begin;
   }
@@ -239,7 +240,7 @@ void Lane::State::attempt(Job& job, Span& span) {
     const bool timed_out = since(begin) >= options_.timeout;
     const std::string detail = without_source_line(first_line(error.what()));
     // The timeout of another order ends the connections of all; that order is about to tell it.
-    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(kGlance);
+    if (detail.starts_with("Application timeout")) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     raise(roll_call_->alarm(timed_out ? Cause::kTimeout : Cause::kTransport, peer, text_of(mine), detail), mine);
   }
 }

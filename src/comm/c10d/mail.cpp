@@ -3,8 +3,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
-#include "comm/core/pieces.h"
-
 #include <cstring>
 #include <utility>
 
@@ -21,9 +19,6 @@ at::Tensor empty_header() { return at::zeros({kHeaderBytes}, at::kByte); }
 std::byte* memory_of(const at::Tensor& bytes) { return static_cast<std::byte*>(bytes.mutable_data_ptr()); }
 std::byte* enclosed_in(const at::Tensor& header) { return memory_of(header) + sizeof(Fingerprint); }
 std::byte& flag_of(const at::Tensor& header) { return memory_of(header)[kHeaderBytes - 1]; }
-
-void pack(std::byte* memory, const Parcel& parcel) { copy_bytes(parcel_in(memory, parcel), parcel); }
-void unpack(const Parcel& parcel, std::byte* memory) { copy_bytes(parcel, parcel_in(memory, parcel)); }
 
 // A tensor that is alone travels from where it lies and to where it belongs.
 at::Tensor message_for(const Parcel& parcel) {
@@ -124,8 +119,8 @@ void Mail::wait(int peer) {
 }
 
 void Mail::finish() {
-  for (auto& [peer, box] : boxes_)
-    if (box.answers) check(peer);
+  // Who has answered expects this rank's header already; of others it is not known until it has left.
+  for (auto& [peer, box] : boxes_) box.answers ? check(peer) : wire_->wait(std::exchange(box.leaving, {}));
   note_agreement();
   for (auto& [peer, box] : boxes_)
     while (!box.arriving.empty()) wait(peer);

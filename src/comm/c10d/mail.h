@@ -56,7 +56,7 @@ class Mail {
   void receive(int peer, const std::vector<Parcel>& parcels);
   /// Waits for the oldest parcel of `peer` that is still to come.
   void wait(int peer);
-  /// Checks those that answer, and waits for all data.
+  /// Checks those that answer, and waits for all data and for the headers to those that do not.
   void finish();
   /// Waits until the headers of a finished operation have left, and posts the receives of the next ones. The next
   /// operation begins with this if nobody called it.

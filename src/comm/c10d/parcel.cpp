@@ -8,6 +8,18 @@
 #include <utility>
 
 namespace fsdp {
+namespace {
+
+// Calls `act` for each tensor with the byte at which it begins in its parcel.
+void visit(const Parcel& parcel, const auto& act) {
+  int64_t begin = 0;
+  for (const auto& tensor : parcel) {
+    act(tensor, begin);
+    begin = align_slice(begin + static_cast<int64_t>(tensor.nbytes()));
+  }
+}
+
+}  // namespace
 
 std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most) {
   // Up to here a copy costs less than a message.
@@ -38,17 +50,27 @@ std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors, int64_t most
 
 int64_t bytes_of(const Parcel& parcel) {
   int64_t end = 0;
-  for (const auto& tensor : parcel) end = align_slice(end) + static_cast<int64_t>(tensor.nbytes());
+  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) { end = begin + static_cast<int64_t>(tensor.nbytes()); });
   return end;
+}
+
+void pack(std::byte* memory, const Parcel& parcel) {
+  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) {
+    copy_bytes(memory + begin, tensor.const_data_ptr(), tensor.nbytes());
+  });
+}
+
+void unpack(const Parcel& parcel, const std::byte* memory) {
+  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) {
+    copy_bytes(tensor.mutable_data_ptr(), memory + begin, tensor.nbytes());
+  });
 }
 
 Parcel parcel_in(std::byte* memory, const Parcel& parcel) {
   Parcel tensors;
-  int64_t begin = 0;
-  for (const auto& tensor : parcel) {
+  visit(parcel, [&](const at::Tensor& tensor, int64_t begin) {
     tensors.push_back(at::from_blob(memory + begin, tensor.sizes(), tensor.options()));
-    begin = align_slice(begin + static_cast<int64_t>(tensor.nbytes()));
-  }
+  });
   return tensors;
 }
 

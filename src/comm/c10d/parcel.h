@@ -23,6 +23,8 @@ std::vector<Parcel> parcels_of(std::span<const at::Tensor> tensors,
 /// The bytes of a parcel, in which each tensor begins at a multiple of 16 bytes.
 int64_t bytes_of(const Parcel& parcel);
 
+void pack(std::byte* memory, const Parcel& parcel);
+void unpack(const Parcel& parcel, const std::byte* memory);
 /// Tensors like those of `parcel`, as they lie in `memory`.
 Parcel parcel_in(std::byte* memory, const Parcel& parcel);
 
