@@ -3,6 +3,7 @@
 /// Finds out, through the store, who is to blame when a collective fails.
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unistd.h>
 
 #include "comm/failure/alarm.h"
 #include "comm/failure/verdict.h"
@@ -85,6 +86,7 @@ class RollCall : public Alarm::Listener {
   const c10::intrusive_ptr<c10d::Store> store_;
   const Ranks ranks_;
   const RollCallOptions options_;
+  const pid_t process_ = getpid();  // a child that it forks tells nobody anything
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::weak_ptr<Witness>> witnesses_;

@@ -10,6 +10,7 @@
 #include "comm/core/local_communicator.h"
 #include "comm/core/log.h"
 #include "comm/core/message.h"
+#include "comm/failure/blame.h"
 #include "comm/failure/neighbours.h"
 #include "comm/group/profile.h"
 #include "comm/rendezvous/bounded_store.h"
@@ -296,6 +297,9 @@ Joined join(const Meeting& meeting) {
     require_same_run(membership, *bounded);
     const auto& token = membership.token;
     return join_ranks(meeting, group_store(membership, token.empty() ? bounded : make_signed_store(bounded, token)));
+  } catch (const PeerLost& error) {
+    blame(membership.ranks.name(), error.rank());
+    throw;
   } catch (const Error&) {
     throw;
   } catch (const c10::DistError& error) {
